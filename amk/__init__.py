@@ -1,0 +1,3 @@
+"""amk: LLM decode as one verified persistent CUDA kernel."""
+
+__version__ = "0.1.0"
