@@ -1,0 +1,76 @@
+"""Model + target + settings -> schedule."""
+
+from __future__ import annotations
+
+from amk.planner.fit import choose_context
+from amk.planner.program import Author
+from amk.planner.settings import FAST, Settings
+from amk.planner.shares import attention_tables, head_handoff, row_tables
+from amk.planner.storage import chunk_k, global_buffers, shared_plan
+from amk.schedule_ir.memory import Counter
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.schedule import KvLayout, Launch, Program, Role, Schedule
+from amk.schedule_ir.target import Target
+
+REGISTER_UNIT = 8
+"""Registers are allocated to a thread in multiples of 8 (CUDA occupancy rules)."""
+
+
+def plan(
+    model: ModelSpec,
+    target: Target,
+    *,
+    settings: Settings = FAST,
+    max_context: int | None = None,
+    workers: int | None = None,
+) -> Schedule:
+    """The decode schedule of `model` on `target`.
+
+    max_context: cache positions; default min(the model's, 32,768, what fits). workers: CTAs, default one per SM.
+    Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit, AMK401 for shared memory.
+    """
+    width = chunk_k(model, settings.chunk_bytes)
+    count = workers or target.sms
+    context = choose_context(model, target, settings, count, width, max_context)
+    kv = kv_layout(model, settings, count, context)
+    tables = row_tables(model, count) | attention_tables(model, count, kv.splits)
+    handoff = head_handoff(model, tables) if settings.head_handoff else None
+    shared = shared_plan(model, target, settings, width, tables)
+    rows = {n.removesuffix(".count"): 8 * max(c) for n, c in tables.items() if n.endswith(".count")}
+    rows |= {"o": rows["hidden"], "down": rows["hidden"]}
+    author = Author(model, settings, count, rows, handoff.delta if handoff else None)
+    registers = target.regs_per_sm // (settings.warps * 32) // REGISTER_UNIT * REGISTER_UNIT
+    return Schedule(
+        name=f"{model.name}-{target.name}-bf16"[:64],
+        plan=settings.plan,
+        model=model,
+        target=target,
+        launch=Launch(
+            workers=count, warps=settings.warps, shared_bytes=shared.bytes, registers=min(registers, 255),
+            max_tokens=settings.max_tokens,
+        ),
+        kv=kv,
+        roles=(Role(name="all", first=0, count=settings.warps), Role(name="w0", first=0, count=1)),
+        tables=tables | (handoff.tables if handoff else {}),
+        buffers=(*global_buffers(model, kv, settings, count, width), *shared.buffers),
+        counters=counters(model, settings),
+        streams=(shared.stream,),
+        programs=(Program(name="decode", first=0, count=count, body=author.body()),),
+    )  # fmt: skip
+
+
+def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:
+    blocks = -(-context // settings.kv_block)
+    splits = max(1, min(workers // model.kv_heads, blocks))
+    return KvLayout(context=context, block=settings.kv_block, splits=splits)
+
+
+def counters(model: ModelSpec, settings: Settings) -> tuple[Counter, ...]:
+    """One counter per hand-off and layer, so that only the token edge needs epoch separation."""
+    heads = model.kv_heads if settings.head_handoff else 1
+    per_layer = ("attn", "h_mid", "act", "h_out")
+    return (
+        Counter(name="qkv", shape=(model.layers, heads)),
+        *(Counter(name=n, shape=(model.layers,)) for n in per_layer),
+        Counter(name="best"),
+    )

@@ -1,0 +1,76 @@
+"""Does it fit: bytes of device memory as the driver reports them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amk.planner.settings import Settings
+from amk.planner.storage import global_buffers, packed_bytes
+from amk.report.diagnostic import AmkError, Diagnostic, because
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.schedule import KvLayout
+from amk.schedule_ir.target import Target
+
+DEFAULT_CONTEXT = 32_768
+RESERVE_BYTES = 768 * 2**20
+"""Kept free for the CUDA context, the module and the host framework's own allocations."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bytes of device memory by purpose."""
+
+    weights: int
+    kv: int
+    activations: int
+    reserve: int
+    device: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv + self.activations + self.reserve
+
+    def lines(self) -> list[str]:
+        rows = [("weights", self.weights), ("kv cache", self.kv), ("activations", self.activations)]
+        rows += [("reserve", self.reserve), ("sum", self.total), ("device memory", self.device)]
+        return [f"{name:<14}{size:>18,} bytes" for name, size in rows]
+
+
+def budget(model: ModelSpec, target: Target, settings: Settings, workers: int, width: int, context: int) -> Budget:
+    """Memory of the plan with `context` positions."""
+    splits = max(1, min(workers // model.kv_heads, -(-context // settings.kv_block)))
+    kv = KvLayout(context=context, block=settings.kv_block, splits=splits)
+    sizes = {b.name: b.bytes for b in global_buffers(model, kv, settings, workers, width)}
+    cache = sizes.pop("k_cache") + sizes.pop("v_cache")
+    constant = packed_bytes(model, width) + sizes.pop("embedding")
+    sizes.pop("weights")
+    return Budget(constant, cache, sum(sizes.values()), RESERVE_BYTES, target.hbm_bytes)
+
+
+def largest_context(model: ModelSpec, target: Target, settings: Settings, workers: int, width: int) -> int:
+    """Most cache positions that fit, at most the model's own; 0 if none do."""
+    low, high = 0, model.max_context
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = budget(model, target, settings, workers, width, middle).total <= target.hbm_bytes
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
+
+
+def choose_context(
+    model: ModelSpec, target: Target, settings: Settings, workers: int, width: int, wanted: int | None
+) -> int:
+    """The context of the plan; AMK011 if `wanted` (or any) does not fit or exceeds what the model was trained for."""
+    most = largest_context(model, target, settings, workers, width)
+    context = wanted or min(DEFAULT_CONTEXT, most)
+    if 1 <= context <= most:
+        return context
+    if context > model.max_context:
+        message = f"{model.name} has {model.max_context:,} positions, {context:,} were asked for"
+        raise AmkError(Diagnostic("AMK011", message, help=f"use --max-context {min(most, model.max_context)}"))
+    need = budget(model, target, settings, workers, width, max(context, 1))
+    short = need.total - need.device
+    facts = tuple(because(line) for line in [*need.lines(), f"{'shortfall':<14}{short:>18,} bytes"])
+    help_line = f"largest context that fits in bf16: {most:,}" if most else "no context fits in bf16 on this GPU"
+    message = f"{model.name} in bf16 with {max(context, 1):,} positions does not fit on {target.name}"
+    raise AmkError(Diagnostic("AMK011", message, facts=facts, help=help_line))

@@ -1,0 +1,155 @@
+"""The decode step as steps and loops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amk.planner.settings import Settings
+from amk.schedule_ir.expr import Expr
+from amk.schedule_ir.matrices import MatrixName
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
+from amk.schedule_ir.ops.add_residual import AddResidualOp
+from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
+from amk.schedule_ir.ops.attend import AttendOp
+from amk.schedule_ir.ops.begin import BeginOp
+from amk.schedule_ir.ops.combine import CombineOp
+from amk.schedule_ir.ops.embed import EmbedOp
+from amk.schedule_ir.ops.finish import FinishOp
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.merge import MergeOp
+from amk.schedule_ir.ops.rope_append import RopeAppendOp
+from amk.schedule_ir.ops.select import SelectOp
+from amk.schedule_ir.ops.stage import StageOp
+from amk.schedule_ir.ops.stage_norm import StageNormOp
+from amk.schedule_ir.ops.store_rows import StoreRowsOp
+from amk.schedule_ir.ops.swiglu import SwigluOp
+from amk.schedule_ir.schedule import Loop, Node, Signal, Step, Wait
+
+LAYER: Expr = {"l": 1}
+
+
+@dataclass(frozen=True)
+class Author:
+    """Writes the step list of one program; every method returns steps in program order."""
+
+    model: ModelSpec
+    settings: Settings
+    workers: int
+    rows: dict[str, int]
+    head_delta: int | None
+
+    def barrier(self) -> Step:
+        return Step(op=BarrierOp(role="all", id=1, agents=self.settings.warps))
+
+    def wait(self, counter: str, index: tuple[Expr, ...], delta: int | None = None) -> list[Step]:
+        """One poller per worker, then everybody."""
+        amount = delta or self.workers
+        wait = Wait(counter=counter, index=index, at_least={"t": amount, "1": amount})
+        return [Step(op=WaitOp(role="w0"), waits=(wait,)), self.barrier()]
+
+    def gemv(self, name: MatrixName) -> list[Step]:
+        layer: Expr = 0 if name == "lm_head" else LAYER
+        op = GemvOp(role="all", matrix=name, layer=layer, stream="weights", x="x", part="part")
+        return [self.barrier(), Step(op=op), self.barrier()]
+
+    def role(self, name: MatrixName) -> str:
+        """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""
+        return "all" if self.rows[name] > self.settings.wide_epilogue else "w0"
+
+    def publish(self, op: AnyOp, signals: tuple[Signal, ...]) -> list[Step]:
+        if op.role == "w0":
+            return [Step(op=op, signals=signals)]
+        return [Step(op=op), self.barrier(), Step(op=SignalOp(role="w0"), signals=signals)]
+
+    def qkv(self) -> list[Step]:
+        op = StoreRowsOp(
+            role=self.role("qkv"), layer=LAYER, stream="weights", part="part", ssq="ssq",
+            ssq_agents=self.settings.warps, bias="qkv_bias" if self.model.qkv_bias else None, out="qkv",
+        )  # fmt: skip
+        if self.head_delta is None:
+            return [*self.gemv("qkv"), *self.publish(op, (Signal(counter="qkv", index=(LAYER, 0)),))]
+        signals = tuple(
+            Signal(counter="qkv", index=(LAYER, k), add={f"qkv.to.{k}": 1}) for k in range(self.model.kv_heads)
+        )
+        return [*self.gemv("qkv"), *self.publish(op, signals)]
+
+    def attention(self) -> list[Step]:
+        norm = self.model.qk_norm
+        gate: Expr = {"attn.gate": 1} if self.head_delta else 0
+        rope = RopeAppendOp(
+            role="all", layer=LAYER, qkv="qkv", rope="rope", q_norm="q_norm" if norm else None,
+            k_norm="k_norm" if norm else None, q="q", k_cache="k_cache", v_cache="v_cache",
+        )  # fmt: skip
+        attend = AttendOp(role="all", layer=LAYER, q="q", k_cache="k_cache", v_cache="v_cache", partial="att")
+        merge = MergeOp(
+            role="all", layer=LAYER, partial="att", attend_agents=self.settings.warps, split_partial="split_partial"
+        )
+        return [
+            *self.wait("qkv", (LAYER, gate), self.head_delta),
+            Step(op=rope),
+            self.barrier(),
+            Step(op=attend),
+            self.barrier(),
+            *self.publish(merge, (Signal(counter="attn", index=(LAYER,)),)),
+        ]
+
+    def output(self) -> list[Step]:
+        return [
+            *self.wait("attn", (LAYER,)),
+            Step(op=CombineOp(role="all", layer=LAYER, split_partial="split_partial", x="x")),
+            *self.gemv("o"),
+            *self.residual("o", "h_mid"),
+        ]
+
+    def residual(self, name: MatrixName, h: str) -> list[Step]:
+        assert name in ("o", "down")
+        op = AddResidualOp(
+            role=self.role(name), matrix=name, layer=LAYER, stream="weights", part="part", residual="residual", h=h
+        )
+        return self.publish(op, (Signal(counter=h, index=(LAYER,)),))
+
+    def mlp(self) -> list[Step]:
+        swiglu = SwigluOp(
+            role=self.role("gate_up"), layer=LAYER, stream="weights", part="part", ssq="ssq",
+            ssq_agents=self.settings.warps, act="act",
+        )  # fmt: skip
+        return [
+            *self.wait("h_mid", (LAYER,)),
+            Step(op=StageNormOp(role="all", index={"l": 2, "1": 1}, h="h_mid", norm="norm", x="x", ssq="ssq")),
+            *self.gemv("gate_up"),
+            *self.publish(swiglu, (Signal(counter="act", index=(LAYER,)),)),
+            *self.wait("act", (LAYER,)),
+            Step(op=StageOp(role="all", layer=LAYER, act="act", x="x")),
+            *self.gemv("down"),
+            *self.residual("down", "h_out"),
+            *self.wait("h_out", (LAYER,)),
+            Step(op=StageNormOp(role="all", index={"l": 2, "1": 2}, h="h_out", norm="norm", x="x", ssq="ssq")),
+        ]
+
+    def head(self) -> list[Step]:
+        best = ArgmaxRowsOp(
+            role="all", stream="weights", part="part", ssq="ssq", ssq_agents=self.settings.warps, logits="logits",
+            best_value="best_value", best_index="best_index",
+        )  # fmt: skip
+        select = SelectOp(
+            role="all", candidates=self.workers * self.settings.warps, best_value="best_value",
+            best_index="best_index", request="request", prompt="prompt", output="output",
+        )  # fmt: skip
+        return [
+            *self.gemv("lm_head"),
+            *self.publish(best, (Signal(counter="best"),)),
+            *self.wait("best", (0,)),
+            Step(op=select),
+        ]
+
+    def body(self) -> tuple[Node, ...]:
+        embed = EmbedOp(role="all", table="embedding", norm="norm", x="x", ssq="ssq", residual="residual")
+        layer = Loop(
+            var="l", count=self.model.layers, body=(*self.qkv(), *self.attention(), *self.output(), *self.mlp())
+        )
+        return (
+            Step(op=BeginOp(role="all", state="state")),
+            Loop(var="t", count=None, body=(Step(op=embed), layer, *self.head())),
+            Step(op=FinishOp(role="w0", state="state")),
+        )

@@ -1,0 +1,33 @@
+"""The choices a plan is made of; the rest follows from model and target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One point of the plan space.
+
+    warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most max_ring_bytes.
+    chunk_bytes: upper bound of one copy. kv_block: positions per attention block. head_handoff: attention waits for its
+    head's rows only. wide_epilogue: sum partials in all warps when a worker has more output rows than this.
+    """
+
+    plan: Literal["fast", "naive", "search", "custom"] = "fast"
+    warps: int = 8
+    slots: int | None = None
+    max_ring_bytes: int = 128 * 1024
+    chunk_bytes: int = 4096
+    kv_block: int = 64
+    head_handoff: bool = True
+    wide_epilogue: int = 64
+    run_ahead: bool = True
+    refill_fence: bool = True
+    max_tokens: int = 1024
+
+
+FAST = Settings()
+NAIVE = Settings(plan="naive", head_handoff=False, wide_epilogue=0, run_ahead=False, slots=4)
+PRESETS = {"fast": FAST, "naive": NAIVE}

@@ -1,0 +1,100 @@
+"""What the schedule declares: buffers, counters, weight streams.
+
+Everything a kernel can wait for, overwrite or run out of is one of these; see schedule.py for what uses them.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from amk.schedule_ir.name import Name
+
+Dtype = Literal["f32", "bf16", "u32", "i32"]
+ITEM_BYTES: dict[str, int] = {"f32": 4, "bf16": 2, "u32": 4, "i32": 4}
+
+Dim = Annotated[int, Field(ge=1, le=2**40)]
+
+
+class Frozen(BaseModel):
+    """Base of every IR object: immutable, strict, no unknown fields."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Buffer(Frozen):
+    """A block of memory. Global buffers get one allocation each; shared ones live at `offset` in every worker.
+
+    role: constant = written before the launch, never in it; state = survives launches; scratch = anything else.
+    tagged: every aligned 8-byte word holds 4 bytes of data (one 32-bit element or two bf16) and a 32-bit epoch tag, so an
+    element takes twice its dtype's bytes.
+    """
+
+    name: Name
+    space: Literal["global", "shared"]
+    dtype: Dtype
+    shape: tuple[Dim, ...] = Field(max_length=4)
+    role: Literal["constant", "state", "scratch"] = "scratch"
+    offset: int | None = Field(default=None, ge=0, le=2**31)
+    align: int = Field(default=16, ge=1, le=1024)
+    tagged: bool = False
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype] * (2 if self.tagged else 1)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * self.item_bytes
+
+
+class Counter(Frozen):
+    """A family of increment-only counters.
+
+    handoff says how a wait learns the value: `fenced` = red.release / ld.acquire on a 32-bit word; `tagged` = the data
+    words of `buffer` carry the epoch, the counter exists in the model only and every read of those words re-reads until
+    the tag matches. Values count from `init` over all launches; nothing is ever reset while a kernel runs.
+    """
+
+    name: Name
+    shape: tuple[Dim, ...] = Field(default=(1,), max_length=3)
+    scope: Literal["gpu", "sys", "cta"] = "gpu"
+    handoff: Literal["fenced", "tagged"] = "fenced"
+    buffer: Name | None = None
+    init: int = Field(default=0, ge=0, le=2**31)
+
+    @property
+    def count(self) -> int:
+        return prod(self.shape)
+
+
+class Stream(Frozen):
+    """Per-agent private self-refilled rings that carry the packed weights.
+
+    Each agent of `role` owns `slots` slots of `chunk_bytes` in shared buffer `ring`; one sequence of chunks per token,
+    in the order of that agent's gemv steps, contiguous in `source`. Issue of chunk j+slots follows the drain of chunk j
+    by the same agent. `full` holds one 8-byte mbarrier per slot (bulk copies only). run_ahead=False restricts the issue to chunks of the step being drained (no prefetch).
+    """
+
+    name: Name
+    source: Name
+    ring: Name
+    full: Name | None = None
+    role: Name
+    slots: int = Field(ge=1, le=64)
+    chunk_rows: Literal[8] = 8
+    chunk_k: int = Field(ge=32, le=4096, multiple_of=32)
+    engine: Literal["bulk", "cp_async"] = "bulk"
+    run_ahead: bool = True
+    refill_fence: bool = True
+    weight_dtype: Literal["bf16"] = "bf16"
+
+    @property
+    def chunk_bytes(self) -> int:
+        return self.chunk_rows * self.chunk_k * 2

@@ -1,0 +1,67 @@
+"""Add a projection to the residual stream and publish the new hidden state."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from amk.schedule_ir.expr import Env, Expr
+from amk.schedule_ir.matrices import ROWS_PER_GROUP
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.base import (
+    Access,
+    Geometry,
+    Memory,
+    Op,
+    owned_groups,
+    owned_rows,
+    partial_spans,
+    split,
+    sum_partials,
+)
+from amk.schedule_ir.ops.gemv import partial_value
+
+
+class AddResidualOp(Op):
+    """residual[r] += sum of partials; h[row] = residual[r] for the worker's hidden rows; agents share whole row groups.
+
+    The residual is fp32, private to the worker that owns the row, and has one writer: results do not depend on timing.
+    """
+
+    op: Literal["add_residual"] = "add_residual"
+    matrix: Literal["o", "down"]
+    layer: Expr
+    stream: Name
+    part: Name
+    residual: Name
+    h: Name
+
+    def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int, int]:
+        """Local groups of the agent, their logical rows [lo, hi), and the worker's first row."""
+        first, count = owned_groups(env, self.matrix)
+        g0, g1 = split(count, geo.role_size[self.role], int(env.agent))
+        start, end = owned_rows(env, geo, self.matrix)
+        return range(g0, g1), min((first + g0) * ROWS_PER_GROUP, end), min((first + g1) * ROWS_PER_GROUP, end), start
+
+    def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+        layer = env.eval_int(self.layer)
+        groups, lo, hi, start = self._rows(env, geo)
+        if lo == hi:
+            return []
+        before = 2 * layer + (self.matrix == "down")
+        return [
+            *partial_spans(env, geo, self.part, self.matrix, self.stream, groups, partial_value(self.matrix, layer)),
+            *geo.span("read", self.residual, lo - start, hi - start, ("h", before), lo),
+            *geo.span("write", self.residual, lo - start, hi - start, ("h", before + 1), lo),
+            *geo.span("write", self.h, lo, hi, ("h", before + 1)),
+        ]
+
+    def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
+        groups, lo, hi, start = self._rows(env, geo)
+        if lo == hi:
+            return
+        y = sum_partials(env, geo, mem, self.part, self.matrix, self.stream, groups)[: hi - lo]
+        y = np.asarray(mem.read(self.residual, lo - start, hi - start), np.float32) + y
+        mem.write(self.residual, lo - start, y)
+        mem.write(self.h, lo, y)

@@ -1,0 +1,75 @@
+"""Logits of the worker's vocabulary rows and their maximum."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.matrices import ROWS_PER_GROUP
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.base import (
+    Access,
+    Geometry,
+    Memory,
+    Op,
+    inverse_rms,
+    owned_groups,
+    owned_rows,
+    partial_spans,
+    split,
+    sum_partials,
+)
+from amk.schedule_ir.ops.gemv import partial_value
+
+NO_ROWS = np.float32(-3.0e38)
+"""Candidate value of an agent that owns no row."""
+
+
+class ArgmaxRowsOp(Op):
+    """logits[row] = sum of partials / rms; best_value, best_index[worker, a] = the agent's largest logit, lowest row first."""
+
+    op: Literal["argmax_rows"] = "argmax_rows"
+    stream: Name
+    part: Name
+    ssq: Name
+    ssq_agents: int
+    logits: Name
+    best_value: Name
+    best_index: Name
+
+    def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int, int]:
+        """Local groups, logical rows [lo, hi), and the candidate slot of the agent."""
+        first, count = owned_groups(env, "lm_head")
+        agents = geo.role_size[self.role]
+        g0, g1 = split(count, agents, int(env.agent))
+        end = owned_rows(env, geo, "lm_head")[1]
+        lo, hi = min((first + g0) * ROWS_PER_GROUP, end), min((first + g1) * ROWS_PER_GROUP, end)
+        return range(g0, g1), lo, hi, int(env.worker) * agents + int(env.agent)
+
+    def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+        groups, lo, hi, slot = self._rows(env, geo)
+        candidate = [
+            *geo.span("write", self.best_value, slot, slot + 1, ("best_value", 0)),
+            *geo.span("write", self.best_index, slot, slot + 1, ("best_index", 0)),
+        ]
+        if lo == hi:
+            return candidate
+        return [
+            *partial_spans(env, geo, self.part, "lm_head", self.stream, groups, partial_value("lm_head", 0)),
+            *geo.span("read", self.ssq, 0, self.ssq_agents, ("ssq", 2 * geo.model.layers)),
+            *geo.span("write", self.logits, lo, hi, ("logits", 0)),
+            *candidate,
+        ]
+
+    def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
+        groups, lo, hi, slot = self._rows(env, geo)
+        value, index = NO_ROWS, 0
+        if lo < hi:
+            y = sum_partials(env, geo, mem, self.part, "lm_head", self.stream, groups)[: hi - lo]
+            y = y * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
+            mem.write(self.logits, lo, y)
+            value, index = y.max(), lo + int(np.argmax(y))
+        mem.write(self.best_value, slot, [value])
+        mem.write(self.best_index, slot, [index])

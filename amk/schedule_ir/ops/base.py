@@ -1,0 +1,157 @@
+"""What an op is: typed fields, byte-exact footprint, numpy reference.
+
+`accesses` is trusted by the proof, so it is tested against `reference`: over poisoned memory the reference changes
+exactly the written bytes and does not depend on any byte outside the reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.matrices import ROWS_PER_GROUP, Matrix, MatrixName, matrix
+from amk.schedule_ir.memory import Buffer, Frozen, Name, Stream
+from amk.schedule_ir.model_spec import ModelSpec
+
+F32 = NDArray[np.float32]
+FloatArray = NDArray[np.floating[Any]]
+ValueKey = tuple[str, int]
+
+
+class Access(NamedTuple):
+    """Bytes [lo, hi) of `buffer`, holding bytes [origin, origin + hi - lo) of logical value `value` of token `t`.
+
+    value is None for launch constants and for bytes whose content no later step depends on. Shared buffers and
+    `private` global ones are addressed per worker.
+    """
+
+    buffer: str
+    kind: Literal["read", "write"]
+    lo: int
+    hi: int
+    value: ValueKey | None
+    origin: int
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The parts of a schedule that footprints and references need, looked up by name."""
+
+    model: ModelSpec
+    buffers: dict[str, Buffer]
+    streams: dict[str, Stream]
+    workers: int
+    role_size: dict[str, int]
+    kv_block: int
+    kv_splits: int
+
+    def matrix(self, name: MatrixName) -> Matrix:
+        return matrix(self.model, name)
+
+    def span(
+        self,
+        kind: Literal["read", "write"],
+        buffer: str,
+        lo: int,
+        hi: int,
+        value: ValueKey | None,
+        origin: int | None = None,
+    ) -> list[Access]:
+        """The access to elements [lo, hi) of `buffer`, in bytes; empty when there are none. origin counts elements."""
+        if hi <= lo:
+            return []
+        size = self.buffers[buffer].item_bytes
+        return [Access(buffer, kind, lo * size, hi * size, value, (lo if origin is None else origin) * size)]
+
+
+class Memory(Protocol):
+    """What a reference may touch: elements of buffers as seen by one (worker, agent), and that agent's registers."""
+
+    regs: dict[str, int]
+
+    def read(self, buffer: str, lo: int, hi: int) -> FloatArray: ...
+    def read_int(self, buffer: str, lo: int, hi: int) -> NDArray[np.int64]: ...
+    def write(self, buffer: str, lo: int, data: Any) -> None: ...
+    def tile(self, stream: str, name: MatrixName, layer: int, group: int, k_chunk: int) -> FloatArray:
+        """Weights of one chunk, [8, chunk_k], zero padded."""
+        ...
+
+
+class Op(Frozen):
+    """Base of all ops. Subclasses set `op` (the discriminator) and override accesses and reference."""
+
+    role: Name
+
+    def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+        """Every byte touched by agent env.agent of worker env.worker (both scalars) in this step."""
+        return []
+
+    def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
+        """Do what the device body does, in numpy, for one agent."""
+
+
+def split(total: int, parts: int, index: int) -> tuple[int, int]:
+    """The index-th of `parts` contiguous shares of range(total); shares differ by at most one."""
+    return total * index // parts, total * (index + 1) // parts
+
+
+def owned_groups(env: Env, name: MatrixName) -> tuple[int, int]:
+    """(first row group, number of row groups) of matrix `name` that the worker owns."""
+    shares = "hidden" if name in ("o", "down") else name
+    first, count = env.symbol(f"{shares}.first"), env.symbol(f"{shares}.count")
+    return int(first), int(count)
+
+
+def owned_rows(env: Env, geo: Geometry, name: MatrixName) -> tuple[int, int]:
+    """Logical rows [lo, hi) of matrix `name` that the worker owns, padding rows excluded."""
+    first, count = owned_groups(env, name)
+    rows = geo.matrix(name).rows
+    return min(first * ROWS_PER_GROUP, rows), min((first + count) * ROWS_PER_GROUP, rows)
+
+
+def partial_slots(group: int, k_chunks: int, chunks: int, agents: int) -> list[int]:
+    """Slots of the partial-sum buffer that hold contributions to a worker's local row group, in summation order.
+
+    Agent a drains chunks [chunks*a//agents, chunks*(a+1)//agents) of the worker's group-major chunk sequence and leaves
+    its sum for local group g in slot g + a: unique, because along the sequence neither g nor a ever decreases.
+    """
+    lo, hi = group * k_chunks, (group + 1) * k_chunks
+    return [group + a for a in range(agents) if max(lo, chunks * a // agents) < min(hi, chunks * (a + 1) // agents)]
+
+
+def partial_spans(
+    env: Env, geo: Geometry, part: str, name: MatrixName, stream: str, groups: range, value: ValueKey
+) -> list[Access]:
+    """Reads of every partial sum that belongs to the worker's local row groups `groups`."""
+    ring = geo.streams[stream]
+    k_chunks = geo.matrix(name).k_chunks(ring.chunk_k)
+    chunks = owned_groups(env, name)[1] * k_chunks
+    slots = [s for g in groups for s in partial_slots(g, k_chunks, chunks, geo.role_size[ring.role])]
+    runs: list[Access] = []
+    for slot in slots:
+        runs += geo.span("read", part, slot * ROWS_PER_GROUP, (slot + 1) * ROWS_PER_GROUP, value)
+    return runs
+
+
+def sum_partials(env: Env, geo: Geometry, mem: Memory, part: str, name: MatrixName, stream: str, groups: range) -> F32:
+    """Row sums of the worker's local row groups `groups`, [len(groups) * 8], added in slot order."""
+    ring = geo.streams[stream]
+    k_chunks = geo.matrix(name).k_chunks(ring.chunk_k)
+    chunks = owned_groups(env, name)[1] * k_chunks
+    out = np.zeros((len(groups), ROWS_PER_GROUP), np.float32)
+    for i, g in enumerate(groups):
+        for slot in partial_slots(g, k_chunks, chunks, geo.role_size[ring.role]):
+            out[i] += mem.read(part, slot * ROWS_PER_GROUP, (slot + 1) * ROWS_PER_GROUP)
+    return out.reshape(-1)
+
+
+def inverse_rms(geo: Geometry, mem: Memory, ssq: str, agents: int) -> np.float32:
+    """1 / rms of the vector whose per-agent sums of squares stand in `ssq`, added in agent order."""
+    total = np.float32(0)
+    for part in mem.read(ssq, 0, agents):
+        total += np.float32(part)
+    return np.float32(1) / np.sqrt(total / np.float32(geo.model.hidden) + np.float32(geo.model.rms_eps))

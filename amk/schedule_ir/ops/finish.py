@@ -1,0 +1,24 @@
+"""Store the launch state, so that the next launch (or graph replay) goes on where this one stopped."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+from amk.schedule_ir.ops.begin import STATE
+
+
+class FinishOp(Op):
+    """state <- token, pos, epoch, done; worker 0 alone."""
+
+    op: Literal["finish"] = "finish"
+    state: Name
+
+    def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+        return geo.span("write", self.state, 0, len(STATE), ("state", 1)) if env.worker == 0 else []
+
+    def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
+        if env.worker == 0:
+            mem.write(self.state, 0, [mem.regs[name] for name in STATE])

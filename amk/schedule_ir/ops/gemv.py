@@ -1,0 +1,77 @@
+"""Matrix-vector product of the worker's rows, weights drained from the agents' private rings."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from amk.schedule_ir.expr import Env, Expr
+from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, ValueKey, owned_groups, split
+
+X_VALUE = {"qkv": "xn", "gate_up": "xn", "lm_head": "xn", "o": "xo", "down": "xd"}
+
+
+def staged_value(name: MatrixName, layer: int, layers: int) -> ValueKey:
+    """The staged vector that matrix `name` of `layer` multiplies, per the model graph."""
+    index = {"qkv": 2 * layer, "gate_up": 2 * layer + 1, "lm_head": 2 * layers}.get(name, layer)
+    return X_VALUE[name], index
+
+
+def partial_value(name: MatrixName, layer: int) -> ValueKey:
+    return f"acc.{name}", layer
+
+
+class GemvOp(Op):
+    """part[g + a, :] = W[group g, this agent's k chunks] @ x for each local row group g the agent touches.
+
+    The worker's chunks form one group-major sequence of count * k_chunks; agent a drains its contiguous share. x has
+    k elements (columns beyond k are zero padding and are not read), part is f32 [slots, 8].
+    """
+
+    op: Literal["gemv"] = "gemv"
+    matrix: MatrixName
+    layer: Expr
+    stream: Name
+    x: Name
+    part: Name
+
+    def share(self, env: Env, geo: Geometry) -> tuple[int, int, int]:
+        """(first chunk, end chunk, k chunks per group) of the agent within the worker's sequence."""
+        k_chunks = geo.matrix(self.matrix).k_chunks(geo.streams[self.stream].chunk_k)
+        chunks = owned_groups(env, self.matrix)[1] * k_chunks
+        lo, hi = split(chunks, geo.role_size[self.role], int(env.agent))
+        return lo, hi, k_chunks
+
+    def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+        lo, hi, k_chunks = self.share(env, geo)
+        if lo == hi:
+            return []
+        layer = env.eval_int(self.layer)
+        width, k = geo.streams[self.stream].chunk_k, geo.matrix(self.matrix).k
+        columns = {c % k_chunks for c in range(lo, min(hi, lo + k_chunks))}
+        x = staged_value(self.matrix, layer, geo.model.layers)
+        reads = [a for c in sorted(columns) for a in geo.span("read", self.x, c * width, min((c + 1) * width, k), x)]
+        slots = range(lo // k_chunks + int(env.agent), (hi - 1) // k_chunks + int(env.agent) + 1)
+        value = partial_value(self.matrix, layer)
+        return [
+            *reads,
+            *geo.span("write", self.part, slots.start * ROWS_PER_GROUP, slots.stop * ROWS_PER_GROUP, value),
+        ]
+
+    def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
+        lo, hi, k_chunks = self.share(env, geo)
+        layer, agent = env.eval_int(self.layer), int(env.agent)
+        first = owned_groups(env, self.matrix)[0]
+        width, k = geo.streams[self.stream].chunk_k, geo.matrix(self.matrix).k
+        sums: dict[int, np.ndarray] = {}
+        for chunk in range(lo, hi):
+            group, column = divmod(chunk, k_chunks)
+            tile = mem.tile(self.stream, self.matrix, layer, first + group, column)
+            c0, c1 = column * width, min((column + 1) * width, k)
+            product = tile[:, : c1 - c0].astype(np.float32) @ np.asarray(mem.read(self.x, c0, c1), np.float32)
+            sums[group] = sums[group] + product if group in sums else product
+        for group, total in sums.items():
+            mem.write(self.part, (group + agent) * ROWS_PER_GROUP, total)

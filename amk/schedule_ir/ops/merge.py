@@ -1,0 +1,57 @@
+"""Combine the agents' attention partials of one worker and publish the result."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from amk.schedule_ir.expr import Env, Expr
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.attend import merge_partials
+from amk.schedule_ir.ops.attention import active_splits, group_size, partial_width, place
+from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+
+
+class MergeOp(Op):
+    """split_partial[query head, split] = merge of partial[0..attend_agents, g]; query head g is done by agent g % n.
+
+    split_partial is f32 [heads, splits, head_dim + 4]. A worker whose split owns no position <= pos writes nothing:
+    readers skip the same splits.
+    """
+
+    op: Literal["merge"] = "merge"
+    layer: Expr
+    partial: Name
+    attend_agents: int
+    split_partial: Name
+
+    def _heads(self, env: Env, geo: Geometry) -> list[int]:
+        head, part = place(env)
+        if head < 0 or part >= active_splits(env.pos, geo):
+            return []
+        return [g for g in range(group_size(geo)) if g % geo.role_size[self.role] == env.agent]
+
+    def _row(self, env: Env, geo: Geometry, local: int) -> int:
+        head, part = place(env)
+        return ((head * group_size(geo) + local) * geo.kv_splits + part) * partial_width(geo)
+
+    def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+        layer, width, group = env.eval_int(self.layer), partial_width(geo), group_size(geo)
+        out: list[Access] = []
+        for g in self._heads(env, geo):
+            for a in range(self.attend_agents):
+                row = (a * group + g) * width
+                out += geo.span("read", self.partial, row, row + geo.model.head_dim + 2, ("att", layer))
+            row = self._row(env, geo, g)
+            out += geo.span("write", self.split_partial, row, row + geo.model.head_dim + 2, ("part", layer))
+        return out
+
+    def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
+        width, group, dim = partial_width(geo), group_size(geo), geo.model.head_dim
+        for g in self._heads(env, geo):
+            parts = np.zeros((self.attend_agents, width), np.float32)
+            for a in range(self.attend_agents):
+                row = (a * group + g) * width
+                parts[a, : dim + 2] = mem.read(self.partial, row, row + dim + 2)
+            mem.write(self.split_partial, self._row(env, geo, g), merge_partials(parts, dim)[: dim + 2])

@@ -1,0 +1,91 @@
+"""Rotate the query heads of one kv head; rotate and append the key, append the value."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from amk.schedule_ir.expr import Env, Expr
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.attention import group_size, owns_position, place
+from amk.schedule_ir.ops.base import F32, Access, Geometry, Memory, Op
+
+
+class RopeAppendOp(Op):
+    """q[g, :] = rope(norm(qkv query head)) / sqrt(head_dim) for each query head of the worker's kv head; the worker whose
+    split owns the position also writes k_cache[layer, head, pos] = rope(norm(key)) and v_cache[layer, head, pos].
+
+    Unit u (query heads, then key, then value) is done by agent u % n. norm is the per-head RMSNorm of Qwen3, when the
+    schedule names q_norm and k_norm. rope is f32 [max_context, head_dim]: cosines, then sines, of head_dim/2 angles.
+    """
+
+    op: Literal["rope_append"] = "rope_append"
+    layer: Expr
+    qkv: Name
+    rope: Name
+    q_norm: Name | None = None
+    k_norm: Name | None = None
+    q: Name
+    k_cache: Name
+    v_cache: Name
+
+    def _units(self, env: Env, geo: Geometry) -> list[tuple[str, int, int]]:
+        """(kind, local query head, first element of the row in qkv) for the agent's units."""
+        head, part = place(env)
+        if head < 0:
+            return []
+        model, group, dim = geo.model, group_size(geo), geo.model.head_dim
+        units = [("q", g, (head * group + g) * dim) for g in range(group)]
+        if owns_position(env.pos, part, geo):
+            units += [("k", 0, (model.heads + head) * dim), ("v", 0, (model.heads + model.kv_heads + head) * dim)]
+        return [u for i, u in enumerate(units) if i % geo.role_size[self.role] == env.agent]
+
+    def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+        layer, dim, context = env.eval_int(self.layer), geo.model.head_dim, geo.buffers[self.k_cache].shape[2]
+        head, _ = place(env)
+        row = ((layer * geo.model.kv_heads + head) * context + env.pos) * dim
+        out: list[Access] = []
+        for kind, local, first in self._units(env, geo):
+            out += geo.span("read", self.qkv, first, first + dim, ("qkv", layer))
+            norm = {"q": self.q_norm, "k": self.k_norm, "v": None}[kind]
+            if norm:
+                out += geo.span("read", norm, layer * dim, (layer + 1) * dim, None)
+            if kind != "v":
+                out += geo.span("read", self.rope, env.pos * dim, (env.pos + 1) * dim, None)
+            if kind == "q":
+                out += geo.span("write", self.q, local * dim, (local + 1) * dim, ("q", layer), first)
+            else:
+                out += geo.span("write", self.k_cache if kind == "k" else self.v_cache, row, row + dim, (kind, layer))
+        return out
+
+    def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
+        layer, dim, context = env.eval_int(self.layer), geo.model.head_dim, geo.buffers[self.k_cache].shape[2]
+        head, _ = place(env)
+        row = ((layer * geo.model.kv_heads + head) * context + env.pos) * dim
+        for kind, local, first in self._units(env, geo):
+            y = np.asarray(mem.read(self.qkv, first, first + dim), np.float32)
+            if kind == "v":
+                mem.write(self.v_cache, row, y)
+                continue
+            y = self._rotate(self._normed(y, kind, layer, geo, mem), env.pos, mem)
+            if kind == "q":
+                mem.write(self.q, local * dim, y * np.float32(dim**-0.5))
+            else:
+                mem.write(self.k_cache, row, y)
+
+    def _normed(self, y: F32, kind: str, layer: int, geo: Geometry, mem: Memory) -> F32:
+        norm = self.q_norm if kind == "q" else self.k_norm
+        if not norm:
+            return y
+        dim = geo.model.head_dim
+        scale = np.float32(1) / np.sqrt(np.mean(y * y, dtype=np.float32) + np.float32(geo.model.rms_eps))
+        return np.asarray(y * scale * mem.read(norm, layer * dim, (layer + 1) * dim), np.float32)
+
+    def _rotate(self, y: F32, pos: int, mem: Memory) -> F32:
+        half = y.size // 2
+        table = mem.read(self.rope, pos * y.size, (pos + 1) * y.size)
+        cos, sin = table[:half], table[half:]
+        return np.asarray(
+            np.concatenate([y[:half] * cos - y[half:] * sin, y[half:] * cos + y[:half] * sin]), np.float32
+        )

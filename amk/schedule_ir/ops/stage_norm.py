@@ -1,0 +1,45 @@
+"""Bring a hidden state into shared memory, weighted by its RMSNorm."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from amk.schedule_ir.expr import Env, Expr
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
+
+
+class StageNormOp(Op):
+    """x[i] = h[i] * norm[index, i]; ssq[a] = sum of h[i]^2 over this agent's share [hidden*a/n, hidden*(a+1)/n).
+
+    index counts norms: 2l before attention of layer l, 2l + 1 before its MLP, 2*layers before lm_head; it is also the
+    number of the hidden state that is read. 1/rms is applied by the consumer of x.
+    """
+
+    op: Literal["stage_norm"] = "stage_norm"
+    index: Expr
+    h: Name
+    norm: Name
+    x: Name
+    ssq: Name
+
+    def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+        hidden, agent = geo.model.hidden, int(env.agent)
+        index = env.eval_int(self.index)
+        lo, hi = split(hidden, geo.role_size[self.role], agent)
+        return [
+            *geo.span("read", self.h, lo, hi, ("h", index)),
+            *geo.span("read", self.norm, index * hidden + lo, index * hidden + hi, None),
+            *geo.span("write", self.x, lo, hi, ("xn", index)),
+            *geo.span("write", self.ssq, agent, agent + 1, ("ssq", index)),
+        ]
+
+    def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
+        hidden, agent = geo.model.hidden, int(env.agent)
+        base = env.eval_int(self.index) * hidden
+        lo, hi = split(hidden, geo.role_size[self.role], agent)
+        h = np.asarray(mem.read(self.h, lo, hi), np.float32)
+        mem.write(self.x, lo, h * mem.read(self.norm, base + lo, base + hi))
+        mem.write(self.ssq, agent, [np.sum(h * h, dtype=np.float32)])

@@ -1,0 +1,67 @@
+"""Publish query, key and value rows."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from amk.schedule_ir.expr import Env, Expr
+from amk.schedule_ir.matrices import ROWS_PER_GROUP
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.base import (
+    Access,
+    Geometry,
+    Memory,
+    Op,
+    inverse_rms,
+    owned_groups,
+    owned_rows,
+    partial_spans,
+    split,
+    sum_partials,
+)
+from amk.schedule_ir.ops.gemv import partial_value
+
+
+class StoreRowsOp(Op):
+    """out[row] = sum of partials / rms + bias[layer, row] for the worker's qkv rows; agents share whole row groups."""
+
+    op: Literal["store_rows"] = "store_rows"
+    layer: Expr
+    stream: Name
+    part: Name
+    ssq: Name
+    ssq_agents: int
+    bias: Name | None = None
+    out: Name
+
+    def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int]:
+        """Local groups of the agent and the logical rows [lo, hi) they hold."""
+        first, count = owned_groups(env, "qkv")
+        g0, g1 = split(count, geo.role_size[self.role], int(env.agent))
+        end = owned_rows(env, geo, "qkv")[1]
+        return range(g0, g1), min((first + g0) * ROWS_PER_GROUP, end), min((first + g1) * ROWS_PER_GROUP, end)
+
+    def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+        layer = env.eval_int(self.layer)
+        groups, lo, hi = self._rows(env, geo)
+        if lo == hi:
+            return []
+        rows = geo.matrix("qkv").rows
+        bias = geo.span("read", self.bias, layer * rows + lo, layer * rows + hi, None) if self.bias else []
+        return [
+            *partial_spans(env, geo, self.part, "qkv", self.stream, groups, partial_value("qkv", layer)),
+            *geo.span("read", self.ssq, 0, self.ssq_agents, ("ssq", 2 * layer)),
+            *bias,
+            *geo.span("write", self.out, lo, hi, ("qkv", layer)),
+        ]
+
+    def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
+        groups, lo, hi = self._rows(env, geo)
+        if lo == hi:
+            return
+        y = sum_partials(env, geo, mem, self.part, "qkv", self.stream, groups)[: hi - lo]
+        y = y * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
+        if self.bias:
+            base = env.eval_int(self.layer) * geo.matrix("qkv").rows
+            y = y + mem.read(self.bias, base + lo, base + hi)
+        mem.write(self.out, lo, y)

@@ -1,0 +1,62 @@
+"""SwiGLU of the worker's gate and up rows."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from amk.schedule_ir.expr import Env, Expr
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.base import (
+    Access,
+    Geometry,
+    Memory,
+    Op,
+    inverse_rms,
+    owned_groups,
+    partial_spans,
+    split,
+    sum_partials,
+)
+from amk.schedule_ir.ops.gemv import partial_value
+
+OUTPUTS_PER_GROUP = 4
+
+
+class SwigluOp(Op):
+    """act[i] = silu(gate[i]) * up[i], gate and up being the group's first and last four rows, both divided by rms."""
+
+    op: Literal["swiglu"] = "swiglu"
+    layer: Expr
+    stream: Name
+    part: Name
+    ssq: Name
+    ssq_agents: int
+    act: Name
+
+    def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int]:
+        first, count = owned_groups(env, "gate_up")
+        g0, g1 = split(count, geo.role_size[self.role], int(env.agent))
+        ffn = geo.model.ffn
+        return range(g0, g1), min((first + g0) * OUTPUTS_PER_GROUP, ffn), min((first + g1) * OUTPUTS_PER_GROUP, ffn)
+
+    def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+        layer = env.eval_int(self.layer)
+        groups, lo, hi = self._rows(env, geo)
+        if lo == hi:
+            return []
+        return [
+            *partial_spans(env, geo, self.part, "gate_up", self.stream, groups, partial_value("gate_up", layer)),
+            *geo.span("read", self.ssq, 0, self.ssq_agents, ("ssq", 2 * layer + 1)),
+            *geo.span("write", self.act, lo, hi, ("act", layer)),
+        ]
+
+    def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
+        groups, lo, hi = self._rows(env, geo)
+        if lo == hi:
+            return
+        rows = sum_partials(env, geo, mem, self.part, "gate_up", self.stream, groups)
+        rows = (rows * inverse_rms(geo, mem, self.ssq, self.ssq_agents)).reshape(-1, 2, OUTPUTS_PER_GROUP)
+        gate, up = rows[:, 0].reshape(-1)[: hi - lo], rows[:, 1].reshape(-1)[: hi - lo]
+        mem.write(self.act, lo, gate / (np.float32(1) + np.exp(-gate)) * up)

@@ -1,0 +1,128 @@
+"""The schedule: what every agent of every worker does, in order, and everything it can wait for.
+
+A *worker* is one persistent CTA, an *agent* one warp of it. A program is a list of steps and loops; every agent whose
+role is named runs the step as one event: its waits hold, then its accesses happen, then its signals. The outermost loop
+over tokens has its count given at launch. Threshold and index expressions are affine in the loop variables:
+`t` in them counts tokens since the counters were zeroed (the epoch, which is device state); `l` counts layers from zero.
+Ops see `n`, the token's number within the launch.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from amk.schedule_ir.expr import Expr
+from amk.schedule_ir.memory import Buffer, Counter, Frozen, Name, Stream
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops import AnyOp, Geometry
+from amk.schedule_ir.target import Target
+
+VERSION = 1
+
+
+class Wait(Frozen):
+    """counter[index] >= at_least, with the semantics of the counter's hand-off."""
+
+    counter: Name
+    index: tuple[Expr, ...] = (0,)
+    at_least: Expr
+    order: Literal["acquire", "relaxed"] = "acquire"
+
+
+class Signal(Frozen):
+    """counter[index] += add, after the accesses of the event; add 0 is no signal."""
+
+    counter: Name
+    index: tuple[Expr, ...] = (0,)
+    add: Expr = 1
+    order: Literal["release", "relaxed"] = "release"
+
+
+class Step(Frozen):
+    """One op run by every agent of its role."""
+
+    op: AnyOp
+    waits: tuple[Wait, ...] = Field(default=(), max_length=64)
+    signals: tuple[Signal, ...] = Field(default=(), max_length=64)
+
+
+class Loop(Frozen):
+    """body, count times; count None is the number of tokens, chosen at launch."""
+
+    var: Literal["t", "l"]
+    count: Annotated[int, Field(ge=1, le=100_000)] | None
+    body: tuple[Node, ...] = Field(max_length=10_000)
+
+
+Node = Step | Loop
+
+
+class Role(Frozen):
+    """Warps [first, first + count) of a worker. A role with a stream or a shared share is indexed from 0."""
+
+    name: Name
+    first: int = Field(ge=0, le=31)
+    count: int = Field(ge=1, le=32)
+
+
+class Program(Frozen):
+    """The step list run by workers [first, first + count)."""
+
+    name: Name
+    first: int = Field(ge=0)
+    count: int = Field(ge=1)
+    body: tuple[Node, ...] = Field(max_length=10_000)
+
+
+class Launch(Frozen):
+    """Shape of the one cooperative launch. registers is the most a thread may use for all workers to be co-resident."""
+
+    workers: int = Field(ge=1, le=4096)
+    warps: int = Field(ge=1, le=32)
+    ctas_per_sm: int = Field(default=1, ge=1, le=8)
+    cooperative: bool = True
+    shared_bytes: int = Field(ge=0, le=2**20)
+    registers: int = Field(ge=16, le=255)
+    max_tokens: int = Field(default=1024, ge=1, le=2**20)
+
+
+class KvLayout(Frozen):
+    """Cache positions in blocks of `block`, dealt to `splits` splits in turn; `context` positions are allocated."""
+
+    context: int = Field(ge=1, le=2**24)
+    block: int = Field(ge=1, le=2**20)
+    splits: int = Field(ge=1, le=4096)
+    dtype: Literal["bf16"] = "bf16"
+
+
+class Schedule(Frozen):
+    """A decode step of `model` on `target`; format version 1."""
+
+    version: Literal[1] = VERSION
+    name: Name
+    plan: Literal["fast", "naive", "search", "custom"] = "custom"
+    model: ModelSpec
+    target: Target
+    dtype: Literal["bf16"] = "bf16"
+    batch: Literal[1] = 1
+    launch: Launch
+    kv: KvLayout
+    roles: tuple[Role, ...] = Field(min_length=1, max_length=32)
+    tables: dict[Name, tuple[int, ...]]
+    buffers: tuple[Buffer, ...] = Field(max_length=256)
+    counters: tuple[Counter, ...] = Field(max_length=256)
+    streams: tuple[Stream, ...] = Field(max_length=16)
+    programs: tuple[Program, ...] = Field(min_length=1, max_length=4096)
+
+    def geometry(self) -> Geometry:
+        return Geometry(
+            model=self.model,
+            buffers={b.name: b for b in self.buffers},
+            streams={s.name: s for s in self.streams},
+            workers=self.launch.workers,
+            role_size={r.name: r.count for r in self.roles},
+            kv_block=self.kv.block,
+            kv_splits=self.kv.splits,
+        )
