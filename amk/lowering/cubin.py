@@ -182,7 +182,7 @@ def check_budget(kernel: str, used: Resources, dynamic_smem: int, budget: Budget
     if used.max_threads and budget.threads > used.max_threads:
         raise LoweringError(
             "AMK403",
-            f"{kernel} is compiled for blocks of at most {used.max_threads} threads, it is to run with {budget.threads}",
+            f"{kernel} is compiled for at most {used.max_threads} threads a block, it is to run with {budget.threads}",
             exit_code=1,
         )
     shared = used.static_smem + dynamic_smem
