@@ -1,6 +1,7 @@
 """The command line: exit codes, streams, and behaviour when things go wrong."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -62,11 +63,8 @@ def test_usage_errors_exit_2_on_stderr(words: list[str], capsys: pytest.CaptureF
     with pytest.raises(SystemExit) as caught:
         cli.main(words)
     captured = capsys.readouterr()
-    assert (
-        caught.value.code == 2
-        and captured.out == ""
-        and "amk: error:" in captured.err.replace(" models", "").replace(" targets", "")
-    )
+    assert (caught.value.code, captured.out) == (2, "")
+    assert re.search(r"^amk( \w+)?: error: ", captured.err, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
