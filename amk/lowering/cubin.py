@@ -26,7 +26,7 @@ _FORMAT_SIZED = 4
 _ATTR_MAX_THREADS = 0x05
 _ATTR_FRAME_SIZE = 0x11
 _ATTR_REGISTERS = 0x2F
-_SYSTEM_SHARED = 1024
+SYSTEM_SHARED = 1024
 _FIRST_ARCH_WITH_SYSTEM_SHARED = 90
 
 
@@ -127,7 +127,7 @@ def _static_shared(elf: ELFFile, kernel: str, arch: str) -> int:
     if section is None:
         return 0
     size = int(section["sh_size"])
-    reserved = _SYSTEM_SHARED if arch_number(arch) >= _FIRST_ARCH_WITH_SYSTEM_SHARED else 0
+    reserved = SYSTEM_SHARED if arch_number(arch) >= _FIRST_ARCH_WITH_SYSTEM_SHARED else 0
     return max(0, size - reserved)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from amk.lowering import refusal
-from amk.lowering.cubin import Resources
+from amk.lowering.cubin import SYSTEM_SHARED, Resources
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, shown
 
 _JIT_LOG_BYTES = 16 * 1024
@@ -183,14 +183,17 @@ class Kernel:
         self.static_smem = self._attribute("SHARED_SIZE_BYTES")
         self.local_bytes = self._attribute("LOCAL_SIZE_BYTES")
         self.max_threads = self._attribute("MAX_THREADS_PER_BLOCK")
-        available = self.device.shared_bytes_per_block - self.static_smem
-        if dynamic_smem > available:
+        key = driver.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        try:
+            driver.call("cuFuncSetAttribute", self.handle, key, dynamic_smem)
+        except AmkError as error:
+            if "INVALID_VALUE" not in error.diagnostics[0].message:
+                raise
             raise refusal.unsafe(
                 "AMK401",
-                f"{name} asks for {dynamic_smem} bytes of dynamic shared memory a block, {available} are left",
-            )
-        key = driver.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        driver.call("cuFuncSetAttribute", self.handle, key, dynamic_smem)
+                f"{name} has {self.static_smem} bytes of shared memory and asks for {dynamic_smem} more, "
+                f"a block on {self.device.name} may have {self.device.shared_bytes_per_block}",
+            ) from error
 
     def _attribute(self, name: str) -> int:
         driver = self.device.driver
@@ -198,8 +201,12 @@ class Kernel:
         return int(driver.call("cuFuncGetAttribute", key, self.handle))
 
     def matches(self, compiled: Resources) -> bool:
-        """Whether the driver loaded the code whose resources were checked (false for PTX compiled by the driver)."""
-        return (self.registers, self.static_smem) == (compiled.registers, compiled.static_smem)
+        """Whether the driver loaded the code whose resources were checked (false for PTX compiled by the driver).
+
+        From sm_90 on the static figure of a cubin includes what the system reserves, so both forms are accepted.
+        """
+        static = (compiled.static_smem, compiled.static_smem + SYSTEM_SHARED)
+        return self.registers == compiled.registers and self.static_smem in static
 
     def max_active_blocks(self, threads: int) -> int:
         """Blocks of `threads` threads that one SM holds at a time, with the kernel's real registers and memory."""
