@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from amk.lowering import cache, headers
+from amk.lowering import cache, headers, refusal
 from amk.lowering.cubin import Resources, read_resources
-from amk.lowering.refusal import LoweringError
+from amk.report.diagnostic import shown
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 DEFAULT_OPTIONS = ("--std=c++17", "--no-source-include", "--ptxas-options=-v")
@@ -54,7 +54,7 @@ def compile_cuda(
     compile: the source is generated, so that is an error of ours and not of the user.
     """
     if arch not in ARCHITECTURES:
-        raise LoweringError("AMK601", f"cannot compile for {arch!r}; known: {', '.join(ARCHITECTURES)}", exit_code=2)
+        raise refusal.unsupported("AMK601", f"cannot compile for {arch!r}; known: {', '.join(ARCHITECTURES)}")
     included = headers.closure(source)
     directory = cache_directory or cache.default_directory()
     key = _key(source, included, arch, name_expressions, options)
@@ -93,13 +93,15 @@ def compiler_build() -> str:
 
 @functools.cache
 def cuda_include_directories() -> tuple[str, ...]:
-    """Where the CUDA headers (cuda_bf16.h, cuda/std) are installed. Raises AMK602 if they are not."""
+    """Where the CUDA headers (cuda_bf16.h, cuda/std) are installed. Raises AMK605 if they are not."""
     pathfinder = importlib.import_module("cuda.pathfinder")
     found: list[str] = []
     for name, package in (("cudart", "nvidia-cuda-runtime"), ("cccl", "nvidia-cuda-cccl")):
         directory = pathfinder.find_nvidia_header_directory(name)
         if directory is None:
-            raise LoweringError("AMK602", f"CUDA headers are missing: install {package}==13.0.*", exit_code=2)
+            raise refusal.unsupported(
+                "AMK605", f"the CUDA headers of {name} are missing", f"pip install {package}==13.0.*"
+            )
         found.append(str(directory))
     return tuple(found)
 
@@ -119,7 +121,7 @@ def cuda_headers_digest() -> str:
 def _run_nvrtc(
     source: str, included: dict[str, str], arch: str, name_expressions: Sequence[str], options: Sequence[str]
 ) -> cache.CacheEntry:
-    nvrtc = importlib.import_module("cuda.bindings.nvrtc")
+    nvrtc = _nvrtc()
     texts = [text.encode() for text in included.values()]
     names = [name.encode() for name in included]
     program = _call(nvrtc, "nvrtcCreateProgram", source.encode(), _PROGRAM_NAME.encode(), len(texts), texts, names)
@@ -130,7 +132,7 @@ def _run_nvrtc(
         status = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])[0]
         log = _text(nvrtc, program, "nvrtcGetProgramLog")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise LoweringError("AMK901", f"generated CUDA does not compile for {arch} ({status.name}):\n{log}")
+            raise refusal.internal(f"generated CUDA does not compile for {arch} ({status.name})", shown(log))
         lowered = {e: _call(nvrtc, "nvrtcGetLoweredName", program, e.encode()).decode() for e in name_expressions}
         return cache.CacheEntry(
             cubin=_blob(nvrtc, program, "nvrtcGetCUBIN"),
@@ -140,6 +142,18 @@ def _run_nvrtc(
         )
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+@functools.cache
+def _nvrtc() -> Any:
+    """The NVRTC bindings, loaded. Raises AMK605 if they or the library behind them are not installed."""
+    try:
+        nvrtc = importlib.import_module("cuda.bindings.nvrtc")
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:  # the bindings raise RuntimeError when the library is not found
+        advice = "pip install cuda-bindings==13.0.* nvidia-cuda-nvrtc==13.0.*"
+        raise refusal.unsupported("AMK605", f"NVRTC cannot be loaded: {error}", advice) from error
+    return nvrtc
 
 
 def _blob(nvrtc: Any, program: Any, getter: str) -> bytes:
@@ -157,5 +171,5 @@ def _call(nvrtc: Any, name: str, *arguments: Any) -> Any:
     """Call one NVRTC function, check its result, return its one output (None if it has none)."""
     status, *outputs = getattr(nvrtc, name)(*arguments)
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise LoweringError("AMK901", f"{name} failed with {status.name}")
+        raise refusal.internal(f"{name} failed with {status.name}")
     return outputs[0] if outputs else None

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 
 from elftools.elf.elffile import ELFFile
 
-from amk.lowering.refusal import LoweringError
+from amk.lowering import refusal
+from amk.report.diagnostic import AmkError, shown
 
 _FORMAT_SIZED = 4
 _ATTR_MAX_THREADS = 0x05
 _ATTR_FRAME_SIZE = 0x11
 _ATTR_REGISTERS = 0x2F
-_SYSTEM_SHARED = 1024
+SYSTEM_SHARED = 1024
 _FIRST_ARCH_WITH_SYSTEM_SHARED = 90
 
 
@@ -49,15 +50,15 @@ def read_resources(cubin: bytes, log: str, arch: str) -> dict[str, Resources]:
     printed = parse_ptxas_log(log)
     elf = _read_elf(cubin, arch)
     if printed.keys() != elf.keys():
-        raise LoweringError("AMK901", f"cubin has kernels {sorted(elf)}, ptxas printed {sorted(printed)}")
+        raise refusal.internal(f"cubin has kernels {sorted(elf)}, ptxas printed {sorted(printed)}")
     merged: dict[str, Resources] = {}
     for name, found in elf.items():
         text = printed[name]
         ours = (found.registers, found.stack, found.static_smem)
         theirs = (text.registers, text.stack, text.static_smem)
         if ours != theirs:
-            raise LoweringError(
-                "AMK901", f"{name}: (registers, stack, shared bytes) are {ours} in the cubin, {theirs} in the ptxas log"
+            raise refusal.internal(
+                f"{name}: (registers, stack, shared bytes) are {ours} in the cubin, {theirs} in the ptxas log"
             )
         merged[name] = Resources(
             registers=found.registers,
@@ -87,7 +88,7 @@ def parse_ptxas_log(log: str) -> dict[str, Resources]:
         frames = [tuple(map(int, match.groups())) for match in _FRAME.finditer(text)]
         used = _USED.search(text)
         if not frames or used is None:
-            raise LoweringError("AMK901", f"no resources of {name} in the ptxas log:\n{text}")
+            raise refusal.internal(f"no resources of {name} in the ptxas log", shown(text))
         found[name] = Resources(
             registers=int(used[1]),
             spill_stores=sum(frame[1] for frame in frames),
@@ -126,7 +127,7 @@ def _static_shared(elf: ELFFile, kernel: str, arch: str) -> int:
     if section is None:
         return 0
     size = int(section["sh_size"])
-    reserved = _SYSTEM_SHARED if arch_number(arch) >= _FIRST_ARCH_WITH_SYSTEM_SHARED else 0
+    reserved = SYSTEM_SHARED if arch_number(arch) >= _FIRST_ARCH_WITH_SYSTEM_SHARED else 0
     return max(0, size - reserved)
 
 
@@ -156,9 +157,7 @@ def arch_number(arch: str) -> int:
     """90 for "sm_90a"."""
     match = re.fullmatch(r"sm_(\d+)[a-z]?", arch)
     if match is None:
-        raise LoweringError(
-            "AMK601", f"not an architecture: {arch!r}; expected a name like sm_80 or sm_90a", exit_code=2
-        )
+        raise refusal.unsupported("AMK601", f"not an architecture: {arch!r}; expected a name like sm_80 or sm_90a")
     return int(match[1])
 
 
@@ -180,15 +179,14 @@ def check_budget(kernel: str, used: Resources, dynamic_smem: int, budget: Budget
     if spilled > budget.spill_bytes:
         raise _over(kernel, "AMK403", "bytes of register spills", spilled, budget.spill_bytes)
     if used.max_threads and budget.threads > used.max_threads:
-        raise LoweringError(
+        raise refusal.unsafe(
             "AMK403",
             f"{kernel} is compiled for at most {used.max_threads} threads a block, it is to run with {budget.threads}",
-            exit_code=1,
         )
     shared = used.static_smem + dynamic_smem
     if shared > budget.shared_bytes:
         raise _over(kernel, "AMK401", "bytes of shared memory a block", shared, budget.shared_bytes)
 
 
-def _over(kernel: str, code: str, what: str, used: int, allowed: int) -> LoweringError:
-    return LoweringError(code, f"{kernel} uses {used} {what}, the budget is {allowed}", exit_code=1)
+def _over(kernel: str, code: str, what: str, used: int, allowed: int) -> AmkError:
+    return refusal.unsafe(code, f"{kernel} uses {used} {what}, the budget is {allowed}")

@@ -10,7 +10,7 @@ import re
 from importlib import resources
 from importlib.resources.abc import Traversable
 
-from amk.lowering.refusal import LoweringError
+from amk.lowering import refusal
 
 PREFIX = "amk/"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"(amk/[^"\n]+)"', re.MULTILINE)
@@ -36,9 +36,9 @@ def read_header(name: str) -> str:
     node: Traversable = resources.files("amk.lowering") / "cuda"
     parts = name.removeprefix(PREFIX).split("/")
     if not all(re.fullmatch(r"[A-Za-z0-9_]+(\.cuh)?", part) for part in parts):
-        raise LoweringError("AMK901", f"generated source includes {name!r}, which is not a header name")
+        raise refusal.internal(f"generated source includes {name!r}, which is not a header name")
     for part in parts:
         node = node / part
     if not node.is_file():
-        raise LoweringError("AMK901", f"generated source includes {name!r}, which does not exist")
+        raise refusal.internal(f"generated source includes {name!r}, which does not exist")
     return node.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 from amk.lowering import cache, headers
 from amk.lowering.compile import ARCHITECTURES, Compiled, compile_cuda, compiler_build, cuda_include_directories
 from amk.lowering.cubin import Budget, Resources, arch_number, check_budget, parse_ptxas_log
-from amk.lowering.refusal import LoweringError
+from amk.report.diagnostic import AmkError, Exit
 
 SHARED = """
 extern "C" __global__ void __launch_bounds__(256, 1) swap(float* out) {
@@ -66,32 +66,32 @@ def test_spills_of_called_functions_count() -> None:
 
 
 def test_log_without_resources_is_refused() -> None:
-    with pytest.raises(LoweringError, match="AMK901"):
+    with pytest.raises(AmkError, match="AMK901"):
         parse_ptxas_log("ptxas info    : Compiling entry function 'k' for 'sm_80'\n")
 
 
 def test_source_that_does_not_compile_carries_the_log() -> None:
-    with pytest.raises(LoweringError, match="expected a") as raised:
+    with pytest.raises(AmkError, match="AMK901") as raised:
         compile_fresh('extern "C" __global__ void k() { int x = ; }', "sm_80")
-    assert raised.value.code == "AMK901"
-    assert raised.value.exit_code == 4
+    assert raised.value.exit_code is Exit.INTERNAL
+    assert "expected an expression" in raised.value.diagnostics[0].facts[0].text
 
 
 @pytest.mark.parametrize("arch", ["sm_70", "90a", "", "sm_90a --x"])
 def test_unknown_architecture(arch: str) -> None:
-    with pytest.raises(LoweringError, match="AMK601"):
+    with pytest.raises(AmkError, match="AMK601"):
         compile_fresh(SHARED, arch)
 
 
 def test_arch_number() -> None:
     assert arch_number("sm_120a") == 120
-    with pytest.raises(LoweringError):
+    with pytest.raises(AmkError):
         arch_number("compute_90")
 
 
 @pytest.mark.parametrize("name", ["amk/../compile.py", "amk/absent.cuh", "amk/ops//x.cuh"])
 def test_header_names_are_not_paths(name: str) -> None:
-    with pytest.raises(LoweringError, match="AMK901"):
+    with pytest.raises(AmkError, match="AMK901"):
         headers.closure(f'#include "{name}"\n')
 
 
@@ -142,12 +142,13 @@ def test_budget_that_fits() -> None:
     ],
 )
 def test_budget_that_is_exceeded(budget: Budget, code: str) -> None:
-    with pytest.raises(LoweringError) as raised:
+    with pytest.raises(AmkError) as raised:
         check_budget("k", USED, 99_000, budget)
-    assert raised.value.code == code
+    assert raised.value.diagnostics[0].code == code
+    assert raised.value.exit_code is Exit.UNSAFE
 
 
 def test_budget_refuses_spills() -> None:
     spilling = Resources(registers=32, spill_stores=4, spill_loads=4, stack=8, static_smem=0, max_threads=0)
-    with pytest.raises(LoweringError, match="8 bytes of register spills"):
+    with pytest.raises(AmkError, match="8 bytes of register spills"):
         check_budget("k", spilling, 0, Budget(threads=32, registers=255, shared_bytes=0))
