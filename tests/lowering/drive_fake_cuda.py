@@ -7,9 +7,10 @@ from amk.lowering.launch import CooperativeLaunch, Device, Module
 from amk.lowering.stream import Event, Graph, Stream
 from amk.report.diagnostic import AmkError
 
-
 device = Device.open()
-print(device.name, device.arch, device.sm_count, device.memory_bytes, device.shared_bytes_per_block, device.free_bytes())
+print(
+    device.name, device.arch, device.sm_count, device.memory_bytes, device.shared_bytes_per_block, device.free_bytes()
+)
 with (
     DeviceBuffer.of(device, np.arange(10, dtype=np.float32)) as buffer,
     MappedBuffer(device, 4) as mapped,

@@ -79,16 +79,20 @@ struct Stall {
       const u64 stalled = global_nanoseconds() - since;
       cause = tripped_by(dog, stalled);
       if (cause == 0) return false;
-      set_flag(&dog.tripped, 1);
-      if (kKind == Blocked::mbarrier && stalled < kDrainNs) return false;
+      if (kKind == Blocked::mbarrier && stalled < kDrainNs) {
+        set_flag(&dog.tripped, 1);
+        return false;
+      }
     }
     const u32 bit = 1u << (agent % 32);
-    if ((set_flag(&dog.recorded, bit) & bit) != 0) return true;
-    const u32 slot = claim(&dog.log->count, 1);
-    if (slot < dog.log->capacity) {
+    if ((set_flag(&dog.recorded, bit) & bit) == 0) {
+      const u32 slot = claim(&dog.log->count, 1);
       const u32 kind = static_cast<u32>(kKind);
-      dog.log->records[slot] = BlockedRecord{dog.worker, agent, kind, object, wanted, seen, cause, 0};
+      if (slot < dog.log->capacity) {
+        dog.log->records[slot] = BlockedRecord{dog.worker, agent, kind, object, wanted, seen, cause, 0};
+      }
     }
+    set_flag(&dog.tripped, 1);  // after the record, so that the first record is the wait that tripped
     return true;
   }
 
