@@ -58,7 +58,9 @@ class Abi:
 
 
 def abi(schedule: Schedule) -> Abi:
-    buffers = tuple((_member(b.name), C_TYPES[b.dtype]) for b in schedule.buffers if b.space == "global")
+    buffers = tuple(
+        (_member(b.name), "amk::u64" if b.tagged else C_TYPES[b.dtype]) for b in schedule.buffers if b.space == "global"
+    )
     base, total = {}, 0
     for counter in schedule.counters:
         base[counter.name] = total

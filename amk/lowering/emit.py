@@ -7,6 +7,7 @@ the same name; nothing here knows what an op does. Waits, signals and barriers a
 from __future__ import annotations
 
 from amk.lowering.abi import COUNTER_STRIDE, Abi, abi, flat_index
+from amk.lowering.expression import expression
 from amk.lowering.plan_constants import constant_array, identifier, plan_struct, ring_type
 from amk.lowering.step_struct import step_struct
 from amk.schedule_ir.expr import Expr
@@ -128,7 +129,7 @@ class _Printer:
 
     def wait(self, wait: Wait) -> str:
         index = self.counter_index(wait.counter, wait.index)
-        target = self.expr(wait.at_least)
+        target = expression(wait.at_least)
         primitive = "wait_counter" if wait.order == "acquire" else "wait_hint"
         return (
             f"if (c.lane == 0) amk::sync::{primitive}(dog, c.warp, {index}, globals.counters + ({index}) * "
@@ -140,7 +141,7 @@ class _Printer:
         for lane, signal in enumerate(signals):
             index = self.counter_index(signal.counter, signal.index)
             primitive = "signal_release" if signal.order == "release" else "signal_relaxed"
-            amount = self.expr(signal.add)
+            amount = expression(signal.add)
             call = f"amk::sync::{primitive}(globals.counters + ({index}) * {COUNTER_STRIDE}, {amount});"
             guard = f"c.lane == {lane % 32}"
             if not isinstance(signal.add, int):
@@ -150,26 +151,4 @@ class _Printer:
 
     def counter_index(self, counter: str, index: tuple[Expr, ...]) -> str:
         flat = flat_index(self.counters[counter], index)
-        return self.expr(flat | {"1": flat.get("1", 0) + self.layout.counter_base[counter]})
-
-    def expr(self, expr: Expr) -> str:
-        return expression(expr)
-
-
-SYMBOLS = {"t": "c.epoch", "n": "c.n", "l": "c.l", "worker": "c.worker"}
-
-
-def expression(expr: Expr) -> str:
-    """An affine expression as C++; names other than the loop variables are worker tables."""
-    if isinstance(expr, int):
-        return str(expr)
-    terms = []
-    for symbol, factor in sorted(expr.items()):
-        if factor == 0:
-            continue
-        if symbol == "1":
-            terms.append(str(factor))
-            continue
-        text = SYMBOLS.get(symbol) or f"t_{identifier(symbol)}[c.worker]"
-        terms.append(text if factor == 1 else f"{factor} * {text}")
-    return " + ".join(terms) or "0"
+        return expression(flat | {"1": flat.get("1", 0) + self.layout.counter_base[counter]})
