@@ -18,7 +18,7 @@ def is_name(text: str) -> bool:
 
 def _check(text: str) -> str:
     if not is_name(text):
-        raise PydanticCustomError("amk_name", "a name matches [A-Za-z_][A-Za-z0-9_.-]{{0,63}}")
+        raise PydanticCustomError("amk_name", "a name matches [A-Za-z_][A-Za-z0-9_.-]{0,63}")
     return text
 
 
