@@ -11,9 +11,8 @@ namespace amk::ops {
 template <class S, class C>
 __device__ __forceinline__ void select(C& c) {
   const int* request = S::request(c).data;
-  ++c.pos, ++c.epoch;
-  if (c.pos < request[0]) {
-    c.token = S::prompt(c).data[c.pos];
+  if (c.pos + 1 < request[0]) {
+    c.token = S::prompt(c).data[c.pos + 1];
   } else if (!c.done) {
     float value = -3.4e38f;
     int slot = 0x7fffffff;
@@ -34,6 +33,8 @@ __device__ __forceinline__ void select(C& c) {
     c.token = index.value_one(raw);
     for (int e = 1; e < 5; ++e) c.done |= c.token == request[e];
   }
+  // Last: the tags of this step belong to the epoch that ends here.
+  ++c.pos, ++c.epoch;
   if (c.worker == 0 && c.warp == S::kFirst && c.lane == 0) S::output(c).data[c.n] = c.token;
 }
 
