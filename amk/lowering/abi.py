@@ -22,6 +22,7 @@ _TAIL = (
     ("abort_word", "const amk::u32*", "<u8"),
     ("stall_ns", "amk::u64", "<u8"),
     ("tokens", "amk::u64", "<u8"),
+    ("trace", "amk::u32*", "<u8"),
 )
 
 

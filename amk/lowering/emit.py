@@ -6,6 +6,8 @@ the same name; nothing here knows what an op does. Waits, signals and barriers a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from amk.lowering.abi import COUNTER_STRIDE, Abi, abi, flat_index
 from amk.lowering.expression import expression
 from amk.lowering.plan_constants import constant_array, identifier, plan_struct, ring_type
@@ -18,9 +20,12 @@ from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step, Wait
 KERNEL = "amk_decode"
 
 
-def emit(schedule: Schedule) -> str:
-    """The translation unit of `schedule`; compile it with amk.lowering.compile."""
-    printer = _Printer(schedule, abi(schedule))
+def emit(schedule: Schedule, *, trace: bool = False) -> str:
+    """The translation unit of `schedule`; compile it with amk.lowering.compile.
+
+    trace: every agent records the SM's cycle counter after each of its steps, for amk.lowering.trace.
+    """
+    printer = _Printer(schedule, abi(schedule), trace)
     bodies = [printer.program(p.first, p.count, p.body) for p in schedule.programs]
     ops = sorted({name for name in printer.ops})
     includes = "".join(f'#include "amk/ops/{name}.cuh"\n' for name in ops)
@@ -39,6 +44,24 @@ def emit(schedule: Schedule) -> str:
         + "\n}  // namespace\n\n"
         + _kernel(schedule, "".join(bodies))
     )
+
+
+def traced_steps(body: tuple[Node, ...], role_of_agent: Callable[[str], bool]) -> list[str]:
+    """Labels of the steps that an agent runs in one token, in order, loops unrolled."""
+    labels: list[str] = []
+    for node in body:
+        if isinstance(node, Step):
+            if role_of_agent(node.op.role):
+                labels.append(getattr(node.op, "matrix", None) and f"{node.op.op} {node.op.matrix}" or node.op.op)
+        else:
+            labels += traced_steps(node.body, role_of_agent) * (node.count or 1)
+    return labels
+
+
+def trace_length(schedule: Schedule) -> int:
+    """Marks of one agent per token: its start, then one per step; the same room for every agent."""
+    loops = [n for p in schedule.programs for n in p.body if isinstance(n, Loop)]
+    return 1 + max(len(traced_steps(loop.body, lambda role: True)) for loop in loops)
 
 
 def _stream_tables(schedule: Schedule) -> str:
@@ -85,8 +108,9 @@ def _in_role(first: int, count: int) -> str:
 class _Printer:
     """Prints programs and collects the step structs they need."""
 
-    def __init__(self, schedule: Schedule, layout: Abi) -> None:
+    def __init__(self, schedule: Schedule, layout: Abi, trace: bool) -> None:
         self.schedule = schedule
+        self.trace = trace
         self.layout = layout
         self.structs: list[str] = []
         self.ops: set[str] = set()
@@ -106,11 +130,15 @@ class _Printer:
         inner = self.nodes(loop.body, pad + "  ")
         variable, bound = ("c.n", "static_cast<int>(globals.tokens)") if loop.var == "t" else ("c.l", str(loop.count))
         head = f"{pad}#pragma unroll 1\n{pad}for ({variable} = 0; {variable} < {bound}; ++{variable}) {{\n"
+        if self.trace and loop.var == "t":
+            head += f"{pad}  c.restart_trace({trace_length(self.schedule)});\n"
         return f"{head}{inner}{pad}}}\n"
 
     def step(self, step: Step, pad: str) -> str:
         role = self.roles[step.op.role]
         lines = [self.wait(w) for w in step.waits] + self.call(step) + self.signals(step.signals)
+        if self.trace:
+            lines.append("c.mark();")
         if role.count != self.schedule.launch.warps:
             inner = "".join(f"{pad}  {line}\n" for line in lines)
             return f"{pad}if ({_in_role(role.first, role.count)}) {{\n{inner}{pad}}}\n"
