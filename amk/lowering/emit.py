@@ -111,6 +111,7 @@ class _Printer:
     def __init__(self, schedule: Schedule, layout: Abi, trace: bool) -> None:
         self.schedule = schedule
         self.trace = trace
+        self.tracing = False
         self.layout = layout
         self.structs: list[str] = []
         self.ops: set[str] = set()
@@ -127,7 +128,9 @@ class _Printer:
         return "".join(self.loop(n, pad) if isinstance(n, Loop) else self.step(n, pad) for n in body)
 
     def loop(self, loop: Loop, pad: str) -> str:
+        outside, self.tracing = self.tracing, self.trace
         inner = self.nodes(loop.body, pad + "  ")
+        self.tracing = outside
         variable, bound = ("c.n", "static_cast<int>(globals.tokens)") if loop.var == "t" else ("c.l", str(loop.count))
         head = f"{pad}#pragma unroll 1\n{pad}for ({variable} = 0; {variable} < {bound}; ++{variable}) {{\n"
         if self.trace and loop.var == "t":
@@ -137,7 +140,7 @@ class _Printer:
     def step(self, step: Step, pad: str) -> str:
         role = self.roles[step.op.role]
         lines = [self.wait(w) for w in step.waits] + self.call(step) + self.signals(step.signals)
-        if self.trace:
+        if self.tracing:
             lines.append("c.mark();")
         if role.count != self.schedule.launch.warps:
             inner = "".join(f"{pad}  {line}\n" for line in lines)
