@@ -75,17 +75,19 @@ __device__ __forceinline__ void attend(C& c) {
   float* partial = S::partial(c) + agent * kGroup * (kDim + 4);
 #pragma unroll
   for (int g = 0; g < kGroup; ++g) {
+    float top = peak[g];
 #pragma unroll
-    for (int offset = 16; offset >= kLanes; offset /= 2) {
-      const float top = fmaxf(peak[g], __shfl_xor_sync(0xffffffffu, peak[g], offset)), fade = __expf(peak[g] - top);
-      peak[g] = top;
-      total[g] *= fade;
-      total[g] += __shfl_xor_sync(0xffffffffu, total[g], offset);
+    for (int offset = 16; offset >= kLanes; offset /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, offset));
+    const float fade = __expf(peak[g] - top);
+    peak[g] = top;
+    total[g] *= fade;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        out[g][i] *= fade;
-        out[g][i] += __shfl_xor_sync(0xffffffffu, out[g][i], offset);
-      }
+    for (int offset = 16; offset >= kLanes; offset /= 2) total[g] += __shfl_xor_sync(0xffffffffu, total[g], offset);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      out[g][i] *= fade;
+#pragma unroll
+      for (int offset = 16; offset >= kLanes; offset /= 2) out[g][i] += __shfl_xor_sync(0xffffffffu, out[g][i], offset);
     }
     if (sub == 0) {
       float4* row = reinterpret_cast<float4*>(partial + g * (kDim + 4) + part * 8);
