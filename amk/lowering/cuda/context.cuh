@@ -17,6 +17,7 @@ struct Context {
   char* shared;
   sync::Watchdog& dog;
   Ring ring;
+  typename Plan::Shares shares;
   int worker;
   int warp;
   int lane;
