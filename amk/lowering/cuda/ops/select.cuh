@@ -19,14 +19,10 @@ __device__ __forceinline__ void select(C& c) {
     const auto best = S::best_value(c);
     constexpr int kWide = decltype(best)::kWide;
     static_assert(S::kCandidates % kWide == 0, "whole fetches");
-    constexpr int kBatch = 32 * kWide * 4;
-#pragma unroll 1
-    for (int lo = 0; lo < S::kCandidates; lo += kBatch) {
-      for_each_wide<kBatch>(c, best, lo, min(lo + kBatch, S::kCandidates), [&](int i, int, float (&v)[kWide]) {
+    for_each_wide<S::kCandidates>(c, best, 0, S::kCandidates, [&](int i, int, float (&v)[kWide]) {
 #pragma unroll
-        for (int k = 0; k < kWide; ++k) keep_best(value, slot, v[k], i + k);
-      });
-    }
+      for (int k = 0; k < kWide; ++k) keep_best(value, slot, v[k], i + k);
+    });
     warp_best(value, slot);
     const auto index = S::best_index(c);
     typename decltype(index)::One raw;
