@@ -17,6 +17,7 @@ little in all is "too few producers"; otherwise it is a cycle of queues.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
@@ -58,12 +59,15 @@ class Run:
 class _Machine:
     """Counter values, agent positions and parked waiters of one greedy run (plain lists: scalar access is the cost)."""
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, held: Collection[int]) -> None:
         sync = np.flatnonzero((np.diff(system.wait_first) > 0) | (np.diff(system.signal_first) > 0))
         self.sync = sync.tolist()
         bounds = np.searchsorted(sync, system.agent_first).tolist()
         self.cursor, self.last = bounds[:-1], bounds[1:]
         self.at, self.end = system.agent_first[:-1].tolist(), system.agent_first[1:].tolist()
+        for event in held:
+            self.end[system.agent_of[event]] = event
+            self.last[system.agent_of[event]] = int(np.searchsorted(sync, event))
         self.wait_first, self.signal_first = system.wait_first.tolist(), system.signal_first.tolist()
         self.wait_counter, self.threshold = system.wait_counter.tolist(), system.wait_threshold.tolist()
         self.signal_counter, self.amount = system.signal_counter.tolist(), system.signal_amount.tolist()
@@ -104,9 +108,9 @@ class _Machine:
             self.at[agent] = stop
 
 
-def greedy(system: System) -> Run:
-    """The maximal run of the system."""
-    machine = _Machine(system)
+def greedy(system: System, held: Collection[int] = ()) -> Run:
+    """The maximal run of the system that executes none of the held events (at most one per agent)."""
+    machine = _Machine(system, held)
     while machine.ready:
         machine.advance(machine.ready.popleft())
     legs = np.array(machine.legs, dtype=np.int64).reshape(-1, 3)

@@ -20,14 +20,17 @@ Witness: a shortest slice of a run after which both events are enabled; see `wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from amk.validator.atoms import OUTSIDE, Block, Touches
 from amk.validator.order import Clocks
 from amk.validator.system import ACCUMULATE_FLOAT, I64, WRITE, Bools
+
+PAIRS: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -68,29 +71,31 @@ def _group_starts(block: Block) -> I64:
     return np.flatnonzero(starts)
 
 
-def _neighbour_pairs(block: Block) -> tuple[I64, I64]:
-    """Positions (i, j) in the block of all members of neighbouring groups of the same atom."""
+def _neighbour_pairs(block: Block) -> Iterator[tuple[I64, I64]]:
+    """Positions (i, j) in the block: j, and every member i of the group before j's group on the same atom."""
     starts = _group_starts(block)
-    ends = np.append(starts[1:], len(block.atom))
-    size = ends - starts
-    linked = np.flatnonzero(block.atom[starts[1:]] == block.atom[starts[:-1]])
-    left, right = size[linked], size[linked + 1]
-    count = left * right
-    pair = np.repeat(np.arange(len(linked)), count)
-    offset = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count)
-    # almost every product has a side of one member, so the division is rare
-    before, after = offset.copy(), offset.copy()
-    single_left, single_right = left[pair] == 1, right[pair] == 1
-    before[single_left], after[single_right] = 0, 0
-    both = np.flatnonzero(~single_left & ~single_right)
-    before[both], after[both] = np.divmod(offset[both], right[pair[both]])
-    return starts[linked][pair] + before, starts[linked + 1][pair] + after
+    size = np.diff(np.append(starts, len(block.atom)))
+    linked = np.concatenate(([False], block.atom[starts[1:]] == block.atom[starts[:-1]]))
+    previous = np.where(linked, np.concatenate(([0], size[:-1])), 0)
+    count, begin = np.repeat(previous, size), np.repeat(starts - previous, size)
+    upto = np.cumsum(count)
+    low = 0
+    while low < len(count):
+        done = int(upto[low] - count[low])
+        high = max(low + 1, int(np.searchsorted(upto, done + PAIRS, side="right")))
+        part = count[low:high]
+        after = np.repeat(np.arange(low, high), part)
+        base = begin[low:high] - (upto[low:high] - part - done)
+        yield np.repeat(base, part) + np.arange(len(after)), after
+        low = high
 
 
 def _racy_atoms(block: Block, clocks: Clocks) -> I64:
-    before, after = _neighbour_pairs(block)
-    bad = ~_ordered(clocks, block.touches, block.touch[before], block.touch[after])
-    return np.unique(block.atom[before[bad]])
+    racy: list[I64] = []
+    for before, after in _neighbour_pairs(block):
+        bad = ~_ordered(clocks, block.touches, block.touch[before], block.touch[after])
+        racy.append(block.atom[before[bad]])
+    return np.unique(np.concatenate(racy))
 
 
 def _loose_sum_atoms(block: Block, clocks: Clocks) -> I64:
