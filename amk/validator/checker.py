@@ -162,7 +162,7 @@ class Order:
     def build_rows(self, time: I64, claims: dict[tuple[int, int], I64]) -> None:
         s, heads = self.s, np.unique(self.s.column["wait_event"])
         require((len(heads) + 1) * s.agents <= CELLS, "system: too large")
-        last = np.full(s.events, -1, dtype=np.int64)
+        last = np.zeros(s.events, dtype=np.int64)
         last[heads] = np.arange(1, len(heads) + 1)
         last = np.maximum.accumulate(last) if s.events else last
         owner = np.concatenate(([-1], s.agent[heads]))

@@ -60,6 +60,8 @@ class RaceReport:
 def _ordered(clocks: Clocks, touches: Touches, before: I64, after: I64) -> Bools:
     """Elementwise on touches; initial and final content are ordered against everything, an event against itself."""
     a, b = touches.event[before], touches.event[after]
+    if clocks.system.events == 0:
+        return np.ones(len(a), dtype=bool)
     ordered: Bools = (a == b) | (a == OUTSIDE) | (b == OUTSIDE) | clocks.precedes(a, b)
     return ordered
 
@@ -141,6 +143,7 @@ def find_races(blocks: Iterable[Block], clocks: Clocks, limit: int | None = 64) 
                     truncated = True
                     break
                 _list_pairs(block, clocks, atom, loose, found)
+    truncated = truncated or (limit is not None and max(len(races), len(sums)) > limit)
     return RaceReport(
         bool(races), not sums, tuple(races.values())[:limit], tuple(sums.values())[:limit], truncated
     )  # fmt: skip

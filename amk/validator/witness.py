@@ -127,12 +127,12 @@ class Slice:
         return self.producers[counter]
 
     def _keep(self, event: int) -> None:
-        while event >= self.system.agent_first[self.system.agent_of[event]] and not self.kept[event]:
+        """Keep the event and what precedes it in its agent."""
+        first = int(self.system.agent_first[self.system.agent_of[event]])
+        while event >= first and not self.kept[event]:
             self.kept[event] = True
             self.pending.append(event)
             event -= 1
-            if event < 0:
-                return
 
     def _require_waits(self, event: int) -> None:
         system = self.system
