@@ -5,7 +5,8 @@ Accepts a system and a certificate only if
 (1) the order is a complete legal run: every event once, in program order, each wait met when its event runs;
 (2) the claimed vectors K[c, t] are a post-fixpoint: with  P(b) = P*(pred b) v JOIN K[c, t]  over the waits of b, every
     K[c, t][w] = x > 0 has producers p with P*(p)[w] < x that weigh less than t - init(c) in all. Then event i of agent
-    w finishes before b starts in every execution whenever P(b)[w] > i;
+    w finishes before b starts in every execution whenever P(b)[w] > i. If one agent alone signals c, K[c, t] is not
+    claimed: it is P*(p) of the event p that completes t - init(c), which holds by program order;
 (3) neighbouring groups of touches of each atom are ordered by P, hence all conflicting pairs are; along an atom in run
     order a group is one write, or the reads (integer sums, float sums) between two other touches;
 (4) each byte read, in that order, holds the value and displacement it should; so does each final byte;
@@ -138,13 +139,25 @@ class Order:
 
     def __init__(self, s: Checked, time: I64, thresholds: object, clocks: object) -> None:
         self.s = s
+        counter, event = s.column["signal_counter"], s.column["signal_event"]
+        by_counter = np.lexsort((time[event], counter))
+        self.first = np.searchsorted(counter[by_counter], np.arange(len(s.init) + 1))
+        self.event, self.amount = event[by_counter], s.column["signal_amount"][by_counter]
         claims = self.read_claims(thresholds, clocks)
-        self.build_rows(time, claims)
-        first = np.searchsorted(np.sort(s.column["signal_counter"]), np.arange(len(s.init) + 1))
-        by_counter = np.lexsort((time[s.column["signal_event"]], s.column["signal_counter"]))
-        for (counter, threshold), claim in claims.items():
-            members = by_counter[first[counter] : first[counter + 1]]
-            require(self.holds(claim, members, threshold - int(s.init[counter])), "clocks: not a post-fixpoint")
+        self.build_rows(time, claims, self.deciding_events())
+        for (number, threshold), claim in claims.items():
+            members = slice(*self.first[number : number + 2].tolist())
+            require(self.holds(claim, members, threshold - int(s.init[number])), "clocks: not a post-fixpoint")
+
+    def deciding_events(self) -> list[int]:
+        """Per wait on a counter with one owner the event that completes it; -1 for all others and those met by init."""
+        counter = self.s.column["wait_counter"]
+        start, total = self.first[counter], np.concatenate(([0], np.cumsum(self.amount)))
+        need = self.s.column["wait_threshold"] - self.s.init[counter]
+        shared = np.concatenate(([0, 0], np.cumsum(np.diff(self.s.agent[self.event]) != 0)))[: len(total)]
+        sole = shared[self.first[counter + 1]] == shared[np.minimum(start + 1, self.first[counter + 1])]
+        at = np.searchsorted(total, total[start] + need) - 1
+        return np.where(sole & (need > 0), np.append(self.event, -1)[at], -1).tolist()  # type: ignore[no-any-return]
 
     def read_claims(self, thresholds: object, clocks: object) -> dict[tuple[int, int], I64]:
         require(isinstance(thresholds, list) and isinstance(clocks, list), "clocks: malformed")
@@ -159,7 +172,7 @@ class Order:
             claims[counter, threshold] = np.repeat(coded[::2], coded[1::2])
         return claims
 
-    def build_rows(self, time: I64, claims: dict[tuple[int, int], I64]) -> None:
+    def build_rows(self, time: I64, claims: dict[tuple[int, int], I64], deciding: list[int]) -> None:
         s, heads = self.s, np.unique(self.s.column["wait_event"])
         require((len(heads) + 1) * s.agents <= CELLS, "system: too large")
         last = np.zeros(s.events, dtype=np.int64)
@@ -175,22 +188,20 @@ class Order:
             row = self.rows[self.row[event]]
             if s.index[event]:
                 row[:] = self.rows[self.row[event - 1]]
-            for vector in claim[bounds[event] : bounds[event + 1]]:
-                if vector is not None:
+            for k in range(bounds[event], bounds[event + 1]):
+                vector, producer = claim[k], deciding[k]
+                if producer >= 0:
+                    np.maximum(row, self.rows[self.row[producer]], out=row)
+                    row[s.agent[producer]] = max(row[s.agent[producer]], s.index[producer] + 1)
+                elif vector is not None:
                     np.maximum(row, vector, out=row, casting="unsafe")
 
-    def holds(self, claim: I64, members: I64, need: int) -> bool:
+    def holds(self, claim: I64, members: slice, need: int) -> bool:
         """Producers that may finish with less than the claim weigh less than what the wait needs."""
-        event, amount = self.s.column["signal_event"][members], self.s.column["signal_amount"][members]
-        agent = self.s.agent[event]
-        if len(event) and need >= 1 and int(agent.min()) == int(agent.max()):
-            # P* grows along an agent, so on a counter with one owner the producer that completes the need decides
-            enough = int(np.searchsorted(np.cumsum(amount), need))
-            event, amount, agent = event[enough:][:1], np.full(1, need), agent[enough:][:1]
-            amount = amount[: len(event)]
+        event = self.event[members]
         finished = self.rows[self.row[event]]
-        finished[np.arange(len(event)), agent] = self.s.index[event] + 1
-        weight = amount @ (finished < claim)
+        finished[np.arange(len(event)), self.s.agent[event]] = self.s.index[event] + 1
+        weight = self.amount[members] @ (finished < claim)
         return bool((weight[claim > 0] < need).all())
 
     def before(self, a: I64, b: I64) -> Bools:

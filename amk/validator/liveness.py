@@ -16,6 +16,7 @@ little in all is "too few producers"; otherwise it is a cycle of queues.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ class Run:
         return position
 
 
-class _Machine:
+class Machine:
     """Counter values, agent positions and parked waiters of one greedy run (plain lists: scalar access is the cost)."""
 
     def __init__(self, system: System, held: Collection[int]) -> None:
@@ -107,12 +108,21 @@ class _Machine:
             self.legs.append((agent, self.at[agent], stop - self.at[agent]))
             self.at[agent] = stop
 
+    def run(self) -> None:
+        while self.ready:
+            self.advance(self.ready.popleft())
+
+    def release(self, agent: int, stop: int) -> None:
+        """Let an agent that was held, and is not parked, run on until just before event ``stop``."""
+        self.end[agent] = stop
+        self.last[agent] = bisect_left(self.sync, stop)
+        self.ready.append(agent)
+
 
 def greedy(system: System, held: Collection[int] = ()) -> Run:
     """The maximal run of the system that executes none of the held events (at most one per agent)."""
-    machine = _Machine(system, held)
-    while machine.ready:
-        machine.advance(machine.ready.popleft())
+    machine = Machine(system, held)
+    machine.run()
     legs = np.array(machine.legs, dtype=np.int64).reshape(-1, 3)
     cut = np.array(machine.at, dtype=np.int64) - system.agent_first[:-1]
     return Run(system, legs, cut, np.array(machine.value, dtype=np.int64))

@@ -30,7 +30,7 @@ def pairs(races: tuple[Race, ...]) -> frozenset[tuple[int, int]]:
 
 def faults(judgement: Judgement) -> Faults:
     """(kind, event, buffer, byte) in the explorer's terms: it blames a partial sum on the late addition."""
-    found = set()
+    found: Faults = set()
     for fault in judgement.dataflow.faults:
         late = fault.writer if fault.kind == "partial" else None
         event = fault.event if late is None else late

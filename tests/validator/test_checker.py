@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,7 +20,7 @@ from amk.validator.builder import SystemBuilder
 from amk.validator.certificate import NotSafe, make_certificate
 from amk.validator.checker import check
 from amk.validator.flat import Judgement, judge
-from amk.validator.system import System
+from amk.validator.system import System, from_json
 from tests.validator.random_systems import random_systems
 from tests.validator.scale import decode_shaped
 
@@ -84,6 +85,16 @@ def test_every_safe_system_has_an_accepted_certificate() -> None:
     assert accepted > 800
 
 
+def single_lies(certificate: Certificate) -> Iterator[Certificate]:
+    """The certificate with one clock entry raised by one, or set as high as it can matter."""
+    for row in range(len(certificate["clocks"])):
+        for at in range(0, len(certificate["clocks"][row]), 2):
+            for value in (certificate["clocks"][row][at] + 1, 9):
+                lie = copy.deepcopy(certificate)
+                lie["clocks"][row][at] = value
+                yield lie
+
+
 def test_no_forgery_for_an_unsafe_system_is_accepted() -> None:
     rng = Random(42)
     offered, donor = 0, None
@@ -95,8 +106,8 @@ def test_no_forgery_for_an_unsafe_system_is_accepted() -> None:
             continue
         raw = system.to_json()
         assert not check(raw, certificate).accepted
-        for _ in range(8):
-            forged = forge(rng, certificate, donor or certificate, system)
+        forgeries = [forge(rng, certificate, donor or certificate, system) for _ in range(6)]
+        for forged in (*forgeries, *single_lies(certificate)):
             assert not check(raw, forged).accepted, (raw, forged)
             offered += 1
     assert offered > 6000
@@ -122,8 +133,11 @@ def test_raised_clocks_of_a_safe_system_are_rejected() -> None:
 def test_weaker_clocks_that_still_prove_are_accepted() -> None:
     build = SystemBuilder()
     first, second, bystander = (build.event(build.agent()) for _ in range(3))
-    build.edge(first, second)
-    build.edge(bystander, second)
+    for other in (first, bystander):
+        counter = build.counter()
+        build.signal(other, counter)
+        build.signal(second, counter)
+        build.wait(second, counter, 1)
     build.write(first, 0, 0, 4)
     build.write(second, 0, 0, 4)
     system = build.build()
@@ -133,6 +147,27 @@ def test_weaker_clocks_that_still_prove_are_accepted() -> None:
     assert check(system.to_json(), dropped).accepted
     dropped = certificate | {"thresholds": certificate["thresholds"][1:], "clocks": certificate["clocks"][1:]}
     assert check(system.to_json(), dropped).reason.startswith("race")
+
+
+def test_counters_with_one_owner_need_no_claims() -> None:
+    build = SystemBuilder()
+    counter, owner, reader = build.counter(1), build.agent(), build.agent()
+    for lap in range(4):
+        event = build.event(owner)
+        build.write(event, 0, lap, lap + 1, lap)
+        build.signal(event, counter, 2)
+    for lap, threshold in ((1, 4), (2, 6), (3, 9)):
+        event = build.event(reader)
+        build.wait(event, counter, threshold)
+        build.read(event, 0, lap, lap + 1, lap)
+    system = build.build()
+    certificate = make_certificate(judge(system))
+    assert certificate["clocks"] == [] and check(system.to_json(), certificate).accepted
+    for wait in range(3):
+        raw = system.to_json()
+        raw["wait_threshold"][wait] -= 2
+        forged = certificate | {"system": from_json(raw).digest}
+        assert check(raw, forged).reason.startswith("race")
 
 
 def test_a_certificate_is_bound_to_its_system() -> None:

@@ -105,6 +105,26 @@ def test_too_many_cells_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         must_clocks(greedy(fan_in(3, 3)))
 
 
+def test_throttled_runs_give_the_same_clocks() -> None:
+    for system in random_systems(400, seed=12):
+        run = greedy(system)
+        exact, state = must_clocks(run), Fixpoint(system, run)
+        state.first_pass()
+        state.throttle()
+        assert np.array_equal(state.rows, exact.rows)
+        assert np.array_equal(state.k_rows, exact.threshold_rows)
+
+
+def test_impatience_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shared counters, partial thresholds, no separation of epochs: the lowering gives up and the runs take over."""
+    systems = list(random_systems(40, seed=13, max_agents=8, max_events=30))
+    patient = []
+    for patience in (2, 10**6):
+        monkeypatch.setattr(order, "PATIENCE", patience)
+        patient.append([must_clocks(greedy(system)).rows.tolist() for system in systems])
+    assert patient[0] == patient[1]
+
+
 class JoinOfAll(Fixpoint):
     """max for min: every producer is taken as needed."""
 
