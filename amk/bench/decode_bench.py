@@ -60,8 +60,8 @@ class Subject:
     schedule: Schedule
     engine: CudaEngine
     weights: TorchWeights
-    k_cache: torch.Tensor
-    v_cache: torch.Tensor
+    k_cache: Tensor
+    v_cache: Tensor
 
     @classmethod
     def random(cls, schedule: Schedule, image: bytes | str, seed: int, weights: TorchWeights | None = None) -> Subject:
@@ -86,7 +86,7 @@ class Subject:
         copy_to(self.engine, "k_cache", self.k_cache)
         copy_to(self.engine, "v_cache", self.v_cache)
 
-    def logits(self, token: int, pos: int) -> torch.Tensor:
+    def logits(self, token: int, pos: int) -> Tensor:
         """One token of the megakernel, scratch poisoned before."""
         self.engine.poison()
         self.engine.upload("request", np.array([0, -1, -1, -1, -1], np.int32))
@@ -94,7 +94,7 @@ class Subject:
         self.engine.step(1)
         return torch.from_numpy(self.engine.read("logits", np.float32, self.schedule.model.vocab)).cuda()
 
-    def torch_logits(self, token: int, pos: int, dtype: torch.dtype) -> torch.Tensor:
+    def torch_logits(self, token: int, pos: int, dtype: torch.dtype) -> Tensor:
         decoder = TorchDecoder(self.weights, self.k_cache, self.v_cache, dtype)
         saved = self.k_cache[:, :, pos].clone(), self.v_cache[:, :, pos].clone()
         out = decoder.step(torch.tensor([token], device="cuda"), pos, decoder.rope(pos))
@@ -102,7 +102,7 @@ class Subject:
         return out
 
 
-def copy_to(engine: CudaEngine, name: str, tensor: torch.Tensor) -> None:
+def copy_to(engine: CudaEngine, name: str, tensor: Tensor) -> None:
     """Device to device copy into a global buffer."""
     source = tensor.contiguous()
     torch.cuda.synchronize()
@@ -110,11 +110,11 @@ def copy_to(engine: CudaEngine, name: str, tensor: torch.Tensor) -> None:
     engine.device.driver.call("cuMemcpyDtoD", engine.buffers[name].address, source.data_ptr(), size)
 
 
-def relative_error(value: torch.Tensor, reference: torch.Tensor) -> float:
+def relative_error(value: Tensor, reference: Tensor) -> float:
     return float((value.double() - reference).norm() / reference.norm())
 
 
-def kl_divergence(value: torch.Tensor, reference: torch.Tensor) -> float:
+def kl_divergence(value: Tensor, reference: Tensor) -> float:
     """KL(reference || value) of the softmax distributions, in nats."""
     p, q = reference.double().log_softmax(-1), value.double().log_softmax(-1)
     return float((p.exp() * (p - q)).sum())

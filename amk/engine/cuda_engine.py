@@ -133,7 +133,8 @@ class CudaEngine:
         return self.buffers[name].download(dtype, count)
 
     def free(self) -> None:
-        for buffer in (*self.buffers.values(), self.counters, self.log, self.abort):
+        for buffer in (*self.buffers.values(), self.counters, self.log):
             buffer.free()
+        self.abort.free()
         self.module.close()
         self.stream.close()

@@ -48,8 +48,9 @@ def global_buffers(model: ModelSpec, kv: KvLayout, settings: Settings, workers: 
     dim, layers = model.head_dim, model.layers
     q, kvd = model.heads * dim, model.kv_heads * dim
     candidates = workers * settings.warps
+    packed, cache = packed_bytes(model, width) // 2, (layers, model.kv_heads, kv.context, dim)
     out = [
-        Buffer(name="weights", space="global", dtype="bf16", shape=(packed_bytes(model, width) // 2,), role="constant", align=128),
+        Buffer(name="weights", space="global", dtype="bf16", shape=(packed,), role="constant", align=128),
         Buffer(name="embedding", space="global", dtype="bf16", shape=(model.vocab, model.hidden), role="constant"),
         Buffer(name="norm", space="global", dtype="f32", shape=(2 * layers + 1, model.hidden), role="constant"),
         Buffer(name="rope", space="global", dtype="f32", shape=(kv.context, dim), role="constant"),
@@ -57,8 +58,8 @@ def global_buffers(model: ModelSpec, kv: KvLayout, settings: Settings, workers: 
         Buffer(name="prompt", space="global", dtype="i32", shape=(kv.context,), role="constant"),
         Buffer(name="state", space="global", dtype="i32", shape=(len(STATE),), role="state"),
         Buffer(name="output", space="global", dtype="i32", shape=(settings.max_tokens,), role="state"),
-        Buffer(name="k_cache", space="global", dtype="bf16", shape=(layers, model.kv_heads, kv.context, dim), role="state"),
-        Buffer(name="v_cache", space="global", dtype="bf16", shape=(layers, model.kv_heads, kv.context, dim), role="state"),
+        Buffer(name="k_cache", space="global", dtype="bf16", shape=cache, role="state"),
+        Buffer(name="v_cache", space="global", dtype="bf16", shape=cache, role="state"),
         Buffer(name="qkv", space="global", dtype="f32", shape=(q + 2 * kvd,)),
         Buffer(name="split_partial", space="global", dtype="f32", shape=(model.heads, kv.splits, dim + PARTIAL_EXTRA)),
         Buffer(name="h_mid", space="global", dtype="f32", shape=(model.hidden,)),
@@ -118,7 +119,8 @@ def shared_plan(
     slots = min(settings.slots or 64, settings.max_ring_bytes // (warps * chunk), room // per_slot, 64)
     if slots < 2:
         need = offset + 2 * per_slot
-        message = f"{model.name} on {target.name} needs {need:,} bytes of shared memory, a block has {target.smem_per_block:,}"
+        has = f"a block has {target.smem_per_block:,}"
+        message = f"{model.name} on {target.name} needs {need:,} bytes of shared memory, {has}"
         raise AmkError(Diagnostic("AMK401", message))
     ring = Buffer(name="ring", space="shared", dtype="bf16", shape=(warps, slots, chunk // 2), offset=offset, align=128)
     offset += ring.bytes

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from amk.schedule_ir.name import Name
+from amk.schedule_ir.name import Name as Name
 
 Dtype = Literal["f32", "bf16", "u32", "i32"]
 ITEM_BYTES: dict[str, int] = {"f32": 4, "bf16": 2, "u32": 4, "i32": 4}
@@ -28,8 +28,8 @@ class Buffer(Frozen):
     """A block of memory. Global buffers get one allocation each; shared ones live at `offset` in every worker.
 
     role: constant = written before the launch, never in it; state = survives launches; scratch = anything else.
-    tagged: every aligned 8-byte word holds 4 bytes of data (one 32-bit element or two bf16) and a 32-bit epoch tag, so an
-    element takes twice its dtype's bytes.
+    tagged: every aligned 8-byte word holds 4 bytes of data (one 32-bit element or two bf16) and a 32-bit epoch tag, so
+    an element takes twice its dtype's bytes.
     """
 
     name: Name
@@ -79,7 +79,8 @@ class Stream(Frozen):
 
     Each agent of `role` owns `slots` slots of `chunk_bytes` in shared buffer `ring`; one sequence of chunks per token,
     in the order of that agent's gemv steps, contiguous in `source`. Issue of chunk j+slots follows the drain of chunk j
-    by the same agent. `full` holds one 8-byte mbarrier per slot (bulk copies only). run_ahead=False restricts the issue to chunks of the step being drained (no prefetch).
+    by the same agent. `full` holds one 8-byte mbarrier per slot (bulk copies only). run_ahead=False restricts the
+    issue to chunks of the step being drained (no prefetch).
     """
 
     name: Name
