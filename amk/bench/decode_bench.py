@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from amk.bench.device_packing import packed_weights
 from amk.bench.torch_model import TorchDecoder, TorchWeights

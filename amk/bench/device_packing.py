@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from amk.bench.torch_model import TorchWeights
 from amk.schedule_ir.layout import StreamLayout, stream_layout
