@@ -147,7 +147,7 @@ class Bench:
     globals: DeviceBuffer
 
     def launch(self, kernel: Kernel, grid: int) -> None:
-        CooperativeLaunch(kernel, grid, THREADS)(self.globals.address, self.stream.handle)
+        CooperativeLaunch(kernel, grid, THREADS)(np.array([self.globals.address], np.uint64), self.stream.handle)
 
     def read(self, name: str, dtype: str, count: int) -> NDArray[np.generic]:
         return self.buffers[name].download(dtype, count)
@@ -206,7 +206,7 @@ def test_grid_barrier_directly_and_replayed(device: Device) -> None:
         assert not b.read("wrong", "<u4", grid).any()
         assert 0.1 < milliseconds < 100, "a thousand grid barriers take about a microsecond each"
         launch = CooperativeLaunch(kernel, grid, THREADS)
-        with Graph(b.stream, lambda handle: launch(b.globals.address, handle)) as graph:
+        with Graph(b.stream, lambda handle: launch(np.array([b.globals.address], np.uint64), handle)) as graph:
             for _ in range(5):
                 graph.replay(b.stream)
             b.stream.synchronise()
