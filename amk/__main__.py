@@ -1,0 +1,7 @@
+"""`python -m amk`."""
+
+import sys
+
+from amk.cli import main
+
+sys.exit(main())

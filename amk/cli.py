@@ -1,0 +1,134 @@
+"""The command line: one table of commands, and the one place that turns outcomes into exit codes.
+
+0 SAFE or success, 1 UNSAFE, 2 usage or unreadable input, 3 UNKNOWN, 4 internal error, 5 no usable GPU;
+130 interrupted, 141 when the reader of the output went away. Machine output is on stdout, everything else on stderr.
+"""
+
+import argparse
+import importlib
+import itertools
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from amk import __version__
+from amk.report.diagnostic import AmkError, Diagnostic, Exit, because
+from amk.report.render import FORMATS, Format, render, wants_colour
+
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command lives in `module`, which has `add_arguments(parser)` and `run(arguments) -> int`."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "models": Command("amk.commands.models", "list the known models, or show what is read from a path"),
+    "targets": Command("amk.commands.targets", "list the known GPUs and their limits"),
+    "explain": Command("amk.commands.explain", "explain a diagnostic code"),
+    "doctor": Command("amk.commands.doctor", "report what this machine can do"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; argparse ends usage errors with SystemExit(2) itself."""
+    _escape_unprintable(sys.stdout, sys.stderr)
+    words = sys.argv[1:] if argv is None else list(argv)
+    debug = "--debug" in words
+    try:
+        arguments = _parser(words).parse_args(words)
+        code = int(importlib.import_module(COMMANDS[arguments.command].module).run(arguments))
+        sys.stdout.flush()
+        return code
+    except AmkError as error:
+        return _report(error.diagnostics, error.exit_code, _form(words), debug)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _discard_stdout()
+        return PIPE_CLOSED
+    except Exception as error:  # noqa: BLE001  the boundary: whatever was not foreseen is an internal error
+        return _report((_internal(error),), Exit.INTERNAL, _form(words), debug)
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Every command is listed, but only the module of the chosen one is imported."""
+    parser = argparse.ArgumentParser(
+        prog="amk",
+        description="LLM decode as one verified persistent CUDA kernel.",
+        epilog="exit codes: 0 SAFE or success, 1 UNSAFE, 2 usage or input, 3 UNKNOWN, 4 internal error, 5 no GPU",
+    )
+    parser.add_argument("--version", action="version", version=f"amk {__version__}")
+    _add_debug(parser)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    for name, command in COMMANDS.items():
+        sub = subparsers.add_parser(
+            name, help=command.help, description=f"{command.help[0].upper()}{command.help[1:]}."
+        )
+        _add_debug(sub)
+        if name == chosen:
+            importlib.import_module(command.module).add_arguments(sub)
+    return parser
+
+
+def _add_debug(parser: argparse.ArgumentParser) -> None:
+    help_text = "show the traceback when an error ends the command"
+    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=help_text)
+
+
+def _report(diagnostics: Sequence[Diagnostic], code: Exit, form: Format, debug: bool) -> int:
+    """Diagnostics as JSON on stdout for programs, as text on stderr for people; call it while handling the error."""
+    if debug:
+        traceback.print_exc()
+    stream: TextIO = sys.stdout if form == "json" else sys.stderr
+    try:
+        stream.write(render(diagnostics, form, colour=form != "json" and wants_colour(stream)))
+        stream.flush()
+    except BrokenPipeError:
+        _discard_stdout()
+    return int(code)
+
+
+def _internal(error: Exception) -> Diagnostic:
+    return Diagnostic(
+        "AMK901",
+        f"{type(error).__name__}: {error}",
+        facts=(because("this is a defect of the program; no verdict was given"),),
+        help="run the same command with --debug for the traceback, and report it with the input",
+    )
+
+
+def _form(words: Sequence[str]) -> Format:
+    """The form of diagnostics that `--format` asks for; read from the words because parsing may be what failed."""
+    asked = [word.removeprefix("--format=") for word in words if word.startswith("--format=")]
+    asked += [value for option, value in itertools.pairwise(words) if option == "--format"]
+    return next((form for form in FORMATS if form in asked), "full")
+
+
+def _escape_unprintable(*streams: TextIO) -> None:
+    """A terminal that cannot show a character gets its escape instead of a UnicodeEncodeError."""
+    for stream in streams:
+        if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _discard_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush does not fail again."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError, AttributeError):
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

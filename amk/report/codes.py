@@ -1,0 +1,91 @@
+"""The registry of diagnostic codes: one line per code, on one screen.
+
+The hundreds digit is the area. A code is never reused for another meaning. The text that `amk explain CODE` prints is
+`explain/<code>.md` beside this file, so adding a code is one line here and one Markdown file.
+"""
+
+from importlib.resources import files
+
+AREAS = {
+    0: "input",
+    1: "structure and coverage",
+    2: "liveness",
+    3: "races",
+    4: "resources",
+    5: "memory model",
+    6: "target",
+    9: "internal",
+}
+
+TITLES = {
+    "AMK001": "input cannot be read or is not JSON",
+    "AMK002": "input is too large",
+    "AMK003": "input is nested too deeply",
+    "AMK004": "schedule version is not known",
+    "AMK005": "input does not match its schema",
+    "AMK006": "number is not finite",
+    "AMK007": "name or key is used twice",
+    "AMK008": "name is not allowed",
+    "AMK009": "reference to something that does not exist",
+    "AMK010": "model or target is not known",
+    "AMK011": "model does not fit the target",
+    "AMK012": "model configuration is not supported",
+    "AMK013": "weights cannot be read or do not match the model",
+    "AMK101": "output is not fully covered",
+    "AMK102": "output is written twice",
+    "AMK103": "access is out of bounds",
+    "AMK104": "read is served by the wrong producer",
+    "AMK105": "read of bytes that nothing has written",
+    "AMK106": "dataflow differs from the model",
+    "AMK201": "deadlock: a cycle of waits",
+    "AMK202": "deadlock: too few increments",
+    "AMK203": "epochs of a counter are not separated",
+    "AMK204": "counter wraps while a wait can still see it",
+    "AMK205": "synchronisation outside the decidable class",
+    "AMK301": "write-write race",
+    "AMK302": "read-write race",
+    "AMK303": "floating-point accumulation in no fixed order",
+    "AMK401": "shared memory exceeds the limit",
+    "AMK402": "workers are not all co-resident",
+    "AMK403": "registers exceed the limit",
+    "AMK404": "barrier participant count does not match",
+    "AMK405": "transaction bytes do not match the copies",
+    "AMK406": "address or size is misaligned",
+    "AMK501": "M1: writers do not reach the releasing thread",
+    "AMK502": "M2: signal does not release",
+    "AMK503": "M3: wait does not acquire",
+    "AMK504": "M4: acquired data is touched before the block barrier",
+    "AMK505": "M5: synchronisation scope is too narrow",
+    "AMK506": "M6: counter is touched by a weak or differently sized operation",
+    "AMK507": "M7: no proxy fence between generic and async access",
+    "AMK508": "M8: bulk store is signalled before it is complete",
+    "AMK509": "M9: non-coherent load of data written in this launch",
+    "AMK510": "M10: mixed accumulations on one cell",
+    "AMK511": "M11: named-barrier arrive used as an acquire",
+    "AMK512": "M12: modified descriptor without a tensormap fence",
+    "AMK513": "M13: tagged word is not a valid hand-off",
+    "AMK514": "ring underrun is not excluded (U)",
+    "AMK515": "ring overrun is not excluded (O)",
+    "AMK601": "target lacks a feature that the schedule uses",
+    "AMK901": "internal error",
+}
+
+
+def normalise(text: str) -> str:
+    """`amk201`, `201` and `AMK201` all name AMK201; the result may still be unknown."""
+    code = text.strip().upper()
+    return code if code.startswith("AMK") else f"AMK{code}"
+
+
+def area(code: str) -> str:
+    """The area of a registered code; KeyError for any other."""
+    if code not in TITLES:
+        raise KeyError(code)
+    return AREAS[int(code[3])]
+
+
+def explanation(code: str) -> str:
+    """The Markdown text of a registered code; KeyError for any other."""
+    if code not in TITLES:
+        raise KeyError(code)
+    return (files(__package__) / "explain" / f"{code}.md").read_text(encoding="utf-8")

@@ -1,0 +1,92 @@
+"""Diagnostics as text: `full` (several lines each), `concise` (one line each), `json`.
+
+Texts may quote hostile input, so control characters are escaped before they can reach a terminal.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TextIO
+
+from amk.report.diagnostic import Diagnostic, Severity, Where
+
+Format = Literal["full", "concise", "json"]
+FORMATS: tuple[Format, ...] = ("full", "concise", "json")
+
+MAX_TEXT = 2000  # characters of one message or fact; a longer one quotes input, and its head says enough
+
+_COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.NOTE: "36"}
+
+
+def printable(text: str, limit: int = MAX_TEXT) -> str:
+    """`text` on one line without control characters or lone surrogates, cut at `limit` characters."""
+    cut = text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
+
+
+def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+    """Colour on a terminal unless NO_COLOR (https://no-color.org) is set and not empty, or TERM is dumb."""
+    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
+        return False
+    return stream.isatty()
+
+
+def render(diagnostics: Sequence[Diagnostic], form: Format = "full", *, colour: bool = False) -> str:
+    """All diagnostics as one text, newline-terminated unless there are none; `json` is one object."""
+    if form == "json":
+        return json.dumps({"diagnostics": [as_json(d) for d in diagnostics]}, indent=2) + "\n"
+    one = _full if form == "full" else _concise
+    return "".join(one(d, colour) + "\n" for d in diagnostics)
+
+
+def as_json(diagnostic: Diagnostic) -> dict[str, Any]:
+    """The diagnostic as JSON-ready data; absent parts are null, so the keys are always the same."""
+    where = diagnostic.where or Where()
+    return {
+        "code": diagnostic.code,
+        "severity": diagnostic.severity.value,
+        "title": diagnostic.title,
+        "message": diagnostic.message,
+        "where": {"file": where.file, "line": where.line, "column": where.column, "path": where.path},
+        "facts": [{"mark": fact.mark, "text": fact.text} for fact in diagnostic.facts],
+        "help": diagnostic.help,
+    }
+
+
+def _full(diagnostic: Diagnostic, colour: bool) -> str:
+    lines = [f"{_label(diagnostic, colour)}: {_bold(printable(diagnostic.message), colour)}"]
+    place, path = _place(diagnostic.where), diagnostic.where.path if diagnostic.where else None
+    if place or path:
+        lines.append("  --> " + "   ".join(part for part in (place, f"({printable(path)})" if path else "") if part))
+    lines += [f"   {fact.mark} {printable(fact.text)}" for fact in diagnostic.facts]
+    if diagnostic.help:
+        lines.append(f"   = help: {printable(diagnostic.help)}")
+    return "\n".join(lines)
+
+
+def _concise(diagnostic: Diagnostic, colour: bool) -> str:
+    place, path = _place(diagnostic.where), diagnostic.where.path if diagnostic.where else None
+    start = f"{place}: " if place else ""
+    end = f" ({printable(path)})" if path else ""
+    return f"{start}{_label(diagnostic, colour)}: {printable(diagnostic.message)}{end}"
+
+
+def _place(where: Where | None) -> str:
+    """`file:line:column` as far as it is known."""
+    if where is None or where.file is None:
+        return ""
+    parts = [printable(where.file)]
+    if where.line is not None:
+        parts.append(str(where.line))
+        if where.column is not None:
+            parts.append(str(where.column))
+    return ":".join(parts)
+
+
+def _label(diagnostic: Diagnostic, colour: bool) -> str:
+    label = f"{diagnostic.severity.value}[{diagnostic.code}]"
+    return f"\x1b[1;{_COLOURS[diagnostic.severity]}m{label}\x1b[0m" if colour else label
+
+
+def _bold(text: str, colour: bool) -> str:
+    return f"\x1b[1m{text}\x1b[0m" if colour else text

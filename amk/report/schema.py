@@ -1,0 +1,60 @@
+"""Pydantic's complaints as diagnostics: AMK006 for a number that is not finite, AMK008 for a name, AMK005 otherwise."""
+
+from collections.abc import Iterable
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from amk.report.diagnostic import AmkError, Diagnostic, Where, because, shown
+
+MAX_FINDINGS = 20  # a wrong file yields thousands; the first few say what is wrong
+
+_CODES = {"finite_number": "AMK006", "amk_name": "AMK008", "amk_duplicate": "AMK007", "amk_reference": "AMK009"}
+
+
+def json_pointer(parts: Iterable[str | int]) -> str:
+    """RFC 6901: `("agents", 5, "a/b")` is `/agents/5/a~1b`."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+def schema_error(error: ValidationError, file: str | None = None, prefix: tuple[str | int, ...] = ()) -> AmkError:
+    """All of `error` as one AmkError; `prefix` is where the validated value sits in the file."""
+    details = error.errors(include_url=False, include_context=False)
+    found = [_diagnostic(detail, file, prefix) for detail in details[:MAX_FINDINGS]]
+    if len(details) > MAX_FINDINGS:
+        more = f"{len(details) - MAX_FINDINGS} more problems of this kind are not shown"
+        found.append(Diagnostic("AMK005", more, where=Where(file=file)))
+    return AmkError(found)
+
+
+def _diagnostic(detail: ErrorDetails, file: str | None, prefix: tuple[str | int, ...]) -> Diagnostic:
+    location = (*prefix, *detail["loc"])
+    name = str(location[-1]) if location else "the document"
+    where = Where(file=file, path=json_pointer(location) or "/")
+    kind = detail["type"]
+    if kind == "missing":
+        return Diagnostic("AMK005", f"field '{name}' is missing", where=where)
+    if kind == "extra_forbidden":
+        return Diagnostic(
+            "AMK005",
+            f"unknown field '{name}'",
+            where=where,
+            facts=(because("unknown fields are refused, so that a misspelt one is not silently ignored"),),
+        )
+    facts = (shown(f"{name} = {quoted(detail['input'])}"),) if location else ()
+    return Diagnostic(_CODES.get(kind, "AMK005"), f"'{name}': {detail['msg']}", where=where, facts=facts)
+
+
+def quoted(value: object) -> str:
+    """A short picture of any input value: its text when it is a scalar, only its kind and size otherwise."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= 80 else value[:80] + "...")
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**40 else f"an integer of {value.bit_length()} bits"
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, list | tuple | dict):
+        return f"{'an object' if isinstance(value, dict) else 'an array'} of {len(value)}"
+    return f"a value of type {type(value).__name__}"

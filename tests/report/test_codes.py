@@ -1,0 +1,47 @@
+"""The registry of codes: complete, well-formed, and explained."""
+
+import re
+from importlib.resources import files
+
+import pytest
+
+from amk.report.codes import AREAS, TITLES, area, explanation, normalise
+
+
+@pytest.mark.parametrize("code", TITLES)
+def test_code_is_well_formed_and_in_an_area(code: str) -> None:
+    assert re.fullmatch(r"AMK\d{3}", code)
+    assert area(code) in AREAS.values()
+    assert not TITLES[code].endswith(".")
+
+
+@pytest.mark.parametrize("code", TITLES)
+def test_explanation_says_what_why_example_and_fix(code: str) -> None:
+    text = explanation(code)
+    assert text.startswith(f"# {code}: {TITLES[code]}\n")
+    assert len(text) > 300
+    for part in ("**Why it matters.**", "**Example.**", "**Fix.**"):
+        assert text.count(part) == 1, part
+
+
+def test_every_explanation_file_belongs_to_a_registered_code() -> None:
+    present = {path.name.removesuffix(".md") for path in (files("amk.report") / "explain").iterdir()}
+    assert present == set(TITLES)
+
+
+def test_codes_are_listed_in_order_and_titles_differ() -> None:
+    assert list(TITLES) == sorted(TITLES)
+    assert len(set(TITLES.values())) == len(TITLES)
+
+
+@pytest.mark.parametrize("text", ["AMK201", "amk201", "201", " 201 "])
+def test_normalise_accepts_the_usual_spellings(text: str) -> None:
+    assert normalise(text) == "AMK201"
+
+
+@pytest.mark.parametrize("code", ["AMK999", "201", "../AMK201", ""])
+def test_unregistered_code_has_no_explanation(code: str) -> None:
+    with pytest.raises(KeyError):
+        explanation(code)
+    with pytest.raises(KeyError):
+        area(code)
