@@ -112,7 +112,7 @@ def shared_plan(
         buffers.append(buffer)
         offset = -(-(offset + buffer.bytes) // 128) * 128
     chunk = ROWS_PER_GROUP * width * 2
-    bulk = target.features.bulk_copy
+    bulk = target.has("bulk_copy")
     per_slot = warps * (chunk + (MBARRIER_BYTES if bulk else 0))
     room = target.smem_per_block - offset - 128
     slots = min(settings.slots or 64, settings.max_ring_bytes // (warps * chunk), room // per_slot, 64)

@@ -1,0 +1,148 @@
+"""Weights by logical name, whatever file they come from.
+
+A checkpoint gives the tensors of a Llama-family model under one set of names, as float32 and only the rows asked for:
+'embed', 'lm_head', 'final_norm', and for layer i 'l{i}.attn_norm', 'l{i}.wq', 'l{i}.wk', 'l{i}.wv', 'l{i}.bq',
+'l{i}.bk', 'l{i}.bv', 'l{i}.q_norm', 'l{i}.k_norm', 'l{i}.wo', 'l{i}.ffn_norm', 'l{i}.w_gate', 'l{i}.w_up',
+'l{i}.w_down'. Matrices are [out, in]; the rows of Q and K are in rotate-half order (pair j, j + head_dim/2).
+'lm_head' is 'embed' when the model ties them.
+
+Nothing here unpickles. Files are memory-mapped; a shape is compared with the model's before anything is allocated.
+"""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from amk.engine.refusal import bad_weights
+from amk.schedule_ir.model import ModelSpec
+
+Floats = npt.NDArray[np.float32]
+Shape = tuple[int, ...]
+
+CHUNK = 1 << 20  # elements converted at a time, so that converting needs little more memory than the result
+
+
+def layer_shapes(spec: ModelSpec) -> dict[str, Shape]:
+    """Shapes of one layer's tensors, keyed by the part of the name after 'l{i}.'."""
+    q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    shapes: dict[str, Shape] = {
+        "attn_norm": (spec.hidden,),
+        "wq": (q, spec.hidden),
+        "wk": (kv, spec.hidden),
+        "wv": (kv, spec.hidden),
+        "wo": (spec.hidden, q),
+        "ffn_norm": (spec.hidden,),
+        "w_gate": (spec.ffn, spec.hidden),
+        "w_up": (spec.ffn, spec.hidden),
+        "w_down": (spec.hidden, spec.ffn),
+    }
+    if spec.qkv_bias:
+        shapes |= {"bq": (q,), "bk": (kv,), "bv": (kv,)}
+    if spec.qk_norm:
+        shapes |= {"q_norm": (spec.head_dim,), "k_norm": (spec.head_dim,)}
+    return shapes
+
+
+def tensor_shapes(spec: ModelSpec) -> dict[str, Shape]:
+    """Every logical tensor of the model with its shape; 'lm_head' only when it is not tied to 'embed'."""
+    shapes: dict[str, Shape] = {"embed": (spec.vocab, spec.hidden)}
+    one = layer_shapes(spec)
+    for layer in range(spec.layers):
+        shapes |= {f"l{layer}.{part}": shape for part, shape in one.items()}
+    shapes["final_norm"] = (spec.hidden,)
+    if not spec.tied_embeddings:
+        shapes["lm_head"] = (spec.vocab, spec.hidden)
+    return shapes
+
+
+def stored_name(logical: str, per_layer: dict[str, str], top: dict[str, str]) -> str:
+    """The name a file format gives to a logical tensor; '{}' in `per_layer` stands for the layer."""
+    if logical in top:
+        return top[logical]
+    layer, _, part = logical.partition(".")
+    return per_layer[part].format(layer[1:])
+
+
+class Checkpoint(ABC):
+    """The weights of one model. `path` is None for weights that come from no file."""
+
+    def __init__(self, spec: ModelSpec, path: Path | None) -> None:
+        self.spec = spec
+        self.path = path
+        self.shapes = tensor_shapes(spec)
+
+    def shape(self, name: str) -> Shape:
+        """Shape of a logical tensor; KeyError when the model has none of that name."""
+        return self.shapes[self._canonical(name)]
+
+    def tensor(self, name: str, rows: slice = slice(None)) -> Floats:
+        """The asked rows of a logical tensor (elements, for a vector) as a new float32 array.
+
+        Raises KeyError for a name the model does not have, ValueError for a strided slice, AMK013 for a value that is
+        NaN or infinite.
+        """
+        name = self._canonical(name)
+        count, *rest = self.shapes[name]
+        start, stop, step = rows.indices(count)
+        if step != 1:
+            raise ValueError(f"rows of {name} are taken in order, not with step {step}")
+        out = np.empty((max(stop - start, 0), *rest), np.float32)
+        at_once = max(1, CHUNK // (rest[0] if rest else 1))
+        for first in range(start, stop, at_once):
+            last = min(first + at_once, stop)
+            block = out[first - start : last - start]
+            self._read(name, first, last, block)
+            self._check_finite(name, first, block)
+        return out
+
+    @abstractmethod
+    def _read(self, name: str, start: int, stop: int, out: Floats) -> None:
+        """Writes rows [start, stop) of the tensor, which is one of `shapes`, to `out`."""
+
+    def _canonical(self, name: str) -> str:
+        return "embed" if name == "lm_head" and self.spec.tied_embeddings else name
+
+    def _check_finite(self, name: str, first: int, block: Floats) -> None:
+        # min and max both pass a NaN on, and unlike isfinite(block) they need no array of the block's size.
+        if not (np.isfinite(block.min()) and np.isfinite(block.max())):
+            row, *column = (int(index[0]) for index in np.nonzero(~np.isfinite(block)))
+            place = ", ".join(str(index) for index in (first + row, *column))
+            raise bad_weights(self.path, f"{name}[{place}] is {block[row, *column]}", "weights must be finite numbers")
+
+
+def open_checkpoint(path: Path | str) -> Checkpoint:
+    """The checkpoint at `path`: a Hugging Face directory with safetensors, or a .gguf file.
+
+    Raises AMK013 (unreadable, truncated, tensors missing or of another shape) or AMK012 (a model amk does not run).
+    """
+    # Imported here so that a safetensors directory does not load the gguf package, and the other way round.
+    path = Path(path)
+    if path.is_dir():
+        from amk.engine.safetensors_dir import SafetensorsCheckpoint
+
+        return SafetensorsCheckpoint(path)
+    if not path.is_file():
+        raise bad_weights(path, "there is no such file or directory")
+    if path.suffix.lower() == ".gguf":
+        from amk.engine.gguf_file import GgufCheckpoint
+
+        return GgufCheckpoint(path)
+    raise bad_weights(
+        path,
+        "not a checkpoint that amk reads",
+        help="give a directory with config.json and *.safetensors, or a .gguf file",
+    )
+
+
+def check_shape(path: Path, name: str, stored: str, found: Shape | None, expected: Shape) -> None:
+    """AMK013 unless the file holds the tensor with exactly the model's shape."""
+    if found is None:
+        raise bad_weights(path, f"tensor {stored!r} is missing", f"the model needs it as {name} {list(expected)}")
+    if found != expected:
+        raise bad_weights(
+            path,
+            f"tensor {stored!r} has shape {list(found)}, expected {list(expected)}",
+            f"the model's configuration gives {name} that shape",
+        )
