@@ -75,15 +75,15 @@ class Composition:
 def groups_of(schedule: Schedule, tokens: int, instances: Instances) -> list[Group]:
     """One group per program; raises `TooLarge`."""
     found: list[Group] = []
-    events = chains = 0
+    nodes = chains = 0
     for number, program in enumerate(schedule.programs):
         counters = CounterEvents(schedule, trace(schedule, number, tokens), instances)
         order = local_order(counters)
         group = Group(
-            number, program.first, program.count, order, counters.waits, counters.signals, events, chains
+            number, program.first, program.count, order, counters.waits, counters.signals, nodes, chains
         )  # fmt: skip
         found.append(group)
-        events += program.count * group.events
+        nodes += program.count * group.nodes
         chains += program.count * group.chains
     return found
 

@@ -15,6 +15,9 @@ shared-memory rows up to one displacement per value family (a consistent renamin
 Rows (event, buffer, kind, lo, hi, value, delta): global buffers keep their number, worker-private memory is numbered
 behind them.
 
+In global memory the rows of all agents of a step are joined and belong to its crew, unless two agents touch a common
+byte and one writes.
+
 Inside a layer loop the rows of layer l are those of layer 0 plus l times a slope per (step, buffer, kind, family):
 `accesses` depends on the layer only through value indices and row offsets. The slope is measured between layers 0 and 1
 on every agent of the first and the last worker; a step without a common slope is evaluated layer by layer.
@@ -24,6 +27,7 @@ Cost: one evaluation per distinct environment of layer 0; the rest is array work
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,7 +37,7 @@ from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.footprint import COLUMNS, INDEX_BITS, SHARED, TOKEN_BITS, Footprints
 from amk.validator.quotient import Group
-from amk.validator.system import DONT_CARE, I64
+from amk.validator.system import DONT_CARE, I64, READ
 from amk.validator.trace import Item
 
 NO_DATA: Final = (WaitOp, SignalOp, BarrierOp)
@@ -47,12 +51,16 @@ Slope = dict[tuple[int, int, int], tuple[int, int]]
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """One step on one agent. events: (token + 1, layer) -> local event; slope is None if it stands for one layer."""
+    """One step on one agent; slots of one step have the same crew number. slope is None if it stands for one layer.
+
+    events: (token + 1, layer) -> (local event, node of its crew).
+    """
 
     item: Item
     agent: int
+    crew: int
     slope: Slope | None
-    events: dict[tuple[int, int], int]
+    events: dict[tuple[int, int], tuple[int, int]]
 
 
 class Envelope:
@@ -84,6 +92,7 @@ class Envelope:
         """Steps with data, one slot per agent, and per layer or token where those do not follow from each other."""
         trace = group.order.trace
         found: dict[tuple[int, ...], Slot] = {}
+        crews: dict[tuple[int, ...], int] = {}
         slopes: dict[int, Slope | None] = {}
         for i, item in enumerate(trace.items):
             if isinstance(item.step.op, NO_DATA):
@@ -94,10 +103,11 @@ class Envelope:
                 slopes[item.site.number] = self._slope(group, item, len(role))
             slope = slopes.get(item.site.number) if layer >= 0 else {}
             own_layer, own_token = (layer if slope is None else 0), (item.token if layer < 0 else 0)
+            key = (item.site.number, own_layer, own_token)
+            crew = crews.setdefault(key, len(crews))
             for warp in role:
-                key = (item.site.number, own_layer, own_token, warp)
-                slot = found.setdefault(key, Slot(item, warp - role.start, slope, {}))
-                slot.events[item.token + 1, max(layer, 0)] = int(trace.event_of[i, warp])
+                slot = found.setdefault((*key, warp), Slot(item, warp - role.start, crew, slope, {}))
+                slot.events[item.token + 1, max(layer, 0)] = int(trace.event_of[i, warp]), group.order.crew(i)
         return list(found.values())
 
     def _slope(self, group: Group, item: Item, agents: int) -> Slope | None:
@@ -121,15 +131,12 @@ class Envelope:
         self._to_units(rows, slope)
         private = rows[:, 0] < 0
         number = self._classes(group, rows[private], slot_of[private], worker_of[private])
-        buffer = rows[:, 0].copy()
-        buffer[private] = np.where(
-            number[worker_of[private]] >= 0,
-            self.private_base + UNITS * number[worker_of[private]] - 1 - rows[private, 0],
-            -1,
-        )
-        kept = buffer >= 0
-        rows[:, 0] = buffer
-        self._spread(group, found, rows[kept], slope[kept], slot_of[kept], worker_of[kept])
+        unit = self.private_base + UNITS * number[worker_of] - 1 - rows[:, 0]
+        rows[private, 0] = np.where(number[worker_of] >= 0, unit, -1)[private]
+        shown = np.flatnonzero(private & (rows[:, 0] >= 0))
+        self._spread(group, found, rows[shown], slope[shown], slot_of[shown], worker_of[shown], False)
+        for at, crewed in _crews(found, rows, slot_of, worker_of, np.flatnonzero(~private)):
+            self._spread(group, found, rows[at], slope[at], slot_of[at], worker_of[at], crewed)
 
     def _collect(self, group: Group, found: list[Slot], workers: range) -> tuple[I64, I64, I64]:
         """All rows of layer 0 or the slot's own layer, with the slot and the worker (counted from the first)."""
@@ -172,15 +179,17 @@ class Envelope:
                 self.representatives.append((group, worker))
         return number
 
-    def _spread(self, group: Group, found: list[Slot], rows: I64, slope: I64, slot_of: I64, worker_of: I64) -> None:
-        """Copies of the rows for every token and layer."""
+    def _spread(
+        self, group: Group, found: list[Slot], rows: I64, slope: I64, slot_of: I64, worker_of: I64, crewed: bool
+    ) -> None:
+        """Copies of the rows for every token and layer, on their events or on their crews."""
         times = sorted({time for slot in found for time in slot.events})
-        base = group.event_base + worker_of * group.events
+        base = group.node_base + worker_of * group.nodes
         for token, layer in times:
-            event = np.array([slot.events.get((token, layer), -1) for slot in found])[slot_of]
-            at = np.flatnonzero(event >= 0)
+            node = np.array([slot.events.get((token, layer), (-1, -1))[crewed] for slot in found])[slot_of]
+            at = np.flatnonzero(node >= 0)
             made = np.empty((len(at), COLUMNS + 1), np.int64)
-            made[:, 0] = base[at] + event[at]
+            made[:, 0] = base[at] + node[at]
             made[:, 1:] = rows[at]
             shift = slope[at] * layer
             made[:, 3] += shift[:, 0]
@@ -188,6 +197,50 @@ class Envelope:
             named = made[:, 5] != DONT_CARE
             made[named, 5] += (shift[named, 1] << TOKEN_BITS) + token
             self._rows.append(made)
+
+
+def _crews(
+    found: list[Slot], rows: I64, slot_of: I64, worker_of: I64, at: I64
+) -> Iterator[tuple[I64, bool]]:
+    """Global rows as (row numbers, crewed?): joined in place per (worker, crew, buffer, kind, content) where allowed."""
+    crew = np.array([slot.crew for slot in found], np.int64)[slot_of]
+    order = at[np.lexsort((rows[at, 2], rows[at, 0], crew[at], worker_of[at]))]
+    clash = np.isin(crew[order], _clashing(rows[order], slot_of[order], crew[order], worker_of[order]))
+    yield order[clash], False
+    order = order[~clash]
+    order = order[np.lexsort((rows[order, 2], *rows[order][:, [5, 4, 1, 0]].T, crew[order], worker_of[order]))]
+    content = np.concatenate((worker_of[order, None], crew[order, None], rows[order][:, [0, 1, 4, 5]]), axis=1)
+    fresh = np.ones(len(order), bool)
+    fresh[1:] = (content[1:] != content[:-1]).any(axis=1)
+    reach = _running_end(rows[order, 3], fresh)
+    fresh[1:] |= rows[order[1:], 2] > reach[:-1]
+    starts = np.flatnonzero(fresh)
+    if len(starts):
+        rows[order[starts], 3] = np.maximum.reduceat(rows[order, 3], starts)
+    yield order[starts], True
+
+
+def _running_end(end: I64, fresh: I64) -> I64:
+    """Running maximum of `end` within segments that begin where `fresh`."""
+    segment = np.cumsum(fresh) - 1
+    distinct, rank = np.unique(end, return_inverse=True)
+    key = segment * len(distinct) + rank.reshape(-1)
+    return distinct[np.maximum.accumulate(key) % max(len(distinct), 1)]
+
+
+def _clashing(rows: I64, slot_of: I64, crew: I64, worker_of: I64) -> I64:
+    """Crews in which two agents touch a common byte and one writes; rows sorted by (worker, crew, buffer, start)."""
+    place = np.stack((worker_of, crew, rows[:, 0]), axis=1)
+    fresh = np.ones(len(rows), bool)
+    fresh[1:] = (place[1:] != place[:-1]).any(axis=1)
+    segment = np.cumsum(fresh) - 1
+    writes = np.bincount(segment, rows[:, 1] != READ, minlength=1) > 0
+    overlap = np.zeros(len(rows), bool)
+    overlap[1:] = ~fresh[1:] & (rows[1:, 2] < _running_end(rows[:, 3], fresh)[:-1])
+    found = overlap & writes[segment]
+    alone = np.maximum.reduceat(slot_of, np.flatnonzero(fresh)) == np.minimum.reduceat(slot_of, np.flatnonzero(fresh)) \
+        if len(rows) else np.zeros(0, bool)
+    return np.unique(crew[found & ~alone[segment]])
 
 
 def _extend(slope: Slope, now: I64, then: I64) -> bool:

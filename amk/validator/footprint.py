@@ -109,10 +109,10 @@ class Footprints:
         known = self._known.setdefault((program, item.site.number, agent), {})
         found: list[Footprint | None] = [None] * len(workers)
         for names, by_values in known.items():
+            if not names:
+                return [by_values[()]] * len(workers)
             keys = zip(*(self._column(n, item, workers, pos) for n in names), strict=True)
             found = [f or by_values.get(key) for f, key in zip(found, keys, strict=True)]
-            if not names:
-                found = [by_values[()]] * len(workers)
         for i, footprint in enumerate(found):
             if footprint is None:
                 found[i] = self._fresh(known, item, workers[i], agent, pos[i])

@@ -5,9 +5,12 @@ agents of the barrier's role arrive once per round) and C3 (the worker alone run
 interface events together with the global counters decide must-happen-before between interface events exactly.
 
 An *interface* event waits on or signals a global counter in at least one worker of the program; its warp is an
-interface warp. For every local event e and interface warp a:
-    lo[e, a] = number of interface events of a that finish before e starts
-    hi[e, a] = index of the first interface event of a whose local past contains e (their number if there is none)
+interface warp. A *crew* is all events of one item together (every warp of the step's role). Events and crews are nodes:
+events first, then crews by item. For a node x and an interface warp a:
+    past[x, w] = number of first events of warp w that finish before any part of x starts
+    need[x, w] = number of first events of warp w that contain x's part on w (0 if none): x < y  iff  past[y] >= need[x]
+    lo[x, a]   = number of interface events of a that finish before any part of x starts
+    hi[x, a]   = index of the first interface event of a whose local past contains x (their number if there is none)
 An interface event contains itself: hi = its own index.
 
 Cost: one clock pass over a single worker; all workers of a program share it.
@@ -28,21 +31,34 @@ from amk.validator.trace import Trace
 
 @dataclass(frozen=True, eq=False)
 class LocalOrder:
-    """past [events, warps]; warps: interface warps; chains: their interface events; slot [events]: index or -1."""
+    """past, need [nodes, warps]; lo, hi [nodes, chains]; slot [nodes] index in its chain or -1; leader [nodes] an event.
+
+    warps: interface warps; chains: their interface events, in program order.
+    """
 
     trace: Trace
     run: Run
-    past: I64
     warps: tuple[int, ...]
     chains: tuple[I64, ...]
+    past: I64
+    need: I64
     slot: I64
     lo: I64
     hi: I64
+    leader: I64
 
     @property
     def complete(self) -> bool:
         """C3."""
         return self.run.complete
+
+    @property
+    def nodes(self) -> int:
+        return len(self.slot)
+
+    def crew(self, item: int) -> int:
+        """Node of all warps that run the item."""
+        return self.trace.events + item
 
 
 def local_order(counters: CounterEvents) -> LocalOrder:
@@ -53,9 +69,11 @@ def local_order(counters: CounterEvents) -> LocalOrder:
     touched = np.unique(np.concatenate((counters.waits[:, 1], counters.signals[:, 1])))
     warps = tuple(int(w) for w in np.unique(trace.warp_of[touched]))
     chains = tuple(touched[trace.warp_of[touched] == w] for w in warps)
-    slot = np.full(trace.events, -1, np.int64)
+    slot = np.full(trace.events + len(trace.items), -1, np.int64)
     lo = np.zeros((trace.events, len(warps)), np.int64)
     hi = np.zeros((trace.events, len(warps)), np.int64)
+    need = np.zeros((trace.events, trace.warps), np.int64)
+    need[np.arange(trace.events), trace.warp_of] = trace.index_of + 1
     for k, (warp, chain) in enumerate(zip(warps, chains, strict=True)):
         slot[chain] = np.arange(len(chain))
         lo[:, k] = np.searchsorted(trace.index_of[chain], past[:, warp], side="left")
@@ -63,4 +81,14 @@ def local_order(counters: CounterEvents) -> LocalOrder:
             events = slice(int(trace.first[other]), int(trace.first[other + 1]))
             hi[events, k] = np.searchsorted(past[chain, other], trace.index_of[events], side="right")
         hi[chain, k] = np.arange(len(chain))
-    return LocalOrder(trace, run, past, warps, chains, slot, lo, hi)
+    member, absent = trace.event_of, (trace.event_of < 0)[:, :, None]
+    huge = np.iinfo(np.int64).max
+    return LocalOrder(
+        trace, run, warps, chains,
+        past=np.concatenate((past, np.where(absent, huge, past[member]).min(axis=1))),
+        need=np.concatenate((need, np.where(absent, 0, need[member]).max(axis=1))),
+        slot=slot,
+        lo=np.concatenate((lo, np.where(absent, huge, lo[member]).min(axis=1))),
+        hi=np.concatenate((hi, np.where(absent, -1, hi[member]).max(axis=1))),
+        leader=np.concatenate((np.arange(trace.events), member.max(axis=1))),
+    )  # fmt: skip

@@ -29,7 +29,7 @@ from amk.validator.system import I32, I64, Bools, System
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """All workers of one program. waits, signals: rows of `CounterEvents`. event_base: id of worker `first`, event 0."""
+    """All workers of one program. waits, signals: rows of `CounterEvents`. node_base: id of worker `first`, node 0."""
 
     number: int
     first: int
@@ -37,12 +37,12 @@ class Group:
     order: LocalOrder
     waits: I64
     signals: I64
-    event_base: int
+    node_base: int
     chain_base: int
 
     @property
-    def events(self) -> int:
-        return self.order.trace.events
+    def nodes(self) -> int:
+        return self.order.nodes
 
     @property
     def chains(self) -> int:
@@ -133,19 +133,18 @@ class Quotient:
 
 
 class BracketOrder:
-    """Must-happen-before and a compatible total order for all events of all workers (the `Clocks` of the composition).
+    """Must-happen-before and a compatible total order for all nodes of all workers (the `Clocks` of the composition).
 
-    Events are numbered group by group, worker by worker: event_base + (worker - first) * events + local event.
+    Nodes are numbered group by group, worker by worker: node_base + (worker - first) * nodes + node.
     """
 
     def __init__(self, quotient: Quotient) -> None:
         self.quotient = quotient
         groups = quotient.groups
-        self.total = sum(g.count * g.events for g in groups)
-        self.group_of = np.repeat(np.arange(len(groups)), [g.count * g.events for g in groups])
-        self.offset = np.array([g.event_base for g in groups])
-        self._past: list[I64] = []
-        self._rows: list[I64] = []
+        self.group_of = np.repeat(np.arange(len(groups), dtype=np.int32), [g.count * g.nodes for g in groups])
+        self.worker_of = np.concatenate([np.repeat(np.arange(g.count, dtype=np.int32), g.nodes) for g in groups])
+        self.node_of = np.concatenate([np.tile(np.arange(g.nodes, dtype=np.int32), g.count) for g in groups])
+        self._rows: list[I32] = []
         self._views: list[I64] = []
         for group in groups:
             self._prepare(group)
@@ -153,7 +152,7 @@ class BracketOrder:
     def _prepare(self, group: Group) -> None:
         """G per (worker, distinct view); a view is a cut of the worker's chains, or an interface event itself."""
         order, quotient = group.order, self.quotient
-        own = np.where(order.slot >= 0, np.arange(group.events), -1)
+        own = np.where(order.slot >= 0, np.arange(group.nodes), -1)
         key = np.concatenate((own[:, None], np.where(own[:, None] >= 0, 0, order.lo)), axis=1)
         views, view_of = np.unique(key, axis=0, return_inverse=True)
         if group.count * len(views) * quotient.system.agents > MAX_CELLS:
@@ -169,54 +168,49 @@ class BracketOrder:
         self._rows.append(rows)
         self._views.append(view_of.reshape(-1))
 
-    def locate(self, event: I64) -> tuple[I64, I64, I64]:
-        """(group, worker - first, local event)."""
-        group = self.group_of[event]
-        offset = event - self.offset[group]
-        size = np.array([g.events for g in self.quotient.groups])[group]
-        return group, offset // size, offset % size
+    def node(self, number: int) -> tuple[Group, int, int]:
+        """(group, worker, node) of a composite number."""
+        group = self.quotient.groups[int(self.group_of[number])]
+        return group, group.first + int(self.worker_of[number]), int(self.node_of[number])
 
     @cached_property
     def position(self) -> I64:
         """[total] sort key of a run of everything: last chain event before it, then the local run."""
-        parts = []
-        for group in self.quotient.groups:
-            parts.append(self._positions(group).reshape(-1))
-        return np.concatenate(parts)
+        return np.concatenate([self._positions(group).reshape(-1) for group in self.quotient.groups])
 
     def _positions(self, group: Group) -> I64:
         order, quotient = group.order, self.quotient
         ran = quotient.run.position
-        last = np.full((group.count, group.events), -1, np.int64)
+        last = np.full((group.count, group.nodes), -1, np.int64)
         for b, chain in enumerate(order.chains):
             event = quotient.chain_events(group, chain)
             lo = order.lo[:, b]
             np.maximum(last, np.where(lo > 0, ran[event[:, np.maximum(lo - 1, 0)]], -1), out=last)
         for chain in order.chains:
             last[:, chain] = ran[quotient.chain_events(group, chain)]
-        return (last + 1) * group.events + order.run.position[None, :]
+        leader = np.maximum(order.leader, 0)
+        return (last[:, leader] + 1) * group.nodes + order.run.position[leader][None, :]
 
     def precedes(self, before: I64, after: I64) -> Bools:
-        """Elementwise: `before` finishes before `after` starts in every execution."""
+        """Elementwise: all of `before` finishes before any of `after` starts, in every execution."""
         ordered: Bools = np.zeros(len(before), dtype=bool)
-        group_a, worker_a, local_a = self.locate(before)
-        group_b, worker_b, local_b = self.locate(after)
-        for i, first in enumerate(self.quotient.groups):
-            for j, second in enumerate(self.quotient.groups):
-                at = np.flatnonzero((group_a == i) & (group_b == j))
-                if len(at):
-                    x, y = (worker_a[at], local_a[at]), (worker_b[at], local_b[at])
-                    ordered[at] = self._precedes(first, second, j, x, y)
+        groups = self.quotient.groups
+        for i, first in enumerate(groups):
+            for j, second in enumerate(groups):
+                if len(groups) == 1:
+                    return self._precedes(first, second, j, before, after)
+                at = np.flatnonzero((self.group_of[before] == i) & (self.group_of[after] == j))
+                ordered[at] = self._precedes(first, second, j, before[at], after[at])
         return ordered
 
-    def _precedes(self, first: Group, second: Group, j: int, x: tuple[I64, I64], y: tuple[I64, I64]) -> Bools:
-        ordered: Bools = np.zeros(len(x[0]), dtype=bool)
-        view = self._views[j][y[1]]
+    def _precedes(self, first: Group, second: Group, j: int, before: I64, after: I64) -> Bools:
+        worker, node, other, later = self.worker_of[before], self.node_of[before], self.worker_of[after], self.node_of[after]
+        ordered: Bools = np.zeros(len(before), dtype=bool)
+        view = self._views[j][later]
         for a in range(first.chains):
-            chain = first.chain_base + x[0] * first.chains + a
-            ordered |= self._rows[j][y[0], view, chain] > first.order.hi[x[1], a]
+            chain = first.chain_base + worker * first.chains + a
+            ordered |= self._rows[j][other, view, chain] > first.order.hi[node, a]
         if first is second:
-            trace = first.order.trace
-            near = first.order.past[y[1], trace.warp_of[x[1]]] > trace.index_of[x[1]]
-            ordered |= (x[0] == y[0]) & near
+            near = np.flatnonzero((worker == other) & ~ordered)
+            ordered[near] = (first.order.past[later[near]] >= first.order.need[node[near]]).all(axis=1)
         return ordered
