@@ -9,9 +9,9 @@ zero. Ops see `n`, the token's number within the launch.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Discriminator, Field, Tag
 
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.memory import Buffer, Counter, Frozen, Name, Stream
@@ -56,7 +56,12 @@ class Loop(Frozen):
     body: tuple[Node, ...] = Field(max_length=10_000)
 
 
-Node = Step | Loop
+def _node_kind(value: Any) -> str:
+    fields = value if isinstance(value, dict) else vars(value) if isinstance(value, BaseModel) else {}
+    return "loop" if "var" in fields or "body" in fields else "step"
+
+
+Node = Annotated[Annotated[Step, Tag("step")] | Annotated[Loop, Tag("loop")], Discriminator(_node_kind)]
 
 
 class Role(Frozen):
