@@ -52,7 +52,8 @@ def traced_steps(body: tuple[Node, ...], role_of_agent: Callable[[str], bool]) -
     for node in body:
         if isinstance(node, Step):
             if role_of_agent(node.op.role):
-                labels.append(getattr(node.op, "matrix", None) and f"{node.op.op} {node.op.matrix}" or node.op.op)
+                matrix = getattr(node.op, "matrix", None)
+                labels.append(f"{node.op.op} {matrix}" if matrix else node.op.op)
         else:
             labels += traced_steps(node.body, role_of_agent) * (node.count or 1)
     return labels
