@@ -33,8 +33,8 @@ def plan(
     Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit, AMK401 when shared
     memory does not.
     """
-    width = chunk_k(model, settings.chunk_bytes)
     count = workers or target.sms
+    width = chunk_k(model, target, settings, row_tables(model, count))
     context = choose_context(model, target, settings, count, width, max_context)
     kv = kv_layout(model, settings, count, context)
     tables = row_tables(model, count) | attention_tables(model, count, kv.splits)
