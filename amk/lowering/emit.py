@@ -90,8 +90,8 @@ def _kernel(schedule: Schedule, body: str) -> str:
     amk::sync::watchdog_start(dog, globals.watchdog_log, globals.abort_word, globals.stall_ns, blockIdx.x);
   }}
   amk::sync::cta_barrier<0, {threads}>();
-  Ctx c{{globals, shared, dog, Ring{{}}, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x / 32),
-        static_cast<int>(threadIdx.x % 32)}};
+  Ctx c{{globals, shared, dog, Ring{{}}, Plan::Shares::of(blockIdx.x), static_cast<int>(blockIdx.x),
+        static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)}};
   if ({_in_role(role.first, role.count)}) {{
     const int agent = c.warp - {role.first}, place = c.worker * {role.count} + agent;
     c.ring.start(shared + {offsets[stream.ring]} + agent * {stream.slots * stream.chunk_bytes},

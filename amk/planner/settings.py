@@ -23,7 +23,7 @@ class Settings:
     chunk_bytes: int = 4096
     kv_block: int = 64
     handoff: Literal["fenced", "tagged"] = "tagged"
-    head_handoff: bool = True
+    head_handoff: bool = False
     wide_epilogue: int = 64
     run_ahead: bool = True
     refill_fence: bool = True

@@ -107,34 +107,33 @@ __device__ __forceinline__ void until_fresh(const C& c, u32 tag, Fetch fetch) {
   }
 }
 
-// Calls use(i, values) for this lane's part of elements [lo, hi) of `cell`, all loads of a batch in flight at once.
-// lo and hi are multiples of Cell::kWide; kMost bounds hi - lo.
+// Calls use(i, piece, values) for this lane's part of elements [lo, hi) of `cell`, piece counting the lane's fetches; all
+// loads are in flight at once. lo and hi are multiples of Cell::kWide; kMost bounds hi - lo.
 template <int kMost, class Cell, class C, class Use>
 __device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int lo, int hi, Use use) {
-  constexpr int kStride = 32 * Cell::kWide, kAll = (kMost + kStride - 1) / kStride, kBatch = kAll < 8 ? kAll : 8;
-#pragma unroll 1
-  for (int base = lo + c.lane * Cell::kWide; base < hi; base += kBatch * kStride) {
-    typename Cell::Raw raw[kBatch];
-    until_fresh(c, cell.tag, [&] {
-      bool fresh = true;
+  constexpr int kStride = 32 * Cell::kWide, kPieces = (kMost + kStride - 1) / kStride;
+  static_assert(kPieces <= 20, "a lane's fetches stay in registers");
+  const int base = lo + c.lane * Cell::kWide;
+  typename Cell::Raw raw[kPieces];
+  until_fresh(c, cell.tag, [&] {
+    bool fresh = true;
 #pragma unroll
-      for (int k = 0; k < kBatch; ++k) {
-        if (base + k * kStride < hi) raw[k] = cell.fetch(base + k * kStride);
-      }
-#pragma unroll
-      for (int k = 0; k < kBatch; ++k) {
-        if (base + k * kStride < hi) fresh = fresh && cell.fresh(raw[k]);
-      }
-      return fresh;
-    });
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
-      const int i = base + k * kStride;
-      if (i >= hi) continue;
-      float v[Cell::kWide];
-      cell.values(raw[k], v);
-      use(i, v);
+    for (int k = 0; k < kPieces; ++k) {
+      if (base + k * kStride < hi) raw[k] = cell.fetch(base + k * kStride);
     }
+#pragma unroll
+    for (int k = 0; k < kPieces; ++k) {
+      if (base + k * kStride < hi) fresh = fresh && cell.fresh(raw[k]);
+    }
+    return fresh;
+  });
+#pragma unroll
+  for (int k = 0; k < kPieces; ++k) {
+    const int i = base + k * kStride;
+    if (i >= hi) continue;
+    float v[Cell::kWide];
+    cell.values(raw[k], v);
+    use(i, k, v);
   }
 }
 

@@ -10,7 +10,7 @@ namespace amk::ops {
 template <class S, class C>
 __device__ __forceinline__ void combine(C& c) {
   using P = typename C::P;
-  constexpr int kDim = P::kHeadDim, kOutputs = P::kHeads * kDim, kBatch = 4;
+  constexpr int kDim = P::kHeadDim, kOutputs = P::kHeads * kDim;
   const auto from = S::split_partial(c);
   const auto scales = S::split_scale(c);
   using From = decltype(from);
@@ -21,45 +21,54 @@ __device__ __forceinline__ void combine(C& c) {
   const int blocks = c.pos / P::kKvBlock + 1, active = blocks < P::kKvSplits ? blocks : P::kKvSplits;
   bf16* x = S::x(c);
   const int lo = share_begin(kOutputs, S::kAgents, agent), hi = share_begin(kOutputs, S::kAgents, agent + 1);
-  for (int i = lo + c.lane * kWide; i < hi; i += 32 * kWide) {
-    const int first = i / kDim * P::kKvSplits, d = i % kDim;
-    float peak = -3.0e38f, total = 0.f, sum[kWide] = {};
+  constexpr int kPieces = (kOutputs / S::kAgents + 32 * kWide - 1) / (32 * kWide), kBatch = kPieces > 2 ? 2 : 4;
+  float peak[kPieces], total[kPieces] = {}, sum[kPieces][kWide] = {};
+#pragma unroll
+  for (int piece = 0; piece < kPieces; ++piece) peak[piece] = -3.0e38f;
 #pragma unroll 1
-    for (int s = 0; s < active; s += kBatch) {
-      typename From::Raw raw[kBatch];
-      typename Scales::One peak_raw[kBatch], total_raw[kBatch];
-      until_fresh(c, from.tag, [&] {
-        bool fresh = true;
+  for (int s = 0; s < active; s += kBatch) {
+    typename From::Raw raw[kPieces][kBatch];
+    typename Scales::One peak_raw[kPieces][kBatch], total_raw[kPieces][kBatch];
+    const auto each = [&](auto use) {
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        const int i = lo + (piece * 32 + c.lane) * kWide;
 #pragma unroll
         for (int k = 0; k < kBatch; ++k) {
-          if (s + k >= active) continue;
-          const int split = first + s + k;
-          raw[k] = from.fetch(split * kDim + d);
-          peak_raw[k] = scales.fetch_one(split * 2), total_raw[k] = scales.fetch_one(split * 2 + 1);
+          if (i < hi && s + k < active) use(piece, k, i / kDim * P::kKvSplits + s + k, i % kDim);
         }
-#pragma unroll
-        for (int k = 0; k < kBatch; ++k) {
-          if (s + k >= active) continue;
-          fresh = fresh && from.fresh(raw[k]) && scales.fresh_one(peak_raw[k]) && scales.fresh_one(total_raw[k]);
-        }
-        return fresh;
-      });
-#pragma unroll
-      for (int k = 0; k < kBatch; ++k) {
-        if (s + k >= active) continue;
-        float v[kWide];
-        from.values(raw[k], v);
-        const float m = scales.value_one(peak_raw[k]), t = scales.value_one(total_raw[k]);
-        const float top = fmaxf(peak, m), fade = __expf(peak - top), w = __expf(m - top);
-        peak = top, total = total * fade + t * w;
-#pragma unroll
-        for (int j = 0; j < kWide; ++j) sum[j] = sum[j] * fade + v[j] * w;
       }
-    }
-    const float inverse = 1.f / total;
+    };
+    until_fresh(c, from.tag, [&] {
+      bool fresh = true;
+      each([&](int piece, int k, int row, int d) {
+        raw[piece][k] = from.fetch(row * kDim + d);
+        peak_raw[piece][k] = scales.fetch_one(row * 2), total_raw[piece][k] = scales.fetch_one(row * 2 + 1);
+      });
+      each([&](int piece, int k, int, int) {
+        fresh = fresh && from.fresh(raw[piece][k]) && scales.fresh_one(peak_raw[piece][k]) &&
+                scales.fresh_one(total_raw[piece][k]);
+      });
+      return fresh;
+    });
+    each([&](int piece, int k, int, int) {
+      float v[kWide];
+      from.values(raw[piece][k], v);
+      const float m = scales.value_one(peak_raw[piece][k]), t = scales.value_one(total_raw[piece][k]);
+      const float top = fmaxf(peak[piece], m), fade = __expf(peak[piece] - top), w = __expf(m - top);
+      peak[piece] = top, total[piece] = total[piece] * fade + t * w;
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) sum[piece][j] = sum[piece][j] * fade + v[j] * w;
+    });
+  }
+#pragma unroll
+  for (int piece = 0; piece < kPieces; ++piece) {
+    const int i = lo + (piece * 32 + c.lane) * kWide;
+    if (i >= hi) continue;
+    const float inverse = 1.f / total[piece];
 #pragma unroll
     for (int j = 0; j < kWide; j += 2) {
-      *reinterpret_cast<u32*>(x + i + j) = pack_bf16(sum[j] * inverse, sum[j + 1] * inverse);
+      *reinterpret_cast<u32*>(x + i + j) = pack_bf16(sum[piece][j] * inverse, sum[piece][j + 1] * inverse);
     }
   }
 }
