@@ -29,37 +29,45 @@ __device__ __forceinline__ void combine(C& c) {
   for (int s = 0; s < active; s += kBatch) {
     typename From::Raw raw[kPieces][kBatch];
     typename Scales::One peak_raw[kPieces][kBatch], total_raw[kPieces][kBatch];
-    const auto each = [&](auto use) {
-#pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        const int i = lo + (piece * 32 + c.lane) * kWide;
-#pragma unroll
-        for (int k = 0; k < kBatch; ++k) {
-          if (i < hi && s + k < active) use(piece, k, i / kDim * P::kKvSplits + s + k, i % kDim);
-        }
-      }
-    };
     until_fresh(c, from.tag, [&] {
       bool fresh = true;
-      each([&](int piece, int k, int row, int d) {
-        raw[piece][k] = from.fetch(row * kDim + d);
-        peak_raw[piece][k] = scales.fetch_one(row * 2), total_raw[piece][k] = scales.fetch_one(row * 2 + 1);
-      });
-      each([&](int piece, int k, int, int) {
-        fresh = fresh && from.fresh(raw[piece][k]) && scales.fresh_one(peak_raw[piece][k]) &&
-                scales.fresh_one(total_raw[piece][k]);
-      });
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+          const int i = lo + (piece * 32 + c.lane) * kWide, row = i / kDim * P::kKvSplits + s + k;
+          if (i >= hi || s + k >= active) continue;
+          raw[piece][k] = from.fetch(row * kDim + i % kDim);
+          peak_raw[piece][k] = scales.fetch_one(row * 2), total_raw[piece][k] = scales.fetch_one(row * 2 + 1);
+        }
+      }
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+          const int i = lo + (piece * 32 + c.lane) * kWide;
+          if (i >= hi || s + k >= active) continue;
+          fresh = fresh && from.fresh(raw[piece][k]) && scales.fresh_one(peak_raw[piece][k]) &&
+                  scales.fresh_one(total_raw[piece][k]);
+        }
+      }
       return fresh;
     });
-    each([&](int piece, int k, int, int) {
-      float v[kWide];
-      from.values(raw[piece][k], v);
-      const float m = scales.value_one(peak_raw[piece][k]), t = scales.value_one(total_raw[piece][k]);
-      const float top = fmaxf(peak[piece], m), fade = __expf(peak[piece] - top), w = __expf(m - top);
-      peak[piece] = top, total[piece] = total[piece] * fade + t * w;
 #pragma unroll
-      for (int j = 0; j < kWide; ++j) sum[piece][j] = sum[piece][j] * fade + v[j] * w;
-    });
+    for (int piece = 0; piece < kPieces; ++piece) {
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        const int i = lo + (piece * 32 + c.lane) * kWide;
+        if (i >= hi || s + k >= active) continue;
+        float v[kWide];
+        from.values(raw[piece][k], v);
+        const float m = scales.value_one(peak_raw[piece][k]), t = scales.value_one(total_raw[piece][k]);
+        const float top = fmaxf(peak[piece], m), fade = __expf(peak[piece] - top), w = __expf(m - top);
+        peak[piece] = top, total[piece] = total[piece] * fade + t * w;
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) sum[piece][j] = sum[piece][j] * fade + v[j] * w;
+      }
+    }
   }
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
