@@ -30,8 +30,6 @@ __constant__ int t_lm_head_count[4] = {16, 16, 16, 16};
 __constant__ int t_lm_head_first[4] = {0, 16, 32, 48};
 __constant__ int t_qkv_count[4] = {16, 16, 16, 16};
 __constant__ int t_qkv_first[4] = {0, 16, 32, 48};
-__constant__ int t_qkv_to_0[4] = {1, 0, 1, 1};
-__constant__ int t_qkv_to_1[4] = {0, 1, 1, 1};
 __constant__ int t_stream_base[32] = {0, 14, 28, 42, 56, 70, 84, 98, 112, 126, 140, 154, 168, 182, 196, 210, 224, 238, 252, 266, 280, 294, 308, 322, 336, 350, 364, 378, 392, 406, 420, 434};
 __constant__ int t_stream_total[32] = {14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14, 14};
 struct Globals {
@@ -76,42 +74,44 @@ struct Plan {
   static constexpr int kStreamAgents = 8;
   static constexpr float kRmsEps = 1.000000000e-05f;
   static constexpr float kQueryScale = 1.250000000e-01f;
-  static __device__ __forceinline__ int attn_head(int w) { return t_attn_head[w]; }
-  static __device__ __forceinline__ int attn_split(int w) { return t_attn_split[w]; }
+  struct Shares {
+    int qkv_first, qkv_count, hidden_first, hidden_count, gate_up_first, gate_up_count, lm_head_first, lm_head_count, attn_head, attn_split;
+    static __device__ __forceinline__ Shares of(int w) { return {t_qkv_first[w], t_qkv_count[w], t_hidden_first[w], t_hidden_count[w], t_gate_up_first[w], t_gate_up_count[w], t_lm_head_first[w], t_lm_head_count[w], t_attn_head[w], t_attn_split[w]}; }
+  };
   struct Qkv {
     static constexpr int kRows = 512, kK = 128;
-    static __device__ __forceinline__ int first(int w) { return t_qkv_first[w]; }
-    static __device__ __forceinline__ int count(int w) { return t_qkv_count[w]; }
-    static __device__ __forceinline__ int first_row(int w) { return min(first(w) * 8, kRows); }
-    static __device__ __forceinline__ int end_row(int w) { return min((first(w) + count(w)) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.qkv_first; }
+    template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.qkv_count; }
+    template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
   };
   struct O {
     static constexpr int kRows = 128, kK = 256;
-    static __device__ __forceinline__ int first(int w) { return t_hidden_first[w]; }
-    static __device__ __forceinline__ int count(int w) { return t_hidden_count[w]; }
-    static __device__ __forceinline__ int first_row(int w) { return min(first(w) * 8, kRows); }
-    static __device__ __forceinline__ int end_row(int w) { return min((first(w) + count(w)) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.hidden_first; }
+    template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.hidden_count; }
+    template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
   };
   struct GateUp {
     static constexpr int kRows = 512, kK = 128;
-    static __device__ __forceinline__ int first(int w) { return t_gate_up_first[w]; }
-    static __device__ __forceinline__ int count(int w) { return t_gate_up_count[w]; }
-    static __device__ __forceinline__ int first_row(int w) { return min(first(w) * 8, kRows); }
-    static __device__ __forceinline__ int end_row(int w) { return min((first(w) + count(w)) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.gate_up_first; }
+    template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.gate_up_count; }
+    template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
   };
   struct Down {
     static constexpr int kRows = 128, kK = 256;
-    static __device__ __forceinline__ int first(int w) { return t_hidden_first[w]; }
-    static __device__ __forceinline__ int count(int w) { return t_hidden_count[w]; }
-    static __device__ __forceinline__ int first_row(int w) { return min(first(w) * 8, kRows); }
-    static __device__ __forceinline__ int end_row(int w) { return min((first(w) + count(w)) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.hidden_first; }
+    template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.hidden_count; }
+    template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
   };
   struct LmHead {
     static constexpr int kRows = 512, kK = 128;
-    static __device__ __forceinline__ int first(int w) { return t_lm_head_first[w]; }
-    static __device__ __forceinline__ int count(int w) { return t_lm_head_count[w]; }
-    static __device__ __forceinline__ int first_row(int w) { return min(first(w) * 8, kRows); }
-    static __device__ __forceinline__ int end_row(int w) { return min((first(w) + count(w)) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.lm_head_first; }
+    template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.lm_head_count; }
+    template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
   };
   using Hidden = O;
 };
@@ -287,8 +287,8 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::sync::watchdog_start(dog, globals.watchdog_log, globals.abort_word, globals.stall_ns, blockIdx.x);
   }
   amk::sync::cta_barrier<0, 256>();
-  Ctx c{globals, shared, dog, Ring{}, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x / 32),
-        static_cast<int>(threadIdx.x % 32)};
+  Ctx c{globals, shared, dog, Ring{}, Plan::Shares::of(blockIdx.x), static_cast<int>(blockIdx.x),
+        static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)};
   if (c.warp >= 0 && c.warp < 8) {
     const int agent = c.warp - 0, place = c.worker * 8 + agent;
     c.ring.start(shared + 6400 + agent * 16384,
@@ -309,11 +309,10 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::ops::store_rows<S3>(c);
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
-        if (c.lane == 0 && t_qkv_to_0[c.worker] != 0) amk::sync::signal_relaxed(globals.counters + (2 * c.l) * 32, t_qkv_to_0[c.worker]);
-        if (c.lane == 1 && t_qkv_to_1[c.worker] != 0) amk::sync::signal_relaxed(globals.counters + (1 + 2 * c.l) * 32, t_qkv_to_1[c.worker]);
+        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (c.l) * 32, 1);
       }
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, t_attn_gate[c.worker] + 2 * c.l, globals.counters + (t_attn_gate[c.worker] + 2 * c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, c.l, globals.counters + (c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       amk::ops::rope_append<S4>(c);
@@ -323,10 +322,10 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::ops::merge<S6>(c);
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
-        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (5 + c.l) * 32, 1);
+        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (3 + c.l) * 32, 1);
       }
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 5 + c.l, globals.counters + (5 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 3 + c.l, globals.counters + (3 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       amk::ops::combine<S7>(c);
@@ -336,10 +335,10 @@ amk_decode(const __grid_constant__ Globals globals) {
       if (c.warp >= 0 && c.warp < 1) {
         amk::ops::add_residual<S9>(c);
         amk::sync::warp_barrier();
-        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (7 + c.l) * 32, 1);
+        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (5 + c.l) * 32, 1);
       }
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 7 + c.l, globals.counters + (7 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 5 + c.l, globals.counters + (5 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       amk::ops::stage_norm<S10>(c);
@@ -349,10 +348,10 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::ops::swiglu<S12>(c);
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
-        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (9 + c.l) * 32, 1);
+        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (7 + c.l) * 32, 1);
       }
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 9 + c.l, globals.counters + (9 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 7 + c.l, globals.counters + (7 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       amk::ops::stage<S13>(c);
@@ -362,10 +361,10 @@ amk_decode(const __grid_constant__ Globals globals) {
       if (c.warp >= 0 && c.warp < 1) {
         amk::ops::add_residual<S15>(c);
         amk::sync::warp_barrier();
-        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (11 + c.l) * 32, 1);
+        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (9 + c.l) * 32, 1);
       }
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 11 + c.l, globals.counters + (11 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 9 + c.l, globals.counters + (9 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       amk::ops::stage_norm<S16>(c);
@@ -376,10 +375,10 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::ops::argmax_rows<S18>(c);
     if (c.warp >= 0 && c.warp < 1) {
       amk::sync::warp_barrier();
-      if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (4) * 32, 1);
+      if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (2) * 32, 1);
     }
     if (c.warp >= 0 && c.warp < 1) {
-      if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 4, globals.counters + (4) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 2, globals.counters + (2) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
     }
     amk::sync::cta_barrier<1, 256>();
     amk::ops::select<S19>(c);

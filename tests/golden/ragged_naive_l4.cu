@@ -74,42 +74,44 @@ struct Plan {
   static constexpr int kStreamAgents = 8;
   static constexpr float kRmsEps = 1.000000000e-05f;
   static constexpr float kQueryScale = 1.250000000e-01f;
-  static __device__ __forceinline__ int attn_head(int w) { return t_attn_head[w]; }
-  static __device__ __forceinline__ int attn_split(int w) { return t_attn_split[w]; }
+  struct Shares {
+    int qkv_first, qkv_count, hidden_first, hidden_count, gate_up_first, gate_up_count, lm_head_first, lm_head_count, attn_head, attn_split;
+    static __device__ __forceinline__ Shares of(int w) { return {t_qkv_first[w], t_qkv_count[w], t_hidden_first[w], t_hidden_count[w], t_gate_up_first[w], t_gate_up_count[w], t_lm_head_first[w], t_lm_head_count[w], t_attn_head[w], t_attn_split[w]}; }
+  };
   struct Qkv {
     static constexpr int kRows = 320, kK = 192;
-    static __device__ __forceinline__ int first(int w) { return t_qkv_first[w]; }
-    static __device__ __forceinline__ int count(int w) { return t_qkv_count[w]; }
-    static __device__ __forceinline__ int first_row(int w) { return min(first(w) * 8, kRows); }
-    static __device__ __forceinline__ int end_row(int w) { return min((first(w) + count(w)) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.qkv_first; }
+    template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.qkv_count; }
+    template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
   };
   struct O {
     static constexpr int kRows = 192, kK = 192;
-    static __device__ __forceinline__ int first(int w) { return t_hidden_first[w]; }
-    static __device__ __forceinline__ int count(int w) { return t_hidden_count[w]; }
-    static __device__ __forceinline__ int first_row(int w) { return min(first(w) * 8, kRows); }
-    static __device__ __forceinline__ int end_row(int w) { return min((first(w) + count(w)) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.hidden_first; }
+    template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.hidden_count; }
+    template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
   };
   struct GateUp {
     static constexpr int kRows = 704, kK = 192;
-    static __device__ __forceinline__ int first(int w) { return t_gate_up_first[w]; }
-    static __device__ __forceinline__ int count(int w) { return t_gate_up_count[w]; }
-    static __device__ __forceinline__ int first_row(int w) { return min(first(w) * 8, kRows); }
-    static __device__ __forceinline__ int end_row(int w) { return min((first(w) + count(w)) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.gate_up_first; }
+    template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.gate_up_count; }
+    template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
   };
   struct Down {
     static constexpr int kRows = 192, kK = 352;
-    static __device__ __forceinline__ int first(int w) { return t_hidden_first[w]; }
-    static __device__ __forceinline__ int count(int w) { return t_hidden_count[w]; }
-    static __device__ __forceinline__ int first_row(int w) { return min(first(w) * 8, kRows); }
-    static __device__ __forceinline__ int end_row(int w) { return min((first(w) + count(w)) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.hidden_first; }
+    template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.hidden_count; }
+    template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
   };
   struct LmHead {
     static constexpr int kRows = 331, kK = 192;
-    static __device__ __forceinline__ int first(int w) { return t_lm_head_first[w]; }
-    static __device__ __forceinline__ int count(int w) { return t_lm_head_count[w]; }
-    static __device__ __forceinline__ int first_row(int w) { return min(first(w) * 8, kRows); }
-    static __device__ __forceinline__ int end_row(int w) { return min((first(w) + count(w)) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.lm_head_first; }
+    template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.lm_head_count; }
+    template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
   };
   using Hidden = O;
 };
@@ -285,8 +287,8 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::sync::watchdog_start(dog, globals.watchdog_log, globals.abort_word, globals.stall_ns, blockIdx.x);
   }
   amk::sync::cta_barrier<0, 256>();
-  Ctx c{globals, shared, dog, Ring{}, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x / 32),
-        static_cast<int>(threadIdx.x % 32)};
+  Ctx c{globals, shared, dog, Ring{}, Plan::Shares::of(blockIdx.x), static_cast<int>(blockIdx.x),
+        static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)};
   if (c.warp >= 0 && c.warp < 8) {
     const int agent = c.warp - 0, place = c.worker * 8 + agent;
     c.ring.start(shared + 9728 + agent * 2048,
