@@ -53,29 +53,7 @@ def model_from_gguf_fields(
     if arch not in ARCHITECTURES:
         raise metadata.unsupported("general.architecture", f"supported are {', '.join(ARCHITECTURES)}")
     _refuse_other_mathematics(metadata, arch, shapes)
-    heads = metadata.integer(f"{arch}.attention.head_count")
-    hidden = metadata.integer(f"{arch}.embedding_length")
-    if heads <= 0:
-        raise metadata.wrong(f"{arch}.attention.head_count", "should be positive")
-    values = {
-        "name": as_name(str(fields.get("general.name", "")), otherwise="gguf"),
-        "source": f"GGUF metadata of {Path(file).name if file else 'a file'}"[:500],
-        "layers": metadata.integer(f"{arch}.block_count"),
-        "hidden": hidden,
-        "ffn": metadata.integer(f"{arch}.feed_forward_length"),
-        "heads": heads,
-        "kv_heads": metadata.integer(f"{arch}.attention.head_count_kv", heads),
-        "head_dim": metadata.integer(f"{arch}.attention.key_length", hidden // heads),
-        "vocab": _vocabulary(metadata, arch, shapes),
-        "max_context": metadata.integer(f"{arch}.context_length"),
-        "rms_eps": metadata.number(f"{arch}.attention.layer_norm_rms_epsilon"),
-        "rope_theta": metadata.number(f"{arch}.rope.freq_base", 10000.0),
-        "tied_embeddings": "output.weight" not in shapes,
-        "qkv_bias": "blk.0.attn_q.bias" in shapes,
-        "qk_norm": "blk.0.attn_q_norm.weight" in shapes,
-        "bos": fields.get("tokenizer.ggml.bos_token_id"),
-        "eos": tuple(dict.fromkeys(metadata.integer(key) for key in _EOS_KEYS if key in fields)),
-    }
+    values = _values(metadata, arch, shapes)
     try:
         model = ModelSpec.model_validate(values)
     except ValidationError as error:
@@ -121,6 +99,34 @@ class _Metadata:
 
     def _shown(self, key: str) -> str:
         return f"{key} = {quoted(self.fields.get(key))}"
+
+
+def _values(metadata: _Metadata, arch: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, object]:
+    """The fields of a ModelSpec, not yet validated."""
+    fields, file = metadata.fields, metadata.file
+    heads = metadata.integer(f"{arch}.attention.head_count")
+    hidden = metadata.integer(f"{arch}.embedding_length")
+    if heads <= 0:
+        raise metadata.wrong(f"{arch}.attention.head_count", "should be positive")
+    return {
+        "name": as_name(str(fields.get("general.name", "")), otherwise="gguf"),
+        "source": f"GGUF metadata of {Path(file).name if file else 'a file'}"[:500],
+        "layers": metadata.integer(f"{arch}.block_count"),
+        "hidden": hidden,
+        "ffn": metadata.integer(f"{arch}.feed_forward_length"),
+        "heads": heads,
+        "kv_heads": metadata.integer(f"{arch}.attention.head_count_kv", heads),
+        "head_dim": metadata.integer(f"{arch}.attention.key_length", hidden // heads),
+        "vocab": _vocabulary(metadata, arch, shapes),
+        "max_context": metadata.integer(f"{arch}.context_length"),
+        "rms_eps": metadata.number(f"{arch}.attention.layer_norm_rms_epsilon"),
+        "rope_theta": metadata.number(f"{arch}.rope.freq_base", 10000.0),
+        "tied_embeddings": "output.weight" not in shapes,
+        "qkv_bias": "blk.0.attn_q.bias" in shapes,
+        "qk_norm": "blk.0.attn_q_norm.weight" in shapes,
+        "bos": fields.get("tokenizer.ggml.bos_token_id"),
+        "eos": tuple(dict.fromkeys(metadata.integer(key) for key in _EOS_KEYS if key in fields)),
+    }
 
 
 def _refuse_other_mathematics(metadata: _Metadata, arch: str, shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -1,0 +1,164 @@
+"""The command line: exit codes, streams, and behaviour when things go wrong."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from amk import __version__, cli
+from amk.commands import doctor, explain
+from amk.report.codes import TITLES
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
+
+
+def run(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = cli.main(words)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([command, "--help"])
+    assert caught.value.code == 0
+    assert cli.COMMANDS[command].help[1:] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["models"], ["targets"], ["explain"], ["explain", "AMK201"], ["targets", "A100"]])
+def test_text_and_json_succeed(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(words, capsys)
+    assert (code, err) == (0, "") and out.count("\n") > 1
+    code, out, err = run([*words, "--format", "json"], capsys)
+    assert (code, err) == (0, "") and json.loads(out)
+
+
+def test_models_as_json_have_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(["models", "SmolLM2-135M", "--format=json"], capsys)
+    (model,) = json.loads(out)["models"]
+    assert (model["name"], model["params"]) == ("smollm2-135m", 134_515_008)
+
+
+def test_target_sources_are_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(["targets", "h200"], capsys)
+    assert "143,156 MiB" in out and "measured on one H200" in out
+
+
+def test_explain_lists_every_code(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(["explain"], capsys)
+    assert all(code in out for code in TITLES)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert (caught.value.code, capsys.readouterr().out) == (0, f"amk {__version__}\n")
+
+
+@pytest.mark.parametrize("words", [[], ["bogus"], ["models", "--bogus"], ["targets", "--format", "xml"]])
+def test_usage_errors_exit_2_on_stderr(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(words)
+    captured = capsys.readouterr()
+    assert (caught.value.code, captured.out) == (2, "")
+    assert re.search(r"^amk( \w+)?: error: ", captured.err, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["models", "nope"], "AMK010"), (["targets", "nope"], "AMK010"), (["explain", "AMK999"], "AMK009"),
+     (["models", "/dev/zero"], "AMK001"), (["models", "\x1b[31mred"], "AMK010")],
+)  # fmt: skip
+def test_bad_input_is_one_diagnostic_and_exit_2(
+    words: list[str], code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(words, capsys)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error[{code}]: ") and "Traceback" not in err and "\x1b" not in err
+    status, out, err = run([*words, "--format", "json"], capsys)
+    assert (status, err) == (2, "")
+    assert json.loads(out)["diagnostics"][0]["code"] == code
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(explain, "run", fail)
+
+
+def test_an_unforeseen_exception_is_amk901(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(monkeypatch, RuntimeError("boom"))
+    status, out, err = run(["explain"], capsys)
+    assert (status, out) == (4, "")
+    assert err.startswith("error[AMK901]: RuntimeError: boom") and "--debug" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("words", [["--debug", "explain"], ["explain", "--debug"]])
+def test_debug_shows_the_traceback(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(monkeypatch, RuntimeError("boom"))
+    status, _, err = run(words, capsys)
+    assert status == 4 and "Traceback" in err and "AMK901" in err
+
+
+@pytest.mark.parametrize("code", [Exit.UNSAFE, Exit.UNKNOWN, Exit.NO_GPU])
+def test_an_error_decides_its_exit_code(
+    code: Exit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(monkeypatch, AmkError(Diagnostic("AMK201", "stuck"), code))
+    assert run(["explain", "--format", "json"], capsys)[0] == code
+
+
+def test_interrupt_exits_130_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(monkeypatch, KeyboardInterrupt())
+    assert run(["explain"], capsys) == (130, "", "")
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    process = subprocess.Popen([sys.executable, "-m", "amk", "explain"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 141
+
+
+def test_a_terminal_without_unicode_gets_escapes() -> None:
+    environment = {"PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "amk", "explain", "AMK008"], capture_output=True, env=environment, check=False
+    )
+    assert done.returncode == 0 and b"\\u0430" in done.stdout
+
+
+def test_help_and_version_import_nothing_heavy() -> None:
+    script = "import sys, amk.cli\ntry: amk.cli.main(['--help'])\nexcept SystemExit: print(sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": ":".join(sys.path)},
+    )
+    for module in ("numpy", "pydantic", "z3", "cuda", "gguf", "torch"):
+        assert f"'{module}'" not in done.stdout
+
+
+def test_doctor_reports_and_never_raises(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(["doctor", "--format", "json"], capsys)
+    findings = {finding["what"]: finding for finding in json.loads(out)["findings"]}
+    assert set(findings) >= {"python", "numpy", "nvrtc library", "nvidia driver", "gpu", "cache directory"}
+    assert status == (2 if any(finding["status"] == "bad" for finding in findings.values()) else 0)
+
+
+def test_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(doctor, "REQUIRED", ("no-such-package-here",))
+    monkeypatch.delenv("HOME", raising=False)
+    status, out, _ = run(["doctor"], capsys)
+    assert status == 2 and "pip install no-such-package-here" in out
