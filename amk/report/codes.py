@@ -67,6 +67,10 @@ TITLES = {
     "AMK514": "ring underrun is not excluded (U)",
     "AMK515": "ring overrun is not excluded (O)",
     "AMK601": "target lacks a feature that the schedule uses",
+    "AMK602": "no usable GPU",
+    "AMK603": "the CUDA driver refused a call",
+    "AMK604": "the kernel stalled and was stopped by the watchdog",
+    "AMK605": "the CUDA compiler or its headers are missing",
     "AMK901": "internal error",
 }
 

@@ -1,0 +1,88 @@
+"""Compiled kernels on disk, keyed by a hash of everything that determines them.
+
+An entry is one JSON file with base64 blobs and a digest over its content: it is replaced atomically, two processes may
+write the same key, and an entry that was truncated or edited is a miss, never an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """The outputs of one compilation, before anything is read from them."""
+
+    cubin: bytes
+    ptx: str
+    log: str
+    lowered_names: dict[str, str]
+
+
+def default_directory() -> Path:
+    """Where entries live unless told otherwise: the user's cache directory."""
+    return Path(platformdirs.user_cache_dir("amk")) / "cubin"
+
+
+def cache_key(parts: list[str]) -> str:
+    """sha256 of a list of strings; each is preceded by its length, so no two lists collide by concatenation."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        digest.update(f"{len(data)}:".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def load(directory: Path, key: str) -> CacheEntry | None:
+    """The entry of `key`, or None if there is none or it does not match its own digest."""
+    try:
+        record = json.loads((directory / f"{key}.json").read_text(encoding="utf-8"))
+        if record["schema"] != _SCHEMA or record["digest"] != _digest(record["content"]):
+            return None
+        content = record["content"]
+        return CacheEntry(
+            cubin=base64.b64decode(content["cubin"], validate=True),
+            ptx=content["ptx"],
+            log=content["log"],
+            lowered_names=dict(content["lowered_names"]),
+        )
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, ValueError, binascii.Error):
+        return None
+
+
+def store(directory: Path, key: str, entry: CacheEntry) -> None:
+    """Write an entry. A directory that cannot be written costs only the time of the next compilation."""
+    content = {
+        "cubin": base64.b64encode(entry.cubin).decode(),
+        "ptx": entry.ptx,
+        "log": entry.log,
+        "lowered_names": entry.lowered_names,
+    }
+    text = json.dumps({"schema": _SCHEMA, "digest": _digest(content), "content": content})
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{key[:16]}", suffix=".tmp")
+    except OSError:
+        return
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, directory / f"{key}.json")
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,65 @@
+// What one warp of the kernel knows: where it stands, its registers of the decode state, its ring.
+#pragma once
+#include <cuda_bf16.h>
+
+#include "amk/sync.cuh"
+#include "amk/watchdog.cuh"
+
+namespace amk {
+
+using bf16 = __nv_bfloat16;
+
+// Plan and Globals are generated from the schedule: Plan holds every constant, Globals every device pointer.
+template <class Plan, class Globals, class Ring>
+struct Context {
+  using P = Plan;
+  const Globals& globals;
+  char* shared;
+  sync::Watchdog& dog;
+  Ring ring;
+  int worker;
+  int warp;
+  int lane;
+  int token = 0;
+  int pos = 0;
+  u32 epoch = 0;
+  int done = 0;
+  int n = 0;
+  int l = 0;
+};
+
+// The index-th of `parts` contiguous shares of [0, total); the same rule as split() of the schedule's ops.
+__device__ __forceinline__ int share_begin(int total, int parts, int index) { return total * index / parts; }
+
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
+  return v;
+}
+
+// 1 / rms from the per-agent sums of squares, added in agent order.
+template <class P>
+__device__ __forceinline__ float inverse_rms(const float* ssq, int agents) {
+  float total = 0.f;
+  for (int a = 0; a < agents; ++a) total += ssq[a];
+  return rsqrtf(total / static_cast<float>(P::kHidden) + P::kRmsEps);
+}
+
+// Sum of the partials of local row `row` of a worker with `chunks` chunks, in agent order; see partial_slots() of the
+// schedule's ops: agent a left its sum for group g in slot g + a.
+template <int kChunksPerGroup, int kAgents>
+__device__ __forceinline__ float sum_partials(const float* part, int row, int chunks) {
+  const int group = row / 8;
+  const int lo = group * kChunksPerGroup, hi = lo + kChunksPerGroup;
+  float total = 0.f;
+  int begin = 0;
+#pragma unroll
+  for (int a = 0; a < kAgents; ++a) {
+    const int end = chunks * (a + 1) / kAgents;
+    if ((begin > lo ? begin : lo) < (end < hi ? end : hi)) total += part[(group + a) * 8 + row % 8];
+    begin = end;
+  }
+  return total;
+}
+
+}  // namespace amk

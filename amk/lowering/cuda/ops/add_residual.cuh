@@ -1,0 +1,26 @@
+// residual[r] += sum of partials; h[row] = residual[r] for the worker's hidden rows.
+//
+// Threads: each agent a contiguous share of the worker's row groups, a row a lane. Reads shared part, residual (f32); writes
+// shared residual and global h (f32 hand-off).
+#pragma once
+#include "amk/cells.cuh"
+
+namespace amk::ops {
+
+template <class S, class C>
+__device__ __forceinline__ void add_residual(C& c) {
+  using P = typename C::P;
+  using M = typename S::Matrix;
+  constexpr int kChunks = M::kK / P::kChunkK;
+  const int agent = c.warp - S::kFirst, first = M::first_row(c.worker), count = M::count(c.worker);
+  const int rows = M::end_row(c.worker) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
+  float* residual = S::residual(c);
+  const auto h = S::h(c);
+  for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; r < end && r < rows; r += 32) {
+    const float y = residual[r] + sum_partials<kChunks, P::kStreamAgents>(S::part(c), r, count * kChunks);
+    residual[r] = y;
+    h.store(c, first + r, y);
+  }
+}
+
+}  // namespace amk::ops

@@ -1,0 +1,48 @@
+// logits[row] = sum of partials / rms; best_value, best_index[worker, a] = the agent's largest logit, lowest row first.
+//
+// Threads: each agent a contiguous share of the worker's row groups, a row a lane. Reads shared part, ssq (f32); writes
+// global logits, best_value (f32), best_index (i32).
+#pragma once
+#include "amk/cells.cuh"
+
+namespace amk::ops {
+
+// The larger value, the lower index among equals.
+__device__ __forceinline__ void keep_best(float& value, int& index, float other, int at) {
+  if (other > value || (other == value && at < index)) value = other, index = at;
+}
+
+__device__ __forceinline__ void warp_best(float& value, int& index) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const float other = __shfl_xor_sync(0xffffffffu, value, offset);
+    const int at = __shfl_xor_sync(0xffffffffu, index, offset);
+    keep_best(value, index, other, at);
+  }
+}
+
+template <class S, class C>
+__device__ __forceinline__ void argmax_rows(C& c) {
+  using P = typename C::P;
+  using M = typename P::LmHead;
+  constexpr int kChunks = M::kK / P::kChunkK;
+  const int agent = c.warp - S::kFirst, first = M::first_row(c.worker), count = M::count(c.worker);
+  const int rows = M::end_row(c.worker) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
+  const float scale = inverse_rms<P>(S::ssq(c), S::kSsqAgents);
+  float* logits = S::logits(c).data;
+  float value = -3.0e38f;
+  int index = 0x7fffffff;
+  for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; r < end && r < rows; r += 32) {
+    const float y = sum_partials<kChunks, P::kStreamAgents>(S::part(c), r, count * kChunks) * scale;
+    logits[first + r] = y;
+    keep_best(value, index, y, first + r);
+  }
+  warp_best(value, index);
+  if (c.lane == 0) {
+    const int slot = c.worker * S::kAgents + agent;
+    S::best_value(c).store(c, slot, value);
+    S::best_index(c).data[slot] = index == 0x7fffffff ? 0 : index;
+  }
+}
+
+}  // namespace amk::ops

@@ -1,0 +1,63 @@
+// q[g] = rope(norm(query head)) / sqrt(head_dim) of the worker's kv head; the owner of the position appends key and value.
+//
+// Threads: unit u (query heads, key, value) is done by agent u mod n; a lane takes pairs (i, i + head_dim / 2). Reads global
+// qkv (f32 hand-off), rope, norms (f32); writes shared q (f32), global caches (bf16, private to the worker's split).
+#pragma once
+#include "amk/cells.cuh"
+
+namespace amk::ops {
+
+template <class S, class C>
+__device__ __forceinline__ void rope_append(C& c) {
+  using P = typename C::P;
+  constexpr int kDim = P::kHeadDim, kHalf = kDim / 2, kPairs = (kHalf + 31) / 32, kGroup = P::kHeads / P::kKvHeads;
+  const int head = P::attn_head(c.worker), agent = c.warp - S::kFirst;
+  if (head < 0) return;
+  const bool owner = c.pos / P::kKvBlock % P::kKvSplits == P::attn_split(c.worker);
+  const auto qkv = S::qkv(c);
+  const float* table = S::rope(c).data + static_cast<long long>(c.pos) * kDim;
+  const long long row = (static_cast<long long>(S::layer(c) * P::kKvHeads + head) * P::kContext + c.pos) * kDim;
+  const int units = owner ? kGroup + 2 : kGroup;
+  for (int unit = agent; unit < units; unit += S::kAgents) {
+    const bool query = unit < kGroup, key = unit == kGroup;
+    const int source = query ? head * kGroup + unit : P::kHeads + (key ? 0 : P::kKvHeads) + head;
+    float a[kPairs], b[kPairs], squares = 0.f;
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) {
+      const int i = c.lane + 32 * k;
+      a[k] = i < kHalf ? qkv.load(c, source * kDim + i) : 0.f;
+      b[k] = i < kHalf ? qkv.load(c, source * kDim + kHalf + i) : 0.f;
+      squares += a[k] * a[k] + b[k] * b[k];
+    }
+    if constexpr (S::kHasQNorm) {
+      if (query || key) {
+        const float scale = rsqrtf(warp_sum(squares) / static_cast<float>(kDim) + P::kRmsEps);
+        const float* norm = (query ? S::q_norm(c).data : S::k_norm(c).data) + S::layer(c) * kDim;
+#pragma unroll
+        for (int k = 0; k < kPairs; ++k) {
+          const int i = c.lane + 32 * k;
+          if (i < kHalf) a[k] *= scale * norm[i], b[k] *= scale * norm[kHalf + i];
+        }
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) {
+      const int i = c.lane + 32 * k;
+      if (i >= kHalf) continue;
+      float lo = a[k], hi = b[k];
+      if (query || key) {
+        const float cosine = table[i], sine = table[kHalf + i];
+        lo = a[k] * cosine - b[k] * sine, hi = b[k] * cosine + a[k] * sine;
+      }
+      if (query) {
+        float* q = S::q(c) + unit * kDim;
+        q[i] = lo * P::kQueryScale, q[kHalf + i] = hi * P::kQueryScale;
+      } else {
+        bf16* cache = (key ? S::k_cache(c).data : S::v_cache(c).data) + row;
+        cache[i] = __float2bfloat16(lo), cache[kHalf + i] = __float2bfloat16(hi);
+      }
+    }
+  }
+}
+
+}  // namespace amk::ops

@@ -1,0 +1,27 @@
+// act[i] = silu(gate[i]) * up[i], gate and up being rows 0..3 and 4..7 of a row group, both divided by rms.
+//
+// Threads: each agent a contiguous share of the worker's row groups, an output a lane. Reads shared part, ssq (f32); writes
+// global act (bf16 hand-off).
+#pragma once
+#include "amk/cells.cuh"
+
+namespace amk::ops {
+
+template <class S, class C>
+__device__ __forceinline__ void swiglu(C& c) {
+  using P = typename C::P;
+  using M = typename P::GateUp;
+  constexpr int kChunks = M::kK / P::kChunkK;
+  const int agent = c.warp - S::kFirst, count = M::count(c.worker), chunks = count * kChunks;
+  const int first = M::first(c.worker) * 4, end = share_begin(count, S::kAgents, agent + 1) * 4;
+  const float scale = inverse_rms<P>(S::ssq(c), S::kSsqAgents);
+  const auto act = S::act(c);
+  for (int i = share_begin(count, S::kAgents, agent) * 4 + c.lane; i < end && first + i < P::kFfn; i += 32) {
+    const int row = i / 4 * 8 + i % 4;
+    const float gate = sum_partials<kChunks, P::kStreamAgents>(S::part(c), row, chunks) * scale;
+    const float up = sum_partials<kChunks, P::kStreamAgents>(S::part(c), row + 4, chunks) * scale;
+    act.store(c, first + i, gate / (1.f + __expf(-gate)) * up);
+  }
+}
+
+}  // namespace amk::ops

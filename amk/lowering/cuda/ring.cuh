@@ -1,0 +1,147 @@
+// The private weight ring of one warp: S slots that it refills itself.
+//
+// Reads: the warp's contiguous run of packed chunks. Issue of chunk j + S follows the drain of chunk j by the same
+// warp (the stream's rule), so filling never waits for anything but the warp's own progress.
+#pragma once
+#include "amk/watchdog.cuh"
+
+namespace amk {
+
+// Bulk copies that complete on one mbarrier per slot (sm_90 and later).
+template <int kSlots, int kBytes, bool kRunAhead, bool kFence>
+struct BulkRing {
+  char* slots;
+  u64* full;
+  const char* source;
+  u64 policy;
+  int per_token;     // chunks of this warp in one token
+  int next;          // index within a token of the next chunk to issue
+  long long left;    // chunks still to issue in this launch
+  int slot = 0;      // next slot to drain
+  u32 parity = 0;
+
+  __device__ __forceinline__ void start(char* slots_, u64* full_, const char* source_, int per_token_, int tokens,
+                                        int lane) {
+    slots = slots_, full = full_, source = source_, per_token = per_token_, next = 0;
+    left = static_cast<long long>(per_token_) * tokens;
+    policy = sync::policy_evict_first();
+    if (lane == 0) {
+      for (int s = 0; s < kSlots; ++s) sync::mbarrier_init(full + s, 1);
+      sync::fence_mbarrier_init();
+    }
+    sync::warp_barrier();
+    if constexpr (kRunAhead) {
+      for (int s = 0; s < kSlots; ++s) issue(s, lane);
+    }
+  }
+
+  __device__ __forceinline__ void issue(int s, int lane) {
+    if (left <= 0) return;
+    if (lane == 0) {
+      sync::mbarrier_arrive_expect_tx(full + s, kBytes);
+      sync::bulk_load(slots + s * kBytes, source + static_cast<long long>(next) * kBytes, kBytes, full + s, policy);
+    }
+    --left;
+    next = next + 1 == per_token ? 0 : next + 1;
+  }
+
+  // Before the first drain of a step of `chunks` chunks: without run-ahead, nothing is in flight yet.
+  __device__ __forceinline__ void enter(int chunks, int lane) {
+    if constexpr (!kRunAhead) {
+      int s = slot;
+      for (int i = 0; i < kSlots && i < chunks; ++i) {
+        issue(s, lane);
+        s = s + 1 == kSlots ? 0 : s + 1;
+      }
+    }
+  }
+
+  __device__ __forceinline__ const char* wait(sync::Watchdog& dog, int warp) {
+    sync::wait_mbarrier(dog, warp, slot, full + slot, parity);
+    return slots + slot * kBytes;
+  }
+
+  // After the last read of the slot; `remaining` chunks of the step come after this one.
+  __device__ __forceinline__ void release(int lane, int remaining) {
+    sync::warp_barrier();
+    if (kRunAhead || remaining >= kSlots) {
+      if constexpr (kFence) {
+        if (lane == 0) sync::fence_proxy_async_shared();
+      }
+      issue(slot, lane);
+    }
+    if (++slot == kSlots) slot = 0, parity ^= 1;
+  }
+};
+
+// 16-byte copies by all lanes, completed in order by group counts (sm_80 to sm_89).
+template <int kSlots, int kBytes, bool kRunAhead>
+struct CopyRing {
+  char* slots;
+  const char* source;
+  u64 policy;
+  int per_token;
+  int next;
+  long long left;
+  int slot = 0;
+
+  __device__ __forceinline__ void start(char* slots_, u64*, const char* source_, int per_token_, int tokens, int lane) {
+    slots = slots_, source = source_, per_token = per_token_, next = 0;
+    left = static_cast<long long>(per_token_) * tokens;
+    policy = sync::policy_evict_first();
+    if constexpr (kRunAhead) {
+      for (int s = 0; s < kSlots; ++s) issue(s, lane);
+    }
+  }
+
+  // An empty group when nothing is left, so that the number of younger groups stays kSlots - 1.
+  __device__ __forceinline__ void issue(int s, int lane) {
+    if (left > 0) {
+      const char* from = source + static_cast<long long>(next) * kBytes;
+#pragma unroll
+      for (int i = 0; i < kBytes / 512; ++i) {
+        const int at = (i * 32 + lane) * 16;
+        sync::copy_16(slots + s * kBytes + at, from + at, policy);
+      }
+      if constexpr (kBytes % 512 != 0) {
+        const int at = kBytes / 512 * 512 + lane * 16;
+        if (at < kBytes) sync::copy_16(slots + s * kBytes + at, from + at, policy);
+      }
+      --left;
+      next = next + 1 == per_token ? 0 : next + 1;
+    }
+    sync::copy_commit();
+  }
+
+  __device__ __forceinline__ void enter(int chunks, int lane) {
+    if constexpr (!kRunAhead) {
+      int s = slot;
+      for (int i = 0; i < kSlots; ++i) {
+        if (i < chunks) {
+          issue(s, lane);
+        } else {
+          sync::copy_commit();
+        }
+        s = s + 1 == kSlots ? 0 : s + 1;
+      }
+    }
+  }
+
+  __device__ __forceinline__ const char* wait(sync::Watchdog&, int) {
+    sync::copy_wait<kSlots - 1>();
+    sync::warp_barrier();
+    return slots + slot * kBytes;
+  }
+
+  __device__ __forceinline__ void release(int lane, int remaining) {
+    sync::warp_barrier();
+    if (kRunAhead || remaining >= kSlots) {
+      issue(slot, lane);
+    } else {
+      sync::copy_commit();
+    }
+    if (++slot == kSlots) slot = 0;
+  }
+};
+
+}  // namespace amk

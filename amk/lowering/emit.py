@@ -1,0 +1,175 @@
+"""Schedule -> CUDA C++: the synchronisation skeleton and one call per step.
+
+Every step becomes a struct of constants and accessors, made from its op's fields, and a call of the device function of
+the same name; nothing here knows what an op does. Waits, signals and barriers are printed where the schedule has them.
+"""
+
+from __future__ import annotations
+
+from amk.lowering.abi import COUNTER_STRIDE, Abi, abi, flat_index
+from amk.lowering.plan_constants import constant_array, identifier, plan_struct, ring_type
+from amk.lowering.step_struct import step_struct
+from amk.schedule_ir.expr import Expr
+from amk.schedule_ir.layout import stream_layout
+from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
+from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step, Wait
+
+KERNEL = "amk_decode"
+
+
+def emit(schedule: Schedule) -> str:
+    """The translation unit of `schedule`; compile it with amk.lowering.compile."""
+    printer = _Printer(schedule, abi(schedule))
+    bodies = [printer.program(p.first, p.count, p.body) for p in schedule.programs]
+    ops = sorted({name for name in printer.ops})
+    includes = "".join(f'#include "amk/ops/{name}.cuh"\n' for name in ops)
+    tables = "".join(constant_array(f"t_{identifier(n)}", v) for n, v in sorted(schedule.tables.items()))
+    return (
+        '#include "amk/context.cuh"\n#include "amk/cells.cuh"\n#include "amk/ring.cuh"\n'
+        + includes
+        + "\nnamespace {\n\n"
+        + tables
+        + _stream_tables(schedule)
+        + printer.layout.struct()
+        + plan_struct(schedule)
+        + ring_type(schedule)
+        + "using Ctx = amk::Context<Plan, Globals, Ring>;\n\n"
+        + "".join(printer.structs)
+        + "\n}  // namespace\n\n"
+        + _kernel(schedule, "".join(bodies))
+    )
+
+
+def _stream_tables(schedule: Schedule) -> str:
+    """Chunks per token and first chunk of every (worker, agent)."""
+    layout = stream_layout(schedule, schedule.streams[0])
+    return constant_array("t_stream_base", tuple(layout.base.reshape(-1).tolist())) + constant_array(
+        "t_stream_total", tuple(layout.totals.reshape(-1).tolist())
+    )
+
+
+def _kernel(schedule: Schedule, body: str) -> str:
+    stream = schedule.streams[0]
+    offsets = {b.name: b.offset for b in schedule.buffers if b.space == "shared"}
+    roles = {r.name: r for r in schedule.roles}
+    role = roles[stream.role]
+    full = f"reinterpret_cast<amk::u64*>(shared + {offsets[stream.full]})" if stream.full else "nullptr"
+    threads = schedule.launch.warps * 32
+    return f"""extern "C" __global__ void __launch_bounds__({threads}, {schedule.launch.ctas_per_sm})
+{KERNEL}(const __grid_constant__ Globals globals) {{
+  extern __shared__ __align__(1024) char shared[];
+  __shared__ amk::sync::Watchdog dog;
+  if (threadIdx.x == 0) {{
+    amk::sync::watchdog_start(dog, globals.watchdog_log, globals.abort_word, globals.stall_ns, blockIdx.x);
+  }}
+  amk::sync::cta_barrier<0, {threads}>();
+  Ctx c{{globals, shared, dog, Ring{{}}, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x / 32),
+        static_cast<int>(threadIdx.x % 32)}};
+  if ({_in_role(role.first, role.count)}) {{
+    const int agent = c.warp - {role.first}, place = c.worker * {role.count} + agent;
+    c.ring.start(shared + {offsets[stream.ring]} + agent * {stream.slots * stream.chunk_bytes},
+                 {full} + agent * {stream.slots},
+                 reinterpret_cast<const char*>(globals.b_{identifier(stream.source)}) +
+                     static_cast<long long>(t_stream_base[place]) * {stream.chunk_bytes},
+                 t_stream_total[place], static_cast<int>(globals.tokens), c.lane);
+  }}
+{body}}}
+"""
+
+
+def _in_role(first: int, count: int) -> str:
+    return f"c.warp >= {first} && c.warp < {first + count}"
+
+
+class _Printer:
+    """Prints programs and collects the step structs they need."""
+
+    def __init__(self, schedule: Schedule, layout: Abi) -> None:
+        self.schedule = schedule
+        self.layout = layout
+        self.structs: list[str] = []
+        self.ops: set[str] = set()
+        self.roles = {r.name: r for r in schedule.roles}
+        self.counters = {c.name: c for c in schedule.counters}
+
+    def program(self, first: int, count: int, body: tuple[Node, ...]) -> str:
+        inner = self.nodes(body, "  ")
+        if count == self.schedule.launch.workers:
+            return inner
+        return f"  if (c.worker >= {first} && c.worker < {first + count}) {{\n{inner}  }}\n"
+
+    def nodes(self, body: tuple[Node, ...], pad: str) -> str:
+        return "".join(self.loop(n, pad) if isinstance(n, Loop) else self.step(n, pad) for n in body)
+
+    def loop(self, loop: Loop, pad: str) -> str:
+        inner = self.nodes(loop.body, pad + "  ")
+        variable, bound = ("c.n", "static_cast<int>(globals.tokens)") if loop.var == "t" else ("c.l", str(loop.count))
+        head = f"{pad}#pragma unroll 1\n{pad}for ({variable} = 0; {variable} < {bound}; ++{variable}) {{\n"
+        return f"{head}{inner}{pad}}}\n"
+
+    def step(self, step: Step, pad: str) -> str:
+        role = self.roles[step.op.role]
+        lines = [self.wait(w) for w in step.waits] + self.call(step) + self.signals(step.signals)
+        if role.count != self.schedule.launch.warps:
+            inner = "".join(f"{pad}  {line}\n" for line in lines)
+            return f"{pad}if ({_in_role(role.first, role.count)}) {{\n{inner}{pad}}}\n"
+        return "".join(f"{pad}{line}\n" for line in lines)
+
+    def call(self, step: Step) -> list[str]:
+        op = step.op
+        if isinstance(op, BarrierOp):
+            return [f"amk::sync::cta_barrier<{op.id}, {op.agents * 32}>();"]
+        if isinstance(op, WaitOp | SignalOp):
+            return []
+        name = f"S{len(self.structs)}"
+        self.structs.append(step_struct(name, op, self.schedule))
+        self.ops.add(op.op)
+        return [f"amk::ops::{op.op}<{name}>(c);"]
+
+    def wait(self, wait: Wait) -> str:
+        index = self.counter_index(wait.counter, wait.index)
+        target = self.expr(wait.at_least)
+        primitive = "wait_counter" if wait.order == "acquire" else "wait_hint"
+        return (
+            f"if (c.lane == 0) amk::sync::{primitive}(dog, c.warp, {index}, globals.counters + ({index}) * "
+            f"{COUNTER_STRIDE}, {target}); amk::sync::warp_barrier();"
+        )
+
+    def signals(self, signals: tuple[Signal, ...]) -> list[str]:
+        lines = ["amk::sync::warp_barrier();"] if signals else []
+        for lane, signal in enumerate(signals):
+            index = self.counter_index(signal.counter, signal.index)
+            primitive = "signal_release" if signal.order == "release" else "signal_relaxed"
+            amount = self.expr(signal.add)
+            call = f"amk::sync::{primitive}(globals.counters + ({index}) * {COUNTER_STRIDE}, {amount});"
+            guard = f"c.lane == {lane % 32}"
+            if not isinstance(signal.add, int):
+                guard += f" && {amount} != 0"
+            lines.append(f"if ({guard}) {call}")
+        return lines
+
+    def counter_index(self, counter: str, index: tuple[Expr, ...]) -> str:
+        flat = flat_index(self.counters[counter], index)
+        return self.expr(flat | {"1": flat.get("1", 0) + self.layout.counter_base[counter]})
+
+    def expr(self, expr: Expr) -> str:
+        return expression(expr)
+
+
+SYMBOLS = {"t": "c.epoch", "n": "c.n", "l": "c.l", "worker": "c.worker"}
+
+
+def expression(expr: Expr) -> str:
+    """An affine expression as C++; names other than the loop variables are worker tables."""
+    if isinstance(expr, int):
+        return str(expr)
+    terms = []
+    for symbol, factor in sorted(expr.items()):
+        if factor == 0:
+            continue
+        if symbol == "1":
+            terms.append(str(factor))
+            continue
+        text = SYMBOLS.get(symbol) or f"t_{identifier(symbol)}[c.worker]"
+        terms.append(text if factor == 1 else f"{factor} * {text}")
+    return " + ".join(terms) or "0"

@@ -1,0 +1,67 @@
+"""The compile-time side of a schedule: shapes, shares, ring type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amk.schedule_ir.matrices import MATRICES, matrix
+from amk.schedule_ir.schedule import Schedule
+
+
+def identifier(name: str) -> str:
+    """A schedule name as part of a C++ identifier. Names match [A-Za-z_][A-Za-z0-9_.-]*."""
+    return name.replace(".", "_").replace("-", "_")
+
+
+def camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def constant_array(name: str, values: Sequence[int]) -> str:
+    return f"__constant__ int {name}[{len(values)}] = {{{', '.join(map(str, values))}}};\n"
+
+
+def float_literal(value: float) -> str:
+    return f"{value:.9e}f"
+
+
+def plan_struct(schedule: Schedule) -> str:
+    model, kv = schedule.model, schedule.kv
+    stream = schedule.streams[0]
+    agents = next(r.count for r in schedule.roles if r.name == stream.role)
+    numbers = {
+        "kHidden": model.hidden, "kFfn": model.ffn, "kHeads": model.heads, "kKvHeads": model.kv_heads,
+        "kHeadDim": model.head_dim, "kLayers": model.layers, "kContext": kv.context, "kKvBlock": kv.block,
+        "kKvSplits": kv.splits, "kChunkK": stream.chunk_k, "kStreamAgents": agents,
+    }  # fmt: skip
+    lines = [f"  static constexpr int {name} = {value};" for name, value in numbers.items()]
+    lines.append(f"  static constexpr float kRmsEps = {float_literal(model.rms_eps)};")
+    lines.append(f"  static constexpr float kQueryScale = {float_literal(model.head_dim**-0.5)};")
+    for accessor in ("attn.head", "attn.split"):
+        name = identifier(accessor)
+        lines.append(f"  static __device__ __forceinline__ int {name}(int w) {{ return t_{name}[w]; }}")
+    for name in MATRICES:
+        shares = "hidden" if name in ("o", "down") else name
+        lines.append(_matrix_struct(camel(name), shares, matrix(model, name).rows, matrix(model, name).k))
+    lines.append("  using Hidden = O;")
+    return "struct Plan {\n" + "\n".join(lines) + "\n};\n"
+
+
+def _matrix_struct(name: str, shares: str, rows: int, k: int) -> str:
+    inline = "static __device__ __forceinline__ int"
+    return (
+        f"  struct {name} {{\n    static constexpr int kRows = {rows}, kK = {k};\n"
+        f"    {inline} first(int w) {{ return t_{shares}_first[w]; }}\n"
+        f"    {inline} count(int w) {{ return t_{shares}_count[w]; }}\n"
+        f"    {inline} first_row(int w) {{ return min(first(w) * 8, kRows); }}\n"
+        f"    {inline} end_row(int w) {{ return min((first(w) + count(w)) * 8, kRows); }}\n  }};"
+    )
+
+
+def ring_type(schedule: Schedule) -> str:
+    stream = schedule.streams[0]
+    ahead = str(stream.run_ahead).lower()
+    if stream.engine == "cp_async":
+        return f"using Ring = amk::CopyRing<{stream.slots}, {stream.chunk_bytes}, {ahead}>;\n"
+    fence = str(stream.refill_fence).lower()
+    return f"using Ring = amk::BulkRing<{stream.slots}, {stream.chunk_bytes}, {ahead}, {fence}>;\n"

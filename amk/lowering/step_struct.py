@@ -1,0 +1,58 @@
+"""One step as a C++ struct: constants for integers, accessors for buffers and layer indices."""
+
+from __future__ import annotations
+
+from types import UnionType
+from typing import Any, get_args, get_origin
+
+from amk.lowering.abi import C_TYPES
+from amk.lowering.plan_constants import camel, identifier
+from amk.schedule_ir.memory import Buffer
+from amk.schedule_ir.ops import Op
+from amk.schedule_ir.schedule import Schedule
+
+
+def step_struct(name: str, op: Op, schedule: Schedule) -> str:
+    """Fields of `op` by kind: role, matrix, buffer, optional buffer, expression, integer. Streams have no accessor."""
+    buffers = {b.name: b for b in schedule.buffers}
+    role = next(r for r in schedule.roles if r.name == op.role)
+    lines = [f"  static constexpr int kFirst = {role.first}, kAgents = {role.count};"]
+    for field, info in type(op).model_fields.items():
+        value = getattr(op, field)
+        if field in ("op", "role", "stream"):
+            continue
+        if field == "matrix":
+            lines.append(f"  using Matrix = Plan::{camel(value)};")
+            continue
+        if _optional(info.annotation):
+            lines.append(f"  static constexpr bool kHas{camel(field)} = {str(value is not None).lower()};")
+        if isinstance(value, str):
+            lines.append(_buffer_accessor(field, buffers[value]))
+        elif _is_expression(info.annotation):
+            lines.append(f"  static __device__ __forceinline__ int {field}(const Ctx& c) {{ return {_layer(value)}; }}")
+        elif isinstance(value, int):
+            lines.append(f"  static constexpr int k{camel(field)} = {value};")
+    return f"struct {name} {{\n" + "\n".join(lines) + "\n};\n"
+
+
+def _optional(annotation: Any) -> bool:
+    return type(None) in get_args(annotation)
+
+
+def _is_expression(annotation: Any) -> bool:
+    return get_origin(annotation) is UnionType and int in get_args(annotation)
+
+
+def _layer(value: int | dict[str, int]) -> str:
+    if isinstance(value, int):
+        return str(value)
+    return f"{value.get('l', 0)} * c.l + {value.get('1', 0)}"
+
+
+def _buffer_accessor(field: str, buffer: Buffer) -> str:
+    c_type = C_TYPES[buffer.dtype]
+    if buffer.space == "shared":
+        result, text = f"{c_type}*", f"reinterpret_cast<{c_type}*>(c.shared + {buffer.offset})"
+    else:
+        result, text = f"amk::Plain<{c_type}>", f"{{c.globals.b_{identifier(buffer.name)}}}"
+    return f"  static __device__ __forceinline__ {result} {field}(const Ctx& c) {{ return {text}; }}"
