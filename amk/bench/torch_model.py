@@ -96,7 +96,10 @@ class TorchDecoder:
         q, k = rotated(q, rotation), rotated(k, rotation)
         self.k_cache[layer, :, pos] = k.to(self.k_cache.dtype)
         self.v_cache[layer, :, pos] = v.to(self.v_cache.dtype)
-        keys, values = self.k_cache[layer, :, : pos + 1].to(self.dtype), self.v_cache[layer, :, : pos + 1].to(self.dtype)
+        keys, values = (
+            self.k_cache[layer, :, : pos + 1].to(self.dtype),
+            self.v_cache[layer, :, : pos + 1].to(self.dtype),
+        )
         out = F.scaled_dot_product_attention(
             q.view(1, model.heads, 1, model.head_dim), keys.unsqueeze(0), values.unsqueeze(0), enable_gqa=True
         )

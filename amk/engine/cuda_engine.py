@@ -36,6 +36,7 @@ class CudaEngine:
     device: Device
     image: bytes | str
     stall_ns: int = STALL_NS
+    trace_words: int = 0
     buffers: dict[str, DeviceBuffer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -47,6 +48,7 @@ class CudaEngine:
         self.counters = DeviceBuffer(self.device, self.abi.counter_bytes)
         self.log = DeviceBuffer.of(self.device, empty_log(LOG_RECORDS))
         self.abort = MappedBuffer(self.device, 1)
+        self.trace = DeviceBuffer(self.device, 4 * self.trace_words) if self.trace_words else None
         self.stream = Stream(self.device)
         self.module = Module(self.device, self.image)
         kernel = self.module.kernel(KERNEL, dynamic_smem=launch.shared_bytes)
@@ -101,7 +103,7 @@ class CudaEngine:
         values = {f"b_{name.replace('.', '_')}": buffer.address for name, buffer in self.buffers.items()}
         values |= {
             "counters": self.counters.address, "watchdog_log": self.log.address, "abort_word": self.abort.address,
-            "stall_ns": self.stall_ns, "tokens": tokens,
+            "stall_ns": self.stall_ns, "tokens": tokens, "trace": self.trace.address if self.trace else 0,
         }  # fmt: skip
         return self.abi.pack(values)
 

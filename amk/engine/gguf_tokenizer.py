@@ -50,7 +50,8 @@ class _Metadata:
             if isinstance(value, GgufArray) and value.length > MAX_ARRAY:
                 raise bad_weights(path, f"metadata {key!r} has {value.length:,} elements, the limit is {MAX_ARRAY:,}")
         try:
-            self._reader = _Reader(path)
+            with np.errstate(over="ignore"):  # a tensor's hostile offset, which this reader's user never follows
+                self._reader = _Reader(path)
         except (ValueError, KeyError, IndexError, OverflowError, RecursionError) as error:
             raise bad_weights(path, "the GGUF metadata cannot be read", str(error)[:500]) from error
 

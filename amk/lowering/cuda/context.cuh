@@ -26,6 +26,16 @@ struct Context {
   int done = 0;
   int n = 0;
   int l = 0;
+  u32* trace = nullptr;
+
+  // Cycle counter of the SM at the start of the token and after each step of this warp; the last token's stay.
+  __device__ __forceinline__ void mark() {
+    if (lane == 0) *trace++ = static_cast<u32>(clock64());
+  }
+  __device__ __forceinline__ void restart_trace(int length) {
+    trace = globals.trace + (worker * static_cast<int>(blockDim.x / 32) + warp) * length;
+    mark();
+  }
 };
 
 // The index-th of `parts` contiguous shares of [0, total); the same rule as split() of the schedule's ops.

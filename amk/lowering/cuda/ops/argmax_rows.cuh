@@ -1,7 +1,7 @@
 // logits[row] = sum of partials / rms; best_value, best_index[worker, a] = the agent's largest logit, lowest row first.
 //
 // Threads: each agent a contiguous share of the worker's row groups, a row a lane. Reads shared part, ssq (f32); writes
-// global logits, best_value (f32), best_index (i32).
+// global logits (f32), best_value (f32 hand-off), best_index (i32 hand-off).
 #pragma once
 #include "amk/cells.cuh"
 
@@ -38,11 +38,9 @@ __device__ __forceinline__ void argmax_rows(C& c) {
     keep_best(value, index, y, first + r);
   }
   warp_best(value, index);
-  if (c.lane == 0) {
-    const int slot = c.worker * S::kAgents + agent;
-    S::best_value(c).store(c, slot, value);
-    S::best_index(c).data[slot] = index == 0x7fffffff ? 0 : index;
-  }
+  const int slot = c.worker * S::kAgents + agent;
+  S::best_value(c).store(c, slot, value, c.lane == 0);
+  S::best_index(c).store(c, slot, index == 0x7fffffff ? 0 : index, c.lane == 0);
 }
 
 }  // namespace amk::ops

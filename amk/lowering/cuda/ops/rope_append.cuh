@@ -21,13 +21,23 @@ __device__ __forceinline__ void rope_append(C& c) {
   for (int unit = agent; unit < units; unit += S::kAgents) {
     const bool query = unit < kGroup, key = unit == kGroup;
     const int source = query ? head * kGroup + unit : P::kHeads + (key ? 0 : P::kKvHeads) + head;
+    typename decltype(qkv)::One a_raw[kPairs], b_raw[kPairs];
+    until_fresh(c, qkv.tag, [&] {
+      bool fresh = true;
+#pragma unroll
+      for (int k = 0; k < kPairs; ++k) {
+        const int i = source * kDim + min(c.lane + 32 * k, kHalf - 1);
+        a_raw[k] = qkv.fetch_one(i), b_raw[k] = qkv.fetch_one(i + kHalf);
+      }
+#pragma unroll
+      for (int k = 0; k < kPairs; ++k) fresh = fresh && qkv.fresh_one(a_raw[k]) && qkv.fresh_one(b_raw[k]);
+      return fresh;
+    });
     float a[kPairs], b[kPairs], squares = 0.f;
 #pragma unroll
     for (int k = 0; k < kPairs; ++k) {
-      const int i = c.lane + 32 * k;
-      a[k] = i < kHalf ? qkv.load(c, source * kDim + i) : 0.f;
-      b[k] = i < kHalf ? qkv.load(c, source * kDim + kHalf + i) : 0.f;
-      squares += a[k] * a[k] + b[k] * b[k];
+      a[k] = qkv.value_one(a_raw[k]), b[k] = qkv.value_one(b_raw[k]);
+      if (c.lane + 32 * k < kHalf) squares += a[k] * a[k] + b[k] * b[k];
     }
     if constexpr (S::kHasQNorm) {
       if (query || key) {
