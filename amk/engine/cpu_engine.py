@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.schedule_ir.interpret import Copies, Machine, Numerics
+from amk.schedule_ir.interpret import Copies, Machine
+from amk.schedule_ir.machine.memory import Numerics
 from amk.schedule_ir.machine.order import Order, RoundRobin
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.ops.select import REQUEST

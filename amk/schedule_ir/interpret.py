@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from amk.schedule_ir.bfloat import Bits
 from amk.schedule_ir.constants import constants
-from amk.schedule_ir.expr import IntArray
+from amk.schedule_ir.expr import Env, IntArray
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.machine.agent import Agent, Drain
 from amk.schedule_ir.machine.counters import Barrier, CounterFamily
@@ -30,7 +30,7 @@ from amk.schedule_ir.machine.order import Order, RoundRobin
 from amk.schedule_ir.machine.program import Entry, Flattener
 from amk.schedule_ir.machine.rings import Copy, Rings
 from amk.schedule_ir.machine.whole import LogicalWeights, gemv_share
-from amk.schedule_ir.ops.base import owned_groups
+from amk.schedule_ir.ops.base import Op, owned_groups
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.packing import TensorSource, packed_array
@@ -62,6 +62,8 @@ class Machine:
         for name, data in constants(schedule, source).items():
             self._storage.set(name, data)
         self._counters: dict[str, CounterFamily[Agent]] = {c.name: CounterFamily(c) for c in schedule.counters}
+        self._tags = {b.name: b.tag for b in schedule.buffers if b.tagged and b.tag is not None}
+        self._mentioned: dict[int, tuple[str, ...]] = {}
         self._weights = LogicalWeights(schedule.model, source) if copies == "whole" else None
         self._rings: dict[str, Rings] = {}
         if copies == "events":
@@ -102,6 +104,8 @@ class Machine:
         if stuck:
             for family in self._counters.values():
                 family.forget_waiters()
+            for words in self._storage.tagged.values():
+                words.forget_waiters()
             raise Deadlock(stuck)
 
     def _state(self) -> list[int]:
@@ -158,13 +162,47 @@ class Machine:
         elif entry.gemv is not None:
             if (progress := self._multiply(agent, entry.gemv)) != "done":
                 return progress == "more"
-        elif not entry.silent:
-            step.op.reference(agent.env(self._tables), self._geometry, agent)
+        elif not entry.silent and not self._execute(agent, entry):
+            return False
         if step.signals:
             self._signal(agent, entry)
         agent.waits_held = 0
         agent.pc += 1
         return agent.pc < len(agent.entries)
+
+    def _execute(self, agent: Agent, entry: Entry) -> bool:
+        """Run the op's reference; False if a tagged word that it reads does not carry its tag yet."""
+        op, env = entry.step.op, agent.env(self._tables)
+        if self._tags and (names := self._tagged_names(op)):
+            agent.tags = {name: env.eval_int(self._tags[name]) for name in names}
+            if (word := self._missing_word(agent, op, env)) is not None:
+                name, place = word
+                self._storage.tagged[name].block(place, agent.tags[name], agent)
+                return False
+        op.reference(env, self._geometry, agent)
+        if self._storage.woken:
+            self._push(*self._storage.woken)
+            self._storage.woken.clear()
+        return True
+
+    def _tagged_names(self, op: Op) -> tuple[str, ...]:
+        """Tagged buffers that the op mentions."""
+        names = self._mentioned.get(id(op))
+        if names is None:
+            fields = (getattr(op, field) for field in type(op).model_fields)
+            names = tuple(dict.fromkeys(v for v in fields if isinstance(v, str) and v in self._tags))
+            self._mentioned[id(op)] = names
+        return names
+
+    def _missing_word(self, agent: Agent, op: Op, env: Env) -> tuple[str, int] | None:
+        """A tagged word that the op declares to read and that does not carry its tag, as (buffer, word)."""
+        for access in op.accesses(env, self._geometry):
+            if access.kind == "read" and access.buffer in agent.tags:
+                words = self._storage.tagged[access.buffer]
+                word = words.missing(access.lo, access.hi, agent.tags[access.buffer])
+                if word is not None:
+                    return access.buffer, word
+        return None
 
     def _waits_hold(self, agent: Agent, entry: Entry) -> bool:
         """Conditions are monotone, so each wait is checked until it held once."""
@@ -253,4 +291,9 @@ class Machine:
             barrier = self._barriers[agent.worker, entry.barrier.id]
             target = entry.barrier.agents * (agent.rounds.get(entry.barrier.id, 0) + 1)
             return f"barrier {entry.barrier.id}, {barrier.arrivals} of {target} arrivals"
+        if (word := self._missing_word(agent, entry.step.op, agent.env(self._tables))) is not None:
+            name, place = word
+            return (
+                f"word {place} of {name} with tag {agent.tags[name]}, it has {self._storage.tagged[name].tags[place]}"
+            )
         return "its next chunk, whose copy was not issued"

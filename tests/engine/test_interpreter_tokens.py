@@ -34,11 +34,12 @@ PROMPT = [3, 17, 5, 60, 2, 9, 11, 40, 1]
 TOKENS = 14  # with the prompt, past two blocks of 8 positions
 
 CASES: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
-    "fast": (tiny_model(), {}),
+    "tagged words": (tiny_model(), {}),
+    "fenced counters": (tiny_model(), {"handoff": "fenced"}),
     "tied, group of three": (tiny_model(heads=3, kv_heads=1, hidden=96, tied_embeddings=True), {"workers": 5}),
     "bias": (tiny_model(qkv_bias=True), {"workers": 7, "warps": 2}),
     "head norms, idle agents": (tiny_model(qk_norm=True, layers=1), {"workers": 13, "warps": 8, "chunk_bytes": 1024}),
-    "naive": (tiny_model(), {"head_handoff": False, "run_ahead": False, "wide_epilogue": 0}),
+    "naive": (tiny_model(), {"handoff": "fenced", "head_handoff": False, "run_ahead": False, "wide_epilogue": 0}),
 }
 
 

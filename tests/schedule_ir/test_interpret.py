@@ -13,6 +13,7 @@ from amk.schedule_ir.interpret import Copies, Machine
 from amk.schedule_ir.machine.counters import Barrier, CounterFamily
 from amk.schedule_ir.machine.fault import Deadlock, Fault, OutOfBounds, PoisonRead, WrongChunk
 from amk.schedule_ir.machine.order import named_order
+from amk.schedule_ir.machine.tagged import TaggedWords
 from amk.schedule_ir.machine.whole import LogicalWeights, gemv_share
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.ops.gemv import GemvOp
@@ -46,7 +47,13 @@ def machine(schedule: Schedule, copies: Copies = "events") -> Machine:
 
 @pytest.fixture(scope="module")
 def schedule() -> Schedule:
-    return tiny_plan(tiny_model())
+    """Counters behind fences."""
+    return tiny_plan(tiny_model(), handoff="fenced")
+
+
+@pytest.fixture(scope="module")
+def tagged() -> Schedule:
+    return tiny_plan(tiny_model(), handoff="tagged")
 
 
 def without_signal(counter: str) -> Rewrite:
@@ -90,6 +97,52 @@ def test_a_missing_wait_reads_poison_in_some_order(schedule: Schedule, counter: 
             caught += 1
             assert fault.place is not None and fault.worker >= 0
     assert caught
+
+
+def test_tagged_words_need_no_hint(tagged: Schedule) -> None:
+    """Hints only say when to look: without them every token is the same, in every order."""
+    eager = rewritten(tagged, lambda step: None if step.waits else step)
+    outputs = []
+    for schedule in (tagged, eager):
+        for order in ("random:1", "delay:0", "delay:3", "favour:2", "late-copies"):
+            made = machine(schedule)
+            made.launch(4, named_order(order))
+            outputs.append(made.get("output")[:4].tolist())
+    assert all(output == outputs[0] for output in outputs)
+
+
+def test_a_tagged_word_that_nobody_writes_is_a_deadlock(tagged: Schedule) -> None:
+    broken = rewritten(tagged, lambda step: None if step.op.op == "swiglu" else step)
+    with pytest.raises(Deadlock, match=r"word \d+ of act with tag 1, it has 0"):
+        machine(broken).launch(1)
+
+
+def test_an_old_tag_is_not_taken_for_a_new_one(tagged: Schedule) -> None:
+    """With a tag that does not count tokens, the second token reads the first one's candidates in some order."""
+    stuck = (b.model_copy(update={"tag": 1}) if b.name.startswith("best") else b for b in tagged.buffers)
+    broken = tagged.model_copy(update={"buffers": tuple(stuck)})
+    eager = rewritten(broken, lambda step: None if any(w.counter == "best" for w in step.waits) else step)
+    texts = set()
+    for order in ("round-robin", *(f"delay:{w}" for w in range(4))):
+        made = machine(eager)
+        try:
+            made.launch(6, named_order(order))
+            texts.add(tuple(made.get("output")[:6].tolist()))
+        except Fault as fault:
+            texts.add((str(fault),))
+    assert len(texts) > 1
+
+
+def test_a_write_that_splits_a_tagged_word_is_a_fault(tagged: Schedule) -> None:
+    (buffer,) = (b for b in tagged.buffers if b.name == "h_mid")
+    words: TaggedWords[str] = TaggedWords(buffer)
+    words.block(2, 7, "reader")
+    assert words.missing(8, 24, 7) == 1
+    assert not words.write(2, 4, 7) and words.missing(8, 16, 7) is None
+    assert list(words.write(4, 6, 6)) == [] and list(words.write(4, 6, 7)) == ["reader"]
+    assert words.holds(2, 6, 7) and not words.holds(2, 7, 7)
+    with pytest.raises(Fault, match="splits a tagged word"):
+        words.write(3, 6, 7)
 
 
 def test_overlapping_shared_buffers_lose_their_content(schedule: Schedule) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from amk.schedule_ir.bfloat import F32, from_bf16_bits, round_bf16
 from amk.schedule_ir.machine.fault import Fault, OutOfBounds, PoisonRead
+from amk.schedule_ir.machine.tagged import TaggedWords
 from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule
@@ -60,6 +61,8 @@ class Storage:
         self.rounded = {b.name for b in own if numerics == "device" and b.dtype == "bf16" and b.role != "constant"}
         self.constant = {b.name for b in own if b.role == "constant"}
         self.aliases = overlaps([b for b in schedule.buffers if b.space == "shared"])
+        self.tagged: dict[str, TaggedWords[Any]] = {b.name: TaggedWords(b) for b in own if b.tagged}
+        self.woken: list[Any] = []
         self.on_overwrite: dict[tuple[int, str], Callable[[int, int], None]] = {}
 
     def forget_scratch(self) -> None:
@@ -98,19 +101,26 @@ class Storage:
 
 
 class View:
-    """Memory as one agent sees it, and its registers; what op references are given."""
+    """Memory as one agent sees it, and its registers; what op references are given.
+
+    tags: what the current step writes to, and expects in, each tagged buffer.
+    """
 
     def __init__(self, storage: Storage, worker: int) -> None:
         self.regs: dict[str, int] = {}
+        self.tags: dict[str, int] = {}
         self._storage = storage
         self._worker = worker
         self._arrays = storage.globals | storage.shared[worker]
         self._constant = storage.constant
         self._rounded = storage.rounded
         self._aliases = storage.aliases
+        self._tagged = storage.tagged
 
     def read(self, buffer: str, lo: int, hi: int) -> F32:
         data = self._slice(buffer, lo, hi)
+        if buffer in self._tagged:
+            self._check_tags(buffer, lo, hi)
         if buffer not in self._constant and (data.view(np.uint32) == POISON_BITS).any():
             at = lo + int(np.argmax(data.view(np.uint32) == POISON_BITS))
             raise PoisonRead(f"reads {buffer}[{lo}:{hi}], element {at} was never written")
@@ -118,6 +128,8 @@ class View:
 
     def read_int(self, buffer: str, lo: int, hi: int) -> NDArray[np.int64]:
         data = self._slice(buffer, lo, hi)
+        if buffer in self._tagged:
+            self._check_tags(buffer, lo, hi)
         if buffer not in self._constant and (data == POISON_INT).any():
             at = lo + int(np.argmax(data == POISON_INT))
             raise PoisonRead(f"reads {buffer}[{lo}:{hi}], element {at} was never written")
@@ -129,6 +141,8 @@ class View:
         values = np.asarray(data)
         target = self._slice(buffer, lo, lo + values.size)
         target[:] = round_bf16(values) if buffer in self._rounded else values
+        if buffer in self._tagged:
+            self._storage.woken += self._tagged[buffer].write(lo, lo + values.size, self.tags[buffer])
         if buffer in self._aliases:
             size = self._storage.buffers[buffer].item_bytes
             self._storage.overwritten(self._worker, buffer, lo * size, (lo + values.size) * size)
@@ -136,6 +150,10 @@ class View:
     def tile(self, stream: str, name: MatrixName, layer: int, group: int, k_chunk: int) -> F32:
         """Replaced by views of agents that drain a stream."""
         raise OutOfBounds(f"reads weights of {name} through {stream}, which this agent does not drain")
+
+    def _check_tags(self, buffer: str, lo: int, hi: int) -> None:
+        if not self._tagged[buffer].holds(lo, hi, self.tags[buffer]):
+            raise Fault(f"reads {buffer}[{lo}:{hi}], which it did not declare and which carries other tags")
 
     def _slice(self, buffer: str, lo: int, hi: int) -> Array:
         array = self._arrays[buffer]
