@@ -43,7 +43,9 @@ PLANS = {
     "groups of four": lambda: tiny_plan(tiny_model(heads=8, head_dim=16), workers=3, warps=2),
     "idle agents": lambda: tiny_plan(tiny_model(layers=1, vocab=21), workers=13, warps=8, chunk_bytes=1024),
     "bias and head norms": lambda: tiny_plan(tiny_model(qkv_bias=True, qk_norm=True)),
-    "one at a time": lambda: tiny_plan(tiny_model(), handoff="fenced", head_handoff=False, run_ahead=False, wide_epilogue=0),
+    "one at a time": lambda: tiny_plan(
+        tiny_model(), handoff="fenced", head_handoff=False, run_ahead=False, wide_epilogue=0
+    ),
     "padded chunks": lambda: narrow_chunks(tiny_plan(tiny_model(hidden=96, ffn=160), workers=3)),
 }  # fmt: skip
 

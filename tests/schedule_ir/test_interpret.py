@@ -17,6 +17,7 @@ from amk.schedule_ir.machine.tagged import TaggedWords
 from amk.schedule_ir.machine.whole import LogicalWeights, gemv_share
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.sync import SignalOp
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 
@@ -112,7 +113,11 @@ def test_tagged_words_need_no_hint(tagged: Schedule) -> None:
 
 
 def test_a_tagged_word_that_nobody_writes_is_a_deadlock(tagged: Schedule) -> None:
-    broken = rewritten(tagged, lambda step: None if step.op.op == "swiglu" else step)
+    def change(step: Step) -> Step:
+        silent = {"op": SignalOp(role=step.op.role)} if step.op.op == "swiglu" else {}
+        return step.model_copy(update=silent)
+
+    broken = rewritten(tagged, change)
     with pytest.raises(Deadlock, match=r"word \d+ of act with tag 1, it has 0"):
         machine(broken).launch(1)
 
