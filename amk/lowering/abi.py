@@ -22,6 +22,7 @@ _TAIL = (
     ("abort_word", "const amk::u32*", "<u8"),
     ("stall_ns", "amk::u64", "<u8"),
     ("tokens", "amk::u64", "<u8"),
+    ("trace", "amk::u32*", "<u8"),
 )
 
 
@@ -58,7 +59,9 @@ class Abi:
 
 
 def abi(schedule: Schedule) -> Abi:
-    buffers = tuple((_member(b.name), C_TYPES[b.dtype]) for b in schedule.buffers if b.space == "global")
+    buffers = tuple(
+        (_member(b.name), "amk::u64" if b.tagged else C_TYPES[b.dtype]) for b in schedule.buffers if b.space == "global"
+    )
     base, total = {}, 0
     for counter in schedule.counters:
         base[counter.name] = total

@@ -18,7 +18,7 @@ from typing import Any
 
 from amk.lowering import cache, headers, refusal
 from amk.lowering.cubin import Resources, read_resources
-from amk.report.diagnostic import shown
+from amk.report.diagnostic import AmkError, shown
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 DEFAULT_OPTIONS = ("--std=c++17", "--no-source-include", "--ptxas-options=-v")
@@ -91,19 +91,18 @@ def compiler_build() -> str:
     return " ".join(banner)
 
 
+_HEADER_PACKAGES = {"cudart": "nvidia-cuda-runtime", "cccl": "nvidia-cuda-cccl"}
+
+
 @functools.cache
-def cuda_include_directories() -> tuple[str, ...]:
-    """Where the CUDA headers (cuda_bf16.h, cuda/std) are installed. Raises AMK605 if they are not."""
+def _header_directories() -> dict[str, str | None]:
     pathfinder = importlib.import_module("cuda.pathfinder")
-    found: list[str] = []
-    for name, package in (("cudart", "nvidia-cuda-runtime"), ("cccl", "nvidia-cuda-cccl")):
-        directory = pathfinder.find_nvidia_header_directory(name)
-        if directory is None:
-            raise refusal.unsupported(
-                "AMK605", f"the CUDA headers of {name} are missing", f"pip install {package}==13.0.*"
-            )
-        found.append(str(directory))
-    return tuple(found)
+    return {name: pathfinder.find_nvidia_header_directory(name) for name in _HEADER_PACKAGES}
+
+
+def cuda_include_directories() -> tuple[str, ...]:
+    """Where the CUDA headers (cuda_bf16.h, cuda/std) are, as far as they are installed."""
+    return tuple(directory for directory in _header_directories().values() if directory is not None)
 
 
 @functools.cache
@@ -132,7 +131,7 @@ def _run_nvrtc(
         status = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])[0]
         log = _text(nvrtc, program, "nvrtcGetProgramLog")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise refusal.internal(f"generated CUDA does not compile for {arch} ({status.name})", shown(log))
+            raise _compile_failure(arch, status.name, log)
         lowered = {e: _call(nvrtc, "nvrtcGetLoweredName", program, e.encode()).decode() for e in name_expressions}
         return cache.CacheEntry(
             cubin=_blob(nvrtc, program, "nvrtcGetCUBIN"),
@@ -142,6 +141,15 @@ def _run_nvrtc(
         )
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+def _compile_failure(arch: str, status: str, log: str) -> AmkError:
+    """AMK605 if a header is not found and a header package is not installed, AMK901 otherwise."""
+    missing = [_HEADER_PACKAGES[name] for name, directory in _header_directories().items() if directory is None]
+    if missing and re.search("(cannot|could not) open source file", log):
+        advice = "pip install " + " ".join(f"{package}==13.0.*" for package in missing)
+        return refusal.unsupported("AMK605", "the kernel includes CUDA headers that are not installed", advice)
+    return refusal.internal(f"generated CUDA does not compile for {arch} ({status})", shown(log))
 
 
 @functools.cache

@@ -11,6 +11,8 @@ from numpy.typing import DTypeLike, NDArray
 from amk.lowering import refusal
 from amk.lowering.launch import Device
 
+_DEFAULT_STREAM = 0
+
 
 class DeviceBuffer:
     """`nbytes` bytes of device memory at `address` (256-byte aligned), freed by `free` or at the end of a `with`."""
@@ -38,6 +40,8 @@ class DeviceBuffer:
         self._check(offset, data.nbytes)
         if data.nbytes:
             self.device.driver.call("cuMemcpyHtoD", self.address + offset, data.ctypes.data, data.nbytes)
+            # The copy returns when pageable memory is staged; a non-blocking stream would not wait for the rest.
+            self.device.driver.call("cuStreamSynchronize", _DEFAULT_STREAM)
 
     def download(self, dtype: DTypeLike, shape: int | tuple[int, ...], offset: int = 0) -> NDArray[Any]:
         """A copy of part of the buffer. Work on non-blocking streams must be synchronised before."""

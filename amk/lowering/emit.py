@@ -6,7 +6,10 @@ the same name; nothing here knows what an op does. Waits, signals and barriers a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from amk.lowering.abi import COUNTER_STRIDE, Abi, abi, flat_index
+from amk.lowering.expression import expression
 from amk.lowering.plan_constants import constant_array, identifier, plan_struct, ring_type
 from amk.lowering.step_struct import step_struct
 from amk.schedule_ir.expr import Expr
@@ -17,9 +20,12 @@ from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step, Wait
 KERNEL = "amk_decode"
 
 
-def emit(schedule: Schedule) -> str:
-    """The translation unit of `schedule`; compile it with amk.lowering.compile."""
-    printer = _Printer(schedule, abi(schedule))
+def emit(schedule: Schedule, *, trace: bool = False) -> str:
+    """The translation unit of `schedule`; compile it with amk.lowering.compile.
+
+    trace: every agent records the SM's cycle counter after each of its steps, for amk.lowering.trace.
+    """
+    printer = _Printer(schedule, abi(schedule), trace)
     bodies = [printer.program(p.first, p.count, p.body) for p in schedule.programs]
     ops = sorted({name for name in printer.ops})
     includes = "".join(f'#include "amk/ops/{name}.cuh"\n' for name in ops)
@@ -38,6 +44,24 @@ def emit(schedule: Schedule) -> str:
         + "\n}  // namespace\n\n"
         + _kernel(schedule, "".join(bodies))
     )
+
+
+def traced_steps(body: tuple[Node, ...], role_of_agent: Callable[[str], bool]) -> list[str]:
+    """Labels of the steps that an agent runs in one token, in order, loops unrolled."""
+    labels: list[str] = []
+    for node in body:
+        if isinstance(node, Step):
+            if role_of_agent(node.op.role):
+                labels.append(getattr(node.op, "matrix", None) and f"{node.op.op} {node.op.matrix}" or node.op.op)
+        else:
+            labels += traced_steps(node.body, role_of_agent) * (node.count or 1)
+    return labels
+
+
+def trace_length(schedule: Schedule) -> int:
+    """Marks of one agent per token: its start, then one per step; the same room for every agent."""
+    loops = [n for p in schedule.programs for n in p.body if isinstance(n, Loop)]
+    return 1 + max(len(traced_steps(loop.body, lambda role: True)) for loop in loops)
 
 
 def _stream_tables(schedule: Schedule) -> str:
@@ -63,8 +87,8 @@ def _kernel(schedule: Schedule, body: str) -> str:
     amk::sync::watchdog_start(dog, globals.watchdog_log, globals.abort_word, globals.stall_ns, blockIdx.x);
   }}
   amk::sync::cta_barrier<0, {threads}>();
-  Ctx c{{globals, shared, dog, Ring{{}}, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x / 32),
-        static_cast<int>(threadIdx.x % 32)}};
+  Ctx c{{globals, shared, dog, Ring{{}}, Plan::Shares::of(blockIdx.x), static_cast<int>(blockIdx.x),
+        static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)}};
   if ({_in_role(role.first, role.count)}) {{
     const int agent = c.warp - {role.first}, place = c.worker * {role.count} + agent;
     c.ring.start(shared + {offsets[stream.ring]} + agent * {stream.slots * stream.chunk_bytes},
@@ -84,8 +108,10 @@ def _in_role(first: int, count: int) -> str:
 class _Printer:
     """Prints programs and collects the step structs they need."""
 
-    def __init__(self, schedule: Schedule, layout: Abi) -> None:
+    def __init__(self, schedule: Schedule, layout: Abi, trace: bool) -> None:
         self.schedule = schedule
+        self.trace = trace
+        self.tracing = False
         self.layout = layout
         self.structs: list[str] = []
         self.ops: set[str] = set()
@@ -102,14 +128,20 @@ class _Printer:
         return "".join(self.loop(n, pad) if isinstance(n, Loop) else self.step(n, pad) for n in body)
 
     def loop(self, loop: Loop, pad: str) -> str:
+        outside, self.tracing = self.tracing, self.trace
         inner = self.nodes(loop.body, pad + "  ")
+        self.tracing = outside
         variable, bound = ("c.n", "static_cast<int>(globals.tokens)") if loop.var == "t" else ("c.l", str(loop.count))
         head = f"{pad}#pragma unroll 1\n{pad}for ({variable} = 0; {variable} < {bound}; ++{variable}) {{\n"
+        if self.trace and loop.var == "t":
+            head += f"{pad}  c.restart_trace({trace_length(self.schedule)});\n"
         return f"{head}{inner}{pad}}}\n"
 
     def step(self, step: Step, pad: str) -> str:
         role = self.roles[step.op.role]
         lines = [self.wait(w) for w in step.waits] + self.call(step) + self.signals(step.signals)
+        if self.tracing:
+            lines.append("c.mark();")
         if role.count != self.schedule.launch.warps:
             inner = "".join(f"{pad}  {line}\n" for line in lines)
             return f"{pad}if ({_in_role(role.first, role.count)}) {{\n{inner}{pad}}}\n"
@@ -128,7 +160,7 @@ class _Printer:
 
     def wait(self, wait: Wait) -> str:
         index = self.counter_index(wait.counter, wait.index)
-        target = self.expr(wait.at_least)
+        target = expression(wait.at_least)
         primitive = "wait_counter" if wait.order == "acquire" else "wait_hint"
         return (
             f"if (c.lane == 0) amk::sync::{primitive}(dog, c.warp, {index}, globals.counters + ({index}) * "
@@ -140,7 +172,7 @@ class _Printer:
         for lane, signal in enumerate(signals):
             index = self.counter_index(signal.counter, signal.index)
             primitive = "signal_release" if signal.order == "release" else "signal_relaxed"
-            amount = self.expr(signal.add)
+            amount = expression(signal.add)
             call = f"amk::sync::{primitive}(globals.counters + ({index}) * {COUNTER_STRIDE}, {amount});"
             guard = f"c.lane == {lane % 32}"
             if not isinstance(signal.add, int):
@@ -150,26 +182,4 @@ class _Printer:
 
     def counter_index(self, counter: str, index: tuple[Expr, ...]) -> str:
         flat = flat_index(self.counters[counter], index)
-        return self.expr(flat | {"1": flat.get("1", 0) + self.layout.counter_base[counter]})
-
-    def expr(self, expr: Expr) -> str:
-        return expression(expr)
-
-
-SYMBOLS = {"t": "c.epoch", "n": "c.n", "l": "c.l", "worker": "c.worker"}
-
-
-def expression(expr: Expr) -> str:
-    """An affine expression as C++; names other than the loop variables are worker tables."""
-    if isinstance(expr, int):
-        return str(expr)
-    terms = []
-    for symbol, factor in sorted(expr.items()):
-        if factor == 0:
-            continue
-        if symbol == "1":
-            terms.append(str(factor))
-            continue
-        text = SYMBOLS.get(symbol) or f"t_{identifier(symbol)}[c.worker]"
-        terms.append(text if factor == 1 else f"{factor} * {text}")
-    return " + ".join(terms) or "0"
+        return expression(flat | {"1": flat.get("1", 0) + self.layout.counter_base[counter]})

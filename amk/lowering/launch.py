@@ -1,8 +1,8 @@
 """The CUDA driver: the only module that imports its bindings, and only when a GPU is asked for.
 
 Every driver call goes through `Driver.call`, which checks the return code; nothing in the product can ignore one.
-The kernel takes one argument, the address of a block of globals in device memory, so that a captured launch never
-holds a value that changes between replays.
+The kernel takes one argument by value, a block of addresses and launch parameters, which sits in constant memory;
+nothing in it changes between the replays of a captured launch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amk.lowering import refusal
 from amk.lowering.cubin import SYSTEM_SHARED, Resources
@@ -247,12 +248,14 @@ class CooperativeLaunch:
         self.grid = grid
         self.block = block
 
-    def __call__(self, globals_address: int, stream: Any) -> None:
-        """Enqueue on `stream` (its handle). Asynchronous: errors inside the kernel show at the next synchronisation."""
+    def __call__(self, argument: NDArray[Any], stream: Any) -> None:
+        """Enqueue on `stream` (its handle). Asynchronous: errors inside the kernel show at the next synchronisation.
+
+        argument: the bytes of the kernel's one parameter, passed by value.
+        """
         driver = self.kernel.device.driver
         config = self._config(stream)
         # The driver reads an array of pointers to the arguments, and the arguments, before it returns.
-        argument = np.array([globals_address], dtype=np.uint64)
         pointers = np.array([argument.ctypes.data], dtype=np.uint64)
         driver.call("cuLaunchKernelEx", config, self.kernel.handle, pointers.ctypes.data, 0)
 
@@ -271,6 +274,6 @@ class CooperativeLaunch:
         return config
 
 
-def launch_cooperative(kernel: Kernel, grid: int, block: int, globals_address: int, stream: Any) -> None:
+def launch_cooperative(kernel: Kernel, grid: int, block: int, argument: NDArray[Any], stream: Any) -> None:
     """One cooperative launch, checked and enqueued; use `CooperativeLaunch` to check once and launch often."""
-    CooperativeLaunch(kernel, grid, block)(globals_address, stream)
+    CooperativeLaunch(kernel, grid, block)(argument, stream)

@@ -6,6 +6,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin
 
 from amk.lowering.abi import C_TYPES
+from amk.lowering.expression import expression
 from amk.lowering.plan_constants import camel, identifier
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import Op
@@ -53,6 +54,10 @@ def _buffer_accessor(field: str, buffer: Buffer) -> str:
     c_type = C_TYPES[buffer.dtype]
     if buffer.space == "shared":
         result, text = f"{c_type}*", f"reinterpret_cast<{c_type}*>(c.shared + {buffer.offset})"
+    elif buffer.tagged:
+        tag = expression(buffer.tag if buffer.tag is not None else 0)
+        result = f"amk::Tagged<{c_type}>"
+        text = f"{{c.globals.b_{identifier(buffer.name)}, static_cast<amk::u32>({tag})}}"
     else:
         result, text = f"amk::Plain<{c_type}>", f"{{c.globals.b_{identifier(buffer.name)}}}"
     return f"  static __device__ __forceinline__ {result} {field}(const Ctx& c) {{ return {text}; }}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from amk.planner.buffers import global_buffers
 from amk.planner.fit import choose_context
 from amk.planner.program import Author
 from amk.planner.settings import FAST, Settings
 from amk.planner.shares import attention_tables, head_handoff, row_tables
-from amk.planner.storage import chunk_k, global_buffers, shared_plan
+from amk.planner.storage import chunk_k, shared_plan
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import KvLayout, Launch, Program, Role, Schedule
@@ -68,9 +71,8 @@ def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) 
 def counters(model: ModelSpec, settings: Settings) -> tuple[Counter, ...]:
     """One counter per hand-off and layer, so that only the token edge needs epoch separation."""
     heads = model.kv_heads if settings.head_handoff else 1
-    per_layer = ("attn", "h_mid", "act", "h_out")
-    return (
-        Counter(name="qkv", shape=(model.layers, heads)),
-        *(Counter(name=n, shape=(model.layers,)) for n in per_layer),
-        Counter(name="best"),
-    )
+    kind: Literal["fenced", "hint"] = "hint" if settings.handoff == "tagged" else "fenced"
+    shapes = {"qkv": (model.layers, heads), "best": (1,)} | {
+        n: (model.layers,) for n in ("attn", "h_mid", "act", "h_out")
+    }
+    return tuple(Counter(name=name, shape=shape, handoff=kind) for name, shape in shapes.items())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from amk.planner.buffers import global_buffers
 from amk.planner.settings import Settings
-from amk.planner.storage import global_buffers, packed_bytes
+from amk.planner.storage import packed_bytes
 from amk.report.diagnostic import AmkError, Diagnostic, because
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import KvLayout

@@ -45,7 +45,10 @@ class Author:
     def wait(self, counter: str, index: tuple[Expr, ...], delta: int | None = None) -> list[Step]:
         """One poller per worker, then everybody."""
         amount = delta or self.workers
-        wait = Wait(counter=counter, index=index, at_least={"t": amount, "1": amount})
+        wait = Wait(
+            counter=counter, index=index, at_least={"t": amount, "1": amount},
+            order="relaxed" if self.tagged else "acquire",
+        )  # fmt: skip
         return [Step(op=WaitOp(role="w0"), waits=(wait,)), self.barrier()]
 
     def gemv(self, name: MatrixName) -> list[Step]:
@@ -57,10 +60,19 @@ class Author:
         """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""
         return "all" if self.rows[name] > self.settings.wide_epilogue else "w0"
 
+    @property
+    def tagged(self) -> bool:
+        return self.settings.handoff == "tagged"
+
+    def signal(self, counter: str, index: tuple[Expr, ...] = (0,), add: Expr = 1) -> Signal:
+        return Signal(counter=counter, index=index, add=add, order="relaxed" if self.tagged else "release")
+
     def publish(self, op: AnyOp, signals: tuple[Signal, ...]) -> list[Step]:
+        """Run `op`, then signal once per worker. A fenced signal needs every writer behind it, a hint nobody."""
         if op.role == "w0":
             return [Step(op=op, signals=signals)]
-        return [Step(op=op), self.barrier(), Step(op=SignalOp(role="w0"), signals=signals)]
+        meet = [] if self.tagged else [self.barrier()]
+        return [Step(op=op), *meet, Step(op=SignalOp(role="w0"), signals=signals)]
 
     def qkv(self) -> list[Step]:
         op = StoreRowsOp(
@@ -68,10 +80,8 @@ class Author:
             ssq_agents=self.settings.warps, bias="qkv_bias" if self.model.qkv_bias else None, out="qkv",
         )  # fmt: skip
         if self.head_delta is None:
-            return [*self.gemv("qkv"), *self.publish(op, (Signal(counter="qkv", index=(LAYER, 0)),))]
-        signals = tuple(
-            Signal(counter="qkv", index=(LAYER, k), add={f"qkv.to.{k}": 1}) for k in range(self.model.kv_heads)
-        )
+            return [*self.gemv("qkv"), *self.publish(op, (self.signal("qkv", (LAYER, 0)),))]
+        signals = tuple(self.signal("qkv", (LAYER, k), {f"qkv.to.{k}": 1}) for k in range(self.model.kv_heads))
         return [*self.gemv("qkv"), *self.publish(op, signals)]
 
     def attention(self) -> list[Step]:
@@ -83,21 +93,24 @@ class Author:
         )  # fmt: skip
         attend = AttendOp(role="all", layer=LAYER, q="q", k_cache="k_cache", v_cache="v_cache", partial="att")
         merge = MergeOp(
-            role="all", layer=LAYER, partial="att", attend_agents=self.settings.warps, split_partial="split_partial"
-        )
+            role="all", layer=LAYER, partial="att", attend_agents=self.settings.warps, split_partial="split_partial",
+            split_scale="split_scale",
+        )  # fmt: skip
         return [
             *self.wait("qkv", (LAYER, gate), self.head_delta),
             Step(op=rope),
             self.barrier(),
             Step(op=attend),
             self.barrier(),
-            *self.publish(merge, (Signal(counter="attn", index=(LAYER,)),)),
+            *self.publish(merge, (self.signal("attn", (LAYER,)),)),
         ]
 
     def output(self) -> list[Step]:
         return [
             *self.wait("attn", (LAYER,)),
-            Step(op=CombineOp(role="all", layer=LAYER, split_partial="split_partial", x="x")),
+            Step(
+                op=CombineOp(role="all", layer=LAYER, split_partial="split_partial", split_scale="split_scale", x="x")
+            ),
             *self.gemv("o"),
             *self.residual("o", "h_mid"),
         ]
@@ -107,7 +120,7 @@ class Author:
         op = AddResidualOp(
             role=self.role(name), matrix=name, layer=LAYER, stream="weights", part="part", residual="residual", h=h
         )
-        return self.publish(op, (Signal(counter=h, index=(LAYER,)),))
+        return self.publish(op, (self.signal(h, (LAYER,)),))
 
     def mlp(self) -> list[Step]:
         swiglu = SwigluOp(
@@ -118,7 +131,7 @@ class Author:
             *self.wait("h_mid", (LAYER,)),
             Step(op=StageNormOp(role="all", index={"l": 2, "1": 1}, h="h_mid", norm="norm", x="x", ssq="ssq")),
             *self.gemv("gate_up"),
-            *self.publish(swiglu, (Signal(counter="act", index=(LAYER,)),)),
+            *self.publish(swiglu, (self.signal("act", (LAYER,)),)),
             *self.wait("act", (LAYER,)),
             Step(op=StageOp(role="all", layer=LAYER, act="act", x="x")),
             *self.gemv("down"),
@@ -138,7 +151,7 @@ class Author:
         )  # fmt: skip
         return [
             *self.gemv("lm_head"),
-            *self.publish(best, (Signal(counter="best"),)),
+            *self.publish(best, (self.signal("best"),)),
             *self.wait("best", (0,)),
             Step(op=select),
         ]

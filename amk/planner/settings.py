@@ -11,8 +11,9 @@ class Settings:
     """One point of the plan space.
 
     warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most max_ring_bytes.
-    chunk_bytes: upper bound of one copy. kv_block: positions per attention block. head_handoff: attention waits for its
-    head's rows only. wide_epilogue: sum partials in all warps when a worker has more output rows than this.
+    chunk_bytes: upper bound of one copy. kv_block: positions per attention block. handoff: how activations cross SMs, by
+    counters behind a release fence or by tagged words. head_handoff: attention waits for its head's rows only.
+    wide_epilogue: sum partials in all warps when a worker has more output rows than this.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -21,7 +22,8 @@ class Settings:
     max_ring_bytes: int = 128 * 1024
     chunk_bytes: int = 4096
     kv_block: int = 64
-    head_handoff: bool = True
+    handoff: Literal["fenced", "tagged"] = "tagged"
+    head_handoff: bool = False
     wide_epilogue: int = 64
     run_ahead: bool = True
     refill_fence: bool = True
@@ -29,5 +31,5 @@ class Settings:
 
 
 FAST = Settings()
-NAIVE = Settings(plan="naive", head_handoff=False, wide_epilogue=0, run_ahead=False, slots=4)
+NAIVE = Settings(plan="naive", handoff="fenced", head_handoff=False, wide_epilogue=0, run_ahead=False, slots=4)
 PRESETS = {"fast": FAST, "naive": NAIVE}

@@ -1,4 +1,4 @@
-"""Buffers, shared-memory offsets and streams of a plan."""
+"""Chunk size, shared-memory offsets and streams of a plan."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.attention import PARTIAL_EXTRA
-from amk.schedule_ir.ops.begin import STATE
-from amk.schedule_ir.ops.select import REQUEST
-from amk.schedule_ir.schedule import KvLayout
 from amk.schedule_ir.target import Target
 
 MBARRIER_BYTES = 8
@@ -41,40 +38,6 @@ def packed_bytes(model: ModelSpec, width: int) -> int:
     head = matrix(model, "lm_head")
     chunks = per_layer * model.layers + head.groups * head.k_chunks(width)
     return chunks * ROWS_PER_GROUP * width * 2
-
-
-def global_buffers(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, width: int) -> list[Buffer]:
-    """Every global allocation of the plan."""
-    dim, layers = model.head_dim, model.layers
-    q, kvd = model.heads * dim, model.kv_heads * dim
-    candidates = workers * settings.warps
-    out = [
-        Buffer(name="weights", space="global", dtype="bf16", shape=(packed_bytes(model, width) // 2,), role="constant", align=128),
-        Buffer(name="embedding", space="global", dtype="bf16", shape=(model.vocab, model.hidden), role="constant"),
-        Buffer(name="norm", space="global", dtype="f32", shape=(2 * layers + 1, model.hidden), role="constant"),
-        Buffer(name="rope", space="global", dtype="f32", shape=(kv.context, dim), role="constant"),
-        Buffer(name="request", space="global", dtype="i32", shape=(len(REQUEST),), role="constant"),
-        Buffer(name="prompt", space="global", dtype="i32", shape=(kv.context,), role="constant"),
-        Buffer(name="state", space="global", dtype="i32", shape=(len(STATE),), role="state"),
-        Buffer(name="output", space="global", dtype="i32", shape=(settings.max_tokens,), role="state"),
-        Buffer(name="k_cache", space="global", dtype="bf16", shape=(layers, model.kv_heads, kv.context, dim), role="state"),
-        Buffer(name="v_cache", space="global", dtype="bf16", shape=(layers, model.kv_heads, kv.context, dim), role="state"),
-        Buffer(name="qkv", space="global", dtype="f32", shape=(q + 2 * kvd,)),
-        Buffer(name="split_partial", space="global", dtype="f32", shape=(model.heads, kv.splits, dim + PARTIAL_EXTRA)),
-        Buffer(name="h_mid", space="global", dtype="f32", shape=(model.hidden,)),
-        Buffer(name="h_out", space="global", dtype="f32", shape=(model.hidden,)),
-        Buffer(name="act", space="global", dtype="bf16", shape=(model.ffn,)),
-        Buffer(name="logits", space="global", dtype="f32", shape=(model.vocab,), role="state"),
-        Buffer(name="best_value", space="global", dtype="f32", shape=(candidates,)),
-        Buffer(name="best_index", space="global", dtype="i32", shape=(candidates,)),
-    ]  # fmt: skip
-    if model.qkv_bias:
-        out.append(Buffer(name="qkv_bias", space="global", dtype="f32", shape=(layers, q + 2 * kvd), role="constant"))
-    if model.qk_norm:
-        out += [
-            Buffer(name=f"{n}_norm", space="global", dtype="f32", shape=(layers, dim), role="constant") for n in "qk"
-        ]
-    return out
 
 
 @dataclass(frozen=True)

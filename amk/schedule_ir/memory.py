@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.name import Name
 
 Dtype = Literal["f32", "bf16", "u32", "i32"]
@@ -28,8 +29,10 @@ class Buffer(Frozen):
     """A block of memory. Global buffers get one allocation each; shared ones live at `offset` in every worker.
 
     role: constant = written before the launch, never in it; state = survives launches; scratch = anything else.
-    tagged: every aligned 8-byte word holds 4 bytes of data (one 32-bit element or two bf16) and a 32-bit epoch tag, so an
-    element takes twice its dtype's bytes.
+    tagged: every aligned 8-byte word holds 4 bytes of data (one 32-bit element or two bf16) and a 32-bit tag, so an
+    element takes twice its dtype's bytes. A step in iteration (t, l) writes words with tag(t, l), and a step that reads
+    a word re-reads it until the tag is the reader's own tag(t, l): every word is its own counter, owned by whoever
+    writes it, and orders that word and nothing else.
     """
 
     name: Name
@@ -40,6 +43,7 @@ class Buffer(Frozen):
     offset: int | None = Field(default=None, ge=0, le=2**31)
     align: int = Field(default=16, ge=1, le=1024)
     tagged: bool = False
+    tag: Expr | None = None
 
     @property
     def elements(self) -> int:
@@ -57,16 +61,15 @@ class Buffer(Frozen):
 class Counter(Frozen):
     """A family of increment-only counters.
 
-    handoff says how a wait learns the value: `fenced` = red.release / ld.acquire on a 32-bit word; `tagged` = the data
-    words of `buffer` carry the epoch, the counter exists in the model only and every read of those words re-reads until
-    the tag matches. Values count from `init` over all launches; nothing is ever reset while a kernel runs.
+    `fenced`: red.release / ld.acquire, a wait orders everything its signals follow before everything after it. `hint`:
+    relaxed on both sides, a wait blocks but orders nothing; it only says when tagged words are worth reading. Values
+    count from `init` over all launches; nothing is ever reset while a kernel runs.
     """
 
     name: Name
     shape: tuple[Dim, ...] = Field(default=(1,), max_length=3)
     scope: Literal["gpu", "sys", "cta"] = "gpu"
-    handoff: Literal["fenced", "tagged"] = "fenced"
-    buffer: Name | None = None
+    handoff: Literal["fenced", "hint"] = "fenced"
     init: int = Field(default=0, ge=0, le=2**31)
 
     @property

@@ -7,9 +7,10 @@ from amk.lowering.launch import CooperativeLaunch, Device, Module
 from amk.lowering.stream import Event, Graph, Stream
 from amk.report.diagnostic import AmkError
 
-
 device = Device.open()
-print(device.name, device.arch, device.sm_count, device.memory_bytes, device.shared_bytes_per_block, device.free_bytes())
+print(
+    device.name, device.arch, device.sm_count, device.memory_bytes, device.shared_bytes_per_block, device.free_bytes()
+)
 with (
     DeviceBuffer.of(device, np.arange(10, dtype=np.float32)) as buffer,
     MappedBuffer(device, 4) as mapped,
@@ -24,10 +25,10 @@ with (
         print(kernel.registers, kernel.static_smem, kernel.max_threads)
         launch = CooperativeLaunch(kernel, 132, 512)
         start.record(stream)
-        launch(0xABC, stream.handle)
+        launch(np.array([0xABC], np.uint64), stream.handle)
         end.record(stream)
         print(stream.is_done(), stream.is_done(), end.milliseconds_since(start))
-        with Graph(stream, lambda handle: launch(0xDEF, handle)) as graph:
+        with Graph(stream, lambda handle: launch(np.array([0xDEF], np.uint64), handle)) as graph:
             graph.replay(stream)
         stream.synchronise()
         for refused in (

@@ -59,7 +59,7 @@ Result cuLaunchKernelEx(LaunchConfig *c, void *function, void **arguments, void 
 }
 Result cuStreamCreate(void **stream, unsigned flags) { return *stream = (void *)0x4000, flags != 1; }
 Result cuStreamDestroy_v2(void *stream) { return 0; }
-Result cuStreamSynchronize(void *stream) { return stream != (void *)0x4000; }
+Result cuStreamSynchronize(void *stream) { return stream != NULL && stream != (void *)0x4000; }
 Result cuStreamQuery(void *stream) { static int asked; return asked++ ? 0 : NOT_READY; }
 Result cuEventCreate(void **event, unsigned flags) { return *event = (void *)0x5000, flags; }
 Result cuEventDestroy_v2(void *event) { return 0; }

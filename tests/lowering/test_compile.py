@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from amk.lowering import cache, headers
+from amk.lowering import compile as compile_module
 from amk.lowering.compile import ARCHITECTURES, Compiled, compile_cuda, compiler_build, cuda_include_directories
 from amk.lowering.cubin import Budget, Resources, arch_number, check_budget, parse_ptxas_log
 from amk.report.diagnostic import AmkError, Exit
@@ -75,6 +76,15 @@ def test_source_that_does_not_compile_carries_the_log() -> None:
         compile_fresh('extern "C" __global__ void k() { int x = ; }', "sm_80")
     assert raised.value.exit_code is Exit.INTERNAL
     assert "expected an expression" in raised.value.diagnostics[0].facts[0].text
+
+
+def test_missing_header_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_module, "_header_directories", lambda: {"cudart": "/nowhere", "cccl": None})
+    with pytest.raises(AmkError, match="AMK605") as raised:
+        compile_fresh(HEADERS, "sm_80")
+    assert raised.value.exit_code is Exit.INPUT
+    assert raised.value.diagnostics[0].help == "pip install nvidia-cuda-cccl==13.0.*"
+    assert compile_fresh(SHARED, "sm_80").resources
 
 
 @pytest.mark.parametrize("arch", ["sm_70", "90a", "", "sm_90a --x"])

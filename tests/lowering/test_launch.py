@@ -160,3 +160,10 @@ def test_a_failed_capture_leaves_capture_mode() -> None:
 )
 def test_arch_of_a_device(capability: tuple[int, int], arch: str) -> None:
     assert compiled_arch(*capability) == arch
+
+
+def test_only_one_module_names_the_driver_bindings() -> None:
+    sources = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in ROOT.glob("amk/**/*.py")}
+    naming = {name for name, text in sources.items() if "cuda.bindings.driver" in text or "libcuda" in text}
+    assert naming == {"amk/lowering/launch.py"}
+    assert not [name for name, text in sources.items() if "import cuda" in text or "from cuda" in text]

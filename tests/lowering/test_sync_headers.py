@@ -16,7 +16,7 @@ from amk.report.diagnostic import AmkError
 
 CUDA = Path(str(resources.files("amk.lowering") / "cuda"))
 FORBIDDEN = re.compile(
-    r"\bfence|\bmembar|\bred\.|\batom\.|ld\.acquire|ld\.relaxed|st\.release|st\.relaxed|mbarrier\.|cp\.async|"
+    r"(?<!sync::)\bfence|\bmembar|\bred\.|\batom\.|ld\.acquire|ld\.relaxed|st\.release|st\.relaxed|mbarrier\.|cp\.async|"
     r"\bbar\.|\bbarrier\.|__threadfence|__syncthreads|__syncwarp|\batomic[A-Z]\w*\s*\(|cuda::atomic|__ldg|ld\.global\.nc"
 )
 ASM = re.compile(r"\basm\b(?P<qualifier>\s+volatile)?\s*\(\s*(?P<text>(?:\"(?:[^\"\\]|\\.)*\"\s*)+)")

@@ -1,47 +1,140 @@
 // Elements of a hand-off buffer, plain or tagged, behind one interface.
 //
 // Plain elements are ordered by the counter that was acquired before. A tagged element shares an aligned 8-byte word
-// with its tag; reading waits until the tag is the expected one, so the word orders itself (M13).
+// with its tag; reading repeats until the tag is the expected one, so the word orders itself (M13). Many loads are in
+// flight before the first tag is looked at, and a batch that is not fresh is read again as a whole. kWide elements make
+// one 16-byte fetch.
 #pragma once
 #include "amk/context.cuh"
 
 namespace amk {
 
-template <class T>
-__device__ __forceinline__ float to_float(T v) {
-  return static_cast<float>(v);
+__device__ __forceinline__ u32 bits_of(float v) { return __float_as_uint(v); }
+__device__ __forceinline__ u32 bits_of(int v) { return static_cast<u32>(v); }
+__device__ __forceinline__ void from_bits(u32 bits, float& out) { out = __uint_as_float(bits); }
+__device__ __forceinline__ void from_bits(u32 bits, int& out) { out = static_cast<int>(bits); }
+
+__device__ __forceinline__ u32 pack_bf16(float lo, float hi) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(lo, hi);
+  return reinterpret_cast<const u32&>(pair);
 }
-template <>
-__device__ __forceinline__ float to_float(bf16 v) {
-  return __bfloat162float(v);
+__device__ __forceinline__ float2 unpack_bf16(u32 bits) {
+  return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(bits));
 }
 
 template <class T>
 struct Plain {
   T* data;
+  static constexpr u32 tag = 0;
+  using Raw = uint4;
+  using One = T;
+  static constexpr int kWide = 16 / static_cast<int>(sizeof(T));
 
-  // kWidth consecutive elements from i, as floats; kWidth elements are a multiple of 8 bytes and aligned to it.
-  template <int kWidth, class C>
-  __device__ __forceinline__ void load(const C&, int i, float (&out)[kWidth]) const {
-    constexpr int kBytes = kWidth * static_cast<int>(sizeof(T));
-    if constexpr (kBytes == 16) {
-      const uint4 raw = sync::load_global_v4(data + i);
-      const T* v = reinterpret_cast<const T*>(&raw);
+  __device__ __forceinline__ Raw fetch(int i) const { return sync::load_global_v4(data + i); }
+  __device__ __forceinline__ One fetch_one(int i) const { return data[i]; }
+  __device__ __forceinline__ static constexpr bool fresh(const Raw&) { return true; }
+  __device__ __forceinline__ static constexpr bool fresh_one(const One&) { return true; }
+  __device__ __forceinline__ static T value_one(One raw) { return raw; }
+  __device__ __forceinline__ static void values(const Raw& raw, float (&out)[kWide]) {
+    if constexpr (sizeof(T) == 2) {
+      const u32 words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
-      for (int k = 0; k < kWidth; ++k) out[k] = to_float(v[k]);
+      for (int k = 0; k < 4; ++k) {
+        const float2 pair = unpack_bf16(words[k]);
+        out[2 * k] = pair.x, out[2 * k + 1] = pair.y;
+      }
     } else {
-#pragma unroll
-      for (int k = 0; k < kWidth; ++k) out[k] = to_float(data[i + k]);
+      out[0] = __uint_as_float(raw.x), out[1] = __uint_as_float(raw.y);
+      out[2] = __uint_as_float(raw.z), out[3] = __uint_as_float(raw.w);
     }
   }
-  template <class C>
-  __device__ __forceinline__ float load(const C&, int i) const {
-    return to_float(data[i]);
-  }
-  template <class C>
-  __device__ __forceinline__ void store(const C&, int i, float v) const {
-    data[i] = static_cast<T>(v);
+  // Element i <- v where `live`; called by all lanes of the warp, lane n + 1 holding the element after lane n's.
+  template <class C, class V>
+  __device__ __forceinline__ void store(const C&, int i, V v, bool live) const {
+    if (live) data[i] = static_cast<T>(v);
   }
 };
+
+template <class T>
+struct Tagged {
+  u64* words;
+  u32 tag;
+  using Raw = sync::TaggedPair;
+  using One = u64;
+  static constexpr int kPerWord = sizeof(T) == 2 ? 2 : 1, kWide = 2 * kPerWord;
+
+  __device__ __forceinline__ Raw fetch(int i) const { return sync::load_tagged_pair(words + i / kPerWord); }
+  __device__ __forceinline__ One fetch_one(int i) const {
+    static_assert(kPerWord == 1, "single elements of a pair are not addressable");
+    return sync::load_tagged(words + i);
+  }
+  __device__ __forceinline__ bool fresh(const Raw& raw) const {
+    return sync::tag_of(raw.first) == tag && sync::tag_of(raw.second) == tag;
+  }
+  __device__ __forceinline__ bool fresh_one(One raw) const { return sync::tag_of(raw) == tag; }
+  __device__ __forceinline__ static T value_one(One raw) {
+    T out;
+    from_bits(sync::value_of(raw), out);
+    return out;
+  }
+  __device__ __forceinline__ static void values(const Raw& raw, float (&out)[kWide]) {
+    if constexpr (kPerWord == 2) {
+      const float2 lo = unpack_bf16(sync::value_of(raw.first)), hi = unpack_bf16(sync::value_of(raw.second));
+      out[0] = lo.x, out[1] = lo.y, out[2] = hi.x, out[3] = hi.y;
+    } else {
+      out[0] = __uint_as_float(sync::value_of(raw.first)), out[1] = __uint_as_float(sync::value_of(raw.second));
+    }
+  }
+  // Two bf16 elements share a word: the even lane stores its own and its neighbour's. i is even in even lanes.
+  template <class C, class V>
+  __device__ __forceinline__ void store(const C& c, int i, V v, bool live) const {
+    if constexpr (kPerWord == 2) {
+      const float next = __shfl_down_sync(0xffffffffu, static_cast<float>(v), 1);
+      if (live && c.lane % 2 == 0) sync::store_tagged(words + i / 2, pack_bf16(v, next), tag);
+    } else {
+      if (live) sync::store_tagged(words + i, bits_of(static_cast<T>(v)), tag);
+    }
+  }
+};
+
+// Repeats `fetch`, which loads a batch and says whether all of it is fresh; for plain cells that is once.
+template <class C, class Fetch>
+__device__ __forceinline__ void until_fresh(const C& c, u32 tag, Fetch fetch) {
+  sync::Stall<sync::Blocked::tagged_word> stall;
+#pragma unroll 1
+  while (true) {
+    if (fetch() || stall.gives_up(c.dog, c.warp, 0, tag, 0)) return;
+  }
+}
+
+// Calls use(i, piece, values) for this lane's part of elements [lo, hi) of `cell`, piece counting the lane's fetches; all
+// loads are in flight at once. lo and hi are multiples of Cell::kWide; kMost bounds hi - lo.
+template <int kMost, class Cell, class C, class Use>
+__device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int lo, int hi, Use use) {
+  constexpr int kStride = 32 * Cell::kWide, kPieces = (kMost + kStride - 1) / kStride;
+  static_assert(kPieces <= 20, "a lane's fetches stay in registers");
+  const int base = lo + c.lane * Cell::kWide;
+  typename Cell::Raw raw[kPieces];
+  until_fresh(c, cell.tag, [&] {
+    bool fresh = true;
+#pragma unroll
+    for (int k = 0; k < kPieces; ++k) {
+      if (base + k * kStride < hi) raw[k] = cell.fetch(base + k * kStride);
+    }
+#pragma unroll
+    for (int k = 0; k < kPieces; ++k) {
+      if (base + k * kStride < hi) fresh = fresh && cell.fresh(raw[k]);
+    }
+    return fresh;
+  });
+#pragma unroll
+  for (int k = 0; k < kPieces; ++k) {
+    const int i = base + k * kStride;
+    if (i >= hi) continue;
+    float v[Cell::kWide];
+    cell.values(raw[k], v);
+    use(i, k, v);
+  }
+}
 
 }  // namespace amk

@@ -19,6 +19,7 @@ class CombineOp(Op):
     op: Literal["combine"] = "combine"
     layer: Expr
     split_partial: Name
+    split_scale: Name
     x: Name
 
     def _share(self, env: Env, geo: Geometry) -> list[tuple[int, int, int]]:
@@ -28,13 +29,13 @@ class CombineOp(Op):
         return [(h, max(lo - h * dim, 0), min(hi - h * dim, dim)) for h in range(lo // dim, -(-hi // dim))]
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
-        layer, dim, width = env.eval_int(self.layer), geo.model.head_dim, partial_width(geo)
+        layer, dim = env.eval_int(self.layer), geo.model.head_dim
         out: list[Access] = []
         for head, d0, d1 in self._share(env, geo):
             for s in range(active_splits(env.pos, geo)):
-                row = (head * geo.kv_splits + s) * width
-                out += geo.span("read", self.split_partial, row + d0, row + d1, ("part", layer))
-                out += geo.span("read", self.split_partial, row + dim, row + dim + 2, ("part", layer))
+                row = head * geo.kv_splits + s
+                out += geo.span("read", self.split_partial, row * dim + d0, row * dim + d1, ("part", layer))
+                out += geo.span("read", self.split_scale, row * 2, row * 2 + 2, ("scale", layer))
             out += geo.span("write", self.x, head * dim + d0, head * dim + d1, ("xo", layer))
         return out
 
@@ -44,8 +45,8 @@ class CombineOp(Op):
         for head, d0, d1 in self._share(env, geo):
             parts = np.zeros((splits, width), np.float32)
             for s in range(splits):
-                row = (head * geo.kv_splits + s) * width
-                parts[s, d0:d1] = mem.read(self.split_partial, row + d0, row + d1)
-                parts[s, dim : dim + 2] = mem.read(self.split_partial, row + dim, row + dim + 2)
+                row = head * geo.kv_splits + s
+                parts[s, d0:d1] = mem.read(self.split_partial, row * dim + d0, row * dim + d1)
+                parts[s, dim : dim + 2] = mem.read(self.split_scale, row * 2, row * 2 + 2)
             merged = merge_partials(parts, dim)
             mem.write(self.x, head * dim + d0, merged[d0:d1] / merged[dim + 1])

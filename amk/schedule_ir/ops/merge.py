@@ -14,9 +14,9 @@ from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
 
 
 class MergeOp(Op):
-    """split_partial[query head, split] = merge of partial[0..attend_agents, g]; query head g is done by agent g % n.
+    """split_partial, split_scale[query head, split] = merge of partial[0..attend_agents, g]; query head g is done by agent g % n.
 
-    split_partial is f32 [heads, splits, head_dim + 4]. A worker whose split owns no position <= pos writes nothing:
+    split_partial is [heads, splits, head_dim], split_scale (maximum, sum of weights) f32 [heads, splits, 2]. A worker whose split owns no position <= pos writes nothing:
     readers skip the same splits.
     """
 
@@ -25,6 +25,7 @@ class MergeOp(Op):
     partial: Name
     attend_agents: int
     split_partial: Name
+    split_scale: Name
 
     def _heads(self, env: Env, geo: Geometry) -> list[int]:
         head, part = place(env)
@@ -34,17 +35,19 @@ class MergeOp(Op):
 
     def _row(self, env: Env, geo: Geometry, local: int) -> int:
         head, part = place(env)
-        return ((head * group_size(geo) + local) * geo.kv_splits + part) * partial_width(geo)
+        return (head * group_size(geo) + local) * geo.kv_splits + part
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer, width, group = env.eval_int(self.layer), partial_width(geo), group_size(geo)
+        dim = geo.model.head_dim
         out: list[Access] = []
         for g in self._heads(env, geo):
             for a in range(self.attend_agents):
                 row = (a * group + g) * width
-                out += geo.span("read", self.partial, row, row + geo.model.head_dim + 2, ("att", layer))
+                out += geo.span("read", self.partial, row, row + dim + 2, ("att", layer))
             row = self._row(env, geo, g)
-            out += geo.span("write", self.split_partial, row, row + geo.model.head_dim + 2, ("part", layer))
+            out += geo.span("write", self.split_partial, row * dim, (row + 1) * dim, ("part", layer))
+            out += geo.span("write", self.split_scale, row * 2, (row + 1) * 2, ("scale", layer))
         return out
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
@@ -54,4 +57,6 @@ class MergeOp(Op):
             for a in range(self.attend_agents):
                 row = (a * group + g) * width
                 parts[a, : dim + 2] = mem.read(self.partial, row, row + dim + 2)
-            mem.write(self.split_partial, self._row(env, geo, g), merge_partials(parts, dim)[: dim + 2])
+            merged, row = merge_partials(parts, dim), self._row(env, geo, g)
+            mem.write(self.split_partial, row * dim, merged[:dim])
+            mem.write(self.split_scale, row * 2, merged[dim : dim + 2])

@@ -1,7 +1,7 @@
 // logits[row] = sum of partials / rms; best_value, best_index[worker, a] = the agent's largest logit, lowest row first.
 //
 // Threads: each agent a contiguous share of the worker's row groups, a row a lane. Reads shared part, ssq (f32); writes
-// global logits, best_value (f32), best_index (i32).
+// global logits (f32), best_value (f32 hand-off), best_index (i32 hand-off).
 #pragma once
 #include "amk/cells.cuh"
 
@@ -26,8 +26,8 @@ __device__ __forceinline__ void argmax_rows(C& c) {
   using P = typename C::P;
   using M = typename P::LmHead;
   constexpr int kChunks = M::kK / P::kChunkK;
-  const int agent = c.warp - S::kFirst, first = M::first_row(c.worker), count = M::count(c.worker);
-  const int rows = M::end_row(c.worker) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
+  const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
+  const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
   const float scale = inverse_rms<P>(S::ssq(c), S::kSsqAgents);
   float* logits = S::logits(c).data;
   float value = -3.0e38f;
@@ -38,11 +38,9 @@ __device__ __forceinline__ void argmax_rows(C& c) {
     keep_best(value, index, y, first + r);
   }
   warp_best(value, index);
-  if (c.lane == 0) {
-    const int slot = c.worker * S::kAgents + agent;
-    S::best_value(c).store(c, slot, value);
-    S::best_index(c).data[slot] = index == 0x7fffffff ? 0 : index;
-  }
+  const int slot = c.worker * S::kAgents + agent;
+  S::best_value(c).store(c, slot, value, c.lane == 0);
+  S::best_index(c).store(c, slot, index == 0x7fffffff ? 0 : index, c.lane == 0);
 }
 
 }  // namespace amk::ops

@@ -23,7 +23,7 @@ __device__ __forceinline__ void attend(C& c) {
   constexpr int kDim = P::kHeadDim, kLanes = kDim / 8, kRows = 32 / kLanes, kGroup = P::kHeads / P::kKvHeads;
   constexpr int kShare = (P::kKvBlock + S::kAgents - 1) / S::kAgents, kSteps = (kShare + kRows - 1) / kRows;
   static_assert(kDim % 8 == 0 && 32 % kLanes == 0, "a row is read by a power of two of lanes");
-  const int head = P::attn_head(c.worker), agent = c.warp - S::kFirst;
+  const int head = c.shares.attn_head, agent = c.warp - S::kFirst;
   if (head < 0) return;
   const int part = c.lane % kLanes, sub = c.lane / kLanes;
   const long long base = static_cast<long long>(S::layer(c) * P::kKvHeads + head) * P::kContext;
@@ -38,7 +38,7 @@ __device__ __forceinline__ void attend(C& c) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) out[g][i] = 0.f, q[g][i] = S::q(c)[g * kDim + part * 8 + i];
   }
-  for (int block = P::attn_split(c.worker); block * P::kKvBlock <= c.pos; block += P::kKvSplits) {
+  for (int block = c.shares.attn_split; block * P::kKvBlock <= c.pos; block += P::kKvSplits) {
     uint4 k_raw[kSteps], v_raw[kSteps];
     const int first = block * P::kKvBlock + a0 + sub, end = min(block * P::kKvBlock + a1, c.pos + 1);
 #pragma unroll
@@ -75,17 +75,19 @@ __device__ __forceinline__ void attend(C& c) {
   float* partial = S::partial(c) + agent * kGroup * (kDim + 4);
 #pragma unroll
   for (int g = 0; g < kGroup; ++g) {
+    float top = peak[g];
 #pragma unroll
-    for (int offset = 16; offset >= kLanes; offset /= 2) {
-      const float top = fmaxf(peak[g], __shfl_xor_sync(0xffffffffu, peak[g], offset)), fade = __expf(peak[g] - top);
-      peak[g] = top;
-      total[g] *= fade;
-      total[g] += __shfl_xor_sync(0xffffffffu, total[g], offset);
+    for (int offset = 16; offset >= kLanes; offset /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, offset));
+    const float fade = __expf(peak[g] - top);
+    peak[g] = top;
+    total[g] *= fade;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        out[g][i] *= fade;
-        out[g][i] += __shfl_xor_sync(0xffffffffu, out[g][i], offset);
-      }
+    for (int offset = 16; offset >= kLanes; offset /= 2) total[g] += __shfl_xor_sync(0xffffffffu, total[g], offset);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      out[g][i] *= fade;
+#pragma unroll
+      for (int offset = 16; offset >= kLanes; offset /= 2) out[g][i] += __shfl_xor_sync(0xffffffffu, out[g][i], offset);
     }
     if (sub == 0) {
       float4* row = reinterpret_cast<float4*>(partial + g * (kDim + 4) + part * 8);

@@ -1,6 +1,6 @@
 // split_partial[query head, split] = merge of the agents' partials; query head g is done by agent g mod n.
 //
-// Threads: a lane takes head_dim / 32 outputs. Reads shared partial (f32); writes global split_partial (f32 hand-off).
+// Threads: a lane takes head_dim / 32 outputs. Reads shared partial (f32); writes global split_partial, split_scale (hand-offs).
 #pragma once
 #include "amk/cells.cuh"
 
@@ -10,10 +10,11 @@ template <class S, class C>
 __device__ __forceinline__ void merge(C& c) {
   using P = typename C::P;
   constexpr int kDim = P::kHeadDim, kWidth = kDim + 4, kGroup = P::kHeads / P::kKvHeads, kFrom = S::kAttendAgents;
-  const int head = P::attn_head(c.worker), split = P::attn_split(c.worker), agent = c.warp - S::kFirst;
+  const int head = c.shares.attn_head, split = c.shares.attn_split, agent = c.warp - S::kFirst;
   const int active = c.pos / P::kKvBlock + 1;
   if (head < 0 || split >= active) return;
   const auto to = S::split_partial(c);
+  const auto scales = S::split_scale(c);
   for (int g = agent; g < kGroup; g += S::kAgents) {
     const float* from = S::partial(c) + g * kWidth;
     float peak = from[kDim];
@@ -25,14 +26,15 @@ __device__ __forceinline__ void merge(C& c) {
       scale[a] = __expf(from[a * kGroup * kWidth + kDim] - peak);
       total += from[a * kGroup * kWidth + kDim + 1] * scale[a];
     }
-    const int row = ((head * kGroup + g) * P::kKvSplits + split) * kWidth;
-    for (int d = c.lane; d < kDim; d += 32) {
+    const int row = (head * kGroup + g) * P::kKvSplits + split;
+    for (int first = 0; first < kDim; first += 32) {
+      const int d = first + c.lane;
       float sum = 0.f;
 #pragma unroll
-      for (int a = 0; a < kFrom; ++a) sum += from[a * kGroup * kWidth + d] * scale[a];
-      to.store(c, row + d, sum);
+      for (int a = 0; a < kFrom; ++a) sum += d < kDim ? from[a * kGroup * kWidth + d] * scale[a] : 0.f;
+      to.store(c, row * kDim + d, sum, d < kDim);
     }
-    if (c.lane < 2) to.store(c, row + kDim + c.lane, c.lane == 0 ? peak : total);
+    scales.store(c, row * 2 + c.lane, c.lane == 0 ? peak : total, c.lane < 2);
   }
 }
 

@@ -1,6 +1,6 @@
 // x = act for the warp's share of the MLP activation.
 //
-// Threads: each warp its contiguous share, 8 elements a lane where shares allow. Reads global act (bf16 hand-off); writes
+// Threads: each warp its contiguous share, 16 bytes of act a lane. Reads global act (hand-off); writes
 // shared x (bf16).
 #pragma once
 #include "amk/cells.cuh"
@@ -10,24 +10,16 @@ namespace amk::ops {
 template <class S, class C>
 __device__ __forceinline__ void stage(C& c) {
   using P = typename C::P;
-  constexpr int kWide = P::kFfn % (8 * S::kAgents) == 0 ? 8 : 1;
   const int agent = c.warp - S::kFirst;
   const auto act = S::act(c);
+  constexpr int kWide = decltype(act)::kWide;
+  static_assert(P::kFfn % (kWide * S::kAgents) == 0, "shares are whole fetches");
   bf16* x = S::x(c);
   const int lo = share_begin(P::kFfn, S::kAgents, agent), hi = share_begin(P::kFfn, S::kAgents, agent + 1);
-#pragma unroll 4
-  for (int i = lo + c.lane * kWide; i < hi; i += 32 * kWide) {
-    float v[kWide];
-    act.template load<kWide>(c, i, v);
-    if constexpr (kWide == 8) {
-      __nv_bfloat162 packed[4];
+  for_each_wide<P::kFfn / S::kAgents>(c, act, lo, hi, [&](int i, int, float (&v)[kWide]) {
 #pragma unroll
-      for (int k = 0; k < 4; ++k) packed[k] = __floats2bfloat162_rn(v[2 * k], v[2 * k + 1]);
-      *reinterpret_cast<uint4*>(x + i) = reinterpret_cast<const uint4&>(packed);
-    } else {
-      x[i] = __float2bfloat16(v[0]);
-    }
-  }
+    for (int k = 0; k < kWide; k += 2) *reinterpret_cast<u32*>(x + i + k) = pack_bf16(v[k], v[k + 1]);
+  });
 }
 
 }  // namespace amk::ops

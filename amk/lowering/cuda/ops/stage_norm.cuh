@@ -1,6 +1,6 @@
 // x = h * norm[index], ssq[a] = sum of squares of h over the warp's share. The consumer of x divides by rms.
 //
-// Threads: each warp its contiguous share, 4 elements a lane where shares allow. Reads global h (f32 hand-off), norm (f32);
+// Threads: each warp its contiguous share, 16 bytes of h a lane. Reads global h (hand-off), norm (f32);
 // writes shared x (bf16), ssq (f32).
 #pragma once
 #include "amk/cells.cuh"
@@ -10,30 +10,30 @@ namespace amk::ops {
 template <class S, class C>
 __device__ __forceinline__ void stage_norm(C& c) {
   using P = typename C::P;
-  constexpr int kWide = P::kHidden % (4 * S::kAgents) == 0 ? 4 : 1;
   const int agent = c.warp - S::kFirst;
   const auto h = S::h(c);
+  constexpr int kWide = decltype(h)::kWide;
+  static_assert(P::kHidden % (kWide * S::kAgents) == 0, "shares are whole fetches");
   const float* norm = S::norm(c).data + S::index(c) * P::kHidden;
   bf16* x = S::x(c);
   float squares = 0.f;
   const int lo = share_begin(P::kHidden, S::kAgents, agent), hi = share_begin(P::kHidden, S::kAgents, agent + 1);
-#pragma unroll 4
-  for (int i = lo + c.lane * kWide; i < hi; i += 32 * kWide) {
-    float v[kWide];
-    h.template load<kWide>(c, i, v);
+  // The norm is launch-constant: its loads go out with those of h, or before them while the words are not fresh yet.
+  constexpr int kPieces = (P::kHidden / S::kAgents + 32 * kWide - 1) / (32 * kWide);
+  float weight[kPieces][kWide];
 #pragma unroll
-    for (int k = 0; k < kWide; ++k) {
-      squares += v[k] * v[k];
-      v[k] *= norm[i + k];
-    }
-    if constexpr (kWide == 4) {
-      const __nv_bfloat162 a = __floats2bfloat162_rn(v[0], v[1]), b = __floats2bfloat162_rn(v[2], v[3]);
-      *reinterpret_cast<uint2*>(x + i) =
-          make_uint2(reinterpret_cast<const u32&>(a), reinterpret_cast<const u32&>(b));
-    } else {
-      x[i] = __float2bfloat16(v[0]);
-    }
+  for (int piece = 0; piece < kPieces; ++piece) {
+    const int i = lo + (piece * 32 + c.lane) * kWide;
+#pragma unroll
+    for (int k = 0; k < kWide; ++k) weight[piece][k] = i < hi ? norm[i + k] : 0.f;
   }
+  for_each_wide<P::kHidden / S::kAgents>(c, h, lo, hi, [&](int i, int piece, float (&v)[kWide]) {
+#pragma unroll
+    for (int k = 0; k < kWide; k += 2) {
+      squares += v[k] * v[k] + v[k + 1] * v[k + 1];
+      *reinterpret_cast<u32*>(x + i + k) = pack_bf16(v[k] * weight[piece][k], v[k + 1] * weight[piece][k + 1]);
+    }
+  });
   squares = warp_sum(squares);
   if (c.lane == 0) S::ssq(c)[agent] = squares;
 }

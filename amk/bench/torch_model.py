@@ -1,0 +1,113 @@
+"""The model in plain torch operations: baseline, bf16 forward, and fp64 reference, all on the same weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from amk.schedule_ir.matrices import MATRICES, matrix
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.rope import rope_frequencies
+
+Tensor = torch.Tensor
+
+
+@dataclass
+class TorchWeights:
+    """Weights in torch's layout, bf16 [rows, k]: matrices[name][layer]; gate rows stand before up rows."""
+
+    model: ModelSpec
+    embedding: Tensor
+    norm: Tensor
+    matrices: dict[str, list[Tensor]]
+    bias: Tensor | None = None
+    q_norm: Tensor | None = None
+    k_norm: Tensor | None = None
+
+    @classmethod
+    def random(cls, model: ModelSpec, seed: int, device: str = "cuda") -> TorchWeights:
+        """Normal weights of standard deviation k^-1/2 and norms around 1: activations keep the size of a trained model's."""
+        gen = torch.Generator(device).manual_seed(seed)
+
+        def normal(*shape: int, scale: float, mean: float = 0.0) -> Tensor:
+            return (torch.randn(*shape, generator=gen, device=device, dtype=torch.float32) * scale + mean).bfloat16()
+
+        matrices = {}
+        for name in MATRICES:
+            shape = matrix(model, name)
+            count = model.layers if shape.per_layer else 1
+            matrices[name] = [normal(shape.rows, shape.k, scale=shape.k**-0.5) for _ in range(count)]
+        embedding = matrices["lm_head"][0] if model.tied_embeddings else normal(model.vocab, model.hidden, scale=1.0)
+        if model.tied_embeddings:
+            embedding *= model.hidden**0.5 / 8
+        rows = matrix(model, "qkv").rows
+        return cls(
+            model,
+            embedding,
+            normal(2 * model.layers + 1, model.hidden, scale=0.1, mean=1.0).float(),
+            matrices,
+            bias=normal(model.layers, rows, scale=0.1).float() if model.qkv_bias else None,
+            q_norm=normal(model.layers, model.head_dim, scale=0.1, mean=1.0).float() if model.qk_norm else None,
+            k_norm=normal(model.layers, model.head_dim, scale=0.1, mean=1.0).float() if model.qk_norm else None,
+        )
+
+
+@dataclass
+class TorchDecoder:
+    """One decode step in `dtype`. caches: k and v, bf16 [layers, kv_heads, context, head_dim], rows < pos filled."""
+
+    weights: TorchWeights
+    k_cache: Tensor
+    v_cache: Tensor
+    dtype: torch.dtype
+
+    def rope(self, pos: int) -> tuple[Tensor, Tensor]:
+        angles = torch.tensor(rope_frequencies(self.weights.model) * pos, dtype=torch.float64)
+        angles = torch.cat([angles, angles]).to(self.k_cache.device)
+        return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
+
+    def step(self, token: Tensor, pos: int, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        """Logits [vocab] of `token` ([1], int64, on the device) at `pos`; appends its key and value."""
+        w, model = self.weights, self.weights.model
+        h = F.embedding(token, w.embedding).to(self.dtype)
+        for layer in range(model.layers):
+            h = h + self.attention(self.norm(h, 2 * layer), layer, pos, rotation)
+            gate, up = self.linear("gate_up", layer, self.norm(h, 2 * layer + 1)).chunk(2, dim=-1)
+            h = h + self.linear("down", layer, F.silu(gate) * up)
+        return self.linear("lm_head", 0, self.norm(h, 2 * model.layers))[0]
+
+    def linear(self, name: str, layer: int, x: Tensor) -> Tensor:
+        return F.linear(x, self.weights.matrices[name][layer].to(self.dtype))
+
+    def norm(self, h: Tensor, index: int) -> Tensor:
+        return F.rms_norm(h, (h.shape[-1],), self.weights.norm[index].to(self.dtype), self.weights.model.rms_eps)
+
+    def attention(self, x: Tensor, layer: int, pos: int, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        w, model = self.weights, self.weights.model
+        qkv = self.linear("qkv", layer, x)
+        if w.bias is not None:
+            qkv = qkv + w.bias[layer].to(self.dtype)
+        q, k, v = qkv.view(-1, model.head_dim).split([model.heads, model.kv_heads, model.kv_heads])
+        if w.q_norm is not None and w.k_norm is not None:
+            q = F.rms_norm(q, (model.head_dim,), w.q_norm[layer].to(self.dtype), model.rms_eps)
+            k = F.rms_norm(k, (model.head_dim,), w.k_norm[layer].to(self.dtype), model.rms_eps)
+        q, k = rotated(q, rotation), rotated(k, rotation)
+        self.k_cache[layer, :, pos] = k.to(self.k_cache.dtype)
+        self.v_cache[layer, :, pos] = v.to(self.v_cache.dtype)
+        keys, values = (
+            self.k_cache[layer, :, : pos + 1].to(self.dtype),
+            self.v_cache[layer, :, : pos + 1].to(self.dtype),
+        )
+        out = F.scaled_dot_product_attention(
+            q.view(1, model.heads, 1, model.head_dim), keys.unsqueeze(0), values.unsqueeze(0), enable_gqa=True
+        )
+        return self.linear("o", layer, out.reshape(1, -1))
+
+
+def rotated(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """RoPE of rows [heads, head_dim] in the rotate-half layout."""
+    cos, sin = rotation
+    a, b = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-b, a], dim=-1) * sin

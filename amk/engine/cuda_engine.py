@@ -1,0 +1,141 @@
+"""A schedule on a GPU: its buffers, its kernel, and launches of N tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.lowering.abi import Abi, abi, counter_names
+from amk.lowering.device_memory import DeviceBuffer, MappedBuffer
+from amk.lowering.emit import KERNEL
+from amk.lowering.launch import CooperativeLaunch, Device, Module
+from amk.lowering.stream import Stream
+from amk.lowering.watchdog import BlockedWait, check_log, empty_log, plain_words
+from amk.schedule_ir.ops.begin import STATE
+from amk.schedule_ir.ops.select import REQUEST
+from amk.schedule_ir.schedule import Schedule
+
+LOG_RECORDS = 64
+STALL_NS = 2_000_000_000
+"""A wait that makes no progress for this long stops the kernel."""
+
+
+@dataclass
+class CudaEngine:
+    """Device memory and kernel of one schedule.
+
+    image: cubin or PTX of the schedule's kernel. The weights and other constants are written with `upload` (or, for the
+    packed weights, in pieces at `offset` bytes) before the first launch. Not thread safe.
+    """
+
+    schedule: Schedule
+    device: Device
+    image: bytes | str
+    stall_ns: int = STALL_NS
+    trace_words: int = 0
+    buffers: dict[str, DeviceBuffer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.abi: Abi = abi(self.schedule)
+        launch = self.schedule.launch
+        for buffer in self.schedule.buffers:
+            if buffer.space == "global":
+                self.buffers[buffer.name] = DeviceBuffer(self.device, -(-buffer.bytes // 256) * 256)
+        self.counters = DeviceBuffer(self.device, self.abi.counter_bytes)
+        self.log = DeviceBuffer.of(self.device, empty_log(LOG_RECORDS))
+        self.abort = MappedBuffer(self.device, 1)
+        self.trace = DeviceBuffer(self.device, 4 * self.trace_words) if self.trace_words else None
+        self.stream = Stream(self.device)
+        self.module = Module(self.device, self.image)
+        kernel = self.module.kernel(KERNEL, dynamic_smem=launch.shared_bytes)
+        self.kernel = kernel
+        self.launch = CooperativeLaunch(kernel, launch.workers, launch.warps * 32)
+
+    def upload(self, name: str, data: NDArray[Any], offset: int = 0) -> None:
+        """Write part of a global buffer."""
+        self.buffers[name].upload(np.ascontiguousarray(data), offset)
+
+    def upload_constants(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        for name, data in arrays.items():
+            self.upload(name, data)
+
+    def reset(self) -> None:
+        """Forget everything but the constants: counters to their initial value, state to position 0, epoch 0."""
+        counters = np.zeros(self.abi.counter_bytes // 4, np.uint32)
+        stride = len(counters) // max(self.abi.counter_count, 1)
+        for counter in self.schedule.counters:
+            base = self.abi.counter_base[counter.name]
+            counters[base * stride : (base + counter.count) * stride : stride] = counter.init
+        self.counters.upload(counters)
+        self.log.upload(empty_log(LOG_RECORDS))
+        self.set_state(token=0, pos=0, epoch=0, done=0)
+
+    def poison(self) -> None:
+        """Fill every scratch buffer with 0xff bytes (NaN), so that a read before a write cannot pass unnoticed."""
+        for buffer in self.schedule.buffers:
+            if buffer.space == "global" and buffer.role == "scratch":
+                self.buffers[buffer.name].fill(0xFF, self.stream.handle)
+        self.stream.synchronise()
+
+    def set_state(self, **words: int) -> None:
+        """Change words of the launch state (token, pos, epoch, done); the others keep their value."""
+        now = self.state() | words
+        self.upload("state", np.array([now[name] for name in STATE], np.int32))
+
+    def state(self) -> dict[str, int]:
+        return dict(zip(STATE, self.read("state", np.int32, len(STATE)).tolist(), strict=True))
+
+    def request(self, prompt: list[int], eos: tuple[int, ...] = ()) -> None:
+        """Start a text: the prompt is fed token by token, then tokens are chosen; position and `done` start over."""
+        words = np.full(len(REQUEST), -1, np.int32)
+        words[0] = len(prompt)
+        words[1 : 1 + len(eos[:4])] = eos[:4]
+        self.upload("request", words)
+        self.upload("prompt", np.array(prompt, np.int32))
+        self.set_state(token=prompt[0], pos=0, done=0)
+
+    def argument(self, tokens: int) -> NDArray[np.void]:
+        """The kernel's parameter for a launch of `tokens` tokens."""
+        values = {f"b_{name.replace('.', '_')}": buffer.address for name, buffer in self.buffers.items()}
+        values |= {
+            "counters": self.counters.address, "watchdog_log": self.log.address, "abort_word": self.abort.address,
+            "stall_ns": self.stall_ns, "tokens": tokens, "trace": self.trace.address if self.trace else 0,
+        }  # fmt: skip
+        return self.abi.pack(values)
+
+    def enqueue(self, tokens: int, stream: Any = None) -> None:
+        """Launch a decode of `tokens` tokens; asynchronous."""
+        self.launch(self.argument(tokens), stream if stream is not None else self.stream.handle)
+
+    def step(self, tokens: int) -> NDArray[np.int32]:
+        """Decode `tokens` tokens and return them. Raises AMK604 naming the blocked agents if the watchdog fired."""
+        self.enqueue(tokens)
+        self.stream.synchronise()
+        self.check()
+        return self.read("output", np.int32, tokens)
+
+    def check(self) -> None:
+        """Raise AMK604 if a wait was abandoned in any launch since reset."""
+        names = counter_names(self.schedule)
+
+        def describe(wait: BlockedWait) -> str:
+            text = plain_words(wait)
+            if wait.kind == "counter" and wait.object < len(names):
+                text = text.replace(f"counter {wait.object}", f"counter {names[wait.object]}")
+            return text
+
+        check_log(self.log.download(np.uint8, self.log.nbytes), describe)
+
+    def read(self, name: str, dtype: Any, count: int) -> NDArray[Any]:
+        """The first `count` elements of a global buffer."""
+        return self.buffers[name].download(dtype, count)
+
+    def free(self) -> None:
+        for buffer in (*self.buffers.values(), self.counters, self.log, self.abort):
+            buffer.free()
+        self.module.close()
+        self.stream.close()

@@ -1,0 +1,65 @@
+"""Where the weights are that `--model NAME|DIR|GGUF` asks for.
+
+A path is used as it is. A shipped name is looked up as a directory or a .gguf file of that name in the directories of
+AMK_CHECKPOINTS (separated like PATH) and then in the user's data directory.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import platformdirs
+
+from amk.engine.refusal import bad_weights
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.model import shipped_models
+from amk.schedule_ir.name import closest
+
+VARIABLE = "AMK_CHECKPOINTS"
+
+
+def checkpoint_directories(environment: Mapping[str, str] = os.environ) -> list[Path]:
+    """The directories that are searched for the weights of a shipped name, first match wins."""
+    given = [Path(part) for part in environment.get(VARIABLE, "").split(os.pathsep) if part]
+    return [*given, platformdirs.user_data_path("amk", appauthor=False) / "checkpoints"]
+
+
+def find_checkpoint(name_or_path: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """The path to give to `open_checkpoint`.
+
+    Raises AMK013 when the name is known but its weights are nowhere, AMK010 for a name that is neither known nor a
+    path. A shipped name wins over a file of the same name in the current directory, as everywhere in amk.
+    """
+    by_folded = {name.lower(): name for name in shipped_models()}
+    name = by_folded.get(name_or_path.lower())
+    if name is None:
+        return _existing(name_or_path)
+    searched = checkpoint_directories(environment)
+    for directory in searched:
+        for found in (directory / name, directory / f"{name}.gguf"):
+            if found.exists():
+                return found
+    raise bad_weights(
+        None,
+        f"there are no weights for {name}",
+        *(f"looked in {directory}" for directory in searched),
+        help=f"put a safetensors directory or GGUF file at {searched[-1] / name}[.gguf], or pass its path to --model",
+    )
+
+
+def _existing(text: str) -> Path:
+    path = Path(text)
+    try:
+        if path.exists():
+            return path
+    except (OSError, ValueError):  # too long for the file system, a NUL byte, a directory that may not be searched
+        pass
+    if "/" in text or path.suffix.lower() == ".gguf":
+        raise bad_weights(text, "there is no such file or directory")
+    raise AmkError(
+        Diagnostic(
+            "AMK010",
+            f"model {text!r} is neither a known name nor an existing path",
+            help=closest(text, shipped_models()) or "`amk models` lists the known names",
+        )
+    )

@@ -1,0 +1,164 @@
+"""A Hugging Face directory (config.json and safetensors, one file or shards) as a checkpoint.
+
+The `safetensors` package validates each header; its numpy interface has no bfloat16, so the values are read through a
+memory map. The format has no holes: in offset order every tensor begins where the one before it ends.
+"""
+
+import re
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+from amk.engine.checkpoint import Checkpoint, Floats, Shape, check_shape, stored_name
+from amk.engine.refusal import bad_weights, unsupported
+from amk.schedule_ir.json_file import read_json
+from amk.schedule_ir.model import load_model
+
+INDEX = "model.safetensors.index.json"
+MAX_INDEX_BYTES = 64 << 20
+_SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}\.safetensors", re.ASCII)
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}  # BF16: its bits
+
+_TOP = {"embed": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "lm_head": "lm_head.weight"}
+_PER_LAYER = {
+    part: "model.layers.{}." + stored
+    for part, stored in {
+        "attn_norm": "input_layernorm.weight",
+        "wq": "self_attn.q_proj.weight",
+        "wk": "self_attn.k_proj.weight",
+        "wv": "self_attn.v_proj.weight",
+        "bq": "self_attn.q_proj.bias",
+        "bk": "self_attn.k_proj.bias",
+        "bv": "self_attn.v_proj.bias",
+        "q_norm": "self_attn.q_norm.weight",
+        "k_norm": "self_attn.k_norm.weight",
+        "wo": "self_attn.o_proj.weight",
+        "ffn_norm": "post_attention_layernorm.weight",
+        "w_gate": "mlp.gate_proj.weight",
+        "w_up": "mlp.up_proj.weight",
+        "w_down": "mlp.down_proj.weight",
+    }.items()
+}
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Where one tensor is: `dtype` as the format spells it, `offset` in bytes from the start of the file."""
+
+    file: Path
+    shape: Shape
+    dtype: str
+    offset: int
+
+
+class SafetensorsCheckpoint(Checkpoint):
+    """Opening checks names, shapes and types against config.json; reading touches only the asked rows."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(load_model(str(path / "config.json")), path)
+        files = _files(path)
+        stored = {name: tensor for file in sorted(set(files.values())) for name, tensor in _directory(file).items()}
+        maps: dict[Path, npt.NDArray[np.uint8]] = {}
+        self._values: dict[str, npt.NDArray[np.generic]] = {}
+        for name, shape in self.shapes.items():
+            hf_name = stored_name(name, _PER_LAYER, _TOP)
+            tensor = stored.get(hf_name)
+            check_shape(path, name, hf_name, tensor.shape if tensor else None, shape)
+            if tensor is None:
+                continue
+            if tensor.dtype not in _DTYPES:
+                known = ", ".join(sorted(_DTYPES))
+                raise unsupported(tensor.file, f"tensor {hf_name!r} is stored as {tensor.dtype}", f"amk reads {known}")
+            if tensor.file not in maps:
+                maps[tensor.file] = np.memmap(tensor.file, np.uint8, mode="r").view(np.ndarray)
+            dtype = _DTYPES[tensor.dtype]
+            data = maps[tensor.file][tensor.offset : tensor.offset + prod(shape) * dtype.itemsize]
+            self._values[name] = data.view(dtype).reshape(shape)
+
+    def _read(self, name: str, start: int, stop: int, out: Floats) -> None:
+        values = self._values[name][start:stop]
+        if values.dtype == _DTYPES["BF16"]:
+            np.left_shift(values, 16, out=out.view(np.uint32), dtype=np.uint32)
+        else:
+            out[...] = values
+
+
+def _files(path: Path) -> dict[str, Path]:
+    """The weight files of the directory, keyed by tensor for shards and by file name for a single file."""
+    index = path / INDEX
+    if index.exists():
+        return _shards(path, index)
+    found = sorted(path.glob("*.safetensors"))
+    single = path / "model.safetensors"
+    if single in found:
+        found = [single]
+    if len(found) == 1:
+        return {found[0].name: found[0]}
+    if found:
+        raise bad_weights(path, f"{len(found)} safetensors files and no {INDEX} that says which belongs to the model")
+    pickled = any(path.glob("*.bin")) or any(path.glob("*.pt*"))
+    raise bad_weights(
+        path,
+        "no safetensors files in this directory",
+        *(["pickled weights are never read: unpickling runs code from the file"] if pickled else []),
+        help="convert the weights to safetensors" if pickled else None,
+    )
+
+
+def _shards(path: Path, index: Path) -> dict[str, Path]:
+    values = read_json(index, MAX_INDEX_BYTES)
+    weight_map = values.get("weight_map") if isinstance(values, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise bad_weights(index, "the shard index has no 'weight_map'")
+    for tensor, shard in weight_map.items():
+        # The name comes from the file: it must not lead anywhere but to a file of this directory.
+        if not isinstance(shard, str) or ".." in shard or not _SHARD.fullmatch(shard):
+            raise bad_weights(
+                index,
+                f"the shard of tensor {tensor[:200]!r} is {str(shard)[:200]!r}, which is not the name of a shard",
+                "a shard is a file of the same directory whose name ends in .safetensors",
+            )
+    return {tensor: path / shard for tensor, shard in weight_map.items()}
+
+
+def _directory(file: Path) -> dict[str, _Stored]:
+    """The tensors of one safetensors file; the package refuses a header that does not match the file."""
+    if not file.is_file():  # also excludes a FIFO, which would block
+        raise bad_weights(file, "this file of the model is missing")
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            views = {name: opened.get_slice(name) for name in opened.offset_keys()}
+            found = [(name, tuple(view.get_shape()), str(view.get_dtype())) for name, view in views.items()]
+    except (SafetensorError, OSError) as error:
+        raise bad_weights(
+            file,
+            "not a complete safetensors file",
+            str(error)[:500],
+            help="the download may be incomplete: fetch the file again",
+        ) from error
+    with file.open("rb") as header:
+        at = 8 + int.from_bytes(header.read(8), "little")
+    stored: dict[str, _Stored] = {}
+    for name, shape, dtype in found:
+        stored[name] = _Stored(file, shape, dtype, at)
+        at += prod(shape) * _bits(file, name, dtype) // 8
+    if at != file.stat().st_size:
+        raise bad_weights(file, "the tensors do not fill the file", f"they end at byte {at:,}")
+    return stored
+
+
+def _bits(file: Path, name: str, dtype: str) -> int:
+    """Bits per element: the number in the type's name (F8_E4M3, BF16, I64), BOOL is a byte."""
+    digits = re.search(r"\d+", dtype)
+    if digits is None and dtype != "BOOL":
+        raise unsupported(file, f"tensor {name!r} is stored as {dtype}")
+    return int(digits.group()) if digits else 8

@@ -1,0 +1,40 @@
+"""Text of a growing sequence of tokens, emitted as soon as it cannot change any more.
+
+A character may be spread over several byte-level tokens, and an unfinished one decodes to U+FFFD; so a trailing run of
+U+FFFD is held back until what follows decides it. The decoder is given a window that begins at a token before the
+unfinished text, because decoders strip a leading space.
+"""
+
+from collections.abc import Callable, Sequence
+
+_HELD = 64  # tokens; a model that emits only broken bytes is shown them, so that the window stays short
+
+
+class StreamDecoder:
+    """Feed tokens to `push` and print what it returns, then print `finish()`; the parts join to the whole text."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._window: list[int] = []
+        self._fresh = 0  # index in the window of the first token whose text is not wholly emitted
+        self._emitted = 0  # characters of the window's text that are emitted
+
+    def push(self, token: int) -> str:
+        """The text that `token` completes, possibly empty."""
+        self._window.append(token)
+        text = self._decode(self._window)
+        held = len(self._window) - self._fresh
+        stable = text if held > _HELD else text.rstrip("\N{REPLACEMENT CHARACTER}")
+        part = stable[self._emitted :]
+        self._emitted = max(self._emitted, len(stable))
+        if len(stable) == len(text) and part:
+            self._window = self._window[self._fresh :]
+            self._fresh = len(self._window)
+            self._emitted = len(self._decode(self._window))
+        return part
+
+    def finish(self) -> str:
+        """What was held back; an unfinished character shows as U+FFFD."""
+        part = self._decode(self._window)[self._emitted :]
+        self._window, self._fresh, self._emitted = [], 0, 0
+        return part

@@ -1,0 +1,116 @@
+"""Text to tokens and back, with the chat template that belongs to the weights.
+
+The vocabulary comes from the checkpoint: `tokenizer.json` of a Hugging Face directory, or the metadata of a GGUF file.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from amk.engine.chat import render_chat
+from amk.engine.refusal import bad_weights, unsupported
+from amk.engine.streaming import StreamDecoder
+from amk.schedule_ir.json_file import read_bytes, read_json
+
+MAX_TOKENIZER_BYTES = 128 << 20
+MAX_CONFIG_BYTES = 16 << 20
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """`prefix` is put before a plain prompt (the BOS of a GGUF file; a tokenizer.json does it by itself)."""
+
+    backend: Backend
+    path: Path
+    prefix: tuple[int, ...] = ()
+    chat_template: str | None = None
+    special: Mapping[str, str] = field(default_factory=dict)
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a plain prompt, with the BOS token if the model wants one."""
+        return [*self.prefix, *self.backend.encode(text, add_special_tokens=True).ids]
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Tokens of a conversation up to where the assistant answers; AMK012 if there is no usable template."""
+        if self.chat_template is None:
+            raise unsupported(self.path, "this model has no chat template", help="give the prompt without the template")
+        text = render_chat(self.chat_template, messages, self.special)
+        return list(self.backend.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of `tokens` without the special ones; tokens outside the vocabulary have none."""
+        return str(self.backend.decode(list(tokens), skip_special_tokens=True))
+
+    def stream(self) -> StreamDecoder:
+        """A decoder for tokens that arrive one by one."""
+        return StreamDecoder(self.decode)
+
+    @property
+    def size(self) -> int:
+        """One more than the largest token id."""
+        return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+
+def open_tokenizer(path: Path | str, vocab: int | None = None) -> Tokenizer:
+    """The tokenizer of the checkpoint at `path`.
+
+    Raises AMK013 when it is missing, unreadable or has ids that `vocab` embedding rows do not cover, AMK012 for a kind
+    that is not supported, and AMK001 to 007 for a file that is not proper JSON.
+    """
+    path = Path(path)
+    if path.is_dir():
+        tokenizer = _from_directory(path)
+    else:
+        from amk.engine.gguf_tokenizer import tokenizer_from_gguf
+
+        tokenizer = tokenizer_from_gguf(path)
+    if vocab is not None and tokenizer.size > vocab:
+        raise bad_weights(path, f"the tokenizer has token {tokenizer.size - 1:,}, the embedding has {vocab:,} rows")
+    return tokenizer
+
+
+def _from_directory(path: Path) -> Tokenizer:
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        raise bad_weights(
+            path,
+            "there is no tokenizer.json in this directory",
+            help="save the fast tokenizer of the model there; a sentencepiece file alone is not enough",
+        )
+    backend = load_backend(read_bytes(file, MAX_TOKENIZER_BYTES), file)
+    config_file = path / "tokenizer_config.json"
+    config = read_json(config_file, MAX_CONFIG_BYTES) if config_file.is_file() else {}
+    if not isinstance(config, dict):
+        raise bad_weights(config_file, "tokenizer_config.json should be an object")
+    special = {key: text for key in _SPECIAL if (text := _token_text(config.get(key))) is not None}
+    return Tokenizer(backend, path, (), _template(path, config), special)
+
+
+def load_backend(content: bytes, file: Path) -> Backend:
+    """A tokenizer.json in memory; AMK013 when the package does not accept it."""
+    try:
+        return Backend.from_buffer(content)
+    except Exception as error:  # the package raises plain Exception for anything wrong with the file
+        raise bad_weights(file, "the tokenizer cannot be read", str(error)[:500]) from error
+
+
+def _token_text(value: Any) -> str | None:
+    """A special token is its text or an object that holds it as 'content'."""
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None
+
+
+def _template(path: Path, config: dict[str, Any]) -> str | None:
+    """`chat_template.jinja`, else the configuration's template: a text, or a list of named ones with a 'default'."""
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        return read_bytes(file, MAX_CONFIG_BYTES).decode("utf-8", "replace")
+    given = config.get("chat_template")
+    if isinstance(given, list):
+        named = {each.get("name"): each.get("template") for each in given if isinstance(each, dict)}
+        given = named.get("default")
+    return given if isinstance(given, str) else None

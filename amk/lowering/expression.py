@@ -1,0 +1,24 @@
+"""Affine expressions as C++."""
+
+from __future__ import annotations
+
+from amk.lowering.plan_constants import identifier
+from amk.schedule_ir.expr import Expr
+
+SYMBOLS = {"t": "c.epoch", "n": "c.n", "l": "c.l", "worker": "c.worker"}
+
+
+def expression(expr: Expr) -> str:
+    """An affine expression as C++; names other than the loop variables are worker tables."""
+    if isinstance(expr, int):
+        return str(expr)
+    terms = []
+    for symbol, factor in sorted(expr.items()):
+        if factor == 0:
+            continue
+        if symbol == "1":
+            terms.append(str(factor))
+            continue
+        text = SYMBOLS.get(symbol) or f"t_{identifier(symbol)}[c.worker]"
+        terms.append(text if factor == 1 else f"{factor} * {text}")
+    return " + ".join(terms) or "0"

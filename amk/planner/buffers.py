@@ -1,0 +1,77 @@
+"""Global allocations of a plan."""
+
+from __future__ import annotations
+
+from amk.planner.settings import Settings
+from amk.planner.storage import packed_bytes
+from amk.schedule_ir.expr import Expr
+from amk.schedule_ir.memory import Buffer, Dtype
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops.begin import STATE
+from amk.schedule_ir.ops.select import REQUEST
+from amk.schedule_ir.schedule import KvLayout
+
+
+def global_buffers(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, width: int) -> list[Buffer]:
+    """Every global allocation: constants, state that survives launches, hand-offs."""
+    return [*constants(model, kv, width), *state(model, kv, settings), *handoffs(model, kv, settings, workers)]
+
+
+def constants(model: ModelSpec, kv: KvLayout, width: int) -> list[Buffer]:
+    dim, layers, rows = model.head_dim, model.layers, model.q_dim + 2 * model.kv_dim
+
+    def constant(name: str, dtype: Dtype, *shape: int, align: int = 16) -> Buffer:
+        return Buffer(name=name, space="global", dtype=dtype, shape=shape, role="constant", align=align)
+
+    out = [
+        constant("weights", "bf16", packed_bytes(model, width) // 2, align=128),
+        constant("embedding", "bf16", model.vocab, model.hidden),
+        constant("norm", "f32", 2 * layers + 1, model.hidden),
+        constant("rope", "f32", kv.context, dim),
+        constant("request", "i32", len(REQUEST)),
+        constant("prompt", "i32", kv.context),
+    ]
+    if model.qkv_bias:
+        out.append(constant("qkv_bias", "f32", layers, rows))
+    if model.qk_norm:
+        out += [constant("q_norm", "f32", layers, dim), constant("k_norm", "f32", layers, dim)]
+    return out
+
+
+def state(model: ModelSpec, kv: KvLayout, settings: Settings) -> list[Buffer]:
+    cache = (model.layers, model.kv_heads, kv.context, model.head_dim)
+
+    def kept(name: str, dtype: Dtype, *shape: int) -> Buffer:
+        return Buffer(name=name, space="global", dtype=dtype, shape=shape, role="state")
+
+    return [
+        kept("state", "i32", len(STATE)),
+        kept("output", "i32", settings.max_tokens),
+        kept("k_cache", "bf16", *cache),
+        kept("v_cache", "bf16", *cache),
+        kept("logits", "f32", model.vocab),
+    ]
+
+
+def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int) -> list[Buffer]:
+    """What crosses SMs. Tagged words hold hidden states and attention outputs as bf16 pairs, which halves what every SM
+    reads; the residual stream itself stays fp32 with its owner.
+    """
+    tagged = settings.handoff == "tagged"
+    wide: Dtype = "bf16" if tagged else "f32"
+    per_layer: Expr = {"t": model.layers, "l": 1, "1": 1}
+    candidates = workers * settings.warps
+
+    def crossing(name: str, dtype: Dtype, *shape: int, tag: Expr = per_layer) -> Buffer:
+        return Buffer(name=name, space="global", dtype=dtype, shape=shape, tagged=tagged, tag=tag if tagged else None)
+
+    return [
+        crossing("qkv", "f32", model.q_dim + 2 * model.kv_dim),
+        crossing("split_partial", wide, model.heads, kv.splits, model.head_dim),
+        crossing("split_scale", "f32", model.heads, kv.splits, 2),
+        crossing("h_mid", wide, model.hidden),
+        crossing("h_out", wide, model.hidden),
+        crossing("act", "bf16", model.ffn),
+        crossing("best_value", "f32", candidates, tag={"t": 1, "1": 1}),
+        crossing("best_index", "i32", candidates, tag={"t": 1, "1": 1}),
+    ]

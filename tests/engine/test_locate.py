@@ -1,0 +1,51 @@
+"""`--model NAME|DIR|GGUF` to a path."""
+
+from pathlib import Path
+
+import pytest
+
+from amk.engine.locate import checkpoint_directories, find_checkpoint
+from amk.report.diagnostic import AmkError
+
+
+def test_path_is_used_as_it_is(tmp_path: Path) -> None:
+    assert find_checkpoint(str(tmp_path), {}) == tmp_path
+
+
+@pytest.mark.parametrize("stored", ["smollm2-135m", "smollm2-135m.gguf"])
+def test_shipped_name_is_found_in_the_named_directories(stored: str, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    (second / stored).mkdir(parents=True)
+    environment = {"AMK_CHECKPOINTS": f"{first}:{second}"}
+    assert find_checkpoint("SmolLM2-135M", environment) == second / stored
+    (first / stored).mkdir()
+    assert find_checkpoint("smollm2-135m", environment) == first / stored
+
+
+def test_user_data_directory_comes_last() -> None:
+    *given, last = checkpoint_directories({"AMK_CHECKPOINTS": "/a:/b"})
+    assert given == [Path("/a"), Path("/b")]
+    assert last.parts[-2:] == ("amk", "checkpoints")
+
+
+def test_known_name_without_weights_says_where_it_looked(tmp_path: Path) -> None:
+    with pytest.raises(AmkError) as caught:
+        find_checkpoint("llama3-70b", {"AMK_CHECKPOINTS": str(tmp_path)})
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "AMK013"
+    assert any(str(tmp_path) in fact.text for fact in diagnostic.facts)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("lama3-8b", "AMK010"), ("no/such", "AMK013"), ("x.gguf", "AMK013"), ("a\0b", "AMK010")]
+)
+def test_neither_name_nor_path(text: str, code: str) -> None:
+    with pytest.raises(AmkError) as caught:
+        find_checkpoint(text, {})
+    assert caught.value.diagnostics[0].code == code
+
+
+def test_over_long_name_is_refused() -> None:
+    with pytest.raises(AmkError):
+        find_checkpoint("x" * 100_000, {})
