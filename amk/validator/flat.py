@@ -8,6 +8,7 @@ UNKNOWN here; systems whose clocks do not fit in memory raise `ClocksTooLarge`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from amk.validator.atoms import BLOCK, blocks, touches_of
 from amk.validator.dataflow import DataflowReport, find_faults
@@ -15,6 +16,8 @@ from amk.validator.liveness import Deadlock, Run, diagnose, greedy
 from amk.validator.order import Clocks, must_clocks
 from amk.validator.races import RaceReport, find_races
 from amk.validator.system import System
+
+KEPT: Final = 1 << 23
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +40,8 @@ def judge(system: System, limit: int | None = 64, block: int = BLOCK) -> Judgeme
     run = greedy(system)
     clocks = must_clocks(run)
     touches = touches_of(run)
-    # one block is kept for both checks; more are produced twice, to bound the memory
-    kept = list(blocks(touches, block)) if touches.incidences <= block else None
+    # beyond the limit the blocks are made twice rather than kept, to bound the memory
+    kept = list(blocks(touches, block)) if touches.incidences <= KEPT else None
     return Judgement(
         run=run,
         deadlock=diagnose(run),

@@ -16,7 +16,9 @@ little in all is "too few producers"; otherwise it is a cycle of queues.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
@@ -55,15 +57,18 @@ class Run:
         return position
 
 
-class _Machine:
+class Machine:
     """Counter values, agent positions and parked waiters of one greedy run (plain lists: scalar access is the cost)."""
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, held: Collection[int]) -> None:
         sync = np.flatnonzero((np.diff(system.wait_first) > 0) | (np.diff(system.signal_first) > 0))
         self.sync = sync.tolist()
         bounds = np.searchsorted(sync, system.agent_first).tolist()
         self.cursor, self.last = bounds[:-1], bounds[1:]
         self.at, self.end = system.agent_first[:-1].tolist(), system.agent_first[1:].tolist()
+        for event in held:
+            self.end[system.agent_of[event]] = event
+            self.last[system.agent_of[event]] = int(np.searchsorted(sync, event))
         self.wait_first, self.signal_first = system.wait_first.tolist(), system.signal_first.tolist()
         self.wait_counter, self.threshold = system.wait_counter.tolist(), system.wait_threshold.tolist()
         self.signal_counter, self.amount = system.signal_counter.tolist(), system.signal_amount.tolist()
@@ -103,12 +108,21 @@ class _Machine:
             self.legs.append((agent, self.at[agent], stop - self.at[agent]))
             self.at[agent] = stop
 
+    def run(self) -> None:
+        while self.ready:
+            self.advance(self.ready.popleft())
 
-def greedy(system: System) -> Run:
-    """The maximal run of the system."""
-    machine = _Machine(system)
-    while machine.ready:
-        machine.advance(machine.ready.popleft())
+    def release(self, agent: int, stop: int) -> None:
+        """Let an agent that was held, and is not parked, run on until just before event ``stop``."""
+        self.end[agent] = stop
+        self.last[agent] = bisect_left(self.sync, stop)
+        self.ready.append(agent)
+
+
+def greedy(system: System, held: Collection[int] = ()) -> Run:
+    """The maximal run of the system that executes none of the held events (at most one per agent)."""
+    machine = Machine(system, held)
+    machine.run()
     legs = np.array(machine.legs, dtype=np.int64).reshape(-1, 3)
     cut = np.array(machine.at, dtype=np.int64) - system.agent_first[:-1]
     return Run(system, legs, cut, np.array(machine.value, dtype=np.int64))

@@ -21,7 +21,11 @@ may-graph is acyclic or not.
 K is evaluated by a shortcut when it is a join. Let S be producers that came first in the run with enough weight, and M
 their join. If  weight(S) - min amount(S) < t - init  and every other producer is >= M, then  K = M: below M[w] at
 least one member of S is missing. P* grows along an agent, so per agent only its last member of S and its first
-non-member need a look; a counter with one producing agent always takes the shortcut.
+non-member need a look. On a counter with one producing agent no K is kept: the producer p that completes the need
+decides, and K = P*(p).
+
+Where counters are shared across epochs without separation the lowering can creep; after `PATIENCE` steps per row and K
+it gives way to throttled runs (see `throttled`), which are exact too.
 
 Cost: O(R * agents) memory for R waiting events, about one vector operation per wait plus one K per distinct (c, t).
 """
@@ -37,8 +41,10 @@ import numpy as np
 
 from amk.validator.liveness import Run
 from amk.validator.system import I32, I64, Bools, System
+from amk.validator.throttled import needed_of
 
 MAX_CELLS: Final = 1 << 28
+PATIENCE: Final = 2
 
 
 class ClocksTooLarge(RuntimeError):
@@ -47,7 +53,11 @@ class ClocksTooLarge(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Clocks:
-    """``rows`` [R + 2, agents]: row 0 is all zero, the last row is top; ``row_of`` [events]."""
+    """``rows`` [R + 2, agents]: row 0 is all zero, the last row is top; ``row_of`` [events].
+
+    ``threshold_rows`` [n, agents] is K of ``threshold_keys`` [n, 2] = (counter, threshold), for the waits on counters
+    with several producing agents.
+    """
 
     run: Run
     rows: I32
@@ -91,11 +101,13 @@ class Clocks:
 class Producers:
     """Signals of reached events sorted by (counter, run position).
 
-    ``first`` [counters + 1] delimits the counters, ``weight`` is the running sum over the whole column, ``previous``
-    and ``following`` are the neighbours (positions in this table) on the same counter and agent, or out of range.
+    ``first`` [counters + 1] delimits the counters, ``sole`` [counters] = all by one agent, ``weight`` is the running
+    sum over the whole column, ``previous`` and ``following`` are the neighbours (positions in this table) on the same
+    counter and agent, or out of range.
     """
 
     first: I64
+    sole: Bools
     event: I64
     amount: I64
     weight: I64
@@ -110,13 +122,26 @@ def _producers(system: System, run: Run) -> Producers:
     event, amount, counter = system.signal_event[kept], system.signal_amount[kept], system.signal_counter[kept]
     first = np.searchsorted(counter, np.arange(system.counters + 1))
     agent = system.agent_of[event]
+    handed = (agent[1:] != agent[:-1]) & (counter[1:] == counter[:-1])
+    sole = np.bincount(counter[1:][handed], minlength=system.counters) == 0
     grouped = np.lexsort((agent, counter))
     same = (counter[grouped][1:] == counter[grouped][:-1]) & (agent[grouped][1:] == agent[grouped][:-1])
     previous = np.full(len(kept), -1, dtype=np.int64)
     following = np.full(len(kept), len(kept), dtype=np.int64)
     previous[grouped[1:][same]] = grouped[:-1][same]
     following[grouped[:-1][same]] = grouped[1:][same]
-    return Producers(first, event, amount, np.cumsum(amount), previous, following)
+    return Producers(first, sole, event, amount, np.cumsum(amount), previous, following)
+
+
+def _distinct(counter: I64, threshold: I64) -> tuple[I64, I64]:
+    """The distinct pairs [n, 2], sorted, and for every input pair which one it is."""
+    order = np.lexsort((threshold, counter))
+    pairs = np.stack((counter[order], threshold[order]), axis=1)
+    fresh = np.ones(len(order), dtype=bool)
+    fresh[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
+    which = np.empty(len(order), dtype=np.int64)
+    which[order] = np.cumsum(fresh) - 1
+    return pairs[fresh], which
 
 
 def order_statistic(values: I32, amounts: I64, need: int) -> I32:
@@ -168,16 +193,18 @@ class Fixpoint:
     def _number_thresholds(self) -> None:
         """Distinct (counter, need); for each, the last producer of the shortest prefix of the run that suffices."""
         system, table = self.system, self.table
-        counter = system.wait_counter[self.wait_used]
-        pairs = np.stack((counter, system.wait_threshold[self.wait_used]), axis=1)
-        self.keys, which = np.unique(pairs, axis=0, return_inverse=True)
-        which = which.reshape(-1)
+        self.keys, which = _distinct(system.wait_counter[self.wait_used], system.wait_threshold[self.wait_used])
         self.need = self.keys[:, 1] - system.counter_init[self.keys[:, 0]]
         start = table.first[self.keys[:, 0]]
         base = np.where(start > 0, table.weight[start - 1], 0) if len(table.weight) else start
         self.upto = np.searchsorted(table.weight, base + self.need)
         self.prefix_weight = table.weight[self.upto] - base if len(self.keys) else base
-        self.k_rows = np.empty((len(self.keys), system.agents), dtype=np.int32)
+        self.sole = np.where(table.sole[self.keys[:, 0]], table.event[self.upto], -1) if len(self.keys) else self.upto
+        self.shared = np.flatnonzero(self.sole < 0)
+        self.slot = np.cumsum(self.sole < 0) - 1
+        if len(self.shared) * max(system.agents, 1) > MAX_CELLS:
+            raise ClocksTooLarge(f"{len(self.shared)} thresholds x {system.agents} agents")
+        self.k_rows = np.empty((len(self.shared), system.agents), dtype=np.int32)
         row = self.row_of[system.wait_event[self.wait_used]]
         self.keys_of: list[list[int]] = [[] for _ in range(len(self.heads) + 1)]
         self.waiters: list[list[int]] = [[] for _ in range(len(self.keys))]
@@ -216,28 +243,38 @@ class Fixpoint:
         row: I32 = self.rows[self.row_of[event - 1]].copy() if index else np.zeros(self.system.agents, dtype=np.int32)
         row[agent] = index
         for key in self.keys_of[r]:
-            np.maximum(row, self.k_rows[key], out=row)
+            producer = int(self.sole[key])
+            if producer < 0:
+                np.maximum(row, self.k_rows[self.slot[key]], out=row)
+            else:
+                np.maximum(row, self.rows[self.row_of[producer]], out=row)
+                owner = self.agent[producer]
+                row[owner] = max(row[owner], self.index[producer] + 1)
         return row
 
     def first_pass(self) -> None:
         """Upper bounds in run order: K is the join of the producers that came first."""
-        seen = [False] * len(self.keys)
+        seen = (self.sole >= 0).tolist()
         for r in range(1, len(self.heads) + 1):
             for key in self.keys_of[r]:
                 if not seen[key]:
                     seen[key] = True
-                    self.finished(self.leading(key)).max(axis=0, out=self.k_rows[key])
+                    self.finished(self.leading(key)).max(axis=0, out=self.k_rows[self.slot[key]])
             self.rows[r] = self.evaluate_row(r)
 
     def lower(self) -> None:
         """Lower K and rows until nothing changes; work is taken in run order (a K just before its first waiter)."""
-        heap = [(waiters[0], 0, key) for key, waiters in enumerate(self.waiters)]
-        heap.sort()
+        heap = sorted((self.waiters[key][0], 0, key) for key in self.shared.tolist())
         queued = set(heap)
+        budget = PATIENCE * (len(self.heads) + len(self.shared)) + 64
         keys_at: dict[int, list[int]] = {}
         for key, counter in enumerate(self.keys[:, 0].tolist()):
             keys_at.setdefault(counter, []).append(key)
         while heap:
+            budget -= 1
+            if budget < 0:
+                self.throttle()
+                return
             item = heappop(heap)
             queued.discard(item)
             stale = self._relax_row(item[0], keys_at) if item[1] else self._relax_key(item[2])
@@ -246,11 +283,20 @@ class Fixpoint:
                     queued.add(entry)
                     heappush(heap, entry)
 
+    def throttle(self) -> None:
+        """Compute all rows by throttled runs instead, then every K once."""
+        for agent in range(self.system.agents):
+            self.rows[1:-1, agent] = needed_of(self.system, agent)[self.heads]
+        for key in self.shared.tolist():
+            self.k_rows[self.slot[key]] = self.threshold_clock(key)
+
     def _relax_key(self, key: int) -> list[tuple[int, int, int]]:
-        lowered = np.minimum(self.k_rows[key], self.threshold_clock(key))
-        if bool((lowered == self.k_rows[key]).all()):
-            return []
-        self.k_rows[key] = lowered
+        if self.sole[key] < 0:
+            known = self.k_rows[self.slot[key]]
+            lowered = np.minimum(known, self.threshold_clock(key))
+            if bool((lowered == known).all()):
+                return []
+            known[:] = lowered
         return [(r, 1, 0) for r in self.waiters[key]]
 
     def _relax_row(self, r: int, keys_at: dict[int, list[int]]) -> list[tuple[int, int, int]]:
@@ -272,4 +318,4 @@ def must_clocks(run: Run) -> Clocks:
     state = Fixpoint(run.system, run)
     state.first_pass()
     state.lower()
-    return Clocks(run, state.rows, state.row_of, state.keys, state.k_rows)
+    return Clocks(run, state.rows, state.row_of, state.keys[state.shared], state.k_rows)

@@ -20,14 +20,17 @@ Witness: a shortest slice of a run after which both events are enabled; see `wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from amk.validator.atoms import OUTSIDE, Block, Touches
 from amk.validator.order import Clocks
 from amk.validator.system import ACCUMULATE_FLOAT, I64, WRITE, Bools
+
+PAIRS: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,11 @@ class Race:
 
 @dataclass(frozen=True)
 class RaceReport:
-    """``races``: one entry per pair of events, at most the asked number; ``racy`` and ``deterministic`` are exact."""
+    """``racy`` and ``deterministic`` are exact. ``races`` has one entry per pair of events.
+
+    With a limit the pairs are those of neighbouring groups, at least one if there are any; ``truncated`` then says that
+    there may be more.
+    """
 
     racy: bool
     deterministic: bool
@@ -57,6 +64,8 @@ class RaceReport:
 def _ordered(clocks: Clocks, touches: Touches, before: I64, after: I64) -> Bools:
     """Elementwise on touches; initial and final content are ordered against everything, an event against itself."""
     a, b = touches.event[before], touches.event[after]
+    if clocks.system.events == 0:
+        return np.ones(len(a), dtype=bool)
     ordered: Bools = (a == b) | (a == OUTSIDE) | (b == OUTSIDE) | clocks.precedes(a, b)
     return ordered
 
@@ -68,74 +77,83 @@ def _group_starts(block: Block) -> I64:
     return np.flatnonzero(starts)
 
 
-def _neighbour_pairs(block: Block) -> tuple[I64, I64]:
-    """Positions (i, j) in the block of all members of neighbouring groups of the same atom."""
+def _neighbour_pairs(block: Block) -> Iterator[tuple[I64, I64]]:
+    """Positions (i, j) in the block: j, and every member i of the group before j's group on the same atom."""
     starts = _group_starts(block)
-    ends = np.append(starts[1:], len(block.atom))
-    size = ends - starts
-    linked = np.flatnonzero(block.atom[starts[1:]] == block.atom[starts[:-1]])
-    left, right = size[linked], size[linked + 1]
-    count = left * right
-    pair = np.repeat(np.arange(len(linked)), count)
-    offset = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count)
-    # almost every product has a side of one member, so the division is rare
-    before, after = offset.copy(), offset.copy()
-    single_left, single_right = left[pair] == 1, right[pair] == 1
-    before[single_left], after[single_right] = 0, 0
-    both = np.flatnonzero(~single_left & ~single_right)
-    before[both], after[both] = np.divmod(offset[both], right[pair[both]])
-    return starts[linked][pair] + before, starts[linked + 1][pair] + after
+    size = np.diff(np.append(starts, len(block.atom)))
+    linked = np.concatenate(([False], block.atom[starts[1:]] == block.atom[starts[:-1]]))
+    previous = np.where(linked, np.concatenate(([0], size[:-1])), 0)
+    count, begin = np.repeat(previous, size), np.repeat(starts - previous, size)
+    upto = np.cumsum(count)
+    low = 0
+    while low < len(count):
+        done = int(upto[low] - count[low])
+        high = max(low + 1, int(np.searchsorted(upto, done + PAIRS, side="right")))
+        part = count[low:high]
+        after = np.repeat(np.arange(low, high), part)
+        base = begin[low:high] - (upto[low:high] - part - done)
+        yield np.repeat(base, part) + np.arange(len(after)), after
+        low = high
 
 
-def _racy_atoms(block: Block, clocks: Clocks) -> I64:
-    before, after = _neighbour_pairs(block)
-    bad = ~_ordered(clocks, block.touches, block.touch[before], block.touch[after])
-    return np.unique(block.atom[before[bad]])
+def _unordered(block: Block, clocks: Clocks) -> tuple[I64, I64]:
+    """Members (i, j) of neighbouring groups that nothing orders."""
+    left, right = [], []
+    for before, after in _neighbour_pairs(block):
+        bad = np.flatnonzero(~_ordered(clocks, block.touches, block.touch[before], block.touch[after]))
+        left.append(before[bad])
+        right.append(after[bad])
+    return np.concatenate(left), np.concatenate(right)
 
 
-def _loose_sum_atoms(block: Block, clocks: Clocks) -> I64:
-    """Atoms with neighbouring float accumulations that are unordered."""
+def _unordered_sums(block: Block, clocks: Clocks) -> tuple[I64, I64]:
+    """Neighbouring float accumulations (i, j) that nothing orders."""
     adding = block.touches.kind[block.touch] == ACCUMULATE_FLOAT
     i = np.flatnonzero(adding[1:] & adding[:-1] & (block.atom[1:] == block.atom[:-1]))
-    bad = ~_ordered(clocks, block.touches, block.touch[i], block.touch[i + 1])
-    return np.unique(block.atom[i[bad]])
+    bad = i[~_ordered(clocks, block.touches, block.touch[i], block.touch[i + 1])]
+    return bad, bad + 1
 
 
-def _list_pairs(block: Block, clocks: Clocks, atom: int, sums: bool, found: dict[tuple[int, int], Race]) -> None:
-    """Add every unordered conflicting pair (or float sum) on one atom."""
+def _all_pairs(block: Block, clocks: Clocks, atoms: I64, sums: bool) -> tuple[I64, I64]:
+    """Every conflicting pair (or pair of float accumulations) of these atoms that nothing orders."""
+    left, right = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for atom in np.unique(atoms).tolist():
+        start, end = np.searchsorted(block.atom, (atom, atom + 1)).tolist()
+        i, j = np.triu_indices(end - start, k=1)
+        i, j = i + start, j + start
+        earlier, later = block.touches.kind[block.touch[i]], block.touches.kind[block.touch[j]]
+        alike = earlier == later
+        wanted = alike & (later == ACCUMULATE_FLOAT) if sums else ~alike | (later == WRITE)
+        bad = wanted & ~_ordered(clocks, block.touches, block.touch[i], block.touch[j])
+        left.append(i[bad])
+        right.append(j[bad])
+    return np.concatenate(left), np.concatenate(right)
+
+
+def _record(block: Block, i: I64, j: I64, found: dict[tuple[int, int], Race], limit: int | None) -> None:
+    """Add one entry per pair of events, up to the limit."""
     touches = block.touches
-    start, end = np.searchsorted(block.atom, (atom, atom + 1))
-    members = block.touch[start:end]
-    members = members[touches.event[members] != OUTSIDE]
-    buffer, lo, hi = touches.span(atom)
-    for n, touch in enumerate(members[1:].tolist(), start=1):
-        earlier = members[:n]
-        kind, kinds = int(touches.kind[touch]), touches.kind[earlier]
-        wanted = (kinds == kind) & (kind == ACCUMULATE_FLOAT) if sums else (kinds != kind) | (kind == WRITE)
-        bad = wanted & ~_ordered(clocks, touches, earlier, np.full(n, touch))
-        for other in earlier[bad].tolist():
-            a, b = int(touches.event[other]), int(touches.event[touch])
-            race = Race(a, b, buffer, lo, hi, int(touches.kind[other]), kind)
-            if a > b:
-                race = Race(b, a, buffer, lo, hi, kind, int(touches.kind[other]))
-            found.setdefault((race.first, race.second), race)
+    events = np.stack((touches.event[block.touch[i]], touches.event[block.touch[j]]), axis=1)
+    keys = np.min(events, axis=1) << 32 | np.max(events, axis=1)
+    for n in np.sort(np.unique(keys, return_index=True)[1]).tolist():
+        if limit is not None and len(found) >= limit:
+            return
+        a, b = ((int(touches.event[t]), int(touches.kind[t])) for t in (int(block.touch[i[n]]), int(block.touch[j[n]])))
+        (first, first_kind), (second, second_kind) = sorted((a, b))
+        buffer, lo, hi = touches.span(int(block.atom[i[n]]))
+        found.setdefault((first, second), Race(first, second, buffer, lo, hi, first_kind, second_kind))
 
 
 def find_races(blocks: Iterable[Block], clocks: Clocks, limit: int | None = 64) -> RaceReport:
-    """Decide race freedom and determinism; list up to ``limit`` pairs of each sort (None: all)."""
+    """Decide race freedom and determinism; list up to ``limit`` pairs of each sort (None: all there are)."""
     races: dict[tuple[int, int], Race] = {}
     sums: dict[tuple[int, int], Race] = {}
-    truncated = False
     for block in blocks:
-        for atoms, loose, found in (
-            (_racy_atoms(block, clocks), False, races),
-            (_loose_sum_atoms(block, clocks), True, sums),
+        for (i, j), adding, found in (
+            (_unordered(block, clocks), False, races),
+            (_unordered_sums(block, clocks), True, sums),
         ):
-            for atom in atoms.tolist():
-                if limit is not None and len(found) >= limit:
-                    truncated = True
-                    break
-                _list_pairs(block, clocks, atom, loose, found)
-    return RaceReport(
-        bool(races), not sums, tuple(races.values())[:limit], tuple(sums.values())[:limit], truncated
-    )  # fmt: skip
+            pairs = _all_pairs(block, clocks, block.atom[i], adding) if limit is None and len(i) else (i, j)
+            _record(block, *pairs, found, limit)
+    truncated = limit is not None and bool(races or sums)
+    return RaceReport(bool(races), not sums, tuple(races.values()), tuple(sums.values()), truncated)

@@ -194,7 +194,7 @@ class System:
     def digest(self) -> str:
         """sha256 over the columns (names and tags excluded: they do not change what is proved)."""
         state = hashlib.sha256(FORMAT.encode())
-        for name in COLUMNS:
+        for name in sorted(COLUMNS):
             if name != "event_tag":
                 column = np.ascontiguousarray(getattr(self, name), dtype="<i8")
                 state.update(f"{name}:{len(column)}:".encode())

@@ -14,6 +14,7 @@ from amk.validator.builder import SystemBuilder
 from amk.validator.system import ACCUMULATE_FLOAT, ACCUMULATE_INT, DONT_CARE, READ, WRITE, System
 
 KINDS = (READ, READ, READ, WRITE, WRITE, WRITE, ACCUMULATE_INT, ACCUMULATE_FLOAT)
+SUMS = (READ, WRITE, ACCUMULATE_INT, *(ACCUMULATE_FLOAT,) * 5)
 BYTES = 4
 Content = tuple[int, int]
 
@@ -47,10 +48,10 @@ class Draw:
             threshold = max(0, now - rng.choice((0, 0, 0, 0, 1, 1, 2, 3)))
             self.build.wait(event, counter, threshold + (rng.randint(1, 3) if rng.random() < 0.04 else 0))
 
-    def accesses(self, event: int, much: float) -> None:
+    def accesses(self, event: int, much: float, kinds: tuple[int, ...]) -> None:
         rng = self.rng
         for _ in range(rng.choice((1, 1, 2)) if rng.random() < much else 0):
-            kind, lo = rng.choice(KINDS), rng.randrange(BYTES)
+            kind, lo = rng.choice(kinds), rng.randrange(BYTES)
             hi = lo + 1 if rng.random() < 0.7 else rng.randint(lo + 1, BYTES)
             now = self.memory.get(lo, (0, 0))
             value, delta = (now if kind != WRITE else (rng.randint(0, 2), 0)) if rng.random() < 0.9 else (1, 4)
@@ -74,13 +75,13 @@ def random_system(rng: Random, max_agents: int = 4, max_events: int = 4) -> Syst
     size = max_events if agents < 4 else max_events - 1
     plan = [agent for agent in range(agents) for _ in range(rng.randint(1, size))]
     rng.shuffle(plan)
-    much = rng.choice((0.2, 0.4, 0.8))
+    much, kinds = rng.choice((0.2, 0.4, 0.8)), rng.choice((KINDS, KINDS, KINDS, SUMS))
     for _ in range(agents):
         draw.build.agent()
     for agent in plan:
         event = draw.build.event(agent)
         draw.waits(event)
-        draw.accesses(event, much)
+        draw.accesses(event, much, kinds)
         draw.signals(event)
     for byte, content in draw.memory.items() if rng.random() < 0.4 else ():
         draw.build.final(0, byte, byte + 1, *content)
