@@ -30,10 +30,11 @@ def plan(
     """The decode schedule of `model` on `target`.
 
     max_context: cache positions; default min(the model's, 32,768, what fits). workers: CTAs, default one per SM.
-    Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit, AMK401 for shared memory.
+    Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit, AMK401 when shared
+    memory does not.
     """
-    width = chunk_k(model, settings.chunk_bytes)
     count = workers or target.sms
+    width = chunk_k(model, target, settings, row_tables(model, count))
     context = choose_context(model, target, settings, count, width, max_context)
     kv = kv_layout(model, settings, count, context)
     tables = row_tables(model, count) | attention_tables(model, count, kv.splits)
