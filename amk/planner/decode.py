@@ -64,7 +64,7 @@ def plan(
 
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:
-    block = kv_block(settings, model.group)
+    block = kv_block(settings, model)
     splits = max(1, min(workers // model.kv_heads, -(-context // block)))
     return KvLayout(context=context, block=block, splits=splits)
 

@@ -39,7 +39,7 @@ class Budget:
 
 def budget(model: ModelSpec, target: Target, settings: Settings, workers: int, width: int, context: int) -> Budget:
     """Memory of the plan with `context` positions."""
-    block = kv_block(settings, model.group)
+    block = kv_block(settings, model)
     splits = max(1, min(workers // model.kv_heads, -(-context // block)))
     kv = KvLayout(context=context, block=block, splits=splits)
     sizes = {b.name: b.bytes for b in global_buffers(model, kv, settings, workers, width)}

@@ -204,7 +204,12 @@ class BracketOrder:
         return ordered
 
     def _precedes(self, first: Group, second: Group, j: int, before: I64, after: I64) -> Bools:
-        worker, node, other, later = self.worker_of[before], self.node_of[before], self.worker_of[after], self.node_of[after]
+        worker, node, other, later = (
+            self.worker_of[before],
+            self.node_of[before],
+            self.worker_of[after],
+            self.node_of[after],
+        )
         ordered: Bools = np.zeros(len(before), dtype=bool)
         view = self._views[j][later]
         for a in range(first.chains):

@@ -131,7 +131,7 @@ __device__ __forceinline__ void until_fresh(const C& c, u32 tag, Fetch fetch) {
 // once, piece counting them. lo and hi are multiples of Cell::kWide; kMost bounds hi - lo.
 template <int kMost, class Cell, class C, class Use>
 __device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int lo, int hi, Use use) {
-  constexpr int kStride = 32 * Cell::kWide, kAll = (kMost + kStride - 1) / kStride, kPieces = kAll < 7 ? kAll : 7;
+  constexpr int kStride = 32 * Cell::kWide, kAll = (kMost + kStride - 1) / kStride, kPieces = kAll < 8 ? kAll : 8;
 #pragma unroll 1
   for (int base = lo + c.lane * Cell::kWide; base < hi; base += kPieces * kStride) {
     const Cell mine = cell.from(base);
