@@ -11,8 +11,8 @@ class Settings:
     """One point of the plan space.
 
     warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most max_ring_bytes.
-    chunk_bytes: upper bound of one copy. kv_block: positions per attention block. handoff: how activations cross SMs, by
-    counters behind a release fence or by tagged words. head_handoff: attention waits for its head's rows only.
+    chunk_bytes: upper bound of one copy. kv_block: positions per attention block. handoff: how activations cross SMs,
+    by counters behind a release fence or by tagged words. head_handoff: attention waits for its head's rows only.
     wide_epilogue: sum partials in all warps when a worker has more output rows than this.
     """
 
