@@ -13,9 +13,9 @@ class Settings:
     """One point of the plan space.
 
     warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most max_ring_bytes.
-    chunk_bytes: upper bound of one copy. kv_block: positions per attention block. handoff: how activations cross SMs, by
-    counters behind a release fence or by tagged words. head_handoff: attention waits for its head's rows only.
-    kv_block None: 64, or 32 where a kv head's queries are wide and registers are short.
+    chunk_bytes: upper bound of one copy. kv_block: positions per attention block, None = 64, or 32 where a kv head's
+    queries are wide and registers are short. handoff: how activations cross SMs, by counters behind a release fence or
+    by tagged words. head_handoff: attention waits for its head's rows only.
     wide_epilogue: sum partials in all warps when a worker has more output rows than this.
     """
 
@@ -35,11 +35,9 @@ class Settings:
 
 FAST = Settings()
 NAIVE = Settings(plan="naive", handoff="fenced", head_handoff=False, wide_epilogue=0, run_ahead=False, slots=4)
+PRESETS = {"fast": FAST, "naive": NAIVE}
 
 
 def kv_block(settings: Settings, model: ModelSpec) -> int:
     """Positions per attention block."""
     return settings.kv_block or (64 if model.group * model.head_dim <= 256 else 32)
-
-
-PRESETS = {"fast": FAST, "naive": NAIVE}

@@ -41,8 +41,9 @@ BUFFER_FIELDS: dict[str, tuple[str, str, str | None]] = {
     "partial": ("shared", "f32", None),
     "out": ("global", "f32", None),
     "qkv": ("global", "f32", None),
-    "split_partial": ("global", "f32", None),
-    "h": ("global", "f32", None),
+    "split_partial": ("global", "f32 or bf16", None),
+    "split_scale": ("global", "f32", None),
+    "h": ("global", "f32 or bf16", None),
     "act": ("global", "bf16", None),
     "best_value": ("global", "f32", None),
     "best_index": ("global", "i32", None),
@@ -105,6 +106,9 @@ def _buffers(schedule: Schedule) -> Iterator[Diagnostic]:
         if (buffer.offset is None) == (buffer.space == "shared"):
             message = f"buffer '{buffer.name}': shared buffers have an offset, global ones have none"
             yield _at("AMK005", message, ("buffers", i))
+        if (buffer.tag is not None) != buffer.tagged:
+            message = f"buffer '{buffer.name}': tagged words have a tag expression, other buffers have none"
+            yield _at("AMK005", message, ("buffers", i, "tag"))
         if buffer.bytes > 2**42:
             yield _at("AMK005", f"buffer '{buffer.name}' has {buffer.bytes:,} bytes", ("buffers", i, "shape"))
     known = {b.name for b in schedule.buffers}
@@ -114,13 +118,7 @@ def _buffers(schedule: Schedule) -> Iterator[Diagnostic]:
 
 
 def _counters(schedule: Schedule) -> Iterator[Diagnostic]:
-    buffers = {b.name: b for b in schedule.buffers}
     for i, counter in enumerate(schedule.counters):
-        if (counter.buffer is not None) != (counter.handoff == "tagged"):
-            message = f"counter '{counter.name}': a tagged counter names its buffer, a fenced one has none"
-            yield _at("AMK005", message, ("counters", i))
-        if counter.buffer is not None and counter.buffer not in buffers:
-            yield _missing("buffer", counter.buffer, buffers, ("counters", i, "buffer"))
         if counter.count > 2**22:
             yield _at("AMK005", f"counter '{counter.name}' has {counter.count:,} instances", ("counters", i, "shape"))
 
@@ -212,7 +210,7 @@ def _op(schedule: Schedule, op: Op, path: Path, scope: tuple[str, ...]) -> Itera
             buffer = buffers.get(value)
             if buffer is None:
                 yield _missing("buffer", value, buffers, (*path, field))
-            elif (buffer.space, buffer.dtype) != (space, dtype):
+            elif buffer.space != space or buffer.dtype not in dtype.split(" or "):
                 message = f"'{value}' is a {buffer.space} {buffer.dtype} buffer, {field} needs {space} {dtype}"
                 yield _at("AMK005", message, (*path, field))
             elif name is not None and value != name:
@@ -224,8 +222,6 @@ def _scoped(
     schedule: Schedule, expr: Expr, path: Path, scope: tuple[str, ...], banned: set[str]
 ) -> Iterator[Diagnostic]:
     known = {WORKER, AGENT, *scope, *schedule.tables} - banned
+    names = ", ".join(sorted(known - set(schedule.tables)))
     for name in sorted(symbols(expr) - known):
-        message = f"'{name}' means nothing here"
-        yield _at(
-            "AMK009", message, path, f"known symbols: {', '.join(sorted(known - set(schedule.tables)))} and tables"
-        )
+        yield _at("AMK009", f"'{name}' means nothing here", path, f"known symbols: {names} and tables")
