@@ -159,7 +159,7 @@ class _Printer:
         name = f"S{len(self.structs)}"
         self.structs.append(step_struct(name, op, self.schedule))
         self.ops.add(op.op)
-        return [f"amk::ops::{op.op}<{name}>(c);"]
+        return ["c.enter_step();", f"amk::ops::{op.op}<{name}>(c);"]
 
     def wait(self, wait: Wait) -> str:
         index = self.counter_index(wait.counter, wait.index)

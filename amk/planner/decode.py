@@ -7,7 +7,7 @@ from typing import Literal
 from amk.planner.buffers import global_buffers
 from amk.planner.fit import choose_context
 from amk.planner.program import Author
-from amk.planner.settings import FAST, Settings
+from amk.planner.settings import FAST, Settings, kv_block
 from amk.planner.shares import attention_tables, head_handoff, row_tables
 from amk.planner.storage import chunk_k, shared_plan
 from amk.schedule_ir.memory import Counter
@@ -64,9 +64,9 @@ def plan(
 
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:
-    blocks = -(-context // settings.kv_block)
-    splits = max(1, min(workers // model.kv_heads, blocks))
-    return KvLayout(context=context, block=settings.kv_block, splits=splits)
+    block = kv_block(settings, model.group)
+    splits = max(1, min(workers // model.kv_heads, -(-context // block)))
+    return KvLayout(context=context, block=block, splits=splits)
 
 
 def counters(model: ModelSpec, settings: Settings) -> tuple[Counter, ...]:

@@ -11,8 +11,9 @@ class Settings:
     """One point of the plan space.
 
     warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most max_ring_bytes.
-    chunk_bytes: upper bound of one copy. kv_block: positions per attention block. handoff: how activations cross SMs,
-    by counters behind a release fence or by tagged words. head_handoff: attention waits for its head's rows only.
+    chunk_bytes: upper bound of one copy. kv_block: positions per attention block. handoff: how activations cross SMs, by
+    counters behind a release fence or by tagged words. head_handoff: attention waits for its head's rows only.
+    kv_block None: 64, or 32 where more than four query heads share a kv head and registers are short.
     wide_epilogue: sum partials in all warps when a worker has more output rows than this.
     """
 
@@ -21,7 +22,7 @@ class Settings:
     slots: int | None = None
     max_ring_bytes: int = 128 * 1024
     chunk_bytes: int = 4096
-    kv_block: int = 64
+    kv_block: int | None = None
     handoff: Literal["fenced", "tagged"] = "tagged"
     head_handoff: bool = False
     wide_epilogue: int = 64
@@ -32,4 +33,11 @@ class Settings:
 
 FAST = Settings()
 NAIVE = Settings(plan="naive", handoff="fenced", head_handoff=False, wide_epilogue=0, run_ahead=False, slots=4)
+
+
+def kv_block(settings: Settings, group: int) -> int:
+    """Positions per attention block for `group` query heads per kv head."""
+    return settings.kv_block or (64 if group <= 4 else 32)
+
+
 PRESETS = {"fast": FAST, "naive": NAIVE}

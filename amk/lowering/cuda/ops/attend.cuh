@@ -31,12 +31,12 @@ __device__ __forceinline__ void attend(C& c) {
   const bf16* values = S::v_cache(c).data + base * kDim + part * 8;
   const int a0 = share_begin(P::kKvBlock, S::kAgents, agent), a1 = share_begin(P::kKvBlock, S::kAgents, agent + 1);
 
-  float q[kGroup][8], out[kGroup][8], peak[kGroup], total[kGroup];
+  float out[kGroup][8], peak[kGroup], total[kGroup];
 #pragma unroll
   for (int g = 0; g < kGroup; ++g) {
     peak[g] = -1e30f, total[g] = 0.f;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) out[g][i] = 0.f, q[g][i] = S::q(c)[g * kDim + part * 8 + i];
+    for (int i = 0; i < 8; ++i) out[g][i] = 0.f;
   }
   for (int block = c.shares.attn_split; block * P::kKvBlock <= c.pos; block += P::kKvSplits) {
     uint4 k_raw[kSteps], v_raw[kSteps];
@@ -58,9 +58,11 @@ __device__ __forceinline__ void attend(C& c) {
       unpack_8(k_raw[s], k), unpack_8(v_raw[s], v);
 #pragma unroll
       for (int g = 0; g < kGroup; ++g) {
-        float score = 0.f;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) score += q[g][i] * k[i];
+        // From shared memory each time: held in registers, the queries of a large group would spill.
+        const float4* q = reinterpret_cast<const float4*>(S::q(c) + g * kDim + part * 8);
+        const float4 lo = q[0], hi = q[1];
+        float score = lo.x * k[0] + lo.y * k[1] + lo.z * k[2] + lo.w * k[3];
+        score += hi.x * k[4] + hi.y * k[5] + hi.z * k[6] + hi.w * k[7];
 #pragma unroll
         for (int offset = kLanes / 2; offset > 0; offset /= 2) score += __shfl_xor_sync(0xffffffffu, score, offset);
         if (!live) continue;
