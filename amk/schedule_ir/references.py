@@ -226,4 +226,6 @@ def _scoped(
     known = {WORKER, AGENT, *scope, *schedule.tables} - banned
     for name in sorted(symbols(expr) - known):
         message = f"'{name}' means nothing here"
-        yield _at("AMK009", message, path, f"known symbols: {', '.join(sorted(known - set(schedule.tables)))} and tables")
+        yield _at(
+            "AMK009", message, path, f"known symbols: {', '.join(sorted(known - set(schedule.tables)))} and tables"
+        )

@@ -201,9 +201,7 @@ class Envelope:
             made[named, 5] += (shift[named, 1] << TOKEN_BITS) + token
             self._rows.append(made)
 
-    def _crews(
-        self, found: list[Slot], rows: I64, slot_of: I64, worker_of: I64, at: I64
-    ) -> Iterator[tuple[I64, bool]]:
+    def _crews(self, found: list[Slot], rows: I64, slot_of: I64, worker_of: I64, at: I64) -> Iterator[tuple[I64, bool]]:
         """Global rows as (row numbers, crewed?): joined in place per (worker, crew, buffer, kind, content) if allowed."""
         number = np.array([slot.crew for slot in found], np.int64)[slot_of]
         order = at[np.lexsort((rows[at, 2], rows[at, 0], number[at], worker_of[at]))]
@@ -242,8 +240,11 @@ def _clashing(rows: I64, slot_of: I64, crew: I64, worker_of: I64) -> I64:
     overlap = np.zeros(len(rows), bool)
     overlap[1:] = ~fresh[1:] & (rows[1:, 2] < _running_end(rows[:, 3], fresh)[:-1])
     found = overlap & writes[segment]
-    alone = np.maximum.reduceat(slot_of, np.flatnonzero(fresh)) == np.minimum.reduceat(slot_of, np.flatnonzero(fresh)) \
-        if len(rows) else np.zeros(0, bool)
+    alone = (
+        np.maximum.reduceat(slot_of, np.flatnonzero(fresh)) == np.minimum.reduceat(slot_of, np.flatnonzero(fresh))
+        if len(rows)
+        else np.zeros(0, bool)
+    )
     return np.unique(crew[found & ~alone[segment]])
 
 

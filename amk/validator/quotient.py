@@ -114,7 +114,9 @@ class Quotient:
         if self.words:
             self._add_words(self.words)
         agent = np.repeat(np.arange(len(self.lengths)), self.lengths)
-        return assemble(len(self.lengths), agent, self.init, np.concatenate(self.waits), np.concatenate(self.signals), ())[0]
+        return assemble(
+            len(self.lengths), agent, self.init, np.concatenate(self.waits), np.concatenate(self.signals), ()
+        )[0]
 
     def _fresh(self, count: int) -> int:
         first = len(self.init)

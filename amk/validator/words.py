@@ -82,15 +82,15 @@ def check_tags(schedule: Schedule, items: list[list[Item]]) -> Iterator[Diagnost
     for group in items:
         for item in group:
             names = {v for f, v in item.step.op if isinstance(v, str) and v in tagged and f != "op"}
-            outside = item.token == OUTSIDE_TOKENS or any("l" not in item.loops and "l" in (tagged[n].tag or {}) for n in names)
+            outside = item.token == OUTSIDE_TOKENS or any(
+                "l" not in item.loops and "l" in (tagged[n].tag or {}) for n in names
+            )
             if names and outside:
                 yield _finding("a tagged buffer is used where its tag has no value", (*item.site.path, "op"))
 
 
 def _finding(message: str, path: tuple[str | int, ...], *reasons: str) -> Diagnostic:
-    return Diagnostic(
-        "AMK513", message, where=Where(path=json_pointer(path)), facts=tuple(because(r) for r in reasons)
-    )
+    return Diagnostic("AMK513", message, where=Where(path=json_pointer(path)), facts=tuple(because(r) for r in reasons))
 
 
 def words(schedule: Schedule, items: list[list[Item]], rows: I64) -> Words:
@@ -147,7 +147,9 @@ class _Maker:
             value = tag_of(tag, self.items[group][item])
             if value <= max(ranks, default=0):
                 path = self.items[group][item].site.path
-                message = f"the tag {value} of '{self.schedule.buffers[buffer].name}' does not follow {max(ranks, default=0)}"
+                message = (
+                    f"the tag {value} of '{self.schedule.buffers[buffer].name}' does not follow {max(ranks, default=0)}"
+                )
                 self.never.append(_finding(message, path, "a reader could take an old word for the one it waits for"))
             ranks[value] = len(ranks) + 1
             self.writes.append((group, worker, item, counter))
@@ -184,7 +186,12 @@ def _covering(start: I64, end: I64, owner: I64, spans: I64) -> tuple[int, ...] |
     found: set[int] = set()
     for lo, hi in spans.tolist():
         first, last = int(np.searchsorted(end, lo, side="right")), int(np.searchsorted(start, hi, side="left"))
-        if first >= last or start[first] > lo or end[last - 1] < hi or (start[first + 1 : last] > end[first : last - 1]).any():
+        if (
+            first >= last
+            or start[first] > lo
+            or end[last - 1] < hi
+            or (start[first + 1 : last] > end[first : last - 1]).any()
+        ):
             return None
         found |= set(owner[first:last].tolist())
     return tuple(sorted(found))
