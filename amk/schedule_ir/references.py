@@ -19,7 +19,7 @@ Path = tuple[str | int, ...]
 RESERVED = frozenset({CONST, WORKER, AGENT, "t", "l", "n"})
 MAX_FINDINGS = 20
 
-BUFFER_FIELDS: dict[str, tuple[str, str, str | None]] = {
+BUFFER_FIELDS: dict[str, tuple[str, str | None, str | None]] = {
     "state": ("global", "i32", "state"),
     "table": ("global", "bf16", "embedding"),
     "norm": ("global", "f32", "norm"),
@@ -41,13 +41,14 @@ BUFFER_FIELDS: dict[str, tuple[str, str, str | None]] = {
     "partial": ("shared", "f32", None),
     "out": ("global", "f32", None),
     "qkv": ("global", "f32", None),
-    "split_partial": ("global", "f32", None),
-    "h": ("global", "f32", None),
+    "split_partial": ("global", None, None),
+    "split_scale": ("global", "f32", None),
+    "h": ("global", None, None),
     "act": ("global", "bf16", None),
     "best_value": ("global", "f32", None),
     "best_index": ("global", "i32", None),
 }
-"""Field of an op -> space, dtype, and the buffer it must be where the host fills or reads it by name."""
+"""Field of an op -> space, dtype (None: f32 or bf16), and the buffer it must be where the host knows it by name."""
 
 
 def check_references(schedule: Schedule) -> list[Diagnostic]:
@@ -114,13 +115,7 @@ def _buffers(schedule: Schedule) -> Iterator[Diagnostic]:
 
 
 def _counters(schedule: Schedule) -> Iterator[Diagnostic]:
-    buffers = {b.name: b for b in schedule.buffers}
     for i, counter in enumerate(schedule.counters):
-        if (counter.buffer is not None) != (counter.handoff == "tagged"):
-            message = f"counter '{counter.name}': a tagged counter names its buffer, a fenced one has none"
-            yield _at("AMK005", message, ("counters", i))
-        if counter.buffer is not None and counter.buffer not in buffers:
-            yield _missing("buffer", counter.buffer, buffers, ("counters", i, "buffer"))
         if counter.count > 2**22:
             yield _at("AMK005", f"counter '{counter.name}' has {counter.count:,} instances", ("counters", i, "shape"))
 
@@ -212,8 +207,8 @@ def _op(schedule: Schedule, op: Op, path: Path, scope: tuple[str, ...]) -> Itera
             buffer = buffers.get(value)
             if buffer is None:
                 yield _missing("buffer", value, buffers, (*path, field))
-            elif (buffer.space, buffer.dtype) != (space, dtype):
-                message = f"'{value}' is a {buffer.space} {buffer.dtype} buffer, {field} needs {space} {dtype}"
+            elif buffer.space != space or buffer.dtype not in ((dtype,) if dtype else ("f32", "bf16")):
+                message = f"'{value}' is a {buffer.space} {buffer.dtype} buffer, {field} needs {space} {dtype or 'f32 or bf16'}"
                 yield _at("AMK005", message, (*path, field))
             elif name is not None and value != name:
                 message = f"{field} must be the buffer '{name}', which the host fills or reads by that name"
