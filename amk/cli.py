@@ -34,6 +34,8 @@ COMMANDS = {
     "models": Command("amk.commands.models", "list the known models, or show what is read from a path"),
     "targets": Command("amk.commands.targets", "list the known GPUs and their limits"),
     "explain": Command("amk.commands.explain", "explain a diagnostic code"),
+    "verify": Command("amk.commands.verify", "prove a schedule safe, or show how it fails"),
+    "replay": Command("amk.commands.replay", "run a witness and see whether it holds"),
     "doctor": Command("amk.commands.doctor", "report what this machine can do"),
 }
 

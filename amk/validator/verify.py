@@ -64,9 +64,7 @@ class _Late(Exception):
     """The time limit has passed."""
 
 
-def verify(
-    schedule: Schedule, *, compiled: CompiledResources | None = None, timeout_s: float | None = None
-) -> Verdict:
+def verify(schedule: Schedule, *, compiled: CompiledResources | None = None, timeout_s: float | None = None) -> Verdict:
     """Decide. Raises AmkError (exit 2) if the schedule is not well-formed; nothing else."""
     if found := check_references(schedule):
         raise AmkError(found)
