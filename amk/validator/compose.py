@@ -7,22 +7,27 @@ rows never cross workers, weight rings are private). Tokens beyond the second fo
 third from `reduce`.
 
 Algorithm (section 11 of the theory): one clock pass over one worker per program (`local_order`), one over the interface
-agents of all workers (`quotient`), brackets for everything between; then the race and reads-from passes of the flat
-check on the rows of the `envelope`. If some operations order no memory but their own word, a second race pass without
-their edges covers all other buffers.
+nodes of all workers (`quotient`), brackets for everything between; then the race and reads-from passes of the flat check
+on the rows of the `envelope`. Three kinds of edges (see `quotient`) answer three questions:
+    block   does every agent finish?
+    word    are conflicting accesses separated in time, and does every read find the value it expects?
+    fence   is a write to ordinary memory visible to whoever touches it next? Only pairs that begin with a write need
+            this: a read is over when its event is, because the op has used what it read.
+Without hints, relaxed operations and tagged words the three are one.
 
 Cost: llama3-8b on 132 workers has about 10^6 incidences and 10^4 quotient events.
 
-Witness: `Candidate` names two events (or one) by worker and local event; `confirm` replays them on the flat system.
+Witness: races and faults name composite nodes; `confirm` finds the flat events and replays them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 import numpy as np
 
+from amk.report.diagnostic import Diagnostic
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.atoms import OUTSIDE, Touches, blocks
 from amk.validator.counter_events import CounterEvents, Instances
@@ -33,19 +38,20 @@ from amk.validator.local_order import local_order
 from amk.validator.order import Clocks
 from amk.validator.quotient import BracketOrder, Group, Quotient
 from amk.validator.races import RaceReport, find_races
-from amk.validator.system import I64, MAX_BYTES, READ, WRITE
+from amk.validator.system import I64, MAX_BYTES, READ, WRITE, Bools
 from amk.validator.trace import trace
+from amk.validator.words import Words, words
 
 TOKENS: Final = 2
 LIMIT: Final = 64
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Composition:
-    """Result of the composed check of `schedule` (already reduced) for `tokens` tokens.
+    """Result of the composed check of `schedule` (already reduced) for `tokens` tokens, as far as it got.
 
-    local: programs whose worker alone does not finish (barriers). races, dataflow: over composite events; None if the
-    schedule does not run to completion. weak_races: races that only weak edges seem to prevent.
+    stuck: programs whose worker alone does not finish. never: words that nobody writes, tags out of order. races,
+    dataflow: over composite nodes with word edges; unseen: races that fences do not order.
     """
 
     schedule: Schedule
@@ -53,78 +59,112 @@ class Composition:
     groups: list[Group]
     instances: Instances
     footprints: Footprints
-    stuck: tuple[str, ...]
-    quotient: Quotient | None = None
+    stuck: tuple[str, ...] = ()
+    never: list[Diagnostic] = field(default_factory=list)
+    block: Quotient | None = None
     order: BracketOrder | None = None
     races: RaceReport | None = None
-    weak_races: RaceReport | None = None
+    unseen: RaceReport | None = None
     dataflow: DataflowReport | None = None
     classes: int = 0
     incidences: int = 0
+    weak: bool = False
 
     @property
     def live(self) -> bool:
-        return not self.stuck and self.quotient is not None and self.quotient.run.complete
+        return not self.stuck and not self.never and self.block is not None and self.block.run.complete
 
     @property
     def safe(self) -> bool:
         clean = self.races is not None and not self.races.racy and self.dataflow is not None and self.dataflow.correct
-        return self.live and clean and (self.weak_races is None or not self.weak_races.racy)
+        return self.live and clean and (self.unseen is None or not self.unseen.racy)
 
 
 def groups_of(schedule: Schedule, tokens: int, instances: Instances) -> list[Group]:
     """One group per program; raises `TooLarge`."""
     found: list[Group] = []
-    nodes = chains = 0
+    nodes = 0
     for number, program in enumerate(schedule.programs):
         counters = CounterEvents(schedule, trace(schedule, number, tokens), instances)
-        order = local_order(counters)
-        group = Group(
-            number, program.first, program.count, order, counters.waits, counters.signals, nodes, chains
-        )  # fmt: skip
+        order = local_order(counters.trace)
+        group = Group(number, program.first, program.count, order, counters.waits, counters.signals, nodes)
         found.append(group)
         nodes += program.count * group.nodes
-        chains += program.count * group.chains
     return found
 
 
 def compose(schedule: Schedule, tokens: int = TOKENS) -> Composition:
-    """Check the schedule; raises `TooLarge` or `ClocksTooLarge`."""
+    """Check the schedule; raises `TooLarge`, `ClocksTooLarge` or `NotComposable`."""
     instances = Instances(schedule.counters)
     groups = groups_of(schedule, tokens, instances)
-    footprints = Footprints(schedule)
-    stuck = tuple(schedule.programs[g.number].name for g in groups if not g.order.complete)
-    if stuck:
-        return Composition(schedule, tokens, groups, instances, footprints, stuck)
-    quotient = Quotient(groups, instances, weak=True)
-    if not quotient.run.complete:
-        return Composition(schedule, tokens, groups, instances, footprints, (), quotient)
-    envelope = Envelope(schedule, footprints)
+    result = Composition(schedule, tokens, groups, instances, Footprints(schedule))
+    result.stuck = tuple(schedule.programs[g.number].name for g in groups if not g.order.complete)
+    if result.stuck:
+        return result
+    envelope = Envelope(schedule, result.footprints)
     for group in groups:
         envelope.add(group)
-    order = BracketOrder(quotient)
+    result.classes = envelope.classes
     rows = envelope.columns()
-    boundary = boundary_content(schedule, footprints, tokens)
-    touches = touches_in_order(rows, order, *boundary)
+    tagged = words(schedule, [g.order.trace.items for g in groups], _word_rows(groups, rows, envelope.tagged))
+    result.never = tagged.never
+    result.weak = not tagged.empty or any(bool(g.waits[:, 4].any() or g.signals[:, 4].any()) for g in groups)
+    if result.never:
+        return result
+    result.block = Quotient(groups, instances, tagged, "block")
+    if not result.block.run.complete:
+        return result
+    _check_memory(result, rows, tagged, envelope)
+    return result
+
+
+def _check_memory(result: Composition, rows: I64, tagged: Words, envelope: Envelope) -> None:
+    """Races and reads-from with word edges, then visibility with fences."""
+    groups, instances = result.groups, result.instances
+    word = Quotient(groups, instances, tagged, "word") if result.weak else result.block
+    assert word is not None
+    order = BracketOrder(word)
+    touches = touches_in_order(rows, order, *boundary_content(result.schedule, result.footprints, result.tokens))
     kept = list(blocks(touches))
-    ordering = cast(Clocks, order)
-    races = find_races(kept, ordering, LIMIT)
-    dataflow = find_faults(kept, LIMIT)
-    return Composition(
-        schedule, tokens, groups, instances, footprints, (), quotient, order, races,
-        _weak_races(schedule, groups, instances, rows), dataflow, envelope.classes, touches.incidences,
-    )  # fmt: skip
+    result.order, result.incidences = order, touches.incidences
+    result.races = find_races(kept, cast(Clocks, order), LIMIT)
+    result.dataflow = find_faults(kept, LIMIT)
+    if result.weak:
+        plain = (rows[:, 1] < envelope.private_base) & ~np.isin(rows[:, 1], envelope.tagged)
+        seen = _Visibility(order, BracketOrder(Quotient(groups, instances, tagged, "fence")))
+        nothing = np.zeros((0, 5), np.int64)
+        touches = touches_in_order(rows[plain], order, nothing, nothing)
+        touches.event[:] = touches.event * 2 + (touches.kind == READ)
+        result.unseen = find_races(blocks(touches), cast(Clocks, seen), LIMIT)
 
 
-def _weak_races(schedule: Schedule, groups: list[Group], instances: Instances, rows: I64) -> RaceReport | None:
-    """Races on ordinary buffers when weak operations order nothing; None if there are no weak operations."""
-    if not any(bool(g.waits[:, 4].any() or g.signals[:, 4].any()) for g in groups):
-        return None
-    order = BracketOrder(Quotient(groups, instances, weak=False))
-    tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
-    rows = rows[~np.isin(rows[:, 1], tagged)]
-    nothing = np.zeros((0, 5), np.int64)
-    return find_races(blocks(touches_in_order(rows, order, nothing, nothing)), cast(Clocks, order), LIMIT)
+class _Visibility:
+    """Order of accesses numbered 2 * node + is_read: a read needs to be over in time, a write must be visible."""
+
+    def __init__(self, time: BracketOrder, fence: BracketOrder) -> None:
+        self.time, self.fence, self.system = time, fence, time.system
+
+    def precedes(self, before: I64, after: I64) -> Bools:
+        read = before % 2 == 1
+        before, after = before // 2, after // 2
+        ordered: Bools = before == after
+        ordered[read] |= self.time.precedes(before[read], after[read])
+        ordered[~read] |= self.fence.precedes(before[~read], after[~read])
+        return ordered
+
+
+def _word_rows(groups: list[Group], rows: I64, tagged: list[int]) -> I64:
+    """(group, worker, item, buffer, kind, lo, hi) of the rows on tagged buffers."""
+    found = [np.zeros((0, 7), np.int64)]
+    for g, group in enumerate(groups):
+        end = group.node_base + group.count * group.nodes
+        mine = rows[np.isin(rows[:, 1], tagged) & (rows[:, 0] >= group.node_base) & (rows[:, 0] < end)]
+        worker, node = np.divmod(mine[:, 0] - group.node_base, group.nodes)
+        events = group.order.trace.events
+        item = np.where(node < events, group.order.trace.item[np.minimum(node, events - 1)], node - events)
+        head = np.stack((np.full(len(mine), g), worker + group.first, item), axis=1)
+        found.append(np.concatenate((head, mine[:, 1:5]), axis=1))
+    return np.concatenate(found)
 
 
 def boundary_content(schedule: Schedule, footprints: Footprints, tokens: int) -> tuple[I64, I64]:

@@ -2,7 +2,7 @@
 
 A counter instance is one cell of a counter family; instances of all families are numbered in schedule order. Rows are
 (worker, local event, instance, threshold or amount, weak): weak marks operations that order no memory but their own
-word - relaxed ones, and those on tagged counters.
+word - relaxed ones, and those on hints.
 
 Only steps that wait or signal are visited; expressions are evaluated on arrays over the workers.
 """
@@ -102,7 +102,7 @@ class CounterEvents:
         rows[:, 0], rows[:, 1] = self.workers, event
         rows[:, 2] = self._instance(entry, env)
         rows[:, 3] = env.eval(amount)
-        rows[:, 4] = not strong or self.instances.by_name[entry.counter].handoff == "tagged"
+        rows[:, 4] = not strong or self.instances.by_name[entry.counter].handoff == "hint"
         return rows
 
     def _instance(self, entry: Wait | Signal, env: Env) -> I64:

@@ -16,7 +16,8 @@ Rows (event, buffer, kind, lo, hi, value, delta): global buffers keep their numb
 behind them.
 
 In global memory the rows of all agents of a step are joined and belong to its crew, unless two agents touch a common
-byte and one writes.
+byte and one writes, or the step reads tagged words: then only those reads belong to the crew, because the crew as a node
+comes after the words of all its agents.
 
 Inside a layer loop the rows of layer l are those of layer 0 plus l times a slope per (step, buffer, kind, family):
 `accesses` depends on the layer only through value indices and row offsets. The slope is measured between layers 0 and 1
@@ -36,6 +37,7 @@ import numpy as np
 from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.footprint import COLUMNS, INDEX_BITS, SHARED, TOKEN_BITS, Footprints
+from amk.validator.local_order import crew
 from amk.validator.quotient import Group
 from amk.validator.system import DONT_CARE, I64, READ
 from amk.validator.trace import Item
@@ -69,6 +71,7 @@ class Envelope:
     def __init__(self, schedule: Schedule, footprints: Footprints) -> None:
         self.schedule, self.footprints = schedule, footprints
         self.private_base = len(schedule.buffers)
+        self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
         self.last = schedule.kv.context - 1
         self.classes = 0
         self.representatives: list[tuple[Group, int]] = []
@@ -104,10 +107,10 @@ class Envelope:
             slope = slopes.get(item.site.number) if layer >= 0 else {}
             own_layer, own_token = (layer if slope is None else 0), (item.token if layer < 0 else 0)
             key = (item.site.number, own_layer, own_token)
-            crew = crews.setdefault(key, len(crews))
+            number = crews.setdefault(key, len(crews))
             for warp in role:
-                slot = found.setdefault((*key, warp), Slot(item, warp - role.start, crew, slope, {}))
-                slot.events[item.token + 1, max(layer, 0)] = int(trace.event_of[i, warp]), group.order.crew(i)
+                slot = found.setdefault((*key, warp), Slot(item, warp - role.start, number, slope, {}))
+                slot.events[item.token + 1, max(layer, 0)] = int(trace.event_of[i, warp]), crew(trace, i)
         return list(found.values())
 
     def _slope(self, group: Group, item: Item, agents: int) -> Slope | None:
@@ -135,7 +138,7 @@ class Envelope:
         rows[private, 0] = np.where(number[worker_of] >= 0, unit, -1)[private]
         shown = np.flatnonzero(private & (rows[:, 0] >= 0))
         self._spread(group, found, rows[shown], slope[shown], slot_of[shown], worker_of[shown], False)
-        for at, crewed in _crews(found, rows, slot_of, worker_of, np.flatnonzero(~private)):
+        for at, crewed in self._crews(found, rows, slot_of, worker_of, np.flatnonzero(~private)):
             self._spread(group, found, rows[at], slope[at], slot_of[at], worker_of[at], crewed)
 
     def _collect(self, group: Group, found: list[Slot], workers: range) -> tuple[I64, I64, I64]:
@@ -198,26 +201,25 @@ class Envelope:
             made[named, 5] += (shift[named, 1] << TOKEN_BITS) + token
             self._rows.append(made)
 
-
-def _crews(
-    found: list[Slot], rows: I64, slot_of: I64, worker_of: I64, at: I64
-) -> Iterator[tuple[I64, bool]]:
-    """Global rows as (row numbers, crewed?): joined in place per (worker, crew, buffer, kind, content) where allowed."""
-    crew = np.array([slot.crew for slot in found], np.int64)[slot_of]
-    order = at[np.lexsort((rows[at, 2], rows[at, 0], crew[at], worker_of[at]))]
-    clash = np.isin(crew[order], _clashing(rows[order], slot_of[order], crew[order], worker_of[order]))
-    yield order[clash], False
-    order = order[~clash]
-    order = order[np.lexsort((rows[order, 2], *rows[order][:, [5, 4, 1, 0]].T, crew[order], worker_of[order]))]
-    content = np.concatenate((worker_of[order, None], crew[order, None], rows[order][:, [0, 1, 4, 5]]), axis=1)
-    fresh = np.ones(len(order), bool)
-    fresh[1:] = (content[1:] != content[:-1]).any(axis=1)
-    reach = _running_end(rows[order, 3], fresh)
-    fresh[1:] |= rows[order[1:], 2] > reach[:-1]
-    starts = np.flatnonzero(fresh)
-    if len(starts):
-        rows[order[starts], 3] = np.maximum.reduceat(rows[order, 3], starts)
-    yield order[starts], True
+    def _crews(self, found: list[Slot], rows: I64, slot_of: I64, worker_of: I64, at: I64) -> Iterator[tuple[I64, bool]]:
+        """Global rows as (row numbers, crewed?): joined in place per (worker, crew, buffer, kind, content) if allowed."""
+        number = np.array([slot.crew for slot in found], np.int64)[slot_of]
+        order = at[np.lexsort((rows[at, 2], rows[at, 0], number[at], worker_of[at]))]
+        alone = np.isin(number[order], _clashing(rows[order], slot_of[order], number[order], worker_of[order]))
+        words = np.isin(rows[order, 0], self.tagged) & (rows[order, 1] == READ)
+        alone |= np.isin(number[order], np.unique(number[order[words]])) & ~words
+        yield order[alone], False
+        order = order[~alone]
+        order = order[np.lexsort((rows[order, 2], *rows[order][:, [5, 4, 1, 0]].T, number[order], worker_of[order]))]
+        content = np.concatenate((worker_of[order, None], number[order, None], rows[order][:, [0, 1, 4, 5]]), axis=1)
+        fresh = np.ones(len(order), bool)
+        fresh[1:] = (content[1:] != content[:-1]).any(axis=1)
+        reach = _running_end(rows[order, 3], fresh)
+        fresh[1:] |= rows[order[1:], 2] > reach[:-1]
+        starts = np.flatnonzero(fresh)
+        if len(starts):
+            rows[order[starts], 3] = np.maximum.reduceat(rows[order, 3], starts)
+        yield order[starts], True
 
 
 def _running_end(end: I64, fresh: I64) -> I64:
@@ -238,8 +240,11 @@ def _clashing(rows: I64, slot_of: I64, crew: I64, worker_of: I64) -> I64:
     overlap = np.zeros(len(rows), bool)
     overlap[1:] = ~fresh[1:] & (rows[1:, 2] < _running_end(rows[:, 3], fresh)[:-1])
     found = overlap & writes[segment]
-    alone = np.maximum.reduceat(slot_of, np.flatnonzero(fresh)) == np.minimum.reduceat(slot_of, np.flatnonzero(fresh)) \
-        if len(rows) else np.zeros(0, bool)
+    alone = (
+        np.maximum.reduceat(slot_of, np.flatnonzero(fresh)) == np.minimum.reduceat(slot_of, np.flatnonzero(fresh))
+        if len(rows)
+        else np.zeros(0, bool)
+    )
     return np.unique(crew[found & ~alone[segment]])
 
 

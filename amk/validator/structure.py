@@ -167,7 +167,9 @@ def _indices(schedule: Schedule) -> Iterator[Diagnostic]:
             for dim, expr in zip(counters[entry.counter].shape, entry.index, strict=True):
                 values = np.concatenate([np.broadcast_to(env.eval(expr), workers.shape) for env in envs])
                 if values.min() < 0 or values.max() >= dim:
-                    message = f"index {int(values.min())}..{int(values.max())} of '{entry.counter}' is outside 0..{dim - 1}"
+                    message = (
+                        f"index {int(values.min())}..{int(values.max())} of '{entry.counter}' is outside 0..{dim - 1}"
+                    )
                     yield _finding("AMK103", message, (*path, "index"))
             if isinstance(entry, Signal) and min(int(np.min(env.eval(entry.add))) for env in envs) < 0:
                 yield _finding("AMK205", "a signal would decrement its counter", (*path, "add"))
