@@ -39,6 +39,8 @@ COMMANDS = {
     "bench": Command("amk.commands.bench", "measure a decode step beside torch on this machine's GPU"),
     "schema": Command("amk.commands.schema", "print the JSON Schema of a schedule"),
     "explain": Command("amk.commands.explain", "explain a diagnostic code"),
+    "verify": Command("amk.commands.verify", "prove a schedule safe, or show how it fails"),
+    "replay": Command("amk.commands.replay", "run a witness and see whether it holds"),
     "doctor": Command("amk.commands.doctor", "report what this machine can do"),
 }
 

@@ -95,6 +95,9 @@ class Footprints:
         self.number = {b.name: i for i, b in enumerate(schedule.buffers)}
         self.families: dict[str, int] = {}
         self.evaluations = 0
+        self.written_constants: set[str] = set()
+        self.outside: dict[tuple[str | int, ...], str] = {}
+        self._bytes = {b.name: b.bytes for b in schedule.buffers}
         self._constant = {b.name for b in schedule.buffers if b.role == "constant"}
         self._shared = {b.name: b.offset or 0 for b in schedule.buffers if b.space == "shared"}
         self._lists = {name: list(column) for name, column in schedule.tables.items()}
@@ -122,6 +125,7 @@ class Footprints:
         """The evaluation, looked up once more under the names it read (a neighbour may just have made it)."""
         env = Probe(item.loops, worker, agent, pos, self.tables)
         accesses = item.step.op.accesses(env, self.geometry)
+        self._note(item, worker, accesses)
         log: dict[str, int] = object.__getattribute__(env, "log")
         names = tuple(sorted(log))
         by_values = known.setdefault(names, {})
@@ -131,6 +135,18 @@ class Footprints:
             rows = np.array(list(self._coalesced(accesses)), dtype=np.int64).reshape(-1, COLUMNS)
             by_values[key] = Footprint(self.evaluations, rows)
         return by_values[key]
+
+    def _note(self, item: Item, worker: int, accesses: list[Access]) -> None:
+        """Remember accesses outside their buffer, by step, and writes to constants."""
+        for access in accesses:
+            if access.lo < 0 or access.hi > self._bytes[access.buffer]:
+                message = (
+                    f"{item.step.op.op} of worker {worker} touches bytes {access.lo:,}..{access.hi - 1:,} of "
+                    f"'{access.buffer}', which has {self._bytes[access.buffer]:,}"
+                )
+                self.outside.setdefault((*item.site.path, "op"), message)
+            if access.kind == "write" and access.buffer in self._constant:
+                self.written_constants.add(access.buffer)
 
     def _column(self, name: str, item: Item, workers: range, pos: Sequence[int]) -> Sequence[int]:
         if name in self._lists:

@@ -139,4 +139,7 @@ def _brackets(order: LocalOrder, chain: I64) -> tuple[I64, I64, I64]:
             members = order.trace.event_of[node - order.trace.events]
             members = members[members >= 0]
             hi[members] = np.minimum(hi[members], i)
+    crews = np.where(order.trace.event_of >= 0, hi[order.trace.event_of], -1).max(axis=1)
+    crewed = np.isin(np.arange(order.trace.events, order.nodes), chain)
+    hi[order.trace.events :] = np.where(crewed, hi[order.trace.events :], crews)
     return lo, hi, pre

@@ -67,6 +67,7 @@ def tag_of(tag: Expr, item: Item) -> int:
 
 def check_tags(schedule: Schedule, items: list[list[Item]]) -> Iterator[Diagnostic]:
     """M13 conditions that do not depend on the worker."""
+    layers = max((item.loops.get("l", 0) + 1 for group in items for item in group), default=1)
     for number, buffer in enumerate(schedule.buffers):
         path = ("buffers", number)
         if buffer.tagged != (buffer.tag is not None):
@@ -76,6 +77,8 @@ def check_tags(schedule: Schedule, items: list[list[Item]]) -> Iterator[Diagnost
         elif buffer.tag is not None:
             if not isinstance(buffer.tag, dict) or set(buffer.tag) - {"t", "l", "1"} or buffer.tag.get("t", 0) <= 0:
                 yield _finding("the tag must grow with the token t and name nothing but t and l", path)
+            elif buffer.tag["t"] <= buffer.tag.get("l", 0) * (layers - 1) or buffer.tag.get("l", 0) < 0:
+                yield _finding("tags of one token reach into those of the next", path, f"a token has {layers} layers")
             elif buffer.role != "scratch":
                 yield _finding("tagged words are scratch: what survives a launch would carry an old tag", path)
     tagged = {b.name: b for b in schedule.buffers if b.tagged}
