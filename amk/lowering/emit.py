@@ -52,7 +52,8 @@ def traced_steps(body: tuple[Node, ...], role_of_agent: Callable[[str], bool]) -
     for node in body:
         if isinstance(node, Step):
             if role_of_agent(node.op.role):
-                labels.append(getattr(node.op, "matrix", None) and f"{node.op.op} {node.op.matrix}" or node.op.op)
+                matrix = getattr(node.op, "matrix", None)
+                labels.append(f"{node.op.op} {matrix}" if matrix else node.op.op)
         else:
             labels += traced_steps(node.body, role_of_agent) * (node.count or 1)
     return labels
@@ -77,7 +78,9 @@ def _kernel(schedule: Schedule, body: str) -> str:
     offsets = {b.name: b.offset for b in schedule.buffers if b.space == "shared"}
     roles = {r.name: r for r in schedule.roles}
     role = roles[stream.role]
-    full = f"reinterpret_cast<amk::u64*>(shared + {offsets[stream.full]})" if stream.full else "nullptr"
+    full = "nullptr"
+    if stream.full:
+        full = f"reinterpret_cast<amk::u64*>(shared + {offsets[stream.full]}) + agent * {stream.slots}"
     threads = schedule.launch.warps * 32
     return f"""extern "C" __global__ void __launch_bounds__({threads}, {schedule.launch.ctas_per_sm})
 {KERNEL}(const __grid_constant__ Globals globals) {{
@@ -92,7 +95,7 @@ def _kernel(schedule: Schedule, body: str) -> str:
   if ({_in_role(role.first, role.count)}) {{
     const int agent = c.warp - {role.first}, place = c.worker * {role.count} + agent;
     c.ring.start(shared + {offsets[stream.ring]} + agent * {stream.slots * stream.chunk_bytes},
-                 {full} + agent * {stream.slots},
+                 {full},
                  reinterpret_cast<const char*>(globals.b_{identifier(stream.source)}) +
                      static_cast<long long>(t_stream_base[place]) * {stream.chunk_bytes},
                  t_stream_total[place], static_cast<int>(globals.tokens), c.lane);
@@ -156,7 +159,7 @@ class _Printer:
         name = f"S{len(self.structs)}"
         self.structs.append(step_struct(name, op, self.schedule))
         self.ops.add(op.op)
-        return [f"amk::ops::{op.op}<{name}>(c);"]
+        return ["c.enter_step();", f"amk::ops::{op.op}<{name}>(c);"]
 
     def wait(self, wait: Wait) -> str:
         index = self.counter_index(wait.counter, wait.index)

@@ -27,7 +27,7 @@ _TOKEN = re.compile(rb'\s*("(?:[^"\\]|\\.)*+"|[\[\]{},:]|[^\s\[\]{},:"]+)', re.D
 
 
 class Positions(Mapping[str, int]):
-    """JSON pointer -> line (from 1) of the value; scanned when first asked, because most files are never complained of."""
+    """JSON pointer -> line (from 1) of the value; scanned when first asked: most files are never complained of."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -98,8 +98,8 @@ def parse_schedule(content: bytes, file: str) -> tuple[Schedule, Positions]:
     except ValidationError as error:
         found = schema_error(error, file).diagnostics
         raise AmkError([located(_without_tags(d, value), file, positions) for d in found]) from error
-    if found := check_references(schedule):
-        raise AmkError([located(d, file, positions) for d in found])
+    if wrong := check_references(schedule):
+        raise AmkError([located(d, file, positions) for d in wrong])
     return schedule, positions
 
 

@@ -170,6 +170,19 @@ def test_counters_with_one_owner_need_no_claims() -> None:
         assert check(raw, forged).reason.startswith("race")
 
 
+def test_steps_of_one_agent_cannot_stand_in_for_those_of_another() -> None:
+    """Right number of steps in all, wrong number per agent: taken by rank they would run a deadlock backwards."""
+    build = SystemBuilder()
+    counter, left, right = build.counter(), build.agent(), build.agent()
+    build.event(left)
+    build.wait(build.event(right), counter, 1)
+    build.signal(build.event(right), counter)
+    system = build.build()
+    forged = claim(judge(system), system)
+    for order in ([[1, 1], [0, 2]], [[0, 1], [1, 2]], [[1, 2], [0, 1]], [[0, 3]], [[1, 3]]):
+        assert check(system.to_json(), forged | {"order": order}).reason.startswith("order")
+
+
 def test_a_certificate_is_bound_to_its_system() -> None:
     small, large = decode_shaped(2, 2, 1, private=1), decode_shaped(2, 3, 1, private=1)
     certificate = make_certificate(judge(small))

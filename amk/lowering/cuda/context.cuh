@@ -29,6 +29,11 @@ struct Context {
   int l = 0;
   u32* trace = nullptr;
 
+  // Before each step. Otherwise the addresses of all steps are hoisted out of the layer loop, and spilled.
+  __device__ __forceinline__ void enter_step() {
+    lane = sync::opaque(lane), warp = sync::opaque(warp);
+  }
+
   // Cycle counter of the SM at the start of the token and after each step of this warp; the last token's stay.
   __device__ __forceinline__ void mark() {
     if (lane == 0) *trace++ = static_cast<u32>(clock64());

@@ -168,4 +168,4 @@ def inverse_rms(geo: Geometry, mem: Memory, ssq: str, agents: int) -> np.float32
     total = np.float32(0)
     for part in mem.read(ssq, 0, agents):
         total += np.float32(part)
-    return np.float32(1) / np.sqrt(total / np.float32(geo.model.hidden) + np.float32(geo.model.rms_eps))
+    return np.float32(np.float32(1) / np.sqrt(total / np.float32(geo.model.hidden) + np.float32(geo.model.rms_eps)))

@@ -20,6 +20,7 @@ __device__ __forceinline__ void stage_norm(C& c) {
   const int lo = share_begin(P::kHidden, S::kAgents, agent), hi = share_begin(P::kHidden, S::kAgents, agent + 1);
   // The norm is launch-constant: its loads go out with those of h, or before them while the words are not fresh yet.
   constexpr int kPieces = (P::kHidden / S::kAgents + 32 * kWide - 1) / (32 * kWide);
+  static_assert(kPieces <= 8, "one batch");
   float weight[kPieces][kWide];
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
