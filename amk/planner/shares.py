@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate
 
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
 from amk.schedule_ir.model_spec import ModelSpec
@@ -11,19 +11,37 @@ from amk.schedule_ir.model_spec import ModelSpec
 Table = tuple[int, ...]
 
 
-def even_shares(groups: int, workers: int) -> tuple[Table, Table]:
-    """(first, count) of contiguous shares that differ by at most one group."""
-    bounds = [groups * w // workers for w in range(workers + 1)]
-    return tuple(bounds[:-1]), tuple(b - a for a, b in pairwise(bounds))
+def row_tables(model: ModelSpec, workers: int, speeds: tuple[float, ...] | None = None) -> dict[str, Table]:
+    """first/count tables of every matrix; o and down share `hidden`, so a worker keeps its residual rows to itself.
 
-
-def row_tables(model: ModelSpec, workers: int) -> dict[str, Table]:
-    """first/count tables of every matrix; o and down share `hidden`, so a worker keeps its residual rows to itself."""
+    Every worker gets groups in proportion to its speed (relative, default all equal), and the left-over ones go to those
+    who would be done first so far, heaviest matrix first: rings run ahead across phases, so what counts is a worker's
+    sum, not each phase.
+    """
+    widths = {name: matrix(model, name).k for name in MATRICES}
+    weight = {
+        "hidden": model.layers * (widths["o"] + widths["down"]),
+        "gate_up": model.layers * widths["gate_up"],
+        "qkv": model.layers * widths["qkv"],
+        "lm_head": widths["lm_head"],
+    }
+    speeds = speeds or (1.0,) * workers
+    load = [0] * workers
     tables: dict[str, Table] = {}
-    for name in MATRICES:
-        key = "hidden" if name in ("o", "down") else name
-        tables[f"{key}.first"], tables[f"{key}.count"] = even_shares(matrix(model, name).groups, workers)
+    for key, bytes_per_group in sorted(weight.items(), key=lambda item: -item[1]):
+        groups = matrix(model, "o" if key == "hidden" else key).groups
+        counts = _shared_out(groups, load, speeds)
+        load = [have + count * bytes_per_group for have, count in zip(load, counts, strict=True)]
+        tables[f"{key}.first"], tables[f"{key}.count"] = (0, *accumulate(counts[:-1])), counts
     return tables
+
+
+def _shared_out(groups: int, load: list[int], speeds: tuple[float, ...]) -> Table:
+    """Whole groups in proportion to speed, one more for those who are done first."""
+    whole = [int(groups * speed / sum(speeds)) for speed in speeds]
+    first_done = sorted(range(len(load)), key=lambda w: (load[w] / speeds[w], w))
+    more = set(first_done[: groups - sum(whole)])
+    return tuple(count + (w in more) for w, count in enumerate(whole))
 
 
 def attention_tables(model: ModelSpec, workers: int, splits: int) -> dict[str, Table]:
