@@ -110,4 +110,5 @@ class CounterEvents:
         flat = np.zeros(len(self.workers), np.int64)
         for dim, expr in zip(counter.shape, entry.index, strict=True):
             flat = flat * dim + env.eval(expr)
-        return flat + self.instances.base[entry.counter]
+        flat += self.instances.base[entry.counter]
+        return flat
