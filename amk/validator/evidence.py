@@ -1,8 +1,9 @@
 """From a finding of the composed check to evidence on the flat system.
 
 A race or fault names composite nodes. Here the flat system of the same schedule is built at a few positions, the pair
-is withheld from a greedy run, and if both are enabled where it stops the race is real: that is the definition, no clocks
-involved. What is confirmed comes with a witness that `replay` checks; what is not confirmed anywhere stays UNKNOWN.
+is withheld from a greedy run, and if both are enabled where it stops the race is real: that is the definition,
+no clocks involved. What is confirmed comes with a witness that `replay` checks; what is not confirmed
+anywhere stays UNKNOWN.
 """
 
 from __future__ import annotations
