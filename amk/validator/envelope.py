@@ -117,6 +117,8 @@ class Envelope:
 
     def _slope(self, group: Group, item: Item, agents: int) -> Slope | None:
         slope: Slope = {}
+        if all(loop.count == 1 for loop in item.site.around if loop.var == "l"):
+            return slope
         later = Item(item.site, item.token, item.loops | {"l": item.loops["l"] + 1})
         for worker in {group.first, group.first + group.count - 1}:
             pos = self.positions(item, range(worker, worker + 1))[0]
