@@ -12,6 +12,7 @@ from amk.adversary.recipe import (
     drop,
     exchange,
     field_of,
+    idle_worker,
     op_field,
     put,
     shift_producer,
@@ -350,5 +351,13 @@ ORDER = [
         "AMK201",
         "the hint that is missing is the next token's",
         put(wait_of("act", "at_least"), {"t": W, "1": W + 1}),
+    ),
+    Recipe(
+        "order-at-some-positions",
+        "43 inactive split",
+        "tagged",
+        "AMK302",
+        "worker 3 owns nothing that others wait for while its split is inactive, so its words are overwritten early",
+        lambda s: idle_worker(s),
     ),
 ]

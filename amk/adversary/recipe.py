@@ -125,3 +125,18 @@ def drift(s: Json) -> list[Edit]:
     path = waiting(s, "attn")
     wait = at(s, path)["waits"][0]
     return [Edit("insert", (*path, "waits", 1), wait | {"at_least": {"t": WORKERS - 1, "1": WORKERS}})]
+
+
+def idle_worker(s: Json) -> list[Edit]:
+    """Worker 3 owns no rows of the hidden state and the MLP; worker 2 gets them, and the shared memory for them."""
+    end = s["launch"]["shared_bytes"]
+    room = {"residual": (end, [32]), "part": (end + 128, [16, 8])}
+    edits = [Edit("replace", ("launch", "shared_bytes"), end + 1024)]
+    for name, (offset, shape) in room.items():
+        edits.append(Edit("replace", (*named(s, "buffers", name), "offset"), -(-offset // 128) * 128))
+        edits.append(Edit("replace", (*named(s, "buffers", name), "shape"), shape))
+    for part, groups in (("hidden", 8), ("gate_up", 24)):
+        quarter, half = groups // 4, groups // 2
+        edits.append(Edit("replace", ("tables", f"{part}.first"), [0, quarter, half, groups]))
+        edits.append(Edit("replace", ("tables", f"{part}.count"), [quarter, quarter, half, 0]))
+    return edits

@@ -139,14 +139,12 @@ def _blocked(flat: Flat, head: BlockedHead) -> str:
 
 
 def _race(result: Composition, edges: Edges, races: list[Race]) -> Finding:
-    doubled = edges == "fence"
     for race in races[:TRIED]:
-        first, second = (race.first // 2, race.second // 2) if doubled else (race.first, race.second)
-        a, b = _node(result, first), _node(result, second)
+        a, b = _node(result, race.first), _node(result, race.second)
         if evidence := _confirmed_race(result, edges, a, b):
             return Finding(_race_diagnostic(result, race, a, b, edges), evidence)
-    first, second = (races[0].first // 2, races[0].second // 2) if doubled else (races[0].first, races[0].second)
-    diagnostic = _race_diagnostic(result, races[0], _node(result, first), _node(result, second), edges)
+    first, second = _node(result, races[0].first), _node(result, races[0].second)
+    diagnostic = _race_diagnostic(result, races[0], first, second, edges)
     return Finding(diagnostic, None)
 
 

@@ -114,6 +114,8 @@ class _Maker:
         self.ranks: dict[int, dict[int, int]] = {}
         self.joints: dict[tuple[int, ...], int] = {}
         self.targets: list[dict[int, tuple[int, ...]]] = []
+        self.joint_of: dict[tuple[int, tuple[int, ...]], int] = {}
+        self.tag_at: dict[tuple[int, int, int], int] = {}
         self.never: list[Diagnostic] = []
         self._wanted: list[tuple[int, int, int, int, int]] = []
 
@@ -145,11 +147,10 @@ class _Maker:
 
     def _count(self, buffer: int, written: I64) -> None:
         """One counter per writing worker; its writing steps in program order, with growing tags."""
-        tag = self.schedule.buffers[buffer].tag or 0
         for group, worker, item in np.unique(written[:, :3], axis=0).tolist():
             counter = self.counter.setdefault((buffer, worker), len(self.counter))
             ranks = self.ranks.setdefault(counter, {})
-            value = tag_of(tag, self.items[group][item])
+            value = self._tags(buffer, group, item)
             if value <= max(ranks, default=0):
                 path = self.items[group][item].site.path
                 message = (
@@ -171,19 +172,35 @@ class _Maker:
         return spans[:, 0], np.maximum.accumulate(spans[:, 1]) if len(spans) else spans[:, 1], spans[:, 2]
 
     def _need(self, buffer: int, group: int, worker: int, item: int, owners: tuple[int, ...] | None) -> None:
-        site = self.items[group][item].site
-        name = self.schedule.buffers[buffer].name
-        tag = tag_of(self.schedule.buffers[buffer].tag or 0, self.items[group][item])
+        tag = self._tags(buffer, group, item)
+        number = self.joint_of.get((buffer, owners)) if owners is not None else None
+        if number is None or tag not in self.targets[number]:
+            number = self._target(buffer, tag, owners)
+        if number is None:
+            path = json_pointer(self.items[group][item].site.path)
+            name = self.schedule.buffers[buffer].name
+            message = f"worker {worker} waits for words of '{name}' with tag {tag} that no step writes"
+            self.never.append(Diagnostic("AMK202", message, where=Where(path=path)))
+            return
+        self._wanted.append((group, worker, item, number, tag))
+
+    def _tags(self, buffer: int, group: int, item: int) -> int:
+        key = buffer, group, item
+        if key not in self.tag_at:
+            self.tag_at[key] = tag_of(self.schedule.buffers[buffer].tag or 0, self.items[group][item])
+        return self.tag_at[key]
+
+    def _target(self, buffer: int, tag: int, owners: tuple[int, ...] | None) -> int | None:
+        """The joint of these writers, with a target for the tag; None if one of them never writes it."""
         joint = tuple(self.counter[buffer, w] for w in owners or ())
         if owners is None or any(tag not in self.ranks[c] for c in joint):
-            message = f"worker {worker} waits for words of '{name}' with tag {tag} that no step writes"
-            self.never.append(Diagnostic("AMK202", message, where=Where(path=json_pointer(site.path))))
-            return
+            return None
         number = self.joints.setdefault(joint, len(self.joints))
         if number == len(self.targets):
             self.targets.append({})
+        self.joint_of[buffer, owners] = number
         self.targets[number][tag] = tuple(self.ranks[c][tag] for c in joint)
-        self._wanted.append((group, worker, item, number, tag))
+        return number
 
 
 def _covering(start: I64, end: I64, owner: I64, spans: I64) -> tuple[int, ...] | None:
