@@ -35,7 +35,8 @@ def captured(step: Callable[[], None]) -> Callable[[], None]:
     with torch.cuda.graph(graph), torch.no_grad():
         step()
 
-    def replay() -> None:
+    def replay(held: Callable[[], None] = step) -> None:
+        """`held` keeps the tensors that the graph reads and writes alive as long as the graph."""
         graph.replay()
 
     return replay

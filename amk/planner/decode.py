@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from amk.planner.buffers import global_buffers
 from amk.planner.fit import choose_context
 from amk.planner.program import Author
-from amk.planner.settings import FAST, Settings, kv_block
+from amk.planner.settings import FAST, Settings, handoff_of, kv_block
 from amk.planner.shares import attention_tables, head_handoff, row_tables
 from amk.planner.storage import chunk_k, shared_plan
 from amk.schedule_ir.memory import Counter
@@ -34,6 +35,7 @@ def plan(
     memory does not.
     """
     count = workers or target.sms
+    settings = replace(settings, handoff=handoff_of(settings, model, count))
     width = chunk_k(model, target, settings, row_tables(model, count))
     context = choose_context(model, target, settings, count, width, max_context)
     kv = kv_layout(model, settings, count, context)

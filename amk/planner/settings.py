@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 
 
@@ -15,7 +16,7 @@ class Settings:
     warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most max_ring_bytes.
     chunk_bytes: upper bound of one copy. kv_block: positions per attention block, None = 64, or 32 where a kv head's
     queries are wide and registers are short. handoff: how activations cross SMs, by counters behind a release fence or
-    by tagged words. head_handoff: attention waits for its head's rows only.
+    by tagged words, None = handoff_of. head_handoff: attention waits for its head's rows only.
     wide_epilogue: sum partials in all warps when a worker has more output rows than this.
     """
 
@@ -25,7 +26,7 @@ class Settings:
     max_ring_bytes: int = 176 * 1024
     chunk_bytes: int = 2048
     kv_block: int | None = None
-    handoff: Literal["fenced", "tagged"] = "tagged"
+    handoff: Literal["fenced", "tagged"] | None = None
     head_handoff: bool = False
     wide_epilogue: int = 64
     run_ahead: bool = True
@@ -41,3 +42,12 @@ PRESETS = {"fast": FAST, "naive": NAIVE}
 def kv_block(settings: Settings, model: ModelSpec) -> int:
     """Positions per attention block."""
     return settings.kv_block or (64 if model.group * model.head_dim <= 256 else 32)
+
+
+def handoff_of(settings: Settings, model: ModelSpec, workers: int) -> Literal["fenced", "tagged"]:
+    """The hand-off of a plan. Tagged words order only those who depend on them: a worker without rows of some matrix
+    would read its input and pass nothing on, and nobody would wait for it before overwriting the words.
+    """
+    if settings.handoff:
+        return settings.handoff
+    return "tagged" if all(matrix(model, name).groups >= workers for name in MATRICES) else "fenced"
