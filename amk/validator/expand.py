@@ -35,7 +35,7 @@ from amk.validator.system import I64, WRITE, System
 from amk.validator.trace import TooLarge, Trace, trace
 from amk.validator.words import Words, words
 
-MAX_EVENTS: Final = 4_000_000
+MAX_EVENTS: Final = 2_500_000
 BARRIERS: Final = 16
 
 

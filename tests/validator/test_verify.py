@@ -13,6 +13,8 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
+from amk.validator.certify import certify
+from amk.validator.checker import check
 from amk.validator.compose import compose
 from amk.validator.epochs import check_epochs
 from amk.validator.expand import expand
@@ -63,6 +65,14 @@ def test_compiled_registers_decide_residency() -> None:
         d.code for d in verify(schedule, compiled=CompiledResources(registers=255, static_shared=2**18)).diagnostics
     ]
     assert "AMK401" in codes
+
+
+@pytest.mark.parametrize("settings", ["fast", "naive"])
+def test_the_independent_checker_accepts_the_flat_certificate(settings: str) -> None:
+    system, certificate = certify(small_plan(SMALL[settings], MODELS["qk-norm"]), 3)
+    assert check(system, certificate).accepted
+    certificate["order"] = certificate["order"][::-1]
+    assert not check(system, certificate).accepted
 
 
 def test_time_limit_gives_unknown() -> None:
