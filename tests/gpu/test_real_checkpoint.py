@@ -124,6 +124,7 @@ def test_twenty_prompts(checkpoint: Checkpoint, checkpoint_path: Path, torch_gpu
     tokenizer = open_tokenizer(checkpoint_path, checkpoint.spec.vocab)
     exact, rounded = Reference(checkpoint, torch.float32), Reference(checkpoint, torch.bfloat16)
     differ = total = 0
+    errors: list[tuple[float, float]] = []
     with loaded(planned(checkpoint.spec, gpu, 1024), torch_weights(checkpoint)) as subject:
         for prompt in PROMPTS:
             given = tokenizer.encode_chat([{"role": "user", "content": prompt}])
@@ -134,8 +135,7 @@ def test_twenty_prompts(checkpoint: Checkpoint, checkpoint_path: Path, torch_gpu
                 read = [*given, *chosen[:-1]]
                 wanted = exact.logits(read)[len(given) - 1 :].double()
                 theirs = rounded.logits(read)[len(given) - 1 :].double()
-            own, torchs = relative_error(last, wanted[-1]), relative_error(theirs[-1], wanted[-1])
-            assert within_tolerance(own, torchs), f"{prompt!r}: error {own:.3e}, torch's bf16 {torchs:.3e}"
+            errors.append((relative_error(last, wanted[-1]), relative_error(theirs[-1], wanted[-1])))
             for step, token in enumerate(chosen):
                 gap = float(wanted[step].max() - wanted[step, token])
                 noise = float((theirs[step] - wanted[step]).abs().max())
@@ -144,4 +144,8 @@ def test_twenty_prompts(checkpoint: Checkpoint, checkpoint_path: Path, torch_gpu
             total += len(chosen)
             if prompt == PROMPTS[0]:
                 assert "Paris" in tokenizer.decode(chosen)
+    # One position's error is a matter of luck on either side; over the prompts it is not.
+    own, torchs = np.sqrt(np.mean(np.square(errors), axis=0)).tolist()
+    print(f"{differ} of {total} tokens differ; error {own:.3e}, torch's bf16 {torchs:.3e} (root mean square)")
+    assert within_tolerance(own, torchs), f"error {own:.3e}, torch's bf16 {torchs:.3e}"
     assert differ <= total // 20, f"{differ} of {total} tokens differ from the fp32 reference"
