@@ -19,7 +19,9 @@ def json_pointer(parts: Iterable[str | int]) -> str:
 
 def schema_error(error: ValidationError, file: str | None = None, prefix: tuple[str | int, ...] = ()) -> AmkError:
     """All of `error` as one AmkError; `prefix` is where the validated value sits in the file."""
-    details = error.errors(include_url=False, include_context=False)
+    # pydantic counts only the valid items of a tuple, so a list whose items are all wrong is also called too short
+    every = error.errors(include_url=False, include_context=False)
+    details = [d for d in every if d["type"] != "too_short" or not d["input"]] or every
     found = [_diagnostic(detail, file, prefix) for detail in details[:MAX_FINDINGS]]
     if len(details) > MAX_FINDINGS:
         more = f"{len(details) - MAX_FINDINGS} more problems of this kind are not shown"

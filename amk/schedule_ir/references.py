@@ -208,7 +208,8 @@ def _op(schedule: Schedule, op: Op, path: Path, scope: tuple[str, ...]) -> Itera
             if buffer is None:
                 yield _missing("buffer", value, buffers, (*path, field))
             elif buffer.space != space or buffer.dtype not in ((dtype,) if dtype else ("f32", "bf16")):
-                message = f"'{value}' is a {buffer.space} {buffer.dtype} buffer, {field} needs {space} {dtype or 'f32 or bf16'}"
+                wanted = f"{space} {dtype or 'f32 or bf16'}"
+                message = f"'{value}' is a {buffer.space} {buffer.dtype} buffer, {field} needs {wanted}"
                 yield _at("AMK005", message, (*path, field))
             elif name is not None and value != name:
                 message = f"{field} must be the buffer '{name}', which the host fills or reads by that name"

@@ -7,8 +7,8 @@ rows never cross workers, weight rings are private). Tokens beyond the second fo
 third from `reduce`.
 
 Algorithm (section 11 of the theory): one clock pass over one worker per program (`local_order`), one over the interface
-nodes of all workers (`quotient`), brackets for everything between; then the race and reads-from passes of the flat check
-on the rows of the `envelope`. Three kinds of edges (see `quotient`) answer three questions:
+nodes of all workers (`quotient`), brackets for everything between; then the race and reads-from passes of the flat
+check on the rows of the `envelope`. Three kinds of edges (see `quotient`) answer three questions:
     block   does every agent finish?
     word    are conflicting accesses separated in time, and does every read find the value it expects?
     fence   is a write to ordinary memory visible to whoever touches it next? Only pairs that begin with a write need
@@ -22,7 +22,7 @@ Witness: races and faults name composite nodes; `confirm` finds the flat events 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
 import numpy as np
@@ -44,6 +44,7 @@ from amk.validator.words import Words, words
 
 TOKENS: Final = 2
 LIMIT: Final = 64
+NOTHING: Final = np.zeros((0, 5), np.int64)
 
 
 @dataclass(eq=False)
@@ -114,28 +115,57 @@ def compose(schedule: Schedule, tokens: int = TOKENS) -> Composition:
     result.block = Quotient(groups, instances, tagged, "block")
     if not result.block.run.complete:
         return result
-    _check_memory(result, rows, tagged, envelope)
+    always = words(schedule, [g.order.trace.items for g in groups], _always_rows(groups, rows, envelope))
+    _check_memory(result, rows, tagged, always, envelope)
     return result
 
 
-def _check_memory(result: Composition, rows: I64, tagged: Words, envelope: Envelope) -> None:
-    """Races and reads-from with word edges, then visibility with fences."""
-    groups, instances = result.groups, result.instances
-    word = Quotient(groups, instances, tagged, "word") if result.weak else result.block
-    assert word is not None
-    order = BracketOrder(word)
+def _check_memory(result: Composition, rows: I64, most: Words, always: Words, envelope: Envelope) -> None:
+    """Reads-from with the edges of the envelope; races with those of every position; visibility with fences."""
+    groups, instances, block = result.groups, result.instances, result.block
+    assert block is not None
+    order = BracketOrder(Quotient(groups, instances, most, "word") if result.weak else block)
     touches = touches_in_order(rows, order, *boundary_content(result.schedule, result.footprints, result.tokens))
     kept = list(blocks(touches))
     result.order, result.incidences = order, touches.incidences
-    result.races = find_races(kept, cast(Clocks, order), LIMIT)
     result.dataflow = find_faults(kept, LIMIT)
-    if result.weak:
-        plain = (rows[:, 1] < envelope.private_base) & ~np.isin(rows[:, 1], envelope.tagged)
-        seen = _Visibility(order, BracketOrder(Quotient(groups, instances, tagged, "fence")))
-        nothing = np.zeros((0, 5), np.int64)
-        touches = touches_in_order(rows[plain], order, nothing, nothing)
-        touches.event[:] = touches.event * 2 + (touches.kind == READ)
-        result.unseen = find_races(blocks(touches), cast(Clocks, seen), LIMIT)
+    if not result.weak:
+        result.races = find_races(kept, cast(Clocks, order), LIMIT)
+        return
+    result.order = least = BracketOrder(Quotient(groups, instances, always, "word"))
+    tagged = np.isin(rows[:, 1], envelope.tagged)
+    plain = ~tagged & (rows[:, 1] < envelope.private_base)
+    fence = BracketOrder(Quotient(groups, instances, most, "fence"))
+    untagged = find_races(blocks(touches_in_order(rows[~tagged], least, NOTHING, NOTHING)), cast(Clocks, least), LIMIT)
+    words_ = _numbered(touches_in_order(rows[tagged], least, NOTHING, NOTHING))
+    overwritten = find_races(blocks(words_), cast(Clocks, _TagOrder(least)), LIMIT)
+    result.races = untagged if untagged.racy else _halved(overwritten)
+    seen = _numbered(touches_in_order(rows[plain], least, NOTHING, NOTHING))
+    result.unseen = _halved(find_races(blocks(seen), cast(Clocks, _Visibility(least, fence)), LIMIT))
+
+
+def _numbered(touches: Touches) -> Touches:
+    """Events as 2 * node + is_read, for orders that distinguish the two."""
+    touches.event[:] = touches.event * 2 + (touches.kind == READ)
+    return touches
+
+
+def _halved(report: RaceReport) -> RaceReport:
+    races = tuple(replace(r, first=r.first // 2, second=r.second // 2) for r in report.races)
+    return replace(report, races=races)
+
+
+class _TagOrder:
+    """A read of tagged words follows the write that it waits for; everything else needs edges."""
+
+    def __init__(self, order: BracketOrder) -> None:
+        self.order, self.system = order, order.system
+
+    def precedes(self, before: I64, after: I64) -> Bools:
+        ordered: Bools = (after % 2 == 1) | (before // 2 == after // 2)
+        open_ = np.flatnonzero(~ordered)
+        ordered[open_] = self.order.precedes(before[open_] // 2, after[open_] // 2)
+        return ordered
 
 
 class _Visibility:
@@ -151,6 +181,17 @@ class _Visibility:
         ordered[read] |= self.time.precedes(before[read], after[read])
         ordered[~read] |= self.fence.precedes(before[~read], after[~read])
         return ordered
+
+
+def _always_rows(groups: list[Group], rows: I64, envelope: Envelope) -> I64:
+    """`_word_rows` with only those reads that happen at every position."""
+    found = _word_rows(groups, rows, envelope.tagged)
+    moving = {(number, node) for number, node in envelope.moving}
+    items = {(g, node - group.order.trace.events) for g, group in enumerate(groups) for n, node in moving if n == g}
+    keys = np.array([g << 32 | i for g, i in sorted(items)], np.int64)
+    kept = (found[:, 4] != READ) | ~np.isin(found[:, 0] << 32 | found[:, 2], keys)
+    least = _word_rows(groups, np.concatenate(envelope.least), envelope.tagged)
+    return np.concatenate((found[kept], least))
 
 
 def _word_rows(groups: list[Group], rows: I64, tagged: list[int]) -> I64:

@@ -7,6 +7,8 @@ and waits and signals never depend on it. So one check of the *envelope* covers 
     row of the current token. The unit is private to the worker: `position` proves that rows never cross workers and
     that the split that appends a row is the one that reads it. The cache ops are evaluated at a position that the
     worker's split owns, where they do all that they ever do.
+Words that a step reads at some positions only give no order at the others: `least` holds the reads of tagged words that
+happen at every position, in crews (group, node) of `moving`.
 A race in the envelope may be impossible at every single position; it is then confirmed or refuted by the flat check.
 
 Shared memory is checked for one worker of each class. Two workers are in one class if all their events have the same
@@ -16,7 +18,7 @@ Rows (event, buffer, kind, lo, hi, value, delta): global buffers keep their numb
 behind them.
 
 In global memory the rows of all agents of a step are joined and belong to its crew, unless two agents touch a common
-byte and one writes, or the step reads tagged words: then only those reads belong to the crew, because the crew as a node
+byte and one writes, or the step reads tagged words: then only those reads belong to the crew, because a crew as a node
 comes after the words of all its agents.
 
 Inside a layer loop the rows of layer l are those of layer 0 plus l times a slope per (step, buffer, kind, family):
@@ -35,6 +37,8 @@ from typing import Final
 import numpy as np
 
 from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
+from amk.schedule_ir.ops.attend import AttendOp
+from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.footprint import COLUMNS, INDEX_BITS, SHARED, TOKEN_BITS, Footprints
 from amk.validator.local_order import crew
@@ -75,6 +79,8 @@ class Envelope:
         self.last = schedule.kv.context - 1
         self.classes = 0
         self.representatives: list[tuple[Group, int]] = []
+        self.least: list[I64] = [np.zeros((0, COLUMNS + 1), np.int64)]
+        self.moving: set[tuple[int, int]] = set()
         self._rows: list[I64] = []
         self._caches: dict[int, int] = {}
 
@@ -84,11 +90,21 @@ class Envelope:
     def positions(self, item: Item, workers: range) -> list[int]:
         """Where the op does all that it ever does: the end of the split's first block for cache ops, else the last."""
         op, kv = item.step.op, self.schedule.kv
-        if not hasattr(op, "k_cache"):
+        if not isinstance(op, RopeAppendOp | AttendOp):
             return [self.last] * len(workers)
         self._caches |= {self.footprints.number[op.k_cache]: 1, self.footprints.number[op.v_cache]: 2}
         first = self.footprints.tables["attn.split"][workers.start : workers.stop] * kv.block
         place: list[int] = np.where(first <= self.last, np.minimum(first + kv.block - 1, self.last), self.last).tolist()
+        return place
+
+    def least_positions(self, item: Item, workers: range) -> list[int]:
+        """Where the op reads no more than it always does: the first position, for cache ops one of another split."""
+        kv = self.schedule.kv
+        if not isinstance(item.step.op, RopeAppendOp | AttendOp):
+            return [0] * len(workers)
+        split = self.footprints.tables["attn.split"][workers.start : workers.stop]
+        other = np.where(split == 0, kv.block, 0)
+        place: list[int] = np.where((kv.splits > 1) & (other <= self.last), other, 0).tolist()
         return place
 
     def slots(self, group: Group) -> list[Slot]:
@@ -115,6 +131,8 @@ class Envelope:
 
     def _slope(self, group: Group, item: Item, agents: int) -> Slope | None:
         slope: Slope = {}
+        if all(loop.count == 1 for loop in item.site.around if loop.var == "l"):
+            return slope
         later = Item(item.site, item.token, item.loops | {"l": item.loops["l"] + 1})
         for worker in {group.first, group.first + group.count - 1}:
             pos = self.positions(item, range(worker, worker + 1))[0]
@@ -141,11 +159,25 @@ class Envelope:
         for at, crewed in self._crews(found, rows, slot_of, worker_of, np.flatnonzero(~private)):
             self._spread(group, found, rows[at], slope[at], slot_of[at], worker_of[at], crewed)
 
-    def _collect(self, group: Group, found: list[Slot], workers: range) -> tuple[I64, I64, I64]:
+        self._add_least(group, found, workers)
+
+    def _add_least(self, group: Group, found: list[Slot], workers: range) -> None:
+        """Reads of tagged words that happen at every position, for steps whose reads depend on it."""
+        moving = [s for s in found if self.footprints.positional(group.number, s.item, s.agent)]
+        rows, slot_of, worker_of = self._collect(group, moving, workers, least=True)
+        kept = np.flatnonzero(np.isin(rows[:, 0], self.tagged) & (rows[:, 1] == READ))
+        slope = _row_slopes(moving, slot_of, rows)
+        before = len(self._rows)
+        self._spread(group, moving, rows[kept], slope[kept], slot_of[kept], worker_of[kept], True)
+        self.least += self._rows[before:]
+        del self._rows[before:]
+        self.moving |= {(group.number, node) for s in moving for _, node in s.events.values()}
+
+    def _collect(self, group: Group, found: list[Slot], workers: range, least: bool = False) -> tuple[I64, I64, I64]:
         """All rows of layer 0 or the slot's own layer, with the slot and the worker (counted from the first)."""
         parts, counts = [], []
         for slot in found:
-            pos = self.positions(slot.item, workers)
+            pos = (self.least_positions if least else self.positions)(slot.item, workers)
             prints = self.footprints.of_workers(group.number, slot.item, slot.agent, workers, pos)
             parts += [f.rows for f in prints]
             counts += [len(f.rows) for f in prints]
@@ -202,7 +234,7 @@ class Envelope:
             self._rows.append(made)
 
     def _crews(self, found: list[Slot], rows: I64, slot_of: I64, worker_of: I64, at: I64) -> Iterator[tuple[I64, bool]]:
-        """Global rows as (row numbers, crewed?): joined in place per (worker, crew, buffer, kind, content) if allowed."""
+        """Global rows as (row numbers, crewed?): joined in place where crew, buffer and content agree."""
         number = np.array([slot.crew for slot in found], np.int64)[slot_of]
         order = at[np.lexsort((rows[at, 2], rows[at, 0], number[at], worker_of[at]))]
         alone = np.isin(number[order], _clashing(rows[order], slot_of[order], number[order], worker_of[order]))
@@ -227,7 +259,8 @@ def _running_end(end: I64, fresh: I64) -> I64:
     segment = np.cumsum(fresh) - 1
     distinct, rank = np.unique(end, return_inverse=True)
     key = segment * len(distinct) + rank.reshape(-1)
-    return distinct[np.maximum.accumulate(key) % max(len(distinct), 1)]
+    reach: I64 = distinct[np.maximum.accumulate(key) % max(len(distinct), 1)]
+    return reach
 
 
 def _clashing(rows: I64, slot_of: I64, crew: I64, worker_of: I64) -> I64:
@@ -264,8 +297,10 @@ def _extend(slope: Slope, now: I64, then: I64) -> bool:
 
 def _row_slopes(found: list[Slot], slot_of: I64, rows: I64) -> I64:
     """[n, 2] slope of each row."""
-    key = np.stack((slot_of, rows[:, 0], rows[:, 1], rows[:, 4] >> FAMILY_SHIFT), axis=1)
-    distinct, which = np.unique(key, axis=0, return_inverse=True)
-    values = [(found[s].slope or {}).get((b, k, f), (0, 0)) for s, b, k, f in distinct.tolist()]
+    # fewer than 2^10 buffers, two kinds, 2^16 families (-1 included): one number per key
+    key = (slot_of << 27 | (rows[:, 0] + 1) << 17 | rows[:, 1] << 16) + (rows[:, 4] >> FAMILY_SHIFT) + 1
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    parts = zip(slot_of[first].tolist(), rows[first].tolist(), strict=True)
+    values = [(found[s].slope or {}).get((r[0], r[1], r[4] >> FAMILY_SHIFT), (0, 0)) for s, r in parts]
     slopes: I64 = np.array(values, np.int64).reshape(-1, 2)[which.reshape(-1)]
     return slopes

@@ -3,8 +3,8 @@
 Weight streams are taken whole: by the stream lemma a private self-refilled ring adds no edges between agents, so its
 chunks are never enumerated (`rings` proves the lemma's conditions and has the system with every copy as an event).
 
-Edges: `block` has every wait; `word` leaves out what orders nothing but itself (hints, relaxed operations: their signals
-still count, from an agent without a past); `fence` leaves out tagged words too. See `quotient`.
+Edges: `block` has every wait; `word` leaves out what orders nothing but itself (hints, relaxed operations: their
+signals still count, from an agent without a past); `fence` leaves out tagged words too. See `quotient`.
 
 Numbering: agent = worker * warps + warp. Buffers: those of the schedule, then shared memory of each worker. Counters:
 instances, then 16 barriers per worker. event_tag = local event of the worker's trace.
@@ -35,7 +35,7 @@ from amk.validator.system import I64, WRITE, System
 from amk.validator.trace import TooLarge, Trace, trace
 from amk.validator.words import Words, words
 
-MAX_EVENTS: Final = 4_000_000
+MAX_EVENTS: Final = 2_500_000
 BARRIERS: Final = 16
 
 

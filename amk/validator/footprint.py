@@ -121,6 +121,10 @@ class Footprints:
                 found[i] = self._fresh(known, item, workers[i], agent, pos[i])
         return [f for f in found if f is not None]
 
+    def positional(self, program: int, item: Item, agent: int) -> bool:
+        """Does what was evaluated so far for this step depend on the position?"""
+        return any("pos" in names for names in self._known.get((program, item.site.number, agent), {}))
+
     def _fresh(self, known: Known, item: Item, worker: int, agent: int, pos: int) -> Footprint:
         """The evaluation, looked up once more under the names it read (a neighbour may just have made it)."""
         env = Probe(item.loops, worker, agent, pos, self.tables)
