@@ -10,6 +10,7 @@ from amk.planner.program import Author
 from amk.planner.settings import FAST, Settings, kv_block
 from amk.planner.shares import attention_tables, head_handoff, row_tables
 from amk.planner.storage import chunk_k, shared_plan
+from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import KvLayout, Launch, Program, Role, Schedule
@@ -29,11 +30,12 @@ def plan(
 ) -> Schedule:
     """The decode schedule of `model` on `target`.
 
-    max_context: cache positions; default min(the model's, 32,768, what fits). workers: CTAs, default one per SM.
+    max_context: cache positions; default min(the model's, 32,768, what fits). workers: CTAs, default one per
+    SM, as far as each has rows of its own.
     Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit, AMK401 when shared
     memory does not.
     """
-    count = workers or target.sms
+    count = workers or min(target.sms, useful_workers(model))
     width = chunk_k(model, target, settings, row_tables(model, count))
     context = choose_context(model, target, settings, count, width, max_context)
     kv = kv_layout(model, settings, count, context)
@@ -61,6 +63,14 @@ def plan(
         streams=(shared.stream,),
         programs=(Program(name="decode", first=0, count=count, body=author.body()),),
     )  # fmt: skip
+
+
+def useful_workers(model: ModelSpec) -> int:
+    """Most workers that all own rows of some matrix of a layer.
+
+    A worker without rows publishes nothing that the others wait for, so they may overwrite what it has yet to read.
+    """
+    return max(matrix(model, name).groups for name in MATRICES if matrix(model, name).per_layer)
 
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:
