@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from amk.commands.planning import positive
+from amk.engine.admission import admit
 from amk.engine.checkpoint import Checkpoint, open_checkpoint
 from amk.engine.load import DeviceName, Progress, load, plan_for_cpu
 from amk.engine.locate import find_checkpoint
@@ -42,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     prompt = _tokens(arguments, tokenizer)
     device: DeviceName = arguments.device or ("cuda" if _has_gpu() else "cpu")
     schedule = _schedule(arguments, checkpoint, device, len(prompt))
+    admit(schedule)
     check_prompt(schedule, prompt)
     with _progress() as progress:
         session = load(schedule, checkpoint, device, progress)

@@ -23,7 +23,7 @@ Progress = Callable[[int, int], None]
 
 CPU_WARPS = 2
 CPU_ROWS = 16_384
-"""Vocabulary rows a worker of a plan for the interpreter: few agents are few events, shared memory bounds the rows."""
+"""Vocabulary rows a worker of a plan for the interpreter: few agents are few events, shared memory bounds them."""
 GPU_SLICE = 8
 """Tokens of one launch on the GPU while a text streams."""
 

@@ -19,7 +19,7 @@ Path = tuple[str | int, ...]
 RESERVED = frozenset({CONST, WORKER, AGENT, "t", "l", "n"})
 MAX_FINDINGS = 20
 
-BUFFER_FIELDS: dict[str, tuple[str, str, str | None]] = {
+BUFFER_FIELDS: dict[str, tuple[str, str | None, str | None]] = {
     "state": ("global", "i32", "state"),
     "table": ("global", "bf16", "embedding"),
     "norm": ("global", "f32", "norm"),
@@ -41,14 +41,14 @@ BUFFER_FIELDS: dict[str, tuple[str, str, str | None]] = {
     "partial": ("shared", "f32", None),
     "out": ("global", "f32", None),
     "qkv": ("global", "f32", None),
-    "split_partial": ("global", "f32 or bf16", None),
+    "split_partial": ("global", None, None),
     "split_scale": ("global", "f32", None),
-    "h": ("global", "f32 or bf16", None),
+    "h": ("global", None, None),
     "act": ("global", "bf16", None),
     "best_value": ("global", "f32", None),
     "best_index": ("global", "i32", None),
 }
-"""Field of an op -> space, dtype, and the buffer it must be where the host fills or reads it by name."""
+"""Field of an op -> space, dtype (None: f32 or bf16), and the buffer it must be where the host knows it by name."""
 
 
 def check_references(schedule: Schedule) -> list[Diagnostic]:
@@ -106,9 +106,6 @@ def _buffers(schedule: Schedule) -> Iterator[Diagnostic]:
         if (buffer.offset is None) == (buffer.space == "shared"):
             message = f"buffer '{buffer.name}': shared buffers have an offset, global ones have none"
             yield _at("AMK005", message, ("buffers", i))
-        if (buffer.tag is not None) != buffer.tagged:
-            message = f"buffer '{buffer.name}': tagged words have a tag expression, other buffers have none"
-            yield _at("AMK005", message, ("buffers", i, "tag"))
         if buffer.bytes > 2**42:
             yield _at("AMK005", f"buffer '{buffer.name}' has {buffer.bytes:,} bytes", ("buffers", i, "shape"))
     known = {b.name for b in schedule.buffers}
@@ -210,8 +207,8 @@ def _op(schedule: Schedule, op: Op, path: Path, scope: tuple[str, ...]) -> Itera
             buffer = buffers.get(value)
             if buffer is None:
                 yield _missing("buffer", value, buffers, (*path, field))
-            elif buffer.space != space or buffer.dtype not in dtype.split(" or "):
-                message = f"'{value}' is a {buffer.space} {buffer.dtype} buffer, {field} needs {space} {dtype}"
+            elif buffer.space != space or buffer.dtype not in ((dtype,) if dtype else ("f32", "bf16")):
+                message = f"'{value}' is a {buffer.space} {buffer.dtype} buffer, {field} needs {space} {dtype or 'f32 or bf16'}"
                 yield _at("AMK005", message, (*path, field))
             elif name is not None and value != name:
                 message = f"{field} must be the buffer '{name}', which the host fills or reads by that name"
@@ -222,6 +219,8 @@ def _scoped(
     schedule: Schedule, expr: Expr, path: Path, scope: tuple[str, ...], banned: set[str]
 ) -> Iterator[Diagnostic]:
     known = {WORKER, AGENT, *scope, *schedule.tables} - banned
-    names = ", ".join(sorted(known - set(schedule.tables)))
     for name in sorted(symbols(expr) - known):
-        yield _at("AMK009", f"'{name}' means nothing here", path, f"known symbols: {names} and tables")
+        message = f"'{name}' means nothing here"
+        yield _at(
+            "AMK009", message, path, f"known symbols: {', '.join(sorted(known - set(schedule.tables)))} and tables"
+        )

@@ -118,7 +118,7 @@ def _deadlock(result: Composition) -> Finding:
         message = "the workers' programs may block each other; one flat run finished"
         return Finding(Diagnostic("AMK201", message), None)
     code = "AMK202" if found.cause == "too few producers" else "AMK201"
-    head = found.knot[0]
+    head = next((h for h in (*found.knot, *found.heads) if flat.system.event_tag[h.event] >= 0), found.knot[0])
     facts = [shown(_blocked(flat, h)) for h in found.knot[:6]]
     facts.append(because(f"{len(found.heads)} of {flat.system.agents} warps never finish"))
     trace, _, event = flat.owner(head.event)
@@ -128,9 +128,11 @@ def _deadlock(result: Composition) -> Finding:
 
 
 def _blocked(flat: Flat, head: BlockedHead) -> str:
+    counter = flat.system.counter_name(head.counter)
+    if flat.system.event_tag[head.event] < 0:
+        return f"{flat.system.event_name(head.event)} are complete when {counter} >= {head.threshold}, it stays at {head.value}"
     trace, worker, event = flat.owner(head.event)
     who, what = place(trace, worker, int(trace.item[event]), int(trace.warp_of[event]))
-    counter = flat.system.counter_name(head.counter)
     return f"{who} waits for {counter} >= {head.threshold}, which stays at {head.value}: {what}"
 
 

@@ -52,7 +52,8 @@ def engine(schedule: Schedule, source: RandomTensors, order: str, copies: Copies
 def test_tiny_models_follow_the_reference(name: str, copies: Copies) -> None:
     model, settings = CASES[name]
     source, schedule = RandomTensors(model), tiny_plan(model, **settings)
-    runs = [engine(schedule, source, order, copies) for order in ORDERS]
+    few = schedule.launch.workers * schedule.launch.warps <= 32
+    runs = [engine(schedule, source, order, copies) for order in (ORDERS if few else ORDERS[2::3])]
     texts = [list(Session(run).generate(PROMPT, TOKENS)) for run in runs]
     decoder = reference_decoder(model, source.arrays)
     expected = list(greedy(decoder, PROMPT, (), TOKENS))

@@ -115,7 +115,7 @@ struct Plan {
   };
   using Hidden = O;
 };
-using Ring = amk::BulkRing<8, 2048, true, true>;
+using Ring = amk::BulkRing<11, 2048, true, true>;
 using Ctx = amk::Context<Plan, Globals, Ring>;
 
 struct S0 {
@@ -291,21 +291,25 @@ amk_decode(const __grid_constant__ Globals globals) {
         static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)};
   if (c.warp >= 0 && c.warp < 8) {
     const int agent = c.warp - 0, place = c.worker * 8 + agent;
-    c.ring.start(shared + 6400 + agent * 16384,
-                 reinterpret_cast<amk::u64*>(shared + 137472) + agent * 8,
+    c.ring.start(shared + 6400 + agent * 22528,
+                 reinterpret_cast<amk::u64*>(shared + 186624) + agent * 11,
                  reinterpret_cast<const char*>(globals.b_weights) +
                      static_cast<long long>(t_stream_base[place]) * 2048,
                  t_stream_total[place], static_cast<int>(globals.tokens), c.lane);
   }
+  c.enter_step();
   amk::ops::begin<S0>(c);
   #pragma unroll 1
   for (c.n = 0; c.n < static_cast<int>(globals.tokens); ++c.n) {
+    c.enter_step();
     amk::ops::embed<S1>(c);
     #pragma unroll 1
     for (c.l = 0; c.l < 2; ++c.l) {
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::gemv<S2>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::store_rows<S3>(c);
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
@@ -315,10 +319,13 @@ amk_decode(const __grid_constant__ Globals globals) {
         if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, c.l, globals.counters + (c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::rope_append<S4>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::attend<S5>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::merge<S6>(c);
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
@@ -328,11 +335,14 @@ amk_decode(const __grid_constant__ Globals globals) {
         if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 3 + c.l, globals.counters + (3 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::combine<S7>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::gemv<S8>(c);
       amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
+        c.enter_step();
         amk::ops::add_residual<S9>(c);
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (5 + c.l) * 32, 1);
@@ -341,10 +351,13 @@ amk_decode(const __grid_constant__ Globals globals) {
         if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 5 + c.l, globals.counters + (5 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::stage_norm<S10>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::gemv<S11>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::swiglu<S12>(c);
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
@@ -354,11 +367,14 @@ amk_decode(const __grid_constant__ Globals globals) {
         if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 7 + c.l, globals.counters + (7 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::stage<S13>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::gemv<S14>(c);
       amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
+        c.enter_step();
         amk::ops::add_residual<S15>(c);
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (9 + c.l) * 32, 1);
@@ -367,11 +383,14 @@ amk_decode(const __grid_constant__ Globals globals) {
         if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 9 + c.l, globals.counters + (9 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::stage_norm<S16>(c);
     }
     amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
     amk::ops::gemv<S17>(c);
     amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
     amk::ops::argmax_rows<S18>(c);
     if (c.warp >= 0 && c.warp < 1) {
       amk::sync::warp_barrier();
@@ -381,9 +400,11 @@ amk_decode(const __grid_constant__ Globals globals) {
       if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 2, globals.counters + (2) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
     }
     amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
     amk::ops::select<S19>(c);
   }
   if (c.warp >= 0 && c.warp < 1) {
+    c.enter_step();
     amk::ops::finish<S20>(c);
   }
 }

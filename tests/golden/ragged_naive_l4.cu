@@ -297,15 +297,19 @@ amk_decode(const __grid_constant__ Globals globals) {
                      static_cast<long long>(t_stream_base[place]) * 512,
                  t_stream_total[place], static_cast<int>(globals.tokens), c.lane);
   }
+  c.enter_step();
   amk::ops::begin<S0>(c);
   #pragma unroll 1
   for (c.n = 0; c.n < static_cast<int>(globals.tokens); ++c.n) {
+    c.enter_step();
     amk::ops::embed<S1>(c);
     #pragma unroll 1
     for (c.l = 0; c.l < 2; ++c.l) {
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::gemv<S2>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::store_rows<S3>(c);
       amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
@@ -316,10 +320,13 @@ amk_decode(const __grid_constant__ Globals globals) {
         if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, c.l, globals.counters + (c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::rope_append<S4>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::attend<S5>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::merge<S6>(c);
       amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
@@ -330,10 +337,13 @@ amk_decode(const __grid_constant__ Globals globals) {
         if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 3 + c.l, globals.counters + (3 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::combine<S7>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::gemv<S8>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::add_residual<S9>(c);
       amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
@@ -344,10 +354,13 @@ amk_decode(const __grid_constant__ Globals globals) {
         if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 5 + c.l, globals.counters + (5 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::stage_norm<S10>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::gemv<S11>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::swiglu<S12>(c);
       amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
@@ -358,10 +371,13 @@ amk_decode(const __grid_constant__ Globals globals) {
         if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 7 + c.l, globals.counters + (7 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::stage<S13>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::gemv<S14>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::add_residual<S15>(c);
       amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
@@ -372,11 +388,14 @@ amk_decode(const __grid_constant__ Globals globals) {
         if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 9 + c.l, globals.counters + (9 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
       amk::ops::stage_norm<S16>(c);
     }
     amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
     amk::ops::gemv<S17>(c);
     amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
     amk::ops::argmax_rows<S18>(c);
     amk::sync::cta_barrier<1, 256>();
     if (c.warp >= 0 && c.warp < 1) {
@@ -387,9 +406,11 @@ amk_decode(const __grid_constant__ Globals globals) {
       if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 2, globals.counters + (2) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
     }
     amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
     amk::ops::select<S19>(c);
   }
   if (c.warp >= 0 && c.warp < 1) {
+    c.enter_step();
     amk::ops::finish<S20>(c);
   }
 }

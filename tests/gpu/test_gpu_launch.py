@@ -47,7 +47,7 @@ BARRIER = (
 extern "C" __global__ void __launch_bounds__(128, 1) grid_barrier(const Globals* g) {
   __shared__ Watchdog dog;
   if (threadIdx.x == 0) watchdog_start(dog, g->log, g->abort_word, g->stall_ns, blockIdx.x);
-  scratch[threadIdx.x * 32] = make_uint4(1, 2, 3, 4);
+  scratch[threadIdx.x * 16] = make_uint4(1, 2, 3, 4);
   cta_barrier<0, 128>();
   const u32 base = *g->base, rounds = static_cast<u32>(g->rounds), right = (blockIdx.x + 1) % gridDim.x;
   u32 wrong = 0;

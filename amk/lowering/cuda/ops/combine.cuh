@@ -15,7 +15,7 @@ __device__ __forceinline__ void combine(C& c) {
   using From = decltype(from);
   using Scales = decltype(scales);
   constexpr int kDim = P::kHeadDim, kOutputs = P::kHeads * kDim, kWide = From::kWide, kStride = 32 * kWide;
-  constexpr int kAll = (kOutputs / S::kAgents + kStride - 1) / kStride, kPieces = kAll < 2 ? kAll : 2, kBatch = 3;
+  constexpr int kAll = (kOutputs / S::kAgents + kStride - 1) / kStride, kPieces = kAll < 2 ? kAll : 2, kBatch = 2;
   static_assert(kOutputs % (kWide * S::kAgents) == 0 && kDim % kWide == 0, "shares are whole fetches");
   static_assert(kStride % kDim == 0, "a lane's pieces are whole heads apart");
   // From one piece of a lane to its next, in rows of [heads, splits].
