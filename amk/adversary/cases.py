@@ -226,6 +226,8 @@ def write_cases(folder: File) -> int:
     for recipe in RECIPES:
         case = make_case(recipe)
         head = {k: v for k, v in case.items() if k != "schedule"}
-        text = json.dumps(head, indent=1)[:-2] + ',\n "schedule": ' + json.dumps(case["schedule"], separators=(",", ":"))
+        text = (
+            json.dumps(head, indent=1)[:-2] + ',\n "schedule": ' + json.dumps(case["schedule"], separators=(",", ":"))
+        )
         (folder / f"{recipe.name}.json").write_text(text + "\n}\n", encoding="ascii")
     return len(RECIPES)

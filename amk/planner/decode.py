@@ -30,12 +30,11 @@ def plan(
 ) -> Schedule:
     """The decode schedule of `model` on `target`.
 
-    max_context: cache positions; default min(the model's, 32,768, what fits). workers: CTAs, default one per
-    SM, as far as each has rows of its own.
+    max_context: cache positions; default min(the model's, 32,768, what fits). workers: default `choose_workers`.
     Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit, AMK401 when shared
     memory does not.
     """
-    count = workers or min(target.sms, useful_workers(model))
+    count = workers or choose_workers(model, target, settings, max_context)
     width = chunk_k(model, target, settings, row_tables(model, count))
     context = choose_context(model, target, settings, count, width, max_context)
     kv = kv_layout(model, settings, count, context)
@@ -65,12 +64,20 @@ def plan(
     )  # fmt: skip
 
 
-def useful_workers(model: ModelSpec) -> int:
-    """Most workers that all own rows of some matrix of a layer.
+def choose_workers(model: ModelSpec, target: Target, settings: Settings, max_context: int | None) -> int:
+    """One worker per SM, but with tagged hand-offs only as many as all publish something between two uses of a buffer.
 
-    A worker without rows publishes nothing that the others wait for, so they may overwrite what it has yet to read.
+    Tagged words order nothing but themselves: what lets the writers of `act` or `split_partial` overwrite it in the
+    next layer is that every reader has published rows, or an attention split, that they waited for in between.
     """
-    return max(matrix(model, name).groups for name in MATRICES if matrix(model, name).per_layer)
+    if settings.handoff != "tagged":
+        return target.sms
+    groups = {name: matrix(model, name).groups for name in MATRICES}
+    count = min(target.sms, groups["gate_up"])
+    width = chunk_k(model, target, settings, row_tables(model, count))
+    context = choose_context(model, target, settings, count, width, max_context)
+    attending = model.kv_heads * kv_layout(model, settings, count, context).splits
+    return min(count, max(groups["qkv"], attending))
 
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:

@@ -43,5 +43,10 @@ def test_the_files_are_what_the_recipes_make() -> None:
 
 
 def test_at_least_thirty_cases_carry_a_witness() -> None:
-    kinds = [r for r in RECIPES if r.status == "UNSAFE" and (r.expect.startswith(("AMK2", "AMK3")) or r.expect in ("AMK105", "AMK502", "AMK503"))]
+    kinds = [
+        r
+        for r in RECIPES
+        if r.status == "UNSAFE"
+        and (r.expect.startswith(("AMK2", "AMK3")) or r.expect in ("AMK105", "AMK502", "AMK503"))
+    ]
     assert len(kinds) >= 30
