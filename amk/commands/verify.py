@@ -9,7 +9,7 @@ from typing import Any
 from amk.commands.output import add_format, print_json
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
 from amk.report.render import as_json, render, wants_colour
-from amk.schedule_ir.codec import Positions, load_schedule, located, schedule_hash
+from amk.schedule_ir.codec import load_schedule, located, schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.verify import Verdict, verify
 
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         print_json(_summary(schedule, verdict) | {"diagnostics": [as_json(d) for d in told]})
     else:
-        _print_text(arguments, positions, schedule, verdict, told)
+        _print_text(arguments, schedule, verdict, told)
     return int(EXITS[verdict.status])
 
 
@@ -60,9 +60,7 @@ def _summary(schedule: Schedule, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _print_text(
-    arguments: argparse.Namespace, positions: Positions, schedule: Schedule, verdict: Verdict, told: list[Diagnostic]
-) -> None:
+def _print_text(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict, told: list[Diagnostic]) -> None:
     if told:
         sys.stderr.write(render(told, "full", colour=wants_colour(sys.stderr)))
     stats = verdict.stats
@@ -72,12 +70,8 @@ def _print_text(
         print(f"  deterministic: yes   tokens until a counter wraps: {verdict.tokens_to_wrap:,}")
         print(f"  {stats['nodes']:,} nodes, {stats['obligations']} obligations proved, {stats['seconds']:.2f} s")
     elif verdict.evidence is not None:
-        where = str(arguments.witness) if arguments.witness else "FILE"
-        written = "written to" if arguments.witness else "not written; use"
-        print(
-            f"  witness ({verdict.evidence.witness.kind}) {written} {'--witness ' if not arguments.witness else ''}{where}"
-        )
-    del positions
+        told_where = f"written to {arguments.witness}" if arguments.witness else "not written; use --witness FILE"
+        print(f"  witness ({verdict.evidence.witness.kind}) {told_where}")
 
 
 def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:

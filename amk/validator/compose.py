@@ -7,8 +7,8 @@ rows never cross workers, weight rings are private). Tokens beyond the second fo
 third from `reduce`.
 
 Algorithm (section 11 of the theory): one clock pass over one worker per program (`local_order`), one over the interface
-nodes of all workers (`quotient`), brackets for everything between; then the race and reads-from passes of the flat check
-on the rows of the `envelope`. Three kinds of edges (see `quotient`) answer three questions:
+nodes of all workers (`quotient`), brackets for everything between; then the race and reads-from passes of the flat
+check on the rows of the `envelope`. Three kinds of edges (see `quotient`) answer three questions:
     block   does every agent finish?
     word    are conflicting accesses separated in time, and does every read find the value it expects?
     fence   is a write to ordinary memory visible to whoever touches it next? Only pairs that begin with a write need

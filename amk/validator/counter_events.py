@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from amk.schedule_ir.expr import Env, Expr
+from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.schedule import Schedule, Signal, Wait
 from amk.validator.system import I64
@@ -66,7 +66,6 @@ class CounterEvents:
         program = trace.program
         self.workers = np.arange(program.first, program.first + program.count)
         self.tables = {name: np.array(column, dtype=np.int64) for name, column in schedule.tables.items()}
-        self._columns: dict[tuple[str, tuple[Expr, ...], int, int], I64] = {}
 
     @cached_property
     def waits(self) -> I64:
@@ -77,7 +76,8 @@ class CounterEvents:
     def signals(self) -> I64:
         """[n, 5] (worker, event, instance, amount, weak); amount 0 is left out."""
         rows = self._rows(waiting=False)
-        return rows[rows[:, 3] != 0]
+        kept: I64 = rows[rows[:, 3] != 0]
+        return kept
 
     def _rows(self, waiting: bool) -> I64:
         found: list[I64] = []
@@ -110,4 +110,5 @@ class CounterEvents:
         flat = np.zeros(len(self.workers), np.int64)
         for dim, expr in zip(counter.shape, entry.index, strict=True):
             flat = flat * dim + env.eval(expr)
-        return flat + self.instances.base[entry.counter]
+        flat += self.instances.base[entry.counter]
+        return flat

@@ -16,7 +16,7 @@ Rows (event, buffer, kind, lo, hi, value, delta): global buffers keep their numb
 behind them.
 
 In global memory the rows of all agents of a step are joined and belong to its crew, unless two agents touch a common
-byte and one writes, or the step reads tagged words: then only those reads belong to the crew, because the crew as a node
+byte and one writes, or the step reads tagged words: then only those reads belong to the crew, because a crew as a node
 comes after the words of all its agents.
 
 Inside a layer loop the rows of layer l are those of layer 0 plus l times a slope per (step, buffer, kind, family):
@@ -35,6 +35,8 @@ from typing import Final
 import numpy as np
 
 from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
+from amk.schedule_ir.ops.attend import AttendOp
+from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.footprint import COLUMNS, INDEX_BITS, SHARED, TOKEN_BITS, Footprints
 from amk.validator.local_order import crew
@@ -84,7 +86,7 @@ class Envelope:
     def positions(self, item: Item, workers: range) -> list[int]:
         """Where the op does all that it ever does: the end of the split's first block for cache ops, else the last."""
         op, kv = item.step.op, self.schedule.kv
-        if not hasattr(op, "k_cache"):
+        if not isinstance(op, RopeAppendOp | AttendOp):
             return [self.last] * len(workers)
         self._caches |= {self.footprints.number[op.k_cache]: 1, self.footprints.number[op.v_cache]: 2}
         first = self.footprints.tables["attn.split"][workers.start : workers.stop] * kv.block
@@ -115,6 +117,8 @@ class Envelope:
 
     def _slope(self, group: Group, item: Item, agents: int) -> Slope | None:
         slope: Slope = {}
+        if all(loop.count == 1 for loop in item.site.around if loop.var == "l"):
+            return slope
         later = Item(item.site, item.token, item.loops | {"l": item.loops["l"] + 1})
         for worker in {group.first, group.first + group.count - 1}:
             pos = self.positions(item, range(worker, worker + 1))[0]
@@ -202,7 +206,7 @@ class Envelope:
             self._rows.append(made)
 
     def _crews(self, found: list[Slot], rows: I64, slot_of: I64, worker_of: I64, at: I64) -> Iterator[tuple[I64, bool]]:
-        """Global rows as (row numbers, crewed?): joined in place per (worker, crew, buffer, kind, content) if allowed."""
+        """Global rows as (row numbers, crewed?): joined in place where crew, buffer and content agree."""
         number = np.array([slot.crew for slot in found], np.int64)[slot_of]
         order = at[np.lexsort((rows[at, 2], rows[at, 0], number[at], worker_of[at]))]
         alone = np.isin(number[order], _clashing(rows[order], slot_of[order], number[order], worker_of[order]))
@@ -227,7 +231,8 @@ def _running_end(end: I64, fresh: I64) -> I64:
     segment = np.cumsum(fresh) - 1
     distinct, rank = np.unique(end, return_inverse=True)
     key = segment * len(distinct) + rank.reshape(-1)
-    return distinct[np.maximum.accumulate(key) % max(len(distinct), 1)]
+    reach: I64 = distinct[np.maximum.accumulate(key) % max(len(distinct), 1)]
+    return reach
 
 
 def _clashing(rows: I64, slot_of: I64, crew: I64, worker_of: I64) -> I64:

@@ -138,7 +138,8 @@ def _separation(result: Composition, every: I64, waits: list[I64]) -> list[Diagn
             a, b = divmod(int(bad[0]), len(after))
             early, late = order.node(int(after[b])), order.node(int(before[a]))
             counter = result.instances.family(instance)[0].name
-            message = f"worker {early[1]} may signal {result.instances.name(instance)} for token 1 before worker {late[1]} does for token 0"
+            name = result.instances.name(instance)
+            message = f"worker {early[1]} may signal {name} for token 1 before worker {late[1]} does for token 0"
             found.append(
                 _finding(
                     result.schedule, counter, message, "the total then does not tell which increments have happened"

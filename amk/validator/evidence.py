@@ -1,8 +1,9 @@
 """From a finding of the composed check to evidence on the flat system.
 
-A race or fault names composite nodes. Here the flat system of the same schedule is built at a few positions, the pair is
-withheld from a greedy run, and if both are enabled where it stops the race is real: that is the definition, no clocks
-involved. What is confirmed comes with a witness that `replay` checks; what is not confirmed anywhere stays UNKNOWN.
+A race or fault names composite nodes. Here the flat system of the same schedule is built at a few positions, the pair
+is withheld from a greedy run, and if both are enabled where it stops the race is real: that is the definition,
+no clocks involved. What is confirmed comes with a witness that `replay` checks; what is not confirmed
+anywhere stays UNKNOWN.
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ def _deadlock(result: Composition) -> Finding:
 def _blocked(flat: Flat, head: BlockedHead) -> str:
     counter = flat.system.counter_name(head.counter)
     if flat.system.event_tag[head.event] < 0:
-        return f"{flat.system.event_name(head.event)} are complete when {counter} >= {head.threshold}, it stays at {head.value}"
+        who = flat.system.event_name(head.event)
+        return f"{who} are complete when {counter} >= {head.threshold}, which stays at {head.value}"
     trace, worker, event = flat.owner(head.event)
     who, what = place(trace, worker, int(trace.item[event]), int(trace.warp_of[event]))
     return f"{who} waits for {counter} >= {head.threshold}, which stays at {head.value}: {what}"

@@ -3,8 +3,8 @@
 Weight streams are taken whole: by the stream lemma a private self-refilled ring adds no edges between agents, so its
 chunks are never enumerated (`rings` proves the lemma's conditions and has the system with every copy as an event).
 
-Edges: `block` has every wait; `word` leaves out what orders nothing but itself (hints, relaxed operations: their signals
-still count, from an agent without a past); `fence` leaves out tagged words too. See `quotient`.
+Edges: `block` has every wait; `word` leaves out what orders nothing but itself (hints, relaxed operations: their
+signals still count, from an agent without a past); `fence` leaves out tagged words too. See `quotient`.
 
 Numbering: agent = worker * warps + warp. Buffers: those of the schedule, then shared memory of each worker. Counters:
 instances, then 16 barriers per worker. event_tag = local event of the worker's trace.

@@ -5,8 +5,8 @@
     M5     a counter that several workers touch has gpu or sys scope (AMK505)
     M9     nothing writes a buffer that is declared constant, because it is read by non-coherent loads (AMK509)
     M13    tagged words: see `words`
-M1 and M4 (all writers before the release, all readers after the acquire) fall out of the clocks over warps and barriers;
-M7 is in `rings`; M8 and M10 to M12 concern operations that the IR cannot express.
+M1 and M4 (all writers before the release, all readers after the acquire) follow from the clocks over warps and
+barriers; M7 is in `rings`; M8 and M10 to M12 concern operations that the IR cannot express.
 """
 
 from __future__ import annotations

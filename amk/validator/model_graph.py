@@ -1,7 +1,7 @@
 """Are the steps those of the model: every op of every layer once, whatever their order.
 
 Property: in every program, one token runs exactly the ops of a Llama-family decode step, each for its layer, and the
-optional parts (QKV bias, QK norm) are there iff the model has them. Which bytes connect the ops is decided by reads-from.
+optional parts (QKV bias, QK norm) are there iff the model has them. Which bytes connect them is decided by reads-from.
 
 A program none of whose workers owns rows of a matrix, or serves attention, may leave the ops of that part out.
 """
@@ -103,5 +103,6 @@ def _options(schedule: Schedule) -> Iterator[Diagnostic]:
             wanted = {"q_norm": model.qk_norm, "k_norm": model.qk_norm}
         for field, needed in wanted.items():
             if (getattr(op, field) is not None) != needed:
-                message = f"{op.op} {'lacks' if needed else 'has'} {field}, model {model.name} {'has' if needed else 'lacks'} it"
+                here, there = ("lacks", "has") if needed else ("has", "lacks")
+                message = f"{op.op} {here} {field}, model {model.name} {there} it"
                 yield Diagnostic("AMK106", message, where=Where(path=json_pointer((*site.path, "op"))))

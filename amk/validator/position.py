@@ -15,6 +15,8 @@ compare them with it at every position.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.smt import Obligation, obligation
@@ -52,7 +54,7 @@ def position_obligations(schedule: Schedule) -> list[Obligation]:
         {sizes[site.step.op.role] for site in all_sites(schedule) if isinstance(site.step.op, AttendOp)}
     ):
         edges = [b * a // agents for a in range(agents + 1)]
-        inside = [f"(and (<= {lo} r) (< r {hi}))" for lo, hi in zip(edges[:-1], edges[1:], strict=True)]
+        inside = [f"(and (<= {lo} r) (< r {hi}))" for lo, hi in pairwise(edges)]
         count = " ".join(f"(ite {term} 1 0)" for term in inside)
         found.append(
             obligation(

@@ -37,7 +37,7 @@ Edges = Literal["block", "word", "fence"]
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """All workers of one program. waits, signals: rows of `CounterEvents`. node_base: number of worker `first`, node 0."""
+    """All workers of one program. waits, signals: rows of `CounterEvents`. node_base: number of its first node."""
 
     number: int
     first: int
@@ -94,7 +94,8 @@ class Quotient:
     def events(self, g: int, worker: I64, node: I64) -> I64:
         """Quotient events of chain nodes of group `g`; worker counts from the group's first."""
         chains = self.chains[g]
-        return self.chain_first[self.base[g] + worker * len(chains) + chains.of[node]] + chains.slot[node]
+        numbers: I64 = self.chain_first[self.base[g] + worker * len(chains) + chains.of[node]] + chains.slot[node]
+        return numbers
 
     def _build(self) -> System:
         void = int(self.chain_first[-2])

@@ -10,8 +10,8 @@ Conditions, in every program:
        outside the loop, and counters used outside are not used inside;
   (L3) the op of every step inside it has layer {l: 1} (norm index {l: 2} plus a constant), outside it none has `l`.
 
-Argument. By L2 a wait of iteration l can only be satisfied by signals of iteration l of the same token (other tokens are
-the business of `epochs`). Dependences therefore never lead from an iteration to an earlier one, so
+Argument. By L2 a wait of iteration l can only be satisfied by signals of iteration l of the same token (other tokens
+are the business of `epochs`). Dependences therefore never lead from an iteration to an earlier one, so
   - every dependence cycle lies inside one iteration, and all iterations are equal up to renaming counters: liveness is
     decided by one;
   - an order between an event of iteration l and one of l' >= l uses only iterations l..l'. By L3 all iterations touch
@@ -27,7 +27,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from amk.schedule_ir.expr import Expr, coefficient
-from amk.schedule_ir.schedule import Loop, Node, Program, Schedule, Step
+from amk.schedule_ir.schedule import Loop, Node, Program, Schedule, Signal, Step, Wait
 from amk.validator.trace import Site, sites
 
 KEPT: Final = 3
@@ -92,8 +92,9 @@ def _layer_fields_ok(site: Site) -> bool:
 def _collect_uses(site: Site, uses: dict[str, set[tuple[Any, ...]]]) -> bool:
     """L2; `uses` gathers the layer part of each counter's index."""
     inside = _inside(site)
-    for entry in (*site.step.waits, *site.step.signals):
-        amount = entry.at_least if hasattr(entry, "at_least") else entry.add
+    entries: list[Wait | Signal] = [*site.step.waits, *site.step.signals]
+    for entry in entries:
+        amount = entry.at_least if isinstance(entry, Wait) else entry.add
         factors = tuple(coefficient(e, "l") for e in entry.index)
         if coefficient(amount, "l") or sorted(factors) != [0] * (len(factors) - inside) + [1] * inside:
             return False

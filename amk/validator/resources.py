@@ -1,8 +1,8 @@
 """Do all workers run at once, and does everything fit: arithmetic against the target.
 
-Properties: cooperative launch (only then is grid-wide progress promised); workers <= SMs * CTAs per SM, where a CTA needs
-its shared memory plus the reserved KiB, its threads, and its registers in allocation units; shared buffers inside the
-launch's shared memory and aligned. With the compiled kernel's numbers these replace the schedule's own bounds.
+Properties: cooperative launch (only then is grid-wide progress promised); workers <= SMs * CTAs per SM, where a CTA
+needs its shared memory plus the reserved KiB, its threads, and its registers in allocation units; shared buffers inside
+the launch's shared memory and aligned. With the compiled kernel's numbers these replace the schedule's own bounds.
 
 Source: CUDA C++ Programming Guide, compute capability tables; CUDA occupancy rules.
 """

@@ -10,8 +10,8 @@ for the copy, drains it, then issues the next one into the slot; slots do not in
 Static side conditions: one copy per phase with all its bytes expected on it, slots of all warps disjoint and inside the
 ring, nothing else in those bytes, and the copy's alignment.
 
-The stream lemma (section 5 of the theory) then says that rings add no edges between agents. `ring_system` is a ring with
-every copy as an event of its own, for the judges.
+The stream lemma (section 5 of the theory) then says that rings add no edges between agents. `ring_system` is a ring
+with every copy as an event of its own, for the judges.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def ring_obligations() -> list[Obligation]:
     index = {"S": "(<= 1 S)", "k": "(<= 0 k)", "s": "(and (<= 0 s) (< s S))", "j": ""}
     return [
         obligation("U: the phase before is complete when a wait starts", "AMK514", times, life, "(< c0 d0)"),
-        obligation("O: the phase after next begins after this wait", "AMK515", times, life, "(and (< w0 i2) (< i2 c2))"),
+        obligation("O: the phase after next is after this wait", "AMK515", times, life, "(and (< w0 i2) (< i2 c2))"),
         obligation(
             "parity: the test tells this phase from the one before", "AMK515", lap, [],
             "(= (not (= (mod n 2) (mod k 2))) (>= n (+ k 1)))",

@@ -73,10 +73,13 @@ def sites(program: Program, number: int) -> list[Site]:
 
 def unrolled_length(body: tuple[Node, ...], tokens: int) -> int:
     """Items that `unroll` yields, without unrolling."""
-    counts = {None: tokens}
-    return sum(
-        1 if isinstance(n, Step) else counts.get(n.count, n.count or 0) * unrolled_length(n.body, tokens) for n in body
-    )
+    total = 0
+    for node in body:
+        if isinstance(node, Step):
+            total += 1
+        else:
+            total += (tokens if node.count is None else node.count) * unrolled_length(node.body, tokens)
+    return total
 
 
 def unroll(program: Program, number: int, tokens: int) -> list[Item]:

@@ -1,9 +1,9 @@
 """Tagged words as counters: who waits for whose writes.
 
-A read of tagged words re-reads until every word carries the reader's tag. Words of one buffer written by one worker are
-one single-owner counter: it counts the worker's steps that write the buffer, and tag v is the k-th of them. This reading
-(`>=` in place of `==`) is right if no word is overwritten while a reader may still look for its old tag; that is the
-write-after-read check on the buffer, which the race pass makes with exactly these edges.
+A read of tagged words re-reads until every word carries the reader's tag. Words of one buffer written by one worker
+are one single-owner counter: it counts the worker's steps that write the buffer, and tag v is the k-th of them. This
+reading (`>=` in place of `==`) is right if no word is overwritten while a reader may still look for its old tag; that
+is the write-after-read check on the buffer, which the race pass makes with exactly these edges.
 
 Conditions, AMK513 otherwise: tags are in scope, positive, and grow from one writing step of a worker to the next, so
 that no tag repeats and the zeroed memory of a first launch matches none; a word has one writing worker.
@@ -22,18 +22,15 @@ import numpy as np
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import Env, Expr
+from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.local_order import NotComposable
 from amk.validator.system import I64, WRITE
-from amk.validator.trace import OUTSIDE_TOKENS, Item
-
-Rows = list[tuple[int, int, int, int, int, int]]
-"""(group, worker, item, kind, lo, hi) on one buffer."""
+from amk.validator.trace import Item
 
 
 @dataclass(frozen=True)
 class Need:
-    """writers: (worker, k) pairs: the k-th writing step of each must be over; joint: number of the set of writers."""
+    """A reading crew; joint: number of its set of writers, rank: which of the joint's targets it waits for."""
 
     group: int
     worker: int
@@ -69,27 +66,31 @@ def check_tags(schedule: Schedule, items: list[list[Item]]) -> Iterator[Diagnost
     """M13 conditions that do not depend on the worker."""
     layers = max((item.loops.get("l", 0) + 1 for group in items for item in group), default=1)
     for number, buffer in enumerate(schedule.buffers):
-        path = ("buffers", number)
-        if buffer.tagged != (buffer.tag is not None):
-            yield _finding("a tagged buffer has a tag, others have none", path)
-        elif buffer.tagged and buffer.space == "shared":
-            yield _finding("tagged words cross workers, this buffer is shared memory", path)
-        elif buffer.tag is not None:
-            if not isinstance(buffer.tag, dict) or set(buffer.tag) - {"t", "l", "1"} or buffer.tag.get("t", 0) <= 0:
-                yield _finding("the tag must grow with the token t and name nothing but t and l", path)
-            elif buffer.tag["t"] <= buffer.tag.get("l", 0) * (layers - 1) or buffer.tag.get("l", 0) < 0:
-                yield _finding("tags of one token reach into those of the next", path, f"a token has {layers} layers")
-            elif buffer.role != "scratch":
-                yield _finding("tagged words are scratch: what survives a launch would carry an old tag", path)
-    tagged = {b.name: b for b in schedule.buffers if b.tagged}
+        if problem := _tag_problem(buffer, layers):
+            yield _finding(problem, ("buffers", number), f"a token has {layers} layers")
+    tags = {b.name: {"t", *(b.tag if isinstance(b.tag, dict) else ())} - {"1"} for b in schedule.buffers if b.tagged}
     for group in items:
         for item in group:
-            names = {v for f, v in item.step.op if isinstance(v, str) and v in tagged and f != "op"}
-            outside = item.token == OUTSIDE_TOKENS or any(
-                "l" not in item.loops and "l" in (tagged[n].tag or {}) for n in names
-            )
-            if names and outside:
+            names = {v for f, v in item.step.op if isinstance(v, str) and v in tags and f != "op"}
+            if any(tags[name] - set(item.loops) for name in names):
                 yield _finding("a tagged buffer is used where its tag has no value", (*item.site.path, "op"))
+
+
+def _tag_problem(buffer: Buffer, layers: int) -> str | None:
+    """Why the buffer's tags cannot work, whoever uses them."""
+    if buffer.tagged != (buffer.tag is not None):
+        return "a tagged buffer has a tag, others have none"
+    if buffer.tag is None:
+        return None
+    if buffer.space == "shared":
+        return "tagged words cross workers, this buffer is shared memory"
+    if buffer.role != "scratch":
+        return "tagged words are scratch: what survives a launch would carry an old tag"
+    if not isinstance(buffer.tag, dict) or set(buffer.tag) - {"t", "l", "1"} or buffer.tag.get("t", 0) <= 0:
+        return "the tag must grow with the token t and name nothing but t and l"
+    if not 0 <= buffer.tag.get("l", 0) * (layers - 1) < buffer.tag["t"]:
+        return "tags of one token reach into those of the next"
+    return None
 
 
 def _finding(message: str, path: tuple[str | int, ...], *reasons: str) -> Diagnostic:
@@ -139,7 +140,8 @@ class _Maker:
             print_ = spans.tobytes()
             if print_ not in known:
                 known[print_] = _covering(start, end, owner, spans)
-            self._need(buffer, *reading[a, :3].tolist(), known[print_])
+            group, worker, item = reading[a, :3].tolist()
+            self._need(buffer, group, worker, item, known[print_])
 
     def _count(self, buffer: int, written: I64) -> None:
         """One counter per writing worker; its writing steps in program order, with growing tags."""
@@ -198,6 +200,3 @@ def _covering(start: I64, end: I64, owner: I64, spans: I64) -> tuple[int, ...] |
             return None
         found |= set(owner[first:last].tolist())
     return tuple(sorted(found))
-
-
-__all__ = ["Need", "NotComposable", "Words", "check_tags", "tag_of", "words"]

@@ -1,0 +1,174 @@
+"""Verdicts on planner output, and the composed check against the flat one."""
+
+import json
+import random
+
+import pytest
+
+from amk.adversary.cases import BASES, base_schedule
+from amk.adversary.edits import Edit, Json, after, apply, at, steps
+from amk.planner.decode import plan
+from amk.planner.settings import FAST, NAIVE
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import load_target
+from amk.validator.compose import compose
+from amk.validator.epochs import check_epochs
+from amk.validator.expand import expand
+from amk.validator.flat import judge
+from amk.validator.liveness import greedy
+from amk.validator.local_order import NotComposable
+from amk.validator.reduce import KEPT, reduce_layers
+from amk.validator.resources import CompiledResources
+from amk.validator.structure import check_structure
+from amk.validator.verify import verify
+from tests.validator.plans import MODELS, SMALL, from_document, small_plan
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("settings", SMALL)
+@pytest.mark.parametrize("workers", [4, 7])
+def test_planner_output_is_safe_composed_and_flat(model: str, settings: str, workers: int) -> None:
+    schedule = small_plan(SMALL[settings], MODELS[model], workers)
+    verdict = verify(schedule)
+    assert verdict.status == "SAFE", verdict.diagnostics
+    reduced = reduce_layers(schedule)
+    assert reduced.model.layers == min(schedule.model.layers, KEPT)
+    for pos in (0, 7, schedule.kv.context - 2):
+        assert greedy(expand(reduced, pos, 2, "block").system).complete
+        assert judge(expand(reduced, pos, 2, "word").system).safe
+
+
+def test_three_tokens_and_all_layers_agree_with_two_and_three() -> None:
+    schedule = small_plan(SMALL["naive"], MODELS["deep"])
+    assert compose(schedule, 3).safe
+    assert judge(expand(schedule, 5, 3, "word").system).safe
+    assert not check_epochs(compose(reduce_layers(schedule))).open
+
+
+@pytest.mark.parametrize(("model", "settings"), [("llama3.2-1b", FAST), ("llama3-8b", FAST), ("llama3-8b", NAIVE)])
+def test_full_size_plans_are_safe_in_time(model: str, settings: object) -> None:
+    schedule = plan(load_model(model), load_target("h200"), settings=settings, max_context=8192)  # type: ignore[arg-type]
+    verdict = verify(schedule)
+    assert verdict.status == "SAFE"
+    assert verdict.stats["seconds"] < 10
+    assert verdict.deterministic and verdict.tokens_to_wrap is not None and verdict.tokens_to_wrap > 10**6
+
+
+def test_compiled_registers_decide_residency() -> None:
+    schedule = small_plan()
+    assert verify(schedule, compiled=CompiledResources(registers=64)).status == "SAFE"
+    codes = [
+        d.code for d in verify(schedule, compiled=CompiledResources(registers=255, static_shared=2**18)).diagnostics
+    ]
+    assert "AMK401" in codes
+
+
+def test_time_limit_gives_unknown() -> None:
+    verdict = verify(small_plan(), timeout_s=0.0)
+    assert verdict.status == "UNKNOWN" and verdict.diagnostics[0].code == "AMK205"
+
+
+def _mutant(rng: random.Random, document: Json) -> list[Edit]:
+    """One random edit of synchronisation, order or placement; most results are well-formed and wrong."""
+    paths = [p for p, _ in steps(document)]
+    sync = [p for p, s in steps(document) if s["op"]["op"] in ("barrier", "wait", "signal")]
+    waits = [p for p, s in steps(document) if s.get("waits")]
+    match rng.randrange(5):
+        case 0:
+            return [Edit("remove", rng.choice(sync))]
+        case 1:
+            path, by = rng.choice(paths), rng.choice((-3, -1, 1, 2))
+            fits = 0 <= int(path[-1]) + by < len(at(document, path[:-1]))
+            return [Edit("remove", path), Edit("insert", after(path, by), at(document, path))] if fits else []
+        case 2:
+            path = (*rng.choice(waits), "waits", 0, "at_least")
+            threshold = dict(at(document, path))
+            threshold[rng.choice(sorted(threshold))] += rng.choice((-1, 1))
+            return [Edit("replace", path, threshold)]
+        case 3:
+            shared = [i for i, b in enumerate(document["buffers"]) if b["space"] == "shared"]
+            one, two = rng.sample(shared, 2)
+            return [Edit("replace", ("buffers", one, "offset"), document["buffers"][two]["offset"])]
+        case _:
+            return [Edit("replace", (*rng.choice(waits), "waits", 0, "order"), "relaxed")]
+
+
+def _flat_is_safe(schedule: Schedule, weak: bool) -> bool:
+    """At a few positions, with blocking and with word edges; fences only where they can differ."""
+    for pos in (0, 14, 30):
+        if not greedy(expand(schedule, pos, 2, "block").system).complete:
+            return False
+        if not judge(expand(schedule, pos, 2, "word").system).safe:
+            return False
+        if weak and _invisible(schedule, pos):
+            return False
+    return True
+
+
+def _invisible(schedule: Schedule, pos: int) -> bool:
+    """A write to ordinary global memory that no fence makes visible to what follows it in time."""
+    word = judge(expand(schedule, pos, 2, "word").system)
+    fence = judge(expand(schedule, pos, 2, "fence").system, None)
+    plain = {i for i, b in enumerate(schedule.buffers) if b.space == "global" and not b.tagged}
+    for race in fence.races.races:
+        kinds = {race.first: race.first_kind, race.second: race.second_kind}
+        earlier = min(kinds, key=lambda event: int(word.run.position[event]))
+        if race.buffer in plain and kinds[earlier] != 0:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_composed_verdict_is_the_flat_verdict_on_mutants(seed: int) -> None:
+    rng = random.Random(seed)
+    judged = {True: 0, False: 0}
+    while sum(judged.values()) < 10:
+        document = base_schedule(rng.choice(sorted(BASES)))
+        edits = _mutant(rng, document)
+        try:
+            schedule = from_document(apply(document, edits)[0])
+            if check_structure(schedule):
+                continue
+            result = compose(schedule)
+        except (AmkError, NotComposable):
+            continue
+        judged[result.safe] += 1
+        try:
+            assert _flat_is_safe(schedule, result.weak) == result.safe, edits
+        except NotComposable:
+            assert not result.safe
+    assert judged[False] > 2
+
+
+def test_replay_command_confirms_and_refuses(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    from amk.cli import main
+
+    case = tmp_path / "bad.json"
+    document = base_schedule("fenced")
+    path = next(p for p, s in steps(document) if s.get("waits"))
+    case.write_text(json.dumps(apply(document, [Edit("remove", path)])[0]))
+    witness = tmp_path / "w.json"
+    assert main(["verify", str(case), "--witness", str(witness)]) == 1
+    assert "AMK302" in capsys.readouterr().err
+    assert main(["replay", str(witness)]) == 0
+    evidence = json.loads(witness.read_text())
+    evidence["witness"]["order"] = evidence["witness"]["order"][:1]
+    witness.write_text(json.dumps(evidence))
+    assert main(["replay", str(witness)]) == 1
+    evidence["witness"]["kind"] = "nonsense"
+    witness.write_text(json.dumps(evidence))
+    assert main(["replay", str(witness)]) == 2
+
+
+def test_verify_command_speaks_json(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    from amk.cli import main
+
+    good = tmp_path / "good.json"
+    good.write_text(json.dumps(base_schedule("tagged")))
+    assert main(["verify", str(good), "--format", "json", "--emit-system", str(tmp_path / "s.json")]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["verdict"] == "SAFE" and report["diagnostics"] == []
+    assert all(proof["outcome"] == "proved" for proof in report["proofs"])
+    assert json.loads((tmp_path / "s.json").read_text())["schedule"] == report["schedule"]
