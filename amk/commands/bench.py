@@ -13,6 +13,7 @@ from typing import Any
 
 from amk.commands.output import add_format, print_json, print_table
 from amk.commands.planning import add_plan_arguments, planned, positive
+from amk.engine.admission import admit
 from amk.lowering.launch import Device
 from amk.planner.settings import PRESETS
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
@@ -61,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise AmkError(Diagnostic("AMK005", "--resume needs --record FILE, which holds the rows to keep"))
     schedules = _schedules(arguments)
     device = _usable_gpu()
+    for schedule in schedules:
+        admit(schedule)
     record = importlib.import_module("amk.bench.record")
     row = importlib.import_module("amk.bench.row")
     provenance = importlib.import_module("amk.bench.hardware").provenance

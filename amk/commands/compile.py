@@ -1,4 +1,4 @@
-"""`amk compile`: a schedule to machine code, on a machine that needs neither a GPU nor a driver."""
+"""`amk compile`: a SAFE schedule to machine code, on a machine that needs neither a GPU nor a driver."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from amk.commands.output import add_format, print_json, print_table
 from amk.commands.planning import add_plan_arguments, given_or_planned
+from amk.engine.admission import admit
 from amk.lowering.kernel import BuiltKernel, build
 from amk.lowering.readback import count_kinds
 from amk.planner.settings import PRESETS
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     schedule = given_or_planned(arguments)
+    admit(schedule)
     built = build(schedule)
     _write(arguments.output, built.compiled.cubin)
     _write(arguments.emit_cuda, built.source.encode())

@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from amk.lowering import refusal
 from amk.lowering.compile import Compiled, compile_cuda
 from amk.lowering.cubin import Budget, Resources, check_budget
 from amk.lowering.emit import KERNEL, emit
 from amk.lowering.readback import Instruction, read_ptx
-from amk.report.diagnostic import shown
+from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import RESERVED_SMEM_PER_BLOCK
+from amk.validator.resources import CompiledResources, check_resources
 
 
 @dataclass(frozen=True)
@@ -55,28 +54,12 @@ def build(schedule: Schedule, *, cache_directory: Path | None = None, use_cache:
     compiled = compile_cuda(source, schedule.target.arch, cache_directory=cache_directory, use_cache=use_cache)
     built = BuiltKernel(schedule, source, compiled, tuple(read_ptx(compiled.ptx).get(KERNEL, ())))
     check_budget(KERNEL, built.resources, schedule.launch.shared_bytes, budget_of(schedule))
-    check_co_residency(built)
+    check_compiled(built)
     return built
 
 
-def check_co_residency(built: BuiltKernel) -> None:
-    """AMK402 unless the SMs hold all workers at once.
-
-    workers <= sms * ctas_per_sm, and ctas_per_sm blocks fit one SM in registers, threads and shared memory.
-    """
-    launch, target = built.schedule.launch, built.schedule.target
-    count, threads = launch.ctas_per_sm, launch.warps * 32
-    shared = built.shared_bytes + RESERVED_SMEM_PER_BLOCK
-    limits = (
-        ("workers", launch.workers, target.sms * count),
-        ("threads on one SM", count * threads, target.max_threads_per_sm),
-        ("registers on one SM", count * threads * built.resources.registers, target.regs_per_sm),
-        ("bytes of shared memory on one SM", count * shared, target.smem_per_sm),
-    )
-    for what, used, allowed in limits:
-        if used > allowed:
-            raise refusal.unsafe(
-                "AMK402",
-                f"{built.schedule.name}: {used:,} {what}, {target.name} has {allowed:,}",
-                shown(f"{launch.workers} workers, {count} on each of {target.sms} SMs, {threads} threads each"),
-            )
+def check_compiled(built: BuiltKernel) -> None:
+    """AMK401, 402 or 403 if the workers, with what the code really uses, are not all resident at once."""
+    compiled = CompiledResources(built.resources.registers, built.resources.static_smem)
+    if found := check_resources(built.schedule, compiled):
+        raise AmkError(found, Exit.UNSAFE)

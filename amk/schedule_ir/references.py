@@ -18,6 +18,8 @@ Path = tuple[str | int, ...]
 
 RESERVED = frozenset({CONST, WORKER, AGENT, "t", "l", "n"})
 MAX_FINDINGS = 20
+WIDE = ("f32", "bf16")
+"""What hidden states and attention outputs may cross between workers as."""
 
 BUFFER_FIELDS: dict[str, tuple[str, str | None, str | None]] = {
     "state": ("global", "i32", "state"),
@@ -207,9 +209,9 @@ def _op(schedule: Schedule, op: Op, path: Path, scope: tuple[str, ...]) -> Itera
             buffer = buffers.get(value)
             if buffer is None:
                 yield _missing("buffer", value, buffers, (*path, field))
-            elif buffer.space != space or buffer.dtype not in ((dtype,) if dtype else ("f32", "bf16")):
-                wanted = f"{space} {dtype or 'f32 or bf16'}"
-                message = f"'{value}' is a {buffer.space} {buffer.dtype} buffer, {field} needs {wanted}"
+            elif buffer.space != space or buffer.dtype not in ((dtype,) if dtype else WIDE):
+                needs = f"{space} {dtype or ' or '.join(WIDE)}"
+                message = f"'{value}' is a {buffer.space} {buffer.dtype} buffer, {field} needs {needs}"
                 yield _at("AMK005", message, (*path, field))
             elif name is not None and value != name:
                 message = f"{field} must be the buffer '{name}', which the host fills or reads by that name"

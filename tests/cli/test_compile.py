@@ -13,6 +13,7 @@ from amk.planner.decode import plan
 from amk.schedule_ir.codec import save_schedule
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
+from tests.damage import raised_threshold
 from tests.tiny import PLAIN
 
 
@@ -54,6 +55,15 @@ def test_a_model_and_a_gpu_instead_of_a_file(capsys: pytest.CaptureFixture[str])
 def test_either_a_file_or_a_plan(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", *words]) == 2
     assert "AMK005" in capsys.readouterr().err
+
+
+def test_only_proved_schedules_are_compiled(
+    schedule: Schedule, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "k.cubin"
+    assert main(["compile", saved(raised_threshold(schedule, "act"), tmp_path), "-o", str(output)]) == 1
+    assert "AMK20" in capsys.readouterr().err
+    assert not output.exists()
 
 
 def test_over_budget_is_refused_like_an_unsafe_schedule(

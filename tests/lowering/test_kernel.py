@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from amk.lowering.kernel import build, check_co_residency
+from amk.lowering.kernel import build, check_compiled
 from amk.planner.decode import plan
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.schedule import Schedule
@@ -53,4 +53,4 @@ def test_two_workers_that_do_not_fit_one_sm(schedule: Schedule) -> None:
     """Compiled for one worker a SM, the kernel may use what two of them would have to share."""
     built = replace(build(schedule), schedule=launched(schedule, ctas_per_sm=2))
     with pytest.raises(AmkError, match="AMK402"):
-        check_co_residency(built)
+        check_compiled(built)
