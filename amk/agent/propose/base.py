@@ -1,0 +1,101 @@
+"""What a proposer is: a function from the journal's history to suggestions.
+
+`ask(context)` is all there is: verdicts and times are told through the context, so that a proposer has no state that a
+crash could lose, and a resumed run proposes what it would have proposed. Randomness comes from (seed, index, label).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from amk.agent.candidate import Impossible, Workshop
+from amk.agent.journal import Journal
+from amk.agent.space import OutsideSpaceError, Space
+from amk.agent.state import START, State, Trial
+from amk.planner.settings import Settings
+
+TRIES = 48
+"""Draws before a proposer admits that it finds nothing new."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """`settings` are untrusted values by knob name; `handle` names a suggestion from outside."""
+
+    proposer: str
+    settings: dict[str, Any]
+    why: str = ""
+    handle: str | None = None
+
+
+@dataclass
+class History:
+    """Trials of the run as settings, kept up to date with the state."""
+
+    space: Space
+    settings: list[Settings] = field(default_factory=list)
+    seen: set[Settings] = field(default_factory=set)
+
+    def update(self, state: State) -> None:
+        for trial in state.trials[len(self.settings) :]:
+            try:
+                parsed = self.space.parse(trial.proposed.settings)
+            except OutsideSpaceError:
+                parsed = self.space.start
+            self.settings.append(parsed)
+            self.seen.add(parsed)
+
+
+@dataclass(frozen=True)
+class Context:
+    """Everything a proposer may know."""
+
+    space: Space
+    state: State
+    history: History
+    workshop: Workshop
+    seed: int
+    journal: Journal | None = None
+
+    def rng(self, label: str) -> np.random.Generator:
+        return np.random.default_rng([self.seed, len(self.state.trials), zlib.crc32(label.encode())])
+
+    def scored(self) -> list[tuple[Settings, float]]:
+        """Settings with their log time relative to the start, in order of trial, the start first."""
+        found = [(self.space.start, 0.0)]
+        found += [(self.history.settings[t.index], t.score) for t in self.state.trials if t.score is not None]
+        return found
+
+    def incumbent(self) -> Settings:
+        return self.space.start if self.state.best == START else self.history.settings[self.state.best]
+
+    def trials_of(self, proposer: str) -> list[Trial]:
+        return [t for t in self.state.trials if t.proposed.proposer == proposer]
+
+    def is_new(self, settings: Settings) -> bool:
+        """Whether `settings` plan a kernel that was not proposed before. Costs one lowering."""
+        if settings in self.history.seen or settings == self.space.start:
+            return False
+        made = self.workshop.make(settings)
+        return not isinstance(made, Impossible) and made.key not in self.state.by_key and made.key != self._start_key()
+
+    def _start_key(self) -> str:
+        made = self.workshop.make(self.space.start)
+        return "" if isinstance(made, Impossible) else made.key
+
+    def suggest(self, proposer: str, settings: Settings, why: str = "") -> list[Suggestion]:
+        return [Suggestion(proposer, dict(self.space.point(settings)), why)]
+
+
+class Proposer(Protocol):
+    """`ask` returns any number of suggestions; none means that it has nothing new."""
+
+    @property
+    def name(self) -> str: ...
+
+    def ask(self, context: Context) -> Sequence[Suggestion]: ...
