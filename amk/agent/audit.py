@@ -1,7 +1,7 @@
 """What a worker reports is evidence to be examined, not a result.
 
-Every way to look fast without being fast that is known ends in a named fault. `suspect` faults quarantine the candidate:
-they cannot happen to an honest kernel on a working device.
+Every way to look fast without being fast that is known ends in a named fault. `suspect` faults quarantine the
+candidate: they cannot happen to an honest kernel on a working device.
 """
 
 from __future__ import annotations

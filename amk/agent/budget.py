@@ -1,7 +1,7 @@
 """What a run may still spend: minutes, evaluations, dollars, tokens, calls.
 
-Money is reserved at its upper bound before an attempt is sent and settled at what it cost; what a crash left open counts
-in full. So settled + reserved never exceeds the limit, whatever is in flight.
+Money is reserved at its upper bound before an attempt is sent and settled at what it cost; what a crash left open
+counts in full. So settled + reserved never exceeds the limit, whatever is in flight.
 """
 
 from __future__ import annotations
@@ -46,7 +46,13 @@ def settle_lost(journal: Journal) -> None:
     for reserved in list(journal.state.llm_open.values()):
         journal.append(
             LlmSettled(
-                call=reserved.call, attempt=reserved.attempt, dollars=reserved.dollars, input_tokens=reserved.tokens,
-                output_tokens=0, cached_tokens=0, outcome="lost", live=True,
-            )  # fmt: skip
+                call=reserved.call,
+                attempt=reserved.attempt,
+                dollars=reserved.dollars,
+                input_tokens=reserved.tokens,
+                output_tokens=0,
+                cached_tokens=0,
+                outcome="lost",
+                live=True,
+            )
         )

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from amk.agent.candidate import Workshop
-from amk.agent.certify import Certifier
+from amk.agent.candidate import Candidate, Workshop
+from amk.agent.certify import Certifier, Judgement
 from amk.agent.events import Limits, RunStarted, SessionStarted
-from amk.agent.gate import Gate, not_compiled
+from amk.agent.gate import Gate, Ready, not_compiled
 from amk.agent.journal import Journal
 from amk.agent.loop import Loop
 from amk.agent.measure import Job, positions_within
@@ -53,10 +53,22 @@ def run_one(
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder)) as journal:
         journal.append(
             RunStarted(
-                run="compare", model=workshop.model.name, target=workshop.target.name, dtype="bf16", context=context,
-                positions=positions_within(context), start=start.plan, settings=space.point(start), seed=seed,
-                proposer=proposer.name, backend=backend.label, simulated=True, limits=limits, manifest="", version="",
-            )  # fmt: skip
+                run="compare",
+                model=workshop.model.name,
+                target=workshop.target.name,
+                dtype="bf16",
+                context=context,
+                positions=positions_within(context),
+                start=start.plan,
+                settings=space.point(start),
+                seed=seed,
+                proposer=proposer.name,
+                backend=backend.label,
+                simulated=True,
+                limits=limits,
+                manifest="",
+                version="",
+            )
         )
         journal.append(
             SessionStarted(session=1, device=backend.device, backend=backend.label, simulated=True, limits=limits)
@@ -73,8 +85,8 @@ def true_curve(loop: Loop, backend: SimulatedBackend, evals: int) -> tuple[float
 
     def cost(index: int) -> float:
         made = loop.gate.workshop.make(loop.settings_of(index))
-        ready = loop.gate.judge(index, made)[1]  # type: ignore[arg-type]  an incumbent was made before
-        assert ready is not None
+        assert isinstance(made, Candidate)
+        ready = Ready(made, b"", Judgement("SAFE"))
         return float(np.mean([log(ms) for ms in backend.times(job, ready)]))
 
     base, at, curve = cost(-1), 0.0, []

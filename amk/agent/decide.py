@@ -53,7 +53,7 @@ def screen(log_ratios: Sequence[float], mad: float) -> Ruling:
     gain = -float(np.median(log_ratios))
     want = SCREEN_SHARE * needed(mad)
     if gain < want:
-        return Ruling(False, f"screen: {percent(gain)}, at least {percent(want)} is needed to race", gain)
+        return Ruling(False, f"{percent(gain)}, at least {percent(want)} is needed to race", gain)
     return Ruling(True, "", gain)
 
 

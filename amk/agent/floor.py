@@ -1,4 +1,4 @@
-"""The speed of light of a decode step: bytes that must cross the memory bus, over what the bus was measured to carry."""
+"""The speed of light of a decode step: bytes that must cross the memory bus, over what the bus can carry."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from amk.agent.wire import Check, Load, PositionCheck, Slot
 from amk.agent.wire import Block as BlockQuestion
+from amk.agent.wire import Check, Load, PositionCheck, Slot
 from amk.bench.decode_bench import Subject, relative_error, timed
 from amk.schedule_ir.schedule import Schedule
 
@@ -30,7 +30,7 @@ class GpuRig:
 
     def open(self, device: int) -> str:
         torch.cuda.set_device(device)
-        return torch.cuda.get_device_name(device)
+        return str(torch.cuda.get_device_name(device))
 
     def load(self, question: Load) -> None:
         old = self.subjects.pop(question.slot, None)

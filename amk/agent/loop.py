@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from amk.agent import budget, decide
 from amk.agent.candidate import Candidate, Impossible
 from amk.agent.events import (
+    AnyEvent,
     Calibrated,
     Decided,
     Faulted,
@@ -88,8 +89,8 @@ class Loop:
         self.note(Finished(reason=reason))
         return reason
 
-    def note(self, event: object) -> None:
-        self.journal.append(event)  # type: ignore[arg-type]
+    def note(self, event: AnyEvent) -> None:
+        self.journal.append(event)
         self.watch(self.state)
 
     def _stop_reason(self) -> str | None:
@@ -161,7 +162,7 @@ class Loop:
                 return
             ruling = self._rule(phase, measured, trial.index)
             if not ruling.passed:
-                self._decide(trial, "rejected", f"{phase}: {ruling.reason}".replace("screen: screen:", "screen:"), ruling)
+                self._decide(trial, "rejected", f"{phase}: {ruling.reason}", ruling)
                 return
         self._decide(trial, "kept", ruling.reason, ruling)
         self._ready = {trial.index: ready}
@@ -172,9 +173,7 @@ class Loop:
         if trial.gated is not None and trial.gated.verdict == "passed":
             seen = {k: i for k, i in seen.items() if i != trial.index}
         gated, ready = self.gate.admit(trial.index, settings, seen)
-        if trial.gated is None:
-            self.note(gated)
-        elif ready is None:
+        if trial.gated is None or ready is None:
             self.note(gated)
         return ready
 
@@ -194,11 +193,9 @@ class Loop:
         """Lease the device, measure, settle the lease. Only the last attempt's fault is returned."""
         run = self.state.run
         assert run is not None
-        incumbent = self.incumbent()
-        while True:
-            attempt = self._faults(index, phase) + 1
-            if attempt > RETRIES:
-                return Fault("given_up", f"{phase} failed {RETRIES} times")
+        incumbent, last = self.incumbent(), Fault("lost")
+        first = self._faults(index, phase) + 1
+        for attempt in range(first, RETRIES + 1):
             job = Job(index, phase, attempt, ROUNDS[phase], STEPS, run.positions, secrets.randbits(SEED_BITS))
             device = self.backend.device
             self.note(LeaseReserved(index=index, phase=phase, attempt=attempt, device=device, seconds=0.0))
@@ -220,6 +217,8 @@ class Loop:
                 raise DeviceLostError(result.detail)
             if result.suspect:
                 return result
+            last = result
+        return last
 
     def _faults(self, index: int, phase: Phase) -> int:
         if index == START:
@@ -249,17 +248,11 @@ class Loop:
         """The incumbent against itself: how far apart equal programs look on this device."""
         session = self.state.session
         assert session is not None
-        for _ in range(RETRIES):
-            result = self._try_calibration()
-            if isinstance(result, Measured):
-                mad = decide.spread(result.log_ratios)
-                self.note(Calibrated(session=session.session, mad=mad, incumbent_ms=result.incumbent_ms))
-                return
-        raise DeviceLostError(f"the incumbent itself cannot be measured: {result.kind}: {result.detail}")
-
-    def _try_calibration(self) -> Measured | Fault:
-        ready = self.incumbent()
-        return self._measure(START, "calibrate", ready)
+        result = self._measure(START, "calibrate", self.incumbent())
+        if isinstance(result, Fault):
+            raise DeviceLostError(f"the incumbent itself cannot be measured: {result.kind}: {result.detail}")
+        mad = decide.spread(result.log_ratios)
+        self.note(Calibrated(session=session.session, mad=mad, incumbent_ms=result.incumbent_ms))
 
     def _decide(self, trial: Trial, outcome: Outcome, reason: str, ruling: decide.Ruling) -> None:
         score = self.state.best_score - ruling.log_gain
@@ -270,7 +263,4 @@ class Loop:
 
     def _decide_fault(self, trial: Trial, fault: Fault) -> None:
         outcome: Outcome = "quarantined" if fault.suspect else "failed"
-        last = trial.faults[-1] if trial.faults else None
-        kind = last.fault if fault.kind == "given_up" and last else fault.kind
-        detail = last.detail if fault.kind == "given_up" and last else fault.detail
-        self.note(Decided(index=trial.index, outcome=outcome, reason=f"{kind}: {detail}"[:1000]))
+        self.note(Decided(index=trial.index, outcome=outcome, reason=f"{fault.kind}: {fault.detail}"[:1000]))

@@ -47,4 +47,4 @@ def check(frozen: dict[str, str], now: dict[str, str]) -> None:
     shown = ", ".join(changed[:8]) + (f" and {len(changed) - 8} more" if len(changed) > 8 else "")
     facts = (because("measurements and verdicts of different judges cannot be compared"),)
     message = f"validator, oracle or harness changed since the run was started: {shown}"
-    raise AmkError(Diagnostic("AMK703", message, facts=facts, help="start a new run, or install the version of the run"))
+    raise AmkError(Diagnostic("AMK703", message, facts=facts, help="start a new run, or install the run's version"))

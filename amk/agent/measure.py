@@ -1,7 +1,7 @@
 """The unit of work: a paired comparison of a candidate with the incumbent on one device.
 
-A round is four blocks, incumbent, candidate, candidate, incumbent (ABBA), so that a linear drift cancels. A block is the
-median over `steps` steps at each position, in ms per token. The value of a round is the mean over positions of
+A round is four blocks, incumbent, candidate, candidate, incumbent (ABBA), so that a linear drift cancels. A block is
+the median over `steps` steps at each position, in ms per token. The value of a round is the mean over positions of
 (ln B1 + ln B2 - ln A1 - ln A2) / 2: negative is faster.
 """
 

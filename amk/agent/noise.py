@@ -1,4 +1,4 @@
-"""Noise of simulated measurements: deterministic in (seed, where), so that a resumed run sees what it would have seen."""
+"""Noise of simulated measurements: a function of (seed, where), so that a resumed run sees the same."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def price_of(model: str, given: str | None = None) -> Price:
         except ValueError:
             first = second = -1.0
         if not (0 <= first < 1e5 and 0 <= second < 1e5):
-            raise AmkError(Diagnostic("AMK706", f"'{given[:40]}' is not a price: give IN/OUT in dollars per million tokens"))
+            raise AmkError(Diagnostic("AMK706", f"'{given[:40]}' is not a price: give IN/OUT in dollars per 1M tokens"))
         return Price(first, second)
     for name, price in PRICES.items():
         if model == name or model.startswith(f"{name}-2"):

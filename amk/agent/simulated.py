@@ -40,9 +40,7 @@ class SimulatedBackend:
         factors = self.noise.factors(self.seed, (key, job.index + 1, job.attempt), 4 * job.rounds)
         for number in range(job.rounds):
             noise = factors[4 * number : 4 * number + 4]
-            a1, b1, b2, a2 = (
-                tuple(ms * f for ms in times[which]) for which, f in zip(ABBA, noise, strict=True)
-            )
+            a1, b1, b2, a2 = (tuple(ms * f for ms in times[which]) for which, f in zip(ABBA, noise, strict=True))
             rounds.append((a1, b1, b2, a2))
             if hopeless(job, rounds):
                 break

@@ -54,6 +54,11 @@ class Knob:
         raise OutsideSpaceError(f"{self.name} cannot be {str(value)[:60]!r}; it is one of {list(self.values)}")
 
 
+def moved(settings: Settings, values: Mapping[str, Any]) -> Settings:
+    """`settings` with other values; the caller took them from the table."""
+    return replace(settings, **values)
+
+
 def values_of(name: str, annotation: Any) -> tuple[Value, ...]:
     """Allowed values of a field: the table's, else all values of a bool or literal; empty if there is no telling."""
     if name in ALLOWED:
@@ -125,11 +130,11 @@ class Space:
             for index, value in enumerate(knob.values):
                 if index != here:
                     distance = abs(index - here) if knob.ordered else 1
-                    steps.append((distance, replace(settings, **{knob.name: value})))
+                    steps.append((distance, moved(settings, {knob.name: value})))
         yield from (s for _, s in sorted(steps, key=lambda pair: pair[0]))
 
     def random(self, rng: np.random.Generator) -> Settings:
-        return replace(self.start, **{k.name: k.values[int(rng.integers(len(k.values)))] for k in self.knobs})
+        return moved(self.start, {k.name: k.values[int(rng.integers(len(k.values)))] for k in self.knobs})
 
     def mutate(self, settings: Settings, rng: np.random.Generator, count: int = 1) -> Settings:
         """`count` distinct knobs moved: ordered ones mostly by one place."""
@@ -139,12 +144,12 @@ class Space:
             others = [i for i in range(len(knob.values)) if i != here]
             near = [i for i in others if abs(i - here) == 1]
             pool = near if knob.ordered and rng.random() < 0.7 else others
-            settings = replace(settings, **{knob.name: knob.values[pool[int(rng.integers(len(pool)))]]})
+            settings = moved(settings, {knob.name: knob.values[pool[int(rng.integers(len(pool)))]]})
         return settings
 
     def cross(self, a: Settings, b: Settings, rng: np.random.Generator) -> Settings:
         """Each knob from one of the two parents."""
-        return replace(a, **{k.name: getattr(b if rng.random() < 0.5 else a, k.name) for k in self.knobs})
+        return moved(a, {k.name: getattr(b if rng.random() < 0.5 else a, k.name) for k in self.knobs})
 
     def encode(self, settings: Settings) -> NDArray[np.float64]:
         """One number in [0, 1] per ordered knob, a one-hot block per other knob."""

@@ -61,7 +61,9 @@ class Costs:
     def perturbed(self, rng: np.random.Generator, spread: float) -> Costs:
         """Every constant times exp(N(0, spread)): another machine of the same kind."""
         factors = np.exp(spread * rng.standard_normal(len(fields(self))))
-        return replace(self, **{f.name: getattr(self, f.name) * float(x) for f, x in zip(fields(self), factors, strict=True)})
+        return replace(
+            self, **{f.name: getattr(self, f.name) * float(x) for f, x in zip(fields(self), factors, strict=True)}
+        )
 
 
 @dataclass
@@ -129,7 +131,9 @@ class AnalyticModel:
     def _step(self, schedule: Schedule, step: Step, roles: dict[str, int], pos: int) -> float:
         c, total = self.costs, 0.0
         for wait in step.waits:
-            per_head = len(wait.index) > 1 and any(isinstance(i, dict) and len(i) > 0 and "l" not in i for i in wait.index)
+            per_head = len(wait.index) > 1 and any(
+                isinstance(i, dict) and len(i) > 0 and "l" not in i for i in wait.index
+            )
             total += c.poll + (c.head_skew if per_head else c.skew) + (c.tag_read if wait.order == "relaxed" else 0.0)
         if any(s.order == "release" for s in step.signals):
             stream = schedule.streams[0]
@@ -180,4 +184,6 @@ def most_groups(schedule: Schedule, name: MatrixName) -> int:
 def most_bytes(schedule: Schedule, name: MatrixName) -> float:
     """Bytes of matrix `name` in one layer that the worker with the largest share drains."""
     stream = schedule.streams[0]
-    return float(most_groups(schedule, name) * matrix(schedule.model, name).k_chunks(stream.chunk_k) * stream.chunk_bytes)
+    return float(
+        most_groups(schedule, name) * matrix(schedule.model, name).k_chunks(stream.chunk_k) * stream.chunk_bytes
+    )

@@ -1,7 +1,8 @@
 """One worker process and its deadlines.
 
 A question that is not answered in time costs the worker: the abort word is set, after a short grace the process group
-is killed, a new worker runs a canary. Two failed canaries in a row quarantine the device. Only the monotonic clock counts.
+is killed, a new worker runs a canary. Two failed canaries in a row quarantine the device. Only the
+monotonic clock counts.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Every attempt passes the middleware: its upper bound is reserved in the journal before it is sent and settled at what it
 cost; an attempt whose cost cannot be known (a timeout, a lost connection) is settled at the bound. The SDK never
-retries, this module does, a bounded number of times. No answer is an error of the run: it is a `Failure`, and the search
-goes on without the model.
+retries, this module does, a bounded number of times. A missing answer is no error of the run: it is a `Failure`, and
+the search goes on without the model.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Reply:
 
 @dataclass(frozen=True)
 class Failure:
-    """kind: refused_by_budget, no_key, unavailable, refusal, truncated, empty, not_recorded, or the SDK's error name."""
+    """kind: refused_by_budget, no_key, unavailable, refusal, truncated, empty, malformed, not_recorded, or the name of
+    the SDK's error."""
 
     kind: str
     detail: str = ""

@@ -1,7 +1,7 @@
-"""Beam search over prefixes: knobs are decided one after another, constraints first, on the step model instead of a GPU.
+"""Beam search over prefixes: knobs are decided one by one, constraints first, on the step model instead of a GPU.
 
-A prefix is a set of decided knobs; the rest keeps the incumbent's values. Prefixes that cannot be planned are cut, those
-that lower to a kernel already in the beam are dominated, and the `WIDTH` best by the model survive. All that was
+A prefix is a set of decided knobs; the rest keeps the incumbent's values. Prefixes that cannot be planned are cut,
+those that lower to a kernel already in the beam are dominated, and the `WIDTH` best by the model survive. All that was
 estimated on the way is proposed best first. When nothing of it is new, a beam is grown around the next best measured
 point; when those are used up the proposer is silent, which is the fallback of whoever asked it.
 """
@@ -9,11 +9,11 @@ point; when those are used up the proposer is silent, which is the fallback of w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from amk.agent.candidate import Candidate
 from amk.agent.propose.base import Context, Suggestion
-from amk.agent.space import Knob
+from amk.agent.space import Knob, moved
 from amk.agent.step_model import AnalyticModel, StepModel
 from amk.planner.settings import Settings
 
@@ -50,7 +50,7 @@ class Beam:
             wider = dict(beam)
             for _, settings in beam.values():
                 for value in knob.values:
-                    self._add(context, wider, replace(settings, **{knob.name: value}))
+                    self._add(context, wider, moved(settings, {knob.name: value}))
             everything |= wider
             beam = dict(sorted(wider.items(), key=lambda item: item[1][0])[:WIDTH])
         ranked = sorted(everything.values(), key=lambda pair: pair[0])

@@ -121,7 +121,9 @@ def space_text(context: Context) -> str:
     run = context.state.run
     assert run is not None
     lines = [f"{k.name}: {json.dumps(list(k.values))}" for k in context.space.knobs]
-    return f"Model {run.model}, GPU {run.target}, positions {list(run.positions)}.\nKnobs and values:\n" + "\n".join(lines)
+    return f"Model {run.model}, GPU {run.target}, positions {list(run.positions)}.\nKnobs and values:\n" + "\n".join(
+        lines
+    )
 
 
 def history_text(context: Context) -> str:

@@ -51,7 +51,8 @@ def candidates(context: Context, scored: list[tuple[Settings, float]], rng: np.r
     near = [n for b in best[:2] for n in context.space.neighbours(b)]
     picks = rng.permutation(len(near))[: POOL // 2]
     pool = [near[int(i)] for i in picks]
-    pool += [context.space.mutate(best[int(rng.integers(len(best)))], rng, 2 + int(rng.integers(2))) for _ in range(POOL // 4)]
+    parents = [best[int(rng.integers(len(best)))] for _ in range(POOL // 4)]
+    pool += [context.space.mutate(p, rng, 2 + int(rng.integers(2))) for p in parents]
     pool += [context.space.random(rng) for _ in range(POOL // 4)]
     return pool
 
@@ -98,6 +99,7 @@ def covariance(a: Array, b: Array, length: float) -> Array:
 
 def likelihood(x: Array, y: Array, length: float) -> tuple[float, Array, Array]:
     """(log marginal likelihood up to a constant, Cholesky factor, weights)."""
-    factor = np.linalg.cholesky(covariance(x, x, length) + (JITTER + 0.01) * np.eye(len(x)))
-    alpha = np.linalg.solve(factor.T, np.linalg.solve(factor, y))
+    noisy = covariance(x, x, length) + (JITTER + 0.01) * np.eye(len(x))
+    factor: Array = np.asarray(np.linalg.cholesky(noisy), np.float64)
+    alpha: Array = np.asarray(np.linalg.solve(factor.T, np.linalg.solve(factor, y)), np.float64)
     return float(-0.5 * y @ alpha - np.log(np.diag(factor)).sum()), factor, alpha
