@@ -62,7 +62,7 @@ def _notice(state: State) -> str:
     assert state.run is not None
     if not state.run.simulated:
         return ""
-    text = "No GPU was used. Every time in this report is simulated by an analytic model: it ranks plans, it predicts none."
+    text = "No GPU was used. Every time here is simulated by an analytic model, which ranks plans and predicts no GPU."
     return f'<p class="note">{escape(text)}</p>'
 
 

@@ -53,37 +53,26 @@ class Plan:
     dtype: str = "bf16"
 
 
-def create(plan: Plan, backend: Backend, root: Path | None = None) -> Journal:
-    """A new run: its folder, its frozen manifest, its first event."""
+def create(plan: Plan, root: Path | None = None) -> Journal:
+    """The folder and the empty journal of a new run."""
     base = root or runs_directory()
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{plan.model}-{plan.target}-{secrets.token_hex(2)}"
-    folder = base / re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:80]
-    journal = Journal(folder)
+    return Journal(base / re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:80])
+
+
+def start(journal: Journal, plan: Plan, backend: Backend) -> None:
+    """Freeze the manifest, write the first events."""
     frozen = manifest.freeze()
-    _write(folder / MANIFEST, json.dumps(frozen, indent=1))
+    write_whole(journal.folder / MANIFEST, json.dumps(frozen, indent=1))
     space = Space.around(PRESETS[plan.start])
-    journal.append(
-        RunStarted(
-            run=folder.name,
-            model=plan.model,
-            target=plan.target,
-            dtype=plan.dtype,
-            context=plan.context,
-            positions=positions_within(plan.context),
-            start=plan.start,
-            settings=space.point(space.start),
-            seed=plan.seed,
-            proposer=plan.proposer,
-            llm_model=plan.llm_model,
-            backend=backend.label,
-            simulated=backend.simulated,
-            limits=plan.limits,
-            manifest=manifest.digest(frozen),
-            version=__version__,
-        )
-    )
+    first = RunStarted(
+        run=journal.folder.name, model=plan.model, target=plan.target, dtype=plan.dtype, context=plan.context,
+        positions=positions_within(plan.context), start=plan.start, settings=space.point(space.start),
+        seed=plan.seed, proposer=plan.proposer, llm_model=plan.llm_model, backend=backend.label,
+        simulated=backend.simulated, limits=plan.limits, manifest=manifest.digest(frozen), version=__version__,
+    )  # fmt: skip
+    journal.append(first)
     begin(journal, backend, plan.limits)
-    return journal
 
 
 def begin(journal: Journal, backend: Backend, limits: Limits) -> None:
@@ -136,7 +125,7 @@ def find(name: str, root: Path | None = None) -> Path:
 
 
 def newest(model: str, target: str, seed: int | None, root: Path | None = None) -> Path | None:
-    """The newest unfinished run of the same model, GPU and seed, else the newest finished one; None if there is none."""
+    """The newest unfinished run of the same model, GPU and seed, else the newest finished one, else None."""
     same: list[tuple[bool, Path]] = []
     for folder, state in all_runs(root):
         if isinstance(state, AmkError) or state.run is None:
@@ -163,7 +152,7 @@ class Inbox:
         """Leave a suggestion; returns its handle."""
         self.folder.mkdir(parents=True, exist_ok=True)
         handle = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
-        _write(self.folder / f"{handle}.json", json.dumps({"settings": changes, "why": why[:1000]}))
+        write_whole(self.folder / f"{handle}.json", json.dumps({"settings": changes, "why": why[:1000]}))
         return handle
 
     def take(self, done: set[str], source: str = "mcp") -> list[Suggestion]:
@@ -192,7 +181,7 @@ def _read_suggestion(path: Path, source: str) -> Suggestion | None:
     return Suggestion(source, settings, why, path.stem)
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Whole or not at all."""
     temporary = path.with_suffix(".tmp")
     try:

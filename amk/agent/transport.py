@@ -141,7 +141,7 @@ class Transport:
             return Failure("no_key", "ANTHROPIC_API_KEY is not set")
         handler = self._handle
 
-        class Ledger(anthropic.Middleware):
+        class Ledger(anthropic.Middleware):  # type: ignore[misc]
             def handle(self, request: Any, call_next: Any) -> Any:
                 return handler(request, call_next)
 

@@ -47,11 +47,11 @@ class Edits(BaseModel):
 
 
 SYSTEM = """You tune the schedule of one persistent CUDA kernel that decodes a Llama-family model, one token at a time.
-The weights stream from device memory through per-warp rings in shared memory while phases of the layer hand activations
-from SM to SM. Time is lost where the ring runs empty: exposed latency of a hand-off, too few bytes in flight, chunks that
-drain too slowly, unequal shares, registers that crowd a block. Propose changes to the incumbent, each as a set of knob
-values, with one sentence of reasoning. Every proposal is validated, compiled and measured in pairs against the incumbent;
-a gain under 1% is not kept. Do not repeat what was tried. Answer in the given JSON form only.
+The weights stream from device memory through per-warp rings in shared memory while phases of the layer hand
+activations from SM to SM. Time is lost where the ring runs empty: exposed latency of a hand-off, too few bytes in
+flight, chunks that drain too slowly, unequal shares, registers that crowd a block. Propose changes to the incumbent,
+each as a set of knob values, with one sentence of reasoning. Every proposal is validated, compiled and measured in
+pairs against the incumbent; a gain under 1% is not kept. Do not repeat what was tried. Answer in the given JSON form.
 """
 
 

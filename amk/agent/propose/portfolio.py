@@ -1,7 +1,7 @@
 """A bandit over proposers: the default. Credit is read from the journal, so that a resumed run deals as before.
 
-Each arm's worth is the discounted mean of its rewards (1 for a kept proposal, a share for one that came near), chosen by
-an upper confidence bound. An arm that has nothing new is passed over.
+Each arm's worth is the discounted mean of its rewards (1 for a kept proposal, a share for one that came near), chosen
+by an upper confidence bound. An arm that has nothing new is passed over.
 """
 
 from __future__ import annotations
