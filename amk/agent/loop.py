@@ -63,6 +63,7 @@ class Loop:
     judges_unchanged: Callable[[], None] = lambda: None
     history: History = field(init=False)
     _fruitless: int = 0
+    _silent: bool = False
     _queue: list[Suggestion] = field(default_factory=list)
     _ready: dict[int, Ready] = field(default_factory=dict)
 
@@ -96,6 +97,8 @@ class Loop:
     def _stop_reason(self) -> str | None:
         if self.state.open_trials:
             return None
+        if self._silent:
+            return "the space is exhausted: the proposer has nothing new"
         if self._fruitless >= FRUITLESS:
             return f"the space is exhausted: {FRUITLESS} proposals in a row were duplicates or refused"
         return budget.spent_out(self.state.limits, self.state, self.journal.elapsed)
@@ -115,7 +118,7 @@ class Loop:
             return
         suggestion = self._next()
         if suggestion is None:
-            self._fruitless = FRUITLESS
+            self._silent = True
             return
         try:
             settings = self.space.parse(suggestion.settings)

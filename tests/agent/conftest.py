@@ -44,7 +44,8 @@ def start_run(journal: Journal, backend: Backend, limits: Limits, seed: int = 0)
         RunStarted(
             run="test", model="smollm2-135m", target="h200", dtype="bf16", context=CONTEXT,
             positions=positions_within(CONTEXT), start="naive", settings=space.point(space.start), seed=seed,
-            proposer="random", backend=backend.label, simulated=backend.simulated, limits=limits, manifest="", version="",
+            proposer="random", backend=backend.label, simulated=backend.simulated, limits=limits, manifest="",
+            version="",
         )
     )  # fmt: skip
     session = SessionStarted(

@@ -114,8 +114,14 @@ def test_the_mirror_is_repaired_from_the_table(tmp_path: Path, damage: str) -> N
     assert mirror.read_text() == whole
 
 
-@pytest.mark.parametrize("statement", ["UPDATE events SET body = replace(body, '\"p\"', '\"q\"') WHERE seq = 1",
-                                       "DELETE FROM events WHERE seq = 2", "UPDATE events SET elapsed = 0.5 WHERE seq = 3"])  # fmt: skip
+EDITS = (
+    "UPDATE events SET body = replace(body, '\"p\"', '\"q\"') WHERE seq = 1",
+    "DELETE FROM events WHERE seq = 2",
+    "UPDATE events SET elapsed = 0.5 WHERE seq = 3",
+)
+
+
+@pytest.mark.parametrize("statement", EDITS)
 def test_an_edited_journal_is_refused(tmp_path: Path, statement: str) -> None:
     with Journal(tmp_path) as journal:
         for event in story([1, 1]):

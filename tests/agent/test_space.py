@@ -24,8 +24,13 @@ def test_points_survive_parsing() -> None:
         assert SPACE.parse(SPACE.point(settings)) == settings
 
 
-@pytest.mark.parametrize("changes", [{"warps": 7}, {"warps": True}, {"warps": "8"}, {"run_ahead": 1}, {"plan": "naive"},
-                                     {"__class__": 1}, {"handoff": "none"}, {"warps": [8]}, {"slots": 10**40}])  # fmt: skip
+OUTSIDE: list[dict[str, object]] = [
+    {"warps": 7}, {"warps": True}, {"warps": "8"}, {"run_ahead": 1}, {"plan": "naive"}, {"__class__": 1},
+    {"handoff": "none"}, {"warps": [8]}, {"slots": 10**40},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", OUTSIDE)
 def test_values_outside_the_table_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(OutsideSpaceError):
         SPACE.parse(changes)
