@@ -38,7 +38,14 @@ COMMANDS = {
     "report": Command("amk.commands.report", "write the HTML report of a search"),
     "export": Command("amk.commands.export", "write the best schedule of a search"),
     "mcp": Command("amk.commands.mcp", "serve plans, verdicts and searches to coding agents (MCP)"),
+    "plan": Command("amk.commands.plan", "make a schedule for a model and a GPU"),
+    "compile": Command("amk.commands.compile", "compile a schedule to machine code, without a GPU"),
+    "generate": Command("amk.commands.generate", "generate text on a GPU or on the CPU"),
+    "bench": Command("amk.commands.bench", "measure a decode step beside torch on this machine's GPU"),
+    "schema": Command("amk.commands.schema", "print the JSON Schema of a schedule"),
     "explain": Command("amk.commands.explain", "explain a diagnostic code"),
+    "verify": Command("amk.commands.verify", "prove a schedule safe, or show how it fails"),
+    "replay": Command("amk.commands.replay", "run a witness and see whether it holds"),
     "doctor": Command("amk.commands.doctor", "report what this machine can do"),
 }
 

@@ -1,19 +1,20 @@
 """The seam to the validator: a schedule goes in, SAFE, UNSAFE or UNKNOWN comes out with its reasons.
 
-The search can neither weaken nor skip it: where no validator can be loaded every schedule is UNKNOWN, and UNKNOWN
-never reaches a GPU.
+The search can neither weaken nor skip it, and UNKNOWN never reaches a GPU.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from amk.report.diagnostic import Severity
+from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
+
+if TYPE_CHECKING:
+    from amk.validator.verify import Verdict
 
 Outcome = Literal["SAFE", "UNSAFE", "UNKNOWN"]
 
@@ -32,34 +33,31 @@ class Certifier(Protocol):
     def __call__(self, schedule: Schedule) -> Judgement: ...
 
 
-class VerdictLike(Protocol):
-    """What the validator returns, as far as the search looks at it."""
-
-    @property
-    def outcome(self) -> str: ...
-
-    @property
-    def diagnostics(self) -> Sequence[Diagnostic]: ...
-
-    @property
-    def certificate(self) -> object: ...
+TIMEOUT = 120.0
+"""Seconds after which a verdict is UNKNOWN."""
 
 
 def installed() -> Certifier:
     """The validator of this installation as a certifier."""
-    try:
-        module = importlib.import_module("amk.validator.verify")
-    except ModuleNotFoundError as error:
-        message = "there is no validator, so nothing can be certified"
-        raise AmkError(Diagnostic("AMK901", message), Exit.INTERNAL) from error
-    return lambda schedule: judged(module.verify(schedule))
+    from amk.validator.verify import verify
+
+    return lambda schedule: judged(schedule, verify(schedule, timeout_s=TIMEOUT))
 
 
-def judged(verdict: VerdictLike) -> Judgement:
-    """A verdict as the search uses it. Anything but a plain SAFE is not SAFE."""
-    name = str(getattr(verdict.outcome, "value", verdict.outcome)).upper()
-    codes = tuple(dict.fromkeys(d.code for d in verdict.diagnostics))
-    detail = "; ".join(d.message for d in verdict.diagnostics[:3])
-    outcome: Outcome = "SAFE" if name == "SAFE" else "UNSAFE" if name == "UNSAFE" else "UNKNOWN"
-    text = json.dumps(verdict.certificate) if outcome == "SAFE" and verdict.certificate is not None else ""
-    return Judgement(outcome, codes, detail, text)
+def judged(schedule: Schedule, verdict: Verdict) -> Judgement:
+    """A verdict as the search uses it. Anything but a plain, deterministic SAFE is not SAFE."""
+    told = [d for d in verdict.diagnostics if d.severity is Severity.ERROR] or list(verdict.diagnostics)
+    codes = tuple(dict.fromkeys(d.code for d in told))
+    detail = "; ".join(d.message for d in told[:3])
+    if verdict.status != "SAFE" or not verdict.deterministic:
+        outcome: Outcome = "UNSAFE" if verdict.status == "UNSAFE" else "UNKNOWN"
+        return Judgement(outcome, codes, detail)
+    record = {
+        "verdict": verdict.status,
+        "schedule": schedule_hash(schedule),
+        "deterministic": verdict.deterministic,
+        "tokens_to_wrap": verdict.tokens_to_wrap,
+        "stats": verdict.stats,
+        "proofs": [{"name": p.obligation.name, "outcome": p.outcome} for p in verdict.proofs],
+    }
+    return Judgement("SAFE", certificate=json.dumps(record, sort_keys=True))

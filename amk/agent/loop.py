@@ -39,6 +39,9 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit
 RETRIES = 2
 """Attempts of one phase before a proposal is given up as the cause."""
 
+LOST = 8
+"""Times that a driver may end during one phase before the proposal is suspected of it."""
+
 FRUITLESS = 400
 """Proposals in a row that no GPU needed to see, after which the space counts as exhausted."""
 
@@ -196,9 +199,11 @@ class Loop:
         """Lease the device, measure, settle the lease. Only the last attempt's fault is returned."""
         run = self.state.run
         assert run is not None
-        incumbent, last = self.incumbent(), Fault("lost")
-        first = self._faults(index, phase) + 1
-        for attempt in range(first, RETRIES + 1):
+        incumbent, last = self.incumbent(), Fault("lost", "the driver ended too often while it was measured")
+        before = [] if index == START else [f for f in self.state.trials[index].faults if f.phase == phase]
+        failed = sum(f.fault != "lost" for f in before)
+        tries = RETRIES - failed if len(before) - failed < LOST else 0
+        for attempt in range(len(before) + 1, len(before) + 1 + tries):
             job = Job(index, phase, attempt, ROUNDS[phase], STEPS, run.positions, secrets.randbits(SEED_BITS))
             device = self.backend.device
             self.note(LeaseReserved(index=index, phase=phase, attempt=attempt, device=device, seconds=0.0))
@@ -222,11 +227,6 @@ class Loop:
                 return result
             last = result
         return last
-
-    def _faults(self, index: int, phase: Phase) -> int:
-        if index == START:
-            return 0
-        return sum(f.phase == phase for f in self.state.trials[index].faults)
 
     def incumbent(self) -> Ready:
         """The best so far, gated again in this process: what ran an hour ago still has to pass today."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from amk.bench.torch_model import TorchWeights
 from amk.schedule_ir.layout import StreamLayout, stream_layout
@@ -14,7 +15,7 @@ from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, matrix
 from amk.schedule_ir.schedule import Schedule
 
 
-def packed_weights(schedule: Schedule, weights: TorchWeights) -> torch.Tensor:
+def packed_weights(schedule: Schedule, weights: TorchWeights) -> Tensor:
     """The packed weight buffer, bf16 [chunks, 8 * chunk_k], on the weights' device."""
     (stream,) = schedule.streams
     layout = stream_layout(schedule, stream)

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.rope import rope_frequencies
-
-Tensor = torch.Tensor
 
 
 @dataclass
@@ -28,13 +27,13 @@ class TorchWeights:
 
     @classmethod
     def random(cls, model: ModelSpec, seed: int, device: str = "cuda") -> TorchWeights:
-        """Normal weights of standard deviation k^-1/2 and norms around 1: activations keep the size of a trained model's."""
+        """Normal weights of deviation k^-1/2 and norms around 1: activations keep the size of a trained model's."""
         gen = torch.Generator(device).manual_seed(seed)
 
         def normal(*shape: int, scale: float, mean: float = 0.0) -> Tensor:
             return (torch.randn(*shape, generator=gen, device=device, dtype=torch.float32) * scale + mean).bfloat16()
 
-        matrices = {}
+        matrices: dict[str, list[Tensor]] = {}
         for name in MATRICES:
             shape = matrix(model, name)
             count = model.layers if shape.per_layer else 1

@@ -8,6 +8,7 @@ from amk.agent.journal import read_state
 from amk.agent.runs import find, write_whole
 from amk.agent.session import candidate_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from amk.schedule_ir.codec import canonical_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
         code = judgement.codes[0] if judgement.codes else "AMK901"
         exit_code = Exit.UNSAFE if judgement.outcome == "UNSAFE" else Exit.UNKNOWN
         raise AmkError(Diagnostic(code, f"the schedule is not certified: {judgement.detail}"), exit_code)
-    write_whole(arguments.output, best.schedule.model_dump_json(indent=1) + "\n")
+    write_whole(arguments.output, canonical_json(best.schedule).decode("ascii"))
     if judgement.certificate:
-        write_whole(arguments.output.with_suffix(".certificate.json"), judgement.certificate)
+        write_whole(arguments.output.with_suffix(".verdict.json"), judgement.certificate)
     print(arguments.output)
     return 0

@@ -64,7 +64,12 @@ class CudaEngine:
             self.upload(name, data)
 
     def reset(self) -> None:
-        """Forget everything but the constants: counters to their initial value, state to position 0, epoch 0."""
+        """Forget everything but the constants: counters to their initial value, state to position 0, epoch 0.
+
+        Scratch is poisoned: words tagged by earlier launches, or left in the memory by an earlier engine, carry tags
+        that epoch 0 would take for its own.
+        """
+        self.poison()
         counters = np.zeros(self.abi.counter_bytes // 4, np.uint32)
         stride = len(counters) // max(self.abi.counter_count, 1)
         for counter in self.schedule.counters:
@@ -135,7 +140,8 @@ class CudaEngine:
         return self.buffers[name].download(dtype, count)
 
     def free(self) -> None:
-        for buffer in (*self.buffers.values(), self.counters, self.log, self.abort):
+        for buffer in (*self.buffers.values(), self.counters, self.log):
             buffer.free()
+        self.abort.free()
         self.module.close()
         self.stream.close()

@@ -52,7 +52,8 @@ def traced_steps(body: tuple[Node, ...], role_of_agent: Callable[[str], bool]) -
     for node in body:
         if isinstance(node, Step):
             if role_of_agent(node.op.role):
-                labels.append(getattr(node.op, "matrix", None) and f"{node.op.op} {node.op.matrix}" or node.op.op)
+                matrix = getattr(node.op, "matrix", None)
+                labels.append(f"{node.op.op} {matrix}" if matrix else node.op.op)
         else:
             labels += traced_steps(node.body, role_of_agent) * (node.count or 1)
     return labels
@@ -77,7 +78,9 @@ def _kernel(schedule: Schedule, body: str) -> str:
     offsets = {b.name: b.offset for b in schedule.buffers if b.space == "shared"}
     roles = {r.name: r for r in schedule.roles}
     role = roles[stream.role]
-    full = f"reinterpret_cast<amk::u64*>(shared + {offsets[stream.full]})" if stream.full else "nullptr"
+    full = "nullptr"
+    if stream.full:
+        full = f"reinterpret_cast<amk::u64*>(shared + {offsets[stream.full]}) + agent * {stream.slots}"
     threads = schedule.launch.warps * 32
     return f"""extern "C" __global__ void __launch_bounds__({threads}, {schedule.launch.ctas_per_sm})
 {KERNEL}(const __grid_constant__ Globals globals) {{
@@ -87,12 +90,12 @@ def _kernel(schedule: Schedule, body: str) -> str:
     amk::sync::watchdog_start(dog, globals.watchdog_log, globals.abort_word, globals.stall_ns, blockIdx.x);
   }}
   amk::sync::cta_barrier<0, {threads}>();
-  Ctx c{{globals, shared, dog, Ring{{}}, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x / 32),
-        static_cast<int>(threadIdx.x % 32)}};
+  Ctx c{{globals, shared, dog, Ring{{}}, Plan::Shares::of(blockIdx.x), static_cast<int>(blockIdx.x),
+        static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)}};
   if ({_in_role(role.first, role.count)}) {{
     const int agent = c.warp - {role.first}, place = c.worker * {role.count} + agent;
     c.ring.start(shared + {offsets[stream.ring]} + agent * {stream.slots * stream.chunk_bytes},
-                 {full} + agent * {stream.slots},
+                 {full},
                  reinterpret_cast<const char*>(globals.b_{identifier(stream.source)}) +
                      static_cast<long long>(t_stream_base[place]) * {stream.chunk_bytes},
                  t_stream_total[place], static_cast<int>(globals.tokens), c.lane);
@@ -111,6 +114,7 @@ class _Printer:
     def __init__(self, schedule: Schedule, layout: Abi, trace: bool) -> None:
         self.schedule = schedule
         self.trace = trace
+        self.tracing = False
         self.layout = layout
         self.structs: list[str] = []
         self.ops: set[str] = set()
@@ -127,7 +131,9 @@ class _Printer:
         return "".join(self.loop(n, pad) if isinstance(n, Loop) else self.step(n, pad) for n in body)
 
     def loop(self, loop: Loop, pad: str) -> str:
+        outside, self.tracing = self.tracing, self.trace
         inner = self.nodes(loop.body, pad + "  ")
+        self.tracing = outside
         variable, bound = ("c.n", "static_cast<int>(globals.tokens)") if loop.var == "t" else ("c.l", str(loop.count))
         head = f"{pad}#pragma unroll 1\n{pad}for ({variable} = 0; {variable} < {bound}; ++{variable}) {{\n"
         if self.trace and loop.var == "t":
@@ -137,7 +143,7 @@ class _Printer:
     def step(self, step: Step, pad: str) -> str:
         role = self.roles[step.op.role]
         lines = [self.wait(w) for w in step.waits] + self.call(step) + self.signals(step.signals)
-        if self.trace:
+        if self.tracing:
             lines.append("c.mark();")
         if role.count != self.schedule.launch.warps:
             inner = "".join(f"{pad}  {line}\n" for line in lines)
@@ -153,7 +159,7 @@ class _Printer:
         name = f"S{len(self.structs)}"
         self.structs.append(step_struct(name, op, self.schedule))
         self.ops.add(op.op)
-        return [f"amk::ops::{op.op}<{name}>(c);"]
+        return ["c.enter_step();", f"amk::ops::{op.op}<{name}>(c);"]
 
     def wait(self, wait: Wait) -> str:
         index = self.counter_index(wait.counter, wait.index)

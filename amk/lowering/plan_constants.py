@@ -37,9 +37,7 @@ def plan_struct(schedule: Schedule) -> str:
     lines = [f"  static constexpr int {name} = {value};" for name, value in numbers.items()]
     lines.append(f"  static constexpr float kRmsEps = {float_literal(model.rms_eps)};")
     lines.append(f"  static constexpr float kQueryScale = {float_literal(model.head_dim**-0.5)};")
-    for accessor in ("attn.head", "attn.split"):
-        name = identifier(accessor)
-        lines.append(f"  static __device__ __forceinline__ int {name}(int w) {{ return t_{name}[w]; }}")
+    lines.append(_shares_struct())
     for name in MATRICES:
         shares = "hidden" if name in ("o", "down") else name
         lines.append(_matrix_struct(camel(name), shares, matrix(model, name).rows, matrix(model, name).k))
@@ -48,13 +46,26 @@ def plan_struct(schedule: Schedule) -> str:
 
 
 def _matrix_struct(name: str, shares: str, rows: int, k: int) -> str:
-    inline = "static __device__ __forceinline__ int"
+    inline = "template <class C> static __device__ __forceinline__ int"
     return (
         f"  struct {name} {{\n    static constexpr int kRows = {rows}, kK = {k};\n"
-        f"    {inline} first(int w) {{ return t_{shares}_first[w]; }}\n"
-        f"    {inline} count(int w) {{ return t_{shares}_count[w]; }}\n"
-        f"    {inline} first_row(int w) {{ return min(first(w) * 8, kRows); }}\n"
-        f"    {inline} end_row(int w) {{ return min((first(w) + count(w)) * 8, kRows); }}\n  }};"
+        f"    {inline} first(const C& c) {{ return c.shares.{shares}_first; }}\n"
+        f"    {inline} count(const C& c) {{ return c.shares.{shares}_count; }}\n"
+        f"    {inline} first_row(const C& c) {{ return min(first(c) * 8, kRows); }}\n"
+        f"    {inline} end_row(const C& c) {{ return min((first(c) + count(c)) * 8, kRows); }}\n  }};"
+    )
+
+
+SHARES = ("qkv", "hidden", "gate_up", "lm_head")
+
+
+def _shares_struct() -> str:
+    """The worker's entries of the share tables, read once: a table look-up on the critical path costs a cache miss."""
+    names = [f"{s}_{f}" for s in SHARES for f in ("first", "count")] + ["attn_head", "attn_split"]
+    loads = ", ".join(f"t_{name}[w]" for name in names)
+    return (
+        f"  struct Shares {{\n    int {', '.join(names)};\n"
+        f"    static __device__ __forceinline__ Shares of(int w) {{ return {{{loads}}}; }}\n  }};"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 from amk.planner.buffers import global_buffers
 from amk.planner.fit import choose_context
 from amk.planner.program import Author
-from amk.planner.settings import FAST, Settings
+from amk.planner.settings import FAST, Settings, kv_block
 from amk.planner.shares import attention_tables, head_handoff, row_tables
 from amk.planner.storage import chunk_k, shared_plan
 from amk.schedule_ir.memory import Counter
@@ -30,10 +30,11 @@ def plan(
     """The decode schedule of `model` on `target`.
 
     max_context: cache positions; default min(the model's, 32,768, what fits). workers: CTAs, default one per SM.
-    Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit, AMK401 for shared memory.
+    Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit, AMK401 when shared
+    memory does not.
     """
-    width = chunk_k(model, settings.chunk_bytes)
     count = workers or target.sms
+    width = chunk_k(model, target, settings, row_tables(model, count))
     context = choose_context(model, target, settings, count, width, max_context)
     kv = kv_layout(model, settings, count, context)
     tables = row_tables(model, count) | attention_tables(model, count, kv.splits)
@@ -63,9 +64,9 @@ def plan(
 
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:
-    blocks = -(-context // settings.kv_block)
-    splits = max(1, min(workers // model.kv_heads, blocks))
-    return KvLayout(context=context, block=settings.kv_block, splits=splits)
+    block = kv_block(settings, model)
+    splits = max(1, min(workers // model.kv_heads, -(-context // block)))
+    return KvLayout(context=context, block=block, splits=splits)
 
 
 def counters(model: ModelSpec, settings: Settings) -> tuple[Counter, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from amk.planner.buffers import global_buffers
-from amk.planner.settings import Settings
+from amk.planner.settings import Settings, kv_block
 from amk.planner.storage import packed_bytes
 from amk.report.diagnostic import AmkError, Diagnostic, because
 from amk.schedule_ir.model_spec import ModelSpec
@@ -39,8 +39,9 @@ class Budget:
 
 def budget(model: ModelSpec, target: Target, settings: Settings, workers: int, width: int, context: int) -> Budget:
     """Memory of the plan with `context` positions."""
-    splits = max(1, min(workers // model.kv_heads, -(-context // settings.kv_block)))
-    kv = KvLayout(context=context, block=settings.kv_block, splits=splits)
+    block = kv_block(settings, model)
+    splits = max(1, min(workers // model.kv_heads, -(-context // block)))
+    kv = KvLayout(context=context, block=block, splits=splits)
     sizes = {b.name: b.bytes for b in global_buffers(model, kv, settings, workers, width)}
     cache = sizes.pop("k_cache") + sizes.pop("v_cache")
     constant = packed_bytes(model, width) + sizes.pop("embedding")

@@ -5,25 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from amk.schedule_ir.model_spec import ModelSpec
+
 
 @dataclass(frozen=True)
 class Settings:
     """One point of the plan space.
 
     warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most max_ring_bytes.
-    chunk_bytes: upper bound of one copy. kv_block: positions per attention block. handoff: how activations cross SMs, by
-    counters behind a release fence or by tagged words. head_handoff: attention waits for its head's rows only.
+    chunk_bytes: upper bound of one copy. kv_block: positions per attention block, None = 64, or 32 where a kv head's
+    queries are wide and registers are short. handoff: how activations cross SMs, by counters behind a release fence or
+    by tagged words. head_handoff: attention waits for its head's rows only.
     wide_epilogue: sum partials in all warps when a worker has more output rows than this.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
     warps: int = 8
     slots: int | None = None
-    max_ring_bytes: int = 128 * 1024
-    chunk_bytes: int = 4096
-    kv_block: int = 64
+    max_ring_bytes: int = 176 * 1024
+    chunk_bytes: int = 2048
+    kv_block: int | None = None
     handoff: Literal["fenced", "tagged"] = "tagged"
-    head_handoff: bool = True
+    head_handoff: bool = False
     wide_epilogue: int = 64
     run_ahead: bool = True
     refill_fence: bool = True
@@ -33,3 +36,8 @@ class Settings:
 FAST = Settings()
 NAIVE = Settings(plan="naive", handoff="fenced", head_handoff=False, wide_epilogue=0, run_ahead=False, slots=4)
 PRESETS = {"fast": FAST, "naive": NAIVE}
+
+
+def kv_block(settings: Settings, model: ModelSpec) -> int:
+    """Positions per attention block."""
+    return settings.kv_block or (64 if model.group * model.head_dim <= 256 else 32)

@@ -14,12 +14,18 @@ from amk.schedule_ir.ops.attention import PARTIAL_EXTRA
 from amk.schedule_ir.target import Target
 
 MBARRIER_BYTES = 8
-RESERVED_SHARED = 1024
-"""Shared memory the driver keeps for itself in every CTA (CUDA C++ Programming Guide, compute capability tables)."""
+Shares = dict[str, tuple[int, ...]]
+
+STATIC_SHARED = 1024
+"""Static shared memory of the generated kernel: the watchdog's words, padded to the alignment of what follows them."""
+
+MAX_SLOTS = 64
+COMFORTABLE_SLOTS = 3
+"""A ring of two slots waits for every copy; narrower chunks are chosen when that gives at least this many."""
 
 
-def chunk_k(model: ModelSpec, chunk_bytes: int) -> int:
-    """The widest chunk, in columns, that divides every matrix's k, is a multiple of 32 and fits `chunk_bytes` in bf16.
+def chunk_widths(model: ModelSpec, chunk_bytes: int) -> list[int]:
+    """Columns a chunk may have, widest first: divisors of every matrix's k, multiples of 32, at most `chunk_bytes`.
 
     AMK011 if there is none: the tensor-core tile is 32 columns wide.
     """
@@ -29,7 +35,16 @@ def chunk_k(model: ModelSpec, chunk_bytes: int) -> int:
     if not fits:
         message = f"no chunk of 32 columns divides the widths of {model.name} (their common divisor is {common})"
         raise AmkError(Diagnostic("AMK011", message))
-    return max(fits)
+    return fits[::-1]
+
+
+def chunk_k(model: ModelSpec, target: Target, settings: Settings, counts: Shares) -> int:
+    """The widest chunk with which the rings are comfortably deep, else the one with the deepest rings."""
+    enough = min(COMFORTABLE_SLOTS, settings.slots or COMFORTABLE_SLOTS)
+    fixed = fixed_buffers(model, settings, counts)[1]
+    depths = {w: ring_slots(target, settings, w, fixed) for w in chunk_widths(model, settings.chunk_bytes)}
+    comfortable = [width for width, slots in depths.items() if slots >= enough]
+    return comfortable[0] if comfortable else max(depths, key=lambda width: (depths[width], width))
 
 
 def packed_bytes(model: ModelSpec, width: int) -> int:
@@ -47,24 +62,17 @@ class SharedPlan:
     bytes: int
 
 
-def shared_plan(
-    model: ModelSpec, target: Target, settings: Settings, width: int, counts: dict[str, tuple[int, ...]]
-) -> SharedPlan:
-    """Lay out one worker's shared memory: fixed arrays first, then the rings, as deep as fits.
-
-    AMK401 if not even two slots per ring fit.
-    """
+def fixed_buffers(model: ModelSpec, settings: Settings, counts: Shares) -> tuple[list[Buffer], int]:
+    """The shared arrays other than the rings, and the offset behind them."""
     warps, dim = settings.warps, model.head_dim
     most = max(max(c) for name, c in counts.items() if name.endswith(".count"))
-    residual_rows = max(counts["hidden.count"]) * ROWS_PER_GROUP
-    x = max(model.hidden, model.heads * dim, model.ffn)
     group = model.heads // model.kv_heads
     wanted = [
-        ("x", "bf16", (x,)),
+        ("x", "bf16", (max(model.hidden, model.heads * dim, model.ffn),)),
         ("part", "f32", (most + warps, ROWS_PER_GROUP)),
         ("att", "f32", (warps, group, dim + PARTIAL_EXTRA)),
         ("q", "f32", (group, dim)),
-        ("residual", "f32", (residual_rows,)),
+        ("residual", "f32", (max(counts["hidden.count"]) * ROWS_PER_GROUP,)),
         ("ssq", "f32", (warps,)),
     ]
     buffers, offset = [], 0
@@ -74,14 +82,34 @@ def shared_plan(
         )
         buffers.append(buffer)
         offset = -(-(offset + buffer.bytes) // 128) * 128
+    return buffers, offset
+
+
+def slot_bytes(target: Target, settings: Settings, width: int) -> int:
+    """One slot of every agent's ring, with its barrier where copies use one."""
+    return settings.warps * (ROWS_PER_GROUP * width * 2 + (MBARRIER_BYTES if target.has("bulk_copy") else 0))
+
+
+def ring_slots(target: Target, settings: Settings, width: int, fixed: int) -> int:
+    """How deep the rings can be behind `fixed` bytes of other arrays; may be less than the two that work."""
     chunk = ROWS_PER_GROUP * width * 2
-    bulk = target.has("bulk_copy")
-    per_slot = warps * (chunk + (MBARRIER_BYTES if bulk else 0))
-    room = target.smem_per_block - offset - 128
-    slots = min(settings.slots or 64, settings.max_ring_bytes // (warps * chunk), room // per_slot, 64)
+    room = target.smem_per_block - STATIC_SHARED - fixed
+    wanted = min(settings.slots or MAX_SLOTS, settings.max_ring_bytes // (settings.warps * chunk))
+    return min(wanted, room // slot_bytes(target, settings, width), MAX_SLOTS)
+
+
+def shared_plan(model: ModelSpec, target: Target, settings: Settings, width: int, counts: Shares) -> SharedPlan:
+    """Lay out one worker's shared memory: fixed arrays first, then the rings, as deep as fits.
+
+    AMK401 if not even two slots per ring fit.
+    """
+    warps, chunk, bulk = settings.warps, ROWS_PER_GROUP * width * 2, target.has("bulk_copy")
+    buffers, offset = fixed_buffers(model, settings, counts)
+    slots = ring_slots(target, settings, width, offset)
     if slots < 2:
-        need = offset + 2 * per_slot
-        message = f"{model.name} on {target.name} needs {need:,} bytes of shared memory, a block has {target.smem_per_block:,}"
+        need = STATIC_SHARED + offset + 2 * slot_bytes(target, settings, width)
+        has = f"a block has {target.smem_per_block:,}"
+        message = f"{model.name} on {target.name} needs {need:,} bytes of shared memory, {has}"
         raise AmkError(Diagnostic("AMK401", message))
     ring = Buffer(name="ring", space="shared", dtype="bf16", shape=(warps, slots, chunk // 2), offset=offset, align=128)
     offset += ring.bytes

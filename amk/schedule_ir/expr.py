@@ -40,7 +40,7 @@ Expr = Annotated[int | dict[str, int], AfterValidator(_bounded)]
 
 @dataclass(frozen=True)
 class Env:
-    """Where an event stands: loop variables, and the workers and agents (scalars or equal-length arrays) that run it."""
+    """Where an event stands: loop variables, the workers and agents (scalars or equal-length arrays) that run it."""
 
     loops: Mapping[str, int]
     worker: Value

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +65,7 @@ def stream_layout(schedule: Schedule, stream: Stream) -> StreamLayout:
         key = "hidden" if name in ("o", "down") else name
         chunks = np.array(schedule.tables[f"{key}.count"]) * matrix(schedule.model, name).k_chunks(stream.chunk_k)
         bounds = [chunks * a // agents for a in range(agents + 1)]
-        counts[name] = np.stack([b - a for a, b in zip(bounds[:-1], bounds[1:], strict=True)], axis=1)
-    totals = np.sum([counts[m] for m, _ in sequence], axis=0, dtype=np.int64)
+        counts[name] = np.stack([b - a for a, b in pairwise(bounds)], axis=1)
+    totals = np.asarray(np.sum([counts[m] for m, _ in sequence], axis=0, dtype=np.int64))
     flat = np.concatenate([[0], np.cumsum(totals.reshape(-1))[:-1]])
     return StreamLayout(sequence, counts, flat.reshape(totals.shape), totals)

@@ -1,7 +1,7 @@
 """The weight matrices of a decode step and how their rows map to checkpoint tensors.
 
-Rows are grouped by 8 (one tensor-core tile). gate_up interleaves 4 gate and 4 up rows in each group so that SwiGLU finds
-both halves in one worker. Rows and columns are padded with zeros to whole chunks.
+Rows are grouped by 8 (one tensor-core tile). gate_up interleaves 4 gate and 4 up rows in each group so that SwiGLU
+finds both halves in one worker. Rows and columns are padded with zeros to whole chunks.
 """
 
 from __future__ import annotations

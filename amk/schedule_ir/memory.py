@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from amk.schedule_ir.expr import Expr
-from amk.schedule_ir.name import Name
+from amk.schedule_ir.name import Name as Name
 
 Dtype = Literal["f32", "bf16", "u32", "i32"]
 ITEM_BYTES: dict[str, int] = {"f32": 4, "bf16": 2, "u32": 4, "i32": 4}
@@ -82,7 +82,8 @@ class Stream(Frozen):
 
     Each agent of `role` owns `slots` slots of `chunk_bytes` in shared buffer `ring`; one sequence of chunks per token,
     in the order of that agent's gemv steps, contiguous in `source`. Issue of chunk j+slots follows the drain of chunk j
-    by the same agent. `full` holds one 8-byte mbarrier per slot (bulk copies only). run_ahead=False restricts the issue to chunks of the step being drained (no prefetch).
+    by the same agent. `full` holds one 8-byte mbarrier per slot (bulk copies only). run_ahead=False restricts the
+    issue to chunks of the step being drained (no prefetch).
     """
 
     name: Name

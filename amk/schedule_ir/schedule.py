@@ -3,15 +3,15 @@
 A *worker* is one persistent CTA, an *agent* one warp of it. A program is a list of steps and loops; every agent whose
 role is named runs the step as one event: its waits hold, then its accesses happen, then its signals. The outermost loop
 over tokens has its count given at launch. Threshold and index expressions are affine in the loop variables:
-`t` in them counts tokens since the counters were zeroed (the epoch, which is device state); `l` counts layers from zero.
-Ops see `n`, the token's number within the launch.
+`t` in them counts tokens since the counters were zeroed (the epoch, which is device state); `l` counts layers from
+zero. Ops see `n`, the token's number within the launch.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Discriminator, Field, Tag
 
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.memory import Buffer, Counter, Frozen, Name, Stream
@@ -56,7 +56,12 @@ class Loop(Frozen):
     body: tuple[Node, ...] = Field(max_length=10_000)
 
 
-Node = Step | Loop
+def _node_kind(value: Any) -> str:
+    fields = value if isinstance(value, dict) else vars(value) if isinstance(value, BaseModel) else {}
+    return "loop" if "var" in fields or "body" in fields else "step"
+
+
+Node = Annotated[Annotated[Step, Tag("step")] | Annotated[Loop, Tag("loop")], Discriminator(_node_kind)]
 
 
 class Role(Frozen):
@@ -100,7 +105,7 @@ class KvLayout(Frozen):
 class Schedule(Frozen):
     """A decode step of `model` on `target`; format version 1."""
 
-    version: Literal[1] = VERSION
+    version: Literal[1] = 1
     name: Name
     plan: Literal["fast", "naive", "search", "custom"] = "custom"
     model: ModelSpec

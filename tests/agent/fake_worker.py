@@ -121,7 +121,7 @@ class FakeRig:
     def fault_memory(self) -> None:
         hoard = []
         while True:
-            hoard.append(bytearray(32 << 20))
+            hoard.append(b"x" * (32 << 20))
             time.sleep(0.01)
 
     def fault_raises(self) -> None:

@@ -30,8 +30,18 @@ struct Plain {
   using One = T;
   static constexpr int kWide = 16 / static_cast<int>(sizeof(T));
 
+  // A view from element i on: one address, from which a lane's fetches are constant offsets.
+  __device__ __forceinline__ Plain from(int i) const { return {data + i}; }
   __device__ __forceinline__ Raw fetch(int i) const { return sync::load_global_v4(data + i); }
   __device__ __forceinline__ One fetch_one(int i) const { return data[i]; }
+  // Elements i and i + 1, i even.
+  using Two = float2;
+  __device__ __forceinline__ Two fetch_two(int i) const {
+    static_assert(sizeof(T) == 4, "pairs of 32-bit elements");
+    return *reinterpret_cast<const float2*>(data + i);
+  }
+  __device__ __forceinline__ static constexpr bool fresh_two(const Two&) { return true; }
+  __device__ __forceinline__ static float2 value_two(const Two& raw) { return raw; }
   __device__ __forceinline__ static constexpr bool fresh(const Raw&) { return true; }
   __device__ __forceinline__ static constexpr bool fresh_one(const One&) { return true; }
   __device__ __forceinline__ static T value_one(One raw) { return raw; }
@@ -63,10 +73,20 @@ struct Tagged {
   using One = u64;
   static constexpr int kPerWord = sizeof(T) == 2 ? 2 : 1, kWide = 2 * kPerWord;
 
+  __device__ __forceinline__ Tagged from(int i) const { return {words + static_cast<u32>(i) / kPerWord, tag}; }
   __device__ __forceinline__ Raw fetch(int i) const { return sync::load_tagged_pair(words + i / kPerWord); }
   __device__ __forceinline__ One fetch_one(int i) const {
     static_assert(kPerWord == 1, "single elements of a pair are not addressable");
     return sync::load_tagged(words + i);
+  }
+  using Two = sync::TaggedPair;
+  __device__ __forceinline__ Two fetch_two(int i) const {
+    static_assert(kPerWord == 1, "pairs of 32-bit elements");
+    return sync::load_tagged_pair(words + i);
+  }
+  __device__ __forceinline__ bool fresh_two(const Two& raw) const { return fresh(raw); }
+  __device__ __forceinline__ static float2 value_two(const Two& raw) {
+    return make_float2(__uint_as_float(sync::value_of(raw.first)), __uint_as_float(sync::value_of(raw.second)));
   }
   __device__ __forceinline__ bool fresh(const Raw& raw) const {
     return sync::tag_of(raw.first) == tag && sync::tag_of(raw.second) == tag;
@@ -107,33 +127,34 @@ __device__ __forceinline__ void until_fresh(const C& c, u32 tag, Fetch fetch) {
   }
 }
 
-// Calls use(i, values) for this lane's part of elements [lo, hi) of `cell`, all loads of a batch in flight at once.
-// lo and hi are multiples of Cell::kWide; kMost bounds hi - lo.
+// Calls use(i, piece, values) for this lane's part of elements [lo, hi) of `cell`, up to 8 fetches of a lane in flight at
+// once, piece counting them. lo and hi are multiples of Cell::kWide; kMost bounds hi - lo.
 template <int kMost, class Cell, class C, class Use>
 __device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int lo, int hi, Use use) {
-  constexpr int kStride = 32 * Cell::kWide, kAll = (kMost + kStride - 1) / kStride, kBatch = kAll < 8 ? kAll : 8;
+  constexpr int kStride = 32 * Cell::kWide, kAll = (kMost + kStride - 1) / kStride, kPieces = kAll < 8 ? kAll : 8;
 #pragma unroll 1
-  for (int base = lo + c.lane * Cell::kWide; base < hi; base += kBatch * kStride) {
-    typename Cell::Raw raw[kBatch];
+  for (int base = lo + c.lane * Cell::kWide; base < hi; base += kPieces * kStride) {
+    const Cell mine = cell.from(base);
+    typename Cell::Raw raw[kPieces];
     until_fresh(c, cell.tag, [&] {
       bool fresh = true;
 #pragma unroll
-      for (int k = 0; k < kBatch; ++k) {
-        if (base + k * kStride < hi) raw[k] = cell.fetch(base + k * kStride);
+      for (int k = 0; k < kPieces; ++k) {
+        if (base + k * kStride < hi) raw[k] = mine.fetch(k * kStride);
       }
 #pragma unroll
-      for (int k = 0; k < kBatch; ++k) {
+      for (int k = 0; k < kPieces; ++k) {
         if (base + k * kStride < hi) fresh = fresh && cell.fresh(raw[k]);
       }
       return fresh;
     });
 #pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
+    for (int k = 0; k < kPieces; ++k) {
       const int i = base + k * kStride;
       if (i >= hi) continue;
       float v[Cell::kWide];
       cell.values(raw[k], v);
-      use(i, v);
+      use(i, k, v);
     }
   }
 }

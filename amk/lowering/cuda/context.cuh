@@ -17,6 +17,7 @@ struct Context {
   char* shared;
   sync::Watchdog& dog;
   Ring ring;
+  typename Plan::Shares shares;
   int worker;
   int warp;
   int lane;
@@ -27,6 +28,11 @@ struct Context {
   int n = 0;
   int l = 0;
   u32* trace = nullptr;
+
+  // Before each step. Otherwise the addresses of all steps are hoisted out of the layer loop, and spilled.
+  __device__ __forceinline__ void enter_step() {
+    lane = sync::opaque(lane), warp = sync::opaque(warp);
+  }
 
   // Cycle counter of the SM at the start of the token and after each step of this warp; the last token's stay.
   __device__ __forceinline__ void mark() {
@@ -56,18 +62,21 @@ __device__ __forceinline__ float inverse_rms(const float* ssq, int agents) {
 }
 
 // Sum of the partials of local row `row` of a worker with `chunks` chunks, in agent order; see partial_slots() of the
-// schedule's ops: agent a left its sum for group g in slot g + a.
+// schedule's ops: agent a, which drains chunks [chunks * a / n, chunks * (a + 1) / n), left its sum for group g in slot
+// g + a.
 template <int kChunksPerGroup, int kAgents>
 __device__ __forceinline__ float sum_partials(const float* part, int row, int chunks) {
-  const int group = row / 8;
-  const int lo = group * kChunksPerGroup, hi = lo + kChunksPerGroup;
+  // floor(m / chunks) as (m + 1/2) * (1 / chunks): at least 1 / (2 chunks) away from an integer, far above rounding.
+  const float per_chunk = __frcp_rn(static_cast<float>(chunks));
+  const int first_chunk = row / 8 * kChunksPerGroup;
+  const int from = static_cast<int>((static_cast<float>((first_chunk + 1) * kAgents) - 0.5f) * per_chunk);
+  const int last =
+      static_cast<int>((static_cast<float>((first_chunk + kChunksPerGroup) * kAgents) - 0.5f) * per_chunk);
+  const float* slot = part + (row / 8 * 8 + row % 8);
   float total = 0.f;
-  int begin = 0;
-#pragma unroll
-  for (int a = 0; a < kAgents; ++a) {
-    const int end = chunks * (a + 1) / kAgents;
-    if ((begin > lo ? begin : lo) < (end < hi ? end : hi)) total += part[(group + a) * 8 + row % 8];
-    begin = end;
+#pragma unroll 1
+  for (int a = from; a <= last; ++a) {
+    if (chunks * a / kAgents < chunks * (a + 1) / kAgents) total += slot[a * 8];
   }
   return total;
 }

@@ -323,6 +323,12 @@ __device__ __forceinline__ void prefetch_l2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global_address(global)));
 }
 
+// The same value, about which the compiler knows nothing: keeps it from computing addresses far ahead of their use.
+__device__ __forceinline__ int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 // Nanoseconds of a clock that all SMs share; its step is about a microsecond.
 __device__ __forceinline__ u64 global_nanoseconds() {
   u64 now;

@@ -6,7 +6,7 @@
 // in a bar.sync for ever. After a trip all outputs and counters are void; the host reports the records as an error.
 // Not covered: bar.sync itself, which depends only on program order within the block.
 //
-// Cost when nothing is wrong: one increment and one test per failed poll, a shared-memory read every 16 failed polls.
+// Cost when nothing is wrong: one increment and one test per failed poll.
 #pragma once
 #include "amk/sync.cuh"
 
@@ -55,8 +55,9 @@ __device__ __forceinline__ void watchdog_start(Watchdog& dog, WatchdogLog* log, 
 // The state of one wait. `gives_up` is called after every failed poll.
 template <Blocked kKind>
 struct Stall {
-  static constexpr u32 kFlagEvery = 16;
-  static constexpr u32 kClockEvery = kKind == Blocked::mbarrier ? 16 : 256;
+  // Failed polls between two looks at flag, clock and host: a millisecond or so, because the host's word is read across
+  // the bus and a look in every short wait would itself slow the waits down. A failed mbarrier poll may last 20 us.
+  static constexpr u32 kLookEvery = kKind == Blocked::mbarrier ? 64 : 1024;
   // After a trip copies still land, so an mbarrier is given this long: abandoning one whose copy is in flight would let
   // the copy write into shared memory that is reused.
   static constexpr u64 kDrainNs = 1000 * 1000;
@@ -65,7 +66,7 @@ struct Stall {
   u64 since = 0;
 
   __device__ __forceinline__ bool gives_up(Watchdog& dog, u32 agent, u32 object, u32 wanted, u32 seen) {
-    if (++tries % kFlagEvery != 0) return false;
+    if (__builtin_expect(++tries % kLookEvery != 0, 1)) return false;
     return looks(dog, agent, object, wanted, seen);
   }
 
@@ -75,7 +76,6 @@ struct Stall {
     u32 cause = static_cast<u32>(Cause::elsewhere);
     if (!abandons) {
       if (since == 0) since = global_nanoseconds();
-      if (tries % kClockEvery != 0) return false;
       const u64 stalled = global_nanoseconds() - since;
       cause = tripped_by(dog, stalled);
       if (cause == 0) return false;

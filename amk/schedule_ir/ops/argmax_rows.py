@@ -28,7 +28,9 @@ NO_ROWS = np.float32(-3.0e38)
 
 
 class ArgmaxRowsOp(Op):
-    """logits[row] = sum of partials / rms; best_value, best_index[worker, a] = the agent's largest logit, lowest row first."""
+    """logits[row] = sum of partials / rms; best_value, best_index[worker, a] = the agent's largest logit.
+
+    Of equal logits the lowest row counts."""
 
     op: Literal["argmax_rows"] = "argmax_rows"
     stream: Name

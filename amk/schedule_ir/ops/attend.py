@@ -45,8 +45,8 @@ class AttendOp(Op):
                 old, new = min(hi, env.pos), max(lo, env.pos)
                 out += geo.span("read", cache, (base + lo) * dim, (base + old) * dim, (f"{kind}.past", layer))
                 out += geo.span("read", cache, (base + new) * dim, (base + hi) * dim, (kind, layer))
-        width = group * partial_width(geo)
-        return [*out, *geo.span("write", self.partial, env.agent * width, (env.agent + 1) * width, ("att", layer))]
+        width, agent = group * partial_width(geo), int(env.agent)
+        return [*out, *geo.span("write", self.partial, agent * width, (agent + 1) * width, ("att", layer))]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         head, _ = place(env)

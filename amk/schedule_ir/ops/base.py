@@ -7,6 +7,7 @@ exactly the written bytes and does not depend on any byte outside the reads.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -106,6 +107,11 @@ def owned_groups(env: Env, name: MatrixName) -> tuple[int, int]:
     return int(first), int(count)
 
 
+def owned_count(env: Env, name: MatrixName) -> int:
+    """Number of row groups of matrix `name` that the worker owns; reads nothing else of the worker."""
+    return int(env.symbol("hidden.count" if name in ("o", "down") else f"{name}.count"))
+
+
 def owned_rows(env: Env, geo: Geometry, name: MatrixName) -> tuple[int, int]:
     """Logical rows [lo, hi) of matrix `name` that the worker owns, padding rows excluded."""
     first, count = owned_groups(env, name)
@@ -123,25 +129,33 @@ def partial_slots(group: int, k_chunks: int, chunks: int, agents: int) -> list[i
     return [group + a for a in range(agents) if max(lo, chunks * a // agents) < min(hi, chunks * (a + 1) // agents)]
 
 
+@cache
+def partial_runs(groups: range, k_chunks: int, chunks: int, agents: int) -> tuple[tuple[int, int], ...]:
+    """The slots of several groups as maximal runs [lo, hi)."""
+    runs: list[tuple[int, int]] = []
+    for slot in (s for g in groups for s in partial_slots(g, k_chunks, chunks, agents)):
+        if runs and runs[-1][1] == slot:
+            runs[-1] = runs[-1][0], slot + 1
+        else:
+            runs.append((slot, slot + 1))
+    return tuple(runs)
+
+
 def partial_spans(
     env: Env, geo: Geometry, part: str, name: MatrixName, stream: str, groups: range, value: ValueKey
 ) -> list[Access]:
     """Reads of every partial sum that belongs to the worker's local row groups `groups`."""
     ring = geo.streams[stream]
     k_chunks = geo.matrix(name).k_chunks(ring.chunk_k)
-    chunks = owned_groups(env, name)[1] * k_chunks
-    slots = [s for g in groups for s in partial_slots(g, k_chunks, chunks, geo.role_size[ring.role])]
-    runs: list[Access] = []
-    for slot in slots:
-        runs += geo.span("read", part, slot * ROWS_PER_GROUP, (slot + 1) * ROWS_PER_GROUP, value)
-    return runs
+    runs = partial_runs(groups, k_chunks, owned_count(env, name) * k_chunks, geo.role_size[ring.role])
+    return [a for lo, hi in runs for a in geo.span("read", part, lo * ROWS_PER_GROUP, hi * ROWS_PER_GROUP, value)]
 
 
 def sum_partials(env: Env, geo: Geometry, mem: Memory, part: str, name: MatrixName, stream: str, groups: range) -> F32:
     """Row sums of the worker's local row groups `groups`, [len(groups) * 8], added in slot order."""
     ring = geo.streams[stream]
     k_chunks = geo.matrix(name).k_chunks(ring.chunk_k)
-    chunks = owned_groups(env, name)[1] * k_chunks
+    chunks = owned_count(env, name) * k_chunks
     out = np.zeros((len(groups), ROWS_PER_GROUP), np.float32)
     for i, g in enumerate(groups):
         for slot in partial_slots(g, k_chunks, chunks, geo.role_size[ring.role]):
@@ -154,4 +168,4 @@ def inverse_rms(geo: Geometry, mem: Memory, ssq: str, agents: int) -> np.float32
     total = np.float32(0)
     for part in mem.read(ssq, 0, agents):
         total += np.float32(part)
-    return np.float32(1) / np.sqrt(total / np.float32(geo.model.hidden) + np.float32(geo.model.rms_eps))
+    return np.float32(np.float32(1) / np.sqrt(total / np.float32(geo.model.hidden) + np.float32(geo.model.rms_eps)))

@@ -9,7 +9,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, ValueKey, owned_groups, split
+from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, ValueKey, owned_count, owned_groups, split
 
 X_VALUE = {"qkv": "xn", "gate_up": "xn", "lm_head": "xn", "o": "xo", "down": "xd"}
 
@@ -41,7 +41,7 @@ class GemvOp(Op):
     def share(self, env: Env, geo: Geometry) -> tuple[int, int, int]:
         """(first chunk, end chunk, k chunks per group) of the agent within the worker's sequence."""
         k_chunks = geo.matrix(self.matrix).k_chunks(geo.streams[self.stream].chunk_k)
-        chunks = owned_groups(env, self.matrix)[1] * k_chunks
+        chunks = owned_count(env, self.matrix) * k_chunks
         lo, hi = split(chunks, geo.role_size[self.role], int(env.agent))
         return lo, hi, k_chunks
 

@@ -14,10 +14,11 @@ from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
 
 
 class MergeOp(Op):
-    """split_partial, split_scale[query head, split] = merge of partial[0..attend_agents, g]; query head g is done by agent g % n.
+    """split_partial, split_scale[query head, split] = merge of partial[0..attend_agents, g].
 
-    split_partial is [heads, splits, head_dim], split_scale (maximum, sum of weights) f32 [heads, splits, 2]. A worker whose split owns no position <= pos writes nothing:
-    readers skip the same splits.
+    Query head g is done by agent g % n. split_partial is [heads, splits, head_dim], split_scale (maximum, sum of
+    weights) f32 [heads, splits, 2]. A worker whose split owns no position <= pos writes nothing: readers skip the same
+    splits.
     """
 
     op: Literal["merge"] = "merge"

@@ -13,8 +13,8 @@ from amk.schedule_ir.ops.base import F32, Access, Geometry, Memory, Op
 
 
 class RopeAppendOp(Op):
-    """q[g, :] = rope(norm(qkv query head)) / sqrt(head_dim) for each query head of the worker's kv head; the worker whose
-    split owns the position also writes k_cache[layer, head, pos] = rope(norm(key)) and v_cache[layer, head, pos].
+    """q[g, :] = rope(norm(qkv query head)) / sqrt(head_dim) for each query head of the worker's kv head; the worker
+    whose split owns the position also writes k_cache[layer, head, pos] = rope(norm(key)) and v_cache[layer, head, pos].
 
     Unit u (query heads, then key, then value) is done by agent u % n. norm is the per-head RMSNorm of Qwen3, when the
     schedule names q_norm and k_norm. rope is f32 [max_context, head_dim]: cosines, then sines, of head_dim/2 angles.

@@ -17,8 +17,8 @@ REQUEST = ("forced", "eos0", "eos1", "eos2", "eos3")
 class SelectOp(Op):
     """token <- prompt[pos + 1] while pos + 1 < forced, else the index of the largest candidate (lowest slot first).
 
-    After an end-of-text token was produced, it is repeated. Worker 0, agent 0 stores the token in output[n], n counting tokens of this launch.
-    pos and epoch advance by one.
+    After an end-of-text token was produced, it is repeated. Worker 0, agent 0 stores the token in output[n], n counting
+    tokens of this launch. pos and epoch advance by one.
     """
 
     op: Literal["select"] = "select"

@@ -60,8 +60,8 @@ class StoreRowsOp(Op):
         if lo == hi:
             return
         y = sum_partials(env, geo, mem, self.part, "qkv", self.stream, groups)[: hi - lo]
-        y = y * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
+        y *= inverse_rms(geo, mem, self.ssq, self.ssq_agents)
         if self.bias:
             base = env.eval_int(self.layer) * geo.matrix("qkv").rows
-            y = y + mem.read(self.bias, base + lo, base + hi)
+            y += mem.read(self.bias, base + lo, base + hi)
         mem.write(self.out, lo, y)

@@ -12,8 +12,8 @@ __device__ __forceinline__ void add_residual(C& c) {
   using P = typename C::P;
   using M = typename S::Matrix;
   constexpr int kChunks = M::kK / P::kChunkK;
-  const int agent = c.warp - S::kFirst, first = M::first_row(c.worker), count = M::count(c.worker);
-  const int rows = M::end_row(c.worker) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
+  const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
+  const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
   float* residual = S::residual(c);
   const auto h = S::h(c);
   for (int from = share_begin(count, S::kAgents, agent) * 8; from < end; from += 32) {

@@ -26,8 +26,8 @@ __device__ __forceinline__ void argmax_rows(C& c) {
   using P = typename C::P;
   using M = typename P::LmHead;
   constexpr int kChunks = M::kK / P::kChunkK;
-  const int agent = c.warp - S::kFirst, first = M::first_row(c.worker), count = M::count(c.worker);
-  const int rows = M::end_row(c.worker) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
+  const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
+  const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
   const float scale = inverse_rms<P>(S::ssq(c), S::kSsqAgents);
   float* logits = S::logits(c).data;
   float value = -3.0e38f;

@@ -22,7 +22,7 @@ __device__ __forceinline__ void embed(C& c) {
   }
   squares = warp_sum(squares);
   if (c.lane == 0) S::ssq(c)[agent] = squares;
-  const int first = P::Hidden::first_row(c.worker), rows = P::Hidden::end_row(c.worker) - first;
+  const int first = P::Hidden::first_row(c), rows = P::Hidden::end_row(c) - first;
   const int end = share_begin(rows, S::kAgents, agent + 1);
   float* residual = S::residual(c);
   for (int r = share_begin(rows, S::kAgents, agent) + c.lane; r < end; r += 32) {

@@ -21,7 +21,7 @@ __device__ __forceinline__ void gemv(C& c) {
   constexpr int kWidth = C::P::kChunkK, kChunks = S::Matrix::kK / kWidth, kChains = 4;
   static_assert(S::Matrix::kK % kWidth == 0 && kWidth % 32 == 0, "chunks cover k exactly");
   const int agent = c.warp - S::kFirst;
-  const int chunks = S::Matrix::count(c.worker) * kChunks;
+  const int chunks = S::Matrix::count(c) * kChunks;
   const int lo = share_begin(chunks, S::kAgents, agent), hi = share_begin(chunks, S::kAgents, agent + 1);
   const bf16* x = S::x(c) + (c.lane % 4) * 8;
   float* part = S::part(c) + agent * 8;

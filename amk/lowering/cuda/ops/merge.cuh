@@ -10,7 +10,7 @@ template <class S, class C>
 __device__ __forceinline__ void merge(C& c) {
   using P = typename C::P;
   constexpr int kDim = P::kHeadDim, kWidth = kDim + 4, kGroup = P::kHeads / P::kKvHeads, kFrom = S::kAttendAgents;
-  const int head = P::attn_head(c.worker), split = P::attn_split(c.worker), agent = c.warp - S::kFirst;
+  const int head = c.shares.attn_head, split = c.shares.attn_split, agent = c.warp - S::kFirst;
   const int active = c.pos / P::kKvBlock + 1;
   if (head < 0 || split >= active) return;
   const auto to = S::split_partial(c);

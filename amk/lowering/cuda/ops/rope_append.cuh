@@ -11,9 +11,9 @@ template <class S, class C>
 __device__ __forceinline__ void rope_append(C& c) {
   using P = typename C::P;
   constexpr int kDim = P::kHeadDim, kHalf = kDim / 2, kPairs = (kHalf + 31) / 32, kGroup = P::kHeads / P::kKvHeads;
-  const int head = P::attn_head(c.worker), agent = c.warp - S::kFirst;
+  const int head = c.shares.attn_head, agent = c.warp - S::kFirst;
   if (head < 0) return;
-  const bool owner = c.pos / P::kKvBlock % P::kKvSplits == P::attn_split(c.worker);
+  const bool owner = c.pos / P::kKvBlock % P::kKvSplits == c.shares.attn_split;
   const auto qkv = S::qkv(c);
   const float* table = S::rope(c).data + static_cast<long long>(c.pos) * kDim;
   const long long row = (static_cast<long long>(S::layer(c) * P::kKvHeads + head) * P::kContext + c.pos) * kDim;
@@ -21,6 +21,12 @@ __device__ __forceinline__ void rope_append(C& c) {
   for (int unit = agent; unit < units; unit += S::kAgents) {
     const bool query = unit < kGroup, key = unit == kGroup;
     const int source = query ? head * kGroup + unit : P::kHeads + (key ? 0 : P::kKvHeads) + head;
+    float cosine[kPairs], sine[kPairs];
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) {
+      const int i = min(c.lane + 32 * k, kHalf - 1);
+      cosine[k] = table[i], sine[k] = table[kHalf + i];
+    }
     typename decltype(qkv)::One a_raw[kPairs], b_raw[kPairs];
     until_fresh(c, qkv.tag, [&] {
       bool fresh = true;
@@ -56,8 +62,7 @@ __device__ __forceinline__ void rope_append(C& c) {
       if (i >= kHalf) continue;
       float lo = a[k], hi = b[k];
       if (query || key) {
-        const float cosine = table[i], sine = table[kHalf + i];
-        lo = a[k] * cosine - b[k] * sine, hi = b[k] * cosine + a[k] * sine;
+        lo = a[k] * cosine[k] - b[k] * sine[k], hi = b[k] * cosine[k] + a[k] * sine[k];
       }
       if (query) {
         float* q = S::q(c) + unit * kDim;

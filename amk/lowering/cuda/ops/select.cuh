@@ -19,7 +19,7 @@ __device__ __forceinline__ void select(C& c) {
     const auto best = S::best_value(c);
     constexpr int kWide = decltype(best)::kWide;
     static_assert(S::kCandidates % kWide == 0, "whole fetches");
-    for_each_wide<S::kCandidates>(c, best, 0, S::kCandidates, [&](int i, float (&v)[kWide]) {
+    for_each_wide<S::kCandidates>(c, best, 0, S::kCandidates, [&](int i, int, float (&v)[kWide]) {
 #pragma unroll
       for (int k = 0; k < kWide; ++k) keep_best(value, slot, v[k], i + k);
     });

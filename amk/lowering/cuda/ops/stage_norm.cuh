@@ -18,11 +18,21 @@ __device__ __forceinline__ void stage_norm(C& c) {
   bf16* x = S::x(c);
   float squares = 0.f;
   const int lo = share_begin(P::kHidden, S::kAgents, agent), hi = share_begin(P::kHidden, S::kAgents, agent + 1);
-  for_each_wide<P::kHidden / S::kAgents>(c, h, lo, hi, [&](int i, float (&v)[kWide]) {
+  // The norm is launch-constant: its loads go out with those of h, or before them while the words are not fresh yet.
+  constexpr int kPieces = (P::kHidden / S::kAgents + 32 * kWide - 1) / (32 * kWide);
+  static_assert(kPieces <= 8, "one batch");
+  float weight[kPieces][kWide];
+#pragma unroll
+  for (int piece = 0; piece < kPieces; ++piece) {
+    const int i = lo + (piece * 32 + c.lane) * kWide;
+#pragma unroll
+    for (int k = 0; k < kWide; ++k) weight[piece][k] = i < hi ? norm[i + k] : 0.f;
+  }
+  for_each_wide<P::kHidden / S::kAgents>(c, h, lo, hi, [&](int i, int piece, float (&v)[kWide]) {
 #pragma unroll
     for (int k = 0; k < kWide; k += 2) {
       squares += v[k] * v[k] + v[k + 1] * v[k + 1];
-      *reinterpret_cast<u32*>(x + i + k) = pack_bf16(v[k] * norm[i + k], v[k + 1] * norm[i + k + 1]);
+      *reinterpret_cast<u32*>(x + i + k) = pack_bf16(v[k] * weight[piece][k], v[k + 1] * weight[piece][k + 1]);
     }
   });
   squares = warp_sum(squares);

@@ -12,8 +12,8 @@ __device__ __forceinline__ void store_rows(C& c) {
   using P = typename C::P;
   using M = typename P::Qkv;
   constexpr int kChunks = M::kK / P::kChunkK;
-  const int agent = c.warp - S::kFirst, first = M::first_row(c.worker), count = M::count(c.worker);
-  const int rows = M::end_row(c.worker) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
+  const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
+  const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
   const float scale = inverse_rms<P>(S::ssq(c), S::kSsqAgents);
   const auto out = S::out(c);
   for (int from = share_begin(count, S::kAgents, agent) * 8; from < end; from += 32) {

@@ -12,8 +12,8 @@ __device__ __forceinline__ void swiglu(C& c) {
   using P = typename C::P;
   using M = typename P::GateUp;
   constexpr int kChunks = M::kK / P::kChunkK;
-  const int agent = c.warp - S::kFirst, count = M::count(c.worker), chunks = count * kChunks;
-  const int first = M::first(c.worker) * 4, end = share_begin(count, S::kAgents, agent + 1) * 4;
+  const int agent = c.warp - S::kFirst, count = M::count(c), chunks = count * kChunks;
+  const int first = M::first(c) * 4, end = share_begin(count, S::kAgents, agent + 1) * 4;
   const float scale = inverse_rms<P>(S::ssq(c), S::kSsqAgents);
   const auto act = S::act(c);
   for (int from = share_begin(count, S::kAgents, agent) * 4; from < end; from += 32) {

@@ -1,0 +1,56 @@
+"""Well-formed unsafe schedules, each made from a safe plan by a few edits, with what must be found and why.
+
+A case file holds the bad schedule, what `verify` must say, the reason in words, and the edits that repair it; the
+repaired schedule must be SAFE. `make_cases` builds all of them from planner output for a tiny model; labels are checked
+by the tests, where every witness is replayed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from amk.adversary.edits import Edit, Json, apply
+from amk.adversary.fact_recipes import FACTS, LEGAL
+from amk.adversary.order_recipes import ORDER
+from amk.adversary.recipe import BASES, Recipe, base_schedule
+
+FORMAT = "amk.case/1"
+RECIPES = [*ORDER, *FACTS, *LEGAL]
+
+
+def make_case(recipe: Recipe) -> Json:
+    """The case as it stands in its file."""
+    document, repair = apply(base_schedule(recipe.base), recipe.make(base_schedule(recipe.base)))
+    return {
+        "format": FORMAT,
+        "name": recipe.name,
+        "class": recipe.kind,
+        "status": recipe.status,
+        "expect": recipe.expect,
+        "because": recipe.because,
+        "repair": [{"do": e.do, "path": list(e.path), "value": e.value} for e in repair],
+        "schedule": document,
+    }
+
+
+def repaired(case: Json) -> Json:
+    """The safe twin of a case."""
+    edits = [Edit(e["do"], tuple(e["path"]), e["value"]) for e in case["repair"]]
+    return apply(case["schedule"], edits)[0]
+
+
+def write_cases(folder: Path) -> int:
+    """One file per recipe; returns how many."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for recipe in RECIPES:
+        case = make_case(recipe)
+        head = {k: v for k, v in case.items() if k != "schedule"}
+        text = (
+            json.dumps(head, indent=1)[:-2] + ',\n "schedule": ' + json.dumps(case["schedule"], separators=(",", ":"))
+        )
+        (folder / f"{recipe.name}.json").write_text(text + "\n}\n", encoding="ascii")
+    return len(RECIPES)
+
+
+__all__ = ["BASES", "FORMAT", "RECIPES", "Recipe", "base_schedule", "make_case", "repaired", "write_cases"]

@@ -1,0 +1,88 @@
+"""Edits of a schedule's JSON that can be undone: how a case is made from a safe plan, and repaired into its twin."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+Json = Any
+Path = tuple[str | int, ...]
+
+
+class Edit(NamedTuple):
+    """replace the value at `path`, insert `value` before it (lists), or remove it."""
+
+    do: Literal["replace", "insert", "remove"]
+    path: Path
+    value: Json = None
+
+
+def at(document: Json, path: Path) -> Json:
+    """The value at a path; KeyError or IndexError if there is none."""
+    for part in path:
+        document = document[part]
+    return document
+
+
+def apply(document: Json, edits: list[Edit]) -> tuple[Json, list[Edit]]:
+    """(edited copy, edits that undo it)."""
+    document = copy.deepcopy(document)
+    undo: list[Edit] = []
+    for edit in edits:
+        parent, key = at(document, edit.path[:-1]), edit.path[-1]
+        if edit.do == "insert":
+            parent.insert(key, copy.deepcopy(edit.value))
+            undo.append(Edit("remove", edit.path))
+        elif edit.do == "remove":
+            undo.append(Edit("insert", edit.path, parent.pop(key)))
+        else:
+            undo.append(Edit("replace", edit.path, parent[key]))
+            parent[key] = copy.deepcopy(edit.value)
+    return document, undo[::-1]
+
+
+def steps(document: Json) -> Iterator[tuple[Path, Json]]:
+    """Every step of every program with its path, in textual order."""
+
+    def walk(body: Json, path: Path) -> Iterator[tuple[Path, Json]]:
+        for i, node in enumerate(body):
+            if "op" in node:
+                yield (*path, i), node
+            else:
+                yield from walk(node["body"], (*path, i, "body"))
+
+    for number, program in enumerate(document["programs"]):
+        yield from walk(program["body"], ("programs", number, "body"))
+
+
+def find(document: Json, op: str, nth: int = 0, **fields: Json) -> Path:
+    """The path of the nth step with this op whose op fields have these values; LookupError if there is none."""
+    found = [
+        path
+        for path, step in steps(document)
+        if step["op"]["op"] == op and all(step["op"].get(k) == v for k, v in fields.items())
+    ]
+    if nth >= len(found):
+        raise LookupError(f"no step {op} {fields} number {nth}")
+    return found[nth]
+
+
+def waiting(document: Json, counter: str, nth: int = 0) -> Path:
+    """The path of the nth step that waits for the counter."""
+    return [p for p, s in steps(document) if any(w["counter"] == counter for w in s.get("waits", ()))][nth]
+
+
+def signalling(document: Json, counter: str, nth: int = 0) -> Path:
+    """The path of the nth step that signals the counter."""
+    return [p for p, s in steps(document) if any(w["counter"] == counter for w in s.get("signals", ()))][nth]
+
+
+def after(path: Path, by: int = 1) -> Path:
+    """The path of the step `by` places later in the same body."""
+    return (*path[:-1], int(path[-1]) + by)
+
+
+def named(document: Json, kind: str, name: str) -> Path:
+    """The path of a buffer, counter, stream or role."""
+    return next((kind, i) for i, entry in enumerate(document[kind]) if entry["name"] == name)

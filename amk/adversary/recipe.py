@@ -1,0 +1,127 @@
+"""What a case is made of: a safe plan of a tiny model, edits, and what must be found in the result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from amk.adversary.edits import Edit, Json, Path, after, apply, at, find, named, signalling, waiting
+from amk.planner.decode import plan
+from amk.planner.settings import FAST, NAIVE, Settings
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.target import load_target
+
+WORKERS = 4
+TINY = ModelSpec(
+    name="tiny",
+    source="made up for the adversarial suite",
+    layers=2,
+    hidden=64,
+    ffn=96,
+    heads=4,
+    kv_heads=2,
+    head_dim=32,
+    vocab=96,
+    max_context=32,
+    rms_eps=1e-5,
+    rope_theta=10_000.0,
+)
+BASES: dict[str, Settings] = {
+    "fenced": replace(NAIVE, warps=4, kv_block=8, wide_epilogue=64),
+    "wide": replace(NAIVE, warps=4, kv_block=8),
+    "heads": replace(NAIVE, warps=4, kv_block=8, wide_epilogue=64, head_handoff=True),
+    "tagged": replace(FAST, warps=4, kv_block=8),
+}
+"""Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words."""
+
+Make = Callable[[Json], list[Edit]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """expect: "SAFE" or the code of the first finding; status: UNSAFE, UNKNOWN or SAFE. kind: class in the suite."""
+
+    name: str
+    kind: str
+    base: str
+    expect: str
+    because: str
+    make: Make
+    status: str = "UNSAFE"
+
+
+def base_schedule(name: str) -> Json:
+    """The safe plan as JSON."""
+    schedule = plan(TINY, load_target("h200"), settings=BASES[name], workers=WORKERS)
+    return json.loads(schedule.model_dump_json())
+
+
+def drop(find_path: Callable[[Json], Path]) -> Make:
+    return lambda s: [Edit("remove", find_path(s))]
+
+
+def put(find_path: Callable[[Json], Path], value: Any) -> Make:
+    return lambda s: [Edit("replace", find_path(s), value)]
+
+
+def swap(find_path: Callable[[Json], Path], by: int) -> Make:
+    """Move the step `by` places."""
+
+    def make(s: Json) -> list[Edit]:
+        path = find_path(s)
+        return [Edit("remove", path), Edit("insert", after(path, by), at(s, path))]
+
+    return make
+
+
+def wait_of(counter: str, field: str) -> Callable[[Json], Path]:
+    return lambda s: (*waiting(s, counter), "waits", 0, field)
+
+
+def signal_of(counter: str, field: str) -> Callable[[Json], Path]:
+    return lambda s: (*signalling(s, counter), "signals", 0, field)
+
+
+def alias(buffer: str, onto: str) -> Make:
+    def make(s: Json) -> list[Edit]:
+        return [Edit("replace", (*named(s, "buffers", buffer), "offset"), at(s, named(s, "buffers", onto))["offset"])]
+
+    return make
+
+
+def two_programs(s: Json, edits: Make) -> list[Edit]:
+    """Workers 0..1 and 2..3 run copies of the program; `edits` are made to the first."""
+    first = s["programs"][0] | {"count": 2}
+    second = s["programs"][0] | {"name": "other", "first": 2, "count": WORKERS - 2}
+    split = [Edit("replace", ("programs", 0), first), Edit("insert", ("programs", 1), second)]
+    return split + edits(apply(s, split)[0])
+
+
+def field_of(kind: str, name: str, field: str) -> Callable[[Json], Path]:
+    return lambda s: (*named(s, kind, name), field)
+
+
+def op_field(op: str, field: str, **fields: Json) -> Callable[[Json], Path]:
+    return lambda s: (*find(s, op, **fields), "op", field)
+
+
+def exchange(s: Json, one: Path, two: Path) -> list[Edit]:
+    return [Edit("replace", one, at(s, two)), Edit("replace", two, at(s, one))]
+
+
+def shift_producer(s: Json) -> list[Edit]:
+    """The first producer of head 0 stops counting, the last counts for it."""
+    column = list(s["tables"]["qkv.to.0"])
+    owners = [w for w, n in enumerate(column) if n]
+    column[owners[-1]] += column[owners[0]]
+    column[owners[0]] = 0
+    return [Edit("replace", ("tables", "qkv.to.0"), column)]
+
+
+def drift(s: Json) -> list[Edit]:
+    """A second wait on a counter, whose threshold grows by one less than the counter does."""
+    path = waiting(s, "attn")
+    wait = at(s, path)["waits"][0]
+    return [Edit("insert", (*path, "waits", 1), wait | {"at_least": {"t": WORKERS - 1, "1": WORKERS}})]

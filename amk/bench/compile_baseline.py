@@ -1,0 +1,134 @@
+"""Baseline `compile`: torch.compile with the recipe of gpt-fast, for one token at batch 1.
+
+The recipe: a static cache with the position as a tensor, the whole step in one graph, coordinate descent tuning, which
+also turns products with one row into generated reductions, and attention written as such products so that the compiler
+generates it too. The cache is as long as the position needs, which favours the baseline. The compiled step is captured
+in a CUDA graph by us instead of by mode="reduce-overhead": the same kernels, without the copies of inputs that this
+mode makes for tensors it does not own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from amk.bench.accuracy import relative_error
+from amk.bench.graph_baseline import captured
+from amk.bench.subject import Subject
+from amk.bench.timing import Contestant
+from amk.bench.torch_model import TorchWeights, rotated
+from amk.schedule_ir.rope import rope_frequencies
+
+CACHE_UNIT = 64
+"""Cache lengths are multiples of this many positions."""
+
+OPTIONS = {"coordinate_descent_tuning": True, "triton.unique_kernel_names": True}
+LOOSE = 3.0
+"""A baseline with more than this many times the error of torch's own forward computes something else."""
+
+Caches = tuple[list[Tensor], list[Tensor]]
+
+
+@dataclass
+class StaticModel:
+    """What the step reads, as plain tensors: norms [hidden], matrices [rows, k], rotary rows [length, head_dim]."""
+
+    weights: TorchWeights
+    norms: list[Tensor]
+    bias: list[Tensor]
+    head_norms: list[tuple[Tensor, Tensor]]
+    cos: Tensor
+    sin: Tensor
+
+    @classmethod
+    def of(cls, weights: TorchWeights, length: int, dtype: torch.dtype) -> StaticModel:
+        model, device = weights.model, weights.embedding.device
+        positions = torch.arange(length, dtype=torch.float64)
+        angles = torch.outer(positions, torch.tensor(rope_frequencies(model), dtype=torch.float64))
+        angles = torch.cat([angles, angles], dim=1).to(device)
+        pairs = []
+        if weights.q_norm is not None and weights.k_norm is not None:
+            pairs = list(zip(weights.q_norm.to(dtype), weights.k_norm.to(dtype), strict=True))
+        return cls(
+            weights,
+            list(weights.norm.to(dtype)),
+            [] if weights.bias is None else list(weights.bias.to(dtype)),
+            pairs,
+            angles.cos().to(dtype),
+            angles.sin().to(dtype),
+        )
+
+    def step(self, token: Tensor, pos: Tensor, caches: Caches) -> Tensor:
+        """Logits [vocab] of `token` ([1]) at `pos` ([1]); appends to caches, [kv_heads, length, head_dim] a layer."""
+        matrices = self.weights.matrices
+        h = F.embedding(token, self.weights.embedding)
+        for layer in range(self.weights.model.layers):
+            h = h + self._attention(self._norm(h, 2 * layer), layer, pos, caches)
+            gate, up = F.linear(self._norm(h, 2 * layer + 1), matrices["gate_up"][layer]).chunk(2, dim=-1)
+            h = h + F.linear(F.silu(gate) * up, matrices["down"][layer])
+        return F.linear(self._norm(h, 2 * self.weights.model.layers), matrices["lm_head"][0])[0]
+
+    def _norm(self, h: Tensor, index: int) -> Tensor:
+        return F.rms_norm(h, (h.shape[-1],), self.norms[index], self.weights.model.rms_eps)
+
+    def _attention(self, x: Tensor, layer: int, pos: Tensor, caches: Caches) -> Tensor:
+        model, (k_cache, v_cache) = self.weights.model, (caches[0][layer], caches[1][layer])
+        qkv = F.linear(x, self.weights.matrices["qkv"][layer])
+        if self.bias:
+            qkv = qkv + self.bias[layer]
+        q, k, v = qkv.view(-1, model.head_dim).split([model.heads, model.kv_heads, model.kv_heads])
+        if self.head_norms:
+            q_norm, k_norm = self.head_norms[layer]
+            q = F.rms_norm(q, (model.head_dim,), q_norm, model.rms_eps)
+            k = F.rms_norm(k, (model.head_dim,), k_norm, model.rms_eps)
+        rotation = self.cos[pos], self.sin[pos]
+        q, k = rotated(q, rotation), rotated(k, rotation)
+        k_cache[:, pos] = k.unsqueeze(1)
+        v_cache[:, pos] = v.unsqueeze(1)
+        group = model.heads // model.kv_heads
+        keys, values = (c.repeat_interleave(group, dim=0) for c in (k_cache, v_cache))
+        scores = torch.matmul(q.unsqueeze(1) * model.head_dim**-0.5, keys.transpose(1, 2))
+        future = torch.arange(k_cache.shape[1], device=pos.device) > pos
+        share = scores.float().masked_fill(future, float("-inf")).softmax(-1).to(v.dtype)
+        return F.linear(torch.matmul(share, values).reshape(1, -1), self.weights.matrices["o"][layer])
+
+
+def static_caches(subject: Subject, pos: int, length: int) -> Caches:
+    """Per-layer caches of `length` positions with the subject's first pos rows: one tensor each, as mutation needs."""
+
+    def cut(cache: Tensor) -> list[Tensor]:
+        rows = cache.new_zeros((cache.shape[0], cache.shape[1], length, cache.shape[3]))
+        rows[:, :, :pos] = cache[:, :, :pos]
+        return [layer.clone() for layer in rows]
+
+    return cut(subject.k_cache), cut(subject.v_cache)
+
+
+def compiled_step(model: StaticModel) -> Callable[[Tensor, Tensor, Caches], Tensor]:
+    """The step as one compiled graph; nothing of an earlier compilation is kept."""
+    torch._dynamo.reset()
+    function: Callable[[Tensor, Tensor, Caches], Tensor] = torch.compile(
+        model.step, fullgraph=True, dynamic=False, options=OPTIONS
+    )
+    return function
+
+
+def compiled(subject: Subject, pos: int, first_token: int, torch_error: float, reference: Tensor) -> Contestant:
+    """One token at `pos`. RuntimeError if the compiled step's logits are not those of the model."""
+    length = -(-(pos + 1) // CACHE_UNIT) * CACHE_UNIT
+    caches = static_caches(subject, pos, length)
+    function = compiled_step(StaticModel.of(subject.weights, length, torch.bfloat16))
+    token, where = torch.tensor([first_token], device="cuda"), torch.tensor([pos], device="cuda")
+    with torch.no_grad():
+        error = relative_error(function(token, where, caches), reference)
+    if not error <= LOOSE * torch_error:
+        raise RuntimeError(f"torch.compile's logits have error {error:.2e}, torch's {torch_error:.2e}")
+
+    def step() -> None:
+        token.copy_(function(token, where, caches).argmax(-1, keepdim=True))
+
+    return Contestant("compile", 1, torch.cuda.current_stream(), captured(step))

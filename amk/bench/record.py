@@ -1,0 +1,72 @@
+"""Recorded rows: a small JSON file that grows row by row, so that a run can stop anywhere and be resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from amk.bench.row import Key, Row
+from amk.bench.timing import Times
+from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.schedule_ir.json_file import read_json
+
+FORMAT = 1
+LIMIT = 4 << 20
+
+
+@dataclass
+class Record:
+    """Rows of one file with the run each came from. Entries of other runs are kept as they are."""
+
+    path: Path
+    entries: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, path: Path) -> Record:
+        """An absent file is an empty record; AMK005 for a file that is not a record of this format."""
+        if not path.exists():
+            return cls(path)
+        content = read_json(path, LIMIT)
+        if not isinstance(content, dict) or content.get("format") != FORMAT or not _all_rows(content.get("rows")):
+            message = f"not a record of measurements in format {FORMAT}"
+            raise AmkError(Diagnostic("AMK005", message, where=Where(file=str(path))))
+        return cls(path, list(content["rows"]))
+
+    def find(self, key: Key) -> Row | None:
+        """The recorded row of `key`, if there is one."""
+        wanted = json.loads(json.dumps(asdict(key)))
+        return next((row_of(entry["row"]) for entry in self.entries if entry["row"]["key"] == wanted), None)
+
+    def add(self, row: Row, run: dict[str, object]) -> None:
+        """Write the file with `row`, which replaces an earlier one of the same key; atomic."""
+        key = json.loads(json.dumps(asdict(row.key)))
+        self.entries = [entry for entry in self.entries if entry["row"]["key"] != key]
+        self.entries.append({"row": row.record(), "run": run})
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        temporary.write_text(json.dumps({"format": FORMAT, "rows": self.entries}, indent=1) + "\n", encoding="utf-8")
+        os.replace(temporary, self.path)
+
+
+def _all_rows(rows: Any) -> bool:
+    return isinstance(rows, list) and all(
+        isinstance(entry, dict) and isinstance(entry.get("row"), dict) and isinstance(entry["row"].get("key"), dict)
+        for entry in rows
+    )
+
+
+def row_of(values: dict[str, Any]) -> Row:
+    """The row that `Row.record` described; AMK005 if a field is missing or of the wrong shape."""
+    try:
+        key = Key(**(values["key"] | {"baselines": tuple(values["key"]["baselines"])}))
+        names = ("bytes", "ceiling_gbps", "error", "torch_error", "kl", "argmax_agrees", "reproducible", "correct")
+        return Row(
+            key=key,
+            times=Times(**values["times"]),
+            baselines={name: Times(**times) for name, times in values["baselines"].items()},
+            **{name: values[name] for name in names},
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise AmkError(Diagnostic("AMK005", f"a recorded row is incomplete: {error}")) from error

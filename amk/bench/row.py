@@ -1,0 +1,94 @@
+"""One measured row: a model, a plan and a position, with its correctness and its baselines from the same run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from amk.bench.timing import Times
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a row is about; rows with equal keys are measurements of the same thing."""
+
+    model: str
+    gpu: str
+    dtype: str
+    plan: str
+    pos: int
+    tokens: int
+    steps: int
+    baselines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """ms per token; bytes a token must read; the ceiling in 10^9 bytes/s; errors are relative 2-norms of logits."""
+
+    key: Key
+    times: Times
+    baselines: dict[str, Times]
+    bytes: int
+    ceiling_gbps: float
+    error: float
+    torch_error: float
+    kl: float
+    argmax_agrees: bool
+    reproducible: bool
+    correct: bool
+
+    @property
+    def floor_ms(self) -> float:
+        return self.bytes / self.ceiling_gbps / 1e6
+
+    @property
+    def of_ceiling(self) -> float:
+        """Share of the read ceiling that the kernel reaches, 0 to 1."""
+        return self.floor_ms / self.times.ms
+
+    def ratio(self, baseline: str) -> float:
+        """How many times faster than `baseline`."""
+        return self.baselines[baseline].ms / self.times.ms
+
+    def record(self) -> dict[str, object]:
+        """JSON values: the fields and what follows from them."""
+        derived = {
+            "floor_ms": self.floor_ms,
+            "of_ceiling": self.of_ceiling,
+            "tokens_per_second": 1e3 / self.times.ms,
+            "ratios": {name: self.ratio(name) for name in self.baselines},
+        }
+        return asdict(self) | derived
+
+
+BEFORE = ("model", "plan", "pos", "ms/token", "p10", "p90", "tok/s", "floor", "% ceiling")
+AFTER = ("error", "torch err", "KL", "argmax", "bitwise", "verdict")
+
+
+def header(baselines: tuple[str, ...]) -> tuple[str, ...]:
+    return (*BEFORE, *(column for name in baselines for column in (name, "ratio")), *AFTER)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """One line of the table, in the order of `header`."""
+    pairs = [
+        text for name in row.key.baselines for text in (f"{row.baselines[name].ms:.4f}", f"{row.ratio(name):.2f}x")
+    ]
+    return (
+        row.key.model,
+        row.key.plan,
+        str(row.key.pos),
+        f"{row.times.ms:.4f}",
+        f"{row.times.p10:.4f}",
+        f"{row.times.p90:.4f}",
+        f"{1e3 / row.times.ms:.0f}",
+        f"{row.floor_ms:.4f}",
+        f"{100 * row.of_ceiling:.1f}",
+        *pairs,
+        f"{row.error:.2e}",
+        f"{row.torch_error:.2e}",
+        f"{row.kl:.1e}",
+        "same" if row.argmax_agrees else "differs",
+        "equal" if row.reproducible else "DIFFERS",
+        "ok" if row.correct else "WRONG",
+    )

@@ -1,0 +1,102 @@
+"""A schedule loaded on the GPU beside torch's model: same weights, same cache, same token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from amk.bench.device_packing import packed_weights
+from amk.bench.torch_model import TorchDecoder, TorchWeights
+from amk.engine.cuda_engine import CudaEngine
+from amk.lowering.launch import Device
+from amk.schedule_ir.rope import rope_frequencies
+from amk.schedule_ir.schedule import Schedule
+
+
+@dataclass
+class Subject:
+    """engine and weights hold the same numbers; the caches, bf16 [layers, kv_heads, context, head_dim], are torch's."""
+
+    schedule: Schedule
+    engine: CudaEngine
+    weights: TorchWeights
+    k_cache: Tensor
+    v_cache: Tensor
+
+    @classmethod
+    def random(cls, schedule: Schedule, image: bytes | str, seed: int, weights: TorchWeights | None = None) -> Subject:
+        """Random weights (or the given ones) and a random cache, as if `context` tokens had been read."""
+        weights = weights or TorchWeights.random(schedule.model, seed)
+        engine = CudaEngine(schedule, Device.open(), image)
+        load_constants(engine, weights)
+        model = schedule.model
+        shape = (model.layers, model.kv_heads, schedule.kv.context, model.head_dim)
+        gen = torch.Generator("cuda").manual_seed(seed + 1)
+        caches = [torch.randn(shape, generator=gen, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+        engine.reset()
+        no_prompt(engine)
+        return cls(schedule, engine, weights, *caches)
+
+    def load_cache(self) -> None:
+        """Give the engine torch's cache."""
+        copy_to(self.engine, "k_cache", self.k_cache)
+        copy_to(self.engine, "v_cache", self.v_cache)
+
+    def logits(self, token: int, pos: int) -> Tensor:
+        """One token of the kernel, scratch poisoned before: f32 [vocab] on the GPU."""
+        self.engine.poison()
+        no_prompt(self.engine)
+        self.engine.set_state(token=token, pos=pos, done=0)
+        self.engine.step(1)
+        return torch.from_numpy(self.engine.read("logits", np.float32, self.schedule.model.vocab)).cuda()
+
+    def torch_logits(self, token: int, pos: int, dtype: torch.dtype) -> Tensor:
+        """The same token by torch in `dtype`; the cache is left as it was."""
+        decoder = TorchDecoder(self.weights, self.k_cache, self.v_cache, dtype)
+        with self.preserved(pos):
+            return decoder.step(torch.tensor([token], device="cuda"), pos, decoder.rope(pos))
+
+    @contextmanager
+    def preserved(self, pos: int) -> Iterator[None]:
+        """Torch's cache row `pos` is restored afterwards: a step appends to it."""
+        saved = self.k_cache[:, :, pos].clone(), self.v_cache[:, :, pos].clone()
+        try:
+            yield
+        finally:
+            self.k_cache[:, :, pos], self.v_cache[:, :, pos] = saved
+
+    def free(self) -> None:
+        self.engine.free()
+
+
+def load_constants(engine: CudaEngine, weights: TorchWeights) -> None:
+    """Every constant buffer that the model defines."""
+    schedule = engine.schedule
+    copy_to(engine, "weights", packed_weights(schedule, weights))
+    copy_to(engine, "embedding", weights.embedding)
+    copy_to(engine, "norm", weights.norm)
+    for name, tensor in (("qkv_bias", weights.bias), ("q_norm", weights.q_norm), ("k_norm", weights.k_norm)):
+        if tensor is not None:
+            copy_to(engine, name, tensor)
+    angles = np.outer(np.arange(schedule.kv.context), rope_frequencies(schedule.model))
+    engine.upload("rope", np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32))
+
+
+def no_prompt(engine: CudaEngine) -> None:
+    """A request of length 0 without end-of-text tokens: every token is chosen by the kernel and fed back."""
+    engine.upload("request", np.array([0, -1, -1, -1, -1], np.int32))
+
+
+def copy_to(engine: CudaEngine, name: str, tensor: Tensor) -> None:
+    """Device to device copy into a global buffer."""
+    source = tensor.contiguous()
+    torch.cuda.synchronize()
+    size = source.numel() * source.element_size()
+    if size > engine.buffers[name].nbytes:
+        raise ValueError(f"{name} holds {engine.buffers[name].nbytes} bytes, got {size}")
+    engine.device.driver.call("cuMemcpyDtoD", engine.buffers[name].address, source.data_ptr(), size)

@@ -1,0 +1,59 @@
+"""Times of several contestants in one process, taken in turn so that clocks and neighbours treat them alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+WARM_UP = 5
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """`run` enqueues the work of `tokens` tokens on `stream`; `prepare` runs before it, outside the measured time."""
+
+    name: str
+    tokens: int
+    stream: torch.cuda.Stream
+    run: Callable[[], None]
+    prepare: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Times:
+    """ms per token: median, 10th and 90th percentile."""
+
+    ms: float
+    p10: float
+    p90: float
+
+
+def race(contestants: Sequence[Contestant], rounds: int) -> dict[str, Times]:
+    """`rounds` measurements of each contestant in turn, after `WARM_UP` that do not count."""
+    found: dict[str, list[float]] = {c.name: [] for c in contestants}
+    for i in range(rounds + WARM_UP):
+        for contestant in contestants:
+            contestant.prepare()
+            elapsed = timed(contestant.stream, contestant.run) / contestant.tokens
+            if i >= WARM_UP:
+                found[contestant.name].append(elapsed)
+    return {name: summary(times) for name, times in found.items()}
+
+
+def summary(times: Sequence[float]) -> Times:
+    low, middle, high = np.percentile(times, (10, 50, 90))
+    return Times(float(middle), float(low), float(high))
+
+
+def timed(stream: torch.cuda.Stream, work: Callable[[], None]) -> float:
+    """Milliseconds of device time between two events around `work`."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    start.record(stream)
+    work()
+    end.record(stream)
+    end.synchronize()
+    return float(start.elapsed_time(end))

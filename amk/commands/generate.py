@@ -1,0 +1,102 @@
+"""`amk generate`: text from a model, streamed as it is chosen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from amk.commands.planning import positive
+from amk.engine.checkpoint import Checkpoint, open_checkpoint
+from amk.engine.load import DeviceName, Progress, load, plan_for_cpu
+from amk.engine.locate import find_checkpoint
+from amk.engine.session import check_prompt
+from amk.engine.tokenizer import Tokenizer, open_tokenizer
+from amk.planner.decode import plan
+from amk.planner.settings import PRESETS
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from amk.schedule_ir.codec import load_schedule
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import load_target
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, help="a known model, a directory with safetensors or a GGUF file")
+    parser.add_argument("--prompt", required=True, help="what the user says; - reads it from standard input")
+    parser.add_argument("--plain", action="store_true", help="continue the prompt as text, without the chat template")
+    parser.add_argument("--max-tokens", type=positive, default=128, help="stop after so many tokens (default: 128)")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), help="cpu is the interpreter (default: cuda where there is a GPU)"
+    )
+    parser.add_argument("--schedule", metavar="FILE", help="run this schedule instead of planning one")
+    parser.add_argument("--gpu", help="plan for this target; needed with --device cuda unless --schedule is given")
+    parser.add_argument("--max-context", type=positive, help="cache positions of the plan")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    path = find_checkpoint(arguments.model)
+    checkpoint = open_checkpoint(path)
+    tokenizer = open_tokenizer(path, checkpoint.spec.vocab)
+    prompt = _tokens(arguments, tokenizer)
+    device: DeviceName = arguments.device or ("cuda" if _has_gpu() else "cpu")
+    schedule = _schedule(arguments, checkpoint, device, len(prompt))
+    check_prompt(schedule, prompt)
+    with _progress() as progress:
+        session = load(schedule, checkpoint, device, progress)
+    stream = tokenizer.stream()
+    try:
+        for token in session.generate(prompt, arguments.max_tokens, checkpoint.spec.eos):
+            print(stream.push(token), end="", flush=True)
+        print(stream.finish())
+    finally:
+        session.engine.free()
+    return Exit.SAFE
+
+
+def _tokens(arguments: argparse.Namespace, tokenizer: Tokenizer) -> list[int]:
+    text = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    if arguments.plain:
+        return tokenizer.encode(text)
+    return tokenizer.encode_chat([{"role": "user", "content": text}])
+
+
+def _schedule(arguments: argparse.Namespace, checkpoint: Checkpoint, device: DeviceName, prompt: int) -> Schedule:
+    """The given schedule, or a plan with room for the prompt and the answer."""
+    if arguments.schedule is not None:
+        return load_schedule(Path(arguments.schedule))[0]
+    model = checkpoint.spec
+    wanted = arguments.max_context or min(prompt + arguments.max_tokens, model.max_context)
+    if device == "cpu" and arguments.gpu is None:
+        return plan_for_cpu(model, wanted)
+    if arguments.gpu is None:
+        raise AmkError(Diagnostic("AMK010", "which GPU to plan for is not known", help="pass --gpu or --schedule"))
+    return plan(model, load_target(arguments.gpu), settings=PRESETS["fast"], max_context=wanted)
+
+
+def _has_gpu() -> bool:
+    """A driver that shows at least one usable GPU."""
+    from amk.lowering.launch import Device
+
+    try:
+        Device.open().close()
+    except AmkError:
+        return False
+    return True
+
+
+@contextmanager
+def _progress() -> Iterator[Progress | None]:
+    """A bar on a terminal's standard error, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn  # fmt: skip
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("packing weights"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("packing weights")
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,93 @@
+"""`amk plan`: a model and a GPU to a schedule, with a summary of what it takes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from amk.commands.output import add_format, print_json, print_table
+from amk.commands.planning import add_plan_arguments, planned
+from amk.planner.fit import Budget, budget
+from amk.planner.settings import PRESETS
+from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.schedule_ir.codec import canonical_json, schedule_hash
+from amk.schedule_ir.schedule import Schedule
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_plan_arguments(parser, required=True)
+    parser.add_argument("--plan", choices=tuple(PRESETS), default="fast", help="which plan (default: fast)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the schedule")
+    add_format(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    schedule = planned(arguments, arguments.plan)
+    memory = memory_of(schedule)
+    if arguments.output is not None:
+        _write(Path(arguments.output), canonical_json(schedule))
+    if arguments.format == "json":
+        print_json(summary(schedule, memory))
+    else:
+        _print(schedule, memory)
+    return 0
+
+
+def memory_of(schedule: Schedule) -> Budget:
+    """Device memory of a plan made by one of the presets."""
+    (stream,) = schedule.streams
+    settings = PRESETS[schedule.plan]
+    return budget(
+        schedule.model, schedule.target, settings, schedule.launch.workers, stream.chunk_k, schedule.kv.context
+    )
+
+
+def summary(schedule: Schedule, memory: Budget) -> dict[str, object]:
+    """The figures of a plan, sizes in bytes."""
+    launch, (stream,) = schedule.launch, schedule.streams
+    return {
+        "schedule": schedule.name,
+        "schedule_sha256": schedule_hash(schedule),
+        "plan": schedule.plan,
+        "context": schedule.kv.context,
+        "model_context": schedule.model.max_context,
+        "kv_splits": schedule.kv.splits,
+        "workers": launch.workers,
+        "warps": launch.warps,
+        "shared_bytes": launch.shared_bytes,
+        "shared_limit": schedule.target.smem_per_block,
+        "ring_slots": stream.slots,
+        "chunk_bytes": stream.chunk_bytes,
+        "memory": {
+            "weights": memory.weights,
+            "kv_cache": memory.kv,
+            "activations": memory.activations,
+            "reserve": memory.reserve,
+            "sum": memory.total,
+            "device": memory.device,
+        },
+    }
+
+
+def _print(schedule: Schedule, memory: Budget) -> None:
+    launch, (stream,) = schedule.launch, schedule.streams
+    ring = stream.slots * stream.chunk_bytes
+    rows = [
+        ("schedule", f"{schedule.name}, {schedule.plan} plan"),
+        ("sha256", schedule_hash(schedule)),
+        ("context", f"{schedule.kv.context:,} of the model's {schedule.model.max_context:,} positions"),
+        ("workers", f"{launch.workers} of {launch.warps} warps, attention in {schedule.kv.splits} splits a head"),
+        ("shared memory", f"{launch.shared_bytes:,} of {schedule.target.smem_per_block:,} bytes a worker"),
+        ("ring", f"{stream.slots} chunks of {stream.chunk_bytes:,} bytes = {ring:,} bytes a warp"),
+    ]
+    print_table(("what", "value"), rows)
+    print("\n".join(memory.lines()))
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except (OSError, ValueError) as error:
+        raise AmkError(Diagnostic("AMK001", f"cannot write: {error}", where=Where(file=str(path)))) from error
+    print(f"wrote {path} ({len(content):,} bytes)", file=sys.stderr)

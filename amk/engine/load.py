@@ -1,0 +1,81 @@
+"""Engines for a schedule and a checkpoint: the interpreter, or the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from amk.engine.checkpoint import Checkpoint
+from amk.engine.cpu_engine import CpuEngine
+from amk.engine.refusal import bad_weights
+from amk.engine.session import Engine, Session
+from amk.planner.decode import plan
+from amk.planner.settings import Settings
+from amk.schedule_ir.bfloat import Bits
+from amk.schedule_ir.constants import constants
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.packing import pack_weights
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import load_target
+
+DeviceName = Literal["cpu", "cuda"]
+Progress = Callable[[int, int], None]
+
+CPU_WARPS = 2
+CPU_ROWS = 16_384
+"""Vocabulary rows a worker of a plan for the interpreter: few agents are few events, shared memory bounds the rows."""
+GPU_SLICE = 8
+"""Tokens of one launch on the GPU while a text streams."""
+
+
+def load(
+    schedule: Schedule, checkpoint: Checkpoint, device: DeviceName = "cpu", progress: Progress | None = None
+) -> Session:
+    """A session that runs `schedule` with the weights of `checkpoint`; progress is told (bytes packed, bytes in all).
+
+    The caller has the schedule's verdict. Raises AMK013 when schedule and checkpoint are of different models, AMK602
+    (exit 5) without a usable GPU, and what compiling raises.
+    """
+    check_model(schedule.model, checkpoint)
+    if device == "cpu":
+        return Session(CpuEngine(schedule, checkpoint))
+    return Session(_cuda_engine(schedule, checkpoint, progress), GPU_SLICE)
+
+
+def check_model(model: ModelSpec, checkpoint: Checkpoint) -> None:
+    """AMK013 unless the two agree on everything but names and special tokens."""
+    apart = {"name", "source", "bos", "eos", "max_context"}
+    planned, stored = model.model_dump(exclude=apart), checkpoint.spec.model_dump(exclude=apart)
+    different = [f"{k}: {planned[k]} in the schedule, {stored[k]} here" for k in planned if planned[k] != stored[k]]
+    if different:
+        raise bad_weights(checkpoint.path, f"the schedule is for {model.name}, the weights are not", *different)
+
+
+def plan_for_cpu(model: ModelSpec, positions: int) -> Schedule:
+    """A plan with few workers and a cache of `positions`, for the interpreter.
+
+    AMK011 if the model has fewer positions.
+    """
+    workers = max(2, -(-model.vocab // CPU_ROWS))
+    return plan(
+        model, load_target("h200"), settings=Settings(warps=CPU_WARPS), max_context=positions, workers=workers
+    )  # fmt: skip
+
+
+def _cuda_engine(schedule: Schedule, checkpoint: Checkpoint, progress: Progress | None) -> Engine:
+    # Imported here: the interpreter works where the driver's Python package does not.
+    from amk.engine.cuda_engine import CudaEngine
+    from amk.lowering.kernel import build
+    from amk.lowering.launch import Device
+
+    device = Device.open()
+    engine = CudaEngine(schedule, device, build(schedule).compiled.cubin)
+    engine.upload_constants(constants(schedule, checkpoint))
+    (stream,) = schedule.streams
+
+    def upload(first: int, packed: Bits) -> None:
+        engine.upload(stream.source, packed, first * stream.chunk_bytes)
+
+    pack_weights(schedule, checkpoint, upload, progress)
+    engine.reset()
+    return engine

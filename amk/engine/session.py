@@ -1,0 +1,81 @@
+"""Texts from an engine: the prompt goes in, tokens come out as they are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.report.diagnostic import AmkError, Diagnostic, because
+from amk.schedule_ir.ops.select import REQUEST
+from amk.schedule_ir.schedule import Schedule
+
+
+class Engine(Protocol):
+    """Something that runs a schedule; the interpreter and the GPU are alike to a session.
+
+    `request` starts a text at position 0. `step(n)` feeds n tokens and returns, for each, the token that follows it:
+    the next one of the prompt while there is one, then the model's choice; after the end of the text it repeats.
+    """
+
+    schedule: Schedule
+
+    def request(self, prompt: list[int], eos: tuple[int, ...] = ()) -> None: ...
+    def step(self, tokens: int) -> NDArray[np.int32]: ...
+    def free(self) -> None: ...
+
+
+@dataclass
+class Session:
+    """One engine and its conversations. slice: tokens per launch while generating; 1 streams each as it is chosen."""
+
+    engine: Engine
+    slice: int = 1
+
+    def generate(self, prompt: Sequence[int], max_tokens: int, eos: Sequence[int] = ()) -> Iterator[int]:
+        """Chosen tokens, at most max_tokens and at most what the context holds; an end-of-text token comes last.
+
+        Raises AMK014 if the prompt is empty, has ids outside the vocabulary or leaves no room in the context.
+        """
+        schedule = self.engine.schedule
+        check_prompt(schedule, prompt)
+        known = tuple(eos)
+        self.engine.request(list(prompt), known[: len(REQUEST) - 1])
+        self._feed(len(prompt) - 1)
+        left = min(max_tokens, schedule.kv.context - len(prompt) + 1)
+        while left:
+            tokens = self.engine.step(min(left, self.slice, schedule.launch.max_tokens)).tolist()
+            for token in tokens:
+                yield token
+                if token in known:
+                    return
+            left -= len(tokens)
+
+    def _feed(self, tokens: int) -> None:
+        """Run the given tokens, in as few launches as the output buffer allows."""
+        while tokens:
+            now = min(tokens, self.engine.schedule.launch.max_tokens)
+            self.engine.step(now)
+            tokens -= now
+
+
+def check_prompt(schedule: Schedule, prompt: Sequence[int]) -> None:
+    """AMK014 unless the schedule can run the prompt and at least one more token."""
+    vocab, context = schedule.model.vocab, schedule.kv.context
+    wrong = next((token for token in prompt if not 0 <= token < vocab), None)
+    if not prompt:
+        raise AmkError(Diagnostic("AMK014", "the prompt has no tokens"))
+    if wrong is not None:
+        raise AmkError(Diagnostic("AMK014", f"token {wrong} of the prompt is outside the vocabulary of {vocab:,}"))
+    if len(prompt) > context:
+        raise AmkError(
+            Diagnostic(
+                "AMK014",
+                f"the prompt has {len(prompt):,} tokens, the schedule holds {context:,} positions",
+                facts=(because("every token of the prompt takes one position of the KV cache"),),
+                help="plan with a larger --max-context, or shorten the prompt",
+            )
+        )

@@ -1,0 +1,88 @@
+"""Weight streams taken whole: tiles come straight from the logical matrices, a gemv share is a few matrix products.
+
+For schedules whose streams are proved; the packed order plays no part here. GemvOp.reference stays the definition:
+`gemv_share` computes the same sums, added in another order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.schedule_ir.bfloat import F32, from_bf16_bits, round_bf16, to_bf16_bits
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.machine.memory import View
+from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, matrix
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops.base import Geometry, owned_groups
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.packing import TensorSource, group_rows
+
+WIDE_ELEMENTS = 1 << 28
+"""Models up to this many streamed weights are kept as float32 (1 GiB), larger ones as bf16, widened on use."""
+
+
+class LogicalWeights:
+    """The matrices of a model, rounded to bf16, padded to whole row groups, read from the source when first needed."""
+
+    def __init__(self, model: ModelSpec, source: TensorSource) -> None:
+        self._model, self._source = model, source
+        per_layer = sum(matrix(model, n).rows * matrix(model, n).k for n in ("qkv", "o", "gate_up", "down"))
+        self._wide = per_layer * model.layers + model.vocab * model.hidden <= WIDE_ELEMENTS
+        self._kept: dict[tuple[MatrixName, int], NDArray[Any]] = {}
+
+    def rows(self, name: MatrixName, layer: int, first: int, last: int) -> F32:
+        """Row groups [first, last): f32 [(last - first) * 8, k]."""
+        kept = self._kept.get((name, layer))
+        if kept is None:
+            kept = self._kept[name, layer] = self._load(name, layer)
+        part = kept[first * ROWS_PER_GROUP : last * ROWS_PER_GROUP]
+        return from_bf16_bits(part) if part.dtype == np.uint16 else part
+
+    def _load(self, name: MatrixName, layer: int) -> NDArray[Any]:
+        shape = matrix(self._model, name)
+        out = np.empty((shape.groups * ROWS_PER_GROUP, shape.k), np.float32 if self._wide else np.uint16)
+        step = max(1, (1 << 22) // (shape.k * ROWS_PER_GROUP))
+        for first in range(0, shape.groups, step):
+            last = min(first + step, shape.groups)
+            rows = group_rows(self._source, self._model, name, layer, first, last).reshape(-1, shape.k)
+            here = slice(first * ROWS_PER_GROUP, last * ROWS_PER_GROUP)
+            out[here] = round_bf16(rows) if self._wide else to_bf16_bits(rows)
+        return out
+
+    def tile(self, name: MatrixName, layer: int, group: int, k_chunk: int, chunk_k: int) -> F32:
+        """f32 [8, chunk_k], zero padded."""
+        rows = self.rows(name, layer, group, group + 1)[:, k_chunk * chunk_k : (k_chunk + 1) * chunk_k]
+        return np.pad(rows, ((0, 0), (0, chunk_k - rows.shape[1])))
+
+
+def gemv_share(op: GemvOp, env: Env, geo: Geometry, view: View, weights: LogicalWeights) -> None:
+    """What op.reference does, with one product for all whole row groups of the share and one for each ragged end."""
+    lo, hi, k_chunks = op.share(env, geo)
+    if lo == hi:
+        return
+    layer, first = env.eval_int(op.layer), owned_groups(env, op.matrix)[0]
+    width, k = geo.streams[op.stream].chunk_k, geo.matrix(op.matrix).k
+    for group, end, c0, c1 in _pieces(lo, hi, k_chunks):
+        k0, k1 = c0 * width, min(c1 * width, k)
+        rows = weights.rows(op.matrix, layer, first + group, first + end)
+        sums = rows[:, k0:k1] @ np.asarray(view.read(op.x, k0, k1), np.float32)
+        view.write(op.part, (group + int(env.agent)) * ROWS_PER_GROUP, sums)
+
+
+def _pieces(lo: int, hi: int, k_chunks: int) -> list[tuple[int, int, int, int]]:
+    """(group, end group, first column chunk, end column chunk) rectangles of chunks [lo, hi) in group-major order."""
+    (g0, c0), (g1, c1) = divmod(lo, k_chunks), divmod(hi, k_chunks)
+    if g0 == g1:
+        return [(g0, g0 + 1, c0, c1)]
+    pieces = []
+    if c0:
+        pieces.append((g0, g0 + 1, c0, k_chunks))
+        g0 += 1
+    if g0 < g1:
+        pieces.append((g0, g1, 0, k_chunks))
+    if c1:
+        pieces.append((g1, g1 + 1, 0, c1))
+    return pieces

@@ -1,0 +1,227 @@
+"""Is the schedule well-formed: names, arities, scopes, partitions.
+
+What is refused here cannot be given a meaning at all (exit 2); what means something wrong is the validator's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from amk.report.diagnostic import Diagnostic, Where, because
+from amk.report.schema import json_pointer
+from amk.schedule_ir.expr import AGENT, CONST, WORKER, Expr, symbols
+from amk.schedule_ir.name import closest
+from amk.schedule_ir.ops import Op
+from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step, Wait
+
+Path = tuple[str | int, ...]
+
+RESERVED = frozenset({CONST, WORKER, AGENT, "t", "l", "n"})
+MAX_FINDINGS = 20
+
+BUFFER_FIELDS: dict[str, tuple[str, str, str | None]] = {
+    "state": ("global", "i32", "state"),
+    "table": ("global", "bf16", "embedding"),
+    "norm": ("global", "f32", "norm"),
+    "bias": ("global", "f32", "qkv_bias"),
+    "rope": ("global", "f32", "rope"),
+    "q_norm": ("global", "f32", "q_norm"),
+    "k_norm": ("global", "f32", "k_norm"),
+    "request": ("global", "i32", "request"),
+    "prompt": ("global", "i32", "prompt"),
+    "output": ("global", "i32", "output"),
+    "k_cache": ("global", "bf16", "k_cache"),
+    "v_cache": ("global", "bf16", "v_cache"),
+    "logits": ("global", "f32", "logits"),
+    "x": ("shared", "bf16", None),
+    "ssq": ("shared", "f32", None),
+    "residual": ("shared", "f32", None),
+    "part": ("shared", "f32", None),
+    "q": ("shared", "f32", None),
+    "partial": ("shared", "f32", None),
+    "out": ("global", "f32", None),
+    "qkv": ("global", "f32", None),
+    "split_partial": ("global", "f32 or bf16", None),
+    "split_scale": ("global", "f32", None),
+    "h": ("global", "f32 or bf16", None),
+    "act": ("global", "bf16", None),
+    "best_value": ("global", "f32", None),
+    "best_index": ("global", "i32", None),
+}
+"""Field of an op -> space, dtype, and the buffer it must be where the host fills or reads it by name."""
+
+
+def check_references(schedule: Schedule) -> list[Diagnostic]:
+    """Everything that keeps the schedule from having a meaning; empty if well-formed."""
+    found: list[Diagnostic] = []
+    for check in (_unique, _tables, _roles, _buffers, _counters, _streams, _partition, _programs):
+        for diagnostic in check(schedule):
+            found.append(diagnostic)
+            if len(found) >= MAX_FINDINGS:
+                return found
+    return found
+
+
+def _at(code: str, message: str, path: Path, help: str | None = None) -> Diagnostic:
+    return Diagnostic(code, message, where=Where(path=json_pointer(path)), help=help)
+
+
+def _missing(kind: str, name: str, known: Iterable[str], path: Path) -> Diagnostic:
+    return _at("AMK009", f"there is no {kind} '{name}'", path, closest(name, known))
+
+
+def _unique(schedule: Schedule) -> Iterator[Diagnostic]:
+    for field in ("roles", "buffers", "counters", "streams", "programs"):
+        seen: set[str] = set()
+        for i, entry in enumerate(getattr(schedule, field)):
+            if entry.name in seen:
+                yield _at("AMK007", f"the name '{entry.name}' is used twice in {field}", (field, i, "name"))
+            seen.add(entry.name)
+
+
+def _tables(schedule: Schedule) -> Iterator[Diagnostic]:
+    workers = schedule.launch.workers
+    needed = {f"{m}.{end}" for m in ("qkv", "hidden", "gate_up", "lm_head") for end in ("first", "count")}
+    for name in sorted((needed | {"attn.head", "attn.split"}) - set(schedule.tables)):
+        yield _missing("table", name, schedule.tables, ("tables",))
+    for name, column in schedule.tables.items():
+        if name in RESERVED:
+            yield _at("AMK007", f"a table cannot be called '{name}', expressions use that symbol", ("tables", name))
+        if len(column) != workers:
+            message = f"table '{name}' has {len(column)} entries, the launch has {workers} workers"
+            yield _at("AMK005", message, ("tables", name))
+        if any(abs(entry) > 2**40 for entry in column):
+            yield _at("AMK005", f"table '{name}' holds an entry beyond 2^40", ("tables", name))
+
+
+def _roles(schedule: Schedule) -> Iterator[Diagnostic]:
+    for i, role in enumerate(schedule.roles):
+        if role.first + role.count > schedule.launch.warps:
+            message = f"role '{role.name}' ends at warp {role.first + role.count}, a worker has {schedule.launch.warps}"
+            yield _at("AMK005", message, ("roles", i))
+
+
+def _buffers(schedule: Schedule) -> Iterator[Diagnostic]:
+    for i, buffer in enumerate(schedule.buffers):
+        if (buffer.offset is None) == (buffer.space == "shared"):
+            message = f"buffer '{buffer.name}': shared buffers have an offset, global ones have none"
+            yield _at("AMK005", message, ("buffers", i))
+        if (buffer.tag is not None) != buffer.tagged:
+            message = f"buffer '{buffer.name}': tagged words have a tag expression, other buffers have none"
+            yield _at("AMK005", message, ("buffers", i, "tag"))
+        if buffer.bytes > 2**42:
+            yield _at("AMK005", f"buffer '{buffer.name}' has {buffer.bytes:,} bytes", ("buffers", i, "shape"))
+    known = {b.name for b in schedule.buffers}
+    needed = sorted({name for _, _, name in BUFFER_FIELDS.values() if name} - known - {"qkv_bias", "q_norm", "k_norm"})
+    for name in needed:
+        yield _missing("buffer", name, known, ("buffers",))
+
+
+def _counters(schedule: Schedule) -> Iterator[Diagnostic]:
+    for i, counter in enumerate(schedule.counters):
+        if counter.count > 2**22:
+            yield _at("AMK005", f"counter '{counter.name}' has {counter.count:,} instances", ("counters", i, "shape"))
+
+
+def _streams(schedule: Schedule) -> Iterator[Diagnostic]:
+    buffers = {b.name: b for b in schedule.buffers}
+    for i, stream in enumerate(schedule.streams):
+        for field in ("source", "ring", "full"):
+            name = getattr(stream, field)
+            if name is not None and name not in buffers:
+                yield _missing("buffer", name, buffers, ("streams", i, field))
+        if stream.role not in {r.name for r in schedule.roles}:
+            yield _missing("role", stream.role, (r.name for r in schedule.roles), ("streams", i, "role"))
+        if (stream.full is None) == (stream.engine == "bulk"):
+            message = f"stream '{stream.name}': bulk copies need mbarriers in 'full', cp_async has none"
+            yield _at("AMK005", message, ("streams", i, "full"))
+
+
+def _partition(schedule: Schedule) -> Iterator[Diagnostic]:
+    at = 0
+    for i, program in sorted(enumerate(schedule.programs), key=lambda entry: entry[1].first):
+        if program.first != at:
+            message = f"program '{program.name}' starts at worker {program.first}, expected {at}"
+            facts = (because("programs divide the workers between them: every worker runs exactly one"),)
+            yield Diagnostic("AMK005", message, where=Where(path=json_pointer(("programs", i, "first"))), facts=facts)
+        at = program.first + program.count
+    if at != schedule.launch.workers:
+        message = f"the programs end at worker {at}, the launch has {schedule.launch.workers}"
+        yield _at("AMK005", message, ("programs",))
+
+
+def _programs(schedule: Schedule) -> Iterator[Diagnostic]:
+    for i, program in enumerate(schedule.programs):
+        path: Path = ("programs", i, "body")
+        if sum(isinstance(node, Loop) for node in program.body) != 1:
+            yield _at("AMK005", f"program '{program.name}' needs exactly one loop at its top: the token loop", path)
+        yield from _nodes(schedule, program.body, path, ())
+
+
+def _nodes(schedule: Schedule, body: tuple[Node, ...], path: Path, scope: tuple[str, ...]) -> Iterator[Diagnostic]:
+    for i, node in enumerate(body):
+        here = (*path, i)
+        if isinstance(node, Step):
+            yield from _step(schedule, node, here, scope)
+            continue
+        expected = "t" if not scope else "l"
+        if node.var != expected or len(scope) > 1:
+            yield _at("AMK005", "loops are one token loop 't' with layer loops 'l' directly inside", (*here, "var"))
+        elif (node.count is None) != (node.var == "t"):
+            yield _at("AMK005", "the token loop has count null, a layer loop has a number", (*here, "count"))
+        else:
+            yield from _nodes(schedule, node.body, (*here, "body"), (*scope, node.var))
+
+
+def _step(schedule: Schedule, step: Step, path: Path, scope: tuple[str, ...]) -> Iterator[Diagnostic]:
+    yield from _op(schedule, step.op, (*path, "op"), scope)
+    counters = {c.name: c for c in schedule.counters}
+    entries: list[tuple[Path, Wait | Signal]] = [((*path, "waits", i), w) for i, w in enumerate(step.waits)]
+    entries += [((*path, "signals", i), s) for i, s in enumerate(step.signals)]
+    for here, entry in entries:
+        counter = counters.get(entry.counter)
+        if counter is None:
+            yield _missing("counter", entry.counter, counters, (*here, "counter"))
+            continue
+        if len(entry.index) != len(counter.shape):
+            message = f"counter '{counter.name}' has {len(counter.shape)} dimensions, got {len(entry.index)} indices"
+            yield _at("AMK005", message, (*here, "index"))
+        for expr in entry.index:
+            yield from _scoped(schedule, expr, (*here, "index"), scope, {"t"})
+        if isinstance(entry, Wait):
+            yield from _scoped(schedule, entry.at_least, (*here, "at_least"), scope, set())
+        else:
+            yield from _scoped(schedule, entry.add, (*here, "add"), scope, {"t"})
+
+
+def _op(schedule: Schedule, op: Op, path: Path, scope: tuple[str, ...]) -> Iterator[Diagnostic]:
+    roles, streams = {r.name for r in schedule.roles}, {s.name for s in schedule.streams}
+    buffers = {b.name: b for b in schedule.buffers}
+    for field in type(op).model_fields:
+        value = getattr(op, field)
+        if field == "role" and value not in roles:
+            yield _missing("role", value, roles, (*path, field))
+        elif field == "stream" and value not in streams:
+            yield _missing("stream", value, streams, (*path, field))
+        elif field in ("layer", "index"):
+            yield from _scoped(schedule, value, (*path, field), scope, {"t", WORKER, AGENT, *schedule.tables})
+        elif field in BUFFER_FIELDS and value is not None:
+            space, dtype, name = BUFFER_FIELDS[field]
+            buffer = buffers.get(value)
+            if buffer is None:
+                yield _missing("buffer", value, buffers, (*path, field))
+            elif buffer.space != space or buffer.dtype not in dtype.split(" or "):
+                message = f"'{value}' is a {buffer.space} {buffer.dtype} buffer, {field} needs {space} {dtype}"
+                yield _at("AMK005", message, (*path, field))
+            elif name is not None and value != name:
+                message = f"{field} must be the buffer '{name}', which the host fills or reads by that name"
+                yield _at("AMK009", message, (*path, field))
+
+
+def _scoped(
+    schedule: Schedule, expr: Expr, path: Path, scope: tuple[str, ...], banned: set[str]
+) -> Iterator[Diagnostic]:
+    known = {WORKER, AGENT, *scope, *schedule.tables} - banned
+    names = ", ".join(sorted(known - set(schedule.tables)))
+    for name in sorted(symbols(expr) - known):
+        yield _at("AMK009", f"'{name}' means nothing here", path, f"known symbols: {names} and tables")

@@ -1,0 +1,274 @@
+"""What every event may touch, over all positions, as columns ready for the race check.
+
+The position moves with every token, but it decides only (1) which cache rows are touched, (2) which splits are active,
+and waits and signals never depend on it. So one check of the *envelope* covers all positions:
+  - accesses outside the cache grow with the position (more splits are active), so they are taken at the last position;
+  - each worker's part of a cache is one unit per layer: appending writes the unit, attending reads it and expects the
+    row of the current token. The unit is private to the worker: `position` proves that rows never cross workers and
+    that the split that appends a row is the one that reads it. The cache ops are evaluated at a position that the
+    worker's split owns, where they do all that they ever do.
+A race in the envelope may be impossible at every single position; it is then confirmed or refuted by the flat check.
+
+Shared memory is checked for one worker of each class. Two workers are in one class if all their events have the same
+shared-memory rows up to one displacement per value family (a consistent renaming of what the bytes hold).
+
+Rows (event, buffer, kind, lo, hi, value, delta): global buffers keep their number, worker-private memory is numbered
+behind them.
+
+In global memory the rows of all agents of a step are joined and belong to its crew, unless two agents touch a common
+byte and one writes, or the step reads tagged words: then only those reads belong to the crew, because a crew as a node
+comes after the words of all its agents.
+
+Inside a layer loop the rows of layer l are those of layer 0 plus l times a slope per (step, buffer, kind, family):
+`accesses` depends on the layer only through value indices and row offsets. The slope is measured between layers 0 and 1
+on every agent of the first and the last worker; a step without a common slope is evaluated layer by layer.
+
+Cost: one evaluation per distinct environment of layer 0; the rest is array work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
+from amk.schedule_ir.ops.attend import AttendOp
+from amk.schedule_ir.ops.rope_append import RopeAppendOp
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.footprint import COLUMNS, INDEX_BITS, SHARED, TOKEN_BITS, Footprints
+from amk.validator.local_order import crew
+from amk.validator.quotient import Group
+from amk.validator.system import DONT_CARE, I64, READ
+from amk.validator.trace import Item
+
+NO_DATA: Final = (WaitOp, SignalOp, BarrierOp)
+UNITS: Final = 3
+"""Private memories of a worker: shared memory, its part of the key cache, its part of the value cache."""
+FAMILY_SHIFT: Final = TOKEN_BITS + INDEX_BITS
+
+Slope = dict[tuple[int, int, int], tuple[int, int]]
+"""(buffer, kind, family) -> change of (byte, value index) per layer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """One step on one agent; slots of one step have the same crew number. slope is None if it stands for one layer.
+
+    events: (token + 1, layer) -> (local event, node of its crew).
+    """
+
+    item: Item
+    agent: int
+    crew: int
+    slope: Slope | None
+    events: dict[tuple[int, int], tuple[int, int]]
+
+
+class Envelope:
+    """Rows of one group after another: `columns()` [n, 7] at the end. classes counts the private memories."""
+
+    def __init__(self, schedule: Schedule, footprints: Footprints) -> None:
+        self.schedule, self.footprints = schedule, footprints
+        self.private_base = len(schedule.buffers)
+        self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
+        self.last = schedule.kv.context - 1
+        self.classes = 0
+        self.representatives: list[tuple[Group, int]] = []
+        self._rows: list[I64] = []
+        self._caches: dict[int, int] = {}
+
+    def columns(self) -> I64:
+        return np.concatenate(self._rows) if self._rows else np.zeros((0, COLUMNS + 1), np.int64)
+
+    def positions(self, item: Item, workers: range) -> list[int]:
+        """Where the op does all that it ever does: the end of the split's first block for cache ops, else the last."""
+        op, kv = item.step.op, self.schedule.kv
+        if not isinstance(op, RopeAppendOp | AttendOp):
+            return [self.last] * len(workers)
+        self._caches |= {self.footprints.number[op.k_cache]: 1, self.footprints.number[op.v_cache]: 2}
+        first = self.footprints.tables["attn.split"][workers.start : workers.stop] * kv.block
+        place: list[int] = np.where(first <= self.last, np.minimum(first + kv.block - 1, self.last), self.last).tolist()
+        return place
+
+    def slots(self, group: Group) -> list[Slot]:
+        """Steps with data, one slot per agent, and per layer or token where those do not follow from each other."""
+        trace = group.order.trace
+        found: dict[tuple[int, ...], Slot] = {}
+        crews: dict[tuple[int, ...], int] = {}
+        slopes: dict[int, Slope | None] = {}
+        for i, item in enumerate(trace.items):
+            if isinstance(item.step.op, NO_DATA):
+                continue
+            role = trace.roles[item.step.op.role]
+            layer = item.loops.get("l", -1)
+            if layer >= 0 and item.site.number not in slopes:
+                slopes[item.site.number] = self._slope(group, item, len(role))
+            slope = slopes.get(item.site.number) if layer >= 0 else {}
+            own_layer, own_token = (layer if slope is None else 0), (item.token if layer < 0 else 0)
+            key = (item.site.number, own_layer, own_token)
+            number = crews.setdefault(key, len(crews))
+            for warp in role:
+                slot = found.setdefault((*key, warp), Slot(item, warp - role.start, number, slope, {}))
+                slot.events[item.token + 1, max(layer, 0)] = int(trace.event_of[i, warp]), crew(trace, i)
+        return list(found.values())
+
+    def _slope(self, group: Group, item: Item, agents: int) -> Slope | None:
+        slope: Slope = {}
+        later = Item(item.site, item.token, item.loops | {"l": item.loops["l"] + 1})
+        for worker in {group.first, group.first + group.count - 1}:
+            pos = self.positions(item, range(worker, worker + 1))[0]
+            for agent in range(agents):
+                now = self.footprints.of(group.number, item, worker, agent, pos).rows
+                then = self.footprints.of(group.number, later, worker, agent, pos).rows
+                if now.shape != then.shape or not _extend(slope, now, then):
+                    return None
+        return slope
+
+    def add(self, group: Group) -> None:
+        """Rows of every worker of the group in global memory, and of one worker per class in private memory."""
+        workers = range(group.first, group.first + group.count)
+        found = self.slots(group)
+        rows, slot_of, worker_of = self._collect(group, found, workers)
+        slope = _row_slopes(found, slot_of, rows)
+        self._to_units(rows, slope)
+        private = rows[:, 0] < 0
+        number = self._classes(group, rows[private], slot_of[private], worker_of[private])
+        unit = self.private_base + UNITS * number[worker_of] - 1 - rows[:, 0]
+        rows[private, 0] = np.where(number[worker_of] >= 0, unit, -1)[private]
+        shown = np.flatnonzero(private & (rows[:, 0] >= 0))
+        self._spread(group, found, rows[shown], slope[shown], slot_of[shown], worker_of[shown], False)
+        for at, crewed in self._crews(found, rows, slot_of, worker_of, np.flatnonzero(~private)):
+            self._spread(group, found, rows[at], slope[at], slot_of[at], worker_of[at], crewed)
+
+    def _collect(self, group: Group, found: list[Slot], workers: range) -> tuple[I64, I64, I64]:
+        """All rows of layer 0 or the slot's own layer, with the slot and the worker (counted from the first)."""
+        parts, counts = [], []
+        for slot in found:
+            pos = self.positions(slot.item, workers)
+            prints = self.footprints.of_workers(group.number, slot.item, slot.agent, workers, pos)
+            parts += [f.rows for f in prints]
+            counts += [len(f.rows) for f in prints]
+        slot_of = np.repeat(np.repeat(np.arange(len(found)), len(workers)), counts)
+        worker_of = np.repeat(np.tile(np.arange(len(workers)), len(found)), counts)
+        rows = np.concatenate(parts) if parts else np.zeros((0, COLUMNS), np.int64)
+        return rows, slot_of, worker_of
+
+    def _to_units(self, rows: I64, slope: I64) -> None:
+        """Cache rows become one unit per layer of private memory -2 or -3, shared memory stays -1."""
+        for cache, unit in self._caches.items():
+            at = rows[:, 0] == cache
+            rows[at, 2] = rows[at, 4] >> TOKEN_BITS & ((1 << INDEX_BITS) - 1)
+            rows[at, 3], rows[at, 5], rows[at, 0] = rows[at, 2] + 1, 0, SHARED - unit
+            slope[at, 0] = slope[at, 1]
+
+    def _classes(self, group: Group, rows: I64, slot_of: I64, worker_of: I64) -> I64:
+        """[workers] class number of each class's first worker, -1 for the others."""
+        number = np.full(group.count, -1, np.int64)
+        order = np.argsort(worker_of, kind="stable")
+        bounds = np.searchsorted(worker_of[order], np.arange(group.count + 1))
+        seen: set[bytes] = set()
+        for worker in range(group.count):
+            at = order[bounds[worker] : bounds[worker + 1]]
+            mine = rows[at]
+            family = np.where(mine[:, 4] == DONT_CARE, -1, mine[:, 4] >> FAMILY_SHIFT)
+            _, first, which = np.unique(family, return_index=True, return_inverse=True)
+            mine[:, 5] -= mine[first[which], 5] if len(mine) else 0
+            key = mine.tobytes() + slot_of[at].tobytes()
+            if key not in seen:
+                seen.add(key)
+                number[worker] = self.classes
+                self.classes += 1
+                self.representatives.append((group, worker))
+        return number
+
+    def _spread(
+        self, group: Group, found: list[Slot], rows: I64, slope: I64, slot_of: I64, worker_of: I64, crewed: bool
+    ) -> None:
+        """Copies of the rows for every token and layer, on their events or on their crews."""
+        times = sorted({time for slot in found for time in slot.events})
+        base = group.node_base + worker_of * group.nodes
+        for token, layer in times:
+            node = np.array([slot.events.get((token, layer), (-1, -1))[crewed] for slot in found])[slot_of]
+            at = np.flatnonzero(node >= 0)
+            made = np.empty((len(at), COLUMNS + 1), np.int64)
+            made[:, 0] = base[at] + node[at]
+            made[:, 1:] = rows[at]
+            shift = slope[at] * layer
+            made[:, 3] += shift[:, 0]
+            made[:, 4] += shift[:, 0]
+            named = made[:, 5] != DONT_CARE
+            made[named, 5] += (shift[named, 1] << TOKEN_BITS) + token
+            self._rows.append(made)
+
+    def _crews(self, found: list[Slot], rows: I64, slot_of: I64, worker_of: I64, at: I64) -> Iterator[tuple[I64, bool]]:
+        """Global rows as (row numbers, crewed?): joined in place where crew, buffer and content agree."""
+        number = np.array([slot.crew for slot in found], np.int64)[slot_of]
+        order = at[np.lexsort((rows[at, 2], rows[at, 0], number[at], worker_of[at]))]
+        alone = np.isin(number[order], _clashing(rows[order], slot_of[order], number[order], worker_of[order]))
+        words = np.isin(rows[order, 0], self.tagged) & (rows[order, 1] == READ)
+        alone |= np.isin(number[order], np.unique(number[order[words]])) & ~words
+        yield order[alone], False
+        order = order[~alone]
+        order = order[np.lexsort((rows[order, 2], *rows[order][:, [5, 4, 1, 0]].T, number[order], worker_of[order]))]
+        content = np.concatenate((worker_of[order, None], number[order, None], rows[order][:, [0, 1, 4, 5]]), axis=1)
+        fresh = np.ones(len(order), bool)
+        fresh[1:] = (content[1:] != content[:-1]).any(axis=1)
+        reach = _running_end(rows[order, 3], fresh)
+        fresh[1:] |= rows[order[1:], 2] > reach[:-1]
+        starts = np.flatnonzero(fresh)
+        if len(starts):
+            rows[order[starts], 3] = np.maximum.reduceat(rows[order, 3], starts)
+        yield order[starts], True
+
+
+def _running_end(end: I64, fresh: I64) -> I64:
+    """Running maximum of `end` within segments that begin where `fresh`."""
+    segment = np.cumsum(fresh) - 1
+    distinct, rank = np.unique(end, return_inverse=True)
+    key = segment * len(distinct) + rank.reshape(-1)
+    reach: I64 = distinct[np.maximum.accumulate(key) % max(len(distinct), 1)]
+    return reach
+
+
+def _clashing(rows: I64, slot_of: I64, crew: I64, worker_of: I64) -> I64:
+    """Crews in which two agents touch a common byte and one writes; rows sorted by (worker, crew, buffer, start)."""
+    place = np.stack((worker_of, crew, rows[:, 0]), axis=1)
+    fresh = np.ones(len(rows), bool)
+    fresh[1:] = (place[1:] != place[:-1]).any(axis=1)
+    segment = np.cumsum(fresh) - 1
+    writes = np.bincount(segment, rows[:, 1] != READ, minlength=1) > 0
+    overlap = np.zeros(len(rows), bool)
+    overlap[1:] = ~fresh[1:] & (rows[1:, 2] < _running_end(rows[:, 3], fresh)[:-1])
+    found = overlap & writes[segment]
+    alone = (
+        np.maximum.reduceat(slot_of, np.flatnonzero(fresh)) == np.minimum.reduceat(slot_of, np.flatnonzero(fresh))
+        if len(rows)
+        else np.zeros(0, bool)
+    )
+    return np.unique(crew[found & ~alone[segment]])
+
+
+def _extend(slope: Slope, now: I64, then: I64) -> bool:
+    """Adds the differences of aligned rows; False if two rows of one key differ in slope or anything else changed."""
+    fixed = (now[:, [0, 1, 5]] == then[:, [0, 1, 5]]).all() and (np.diff(now[:, 2:4]) == np.diff(then[:, 2:4])).all()
+    family = (now[:, 4] >> FAMILY_SHIFT == then[:, 4] >> FAMILY_SHIFT).all()
+    if not fixed or not family:
+        return False
+    step = np.stack((then[:, 2] - now[:, 2], (then[:, 4] >> TOKEN_BITS) - (now[:, 4] >> TOKEN_BITS)), axis=1)
+    for row, change in zip(now.tolist(), step.tolist(), strict=True):
+        key = (row[0], row[1], row[4] >> FAMILY_SHIFT)
+        if slope.setdefault(key, (change[0], change[1])) != (change[0], change[1]):
+            return False
+    return True
+
+
+def _row_slopes(found: list[Slot], slot_of: I64, rows: I64) -> I64:
+    """[n, 2] slope of each row."""
+    key = np.stack((slot_of, rows[:, 0], rows[:, 1], rows[:, 4] >> FAMILY_SHIFT), axis=1)
+    distinct, which = np.unique(key, axis=0, return_inverse=True)
+    values = [(found[s].slope or {}).get((b, k, f), (0, 0)) for s, b, k, f in distinct.tolist()]
+    slopes: I64 = np.array(values, np.int64).reshape(-1, 2)[which.reshape(-1)]
+    return slopes

@@ -1,0 +1,148 @@
+"""From two tokens to all tokens.
+
+Property: for every counter instance c that something waits for, with D = increments of c per token:
+  (E1) every threshold grows by D per token, and lies in (-D, D] relative to the token's start (init counted out);
+  (E2) the instance is signalled inside the token loop only;
+  (E3) if an acquiring wait uses c: every increment of token n+1 must-happen-after all increments of token n.
+
+Argument. Take the first increment, in some execution of n tokens, that comes before an increment of an earlier token on
+the same counter. Up to there the counter's value in token n lies between nD and (n+1)D, so a wait of token n holds iff
+the increments of token n (or n-1, for thresholds <= 0) suffice, exactly as in the two-token system; all tokens have
+equal bodies, so the orders found between tokens 0 and 1 hold between n and n+1, E3 included: there is no such
+increment. Thus dependences never lead back in the token, liveness of one token and its successor is liveness of all,
+and neighbouring touches of a byte are at most one token apart, as for layers in `reduce`. Launch boundaries are full
+barriers and leave every counter at a multiple of D. Tagged words have one owner each, so E3 is program order.
+
+AMK203 if a condition fails: D below the growth of a threshold starves a later token; otherwise the verdict is UNKNOWN.
+AMK204 if a lag of one token can reach 2^31, beyond which (int32)(value - threshold) >= 0 is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from amk.report.diagnostic import Diagnostic, Where, because
+from amk.report.schema import json_pointer
+from amk.schedule_ir.expr import coefficient
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.compose import Composition
+from amk.validator.quotient import Group
+from amk.validator.system import I64
+
+WORD: Final = 2**32
+LAG: Final = 2**31
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """starving: thresholds outgrow the increments (UNSAFE). open: not separated (UNKNOWN). wrap: tokens until 2^32."""
+
+    starving: tuple[Diagnostic, ...]
+    open: tuple[Diagnostic, ...]
+    wrap: int
+
+
+def check_epochs(result: Composition) -> Epochs:
+    """The conditions on a composition that is live and has an order."""
+    instances = result.instances
+    init = instances.init()
+    signals = [_with_token(g, g.signals) for g in result.groups]
+    waits = [_with_token(g, g.waits) for g in result.groups]
+    every = np.concatenate(signals)
+    first = every[every[:, 5] == 0]
+    delta = np.bincount(first[:, 2], first[:, 3], minlength=instances.total).astype(np.int64)
+    starving, loose = [], []
+    for instance in np.unique(np.concatenate(waits)[:, 2]).tolist():
+        rows = [w[w[:, 2] == instance] for w in waits]
+        name, d = instances.name(instance), int(delta[instance])
+        zero = np.concatenate(rows)
+        zero = zero[zero[:, 5] == 0]
+        one = np.concatenate(rows)
+        one = one[one[:, 5] == 1]
+        growth = (
+            {int(b) - int(a) for a, b in zip(np.sort(zero[:, 3]), np.sort(one[:, 3]), strict=True)}
+            if len(zero) == len(one)
+            else set()
+        )
+        counter = instances.family(instance)[0].name
+        if max(growth, default=d) > d:
+            starving.append(
+                _finding(
+                    result.schedule,
+                    counter,
+                    f"{name} gains {d} per token, a threshold grows by {max(growth)}",
+                    "a later token waits for increments that never come",
+                )
+            )
+        elif growth != {d} and len(zero):
+            loose.append(
+                _finding(result.schedule, counter, f"{name} gains {d} per token, thresholds grow by {sorted(growth)}")
+            )
+        base = zero[:, 3] - init[instance]
+        if len(base) and (base.min() <= -d or base.max() > d):
+            loose.append(
+                _finding(result.schedule, counter, f"a threshold of {name} reaches beyond the tokens next to its own")
+            )
+        if (every[every[:, 2] == instance, 5] < 0).any():
+            loose.append(_finding(result.schedule, counter, f"{name} is signalled outside the token loop"))
+    loose += _separation(result, every, waits)
+    wrap = [(WORD - int(init[i])) // int(d) for i, d in enumerate(delta.tolist()) if d]
+    wrap += [WORD // coefficient(b.tag, "t") for b in result.schedule.buffers if b.tag is not None]
+    return Epochs(tuple(starving[:8]), tuple(loose[:8]), min(wrap, default=WORD))
+
+
+def check_wrap(schedule: Schedule) -> list[Diagnostic]:
+    """AMK204 for thresholds whose growth per token is beyond what the wrapping comparison can tell apart."""
+    found = []
+    for i, counter in enumerate(schedule.counters):
+        if counter.init >= LAG:
+            path = json_pointer(("counters", i, "init"))
+            found.append(Diagnostic("AMK204", f"'{counter.name}' starts at {counter.init:,}", where=Where(path=path)))
+    return found
+
+
+def _with_token(group: Group, rows: I64) -> I64:
+    """Rows with the token of their event as sixth column."""
+    trace = group.order.trace
+    token = np.array([item.token for item in trace.items], np.int64)
+    return np.concatenate((rows, token[trace.item[rows[:, 1]]][:, None]), axis=1)
+
+
+def _finding(schedule: Schedule, counter: str, message: str, *reasons: str) -> Diagnostic:
+    number = next(i for i, c in enumerate(schedule.counters) if c.name == counter)
+    facts = tuple(because(r) for r in reasons)
+    return Diagnostic("AMK203", message, where=Where(path=json_pointer(("counters", number))), facts=facts)
+
+
+def _separation(result: Composition, every: I64, waits: list[I64]) -> list[Diagnostic]:
+    """E3: every signal of token 0 precedes every signal of token 1 on the same instance."""
+    order = result.order
+    assert order is not None
+    bases = np.concatenate(
+        [[g.node_base + (w - g.first) * g.nodes for w in range(g.first, g.first + g.count)] for g in result.groups]
+    )
+    workers = np.concatenate([np.arange(g.first, g.first + g.count) for g in result.groups])
+    base = np.empty(len(bases), np.int64)
+    base[workers] = bases
+    node = base[every[:, 0]] + every[:, 1]
+    acquired = np.unique(np.concatenate([w[w[:, 4] == 0, 2] for w in waits]))
+    found = []
+    for instance in acquired.tolist():
+        mine = every[:, 2] == instance
+        before, after = node[mine & (every[:, 5] == 0)], node[mine & (every[:, 5] == 1)]
+        bad = np.flatnonzero(~order.precedes(np.repeat(before, len(after)), np.tile(after, len(before))))
+        if len(bad):
+            a, b = divmod(int(bad[0]), len(after))
+            early, late = order.node(int(after[b])), order.node(int(before[a]))
+            counter = result.instances.family(instance)[0].name
+            name = result.instances.name(instance)
+            message = f"worker {early[1]} may signal {name} for token 1 before worker {late[1]} does for token 0"
+            found.append(
+                _finding(
+                    result.schedule, counter, message, "the total then does not tell which increments have happened"
+                )
+            )
+    return found

@@ -1,0 +1,269 @@
+"""The flat system: every warp of every worker is an agent, every access at its real position.
+
+Weight streams are taken whole: by the stream lemma a private self-refilled ring adds no edges between agents, so its
+chunks are never enumerated (`rings` proves the lemma's conditions and has the system with every copy as an event).
+
+Edges: `block` has every wait; `word` leaves out what orders nothing but itself (hints, relaxed operations: their
+signals still count, from an agent without a past); `fence` leaves out tagged words too. See `quotient`.
+
+Numbering: agent = worker * warps + warp. Buffers: those of the schedule, then shared memory of each worker. Counters:
+instances, then 16 barriers per worker. event_tag = local event of the worker's trace.
+
+Initial content: the launch state, and cache rows below the first position. Final content: outputs, state, last logits,
+and every cache row up to the last position.
+
+Errors: `TooLarge` beyond `MAX_EVENTS` events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.builder import assemble
+from amk.validator.compose import boundary_content
+from amk.validator.counter_events import CounterEvents, Instances
+from amk.validator.envelope import FAMILY_SHIFT, NO_DATA
+from amk.validator.footprint import CACHED, SHARED, Footprints, with_token
+from amk.validator.local_order import NotComposable
+from amk.validator.quotient import Edges
+from amk.validator.system import I64, WRITE, System
+from amk.validator.trace import TooLarge, Trace, trace
+from amk.validator.words import Words, words
+
+MAX_EVENTS: Final = 4_000_000
+BARRIERS: Final = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Flat:
+    """The system with the maps back: event_id[group][worker - first, local event]."""
+
+    schedule: Schedule
+    system: System
+    traces: list[Trace]
+    event_id: list[I64]
+    instances: Instances
+    footprints: Footprints
+
+    def owner(self, event: int) -> tuple[Trace, int, int]:
+        """(trace, worker, local event) of a flat event."""
+        for trace_, ids in zip(self.traces, self.event_id, strict=True):
+            worker = int(self.system.agent_of[event]) // trace_.warps - trace_.program.first
+            if 0 <= worker < len(ids):
+                return trace_, worker + trace_.program.first, int(self.system.event_tag[event])
+        raise IndexError(event)
+
+
+def expand(
+    schedule: Schedule, pos: int, tokens: int, edges: Edges = "block", touching: Collection[int] | None = None
+) -> Flat:
+    """The flat system of a launch of `tokens` tokens that starts at position `pos`, epoch 0.
+
+    touching: only these workers' accesses are listed (all events stay), for witnesses of large schedules.
+    """
+    return _Expansion(schedule, pos, tokens, edges, touching).build()
+
+
+class _Expansion:
+    """Rows of all tables, gathered group by group."""
+
+    def __init__(
+        self, schedule: Schedule, pos: int, tokens: int, edges: Edges, touching: Collection[int] | None
+    ) -> None:
+        self.schedule, self.pos, self.tokens, self.edges = schedule, pos, tokens, edges
+        self.instances = Instances(schedule.counters)
+        self.footprints = Footprints(schedule)
+        self.traces = [trace(schedule, n, tokens) for n in range(len(schedule.programs))]
+        self.touching = None if touching is None else sorted(touching)
+        self.agents = schedule.launch.workers * schedule.launch.warps
+        self.extra = 0
+        self.base = np.cumsum([0, *(t.program.count * t.events for t in self.traces)]).tolist()
+        self.loose: list[I64] = [np.zeros((0, 3), np.int64)]
+        self.agent: list[I64] = []
+        self.waits: list[I64] = []
+        self.signals: list[I64] = []
+        self.accesses: list[I64] = [np.zeros((0, 7), np.int64)]
+
+    def build(self) -> Flat:
+        total = sum(t.events * t.program.count for t in self.traces)
+        if total > MAX_EVENTS:
+            raise TooLarge(f"{total:,} flat events, at most {MAX_EVENTS:,}")
+        base, numbers, tags = 0, [], []
+        for number, trace_ in enumerate(self.traces):
+            count = trace_.program.count
+            numbers.append(base + np.arange(count * trace_.events).reshape(count, trace_.events))
+            tags.append(np.tile(np.arange(trace_.events), count))
+            self._group_events(trace_, base)
+            self._group_accesses(number, trace_, base)
+            base += count * trace_.events
+        launch = self.schedule.launch
+        init = [*self.instances.init().tolist(), *([0] * (BARRIERS * launch.workers))]
+        self._add_void(base, tags)
+        self._add_words(base, tags, init)
+        initial, final = self._boundary()
+        kept = [self._touched(rows) for rows in self.accesses]
+        names = {
+            "agent_names": self._agent_names(),
+            "counter_names": self._counter_names(len(init)),
+            "buffer_names": self._buffer_names(),
+        }
+        system, ids = assemble(
+            self.agents, np.concatenate(self.agent), init, np.concatenate(self.waits),
+            np.concatenate(self.signals), np.concatenate(kept), initial, final, np.concatenate(tags), names,
+        )  # fmt: skip
+        return Flat(self.schedule, system, self.traces, [ids[n] for n in numbers], self.instances, self.footprints)
+
+    def _group_events(self, trace_: Trace, base: int) -> None:
+        program, size = trace_.program, trace_.events
+        workers = np.arange(program.first, program.first + program.count)
+        self.agent.append((workers[:, None] * trace_.warps + trace_.warp_of).reshape(-1))
+        bars = self.instances.total + BARRIERS * workers
+        for table, rows in ((self.waits, trace_.barrier_waits), (self.signals, trace_.barrier_signals)):
+            event = base + (workers - program.first)[:, None] * size + rows[:, 0]
+            amount = np.broadcast_to(rows[:, 2], event.shape)
+            columns = (event, bars[:, None] + rows[:, 1], amount)
+            table.append(np.stack([column.reshape(-1) for column in columns], axis=1))
+        events = CounterEvents(self.schedule, trace_, self.instances)
+        for table, rows in ((self.waits, events.waits), (self.signals, events.signals)):
+            weak = rows[:, 4] != 0 if self.edges != "block" else np.zeros(len(rows), bool)
+            event = base + (rows[:, 0] - program.first) * size + rows[:, 1]
+            made = np.stack((event, rows[:, 2], np.maximum(rows[:, 3], 0)), axis=1)
+            table.append(made[~weak])
+            if table is self.signals:
+                self.loose.append(made[weak])
+
+    def _add_void(self, events: int, tags: list[I64]) -> None:
+        """Weak signals count, but come from an agent that knows nothing."""
+        loose = np.concatenate(self.loose)
+        self.extra = events + len(loose)
+        loose[:, 0] = events + np.arange(len(loose))
+        self.agent.append(np.full(len(loose), self.agents))
+        tags.append(np.full(len(loose), -1))
+        self.signals.append(loose)
+        self.agents += 1
+
+    def _add_words(self, events: int, tags: list[I64], init: list[int]) -> None:
+        """Each member of a writing crew signals its worker's counter; readers wait for a joint of their writers."""
+        tagged = [i for i, b in enumerate(self.schedule.buffers) if b.tagged]
+        if self.edges == "fence" or not tagged:
+            return
+        table = np.concatenate(self.accesses)
+        table = table[np.isin(table[:, 1], tagged)]
+        group, worker, item = self._place(table[:, 0])
+        rows = np.stack((group, worker, item, *table[:, [1, 4, 2, 3]].T), axis=1)
+        found = words(self.schedule, [t.items for t in self.traces], rows)
+        if found.never:
+            raise NotComposable(found.never[0].message)
+        base = len(init)
+        init += [0] * (found.counters + len(found.joints))
+        scale = self._add_writers(found, base)
+        first = self.extra
+        for j, (members, targets) in enumerate(zip(found.joints, found.targets, strict=True)):
+            event = first + np.arange(len(targets))
+            first += len(targets)
+            self.agent.append(np.full(len(targets), self.agents))
+            self.agents += 1
+            tags.append(np.full(len(targets), -1))
+            joint = np.full_like(event, base + found.counters + j)
+            self.signals.append(np.stack((event, joint, np.ones_like(event)), axis=1))
+            threshold = [scale[m][k] for target in targets for m, k in zip(members, target, strict=True)]
+            counter = np.tile(base + np.array(members, np.int64), len(targets))
+            self.waits.append(np.stack((np.repeat(event, len(members)), counter, np.array(threshold)), axis=1))
+        self._add_readers(found, base + found.counters, table, group, worker, item)
+
+    def _add_writers(self, found: Words, base: int) -> list[list[int]]:
+        """Signals of all writing crews; [counter][k] = arrivals after its k-th writing step."""
+        scale: list[list[int]] = [[0] for _ in range(found.counters)]
+        for g, worker, item, counter in found.writes.tolist():
+            members = self.traces[g].event_of[item]
+            members = members[members >= 0]
+            event = self.base[g] + (worker - self.traces[g].program.first) * self.traces[g].events + members
+            self.signals.append(np.stack((event, np.full_like(event, base + counter), np.ones_like(event)), axis=1))
+            scale[counter].append(scale[counter][-1] + len(members))
+        return scale
+
+    def _add_readers(self, found: Words, base: int, table: I64, group: I64, worker: I64, item: I64) -> None:
+        """Every event that reads words waits for the joint of its crew."""
+        wanted: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        for n in found.needs:
+            wanted.setdefault((n.group, n.worker, n.item), []).append((base + n.joint, n.rank + 1))
+        reading = np.flatnonzero(table[:, 4] != WRITE)
+        keys = np.stack((table[reading, 0], group[reading], worker[reading], item[reading]), axis=1)
+        rows = [(e, c, k) for e, g, w, i in np.unique(keys, axis=0).tolist() for c, k in wanted[g, w, i]]
+        self.waits.append(np.array(rows, np.int64).reshape(-1, 3))
+
+    def _place(self, event: I64) -> tuple[I64, I64, I64]:
+        """(group, worker, item) of events in the order of listing."""
+        group = np.searchsorted(np.array(self.base[1:]), event, side="right")
+        worker, item = np.empty_like(event), np.empty_like(event)
+        for g, trace_ in enumerate(self.traces):
+            at = group == g
+            worker[at], local = np.divmod(event[at] - self.base[g], trace_.events)
+            worker[at] += trace_.program.first
+            item[at] = trace_.item[local]
+        return group, worker, item
+
+    def _touched(self, rows: I64) -> I64:
+        if self.touching is None:
+            return rows
+        return rows[np.isin(self._place(rows[:, 0])[1], self.touching)]
+
+    def _group_accesses(self, number: int, trace_: Trace, base: int) -> None:
+        program = trace_.program
+        tokenless = np.array([self.footprints.code(family, 0) >> FAMILY_SHIFT for family in CACHED])
+        span = range(program.first, program.first + program.count)
+        for i, item in enumerate(trace_.items):
+            if isinstance(item.step.op, NO_DATA):
+                continue
+            pos = [self.pos + max(item.token, 0)] * len(span)
+            role = trace_.roles[item.step.op.role]
+            for warp in role:
+                prints = self.footprints.of_workers(number, item, warp - role.start, span, pos)
+                rows = np.concatenate([f.rows for f in prints])
+                worker = np.repeat(np.arange(span.start, span.stop), [len(f.rows) for f in prints])
+                event = base + (worker - span.start) * trace_.events + trace_.event_of[i, warp]
+                buffer = np.where(rows[:, 0] == SHARED, len(self.schedule.buffers) + worker, rows[:, 0])
+                value = with_token(rows[:, 4], item.token, tokenless)
+                made = np.stack((event, buffer, rows[:, 2], rows[:, 3], rows[:, 1], value, rows[:, 5]), axis=1)
+                self.accesses.append(made)
+
+    def _boundary(self) -> tuple[I64, I64]:
+        initial, final = boundary_content(self.schedule, self.footprints, self.tokens)
+        return (
+            np.concatenate((initial, self._cache_rows(self.pos))),
+            np.concatenate((final, self._cache_rows(self.pos + self.tokens))),
+        )
+
+    def _cache_rows(self, upto: int) -> I64:
+        """Positions [0, upto) of every layer and head hold what was appended for them."""
+        schedule = self.schedule
+        row = schedule.model.head_dim * 2
+        found = []
+        for family in sorted(CACHED) if upto else ():
+            number = self.footprints.number[f"{family}_cache"]
+            for layer in range(schedule.model.layers):
+                for head in range(schedule.model.kv_heads):
+                    start = (layer * schedule.model.kv_heads + head) * schedule.kv.context * row
+                    value = self.footprints.code(family, layer)
+                    found.append((number, start, start + upto * row, value, 0))
+        return np.array(found, np.int64).reshape(-1, 5)
+
+    def _buffer_names(self) -> tuple[str, ...]:
+        workers = self.schedule.launch.workers
+        return (*(b.name for b in self.schedule.buffers), *(f"shared memory of worker {w}" for w in range(workers)))
+
+    def _agent_names(self) -> tuple[str, ...]:
+        launch = self.schedule.launch
+        warps = [f"worker {w} warp {a}" for w in range(launch.workers) for a in range(launch.warps)]
+        others = ["weak signals", *(f"words {j}" for j in range(self.agents - len(warps) - 1))]
+        return (*warps, *others)
+
+    def _counter_names(self, total: int) -> tuple[str, ...]:
+        names = [self.instances.name(i) for i in range(self.instances.total)]
+        names += [f"barrier {b} of worker {w}" for w in range(self.schedule.launch.workers) for b in range(BARRIERS)]
+        return (*names, *(f"words {i}" for i in range(total - len(names))))

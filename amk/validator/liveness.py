@@ -1,0 +1,214 @@
+"""Deadlock: one greedy run decides.
+
+Property: every interleaving of the system executes every event.
+
+Assumptions: counters only grow, so an enabled event stays enabled until it runs. Reachable cuts are therefore closed
+under join and there is one maximal cut; a system deadlocks iff that cut is not the full one.
+
+Algorithm: run each agent as far as it goes; park it on the counter that blocks it; a signal wakes the waiters whose
+threshold is met. Cost: O(events + waits log waits + signals).
+
+Witness: the run itself ends in the stuck cut. The *knot* explains it: agents D, each stuck at a head h_d with a wait
+(c, t) such that  init(c) + (all increments of c outside X) < t,  where X = every event of D from h_d on. No event of X
+can be the first of X to run, whatever the others do, so none ever runs. A knot of one agent whose counter receives too
+little in all is "too few producers"; otherwise it is a cycle of queues.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heappop, heappush
+from typing import Literal
+
+import numpy as np
+
+from amk.validator.system import I64, System
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A maximal run: ``legs`` [n, 3] = (agent, first event, events run in a row)."""
+
+    system: System
+    legs: I64
+    cut: I64
+    values: I64
+
+    @property
+    def complete(self) -> bool:
+        return bool((self.cut == self.system.agent_size).all())
+
+    @cached_property
+    def order(self) -> I64:
+        """[executed] event ids in the order they ran."""
+        first, count = self.legs[:, 1], self.legs[:, 2]
+        ends = np.cumsum(count)
+        return np.repeat(first - (ends - count), count) + np.arange(int(ends[-1]) if len(ends) else 0)
+
+    @cached_property
+    def position(self) -> I64:
+        """[events] rank in `order`; events that never run get the number of executed events."""
+        position = np.full(self.system.events, len(self.order), dtype=np.int64)
+        position[self.order] = np.arange(len(self.order))
+        return position
+
+
+class Machine:
+    """Counter values, agent positions and parked waiters of one greedy run (plain lists: scalar access is the cost)."""
+
+    def __init__(self, system: System, held: Collection[int]) -> None:
+        sync = np.flatnonzero((np.diff(system.wait_first) > 0) | (np.diff(system.signal_first) > 0))
+        self.sync = sync.tolist()
+        bounds = np.searchsorted(sync, system.agent_first).tolist()
+        self.cursor, self.last = bounds[:-1], bounds[1:]
+        self.at, self.end = system.agent_first[:-1].tolist(), system.agent_first[1:].tolist()
+        for event in held:
+            self.end[system.agent_of[event]] = event
+            self.last[system.agent_of[event]] = int(np.searchsorted(sync, event))
+        self.wait_first, self.signal_first = system.wait_first.tolist(), system.signal_first.tolist()
+        self.wait_counter, self.threshold = system.wait_counter.tolist(), system.wait_threshold.tolist()
+        self.signal_counter, self.amount = system.signal_counter.tolist(), system.signal_amount.tolist()
+        self.value = system.counter_init.tolist()
+        self.parked: list[list[tuple[int, int]]] = [[] for _ in self.value]
+        self.ready = deque(range(system.agents))
+        self.legs: list[tuple[int, int, int]] = []
+
+    def blocked(self, agent: int, event: int) -> bool:
+        """Park the agent on the first wait of the event that does not hold."""
+        for k in range(self.wait_first[event], self.wait_first[event + 1]):
+            counter = self.wait_counter[k]
+            if self.value[counter] < self.threshold[k]:
+                heappush(self.parked[counter], (self.threshold[k], agent))
+                return True
+        return False
+
+    def signal(self, event: int) -> None:
+        for k in range(self.signal_first[event], self.signal_first[event + 1]):
+            counter = self.signal_counter[k]
+            self.value[counter] += self.amount[k]
+            parked = self.parked[counter]
+            while parked and parked[0][0] <= self.value[counter]:
+                self.ready.append(heappop(parked)[1])
+
+    def advance(self, agent: int) -> None:
+        cursor, last, stop = self.cursor[agent], self.last[agent], self.end[agent]
+        while cursor < last:
+            event = self.sync[cursor]
+            if self.blocked(agent, event):
+                stop = event
+                break
+            self.signal(event)
+            cursor += 1
+        self.cursor[agent] = cursor
+        if stop > self.at[agent]:
+            self.legs.append((agent, self.at[agent], stop - self.at[agent]))
+            self.at[agent] = stop
+
+    def run(self) -> None:
+        while self.ready:
+            self.advance(self.ready.popleft())
+
+    def release(self, agent: int, stop: int) -> None:
+        """Let an agent that was held, and is not parked, run on until just before event ``stop``."""
+        self.end[agent] = stop
+        self.last[agent] = bisect_left(self.sync, stop)
+        self.ready.append(agent)
+
+
+def greedy(system: System, held: Collection[int] = ()) -> Run:
+    """The maximal run of the system that executes none of the held events (at most one per agent)."""
+    machine = Machine(system, held)
+    machine.run()
+    legs = np.array(machine.legs, dtype=np.int64).reshape(-1, 3)
+    cut = np.array(machine.at, dtype=np.int64) - system.agent_first[:-1]
+    return Run(system, legs, cut, np.array(machine.value, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class BlockedHead:
+    """A head stuck at ``value < threshold``; ``missing`` = (agent, increments of the counter it has not delivered)."""
+
+    agent: int
+    event: int
+    counter: int
+    value: int
+    threshold: int
+    missing: tuple[tuple[int, int], ...]
+
+    @property
+    def attainable(self) -> int:
+        """Counter value if every event of the system ran."""
+        return self.value + sum(amount for _, amount in self.missing)
+
+
+@dataclass(frozen=True)
+class Deadlock:
+    cut: tuple[int, ...]
+    heads: tuple[BlockedHead, ...]
+    cause: Literal["too few producers", "cycle of queues"]
+    knot: tuple[BlockedHead, ...]
+
+
+def _pending(system: System, run: Run) -> dict[int, dict[int, int]]:
+    """counter -> agent -> increments that never happened."""
+    pending: dict[int, dict[int, int]] = {}
+    for k in np.flatnonzero(run.position[system.signal_event] >= len(run.order)).tolist():
+        by_agent = pending.setdefault(int(system.signal_counter[k]), {})
+        agent = int(system.agent_of[system.signal_event[k]])
+        by_agent[agent] = by_agent.get(agent, 0) + int(system.signal_amount[k])
+    return pending
+
+
+def _blocked_heads(system: System, run: Run, pending: dict[int, dict[int, int]]) -> list[BlockedHead]:
+    """Per stuck agent its failing wait; one that can never be met is preferred because it explains most."""
+    heads = []
+    for agent in np.flatnonzero(run.cut < system.agent_size).tolist():
+        event = int(system.agent_first[agent] + run.cut[agent])
+        failing = []
+        for k in range(int(system.wait_first[event]), int(system.wait_first[event + 1])):
+            counter, threshold = int(system.wait_counter[k]), int(system.wait_threshold[k])
+            value = int(run.values[counter])
+            if value < threshold:
+                missing = tuple(sorted(pending.get(counter, {}).items()))
+                failing.append(BlockedHead(agent, event, counter, value, threshold, missing))
+        heads.append(min(failing, key=lambda head: head.attainable - head.threshold))
+    return heads
+
+
+def _holds(head: BlockedHead, knot: set[int]) -> bool:
+    """Head stays blocked even if every agent outside the knot delivers all its increments."""
+    return head.value + sum(amount for agent, amount in head.missing if agent not in knot) < head.threshold
+
+
+def _knot(heads: list[BlockedHead]) -> tuple[BlockedHead, ...]:
+    """An inclusion-minimal knot among the blocked heads (all of them together always form one)."""
+    starved = [head for head in heads if head.attainable < head.threshold]
+    if starved:
+        return (starved[0],)
+    by_agent = {head.agent: head for head in heads}
+    # following one supplier each from any head ends in a cycle; close it under further suppliers, then trim
+    path = [heads[0].agent]
+    while len(set(path)) == len(path):
+        path.append(next(agent for agent, _ in by_agent[path[-1]].missing if agent in by_agent))
+    knot = set(path[path.index(path[-1]) :])
+    while open_heads := [agent for agent in knot if not _holds(by_agent[agent], knot)]:
+        knot |= {agent for member in open_heads for agent, _ in by_agent[member].missing}
+    for agent in sorted(knot):
+        if all(_holds(by_agent[other], knot - {agent}) for other in knot - {agent}) and len(knot) > 1:
+            knot.discard(agent)
+    return tuple(by_agent[agent] for agent in sorted(knot))
+
+
+def diagnose(run: Run) -> Deadlock | None:
+    """Why the maximal run is not complete, or None if it is."""
+    if run.complete:
+        return None
+    heads = _blocked_heads(run.system, run, _pending(run.system, run))
+    knot = _knot(heads)
+    starved = len(knot) == 1 and knot[0].attainable < knot[0].threshold
+    cause: Literal["too few producers", "cycle of queues"] = "too few producers" if starved else "cycle of queues"
+    return Deadlock(tuple(run.cut.tolist()), tuple(heads), cause, knot)

@@ -1,0 +1,145 @@
+"""What one worker guarantees by itself: clocks over its warps with every global wait taken as granted.
+
+Property (section 11 of the theory): with C1 (a barrier belongs to one worker), C2 (every local wait is conjunctive: all
+agents of the barrier's role arrive once per round) and C3 (the worker alone runs to completion), the local prefixes of
+interface nodes together with the global counters decide must-happen-before between interface nodes exactly.
+
+A *crew* is all events of one item together (every warp of the step's role). Events and crews are nodes: events first,
+then crews by item. For a node x:
+    past[x, w]  number of first events of warp w that finish before any part of x starts
+    need[x, w]  number of first events of warp w that contain x's part on w (0 if none): x < y  iff  past[y] >= need[x]
+    late[x, w]  like past, but before some part of x starts
+
+A *chain* is a list of nodes, each wholly before the next, that synchronise with other workers. For a chain c:
+    lo[x, c]    number of its nodes that are wholly before x
+    hi[x, c]    index of its first node whose past contains x (their number if there is none; a node contains itself)
+    pre[x, c]   number of its nodes some part of which precedes some part of x: what x as a whole may be blocked by
+
+Cost: one clock pass over a single worker; all workers of a program share it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from amk.validator.liveness import Run, greedy
+from amk.validator.order import must_clocks
+from amk.validator.system import I64
+from amk.validator.trace import Trace
+
+
+class NotComposable(RuntimeError):
+    """The schedule is outside what the composed check can decide; the flat check may still do it."""
+
+
+@dataclass(frozen=True, eq=False)
+class LocalOrder:
+    """past, need, late [nodes, warps]; leader [nodes] an event of the node."""
+
+    trace: Trace
+    run: Run
+    past: I64
+    need: I64
+    late: I64
+    leader: I64
+
+    @property
+    def complete(self) -> bool:
+        """C3."""
+        return self.run.complete
+
+    @property
+    def nodes(self) -> int:
+        return len(self.leader)
+
+
+def crew(trace: Trace, item: int) -> int:
+    """Node of all warps that run the item."""
+    return trace.events + item
+
+
+def local_order(trace: Trace) -> LocalOrder:
+    """Clocks of the events and crews of one worker."""
+    run = greedy(trace.local_system)
+    past = must_clocks(run).matrix().astype(np.int64)
+    need = np.zeros((trace.events, trace.warps), np.int64)
+    need[np.arange(trace.events), trace.warp_of] = trace.index_of + 1
+    member, absent = trace.event_of, (trace.event_of < 0)[:, :, None]
+    huge = np.iinfo(np.int64).max
+    return LocalOrder(
+        trace, run,
+        past=np.concatenate((past, np.where(absent, huge, past[member]).min(axis=1))),
+        need=np.concatenate((need, np.where(absent, 0, need[member]).max(axis=1))),
+        late=np.concatenate((past, np.where(absent, 0, past[member]).max(axis=1))),
+        leader=np.concatenate((np.arange(trace.events), member.max(axis=1))),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """chains: node numbers of each chain; slot [nodes] index in its chain or -1, of [nodes] its chain; lo, hi, pre."""
+
+    order: LocalOrder
+    chains: tuple[I64, ...]
+    slot: I64
+    of: I64
+    lo: I64
+    hi: I64
+    pre: I64
+
+    def __len__(self) -> int:
+        return len(self.chains)
+
+
+def warp_chains(order: LocalOrder, events: I64) -> list[I64]:
+    """One chain per warp of the given local events."""
+    events = np.unique(events)
+    warp = order.trace.warp_of[events]
+    return [events[warp == w] for w in np.unique(warp)]
+
+
+def crew_chain(order: LocalOrder, items: I64) -> list[I64]:
+    """The crews of these items as one chain; `NotComposable` if some crew is not wholly before the next."""
+    nodes = order.trace.events + np.unique(items)
+    ordered = (order.past[nodes[1:]] >= order.need[nodes[:-1]]).all(axis=1)
+    if not ordered.all():
+        path = order.trace.items[int(np.unique(items)[int(np.flatnonzero(~ordered)[0]) + 1])].site.path
+        raise NotComposable(f"step {'/'.join(map(str, path))} overlaps an earlier step on tagged words in its worker")
+    return [nodes] if len(nodes) else []
+
+
+def chains_of(order: LocalOrder, chains: list[I64]) -> Chains:
+    """Brackets of every node with respect to the chains."""
+    shape = (order.nodes, len(chains))
+    lo, hi, pre = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    slot, of = np.full(order.nodes, -1, np.int64), np.full(order.nodes, -1, np.int64)
+    for k, chain in enumerate(chains):
+        slot[chain], of[chain] = np.arange(len(chain)), k
+        lo[:, k], hi[:, k], pre[:, k] = _brackets(order, chain)
+    return Chains(order, tuple(chains), slot, of, lo, hi, pre)
+
+
+def _brackets(order: LocalOrder, chain: I64) -> tuple[I64, I64, I64]:
+    """All nodes of a chain up to one lie in the past of what follows it, so running maxima make columns sorted."""
+    need, past = np.maximum.accumulate(order.need[chain]), np.maximum.accumulate(order.past[chain])
+    lo = np.full(order.nodes, len(chain), np.int64)
+    hi, pre = np.zeros(order.nodes, np.int64), np.zeros(order.nodes, np.int64)
+    for w in range(order.trace.warps):
+        lo = np.minimum(lo, np.searchsorted(need[:, w], order.past[:, w], side="right"))
+        mine = order.need[:, w] > 0
+        hi[mine] = np.maximum(hi[mine], np.searchsorted(past[:, w], order.need[mine, w], side="left"))
+        present = np.flatnonzero(order.need[chain, w])
+        count = np.searchsorted(order.need[chain[present], w], order.late[:, w], side="right")
+        pre = np.maximum(pre, np.concatenate(([0], present + 1))[count])
+    hi[chain] = np.arange(len(chain))
+    for i, node in enumerate(chain.tolist()):
+        if node >= order.trace.events:
+            members = order.trace.event_of[node - order.trace.events]
+            members = members[members >= 0]
+            hi[members] = np.minimum(hi[members], i)
+    crews = np.where(order.trace.event_of >= 0, hi[order.trace.event_of], -1).max(axis=1)
+    crewed = np.isin(np.arange(order.trace.events, order.nodes), chain)
+    hi[order.trace.events :] = np.where(crewed, hi[order.trace.events :], crews)
+    return lo, hi, pre

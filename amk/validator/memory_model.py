@@ -1,0 +1,66 @@
+"""Rules of the memory model that attributes of the schedule decide.
+
+    M2/M3  on a fenced counter a signal releases and a wait acquires; weaker ones are reported here and order nothing in
+           the race check, so they are only harmful where that finds something (AMK502, AMK503)
+    M5     a counter that several workers touch has gpu or sys scope (AMK505)
+    M9     nothing writes a buffer that is declared constant, because it is read by non-coherent loads (AMK509)
+    M13    tagged words: see `words`
+M1 and M4 (all writers before the release, all readers after the acquire) follow from the clocks over warps and barriers;
+M7 is in `rings`; M8 and M10 to M12 concern operations that the IR cannot express.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from amk.report.diagnostic import Diagnostic, Severity, Where, because
+from amk.report.schema import json_pointer
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.counter_events import Instances
+from amk.validator.quotient import Group
+from amk.validator.structure import all_sites
+
+
+def weak_orders(schedule: Schedule) -> Iterator[Diagnostic]:
+    """Relaxed operations on fenced counters, as warnings."""
+    fenced = {c.name for c in schedule.counters if c.handoff == "fenced"}
+    for site in all_sites(schedule):
+        for i, wait in enumerate(site.step.waits):
+            if wait.counter in fenced and wait.order == "relaxed":
+                yield _weak("AMK503", f"the wait on '{wait.counter}' is relaxed", (*site.path, "waits", i, "order"))
+        for i, signal in enumerate(site.step.signals):
+            if signal.counter in fenced and signal.order == "relaxed":
+                yield _weak(
+                    "AMK502", f"the signal on '{signal.counter}' is relaxed", (*site.path, "signals", i, "order")
+                )
+
+
+def _weak(code: str, message: str, path: tuple[str | int, ...]) -> Diagnostic:
+    facts = (because("it blocks or counts, but what was written before is not visible after"),)
+    return Diagnostic(code, message, Severity.WARNING, Where(path=json_pointer(path)), facts)
+
+
+def check_scopes(schedule: Schedule, groups: list[Group], instances: Instances) -> Iterator[Diagnostic]:
+    """M5."""
+    rows = np.concatenate([part[:, [2, 0]] for g in groups for part in (g.waits, g.signals)])
+    pairs = np.unique(rows, axis=0)
+    shared, times = np.unique(pairs[:, 0], return_counts=True)
+    reported = set()
+    for instance in shared[times > 1].tolist():
+        counter, _ = instances.family(instance)
+        if counter.scope == "cta" and counter.name not in reported:
+            reported.add(counter.name)
+            path = json_pointer(("counters", schedule.counters.index(counter), "scope"))
+            message = f"{instances.name(instance)} has scope cta, several workers touch it"
+            yield Diagnostic("AMK505", message, where=Where(path=path))
+
+
+def check_constants(schedule: Schedule, written: set[str]) -> Iterator[Diagnostic]:
+    """M9; `written`: names of the constant buffers that some footprint writes."""
+    for i, buffer in enumerate(schedule.buffers):
+        if buffer.name in written:
+            message = f"'{buffer.name}' is declared constant and written in the launch"
+            facts = (because("constants are read by non-coherent loads and ahead of every wait"),)
+            yield Diagnostic("AMK509", message, where=Where(path=json_pointer(("buffers", i, "role"))), facts=facts)

@@ -1,0 +1,108 @@
+"""Are the steps those of the model: every op of every layer once, whatever their order.
+
+Property: in every program, one token runs exactly the ops of a Llama-family decode step, each for its layer, and the
+optional parts (QKV bias, QK norm) are there iff the model has them. Which bytes connect them is decided by reads-from.
+
+A program none of whose workers owns rows of a matrix, or serves attention, may leave the ops of that part out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from amk.report.diagnostic import Diagnostic, Where, because
+from amk.report.schema import json_pointer
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.ops.rope_append import RopeAppendOp
+from amk.schedule_ir.ops.store_rows import StoreRowsOp
+from amk.schedule_ir.schedule import Program, Schedule
+from amk.validator.structure import all_sites
+from amk.validator.trace import unroll
+
+Key = tuple[str, int]
+"""(op, or op and matrix; layer or norm index, -1 if the op has none)."""
+
+LAYER_OPS = (
+    "gemv qkv", "store_rows", "rope_append", "attend", "merge", "combine", "gemv o", "add_residual o",
+    "gemv gate_up", "swiglu", "stage", "gemv down", "add_residual down",
+)  # fmt: skip
+TOKEN_OPS = ("embed", "argmax_rows", "select")
+SYNC_OPS = frozenset({"wait", "signal", "barrier"})
+SHARE_OF = {
+    "gemv qkv": "qkv", "store_rows": "qkv", "gemv o": "hidden", "combine": "hidden", "add_residual o": "hidden",
+    "gemv gate_up": "gate_up", "swiglu": "gate_up", "gemv down": "hidden", "stage": "hidden",
+    "add_residual down": "hidden", "gemv lm_head": "lm_head",
+}  # fmt: skip
+
+
+def expected(layers: int) -> Counter[Key]:
+    """The ops of one launch of one token."""
+    keys: list[Key] = [("begin", -1), ("finish", -1), ("gemv lm_head", 0), *((op, -1) for op in TOKEN_OPS)]
+    keys += [(op, layer) for layer in range(layers) for op in LAYER_OPS]
+    keys += [("stage_norm", index) for index in range(1, 2 * layers + 1)]
+    return Counter(keys)
+
+
+def check_model_graph(schedule: Schedule) -> list[Diagnostic]:
+    """AMK106 for missing, additional and misconfigured ops."""
+    found = [d for number, program in enumerate(schedule.programs) for d in _program(schedule, program, number)]
+    return [*found, *_options(schedule)]
+
+
+def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diagnostic]:
+    present: Counter[Key] = Counter()
+    where: dict[Key, tuple[str | int, ...]] = {}
+    for item in unroll(program, number, 1):
+        op = item.step.op
+        if op.op in SYNC_OPS:
+            continue
+        name = f"{op.op} {op.matrix}" if hasattr(op, "matrix") else op.op
+        expr = getattr(op, "layer", getattr(op, "index", None))
+        key = name, (-1 if expr is None else Env(loops=item.loops, worker=0).eval_int(expr))
+        present[key] += 1
+        where[key] = item.site.path
+    wanted = expected(schedule.model.layers)
+    idle = {part for part in ("qkv", "hidden", "gate_up", "lm_head") if not _owns(schedule, program, part)}
+    for key, count in sorted((present - wanted).items())[:4]:
+        message = f"program '{program.name}' runs {_named(key)} {count} time(s) too often"
+        yield Diagnostic("AMK106", message, where=Where(path=json_pointer(where[key])))
+    missing = [k for k in sorted(wanted - present) if not _may_miss(schedule, program, k, idle)]
+    for key in missing[:4]:
+        message = f"program '{program.name}' never runs {_named(key)}"
+        facts = (because(f"{len(missing)} ops of the model are missing"),)
+        yield Diagnostic("AMK106", message, where=Where(path=json_pointer(("programs", number))), facts=facts)
+
+
+def _named(key: Key) -> str:
+    return key[0] if key[1] < 0 else f"{key[0]} of index {key[1]}"
+
+
+def _owns(schedule: Schedule, program: Program, part: str) -> bool:
+    column = schedule.tables[f"{part}.count"]
+    return any(column[program.first : program.first + program.count])
+
+
+def _may_miss(schedule: Schedule, program: Program, key: Key, idle: set[str]) -> bool:
+    served = schedule.tables["attn.head"][program.first : program.first + program.count]
+    if key[0] in ("rope_append", "attend", "merge"):
+        return set(served) == {-1}
+    if key[0] == "finish":
+        return program.first > 0
+    return SHARE_OF.get(key[0]) in idle
+
+
+def _options(schedule: Schedule) -> Iterator[Diagnostic]:
+    model = schedule.model
+    for site in all_sites(schedule):
+        op = site.step.op
+        wanted: dict[str, bool] = {}
+        if isinstance(op, StoreRowsOp):
+            wanted = {"bias": model.qkv_bias}
+        elif isinstance(op, RopeAppendOp):
+            wanted = {"q_norm": model.qk_norm, "k_norm": model.qk_norm}
+        for field, needed in wanted.items():
+            if (getattr(op, field) is not None) != needed:
+                here, there = ("lacks", "has") if needed else ("has", "lacks")
+                message = f"{op.op} {here} {field}, model {model.name} {there} it"
+                yield Diagnostic("AMK106", message, where=Where(path=json_pointer((*site.path, "op"))))

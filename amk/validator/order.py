@@ -1,0 +1,321 @@
+"""Must-happen-before: order-statistic vector clocks.
+
+Property: ``P(b)[w]`` = number of first events of agent ``w`` that finish before ``b`` starts, in every execution.
+
+    P(b)      = P*(pred b)  v  JOIN over waits (c, t) of b of K(c, t)       P*(p) = P(p) with own component index+1
+    K(c,t)[w] = smallest x such that the producers p of c with P*(p)[w] <= x signal at least t - init(c) in all
+
+that is, the (t - init)-th smallest of P*(p)[w], weighted by increment. The clocks are the greatest fixpoint: "event i
+of w, withheld, blocks b" is  P(b)[w] > i, and b is blocked through (c, t) iff the producers that are not blocked signal
+too little.
+
+Assumptions: those of the system class (increment-only counters, waits ``c >= t``, finite programs).
+
+Algorithm: clocks change only where an agent waits, so one row is kept per waiting event ("segment head"); the other
+events of the segment differ in their own component, which is their index. Events that never run get the top row. A
+first pass in the order of one run uses for K the producers that came first in that run, an upper bound because all
+others count as top. Then K and rows are lowered until nothing changes. Lowering from above with ``min`` keeps every
+value >= the greatest fixpoint, and where it stops is a post-fixpoint, hence <= it: the result is exact whether the
+may-graph is acyclic or not.
+
+K is evaluated by a shortcut when it is a join. Let S be producers that came first in the run with enough weight, and M
+their join. If  weight(S) - min amount(S) < t - init  and every other producer is >= M, then  K = M: below M[w] at
+least one member of S is missing. P* grows along an agent, so per agent only its last member of S and its first
+non-member need a look. On a counter with one producing agent no K is kept: the producer p that completes the need
+decides, and K = P*(p).
+
+Where counters are shared across epochs without separation the lowering can creep; after `PATIENCE` steps per row and K
+it gives way to throttled runs (see `throttled`), which are exact too.
+
+Cost: O(R * agents) memory for R waiting events, about one vector operation per wait plus one K per distinct (c, t).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heappop, heappush
+from typing import Final
+
+import numpy as np
+
+from amk.validator.liveness import Run
+from amk.validator.system import I32, I64, Bools, System
+from amk.validator.throttled import needed_of
+
+MAX_CELLS: Final = 1 << 28
+PATIENCE: Final = 2
+
+
+class ClocksTooLarge(RuntimeError):
+    """The clocks of this system would not fit in memory; the caller must answer UNKNOWN."""
+
+
+@dataclass(frozen=True, eq=False)
+class Clocks:
+    """``rows`` [R + 2, agents]: row 0 is all zero, the last row is top; ``row_of`` [events].
+
+    ``threshold_rows`` [n, agents] is K of ``threshold_keys`` [n, 2] = (counter, threshold), for the waits on counters
+    with several producing agents.
+    """
+
+    run: Run
+    rows: I32
+    row_of: I64
+    threshold_keys: I64
+    threshold_rows: I32
+
+    @property
+    def system(self) -> System:
+        return self.run.system
+
+    @cached_property
+    def _reached(self) -> Bools:
+        return self.row_of < len(self.rows) - 1
+
+    def at(self, event: int) -> I32:
+        """[agents] P(event)."""
+        row: I32 = self.rows[self.row_of[event]].copy()
+        if self._reached[event]:
+            row[self.system.agent_of[event]] = self.system.index_of[event]
+        return row
+
+    def matrix(self) -> I32:
+        """[events, agents] P, in full; meant for small systems."""
+        matrix: I32 = self.rows[self.row_of]
+        reached = np.flatnonzero(self._reached)
+        matrix[reached, self.system.agent_of[reached]] = self.system.index_of[reached]
+        return matrix
+
+    def precedes(self, before: I64, after: I64) -> Bools:
+        """Elementwise: ``before`` finishes before ``after`` starts, in every execution in which ``after`` starts."""
+        agent = self.system.agent_of[before]
+        index = self.system.index_of[before]
+        seen = self.rows.reshape(-1)[self.row_of[after] * self.rows.shape[1] + agent] > index
+        same = agent == self.system.agent_of[after]
+        ordered: Bools = np.where(same, (before < after) | ~self._reached[after], seen)
+        return ordered
+
+
+@dataclass(frozen=True, eq=False)
+class Producers:
+    """Signals of reached events sorted by (counter, run position).
+
+    ``first`` [counters + 1] delimits the counters, ``sole`` [counters] = all by one agent, ``weight`` is the running
+    sum over the whole column, ``previous`` and ``following`` are the neighbours (positions in this table) on the same
+    counter and agent, or out of range.
+    """
+
+    first: I64
+    sole: Bools
+    event: I64
+    amount: I64
+    weight: I64
+    previous: I64
+    following: I64
+
+
+def _producers(system: System, run: Run) -> Producers:
+    position = run.position[system.signal_event]
+    kept = np.flatnonzero(position < len(run.order))
+    kept = kept[np.lexsort((position[kept], system.signal_counter[kept]))]
+    event, amount, counter = system.signal_event[kept], system.signal_amount[kept], system.signal_counter[kept]
+    first = np.searchsorted(counter, np.arange(system.counters + 1))
+    agent = system.agent_of[event]
+    handed = (agent[1:] != agent[:-1]) & (counter[1:] == counter[:-1])
+    sole = np.bincount(counter[1:][handed], minlength=system.counters) == 0
+    grouped = np.lexsort((agent, counter))
+    same = (counter[grouped][1:] == counter[grouped][:-1]) & (agent[grouped][1:] == agent[grouped][:-1])
+    previous = np.full(len(kept), -1, dtype=np.int64)
+    following = np.full(len(kept), len(kept), dtype=np.int64)
+    previous[grouped[1:][same]] = grouped[:-1][same]
+    following[grouped[:-1][same]] = grouped[1:][same]
+    return Producers(first, sole, event, amount, np.cumsum(amount), previous, following)
+
+
+def _distinct(counter: I64, threshold: I64) -> tuple[I64, I64]:
+    """The distinct pairs [n, 2], sorted, and for every input pair which one it is."""
+    order = np.lexsort((threshold, counter))
+    pairs = np.stack((counter[order], threshold[order]), axis=1)
+    fresh = np.ones(len(order), dtype=bool)
+    fresh[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
+    which = np.empty(len(order), dtype=np.int64)
+    which[order] = np.cumsum(fresh) - 1
+    return pairs[fresh], which
+
+
+def order_statistic(values: I32, amounts: I64, need: int) -> I32:
+    """Columnwise the smallest x such that the rows <= x weigh at least ``need``.
+
+    ``values`` [n, agents], ``amounts`` [n]; requires 1 <= need <= sum(amounts).
+    """
+    if int(amounts.max()) == 1:
+        ranked: I32 = np.partition(values, need - 1, axis=0)[need - 1]
+        return ranked
+    order = np.argsort(values, axis=0, kind="stable")
+    enough = (np.cumsum(amounts[order], axis=0) >= need).argmax(axis=0)
+    columns = np.arange(values.shape[1])
+    result: I32 = values[order[enough, columns], columns]
+    return result
+
+
+class Fixpoint:
+    """Working state: rows per segment head, K per distinct (counter, threshold), and the heap of stale ones."""
+
+    def __init__(self, system: System, run: Run) -> None:
+        self.system, self.run = system, run
+        self.table = _producers(system, run)
+        self.agent, self.index = system.agent_of, system.index_of
+        self._number_rows()
+        self._number_thresholds()
+
+    def _number_rows(self) -> None:
+        system, run = self.system, self.run
+        reached = run.position < len(run.order)
+        needed = system.wait_threshold > system.counter_init[system.wait_counter]
+        self.wait_used = np.flatnonzero(needed & reached[system.wait_event])
+        heads = np.unique(system.wait_event[self.wait_used])
+        heads = heads[np.argsort(run.position[heads], kind="stable")]
+        if (len(heads) + 2) * max(system.agents, 1) > MAX_CELLS:
+            raise ClocksTooLarge(f"{len(heads)} waiting events x {system.agents} agents")
+        self.heads = heads
+        self.rows = np.zeros((len(heads) + 2, system.agents), dtype=np.int32)
+        self.rows[-1] = system.agent_size
+        latest = np.full(system.events, -1, dtype=np.int64)
+        latest[heads] = heads
+        latest = np.maximum.accumulate(latest) if system.events else latest
+        inside = latest >= system.agent_first[self.agent]
+        row_at = np.zeros(system.events, dtype=np.int64)
+        row_at[heads] = np.arange(1, len(heads) + 1)
+        self.row_of = np.where(inside, row_at[latest], 0)
+        self.row_of[~reached] = len(heads) + 1
+
+    def _number_thresholds(self) -> None:
+        """Distinct (counter, need); for each, the last producer of the shortest prefix of the run that suffices."""
+        system, table = self.system, self.table
+        self.keys, which = _distinct(system.wait_counter[self.wait_used], system.wait_threshold[self.wait_used])
+        self.need = self.keys[:, 1] - system.counter_init[self.keys[:, 0]]
+        start = table.first[self.keys[:, 0]]
+        base = np.where(start > 0, table.weight[start - 1], 0) if len(table.weight) else start
+        self.upto = np.searchsorted(table.weight, base + self.need)
+        self.prefix_weight = table.weight[self.upto] - base if len(self.keys) else base
+        self.sole = np.where(table.sole[self.keys[:, 0]], table.event[self.upto], -1) if len(self.keys) else self.upto
+        self.shared = np.flatnonzero(self.sole < 0)
+        self.slot = np.cumsum(self.sole < 0) - 1
+        if len(self.shared) * max(system.agents, 1) > MAX_CELLS:
+            raise ClocksTooLarge(f"{len(self.shared)} thresholds x {system.agents} agents")
+        self.k_rows = np.empty((len(self.shared), system.agents), dtype=np.int32)
+        row = self.row_of[system.wait_event[self.wait_used]]
+        self.keys_of: list[list[int]] = [[] for _ in range(len(self.heads) + 1)]
+        self.waiters: list[list[int]] = [[] for _ in range(len(self.keys))]
+        for r, k in zip(row.tolist(), which.tolist(), strict=True):
+            self.keys_of[r].append(k)
+            self.waiters[k].append(r)
+
+    def finished(self, members: I64) -> I32:
+        """[n, agents] P* of the producers at these table positions."""
+        event = self.table.event[members]
+        values: I32 = self.rows[self.row_of[event]]
+        values[np.arange(len(members)), self.agent[event]] = self.index[event] + 1
+        return values
+
+    def leading(self, key: int) -> I64:
+        """Per agent the last producer inside the sufficient prefix (table positions)."""
+        start, stop = int(self.table.first[self.keys[key, 0]]), int(self.upto[key]) + 1
+        return start + np.flatnonzero(self.table.following[start:stop] >= stop)
+
+    def threshold_clock(self, key: int) -> I32:
+        """[agents] K of one (counter, threshold) from the current rows."""
+        counter, need = self.keys[key, 0], int(self.need[key])
+        start, stop, end = int(self.table.first[counter]), int(self.upto[key]) + 1, int(self.table.first[counter + 1])
+        leading = self.leading(key)
+        join: I32 = self.finished(leading).max(axis=0)
+        trailing = stop + np.flatnonzero(self.table.previous[stop:end] < stop)
+        tight = int(self.prefix_weight[key]) - int(self.table.amount[leading].min()) < need
+        if tight and (len(trailing) == 0 or bool((self.finished(trailing) >= join).all())):
+            return join
+        members = np.arange(start, end)
+        return order_statistic(self.finished(members), self.table.amount[members], need)
+
+    def evaluate_row(self, r: int) -> I32:
+        event = int(self.heads[r - 1])
+        index, agent = int(self.index[event]), int(self.agent[event])
+        row: I32 = self.rows[self.row_of[event - 1]].copy() if index else np.zeros(self.system.agents, dtype=np.int32)
+        row[agent] = index
+        for key in self.keys_of[r]:
+            producer = int(self.sole[key])
+            if producer < 0:
+                np.maximum(row, self.k_rows[self.slot[key]], out=row)
+            else:
+                np.maximum(row, self.rows[self.row_of[producer]], out=row)
+                owner = self.agent[producer]
+                row[owner] = max(row[owner], self.index[producer] + 1)
+        return row
+
+    def first_pass(self) -> None:
+        """Upper bounds in run order: K is the join of the producers that came first."""
+        seen = (self.sole >= 0).tolist()
+        for r in range(1, len(self.heads) + 1):
+            for key in self.keys_of[r]:
+                if not seen[key]:
+                    seen[key] = True
+                    self.finished(self.leading(key)).max(axis=0, out=self.k_rows[self.slot[key]])
+            self.rows[r] = self.evaluate_row(r)
+
+    def lower(self) -> None:
+        """Lower K and rows until nothing changes; work is taken in run order (a K just before its first waiter)."""
+        heap = sorted((self.waiters[key][0], 0, key) for key in self.shared.tolist())
+        queued = set(heap)
+        budget = PATIENCE * (len(self.heads) + len(self.shared)) + 64
+        keys_at: dict[int, list[int]] = {}
+        for key, counter in enumerate(self.keys[:, 0].tolist()):
+            keys_at.setdefault(counter, []).append(key)
+        while heap:
+            budget -= 1
+            if budget < 0:
+                self.throttle()
+                return
+            item = heappop(heap)
+            queued.discard(item)
+            stale = self._relax_row(item[0], keys_at) if item[1] else self._relax_key(item[2])
+            for entry in stale:
+                if entry not in queued:
+                    queued.add(entry)
+                    heappush(heap, entry)
+
+    def throttle(self) -> None:
+        """Compute all rows by throttled runs instead, then every K once."""
+        for agent in range(self.system.agents):
+            self.rows[1:-1, agent] = needed_of(self.system, agent)[self.heads]
+        for key in self.shared.tolist():
+            self.k_rows[self.slot[key]] = self.threshold_clock(key)
+
+    def _relax_key(self, key: int) -> list[tuple[int, int, int]]:
+        if self.sole[key] < 0:
+            known = self.k_rows[self.slot[key]]
+            lowered = np.minimum(known, self.threshold_clock(key))
+            if bool((lowered == known).all()):
+                return []
+            known[:] = lowered
+        return [(r, 1, 0) for r in self.waiters[key]]
+
+    def _relax_row(self, r: int, keys_at: dict[int, list[int]]) -> list[tuple[int, int, int]]:
+        lowered = np.minimum(self.rows[r], self.evaluate_row(r))
+        if bool((lowered == self.rows[r]).all()):
+            return []
+        self.rows[r] = lowered
+        system, head = self.system, int(self.heads[r - 1])
+        end, limit = head + 1, int(system.agent_first[self.agent[head] + 1])
+        while end < limit and self.row_of[end] == r:
+            end += 1
+        stale = [(int(self.row_of[end]), 1, 0)] if end < limit and self.row_of[end] <= len(self.heads) else []
+        counters = system.signal_counter[system.signal_first[head] : system.signal_first[end]].tolist()
+        return stale + [(self.waiters[key][0], 0, key) for c in set(counters) for key in keys_at.get(c, ())]
+
+
+def must_clocks(run: Run) -> Clocks:
+    """Exact clocks of every event; raises `ClocksTooLarge`."""
+    state = Fixpoint(run.system, run)
+    state.first_pass()
+    state.lower()
+    return Clocks(run, state.rows, state.row_of, state.keys[state.shared], state.k_rows)

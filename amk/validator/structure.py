@@ -1,0 +1,194 @@
+"""Static facts that the other checks build on: shares, shapes, counter indices, barriers.
+
+Properties, each with its code:
+    AMK101/102  the row groups of every matrix, and the (kv head, split) pairs of attention, have exactly one owner
+    AMK103      counter indices lie in the counter's shape, host-filled buffers have the shape that the ops index
+    AMK404      a barrier is joined by exactly the warps of its role, and an id belongs to one role
+    AMK405      chunks tile every matrix
+    AMK106      numbers that repeat a fact of the schedule (agents of a sum, candidates) agree with it
+
+Index and share expressions are affine, so their extremes over the layers lie at the first and the last layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from amk.report.diagnostic import Diagnostic, Where, because
+from amk.report.schema import json_pointer
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.matrices import MATRICES, matrix
+from amk.schedule_ir.ops import BarrierOp
+from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
+from amk.schedule_ir.ops.attend import AttendOp
+from amk.schedule_ir.ops.begin import STATE
+from amk.schedule_ir.ops.embed import EmbedOp
+from amk.schedule_ir.ops.select import REQUEST
+from amk.schedule_ir.ops.stage_norm import StageNormOp
+from amk.schedule_ir.schedule import Schedule, Signal, Wait
+from amk.validator.trace import Path, Site, sites
+
+
+def check_structure(schedule: Schedule) -> list[Diagnostic]:
+    """All findings; an empty list lets the other checks rely on the properties above."""
+    checks = (_row_shares, _attention_shares, _shapes, _chunks, _barriers, _indices, _repeated_numbers)
+    return [diagnostic for check in checks for diagnostic in check(schedule)]
+
+
+def _finding(code: str, message: str, path: Path, *reasons: str) -> Diagnostic:
+    facts = tuple(because(reason) for reason in reasons)
+    return Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=facts)
+
+
+def all_sites(schedule: Schedule) -> Iterator[Site]:
+    for number, program in enumerate(schedule.programs):
+        yield from sites(program, number)
+
+
+def _row_shares(schedule: Schedule) -> Iterator[Diagnostic]:
+    """Each matrix: the shares [first, first + count) of the workers partition [0, groups)."""
+    for name in MATRICES:
+        key = "hidden" if name in ("o", "down") else name
+        groups = matrix(schedule.model, name).groups
+        first, count = schedule.tables[f"{key}.first"], schedule.tables[f"{key}.count"]
+        path = ("tables", f"{key}.first")
+        if min(count) < 0:
+            yield _finding("AMK101", f"a worker owns {min(count)} row groups of {name}", ("tables", f"{key}.count"))
+            continue
+        shares = sorted((f, f + c, w) for w, (f, c) in enumerate(zip(first, count, strict=True)) if c)
+        shares = [(0, 0, -1), *shares, (groups, groups, -1)]
+        for (_, end, left), (start, stop, right) in pairwise(shares):
+            if start > end:
+                yield _finding("AMK101", f"row groups {end}..{start - 1} of {name} have no owner", path)
+            elif start < end:
+                twice = f"row groups {start}..{min(end, stop or end) - 1} of {name}"
+                message = f"{twice} are owned by workers {left} and {right}" if right >= 0 else f"{twice} do not exist"
+                yield _finding("AMK102" if right >= 0 else "AMK103", message, path)
+
+
+def _attention_shares(schedule: Schedule) -> Iterator[Diagnostic]:
+    """Every (kv head, split) that can own a position is served by exactly one worker."""
+    heads, kv = schedule.model.kv_heads, schedule.kv
+    served: dict[tuple[int, int], int] = {}
+    for worker, pair in enumerate(zip(schedule.tables["attn.head"], schedule.tables["attn.split"], strict=True)):
+        if pair[0] == -1:
+            continue
+        if not (0 <= pair[0] < heads and 0 <= pair[1] < kv.splits):
+            message = f"worker {worker} serves kv head {pair[0]}, split {pair[1]} of {heads} heads, {kv.splits} splits"
+            yield _finding("AMK103", message, ("tables", "attn.head", worker))
+        elif pair in served:
+            message = f"workers {served[pair]} and {worker} both serve kv head {pair[0]}, split {pair[1]}"
+            yield _finding("AMK102", message, ("tables", "attn.head", worker), "both would append the same cache rows")
+        else:
+            served[pair] = worker
+    used = min(kv.splits, -(-kv.context // kv.block))
+    missing = [(h, s) for h in range(heads) for s in range(used) if (h, s) not in served]
+    if missing:
+        message = f"kv head {missing[0][0]}, split {missing[0][1]} is served by no worker"
+        yield _finding("AMK101", message, ("tables", "attn.head"), f"{len(missing)} such pairs own cache positions")
+
+
+def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
+    """Buffers that the ops index by layer, position or token have the extent that those can reach."""
+    model, kv = schedule.model, schedule.kv
+    rows = model.q_dim + 2 * model.kv_dim
+    cache = (model.layers, model.kv_heads, kv.context, model.head_dim)
+    wanted: dict[str, tuple[int, ...]] = {
+        "embedding": (model.vocab, model.hidden),
+        "norm": (2 * model.layers + 1, model.hidden),
+        "rope": (kv.context, model.head_dim),
+        "request": (len(REQUEST),),
+        "prompt": (kv.context,),
+        "state": (len(STATE),),
+        "output": (schedule.launch.max_tokens,),
+        "k_cache": cache,
+        "v_cache": cache,
+        "logits": (model.vocab,),
+        "qkv_bias": (model.layers, rows),
+        "q_norm": (model.layers, model.head_dim),
+        "k_norm": (model.layers, model.head_dim),
+    }
+    for i, buffer in enumerate(schedule.buffers):
+        shape = wanted.get(buffer.name)
+        if shape is not None and buffer.shape != shape:
+            message = f"'{buffer.name}' has shape {list(buffer.shape)}, the model and plan need {list(shape)}"
+            yield _finding("AMK103", message, ("buffers", i, "shape"))
+
+
+def _chunks(schedule: Schedule) -> Iterator[Diagnostic]:
+    for i, stream in enumerate(schedule.streams):
+        for name in MATRICES:
+            k = matrix(schedule.model, name).k
+            if k % stream.chunk_k:
+                message = f"{name} has {k} columns, no multiple of the {stream.chunk_k} columns of a chunk"
+                yield _finding("AMK405", message, ("streams", i, "chunk_k"))
+
+
+def _barriers(schedule: Schedule) -> Iterator[Diagnostic]:
+    """agents = size of the role, so that a round ends when all have arrived and not before; one role per id."""
+    size = {r.name: r.count for r in schedule.roles}
+    users: dict[tuple[int, int], str] = {}
+    for site in all_sites(schedule):
+        op = site.step.op
+        if not isinstance(op, BarrierOp):
+            continue
+        path = (*site.path, "op")
+        if op.agents != size[op.role]:
+            message = f"barrier {op.id} counts {op.agents} warps, role '{op.role}' has {size[op.role]}"
+            hint = "the warps that arrive can never be enough" if op.agents > size[op.role] else "some leave early"
+            yield _finding("AMK404", message, path, hint)
+        program = int(site.path[1])
+        if users.setdefault((program, op.id), op.role) != op.role:
+            message = f"barrier {op.id} is used by roles '{users[program, op.id]}' and '{op.role}'"
+            yield _finding("AMK404", message, path, "arrivals of one role would count for the other")
+
+
+def _indices(schedule: Schedule) -> Iterator[Diagnostic]:
+    tables = {name: np.array(column, dtype=np.int64) for name, column in schedule.tables.items()}
+    roles = {r.name: r for r in schedule.roles}
+    counters = {c.name: c for c in schedule.counters}
+    for site in all_sites(schedule):
+        program = schedule.programs[int(site.path[1])]
+        workers = np.arange(program.first, program.first + program.count)
+        counts = [loop.count for loop in site.around if loop.var == "l"]
+        layers = [{"l": 0}, {"l": (counts[0] or 1) - 1}] if counts else [{}]
+        envs = [
+            Env(loops=loops | {"t": 0}, worker=workers, agent=agent, tables=tables)
+            for loops in layers
+            for agent in {0, roles[site.step.op.role].count - 1}
+        ]
+        entries: list[tuple[str, int, Wait | Signal]] = [("waits", i, w) for i, w in enumerate(site.step.waits)]
+        entries += [("signals", i, s) for i, s in enumerate(site.step.signals)]
+        for kind, i, entry in entries:
+            path = (*site.path, kind, i)
+            for dim, expr in zip(counters[entry.counter].shape, entry.index, strict=True):
+                values = np.concatenate([np.broadcast_to(env.eval(expr), workers.shape) for env in envs])
+                if values.min() < 0 or values.max() >= dim:
+                    message = (
+                        f"index {int(values.min())}..{int(values.max())} of '{entry.counter}' is outside 0..{dim - 1}"
+                    )
+                    yield _finding("AMK103", message, (*path, "index"))
+            if isinstance(entry, Signal) and min(int(np.min(env.eval(entry.add))) for env in envs) < 0:
+                yield _finding("AMK205", "a signal would decrement its counter", (*path, "add"))
+
+
+def _repeated_numbers(schedule: Schedule) -> Iterator[Diagnostic]:
+    size = {r.name: r.count for r in schedule.roles}
+    writers: dict[str, set[int]] = {"ssq_agents": set(), "attend_agents": set(), "candidates": set()}
+    for site in all_sites(schedule):
+        op = site.step.op
+        if isinstance(op, EmbedOp | StageNormOp):
+            writers["ssq_agents"].add(size[op.role])
+        elif isinstance(op, AttendOp):
+            writers["attend_agents"].add(size[op.role])
+        elif isinstance(op, ArgmaxRowsOp):
+            writers["candidates"].add(size[op.role] * schedule.launch.workers)
+    for site in all_sites(schedule):
+        for field, sizes in writers.items():
+            value = getattr(site.step.op, field, None)
+            if value is not None and sizes != {value}:
+                message = f"{field} is {value}, the steps that write these parts have {sorted(sizes)}"
+                yield _finding("AMK106", message, (*site.path, "op", field))

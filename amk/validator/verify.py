@@ -1,0 +1,189 @@
+"""The verdict on a schedule.
+
+Property: SAFE means that for every model position, any number of tokens per launch and every interleaving of all warps,
+every step finishes, no two conflicting accesses are unordered, every byte read was written by the step that the model
+intends, and everything fits the target. UNSAFE comes with a witness wherever an interleaving is what is wrong. UNKNOWN
+says what could not be decided; it is never success.
+
+Assumptions: the footprints of the ops (tested against their references), the lowering prints what the schedule says
+(checked by reading the kernel back), cooperative launch, PTX memory model for the marked operations.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from amk.report.diagnostic import AmkError, Diagnostic, Severity, Where, because
+from amk.report.schema import json_pointer
+from amk.schedule_ir.references import check_references
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.compose import Composition, compose
+from amk.validator.epochs import check_epochs, check_wrap
+from amk.validator.evidence import Evidence, explain
+from amk.validator.local_order import NotComposable
+from amk.validator.memory_model import check_constants, check_scopes, weak_orders
+from amk.validator.model_graph import check_model_graph
+from amk.validator.order import ClocksTooLarge
+from amk.validator.position import position_obligations
+from amk.validator.reduce import reduce_layers
+from amk.validator.resources import CompiledResources, check_resources
+from amk.validator.rings import check_rings, ring_obligations
+from amk.validator.smt import Obligation, Proof, prove
+from amk.validator.structure import check_structure
+from amk.validator.trace import TooLarge, unroll
+from amk.validator.words import check_tags
+
+Status = Literal["SAFE", "UNSAFE", "UNKNOWN"]
+UNDECIDED = frozenset({"AMK507", "AMK514", "AMK515"})
+"""Findings that leave the question open: policy, or side conditions that are sufficient but not necessary."""
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """status with its reasons. tokens_to_wrap: tokens until the first 32-bit counter or tag wraps (None if unknown)."""
+
+    status: Status
+    diagnostics: tuple[Diagnostic, ...]
+    stats: dict[str, float | int] = field(default_factory=dict)
+    deterministic: bool = True
+    tokens_to_wrap: int | None = None
+    evidence: Evidence | None = None
+    proofs: tuple[Proof, ...] = ()
+
+    @property
+    def safe(self) -> bool:
+        return self.status == "SAFE"
+
+
+class _Late(Exception):
+    """The time limit has passed."""
+
+
+def verify(schedule: Schedule, *, compiled: CompiledResources | None = None, timeout_s: float | None = None) -> Verdict:
+    """Decide. Raises AmkError (exit 2) if the schedule is not well-formed; nothing else."""
+    if found := check_references(schedule):
+        raise AmkError(found)
+    with _no_collector():
+        return _Verification(schedule, compiled, timeout_s).run()
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Many small objects are made and few die: the cyclic collector only costs time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+STATIC: tuple[tuple[str, Callable[[Schedule], list[Diagnostic]]], ...] = (
+    ("structure", check_structure),
+    ("model graph", check_model_graph),
+    ("rings", lambda s: list(check_rings(s))),
+    ("tags", lambda s: list(check_tags(s, [unroll(p, n, 1) for n, p in enumerate(s.programs)]))),
+    ("wrap", check_wrap),
+)
+"""Checks that look at the schedule as written; the resource, composed, epoch and SMT checks follow them."""
+
+
+class _Verification:
+    def __init__(self, schedule: Schedule, compiled: CompiledResources | None, timeout_s: float | None) -> None:
+        self.schedule, self.compiled = schedule, compiled
+        self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self.found: list[Diagnostic] = []
+        self.open: list[Diagnostic] = []
+        self.notes: list[Diagnostic] = []
+        self.stats: dict[str, float | int] = {}
+        self.evidence: Evidence | None = None
+        self.wrap: int | None = None
+        self.proofs: list[Proof] = []
+
+    def run(self) -> Verdict:
+        started = time.monotonic()
+        try:
+            self._static()
+            if not self.found:
+                self._composed()
+                self._obligations()
+        except (TooLarge, ClocksTooLarge, NotComposable) as error:
+            reason = because("larger than the check is willing to enumerate, or outside the class it decides")
+            self.open.append(Diagnostic("AMK205", str(error), facts=(reason,)))
+        except _Late:
+            self.open.append(Diagnostic("AMK205", "the time limit passed before the check was complete"))
+        self.stats["seconds"] = round(time.monotonic() - started, 3)
+        status: Status = "UNSAFE" if self.found else "UNKNOWN" if self.open else "SAFE"
+        told = (*self.found, *self.open, *self.notes)
+        return Verdict(status, told, self.stats, True, self.wrap, self.evidence, tuple(self.proofs))
+
+    def _in_time(self) -> None:
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise _Late
+
+    def _static(self) -> None:
+        for _, check in STATIC:
+            self._in_time()
+            self._sort(check(self.schedule))
+        self._sort(check_resources(self.schedule, self.compiled))
+
+    def _sort(self, diagnostics: list[Diagnostic]) -> None:
+        for diagnostic in diagnostics:
+            (self.open if diagnostic.code in UNDECIDED else self.found).append(diagnostic)
+
+    def _composed(self) -> None:
+        self._in_time()
+        reduced = reduce_layers(self.schedule)
+        result = compose(reduced)
+        nodes = sum(g.count * g.nodes for g in result.groups)
+        self.stats |= {"layers checked": reduced.model.layers, "workers": reduced.launch.workers, "nodes": nodes}
+        self.stats |= {"incidences": result.incidences, "classes": result.classes}
+        self._in_time()
+        for path, message in result.footprints.outside.items():
+            self.found.append(Diagnostic("AMK103", message, where=Where(path=json_pointer(path))))
+        self.found += check_constants(self.schedule, result.footprints.written_constants)
+        self.found += check_scopes(self.schedule, result.groups, result.instances)
+        if not self.found:
+            self._findings(result)
+        if not self.found and result.order is not None:
+            epochs = check_epochs(result)
+            self.found += epochs.starving
+            self.open += epochs.open
+            self.wrap = epochs.wrap
+
+    def _findings(self, result: Composition) -> None:
+        """What explains the finding best comes first: a relaxed operation, if one is why."""
+        weak = list(weak_orders(self.schedule))
+        finding = explain(result)
+        if finding is None:
+            self.notes += weak
+            return
+        self.evidence = finding.evidence
+        if finding.evidence is None and finding.diagnostic.code not in ("AMK202", "AMK513"):
+            self.open.append(finding.diagnostic)
+            return
+        if weak and finding.diagnostic.code.startswith("AMK3"):
+            self.found += [Diagnostic(d.code, d.message, Severity.ERROR, d.where, d.facts) for d in weak]
+        self.found.append(finding.diagnostic)
+
+    def _obligations(self) -> None:
+        if self.found:
+            return
+        self._in_time()
+        left = 2.0 if self.deadline is None else max(0.05, self.deadline - time.monotonic())
+        obligations: list[Obligation] = [*position_obligations(self.schedule), *ring_obligations()]
+        self.proofs = prove(obligations, int(min(left, 2.0) * 1000))
+        self.stats["obligations"] = len(obligations)
+        for proof in self.proofs:
+            if proof.outcome == "proved":
+                continue
+            refuted = proof.outcome == "refuted"
+            message = f"{'false' if refuted else 'not decided'}: {proof.obligation.name}"
+            diagnostic = Diagnostic(proof.obligation.code, message, facts=(because(proof.model),))
+            (self.found if refuted else self.open).append(diagnostic)

@@ -1,0 +1,118 @@
+"""Torch's model, its static twin for torch.compile and the packing on the device, checked on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amk.schedule_ir.matrices import matrix, tensor_rows
+from amk.schedule_ir.model_spec import ModelSpec
+from tests.reference.llama_numpy import Config, Decoder
+from tests.tiny import RAGGED, VARIANTS
+
+torch = pytest.importorskip("torch", reason="the benchmark's baselines need torch")
+
+from amk.bench import compile_baseline, device_packing, torch_model  # noqa: E402  after torch is known to be there
+
+CONTEXT = 16
+
+
+def names(model: ModelSpec) -> str:
+    return model.name
+
+
+def caches(model: ModelSpec, dtype: Any) -> tuple[Any, Any]:
+    shape = (model.layers, model.kv_heads, CONTEXT, model.head_dim)
+    return torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
+
+
+def as_arrays(weights: Any) -> dict[str, np.ndarray]:
+    """The weights under the names of the numpy reference, fp64."""
+    model: ModelSpec = weights.model
+    arrays = {"embed": weights.embedding, "final_norm": weights.norm[2 * model.layers]}
+    arrays["lm_head"] = weights.matrices["lm_head"][0]
+    q, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    for i in range(model.layers):
+        arrays |= dict(
+            zip((f"l{i}.wq", f"l{i}.wk", f"l{i}.wv"), weights.matrices["qkv"][i].split([q, kv, kv]), strict=True)
+        )
+        arrays |= dict(zip((f"l{i}.w_gate", f"l{i}.w_up"), weights.matrices["gate_up"][i].chunk(2), strict=True))
+        arrays |= {f"l{i}.wo": weights.matrices["o"][i], f"l{i}.w_down": weights.matrices["down"][i]}
+        arrays |= {f"l{i}.attn_norm": weights.norm[2 * i], f"l{i}.ffn_norm": weights.norm[2 * i + 1]}
+        if weights.bias is not None:
+            arrays |= dict(zip((f"l{i}.bq", f"l{i}.bk", f"l{i}.bv"), weights.bias[i].split([q, kv, kv]), strict=True))
+        if weights.q_norm is not None:
+            arrays |= {f"l{i}.q_norm": weights.q_norm[i], f"l{i}.k_norm": weights.k_norm[i]}
+    return {name: tensor.double().numpy() for name, tensor in arrays.items()}
+
+
+@pytest.mark.parametrize("model", VARIANTS, ids=names)
+def test_torch_decoder_is_the_numpy_decoder(model: ModelSpec) -> None:
+    weights = torch_model.TorchWeights.random(model, 3, device="cpu")
+    config = Config(model.layers, model.heads, model.kv_heads, model.head_dim, model.rms_eps, model.rope_theta, None)
+    expected = Decoder(config, as_arrays(weights), np.float64)
+    decoder = torch_model.TorchDecoder(weights, *caches(model, torch.float64), torch.float64)
+    for pos, token in enumerate([5, 100, 7]):
+        got = decoder.step(torch.tensor([token]), pos, decoder.rope(pos))
+        np.testing.assert_allclose(got.numpy(), expected.forward([token]), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("model", VARIANTS, ids=names)
+def test_the_static_step_is_the_plain_step(model: ModelSpec) -> None:
+    weights = torch_model.TorchWeights.random(model, 4, device="cpu")
+    weights.matrices = {name: [m.double() for m in each] for name, each in weights.matrices.items()}
+    weights.embedding = weights.embedding.double()
+    plain = torch_model.TorchDecoder(weights, *caches(model, torch.float64), torch.float64)
+    static = compile_baseline.StaticModel.of(weights, CONTEXT, torch.float64)
+    k, v = caches(model, torch.float64)
+    layers = (list(k), list(v))
+    for pos, token in enumerate([5, 100, 7]):
+        expected = plain.step(torch.tensor([token]), pos, plain.rope(pos))
+        got = static.step(torch.tensor([token]), torch.tensor([pos]), layers)
+        np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_the_step_compiles_as_one_graph() -> None:
+    torch._dynamo.reset()
+    weights = torch_model.TorchWeights.random(RAGGED, 5, device="cpu")
+    static = compile_baseline.StaticModel.of(weights, CONTEXT, torch.bfloat16)
+    function = torch.compile(static.step, fullgraph=True, dynamic=False, backend="aot_eager")
+    results = []
+    for step in (function, static.step):
+        k, v = caches(RAGGED, torch.bfloat16)
+        layers = (list(k), list(v))
+        for pos, token in enumerate([5, 100]):
+            with torch.no_grad():
+                last = step(torch.tensor([token]), torch.tensor([pos]), layers)
+        results.append((last.float(), layers[0][1].float()))
+    torch.testing.assert_close(results[0], results[1], rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("name", ["qkv", "o", "gate_up", "down", "lm_head"])
+def test_every_row_is_packed_where_the_layout_says(name: Any) -> None:
+    from amk.planner.decode import plan
+    from amk.schedule_ir.layout import stream_layout
+    from amk.schedule_ir.target import load_target
+
+    schedule = plan(RAGGED, load_target("h200"), max_context=64, workers=3)
+    weights = torch_model.TorchWeights.random(RAGGED, 6, device="cpu")
+    packed = device_packing.packed_weights(schedule, weights).float().numpy()
+    arrays = as_arrays(weights)
+    width = schedule.streams[0].chunk_k
+    layout = stream_layout(schedule, schedule.streams[0])
+    for matrix_name, layer, places in device_packing.chunk_places(schedule, layout, width):
+        if matrix_name != name:
+            continue
+        shape = matrix(RAGGED, name)
+        chunks = shape.k_chunks(width)
+        for group in range(shape.groups):
+            runs = tensor_rows(RAGGED, name, layer, group)
+            rows = np.concatenate([arrays[tensor][first : first + count] for tensor, first, count in runs])
+            for chunk in range(chunks):
+                tile = packed[places[group * chunks + chunk]].reshape(width // 32, 8, 32)
+                got = tile.transpose(1, 0, 2).reshape(8, width)
+                want = rows[:, chunk * width : (chunk + 1) * width]
+                np.testing.assert_array_equal(got[: len(rows), : want.shape[1]], want)
+                assert not got[len(rows) :].any()

@@ -1,0 +1,81 @@
+"""`amk bench` where it cannot measure: what it says, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from amk.cli import main
+from amk.commands import bench
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
+
+ASK = ["bench", "--model", "llama3.2-1b", "--gpu", "h200"]
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise AmkError(Diagnostic("AMK602", "no CUDA driver"), Exit.NO_GPU)
+
+    monkeypatch.setattr(bench.Device, "open", refuse)
+
+
+def test_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(ASK) == 5
+    assert "AMK602" in capsys.readouterr().err
+
+
+def test_diagnostics_follow_the_format(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ASK, "--format", "json"]) == 5
+    assert "AMK602" in json.dumps(json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--positions", "131072"], ["--positions", "9", "--max-context", "9"], ["--resume"]],
+    ids=["beyond the model", "beyond the context", "nothing to resume"],
+)
+def test_what_cannot_be_measured(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ASK, *words]) == 2
+    assert "error[AMK0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--positions", "-1"], ["--baselines", "magic"], ["--steps", "0"], ["--plan", "x"]])
+def test_usage_errors(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*ASK, *words])
+    assert caught.value.code == 2
+
+
+def test_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(bench.Device, "open", lambda: object())
+    monkeypatch.setattr(bench.importlib.util, "find_spec", lambda name: None)
+    assert main(ASK) == 5
+    assert "torch" in capsys.readouterr().err
+
+
+def test_rows_need_no_gpu_to_be_read(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="the rows' timing module needs torch")
+    assert torch
+    from amk.bench.record import Record
+    from amk.bench.row import Key, Row, cells, header
+    from amk.bench.timing import Times
+
+    key = Key("m", "h200", "bf16", "fast", 128, 4, 50, ("cublas-graph",))
+    times = {"cublas-graph": Times(2.0, 1.9, 2.1)}
+    row = Row(key, Times(1.0, 0.9, 1.1), times, 10**9, 4000.0, 1e-3, 2e-3, 1e-6, True, True, True)
+    assert row.floor_ms == pytest.approx(0.25)
+    assert row.of_ceiling == pytest.approx(0.25)
+    assert row.ratio("cublas-graph") == pytest.approx(2.0)
+    assert len(cells(row)) == len(header(key.baselines))
+    path = tmp_path / "rows.json"
+    Record.open(path).add(row, {"commit": "abc"})
+    again = Record.open(path)
+    assert again.find(key) == row
+    again.add(row, {"commit": "def"})
+    assert [entry["run"]["commit"] for entry in Record.open(path).entries] == ["def"]
+    path.write_text('{"format": 2, "rows": []}')
+    with pytest.raises(AmkError, match="AMK005"):
+        Record.open(path)

@@ -1,0 +1,46 @@
+"""`amk generate` on the interpreter, with the real checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from amk.cli import main
+from amk.planner.decode import plan
+from amk.planner.settings import Settings
+from amk.schedule_ir.codec import save_schedule
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.target import load_target
+
+pytestmark = pytest.mark.checkpoint
+
+
+def test_the_question_is_answered_in_words(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--model", str(smollm2_path), "--prompt", "What is the capital of France?", "--device", "cpu"]
+    assert main(words) == 0
+    assert capsys.readouterr().out == "The capital of France is Paris.\n"
+
+
+def test_a_prompt_longer_than_the_context_is_refused(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--model", str(smollm2_path), "--prompt", "a b c d e f g h", "--plain", "--device", "cpu"]
+    assert main([*words, "--max-context", "3"]) == 2
+    assert "AMK014" in capsys.readouterr().err
+
+
+def test_a_schedule_of_another_model_is_refused(
+    smollm2_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = load_model("smollm2-135m").model_copy(update={"layers": 29})
+    file = tmp_path / "s.json"
+    save_schedule(plan(other, load_target("h200"), settings=Settings(warps=2), max_context=64, workers=4), file)
+    words = ["generate", "--model", str(smollm2_path), "--prompt", "Hi", "--device", "cpu", "--schedule", str(file)]
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert "AMK013" in err and "layers: 29 in the schedule, 30 here" in err
+
+
+def test_without_a_gpu_cuda_is_refused(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--model", str(smollm2_path), "--prompt", "Hi", "--device", "cuda"]
+    assert main(words) == 2  # no GPU was named to plan for
+    assert "--gpu" in capsys.readouterr().err

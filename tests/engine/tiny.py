@@ -1,0 +1,84 @@
+"""Small random models and small targets, for tests that execute schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.planner.decode import plan
+from amk.planner.settings import Settings
+from amk.schedule_ir.bfloat import round_bf16
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import load_target
+from tests.reference.llama_numpy import Config, Decoder
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "source": "made up for tests",
+    "layers": 2,
+    "hidden": 64,
+    "ffn": 96,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_dim": 32,
+    "vocab": 83,
+    "max_context": 64,
+    "rms_eps": 1e-5,
+    "rope_theta": 1e4,
+}
+
+
+def tiny_model(**changes: Any) -> ModelSpec:
+    return ModelSpec(**(TINY | changes))
+
+
+def tiny_plan(model: ModelSpec, *, workers: int = 4, context: int = 48, **settings: Any) -> Schedule:
+    chosen = {"warps": 3, "chunk_bytes": 512, "kv_block": 8, "max_tokens": 32, "slots": 4} | settings
+    return plan(model, load_target("h200"), settings=Settings(**chosen), max_context=context, workers=workers)
+
+
+class RandomTensors:
+    """Every tensor of a model, drawn once; matrices and the embedding are bf16 values, the rest float32."""
+
+    def __init__(self, model: ModelSpec, seed: int = 0) -> None:
+        draw = np.random.default_rng(seed)
+        q, kv, hidden = model.heads * model.head_dim, model.kv_heads * model.head_dim, model.hidden
+        shapes: dict[str, tuple[int, ...]] = {"embed": (model.vocab, hidden), "final_norm": (hidden,)}
+        if not model.tied_embeddings:
+            shapes["lm_head"] = (model.vocab, hidden)
+        for i in range(model.layers):
+            layer = {
+                "attn_norm": (hidden,), "wq": (q, hidden), "wk": (kv, hidden), "wv": (kv, hidden), "wo": (hidden, q),
+                "ffn_norm": (hidden,), "w_gate": (model.ffn, hidden), "w_up": (model.ffn, hidden),
+                "w_down": (hidden, model.ffn),
+            }  # fmt: skip
+            if model.qkv_bias:
+                layer |= {"bq": (q,), "bk": (kv,), "bv": (kv,)}
+            if model.qk_norm:
+                layer |= {"q_norm": (model.head_dim,), "k_norm": (model.head_dim,)}
+            shapes |= {f"l{i}.{name}": shape for name, shape in layer.items()}
+        self.arrays: dict[str, NDArray[np.float32]] = {}
+        for name, shape in shapes.items():
+            values = draw.standard_normal(shape).astype(np.float32)
+            if name.endswith("norm"):
+                self.arrays[name] = 1 + values / 4
+            elif len(shape) == 2:
+                self.arrays[name] = round_bf16(values if name == "embed" else values * 2 / np.sqrt(shape[1]))
+            else:
+                self.arrays[name] = values / 2
+
+    def tensor(self, name: str, rows: slice = slice(None)) -> NDArray[np.float32]:
+        if name == "lm_head" and name not in self.arrays:
+            name = "embed"
+        return self.arrays[name][rows].copy()
+
+
+def reference_decoder(model: ModelSpec, arrays: dict[str, NDArray[np.float32]]) -> Decoder:
+    config = Config(
+        layers=model.layers, heads=model.heads, kv_heads=model.kv_heads, head_dim=model.head_dim,
+        rms_eps=model.rms_eps, rope_theta=model.rope_theta,
+    )  # fmt: skip
+    return Decoder(config, arrays)

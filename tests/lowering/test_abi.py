@@ -1,0 +1,63 @@
+"""The kernel's argument: one layout for both sides, and the numbers of counters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amk.lowering.abi import COUNTER_STRIDE, abi, counter_names, flat_index
+from amk.lowering.compile import compile_cuda
+from amk.planner.decode import plan
+from amk.schedule_ir.memory import Counter
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import load_target
+from tests.tiny import BIASED
+
+
+@pytest.fixture(scope="module")
+def schedule() -> Schedule:
+    return plan(BIASED, load_target("h200"), max_context=256, workers=4)
+
+
+def test_every_global_buffer_has_one_field(schedule: Schedule) -> None:
+    layout = abi(schedule)
+    wanted = [b.name for b in schedule.buffers if b.space == "global"]
+    assert [name for name, _ in layout.buffers] == [f"b_{name}" for name in wanted]
+    assert layout.dtype.itemsize == 8 * len(layout.dtype.names or ())
+
+
+def test_the_compiler_sees_the_host_layout(schedule: Schedule) -> None:
+    """Every field is one 8-byte word and the struct has nothing else, so the order alone fixes the offsets."""
+    layout = abi(schedule)
+    names = layout.dtype.names or ()
+    assert [layout.dtype.fields[name][1] for name in names] == list(range(0, 8 * len(names), 8))  # type: ignore[index]
+    checks = "".join(f'static_assert(sizeof(Globals::{name}) == 8, "{name}");\n' for name in names)
+    struct = layout.struct()
+    assert [line.split()[-1].rstrip(";") for line in struct.splitlines() if line.startswith("  ")] == list(names)
+    assert compile_cuda('#include "amk/context.cuh"\n' + struct + checks, "sm_90a").cubin
+
+
+def test_packing_puts_each_value_in_its_field(schedule: Schedule) -> None:
+    layout = abi(schedule)
+    names = layout.dtype.names or ()
+    block = layout.pack({name: 1000 + i for i, name in enumerate(names)})
+    assert np.frombuffer(block.tobytes(), "<u8").tolist() == [1000 + i for i in range(len(names))]
+    with pytest.raises(KeyError):
+        layout.pack({name: 0 for name in names[1:]})
+
+
+def test_counters_do_not_overlap(schedule: Schedule) -> None:
+    layout = abi(schedule)
+    numbers = [layout.counter_base[c.name] + i for c in schedule.counters for i in range(c.count)]
+    assert sorted(numbers) == list(range(layout.counter_count))
+    assert layout.counter_bytes == layout.counter_count * COUNTER_STRIDE * 4
+    assert len(counter_names(schedule)) == layout.counter_count
+
+
+def test_flat_index_is_row_major() -> None:
+    counter = Counter(name="c", shape=(3, 4, 5))
+    flat = flat_index(counter, ({"l": 1}, 2, {"t": 1, "1": 1}))
+    for layer in range(3):
+        for token in range(4):
+            value = flat.get("1", 0) + flat["l"] * layer + flat["t"] * token
+            assert value == np.ravel_multi_index((layer, 2, token + 1), (3, 4, 5))

@@ -1,0 +1,56 @@
+"""Compiled kernels are held to the schedule's own words about registers, shared memory and co-residency."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from amk.lowering.kernel import build, check_co_residency
+from amk.planner.decode import plan
+from amk.report.diagnostic import AmkError, Exit
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import load_target
+from tests.tiny import PLAIN
+
+
+@pytest.fixture(scope="module")
+def schedule() -> Schedule:
+    return plan(PLAIN, load_target("l4"), max_context=256)
+
+
+def launched(schedule: Schedule, **changes: int) -> Schedule:
+    return schedule.model_copy(update={"launch": schedule.launch.model_copy(update=changes)})
+
+
+def test_a_plan_is_within_its_budget(schedule: Schedule) -> None:
+    built = build(schedule)
+    assert 0 < built.resources.registers <= schedule.launch.registers
+    assert built.shared_bytes <= schedule.target.smem_per_block
+    assert built.synchronisation
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"registers": 32}, "AMK403"),
+        ({"shared_bytes": 101_376}, "AMK401"),
+        ({"workers": 59}, "AMK402"),
+    ],
+    ids=["registers", "shared memory", "more workers than SMs"],
+)
+def test_over_budget(schedule: Schedule, changes: dict[str, int], code: str) -> None:
+    changed = launched(schedule, **changes)
+    if changes.get("workers"):
+        full = plan(PLAIN, load_target("l4"), max_context=256, workers=changes["workers"])
+        changed = launched(full, **changes)
+    with pytest.raises(AmkError, match=code) as caught:
+        build(changed)
+    assert caught.value.exit_code is Exit.UNSAFE
+
+
+def test_two_workers_that_do_not_fit_one_sm(schedule: Schedule) -> None:
+    """Compiled for one worker a SM, the kernel may use what two of them would have to share."""
+    built = replace(build(schedule), schedule=launched(schedule, ctas_per_sm=2))
+    with pytest.raises(AmkError, match="AMK402"):
+        check_co_residency(built)

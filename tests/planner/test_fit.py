@@ -1,0 +1,42 @@
+"""Every shipped model on every target: a plan within the target's limits, or a refusal that says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from amk.planner.decode import plan
+from amk.planner.settings import PRESETS
+from amk.planner.storage import STATIC_SHARED, chunk_widths
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.model import load_model, shipped_models
+from amk.schedule_ir.target import targets
+from tests.tiny import PLAIN, tiny
+
+TOO_LARGE = {"llama3-70b": {"h200", "b200"}}
+"""Models that do not fit everywhere, and where they fit."""
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+@pytest.mark.parametrize("name", shipped_models())
+def test_plans_stay_within_the_target(name: str, preset: str) -> None:
+    for target in targets():
+        if target.name not in TOO_LARGE.get(name, {target.name}):
+            with pytest.raises(AmkError, match="AMK011") as caught:
+                plan(load_model(name), target, settings=PRESETS[preset])
+            lines = [fact.text for fact in caught.value.diagnostics[0].facts]
+            assert any(line.startswith("sum") for line in lines)
+            assert any(line.startswith("shortfall") for line in lines)
+            continue
+        schedule = plan(load_model(name), target, settings=PRESETS[preset])
+        assert schedule.launch.shared_bytes + STATIC_SHARED <= target.smem_per_block, target.name
+        assert schedule.launch.workers <= target.sms
+        assert schedule.launch.registers * schedule.launch.warps * 32 <= target.regs_per_sm
+        assert schedule.streams[0].slots >= 2
+        end = max((b.offset or 0) + b.bytes for b in schedule.buffers if b.space == "shared")
+        assert end <= schedule.launch.shared_bytes
+
+
+def test_chunks_divide_every_width() -> None:
+    assert chunk_widths(PLAIN, 4096) == [128, 64, 32]
+    with pytest.raises(AmkError, match="AMK011"):
+        chunk_widths(tiny(hidden=120), 4096)

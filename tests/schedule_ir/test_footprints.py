@@ -1,0 +1,250 @@
+"""Footprints are what the proof trusts, so every op's `accesses` is held against its `reference`.
+
+For each step of several small plans, each worker, agent, layer and position: the reference reads only declared bytes
+(and all of them, unless the choice depends on data), writes exactly the declared bytes, and its result does not change
+when everything outside the declared reads becomes NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.matrices import MatrixName
+from amk.schedule_ir.ops import OPS, Geometry
+from amk.schedule_ir.ops.base import Access, Op
+from amk.schedule_ir.schedule import Node, Schedule, Step
+from tests.engine.tiny import tiny_model, tiny_plan
+
+Array = NDArray[Any]
+POSITIONS = (0, 7, 8, 9, 23, 47)
+CHOSEN_BY_DATA = {("embed", "embedding"), *(("select", b) for b in ("prompt", "best_value", "best_index"))}
+"""(op, buffer) whose declared reads are every byte that some token could select."""
+
+
+def narrow_chunks(schedule: Schedule) -> Schedule:
+    """Chunks that do not divide k: the last chunk of a row is padded."""
+    (stream,) = schedule.streams
+    return schedule.model_copy(update={"streams": (stream.model_copy(update={"chunk_k": 64}),)})
+
+
+PLANS = {
+    "groups of two": lambda: tiny_plan(tiny_model()),
+    "fenced": lambda: tiny_plan(tiny_model(), handoff="fenced"),
+    "no grouping": lambda: tiny_plan(tiny_model(heads=2, kv_heads=2), workers=5),
+    "groups of three": lambda: tiny_plan(tiny_model(heads=3, kv_heads=1, hidden=96), workers=2, warps=4),
+    "groups of four": lambda: tiny_plan(tiny_model(heads=8, head_dim=16), workers=3, warps=2),
+    "idle agents": lambda: tiny_plan(tiny_model(layers=1, vocab=21), workers=13, warps=8, chunk_bytes=1024),
+    "bias and head norms": lambda: tiny_plan(tiny_model(qkv_bias=True, qk_norm=True)),
+    "one at a time": lambda: tiny_plan(
+        tiny_model(), handoff="fenced", head_handoff=False, run_ahead=False, wide_epilogue=0
+    ),
+    "padded chunks": lambda: narrow_chunks(tiny_plan(tiny_model(hidden=96, ffn=160), workers=3)),
+}  # fmt: skip
+
+
+@cache
+def planned(name: str) -> Schedule:
+    return PLANS[name]()
+
+
+@dataclass
+class Recorder:
+    """Memory of one worker that notes which elements were touched."""
+
+    arrays: dict[str, Array]
+    regs: dict[str, int]
+    geo: Geometry
+    reads: dict[str, set[int]] = field(default_factory=dict)
+    writes: dict[str, set[int]] = field(default_factory=dict)
+
+    def read(self, buffer: str, lo: int, hi: int) -> Array:
+        assert 0 <= lo <= hi <= self.arrays[buffer].size
+        self.reads.setdefault(buffer, set()).update(range(lo, hi))
+        return self.arrays[buffer][lo:hi]
+
+    read_int = read
+
+    def write(self, buffer: str, lo: int, data: Any) -> None:
+        values = np.asarray(data)
+        assert 0 <= lo <= lo + values.size <= self.arrays[buffer].size
+        self.writes.setdefault(buffer, set()).update(range(lo, lo + values.size))
+        self.arrays[buffer][lo : lo + values.size] = values
+
+    def tile(self, stream: str, name: MatrixName, layer: int, group: int, k_chunk: int) -> Array:
+        """The same finite weights for the same chunk, zeros past the matrix's end."""
+        width, shape = self.geo.streams[stream].chunk_k, self.geo.matrix(name)
+        rows, columns = np.arange(8) + 8 * group, np.arange(width) + k_chunk * width
+        tile = np.sin(rows[:, None] * 31.0 + columns + 7 * layer).astype(np.float32)
+        return np.where((rows < shape.rows)[:, None] & (columns < shape.k), tile, np.float32(0))
+
+
+def fresh_arrays(schedule: Schedule, seed: int) -> dict[str, Array]:
+    draw = np.random.default_rng(seed)
+    arrays: dict[str, Array] = {}
+    for buffer in schedule.buffers:
+        if buffer.name in ("weights", "ring", "full"):
+            continue
+        if buffer.dtype in ("f32", "bf16"):
+            arrays[buffer.name] = draw.standard_normal(buffer.elements).astype(np.float32)
+        else:
+            arrays[buffer.name] = draw.integers(0, schedule.model.vocab, buffer.elements)
+    arrays["ssq"] = np.abs(arrays["ssq"])  # sums of squares
+    return arrays
+
+
+def elements(accesses: list[Access], kind: str, geo: Geometry) -> dict[str, set[int]]:
+    out: dict[str, set[int]] = {}
+    for a in accesses:
+        size = geo.buffers[a.buffer].item_bytes
+        assert a.lo % size == a.hi % size == 0 and 0 <= a.lo < a.hi <= geo.buffers[a.buffer].bytes, a
+        if a.kind == kind:
+            out.setdefault(a.buffer, set()).update(range(a.lo // size, a.hi // size))
+    return out
+
+
+def blanked(arrays: dict[str, Array], keep: dict[str, set[int]]) -> dict[str, Array]:
+    """A copy in which only the elements in `keep` survive."""
+    out = {}
+    for name, array in arrays.items():
+        kept = sorted(keep.get(name, ()))
+        out[name] = np.full_like(array, np.nan if array.dtype == np.float32 else -12345)
+        out[name][kept] = array[kept]
+    return out
+
+
+def steps(body: tuple[Node, ...], loops: dict[str, int]) -> Iterator[tuple[Step, dict[str, int]]]:
+    """Every step, in the first and the last layer."""
+    for node in body:
+        if isinstance(node, Step):
+            yield node, loops
+        else:
+            ends = {0, node.count - 1} if node.count else {0}
+            for i in sorted(ends):
+                yield from steps(node.body, loops | ({node.var: i} if node.count else {}))
+
+
+def events(schedule: Schedule, pos: int) -> Iterator[tuple[Op, Env]]:
+    tables = {n: np.array(t) for n, t in schedule.tables.items()}
+    sizes = {r.name: r.count for r in schedule.roles}
+    for step, loops in steps(schedule.programs[0].body, {"t": 5, "n": 2}):
+        if pos != POSITIONS[2] and step.op.op not in ("rope_append", "attend", "merge", "combine"):
+            continue  # the others do not depend on the position
+        for worker in range(schedule.launch.workers):
+            for agent in range(sizes[step.op.role]):
+                yield step.op, Env(loops, worker, agent, pos, tables)
+
+
+def run(op: Op, env: Env, geo: Geometry, arrays: dict[str, Array], token: int, done: int) -> Recorder:
+    memory = Recorder(arrays, {"token": token, "pos": env.pos, "epoch": 5, "done": done}, geo)
+    op.reference(env, geo, memory)
+    return memory
+
+
+def same(a: Array, b: Array) -> bool:
+    return a.tobytes() == b.tobytes()
+
+
+def check(op: Op, env: Env, geo: Geometry, base: dict[str, Array]) -> None:
+    where = f"{op.op} worker {env.worker} agent {env.agent} pos {env.pos} {dict(env.loops)}"
+    accesses = op.accesses(env, geo)
+    reads, writes = elements(accesses, "read", geo), elements(accesses, "write", geo)
+    full = run(op, env, geo, {n: a.copy() for n, a in base.items()}, token=3, done=0)
+    for buffer in full.reads | reads:
+        seen, declared = full.reads.get(buffer, set()), reads.get(buffer, set())
+        assert seen <= declared, f"{where}: undeclared reads of {buffer}: {sorted(seen - declared)[:5]}"
+        if (op.op, buffer) not in CHOSEN_BY_DATA:
+            assert seen == declared, f"{where}: {buffer} is never read at {sorted(declared - seen)[:5]}"
+    assert {b: w for b, w in full.writes.items() if w} == writes, f"{where}: writes differ from the declared ones"
+    only_reads = blanked(base, reads)
+    before = {n: a.copy() for n, a in only_reads.items()}
+    bare = run(op, env, geo, only_reads, token=3, done=0)
+    assert bare.regs == full.regs, where
+    for buffer, array in bare.arrays.items():
+        index = sorted(writes.get(buffer, ()))
+        assert same(array[index], full.arrays[buffer][index]), f"{where}: {buffer} depends on undeclared bytes"
+        before[buffer][index] = array[index]
+        assert same(before[buffer], array), f"{where}: {buffer} changed outside the declared writes"
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_reference_touches_exactly_the_declared_bytes(name: str) -> None:
+    schedule = planned(name)
+    geo, base = schedule.geometry(), fresh_arrays(schedule, 1)
+    seen = set()
+    for pos in POSITIONS:
+        for op, env in events(schedule, pos):
+            check(op, env, geo, base)
+            seen.add(op.op)
+    assert seen | {"signal"} == set(OPS), "an op that no plan uses is not tested"
+
+
+@pytest.mark.parametrize("done", [0, 1])
+@pytest.mark.parametrize("forced", [0, 9, 10])
+def test_select_declares_what_either_choice_reads(forced: int, done: int) -> None:
+    """Position 8 becomes 9: given when 10 tokens are forced, chosen otherwise."""
+    schedule = planned("groups of two")
+    geo, base = schedule.geometry(), fresh_arrays(schedule, 2)
+    base["request"] = np.array([forced, base["best_index"][int(np.argmax(base["best_value"]))], -1, -1, -1])
+    for op, env in events(schedule, 8):
+        if op.op != "select":
+            continue
+        reads = elements(op.accesses(env, geo), "read", geo)
+        memory = run(op, env, geo, blanked(base, reads), token=3, done=done)
+        chosen = 3 if done else base["request"][1]
+        expected = base["prompt"][9] if forced == 10 else chosen
+        assert memory.regs == {"token": expected, "pos": 9, "epoch": 6, "done": int(done or forced != 10)}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_agents_of_a_step_write_disjoint_bytes(name: str) -> None:
+    schedule = planned(name)
+    geo = schedule.geometry()
+    written: dict[tuple[Any, ...], set[int]] = {}
+    for pos in POSITIONS:
+        for op, env in events(schedule, pos):
+            for buffer, places in elements(op.accesses(env, geo), "write", geo).items():
+                owner = env.worker if geo.buffers[buffer].space == "shared" else -1
+                taken = written.setdefault((id(op), tuple(env.loops.items()), pos, buffer, owner), set())
+                assert not taken & places, f"{op.op} of worker {env.worker}, agent {env.agent} overlaps in {buffer}"
+                taken |= places
+
+
+def test_whole_outputs_are_covered() -> None:
+    """Over all workers and agents, every row of every matrix is published."""
+    for name in PLANS:
+        schedule = planned(name)
+        geo, model = schedule.geometry(), schedule.model
+        rows: dict[tuple[str, int], set[int]] = {}
+        for op, env in events(schedule, 8):
+            for buffer, places in elements(op.accesses(env, geo), "write", geo).items():
+                if geo.buffers[buffer].space == "global":
+                    rows.setdefault((buffer, env.loops.get("l", -1)), set()).update(places)
+        widths = {
+            "qkv": (model.heads + 2 * model.kv_heads) * model.head_dim, "h_mid": model.hidden, "act": model.ffn,
+            "h_out": model.hidden, "logits": model.vocab, "best_value": geo.buffers["best_value"].elements,
+        }  # fmt: skip
+        for buffer, width in widths.items():
+            assert all(places == set(range(width)) for (b, _), places in rows.items() if b == buffer)
+            assert any(b == buffer for b, _ in rows)
+
+
+def test_a_wrong_footprint_is_noticed() -> None:
+    """The test itself: shifting one access by an element is caught."""
+    schedule = planned("groups of two")
+    geo, base = schedule.geometry(), fresh_arrays(schedule, 1)
+    op, env = next((o, e) for o, e in events(schedule, 8) if o.op == "stage_norm")
+
+    class Shifted(type(op)):  # type: ignore[misc]
+        def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+            return [a._replace(lo=a.lo + 4, hi=a.hi + 4) for a in super().accesses(env, geo)]
+
+    with pytest.raises(AssertionError, match="undeclared reads of h_"):
+        check(Shifted(**op.model_dump()), replace(env, agent=0), geo, base)
