@@ -2,14 +2,14 @@
 
 Rule: the one-sided 99% bootstrap bound of the median log ratio is below 0, and the median gain is at least
 max(1%, 3 x the A/A spread). It must hold twice: in the race, and again in a fresh process on fresh inputs; only the
-second is reported. Nothing is decided from fewer rounds than the job asked for.
+second is reported. No single position may lose more than 2%. Nothing is decided from fewer rounds than the job asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log1p
+from math import log, log1p
 
 import numpy as np
 
@@ -17,6 +17,7 @@ MIN_GAIN = 0.01
 MADS = 3.0
 CONFIDENCE = 0.99
 RESAMPLES = 4000
+MAX_LOSS = 0.02
 SCREEN_SHARE = 0.5
 """A screen lets pass what shows half of the gain that would be needed."""
 
@@ -67,6 +68,17 @@ def race(log_ratios: Sequence[float], mad: float, rounds: int, seed: int) -> Rul
     if gain < want:
         return Ruling(False, f"gain {percent(gain)} is below the {percent(want)} that a keep needs", gain, bound)
     return Ruling(True, f"{percent(gain)} faster, at least {percent(-bound)} with 99% confidence", gain, bound)
+
+
+def everywhere(
+    candidate_ms: Sequence[float], incumbent_ms: Sequence[float], positions: Sequence[int], mad: float
+) -> Ruling:
+    """No position may pay for the others: at each, the candidate is at most MAX_LOSS (or the noise) slower."""
+    allowed = max(MAX_LOSS, MADS * mad)
+    for pos, ours, theirs in zip(positions, candidate_ms, incumbent_ms, strict=True):
+        if log(ours / theirs) > allowed:
+            return Ruling(False, f"slower at position {pos}: {percent(log(theirs / ours))}", log(theirs / ours))
+    return Ruling(True, "", 0.0)
 
 
 def percent(log_gain: float) -> str:

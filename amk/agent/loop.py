@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from amk.agent import budget, decide
 from amk.agent.candidate import Candidate, Impossible
@@ -193,7 +193,11 @@ class Loop:
         if phase == "screen":
             return decide.screen(measured.log_ratios, mad)
         self.judges_unchanged()
-        return decide.race(measured.log_ratios, mad, ROUNDS[phase], index)
+        ruling = decide.race(measured.log_ratios, mad, ROUNDS[phase], index)
+        run = self.state.run
+        assert run is not None
+        even = decide.everywhere(measured.candidate_ms, measured.incumbent_ms, run.positions, mad)
+        return ruling if even.passed else replace(ruling, passed=False, reason=even.reason)
 
     def _measure(self, index: int, phase: Phase, ready: Ready) -> Measured | Fault:
         """Lease the device, measure, settle the lease. Only the last attempt's fault is returned."""

@@ -24,10 +24,10 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
     "slots": (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, None),
     "max_ring_bytes": tuple(n * 1024 for n in (32, 64, 96, 128, 160, 192)),
     "chunk_bytes": (1024, 2048, 4096, 8192, 16384),
-    "kv_block": (16, 32, 64, 128, 256),
+    "kv_block": (16, 32, 64, 128, 256, None),
     "wide_epilogue": (0, 16, 32, 64, 128, 256, 1024),
 }
-"""Values in order of size; None comes last where it means "as much as fits"."""
+"""Values in order of size; None, which leaves the choice to the planner, comes last."""
 
 FIXED = ("plan", "max_tokens")
 """The label of the plan and the length of a launch are no choices of the search."""

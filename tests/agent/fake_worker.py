@@ -60,13 +60,13 @@ class FakeRig:
         if question.slot == "b":
             self.misbehave()
         ms = MS * (self.gain if question.slot == "b" else 1.0)
+        if self.way == "slow_incumbent" and question.slot == "a" and self.blocks > 8:
+            ms *= 2
         times = [[ms] * question.steps for _ in question.positions]
         tokens = question.steps * len(question.positions)
         time.sleep(ms * tokens / 1e3)
         if question.slot == "b":
             times, tokens = self.cheat_block(times, tokens)
-        elif self.way == "slow_incumbent" and self.blocks > 8:
-            times = [[ms * 2 for ms in t] for t in times]
         return times, tokens
 
     def cheat_block(self, times: list[list[float]], tokens: int) -> tuple[list[list[float]], int]:

@@ -42,9 +42,9 @@ def bench(tmp_path: Path, workshop: Workshop, request: pytest.FixtureRequest, mo
     memory = tmp_path / "memory"
     command = [sys.executable, fake_worker.__file__, request.param, str(memory)]
     supervisor = Supervisor(
-        tmp_path / "worker.log", command=command, host_bytes=600 << 20, open_seconds=20.0, grace=0.3
+        tmp_path / "worker.log", command=command, host_bytes=250 << 20, open_seconds=20.0, grace=0.3
     )
-    backend = GpuBackend(supervisor, "fake", load_seconds=10, check_seconds=10, block_seconds=0.8)
+    backend = GpuBackend(supervisor, "fake", load_seconds=10, check_seconds=10, block_seconds=1.2)
     yield Bench(backend, *ready, memory)
     backend.close()
 

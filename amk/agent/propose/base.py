@@ -7,6 +7,7 @@ crash could lose, and a resumed run proposes what it would have proposed. Random
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,6 +19,9 @@ from amk.agent.journal import Journal
 from amk.agent.space import OutsideSpaceError, Space
 from amk.agent.state import START, State, Trial
 from amk.planner.settings import Settings
+
+REFUSALS = 3
+"""Refusals of a knob value that no passing proposal had, after which proposers avoid it."""
 
 TRIES = 48
 """Draws before a proposer admits that it finds nothing new."""
@@ -40,6 +44,9 @@ class History:
     space: Space
     settings: list[Settings] = field(default_factory=list)
     seen: set[Settings] = field(default_factory=set)
+    refused: Counter[tuple[str, object]] = field(default_factory=Counter)
+    passed: set[tuple[str, object]] = field(default_factory=set)
+    _judged: int = 0
 
     def update(self, state: State) -> None:
         for trial in state.trials[len(self.settings) :]:
@@ -49,6 +56,24 @@ class History:
                 parsed = self.space.start
             self.settings.append(parsed)
             self.seen.add(parsed)
+        while self._judged < len(state.trials) and state.trials[self._judged].gated is not None:
+            self._learn(state.trials[self._judged])
+            self._judged += 1
+
+    def _learn(self, trial: Trial) -> None:
+        """Which knob values the gate refuses, so that nobody keeps proposing them."""
+        values = set(self.space.point(self.settings[trial.index]).items())
+        verdict = trial.gated.verdict if trial.gated else ""
+        if verdict == "passed":
+            self.passed |= values
+        elif verdict in ("unsafe", "unknown", "uncompilable") and not self.hopeless(self.settings[trial.index]):
+            self.refused.update(values)
+
+    def hopeless(self, settings: Settings) -> bool:
+        """Whether `settings` has a value that was refused REFUSALS times and never passed."""
+        return any(
+            self.refused[item] >= REFUSALS and item not in self.passed for item in self.space.point(settings).items()
+        )
 
 
 @dataclass(frozen=True)
@@ -79,7 +104,7 @@ class Context:
 
     def is_new(self, settings: Settings) -> bool:
         """Whether `settings` plan a kernel that was not proposed before. Costs one lowering."""
-        if settings in self.history.seen or settings == self.space.start:
+        if settings in self.history.seen or settings == self.space.start or self.history.hopeless(settings):
             return False
         made = self.workshop.make(settings)
         return not isinstance(made, Impossible) and made.key not in self.state.by_key and made.key != self._start_key()
