@@ -2,7 +2,7 @@
 
 Rule: the one-sided 99% bootstrap bound of the median log ratio is below 0, and the median gain is at least
 max(1%, 3 x the A/A spread). It must hold twice: in the race, and again in a fresh process on fresh inputs; only the
-second is reported. No single position may lose more than 2%. Nothing is decided from fewer rounds than the job asked for.
+second is reported. No position may lose more than 2%. Nothing is decided from fewer rounds than were asked for.
 """
 
 from __future__ import annotations
