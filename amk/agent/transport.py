@@ -153,10 +153,11 @@ class Transport:
     def _try(self, request: Request) -> Reply | Failure:
         import anthropic
 
-        failure = Failure("unavailable")
+        arguments, failure = request.body(), Failure("unavailable")
+        arguments["output_config"]["format"]["schema"] = anthropic.transform_schema(request.schema)
         for attempt in range(self.attempts):
             try:
-                message = self._client.messages.create(**request.body())
+                message = self._client.messages.create(**arguments)
             except _BudgetError as error:
                 return Failure("refused_by_budget", str(error))
             except anthropic.AnthropicError as error:

@@ -1,4 +1,4 @@
-"""The language model's path over real HTTP with the real client: failures, budgets, secrets, and the GPU never waits."""
+"""The language model's path over real HTTP with the real client: failures, budgets, secrets, and no idle GPU."""
 
 import json
 import threading
@@ -16,8 +16,10 @@ from amk.agent.events import Limits, LlmReserved
 from amk.agent.html_report import render
 from amk.agent.journal import Journal
 from amk.agent.prices import PRICES, Price, price_of
+from amk.agent.propose.base import Proposer
 from amk.agent.propose.llm import Edits, Llm
 from amk.agent.propose.random_draw import RandomDraw
+from amk.agent.propose.replay import Replay
 from amk.agent.simulated import SimulatedBackend
 from amk.agent.transport import Cassette, Failure, Reply, Request, Transport
 from amk.report.diagnostic import AmkError
@@ -184,28 +186,26 @@ def test_without_a_key_nothing_is_sent(journal: Journal, monkeypatch: pytest.Mon
     assert isinstance(found, Failure) and found.kind == "no_key" and journal.state.calls == 0
 
 
-def search(make_loop: MakeLoop, answers: list[Any], evals: int = 12) -> tuple[Any, Script, Llm]:
-    script = Script(answers)
+def search(
+    make_loop: MakeLoop, answers: list[Any], evals: int = 12, rest: Proposer | None = None
+) -> tuple[Any, Script, Llm]:
+    script, other = Script(answers), rest or RandomDraw()
     with serving(script) as url:
-        loop = make_loop(RandomDraw(), evals=evals, dollars=0.5)
-        llm = Llm(transport(loop.journal, url)[0], "claude-haiku-4-5", RandomDraw(), Edits.model_json_schema())
-        loop.proposer = llm
-        watched = loop.watch
-
-        def watch(state: Any) -> None:
-            watched(state)
-            llm.join(0.05)
-
-        loop.watch = watch
+        loop = make_loop(other, evals=evals, dollars=0.5)
+        llm = Llm(transport(loop.journal, url)[0], "claude-haiku-4-5", other, Edits.model_json_schema())
+        loop.proposer, loop.watch = llm, lambda state: llm.join(0.05)
         loop.run()
         llm.join(5)
     return loop, script, llm
 
 
 def test_edits_of_a_model_go_through_the_gate(make_loop: MakeLoop) -> None:
-    unsafe = json.dumps({"proposals": [{"why": "<b>faster</b>", "changes": [{"knob": "refill_fence", "value": False}]},
-                                       {"why": "nonsense", "changes": [{"knob": "os.system", "value": "x"}]}]})  # fmt: skip
-    loop, script, _ = search(make_loop, [ok(unsafe), ok(GOOD)])
+    edits = [
+        {"why": "<b>faster</b>", "changes": [{"knob": "refill_fence", "value": False}]},
+        {"why": "nonsense", "changes": [{"knob": "os.system", "value": "x"}]},
+    ]
+    rest = Replay(tuple({"wide_epilogue": v} for v in (16, 32, 64, 128, 256, 1024)))
+    loop, script, _ = search(make_loop, [ok(json.dumps({"proposals": edits})), ok(GOOD)], 6, rest)
     mine = [t for t in loop.state.trials if t.proposed.proposer == "llm"]
     assert mine[0].gated.verdict == "unsafe" and mine[1].gated.codes == ("outside_space",)
     assert any(t.decided and t.decided.outcome == "kept" for t in mine)

@@ -71,9 +71,12 @@ class History:
 
     def hopeless(self, settings: Settings) -> bool:
         """Whether `settings` has a value that was refused REFUSALS times and never passed."""
-        return any(
-            self.refused[item] >= REFUSALS and item not in self.passed for item in self.space.point(settings).items()
-        )
+        return not self.blocked.isdisjoint(self.space.point(settings).items())
+
+    @property
+    def blocked(self) -> frozenset[tuple[str, object]]:
+        """Knob values that were refused REFUSALS times and never passed."""
+        return frozenset(i for i, n in self.refused.items() if n >= REFUSALS and i not in self.passed)
 
 
 @dataclass(frozen=True)

@@ -28,15 +28,16 @@ class Beam:
 
     model: StepModel = field(default_factory=AnalyticModel)
     name: str = "beam"
-    _grown: dict[Settings, list[Settings]] = field(default_factory=dict)
+    _grown: dict[tuple[Settings, frozenset[tuple[str, object]]], list[Settings]] = field(default_factory=dict)
     _estimates: dict[str, float] = field(default_factory=dict)
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
         roots = sorted(context.scored(), key=lambda pair: pair[1])[:ROOTS]
         for root, _ in roots:
-            if root not in self._grown:
-                self._grown[root] = self.grow(context, root)
-            for leaf in self._grown[root]:
+            key = root, context.history.blocked
+            if key not in self._grown:
+                self._grown[key] = self.grow(context, root)
+            for leaf in self._grown[key]:
                 if context.is_new(leaf):
                     return context.suggest(self.name, leaf, "best leaf of the beam by the step model")
         return []
@@ -57,6 +58,8 @@ class Beam:
         return [settings for _, settings in ranked[:LEAVES]]
 
     def _add(self, context: Context, beam: dict[str, tuple[float, Settings]], settings: Settings) -> None:
+        if context.history.hopeless(settings):
+            return
         made = context.workshop.make(settings)
         if isinstance(made, Candidate) and made.key not in beam:
             beam[made.key] = (self.estimate(context, made), settings)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -71,7 +71,7 @@ class Llm:
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
         if not self._ready and self._thread is None and self._streak < MAX_FAILURES:
-            self._begin(self.request(context))
+            self._begin(self.request(context), dict(context.space.point(context.incumbent())))
         if self._thread is not None and not self._thread.is_alive():
             self._thread = None
         if self._ready:
@@ -79,21 +79,23 @@ class Llm:
             return found
         return self.fallback.ask(context)
 
-    def _begin(self, request: Request) -> None:
+    def _begin(self, request: Request, base: dict[str, Any]) -> None:
+        """`base`: the knob values that the edits of the answer change."""
+
         def work() -> None:
-            self._take(self.transport.ask(request))
+            self._take(self.transport.ask(request), base)
 
         self._thread = threading.Thread(target=work, daemon=True)
         self._thread.start()
 
-    def _take(self, answer: Reply | Failure) -> None:
+    def _take(self, answer: Reply | Failure, base: dict[str, Any]) -> None:
         found = suggestions(answer.text, self.name) if isinstance(answer, Reply) else answer
         if isinstance(found, Failure):
             self.failures.append(found)
             self._streak += 1
             return
         self._streak = 0
-        self._ready = found
+        self._ready = [replace(s, settings=base | s.settings) for s in found]
 
     def join(self, seconds: float) -> None:
         """Wait for the answer under way, if any."""

@@ -43,13 +43,19 @@ class Local:
             yield settings, "neighbour of another good point"
 
     def _neighbour(self, context: Context, base: Settings, rng: np.random.Generator) -> Settings | None:
-        around = list(context.space.neighbours(base))
-        worth = knob_worth(context)
-        order = sorted(
-            range(len(around)),
-            key=lambda i: rng.random() - worth.get(next(iter(context.space.changes(around[i], base))), 0.0),
-        )
-        return next((around[i] for i in order if context.is_new(around[i])), None)
+        return next((s for s in knob_by_knob(context, base, rng) if context.is_new(s)), None)
+
+
+def knob_by_knob(context: Context, base: Settings, rng: np.random.Generator) -> Iterator[Settings]:
+    """Neighbours of `base`, one value of every knob before the second of any, so that a switch is not drowned by the
+    many values of a size. Knobs whose changes have paid come earlier."""
+    by_knob: dict[str, list[Settings]] = {}
+    for settings in context.space.neighbours(base):
+        by_knob.setdefault(next(iter(context.space.changes(settings, base))), []).append(settings)
+    worth = knob_worth(context)
+    order = sorted(by_knob, key=lambda name: rng.random() - worth.get(name, 0.0))
+    for rank in range(max(map(len, by_knob.values()), default=0)):
+        yield from (by_knob[name][rank] for name in order if rank < len(by_knob[name]))
 
 
 def knob_worth(context: Context) -> dict[str, float]:

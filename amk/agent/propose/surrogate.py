@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.agent.propose.base import Context, Suggestion
+from amk.agent.propose.local import knob_by_knob
 from amk.planner.settings import Settings
 
 Array = NDArray[np.float64]
 
-WARM_UP = 5
+WARM_UP = 8
 MEMORY = 160
 POOL = 160
 LENGTHS = (0.3, 0.6, 1.2, 2.4)
@@ -33,10 +34,11 @@ class Surrogate:
     def ask(self, context: Context) -> Sequence[Suggestion]:
         rng = context.rng(self.name)
         scored = context.scored()
-        pool = list(dict.fromkeys(candidates(context, scored, rng)))
         if len(scored) < WARM_UP:
+            pool = list(knob_by_knob(context, scored[0][0], rng))
             order = list(range(len(pool)))
         else:
+            pool = list(dict.fromkeys(candidates(context, scored, rng)))
             model = Process.fit(context, scored)
             improvement = model.expected_improvement(np.array([context.space.encode(s) for s in pool]))
             order = [int(i) for i in np.argsort(-improvement)]
