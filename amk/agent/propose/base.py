@@ -7,7 +7,6 @@ crash could lose, and a resumed run proposes what it would have proposed. Random
 from __future__ import annotations
 
 import zlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,12 +15,12 @@ import numpy as np
 
 from amk.agent.candidate import Impossible, Workshop
 from amk.agent.journal import Journal
-from amk.agent.space import OutsideSpaceError, Space
+from amk.agent.space import OutsideSpaceError, Space, Value
 from amk.agent.state import START, State, Trial
 from amk.planner.settings import Settings
 
 REFUSALS = 3
-"""Refusals of a knob value that no passing proposal had, after which proposers avoid it."""
+"""Refusals for one reason after which proposers avoid what the refused had in common."""
 
 TRIES = 48
 """Draws before a proposer admits that it finds nothing new."""
@@ -37,6 +36,17 @@ class Suggestion:
     handle: str | None = None
 
 
+Item = tuple[str, Value]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """`count` proposals were refused for the same codes; `common` are the knob values that all of them had."""
+
+    common: frozenset[Item]
+    count: int
+
+
 @dataclass
 class History:
     """Trials of the run as settings, kept up to date with the state."""
@@ -44,9 +54,12 @@ class History:
     space: Space
     settings: list[Settings] = field(default_factory=list)
     seen: set[Settings] = field(default_factory=set)
-    refused: Counter[tuple[str, object]] = field(default_factory=Counter)
-    passed: set[tuple[str, object]] = field(default_factory=set)
+    refusals: dict[tuple[str, ...], Refusal] = field(default_factory=dict)
+    passed: set[Item] = field(default_factory=set)
     _judged: int = 0
+
+    def __post_init__(self) -> None:
+        self.passed |= set(self.space.point(self.space.start).items())
 
     def update(self, state: State) -> None:
         for trial in state.trials[len(self.settings) :]:
@@ -61,22 +74,26 @@ class History:
             self._judged += 1
 
     def _learn(self, trial: Trial) -> None:
-        """Which knob values the gate refuses, so that nobody keeps proposing them."""
-        values = set(self.space.point(self.settings[trial.index]).items())
-        verdict = trial.gated.verdict if trial.gated else ""
-        if verdict == "passed":
+        """What refused proposals have in common and no passing one has is what the gate refuses."""
+        values = frozenset(self.space.point(self.settings[trial.index]).items())
+        gated = trial.gated
+        if gated is None or gated.verdict == "passed":
             self.passed |= values
-        elif verdict in ("unsafe", "unknown", "uncompilable") and not self.hopeless(self.settings[trial.index]):
-            self.refused.update(values)
-
-    def hopeless(self, settings: Settings) -> bool:
-        """Whether `settings` has a value that was refused REFUSALS times and never passed."""
-        return not self.blocked.isdisjoint(self.space.point(settings).items())
+        elif gated.verdict in ("unsafe", "unknown", "uncompilable"):
+            old = self.refusals.get(gated.codes)
+            common = values & old.common if old else values
+            known = bool(common - self.passed)
+            self.refusals[gated.codes] = Refusal(common, old.count + 1 if old else 1) if known else Refusal(values, 1)
 
     @property
-    def blocked(self) -> frozenset[tuple[str, object]]:
-        """Knob values that were refused REFUSALS times and never passed."""
-        return frozenset(i for i, n in self.refused.items() if n >= REFUSALS and i not in self.passed)
+    def blocked(self) -> frozenset[frozenset[Item]]:
+        """Sets of knob values that together were refused REFUSALS times for one reason and never passed."""
+        known = (r.common - self.passed for r in self.refusals.values() if r.count >= REFUSALS)
+        return frozenset(values for values in known if values)
+
+    def hopeless(self, settings: Settings) -> bool:
+        values = self.space.point(settings).items()
+        return any(blocked <= values for blocked in self.blocked)
 
 
 @dataclass(frozen=True)

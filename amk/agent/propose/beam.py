@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from amk.agent.candidate import Candidate
-from amk.agent.propose.base import Context, Suggestion
+from amk.agent.propose.base import Context, Item, Suggestion
 from amk.agent.space import Knob, moved
 from amk.agent.step_model import AnalyticModel, StepModel
 from amk.planner.settings import Settings
@@ -28,7 +28,7 @@ class Beam:
 
     model: StepModel = field(default_factory=AnalyticModel)
     name: str = "beam"
-    _grown: dict[tuple[Settings, frozenset[tuple[str, object]]], list[Settings]] = field(default_factory=dict)
+    _grown: dict[tuple[Settings, frozenset[frozenset[Item]]], list[Settings]] = field(default_factory=dict)
     _estimates: dict[str, float] = field(default_factory=dict)
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
