@@ -7,6 +7,7 @@ co-residency allows and without spills. Everything else ends in a `Gated` event 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -69,7 +70,15 @@ class Gate:
         return self.judge(index, made)
 
     def judge(self, index: int, candidate: Candidate) -> tuple[Gated, Ready | None]:
-        judgement = self.certify(candidate.schedule)
+        """Validator and compiler work side by side, so that the device waits for the slower one only."""
+        with ThreadPoolExecutor(1) as beside:
+            compiled = beside.submit(self.compile, candidate)
+            judgement = self.certify(candidate.schedule)
+            return self._join(index, candidate, judgement, compiled)
+
+    def _join(
+        self, index: int, candidate: Candidate, judgement: Judgement, compiled: Future[bytes]
+    ) -> tuple[Gated, Ready | None]:
         if judgement.outcome != "SAFE":
             verdict = "unsafe" if judgement.outcome == "UNSAFE" else "unknown"
             refused = Gated.model_validate(
@@ -78,7 +87,7 @@ class Gate:
             )  # fmt: skip
             return refused, None
         try:
-            cubin = self.compile(candidate)
+            cubin = compiled.result()
         except AmkError as error:
             codes = tuple(d.code for d in error.diagnostics)
             detail = error.diagnostics[0].message[:DETAIL]

@@ -14,7 +14,9 @@ import torch
 
 from amk.agent.wire import Block as BlockQuestion
 from amk.agent.wire import Check, Load, PositionCheck, Slot
-from amk.bench.decode_bench import Subject, relative_error, timed
+from amk.bench.accuracy import relative_error
+from amk.bench.subject import Subject
+from amk.bench.timing import timed
 from amk.schedule_ir.schedule import Schedule
 
 CANARY_SIZE = 1 << 20
@@ -35,7 +37,7 @@ class GpuRig:
     def load(self, question: Load) -> None:
         old = self.subjects.pop(question.slot, None)
         if old is not None:
-            old.engine.free()
+            old.free()
             del old
             gc.collect()
             torch.cuda.empty_cache()

@@ -49,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     limits, certifier = _limits(arguments), certify.installed()
     folder = _chosen(arguments)
+    if folder is None and arguments.proposer == "llm":
+        _check_llm(arguments, limits)
     with runs.create(_plan(arguments, limits)) if folder is None else Journal(folder) as journal:
         reason = journal.state.finished
         if reason is not None and not _more(arguments, journal.state.limits):
@@ -90,6 +92,15 @@ def _session(arguments: argparse.Namespace, journal: Journal, limits: Limits, ce
                 session.write_report(journal.folder, journal.state)
     finally:
         backend.close()
+
+
+def _check_llm(arguments: argparse.Namespace, limits: Limits) -> None:
+    """AMK706 before anything is written, if the language model cannot be used as asked."""
+    from amk.agent.prices import price_of
+
+    if arguments.llm_model is None or (limits.dollars <= 0 and not arguments.llm_replay):
+        raise AmkError(Diagnostic("AMK706", "the proposer llm needs --llm-model and --max-dollars"))
+    price_of(arguments.llm_model, arguments.llm_price)
 
 
 def _chosen(arguments: argparse.Namespace) -> Path | None:
