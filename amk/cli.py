@@ -33,6 +33,11 @@ class Command:
 COMMANDS = {
     "models": Command("amk.commands.models", "list the known models, or show what is read from a path"),
     "targets": Command("amk.commands.targets", "list the known GPUs and their limits"),
+    "autoresearch": Command("amk.commands.autoresearch", "search for a faster certified schedule"),
+    "runs": Command("amk.commands.runs", "list the stored searches"),
+    "report": Command("amk.commands.report", "write the HTML report of a search"),
+    "export": Command("amk.commands.export", "write the best schedule of a search"),
+    "mcp": Command("amk.commands.mcp", "serve plans, verdicts and searches to coding agents (MCP)"),
     "plan": Command("amk.commands.plan", "make a schedule for a model and a GPU"),
     "compile": Command("amk.commands.compile", "compile a schedule to machine code, without a GPU"),
     "generate": Command("amk.commands.generate", "generate text on a GPU or on the CPU"),

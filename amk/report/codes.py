@@ -14,6 +14,7 @@ AREAS = {
     4: "resources",
     5: "memory model",
     6: "target",
+    7: "search",
     9: "internal",
 }
 
@@ -72,6 +73,13 @@ TITLES = {
     "AMK603": "the CUDA driver refused a call",
     "AMK604": "the kernel stalled and was stopped by the watchdog",
     "AMK605": "the CUDA compiler or its headers are missing",
+    "AMK701": "run does not exist",
+    "AMK702": "journal cannot be written",
+    "AMK703": "judges of the run have changed",
+    "AMK704": "journal is damaged",
+    "AMK705": "run is in use by another process",
+    "AMK706": "language model cannot be used as asked",
+    "AMK707": "device was lost during the search",
     "AMK901": "internal error",
 }
 

@@ -1,0 +1,1 @@
+"""The search: propose, certify, measure, decide, and write down everything."""

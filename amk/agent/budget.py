@@ -1,0 +1,58 @@
+"""What a run may still spend: minutes, evaluations, dollars, tokens, calls.
+
+Money is reserved at its upper bound before an attempt is sent and settled at what it cost; what a crash left open
+counts in full. So settled + reserved never exceeds the limit, whatever is in flight.
+"""
+
+from __future__ import annotations
+
+from amk.agent.events import Limits, LlmReserved, LlmSettled
+from amk.agent.journal import Journal
+from amk.agent.state import State
+
+
+def spent_out(limits: Limits, state: State, elapsed: float) -> str | None:
+    """Why the search must stop now, or None. Money ends only the language model, never the search."""
+    if limits.minutes is not None and elapsed >= limits.minutes * 60:
+        return f"{limits.minutes:g} minutes are used up"
+    if limits.evals is not None and state.evals >= limits.evals:
+        return f"{limits.evals} evaluations are used up"
+    return None
+
+
+def refusal(limits: Limits, state: State, dollars: float, tokens: int) -> str | None:
+    """Why one more attempt of at most `dollars` and `tokens` may not be sent, or None."""
+    committed = state.dollars + state.dollars_reserved
+    if committed + dollars > limits.dollars:
+        return f"${committed:.4f} of ${limits.dollars:.2f} are committed, the attempt may cost ${dollars:.4f}"
+    if limits.tokens is not None and state.tokens + state.tokens_reserved + tokens > limits.tokens:
+        return f"{state.tokens + state.tokens_reserved:,} of {limits.tokens:,} tokens are committed"
+    if limits.calls is not None and state.calls >= limits.calls:
+        return f"{limits.calls} calls are used up"
+    return None
+
+
+def reserve(journal: Journal, limits: Limits, attempt: LlmReserved) -> str | None:
+    """Set the attempt's upper bound aside; returns why not if it does not fit."""
+    with journal.locked():
+        reason = refusal(limits, journal.state, attempt.dollars, attempt.tokens)
+        if reason is None:
+            journal.append(attempt)
+        return reason
+
+
+def settle_lost(journal: Journal) -> None:
+    """Charge what an earlier session reserved and never settled: it may have been billed."""
+    for reserved in list(journal.state.llm_open.values()):
+        journal.append(
+            LlmSettled(
+                call=reserved.call,
+                attempt=reserved.attempt,
+                dollars=reserved.dollars,
+                input_tokens=reserved.tokens,
+                output_tokens=0,
+                cached_tokens=0,
+                outcome="lost",
+                live=True,
+            )
+        )

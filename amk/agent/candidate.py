@@ -1,0 +1,72 @@
+"""A proposal made concrete: settings, the schedule they plan, and the CUDA source it lowers to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+from amk.lowering.emit import emit
+from amk.planner.decode import plan
+from amk.planner.settings import Settings
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import Target
+
+KEPT_PROGRAMS = 2048
+"""Lowered programs remembered, so that a night of proposals holds its memory."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """`key` identifies the lowered program: two settings with one key are the same kernel and the same launch."""
+
+    settings: Settings
+    schedule: Schedule
+    source: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Impossible:
+    """No schedule exists for the settings; `codes` says why."""
+
+    codes: tuple[str, ...]
+    detail: str
+
+
+def program_key(schedule: Schedule, source: str) -> str:
+    """sha256 over everything that the GPU sees: source, architecture and launch."""
+    digest = hashlib.sha256()
+    for part in (source, schedule.target.arch, schedule.launch.model_dump_json(), schedule.kv.model_dump_json()):
+        data = part.encode()
+        digest.update(f"{len(data)}:".encode() + data)
+    return digest.hexdigest()
+
+
+class Workshop:
+    """Settings -> candidate, for one model on one target with one context; remembers recent results."""
+
+    def __init__(self, model: ModelSpec, target: Target, context: int | None = None) -> None:
+        self.model, self.target, self.context = model, target, context
+        self._made: OrderedDict[Settings, Candidate | Impossible] = OrderedDict()
+
+    def make(self, settings: Settings) -> Candidate | Impossible:
+        """Plan and lower `settings`. The context is the run's, so no candidate wins by a smaller cache."""
+        found = self._made.get(settings)
+        if found is None:
+            found = self._build(settings)
+            self._made[settings] = found
+            if len(self._made) > KEPT_PROGRAMS:
+                self._made.popitem(last=False)
+        return found
+
+    def _build(self, settings: Settings) -> Candidate | Impossible:
+        labelled = replace(settings, plan="search")
+        try:
+            schedule = plan(self.model, self.target, settings=labelled, max_context=self.context)
+        except AmkError as error:
+            return Impossible(tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
+        source = emit(schedule)
+        return Candidate(settings, schedule, source, program_key(schedule, source))

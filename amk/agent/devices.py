@@ -1,0 +1,50 @@
+"""Which GPUs this machine has, from files: the driver process of a search never talks to the CUDA driver."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from amk.schedule_ir.target import Target
+
+DRIVER = Path("/proc/driver/nvidia/gpus")
+
+
+@dataclass(frozen=True)
+class LocalGpu:
+    """`ordinal` is the position in bus order, which is CUDA's with CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+
+    ordinal: int
+    name: str
+
+
+def local_gpus(root: Path = DRIVER) -> list[LocalGpu]:
+    found = []
+    try:
+        folders = sorted(root.iterdir())
+    except OSError:
+        return []
+    for ordinal, folder in enumerate(folders):
+        try:
+            lines = (folder / "information").read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("Model")), "")
+        found.append(LocalGpu(ordinal, model))
+    return found
+
+
+def matching(target: Target, gpus: list[LocalGpu]) -> LocalGpu | None:
+    """The first GPU that is the target."""
+    return next((gpu for gpu in gpus if same_model(target.title, gpu.name)), None)
+
+
+def same_model(title: str, name: str) -> bool:
+    """Whether a driver's name means the GPU of a title: "NVIDIA H200" is an "NVIDIA H200 SXM 141GB", and an
+    "NVIDIA A100-SXM4-80GB" an "NVIDIA A100 80GB", but an "NVIDIA H100 PCIe" is no "NVIDIA H100 SXM 80GB"."""
+    wanted, here = (re.split(r"[\s-]+", text.lower()) for text in (title, name))
+    model = [next((w for w in words if any(c.isdigit() for c in w)), "") for words in (wanted, here)]
+    memory = [{w for w in words if re.fullmatch(r"\d+gb", w)} for words in (wanted, here)]
+    other_form = any(w in here and w not in wanted for w in ("pcie", "nvl", "laptop", "ada"))
+    return model[0] == model[1] != "" and not other_form and (not all(memory) or memory[0] == memory[1])

@@ -1,0 +1,184 @@
+"""What a run can write down. Everything else about it follows from these, in order."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+Text = Annotated[str, Field(max_length=4000)]
+Ratios = tuple[float, ...]
+Phase = Literal["calibrate", "screen", "race", "confirm"]
+Outcome = Literal["kept", "rejected", "quarantined", "failed"]
+
+
+class Event(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Limits(Event):
+    """None is no limit. dollars is 0 unless a language model was asked for."""
+
+    minutes: float | None = Field(default=None, gt=0)
+    evals: int | None = Field(default=None, ge=1)
+    dollars: float = Field(default=0.0, ge=0)
+    tokens: int | None = Field(default=None, ge=1)
+    calls: int | None = Field(default=None, ge=1)
+
+
+class RunStarted(Event):
+    kind: Literal["run_started"] = "run_started"
+    run: Text
+    model: Text
+    target: Text
+    dtype: Text
+    context: int
+    positions: tuple[int, ...]
+    start: Text
+    settings: dict[str, Any]
+    seed: int
+    proposer: Text
+    llm_model: Text | None = None
+    backend: Text
+    simulated: bool
+    limits: Limits
+    manifest: Text
+    version: Text
+
+
+class SessionStarted(Event):
+    """A driver process took the run; `device` may differ from the last session's."""
+
+    kind: Literal["session_started"] = "session_started"
+    session: int
+    device: Text
+    backend: Text
+    simulated: bool
+    limits: Limits
+
+
+class Calibrated(Event):
+    """The incumbent against itself: `mad` is the spread of rounds that differ by noise only; ms per position."""
+
+    kind: Literal["calibrated"] = "calibrated"
+    session: int
+    mad: float
+    incumbent_ms: tuple[float, ...]
+
+
+class Proposed(Event):
+    kind: Literal["proposed"] = "proposed"
+    index: int
+    proposer: Text
+    settings: dict[str, Any]
+    why: Text = ""
+    handle: Text | None = None
+
+
+class Gated(Event):
+    """`passed` certifies: validated SAFE, lowered, compiled, within resources."""
+
+    kind: Literal["gated"] = "gated"
+    index: int
+    verdict: Literal["passed", "duplicate", "impossible", "unsafe", "unknown", "uncompilable"]
+    key: Text | None = None
+    codes: tuple[Text, ...] = ()
+    detail: Text = ""
+
+
+class LeaseReserved(Event):
+    """A GPU is about to be used for one measurement; every lease is settled by `measured` or `faulted`."""
+
+    kind: Literal["lease_reserved"] = "lease_reserved"
+    index: int
+    phase: Phase
+    attempt: int
+    device: Text
+    seconds: float
+
+
+class Measured(Event):
+    """Log of candidate time over incumbent time per round; median ms per position of both."""
+
+    kind: Literal["measured"] = "measured"
+    index: int
+    phase: Phase
+    attempt: int
+    seconds: float
+    log_ratios: Ratios
+    candidate_ms: tuple[float, ...]
+    incumbent_ms: tuple[float, ...]
+
+
+class Faulted(Event):
+    kind: Literal["faulted"] = "faulted"
+    index: int
+    phase: Phase
+    attempt: int
+    seconds: float
+    fault: Text
+    detail: Text = ""
+
+
+class Decided(Event):
+    """The end of a proposal. `log_gain` > 0 is faster; `score` is the log time relative to the start, where known."""
+
+    kind: Literal["decided"] = "decided"
+    index: int
+    outcome: Outcome
+    reason: Text
+    log_gain: float | None = None
+    bound: float | None = None
+    score: float | None = None
+
+
+class LlmReserved(Event):
+    """The most that one attempt can cost is set aside before it is sent."""
+
+    kind: Literal["llm_reserved"] = "llm_reserved"
+    call: int
+    attempt: int
+    model: Text
+    dollars: float
+    tokens: int
+
+
+class LlmSettled(Event):
+    kind: Literal["llm_settled"] = "llm_settled"
+    call: int
+    attempt: int
+    dollars: float
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    outcome: Text
+    live: bool
+
+
+class Quarantined(Event):
+    kind: Literal["quarantined"] = "quarantined"
+    device: Text
+    reason: Text
+
+
+class Finished(Event):
+    kind: Literal["finished"] = "finished"
+    reason: Text
+
+
+AnyEvent = (
+    RunStarted
+    | SessionStarted
+    | Calibrated
+    | Proposed
+    | Gated
+    | LeaseReserved
+    | Measured
+    | Faulted
+    | Decided
+    | LlmReserved
+    | LlmSettled
+    | Quarantined
+    | Finished
+)
+EVENT: TypeAdapter[AnyEvent] = TypeAdapter(Annotated[AnyEvent, Field(discriminator="kind")])

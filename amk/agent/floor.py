@@ -1,0 +1,22 @@
+"""The speed of light of a decode step: bytes that must cross the memory bus, over what the bus can carry."""
+
+from __future__ import annotations
+
+from amk.schedule_ir.schedule import Schedule
+
+KV_ITEM = 2
+
+
+def moved_bytes(schedule: Schedule, pos: int) -> int:
+    """Bytes a token at `pos` must read: the packed weights, and the cache up to and including `pos`."""
+    model = schedule.model
+    weights = sum(b.bytes for b in schedule.buffers if b.name in {s.source for s in schedule.streams})
+    return weights + 2 * model.layers * model.kv_heads * (pos + 1) * model.head_dim * KV_ITEM
+
+
+def floor_ms(schedule: Schedule, pos: int) -> float:
+    """(bytes - L2 capacity) / read ceiling, in ms. A ceiling that was assumed is replaced by the data sheet's rate,
+    because a result above an assumption proves nothing."""
+    target = schedule.target
+    rate = target.read_ceiling_gbps if target.read_ceiling_measured else target.hbm_gbps
+    return max(0, moved_bytes(schedule, pos) - target.l2_bytes) / (rate * 1e6)

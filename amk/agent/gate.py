@@ -1,0 +1,95 @@
+"""From a proposal to a candidate that may run: within the space, new, certified, compiled, within resources.
+
+Property: `Gate.admit` returns a `Ready` only for a schedule judged SAFE whose kernel compiled within the registers that
+co-residency allows and without spills. Everything else ends in a `Gated` event with its reason codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from amk.agent.candidate import Candidate, Impossible, Workshop
+from amk.agent.certify import Certifier, Judgement
+from amk.agent.events import Gated
+from amk.lowering.compile import compile_cuda
+from amk.lowering.cubin import Budget, check_budget
+from amk.lowering.emit import KERNEL
+from amk.planner.settings import Settings
+from amk.report.diagnostic import AmkError
+
+DETAIL = 1000
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A candidate that may be run. `cubin` is empty where nothing is going to run it."""
+
+    candidate: Candidate
+    cubin: bytes
+    judgement: Judgement
+
+
+class Compiler(Protocol):
+    """Candidate -> cubin; AmkError if it does not compile or exceeds its resources."""
+
+    def __call__(self, candidate: Candidate) -> bytes: ...
+
+
+def compile_checked(candidate: Candidate) -> bytes:
+    """The cubin, if its registers let every worker be resident and nothing is spilled."""
+    launch, target = candidate.schedule.launch, candidate.schedule.target
+    compiled = compile_cuda(candidate.source, target.arch)
+    limit = Budget(threads=launch.warps * 32, registers=launch.registers, shared_bytes=target.smem_per_block)
+    check_budget(KERNEL, compiled.resources[KERNEL], launch.shared_bytes, limit)
+    return compiled.cubin
+
+
+def not_compiled(candidate: Candidate) -> bytes:
+    """For a back end that runs nothing."""
+    return b""
+
+
+@dataclass
+class Gate:
+    workshop: Workshop
+    certify: Certifier
+    compile: Compiler = compile_checked
+
+    def admit(self, index: int, settings: Settings, seen: Mapping[str, int]) -> tuple[Gated, Ready | None]:
+        """`seen`: program key -> index of the proposal that had it first."""
+        made = self.workshop.make(settings)
+        if isinstance(made, Impossible):
+            return Gated(index=index, verdict="impossible", codes=made.codes, detail=made.detail[:DETAIL]), None
+        first = seen.get(made.key)
+        if first is not None and first != index:
+            what = "the start schedule" if first < 0 else f"proposal {first}"
+            return Gated(index=index, verdict="duplicate", key=made.key, detail=f"lowers to the kernel of {what}"), None
+        return self.judge(index, made)
+
+    def judge(self, index: int, candidate: Candidate) -> tuple[Gated, Ready | None]:
+        """Validator and compiler work side by side, so that the device waits for the slower one only."""
+        with ThreadPoolExecutor(1) as beside:
+            compiled = beside.submit(self.compile, candidate)
+            judgement = self.certify(candidate.schedule)
+            return self._join(index, candidate, judgement, compiled)
+
+    def _join(
+        self, index: int, candidate: Candidate, judgement: Judgement, compiled: Future[bytes]
+    ) -> tuple[Gated, Ready | None]:
+        if judgement.outcome != "SAFE":
+            verdict = "unsafe" if judgement.outcome == "UNSAFE" else "unknown"
+            refused = Gated.model_validate(
+                {"index": index, "verdict": verdict, "key": candidate.key, "codes": judgement.codes,
+                 "detail": judgement.detail[:DETAIL]}
+            )  # fmt: skip
+            return refused, None
+        try:
+            cubin = compiled.result()
+        except AmkError as error:
+            codes = tuple(d.code for d in error.diagnostics)
+            detail = error.diagnostics[0].message[:DETAIL]
+            return Gated(index=index, verdict="uncompilable", key=candidate.key, codes=codes, detail=detail), None
+        return Gated(index=index, verdict="passed", key=candidate.key), Ready(candidate, cubin, judgement)

@@ -1,0 +1,151 @@
+"""The back end of a real device: the measurement protocol, spoken to a supervised worker."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from amk.agent import audit
+from amk.agent.gate import Ready
+from amk.agent.measure import ABBA, Block, Fault, Job, Samples, hopeless
+from amk.agent.supervisor import Supervisor, nonce
+from amk.agent.wire import Answer, Check, Load, Slot
+from amk.agent.wire import Block as BlockQuestion
+
+LOAD_SECONDS = 180.0
+CHECK_SECONDS = 120.0
+BLOCK_FACTOR = 20.0
+BLOCK_SECONDS = 10.0
+"""A block may take this long, plus BLOCK_FACTOR times what the incumbent needed."""
+
+Four = tuple[Block, Block, Block, Block]
+
+
+@dataclass
+class GpuBackend:
+    """`name` is the device as the system calls it. `drawn` draws secret seeds; tests fix it."""
+
+    supervisor: Supervisor
+    name: str
+    load_seconds: float = LOAD_SECONDS
+    check_seconds: float = CHECK_SECONDS
+    block_seconds: float = BLOCK_SECONDS
+    drawn: Callable[[], int] = nonce
+    simulated: bool = False
+    _starts: int = 0
+    _loaded: dict[Slot, str] = field(default_factory=dict)
+    _calibrated: dict[str, Block] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    @property
+    def device(self) -> str:
+        return f"{self.name} #{self.supervisor.device}"
+
+    def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
+        began = time.monotonic()
+        result = self._measure(job, incumbent, candidate, began)
+        if isinstance(result, Fault):
+            self._loaded.clear()
+            lost = self.supervisor.recover()
+            return lost or Fault(result.kind, result.detail, time.monotonic() - began, result.suspect)
+        return result
+
+    def close(self) -> None:
+        self.supervisor.kill()
+
+    def _measure(self, job: Job, incumbent: Ready, candidate: Ready, began: float) -> Samples | Fault:
+        fault = self._prepare(job, {"a": incumbent, "b": candidate}) or self._check(job, "before")
+        if fault:
+            return fault
+        rounds: list[Four] = []
+        for _ in range(job.rounds):
+            found = self._round(job, {"a": incumbent, "b": candidate})
+            if isinstance(found, Fault):
+                return found
+            rounds.append(found)
+            if hopeless(job, rounds):
+                break
+        samples = Samples(tuple(rounds), time.monotonic() - began)
+        return self._check(job, "after") or self._steady(job, incumbent, samples) or samples
+
+    def _prepare(self, job: Job, programs: dict[Slot, Ready]) -> Fault | None:
+        if job.fresh:
+            self._loaded.clear()
+        fault = self.supervisor.fresh() if job.fresh else self.supervisor.ready()
+        if fault:
+            return fault
+        if self.supervisor.starts != self._starts:
+            self._loaded, self._starts = {}, self.supervisor.starts
+        for slot, ready in programs.items():
+            candidate = ready.candidate
+            question = Load(
+                nonce=nonce(), slot=slot, schedule=candidate.schedule.model_dump_json(), key=candidate.key,
+                cubin=base64.b64encode(ready.cubin).decode(), seed=self.drawn(),
+            )  # fmt: skip
+            if self._loaded.get(slot) == candidate.key and not job.fresh:
+                continue
+            answered = self.supervisor.ask(question, self.load_seconds)
+            fault = answered if isinstance(answered, Fault) else audit.loaded(answered, candidate.key)
+            if fault:
+                return fault
+            self._loaded[slot] = candidate.key
+        return None
+
+    def _check(self, job: Job, when: str) -> Fault | None:
+        """Both programs on the same secret inputs, which no earlier check has used."""
+        seed = self.drawn()
+        slots: tuple[Slot, ...] = ("a", "b")
+        for slot in slots:
+            question = Check(nonce=nonce(), slot=slot, positions=job.positions, seed=seed)
+            answered = self.supervisor.ask(question, self.check_seconds)
+            fault = answered if isinstance(answered, Fault) else audit.correct(answered, job.positions, when)
+            if fault:
+                return self._blame(fault, slot)
+        return None
+
+    def _round(self, job: Job, programs: dict[Slot, Ready]) -> Four | Fault:
+        blocks: list[Block] = []
+        order: tuple[Slot, ...] = ("a", "b", "b", "a")
+        assert "".join(order) == ABBA
+        for slot in order:
+            found = self._block(job, slot, programs[slot])
+            if isinstance(found, Fault):
+                return self._blame(found, slot)
+            blocks.append(found)
+        return (blocks[0], blocks[1], blocks[2], blocks[3])
+
+    def _block(self, job: Job, slot: Slot, ready: Ready) -> Block | Fault:
+        question = BlockQuestion(nonce=nonce(), slot=slot, positions=job.positions, steps=job.steps)
+        known = max(self._calibrated.values(), key=sum, default=())
+        seconds = self.block_seconds + BLOCK_FACTOR * sum(known) * job.steps / 1e3
+        began = time.monotonic()
+        answered = self.supervisor.ask(question, seconds)
+        if isinstance(answered, Fault):
+            return answered
+        wall = time.monotonic() - began
+        schedule = ready.candidate.schedule
+        if fault := audit.timed(answered, schedule, job.positions, job.steps, wall):
+            return fault
+        return medians(answered)
+
+    def _blame(self, fault: Fault, slot: Slot) -> Fault:
+        """What the incumbent does wrong is not held against the candidate."""
+        if slot == "a" and fault.suspect:
+            return Fault(f"incumbent_{fault.kind}", fault.detail, fault.seconds)
+        return fault
+
+    def _steady(self, job: Job, incumbent: Ready, samples: Samples) -> Fault | None:
+        now = samples.median_ms("a")
+        known = self._calibrated.setdefault(incumbent.candidate.key, now)
+        return audit.steady(now, known) if job.phase != "calibrate" else None
+
+
+def medians(answer: Answer) -> Block:
+    return tuple(float(np.median(series)) for series in answer.times)

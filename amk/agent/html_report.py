@@ -1,0 +1,172 @@
+"""A run as one HTML file: no script, no external resource, and everything that came from outside escaped."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from html import escape
+from math import exp
+
+from amk.agent.candidate import Candidate
+from amk.agent.state import START, State, Trial
+from amk.agent.step_model import AnalyticModel
+from amk.agent.svg import best_curve, timeline
+
+SHOWN_TRIALS = 2000
+DIFF_LINES = 400
+_STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a}
+table{border-collapse:collapse;font-size:13px}td,th{padding:.2rem .6rem;border-bottom:1px solid #ddd;text-align:left;
+vertical-align:top}.kept{background:#e6f4ea}.quarantined{background:#fde8e8}.note{background:#fff4ce;padding:.5rem 1rem}
+pre{font-size:12px;overflow:auto;background:#f6f6f6;padding:1rem}svg{max-width:100%;height:auto}"""
+
+
+def render(state: State, best: Candidate | None, start: Candidate | None) -> str:
+    """The report of `state`; the candidates give timeline and diff where they can still be planned."""
+    run = state.run
+    assert run is not None
+    kind = " (simulated)" if run.simulated else ""
+    sections = [
+        f"<h1>{escape(run.model)} on {escape(run.target)}{kind}</h1>",
+        _notice(state),
+        _facts(state),
+        "<h2>Best so far</h2>",
+        best_curve(state, run.simulated),
+        _best(state),
+        _timeline(state, best),
+        _difference(start, best),
+        "<h2>What became of the proposals</h2>",
+        _outcomes(state),
+        _language_model(state),
+        "<h2>Proposals</h2>",
+        _trials(state),
+    ]
+    title = escape(f"amk autoresearch {run.run}")
+    head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+    policy = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+    return f"<!doctype html><html lang=en><head>{head}{policy}</head><body>{''.join(sections)}</body></html>\n"
+
+
+def table(header: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
+    """Cells are escaped here; the first item of a row is its class."""
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    body = "".join(
+        f'<tr class="{escape(kind)}">' + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for kind, row in rows
+    )
+    return f"<table><tr>{top}</tr>{body}</table>"
+
+
+def _notice(state: State) -> str:
+    assert state.run is not None
+    if not state.run.simulated:
+        return ""
+    text = "No GPU was used. Every time here is simulated by an analytic model, which ranks plans and predicts no GPU."
+    return f'<p class="note">{escape(text)}</p>'
+
+
+def _facts(state: State) -> str:
+    run = state.run
+    assert run is not None
+    mads = ", ".join(f"{100 * c.mad:.3f}%" for c in state.calibrations[-5:])
+    live = sum(s.live for s in state.llm_settled)
+    rows = [
+        ("run", run.run), ("back end", run.backend), ("started from", run.start), ("seed", str(run.seed)),
+        ("proposer", run.proposer), ("positions", ", ".join(map(str, run.positions))),
+        ("sessions", str(state.session.session if state.session else 0)),
+        ("state", state.finished or "not finished"), ("work", f"{state.elapsed / 60:.1f} minutes"),
+        ("device time" + (" (simulated)" if run.simulated else ""), f"{state.gpu_seconds / 60:.1f} minutes"),
+        ("proposals", str(len(state.trials))), ("evaluations", str(state.evals)),
+        ("A/A spread", mads or "not measured"),
+        ("language model", f"{run.llm_model}, {live} live attempts" if live else "no live model was called"),
+        ("dollars", f"{state.dollars:.4f} of {state.limits.dollars:.2f}"),
+        ("judges (sha256)", run.manifest), ("version", run.version),
+    ]  # fmt: skip
+    return table(("", ""), [("", row) for row in rows])
+
+
+def _best(state: State) -> str:
+    run = state.run
+    assert run is not None
+    if state.best == START:
+        return "<p>Nothing was found that is faster than the start.</p>"
+    trial = state.trials[state.best]
+    confirm = trial.measured.get("confirm")
+    times = " / ".join(f"{ms:.4f}" for ms in confirm.candidate_ms) if confirm else "?"
+    label = " simulated" if run.simulated else ""
+    text = (
+        f"Proposal {trial.index}: {exp(-state.best_score):.3f}x the speed of the start, {times} ms per token{label} "
+        f"(fresh process, fresh inputs, positions {', '.join(map(str, run.positions))})."
+    )
+    return f"<p>{escape(text)}</p><pre>{escape(json.dumps(trial.proposed.settings))}</pre>"
+
+
+def _timeline(state: State, best: Candidate | None) -> str:
+    if best is None or state.run is None:
+        return ""
+    pos = state.run.positions[len(state.run.positions) // 2]
+    phases = list(AnalyticModel().phases(best.schedule, pos))
+    return f"<h2>One layer of the best schedule (simulated)</h2>{timeline(phases, best.schedule)}"
+
+
+def _difference(start: Candidate | None, best: Candidate | None) -> str:
+    if start is None or best is None or start.key == best.key:
+        return ""
+    old, new = (c.schedule.model_dump_json(indent=1).splitlines() for c in (start, best))
+    lines = list(difflib.unified_diff(old, new, "start", "best", n=1, lineterm=""))
+    more = [f"... {len(lines) - DIFF_LINES} more lines"] if len(lines) > DIFF_LINES else []
+    text = "\n".join(line[:200] for line in lines[:DIFF_LINES] + more)
+    return f"<h2>Schedule: start and best</h2><details><summary>diff</summary><pre>{escape(text)}</pre></details>"
+
+
+def _outcomes(state: State) -> str:
+    counts: Counter[tuple[str, str]] = Counter()
+    for trial in state.trials:
+        counts[trial.proposed.proposer, verdict(trial)] += 1
+    rows = [("", (who, what, str(n))) for (who, what), n in sorted(counts.items())]
+    codes = Counter(code for t in state.trials if t.gated for code in t.gated.codes)
+    reasons = [("", (code, str(n))) for code, n in codes.most_common()]
+    refused = "<h3>Reason codes of refusals</h3>" + table(("code", "count"), reasons) if reasons else ""
+    return table(("proposer", "outcome", "count"), rows) + refused
+
+
+def _language_model(state: State) -> str:
+    if not state.llm_settled:
+        return ""
+    counts = Counter(s.outcome for s in state.llm_settled)
+    rows = [("", (outcome, str(n))) for outcome, n in counts.most_common()]
+    total = f"{state.tokens:,} tokens, ${state.dollars:.4f}; upper bounds where the provider did not say."
+    return f"<h2>Language model</h2>{table(('attempts that ended in', 'count'), rows)}<p>{escape(total)}</p>"
+
+
+def verdict(trial: Trial) -> str:
+    """How a trial ended, in one word."""
+    if trial.decided is not None:
+        return trial.decided.outcome
+    return trial.gated.verdict if trial.gated is not None else "open"
+
+
+def _trials(state: State) -> str:
+    """Every proposal that was measured and the latest of the others, newest first."""
+    chosen = [t for t in state.trials if t.evaluated][-SHOWN_TRIALS:]
+    left = SHOWN_TRIALS - len(chosen)
+    chosen += [t for t in state.trials if not t.evaluated][-left:] if left else []
+    rows = [(verdict(t), _row(t)) for t in sorted(chosen, key=lambda t: t.index, reverse=True)]
+    cut = f"<p>{len(chosen)} of {len(state.trials)} are shown.</p>" if len(chosen) < len(state.trials) else ""
+    return cut + table(("#", "proposer", "outcome", "gain", "why it was proposed, why it ended", "settings"), rows)
+
+
+def _row(trial: Trial) -> tuple[str, ...]:
+    decided, gated = trial.decided, trial.gated
+    gain = f"{100 * (exp(decided.log_gain) - 1):+.2f}%" if decided and decided.log_gain is not None else ""
+    reason = decided.reason if decided else f"{' '.join(gated.codes)} {gated.detail}" if gated else ""
+    settings = ", ".join(f"{k}={v}" for k, v in trial.proposed.settings.items())
+    return (
+        str(trial.index),
+        trial.proposed.proposer,
+        verdict(trial),
+        gain,
+        f"{trial.proposed.why}: {reason}"[:600],
+        settings[:600],
+    )

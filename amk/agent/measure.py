@@ -1,0 +1,114 @@
+"""The unit of work: a paired comparison of a candidate with the incumbent on one device.
+
+A round is four blocks, incumbent, candidate, candidate, incumbent (ABBA), so that a linear drift cancels. A block is
+the median over `steps` steps at each position, in ms per token. The value of a round is the mean over positions of
+(ln B1 + ln B2 - ln A1 - ln A2) / 2: negative is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Protocol
+
+import numpy as np
+
+from amk.agent.events import Phase
+from amk.agent.gate import Ready
+
+POSITIONS = (1, 128, 2048, 8191)
+"""Never position 0 alone: a plan that is fast only with an empty cache is not fast."""
+
+STEPS = 20
+ROUNDS: dict[Phase, int] = {"calibrate": 24, "screen": 6, "race": 24, "confirm": 24}
+HOPELESS = log(1.05)
+HOPELESS_ROUNDS = 2
+"""A screen ends early when its first rounds agree that the candidate is 5% slower."""
+
+ABBA = "abba"
+Block = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """`seed` is drawn afresh for every attempt; inputs of the device derive from it, so no proposal can know them."""
+
+    index: int
+    phase: Phase
+    attempt: int
+    rounds: int
+    steps: int
+    positions: tuple[int, ...]
+    seed: int
+
+    @property
+    def fresh(self) -> bool:
+        """Confirmation runs in a process that has run nothing else."""
+        return self.phase == "confirm"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """rounds[r][i] is block i of ABBA in round r, ms per position. seconds: device time spent."""
+
+    rounds: tuple[tuple[Block, Block, Block, Block], ...]
+    seconds: float
+
+    @property
+    def log_ratios(self) -> tuple[float, ...]:
+        return tuple(round_ratio(r) for r in self.rounds)
+
+    def median_ms(self, which: str) -> tuple[float, ...]:
+        """Median ms per position of program "a" or "b" over all its blocks."""
+        blocks = [r[i] for r in self.rounds for i in range(4) if ABBA[i] == which]
+        return tuple(float(v) for v in np.median(np.array(blocks), axis=0))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why there are no samples. `suspect`: it looks like a faked result, not like a failure."""
+
+    kind: str
+    detail: str = ""
+    seconds: float = 0.0
+    suspect: bool = False
+
+
+class Backend(Protocol):
+    """Something that can compare two candidates. One instance has one device."""
+
+    @property
+    def label(self) -> str:
+        """What numbers of this back end are called wherever they are shown."""
+        ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def simulated(self) -> bool: ...
+
+    def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault: ...
+
+    def close(self) -> None: ...
+
+
+def round_ratio(blocks: Sequence[Block]) -> float:
+    """Log time of the candidate over the incumbent in one ABBA round."""
+    a1, b1, b2, a2 = (np.log(np.array(b)) for b in blocks)
+    return float(np.mean(b1 + b2 - a1 - a2) / 2)
+
+
+def hopeless(job: Job, rounds: Sequence[tuple[Block, Block, Block, Block]]) -> bool:
+    """Whether more rounds of a screen would be wasted."""
+    return (
+        job.phase == "screen"
+        and len(rounds) >= HOPELESS_ROUNDS
+        and all(round_ratio(r) > HOPELESS for r in rounds[:HOPELESS_ROUNDS])
+    )
+
+
+def positions_within(context: int) -> tuple[int, ...]:
+    """The objective's positions, those beyond the cache replaced by its last one."""
+    return tuple(sorted({min(p, context - 1) for p in POSITIONS}))

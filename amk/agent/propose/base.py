@@ -1,0 +1,146 @@
+"""What a proposer is: a function from the journal's history to suggestions.
+
+`ask(context)` is all there is: verdicts and times are told through the context, so that a proposer has no state that a
+crash could lose, and a resumed run proposes what it would have proposed. Randomness comes from (seed, index, label).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from amk.agent.candidate import Impossible, Workshop
+from amk.agent.journal import Journal
+from amk.agent.space import OutsideSpaceError, Space, Value
+from amk.agent.state import START, State, Trial
+from amk.planner.settings import Settings
+
+REFUSALS = 3
+"""Refusals for one reason after which proposers avoid what the refused had in common."""
+
+TRIES = 48
+"""Draws before a proposer admits that it finds nothing new."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """`settings` are untrusted values by knob name; `handle` names a suggestion from outside."""
+
+    proposer: str
+    settings: dict[str, Any]
+    why: str = ""
+    handle: str | None = None
+
+
+Item = tuple[str, Value]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """`count` proposals were refused for the same codes; `common` are the knob values that all of them had."""
+
+    common: frozenset[Item]
+    count: int
+
+
+@dataclass
+class History:
+    """Trials of the run as settings, kept up to date with the state."""
+
+    space: Space
+    settings: list[Settings] = field(default_factory=list)
+    seen: set[Settings] = field(default_factory=set)
+    refusals: dict[tuple[str, ...], Refusal] = field(default_factory=dict)
+    passed: set[Item] = field(default_factory=set)
+    _judged: int = 0
+
+    def __post_init__(self) -> None:
+        self.passed |= set(self.space.point(self.space.start).items())
+
+    def update(self, state: State) -> None:
+        for trial in state.trials[len(self.settings) :]:
+            try:
+                parsed = self.space.parse(trial.proposed.settings)
+            except OutsideSpaceError:
+                parsed = self.space.start
+            self.settings.append(parsed)
+            self.seen.add(parsed)
+        while self._judged < len(state.trials) and state.trials[self._judged].gated is not None:
+            self._learn(state.trials[self._judged])
+            self._judged += 1
+
+    def _learn(self, trial: Trial) -> None:
+        """What refused proposals have in common and no passing one has is what the gate refuses."""
+        values = frozenset(self.space.point(self.settings[trial.index]).items())
+        gated = trial.gated
+        if gated is None or gated.verdict == "passed":
+            self.passed |= values
+        elif gated.verdict in ("unsafe", "unknown", "uncompilable"):
+            old = self.refusals.get(gated.codes)
+            common = values & old.common if old else values
+            known = bool(common - self.passed)
+            self.refusals[gated.codes] = Refusal(common, old.count + 1 if old else 1) if known else Refusal(values, 1)
+
+    @property
+    def blocked(self) -> frozenset[frozenset[Item]]:
+        """Sets of knob values that together were refused REFUSALS times for one reason and never passed."""
+        known = (r.common - self.passed for r in self.refusals.values() if r.count >= REFUSALS)
+        return frozenset(values for values in known if values)
+
+    def hopeless(self, settings: Settings) -> bool:
+        values = self.space.point(settings).items()
+        return any(blocked <= values for blocked in self.blocked)
+
+
+@dataclass(frozen=True)
+class Context:
+    """Everything a proposer may know."""
+
+    space: Space
+    state: State
+    history: History
+    workshop: Workshop
+    seed: int
+    journal: Journal | None = None
+
+    def rng(self, label: str) -> np.random.Generator:
+        return np.random.default_rng([self.seed, len(self.state.trials), zlib.crc32(label.encode())])
+
+    def scored(self) -> list[tuple[Settings, float]]:
+        """Settings with their log time relative to the start, in order of trial, the start first."""
+        found = [(self.space.start, 0.0)]
+        found += [(self.history.settings[t.index], t.score) for t in self.state.trials if t.score is not None]
+        return found
+
+    def incumbent(self) -> Settings:
+        return self.space.start if self.state.best == START else self.history.settings[self.state.best]
+
+    def trials_of(self, proposer: str) -> list[Trial]:
+        return [t for t in self.state.trials if t.proposed.proposer == proposer]
+
+    def is_new(self, settings: Settings) -> bool:
+        """Whether `settings` plan a kernel that was not proposed before. Costs one lowering."""
+        if settings in self.history.seen or settings == self.space.start or self.history.hopeless(settings):
+            return False
+        made = self.workshop.make(settings)
+        return not isinstance(made, Impossible) and made.key not in self.state.by_key and made.key != self._start_key()
+
+    def _start_key(self) -> str:
+        made = self.workshop.make(self.space.start)
+        return "" if isinstance(made, Impossible) else made.key
+
+    def suggest(self, proposer: str, settings: Settings, why: str = "") -> list[Suggestion]:
+        return [Suggestion(proposer, dict(self.space.point(settings)), why)]
+
+
+class Proposer(Protocol):
+    """`ask` returns any number of suggestions; none means that it has nothing new."""
+
+    @property
+    def name(self) -> str: ...
+
+    def ask(self, context: Context) -> Sequence[Suggestion]: ...

@@ -1,0 +1,59 @@
+"""A bandit over proposers: the default. Credit is read from the journal, so that a resumed run deals as before.
+
+Each arm's worth is the discounted mean of its rewards (1 for a kept proposal, a share for one that came near), chosen
+by an upper confidence bound. An arm that has nothing new is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log, sqrt
+
+from amk.agent.propose.base import Context, Proposer, Suggestion
+from amk.agent.state import Trial
+
+DISCOUNT = 0.97
+EXPLORE = 0.25
+NEAR = 0.02
+"""A candidate within 2% of the incumbent earns part of a reward."""
+
+
+@dataclass(frozen=True)
+class Portfolio:
+    arms: tuple[Proposer, ...]
+    name: str = "portfolio"
+
+    def ask(self, context: Context) -> Sequence[Suggestion]:
+        for arm in self.order(context.state.trials):
+            if found := arm.ask(context):
+                return found
+        return []
+
+    def order(self, trials: Sequence[Trial]) -> list[Proposer]:
+        """Arms by upper confidence bound, best first; an arm that was never used comes before all."""
+        weight = dict.fromkeys((a.name for a in self.arms), 0.0)
+        reward = dict.fromkeys(weight, 0.0)
+        factor = 1.0
+        for trial in reversed(trials):
+            if trial.proposed.proposer in weight and trial.closed:
+                weight[trial.proposed.proposer] += factor
+                reward[trial.proposed.proposer] += factor * earned(trial)
+                factor *= DISCOUNT
+        total = 1.0 + sum(weight.values())
+
+        def bound(arm: Proposer) -> float:
+            n = weight[arm.name]
+            return float("inf") if n == 0 else reward[arm.name] / n + EXPLORE * sqrt(log(total) / n)
+
+        return sorted(self.arms, key=bound, reverse=True)
+
+
+def earned(trial: Trial) -> float:
+    """Reward in [0, 1] of a closed trial."""
+    decided = trial.decided
+    if decided is None or decided.log_gain is None:
+        return 0.0
+    if decided.outcome == "kept":
+        return min(1.0, 0.5 + 10 * decided.log_gain)
+    return max(0.0, 0.2 * (1 + decided.log_gain / NEAR)) if decided.log_gain < 0 else 0.2

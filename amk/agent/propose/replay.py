@@ -1,0 +1,21 @@
+"""Suggestions that were made before, in their order: from another run, or from a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from amk.agent.propose.base import Context, Suggestion
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The n-th ask of a run answers with the n-th recorded point, also after a resume."""
+
+    points: tuple[dict[str, Any], ...]
+    name: str = "replay"
+
+    def ask(self, context: Context) -> Sequence[Suggestion]:
+        done = len(context.trials_of(self.name))
+        return [Suggestion(self.name, p, f"recorded proposal {i}") for i, p in enumerate(self.points)][done : done + 1]

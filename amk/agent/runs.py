@@ -1,0 +1,191 @@
+"""Runs on disk: where they live, how one is started, found and taken up again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from amk import __version__
+from amk.agent import manifest
+from amk.agent.events import Limits, RunStarted, SessionStarted
+from amk.agent.journal import DATABASE, Journal, is_busy, read_state
+from amk.agent.measure import Backend, positions_within
+from amk.agent.propose.base import Suggestion
+from amk.agent.space import Space
+from amk.agent.state import State
+from amk.planner.settings import PRESETS
+from amk.report.diagnostic import AmkError, Diagnostic
+
+MANIFEST = "manifest.json"
+INBOX = "inbox"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+INBOX_BYTES = 64 * 1024
+
+
+def runs_directory() -> Path:
+    """`$AMK_RUNS`, else the user's data directory (XDG)."""
+    given = os.environ.get("AMK_RUNS")
+    return Path(given) if given else Path(platformdirs.user_data_dir("amk")) / "runs"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the user asked for; everything of it that matters for results goes into the journal."""
+
+    model: str
+    target: str
+    context: int
+    start: str
+    seed: int
+    proposer: str
+    llm_model: str | None
+    limits: Limits
+    dtype: str = "bf16"
+
+
+def create(plan: Plan, root: Path | None = None) -> Journal:
+    """The folder and the empty journal of a new run."""
+    base = root or runs_directory()
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{plan.model}-{plan.target}-{secrets.token_hex(2)}"
+    return Journal(base / re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:80])
+
+
+def start(journal: Journal, plan: Plan, backend: Backend) -> None:
+    """Freeze the manifest, write the first events."""
+    frozen = manifest.freeze()
+    write_whole(journal.folder / MANIFEST, json.dumps(frozen, indent=1))
+    space = Space.around(PRESETS[plan.start])
+    first = RunStarted(
+        run=journal.folder.name, model=plan.model, target=plan.target, dtype=plan.dtype, context=plan.context,
+        positions=positions_within(plan.context), start=plan.start, settings=space.point(space.start),
+        seed=plan.seed, proposer=plan.proposer, llm_model=plan.llm_model, backend=backend.label,
+        simulated=backend.simulated, limits=plan.limits, manifest=manifest.digest(frozen), version=__version__,
+    )  # fmt: skip
+    journal.append(first)
+    begin(journal, backend, plan.limits)
+
+
+def begin(journal: Journal, backend: Backend, limits: Limits) -> None:
+    """Write down that this process took the run. AMK703 if its judges are not those of the run."""
+    check_judges(journal)
+    before = journal.state.session
+    number = before.session + 1 if before is not None else 1
+    journal.append(
+        SessionStarted(
+            session=number, device=backend.device, backend=backend.label, simulated=backend.simulated, limits=limits
+        )
+    )
+
+
+def check_judges(journal: Journal) -> None:
+    """AMK703 if validator, oracle or harness differ from the manifest, or the manifest from the journal."""
+    try:
+        frozen: Any = json.loads((journal.folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise AmkError(Diagnostic("AMK704", f"the manifest of the run cannot be read: {error}")) from error
+    run = journal.state.run
+    if run is None or manifest.digest(frozen) != run.manifest:
+        raise AmkError(Diagnostic("AMK703", "the manifest was changed after the run was started"))
+    manifest.check(frozen, manifest.freeze())
+
+
+def all_runs(root: Path | None = None) -> Iterator[tuple[Path, State | AmkError]]:
+    """Every run, newest first; a damaged one is listed with its error."""
+    base = root or runs_directory()
+    folders = [p for p in base.iterdir() if (p / DATABASE).is_file()] if base.is_dir() else []
+    for folder in sorted(folders, key=lambda p: p.name, reverse=True):
+        try:
+            yield folder, read_state(folder)
+        except AmkError as error:
+            yield folder, error
+
+
+def find(name: str, root: Path | None = None) -> Path:
+    """The folder of a run by its name or the start of it; AMK701 otherwise."""
+    base = root or runs_directory()
+    if _NAME.fullmatch(name) and base.is_dir():
+        exact = base / name
+        if (exact / DATABASE).is_file():
+            return exact
+        near = [p for p in base.iterdir() if p.name.startswith(name) and (p / DATABASE).is_file()]
+        if len(near) == 1:
+            return near[0]
+    help_line = "`amk runs` lists the runs"
+    raise AmkError(Diagnostic("AMK701", f"there is no run '{name[:80]}' in {base}", help=help_line))
+
+
+def newest(model: str, target: str, seed: int | None, root: Path | None = None) -> Path | None:
+    """The newest unfinished run of the same model, GPU and seed, else the newest finished one, else None."""
+    same: list[tuple[bool, Path]] = []
+    for folder, state in all_runs(root):
+        if isinstance(state, AmkError) or state.run is None:
+            continue
+        run = state.run
+        if (run.model, run.target) == (model, target) and (seed is None or run.seed == seed):
+            same.append((state.finished is not None, folder))
+    return min(same, key=lambda pair: pair[0])[1] if same else None
+
+
+def status(folder: Path, state: State) -> str:
+    if is_busy(folder):
+        return "running"
+    return "finished" if state.finished is not None else "interrupted"
+
+
+@dataclass(frozen=True)
+class Inbox:
+    """Suggestions from other processes, one file each. A file is removed once its suggestion is journaled."""
+
+    folder: Path
+
+    def put(self, changes: dict[str, Any], why: str) -> str:
+        """Leave a suggestion; returns its handle."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
+        write_whole(self.folder / f"{handle}.json", json.dumps({"settings": changes, "why": why[:1000]}))
+        return handle
+
+    def take(self, done: set[str], source: str = "mcp") -> list[Suggestion]:
+        """All waiting suggestions, oldest first; those in `done` are removed, unreadable ones too."""
+        found = []
+        for path in sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []:
+            suggestion = None if path.stem in done else _read_suggestion(path, source)
+            if suggestion is None:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            else:
+                found.append(suggestion)
+        return found
+
+
+def _read_suggestion(path: Path, source: str) -> Suggestion | None:
+    try:
+        if path.stat().st_size > INBOX_BYTES:
+            return None
+        record = json.loads(path.read_text(encoding="utf-8"))
+        settings, why = record["settings"], record["why"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(settings, dict) or not isinstance(why, str):
+        return None
+    return Suggestion(source, settings, why, path.stem)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise AmkError(Diagnostic("AMK702", f"{path} cannot be written: {error.strerror or error}")) from error

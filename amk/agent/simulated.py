@@ -1,0 +1,60 @@
+"""The back end without a GPU: a step model, plus noise, under the measurement protocol of the real one."""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from amk.agent.gate import Ready
+from amk.agent.measure import ABBA, Block, Fault, Job, Samples, hopeless
+from amk.agent.noise import Noise
+from amk.agent.step_model import AnalyticModel, StepModel
+
+KEPT_TIMES = 4096
+
+
+@dataclass
+class SimulatedBackend:
+    """`seed` fixes the noise of every measurement, whichever process takes it."""
+
+    target: str
+    seed: int = 0
+    model: StepModel = field(default_factory=AnalyticModel)
+    noise: Noise = field(default_factory=Noise)
+    simulated: bool = True
+    _times: OrderedDict[str, Block] = field(default_factory=OrderedDict)
+
+    @property
+    def label(self) -> str:
+        return f"simulated {self.target}"
+
+    @property
+    def device(self) -> str:
+        return f"simulated-{self.target}"
+
+    def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
+        times = {"a": self.times(job, incumbent), "b": self.times(job, candidate)}
+        key = zlib.crc32(f"{candidate.candidate.key}:{job.phase}".encode())
+        rounds: list[tuple[Block, Block, Block, Block]] = []
+        factors = self.noise.factors(self.seed, (key, job.index + 1), 4 * job.rounds)
+        for number in range(job.rounds):
+            noise = factors[4 * number : 4 * number + 4]
+            a1, b1, b2, a2 = (tuple(ms * f for ms in times[which]) for which, f in zip(ABBA, noise, strict=True))
+            rounds.append((a1, b1, b2, a2))
+            if hopeless(job, rounds):
+                break
+        seconds = sum(sum(block) for r in rounds for block in r) * job.steps / 1e3
+        return Samples(tuple(rounds), seconds)
+
+    def times(self, job: Job, ready: Ready) -> Block:
+        """ms per token at each position, without noise."""
+        key = ready.candidate.key
+        if key not in self._times:
+            self._times[key] = tuple(self.model.step_ms(ready.candidate.schedule, p) for p in job.positions)
+            if len(self._times) > KEPT_TIMES:
+                self._times.popitem(last=False)
+        return self._times[key]
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,193 @@
+"""The state of a run: a fold of its events, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from amk.agent.events import (
+    AnyEvent,
+    Calibrated,
+    Decided,
+    Faulted,
+    Finished,
+    Gated,
+    LeaseReserved,
+    Limits,
+    LlmReserved,
+    LlmSettled,
+    Measured,
+    Phase,
+    Proposed,
+    Quarantined,
+    RunStarted,
+    SessionStarted,
+)
+
+START = -1
+"""Index of the start schedule, which is no proposal."""
+
+
+@dataclass
+class Trial:
+    """One proposal and all that became of it."""
+
+    index: int
+    proposed: Proposed
+    at: float
+    gated: Gated | None = None
+    measured: dict[Phase, Measured] = field(default_factory=dict)
+    faults: list[Faulted] = field(default_factory=list)
+    decided: Decided | None = None
+
+    @property
+    def key(self) -> str | None:
+        return self.gated.key if self.gated else None
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether a GPU (or its model) was used for it."""
+        return bool(self.measured or self.faults)
+
+    @property
+    def closed(self) -> bool:
+        return self.decided is not None or (self.gated is not None and self.gated.verdict != "passed")
+
+    @property
+    def score(self) -> float | None:
+        """Log time relative to the start, lower is faster; None where nothing was measured."""
+        return self.decided.score if self.decided else None
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point of the best-so-far curve: log time relative to the start after `evals` evaluations."""
+
+    index: int
+    evals: int
+    elapsed: float
+    score: float
+
+
+@dataclass
+class State:
+    """`elapsed`: seconds a driver was at work, summed over sessions; the clock of the wall plays no part in it."""
+
+    run: RunStarted | None = None
+    session: SessionStarted | None = None
+    calibrated: Calibrated | None = None
+    calibrations: list[Calibrated] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
+    by_key: dict[str, int] = field(default_factory=dict)
+    handles: set[str] = field(default_factory=set)
+    best: int = START
+    curve: list[Mark] = field(default_factory=list)
+    evals: int = 0
+    leases: dict[tuple[int, str, int], LeaseReserved] = field(default_factory=dict)
+    gpu_seconds: float = 0.0
+    llm_open: dict[tuple[int, int], LlmReserved] = field(default_factory=dict)
+    llm_settled: list[LlmSettled] = field(default_factory=list)
+    dollars: float = 0.0
+    tokens: int = 0
+    calls: int = 0
+    quarantined: dict[str, str] = field(default_factory=dict)
+    finished: str | None = None
+    elapsed: float = 0.0
+    events: int = 0
+
+    @property
+    def limits(self) -> Limits:
+        """Those of the running session; a resumed run may be given more."""
+        if self.session is not None:
+            return self.session.limits
+        return self.run.limits if self.run is not None else Limits()
+
+    @property
+    def dollars_reserved(self) -> float:
+        return sum(r.dollars for r in self.llm_open.values())
+
+    @property
+    def tokens_reserved(self) -> int:
+        return sum(r.tokens for r in self.llm_open.values())
+
+    @property
+    def best_score(self) -> float:
+        return self.curve[-1].score if self.curve else 0.0
+
+    @property
+    def open_trials(self) -> list[Trial]:
+        return [t for t in self.trials if not t.closed]
+
+    def apply(self, event: AnyEvent, elapsed: float) -> None:
+        """Take one event. KeyError or IndexError means a damaged journal: events name only what came before them."""
+        self.elapsed = max(self.elapsed, elapsed)
+        self.events += 1
+        match event:
+            case RunStarted():
+                self.run = event
+            case SessionStarted():
+                self.session, self.calibrated, self.finished = event, None, None
+            case Calibrated():
+                self.calibrated = event
+                self.calibrations.append(event)
+            case Quarantined():
+                self.quarantined[event.device] = event.reason
+            case Finished():
+                self.finished = event.reason
+            case LlmReserved() | LlmSettled():
+                self._money(event)
+            case LeaseReserved() | Measured() | Faulted():
+                self._gpu(event)
+            case Proposed() | Gated() | Decided():
+                self._trial(event)
+
+    def _money(self, event: LlmReserved | LlmSettled) -> None:
+        if isinstance(event, LlmReserved):
+            self.llm_open[event.call, event.attempt] = event
+            self.calls += 1
+            return
+        del self.llm_open[event.call, event.attempt]
+        self.llm_settled.append(event)
+        self.dollars += event.dollars
+        self.tokens += event.input_tokens + event.output_tokens + event.cached_tokens
+
+    def _gpu(self, event: LeaseReserved | Measured | Faulted) -> None:
+        place = (event.index, event.phase, event.attempt)
+        if isinstance(event, LeaseReserved):
+            self.leases[place] = event
+            return
+        del self.leases[place]
+        self.gpu_seconds += event.seconds
+        if event.index == START:
+            return
+        trial = self.trials[event.index]
+        self.evals += not trial.evaluated
+        if isinstance(event, Measured):
+            trial.measured[event.phase] = event
+        else:
+            trial.faults.append(event)
+
+    def _trial(self, event: Proposed | Gated | Decided) -> None:
+        if isinstance(event, Proposed):
+            self.trials.append(Trial(event.index, event, self.elapsed))
+            if event.handle is not None:
+                self.handles.add(event.handle)
+            return
+        trial = self.trials[event.index]
+        if isinstance(event, Gated):
+            trial.gated = event
+            if event.key is not None:
+                self.by_key.setdefault(event.key, event.index)
+            return
+        trial.decided = event
+        if event.outcome == "kept" and event.score is not None:
+            self.best = event.index
+            self.curve.append(Mark(event.index, self.evals, self.elapsed, event.score))
+
+
+def fold(events: Iterable[tuple[AnyEvent, float]]) -> State:
+    """The state after `events`, each with the elapsed seconds at which it was written."""
+    state = State()
+    for event, elapsed in events:
+        state.apply(event, elapsed)
+    return state

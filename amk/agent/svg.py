@@ -1,0 +1,73 @@
+"""Drawings of a run as inline SVG; numbers only, so nothing in them needs escaping but the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from math import exp
+
+from amk.agent.state import State
+from amk.schedule_ir.schedule import Schedule
+
+WIDTH, HEIGHT, MARGIN = 900, 260, 48
+COLOURS = {"gemv": "#4c78a8", "wait": "#e45756", "barrier": "#bab0ac", "attend": "#54a24b"}
+OTHER = "#f2b134"
+
+
+def best_curve(state: State, simulated: bool) -> str:
+    """Speed relative to the start over evaluations, as a step line; grey dots are what was measured and not kept."""
+    evals = max(state.evals, 1)
+    dots, seen = [], 0
+    for trial in state.trials:
+        seen += trial.evaluated
+        if trial.score is not None and trial.decided is not None:
+            dots.append((seen, exp(-trial.score), trial.decided.outcome == "kept"))
+    top = max([1.02, exp(-state.best_score) * 1.02])
+    low = 0.9
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = MARGIN + (WIDTH - 2 * MARGIN) * x / evals
+        up = (min(max(y, low), top) - low) / (top - low)
+        return across, HEIGHT - MARGIN + (2 * MARGIN - HEIGHT) * up
+
+    points, level = [place(0, 1.0)], 1.0
+    for mark in state.curve:
+        points += [place(mark.evals, level), place(mark.evals, level := exp(-mark.score))]
+    points.append(place(evals, level))
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    marks = "".join(
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{4 if kept else 2}" fill="{"#2a7f3f" if kept else "#999"}"/>'
+        for x, y, kept in ((*place(x, y), kept) for x, y, kept in dots)
+    )
+    label = "speed relative to the start" + (", simulated" if simulated else "")
+    texts: list[tuple[float, float, str]] = [
+        (MARGIN, 16, label),
+        (WIDTH - 2 * MARGIN, HEIGHT - 8, f"{evals} evaluations"),
+    ]
+    texts += [(4, place(0, y)[1], f"{y:.2f}x") for y in (1.0, top / 1.02)]
+    words = "".join(f'<text x="{x:.0f}" y="{y:.0f}" font-size="12">{escape(t)}</text>' for x, y, t in texts)
+    path = f'<polyline points="{line}" fill="none" stroke="#2a7f3f" stroke-width="2"/>'
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="best so far">{marks}{path}{words}</svg>'
+
+
+def timeline(phases: Sequence[tuple[str, float, float]], schedule: Schedule) -> str:
+    """One layer as bars in proportion to their estimated time; `phases` as AnalyticModel.phases gives them."""
+    rate = schedule.target.read_ceiling_gbps * 1e3 / schedule.launch.workers
+    per_layer = max(1, (len(phases) - 20) // schedule.model.layers)
+    bars, at = [], 0.0
+    chosen = [(name, amount / rate if amount else time) for name, amount, time in phases[2 : 2 + per_layer]]
+    total = sum(t for _, t in chosen) or 1.0
+    for name, duration in chosen:
+        width = (WIDTH - 2) * duration / total
+        fill = COLOURS.get(name, OTHER)
+        title = f"<title>{escape(name)} {duration:.2f} us</title>"
+        bars.append(f'<rect x="{at:.1f}" y="4" width="{max(width, 0.3):.1f}" height="30" fill="{fill}">{title}</rect>')
+        at += width
+    keys = [*COLOURS.items(), ("other", OTHER)]
+    legend = "".join(
+        f'<rect x="{8 + 110 * i}" y="44" width="10" height="10" fill="{c}"/>'
+        f'<text x="{22 + 110 * i}" y="53" font-size="12">{escape(n)}</text>'
+        for i, (n, c) in enumerate(keys)
+    )
+    end = f'<text x="{WIDTH - 90}" y="53" font-size="12">{total:.1f} us</text>'
+    return f'<svg viewBox="0 0 {WIDTH} 60" role="img" aria-label="timeline">{"".join(bars)}{legend}{end}</svg>'

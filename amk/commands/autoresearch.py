@@ -1,0 +1,186 @@
+"""`amk autoresearch`: search for a faster certified schedule until a budget ends."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from amk.agent.journal import Journal
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from amk.schedule_ir.target import load_target
+
+if TYPE_CHECKING:
+    from amk.agent.certify import Certifier
+    from amk.agent.events import Limits
+    from amk.agent.runs import Plan
+
+PROPOSERS = ("portfolio", "random", "local", "evolution", "beam", "surrogate", "llm", "replay")
+DEFAULT_EVALS = 200
+NEWEST = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, help="model name or path")
+    parser.add_argument("--gpu", required=True, help="target name; without that GPU here, everything is simulated")
+    parser.add_argument("--dtype", choices=("bf16",), default="bf16", help="weight type (default: bf16)")
+    parser.add_argument("--start", choices=("naive", "fast"), default="fast", help="plan to start from (default: fast)")
+    parser.add_argument("--max-context", type=int, default=8192, help="cache positions (default: 8192)")
+    parser.add_argument("--proposer", choices=PROPOSERS, default="portfolio", help="who proposes (default: portfolio)")
+    parser.add_argument("--replay-run", help="run whose proposals --proposer replay repeats")
+    parser.add_argument("--llm-model", help="language model for --proposer llm")
+    parser.add_argument("--llm-price", metavar="IN/OUT", help="its price in dollars per million tokens")
+    parser.add_argument("--llm-replay", action="store_true", help="answer from the run's record only, never call")
+    parser.add_argument("--max-dollars", type=float, default=0.0, help="limit for the language model (default: 0)")
+    parser.add_argument("--max-tokens", type=int, help="limit of its tokens")
+    parser.add_argument("--max-calls", type=int, help="limit of its calls")
+    parser.add_argument("--minutes", type=float, help="limit of work over all sessions")
+    parser.add_argument("--evals", type=int, help=f"limit of evaluations (default: {DEFAULT_EVALS} without --minutes)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the proposers (default: 0)")
+    parser.add_argument(
+        "--resume", nargs="?", const=NEWEST, metavar="RUN", help="continue RUN, or the newest like this"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from amk.agent import certify, runs
+
+    limits, certifier = _limits(arguments), certify.installed()
+    folder = _chosen(arguments)
+    if folder is None and arguments.proposer == "llm":
+        _check_llm(arguments, limits)
+    with runs.create(_plan(arguments, limits)) if folder is None else Journal(folder) as journal:
+        reason = journal.state.finished
+        if reason is not None and not _more(arguments, journal.state.limits):
+            print(f"run {journal.folder.name} is finished: {reason}")
+            _say_best(journal)
+            return int(Exit.SAFE)
+        _session(arguments, journal, limits, certifier)
+        _say_best(journal)
+    return int(Exit.SAFE)
+
+
+def _session(arguments: argparse.Namespace, journal: Journal, limits: Limits, certifier: Certifier) -> None:
+    """One session, report included, however it ends."""
+    from amk.agent import runs, session
+    from amk.agent.live import View
+
+    run = journal.state.run
+    seed = arguments.seed if run is None else run.seed
+    backend = session.backend_for(load_target(arguments.gpu), seed, journal.folder)
+    try:
+        if run is None:
+            runs.start(journal, _plan(arguments, limits), backend)
+        else:
+            _same_kind(run.simulated, backend.simulated)
+            runs.begin(journal, backend, limits if _given(arguments) else journal.state.limits)
+        assert journal.state.run is not None
+        name = journal.state.run.proposer
+        model = arguments.llm_model or journal.state.run.llm_model
+        options = session.LlmOptions(model, arguments.llm_price, arguments.llm_replay)
+        proposer = session.proposer_for(name, journal, options, _recorded(arguments))
+        loop = session.loop_of(journal, backend, proposer, certifier)
+        print(f"run {journal.folder.name} on {backend.label}", file=sys.stderr)
+        try:
+            with View(sys.stderr) as view:
+                loop.watch = view.show
+                loop.run()
+        finally:
+            if journal.state.session is not None:
+                session.write_report(journal.folder, journal.state)
+    finally:
+        backend.close()
+
+
+def _check_llm(arguments: argparse.Namespace, limits: Limits) -> None:
+    """AMK706 before anything is written, if the language model cannot be used as asked."""
+    from amk.agent.prices import price_of
+
+    if arguments.llm_model is None or (limits.dollars <= 0 and not arguments.llm_replay):
+        raise AmkError(Diagnostic("AMK706", "the proposer llm needs --llm-model and --max-dollars"))
+    price_of(arguments.llm_model, arguments.llm_price)
+
+
+def _chosen(arguments: argparse.Namespace) -> Path | None:
+    """The folder to resume, or None for a new run."""
+    from amk.agent import runs
+    from amk.schedule_ir.model import load_model
+
+    if arguments.resume is None:
+        return None
+    if arguments.resume != NEWEST:
+        return runs.find(arguments.resume)
+    found = runs.newest(load_model(arguments.model).name, load_target(arguments.gpu).name, arguments.seed)
+    if found is None:
+        message = f"no run of {arguments.model} on {arguments.gpu} with seed {arguments.seed} to resume"
+        raise AmkError(Diagnostic("AMK701", message, help="`amk runs` lists the runs"))
+    return found
+
+
+def _plan(arguments: argparse.Namespace, limits: Limits) -> Plan:
+    from amk.agent.runs import Plan
+    from amk.schedule_ir.model import load_model
+
+    model = load_model(arguments.model)
+    if arguments.max_context < 2:
+        raise AmkError(Diagnostic("AMK005", "--max-context: at least 2 positions are needed"))
+    return Plan(
+        model=arguments.model, target=load_target(arguments.gpu).name, start=arguments.start, seed=arguments.seed,
+        context=min(arguments.max_context, model.max_context), proposer=arguments.proposer,
+        llm_model=arguments.llm_model, limits=limits, dtype=arguments.dtype,
+    )  # fmt: skip
+
+
+def _limits(arguments: argparse.Namespace) -> Limits:
+    from pydantic import ValidationError
+
+    from amk.agent.events import Limits
+
+    evals = arguments.evals
+    if evals is None and arguments.minutes is None:
+        evals = DEFAULT_EVALS
+    try:
+        return Limits(
+            minutes=arguments.minutes, evals=evals, dollars=arguments.max_dollars, tokens=arguments.max_tokens,
+            calls=arguments.max_calls,
+        )  # fmt: skip
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        raise AmkError(Diagnostic("AMK005", f"--{detail['loc'][0]}: {detail['msg']}")) from error
+
+
+def _given(arguments: argparse.Namespace) -> bool:
+    """Whether the user set any limit; a resumed run keeps its own otherwise."""
+    return arguments.evals is not None or arguments.minutes is not None or arguments.max_dollars > 0
+
+
+def _more(arguments: argparse.Namespace, old: Limits) -> bool:
+    """Whether a finished run is given more to spend."""
+    more_evals = arguments.evals is not None and old.evals is not None and arguments.evals > old.evals
+    more_minutes = arguments.minutes is not None and old.minutes is not None and arguments.minutes > old.minutes
+    return more_evals or more_minutes
+
+
+def _same_kind(then: bool, now: bool) -> None:
+    if then != now:
+        message = "the run was started " + ("on the simulator" if then else "on a GPU") + ", which is not what is here"
+        raise AmkError(Diagnostic("AMK703", message, help="start a new run; simulated and measured times do not mix"))
+
+
+def _recorded(arguments: argparse.Namespace) -> tuple[dict[str, Any], ...]:
+    if arguments.replay_run is None:
+        return ()
+    from amk.agent import runs, session
+    from amk.agent.journal import read_state
+
+    return session.recorded_points(read_state(runs.find(arguments.replay_run)))
+
+
+def _say_best(journal: Journal) -> None:
+    state = journal.state
+    label = "simulated: " if state.run is not None and state.run.simulated else ""
+    print(f"{label}{math.exp(-state.best_score):.3f}x the start after {state.evals} evaluations")
+    print(f"report: {journal.folder / 'report.html'}")
+    print(f"export: amk export {journal.folder.name} -o best.schedule.json")

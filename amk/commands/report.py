@@ -1,0 +1,27 @@
+"""`amk report RUN`: one self-contained HTML file about a search."""
+
+import argparse
+from pathlib import Path
+
+from amk.agent.html_report import render
+from amk.agent.journal import read_state
+from amk.agent.runs import find, write_whole
+from amk.agent.session import REPORT, candidate_of
+from amk.agent.state import START
+from amk.report.diagnostic import AmkError, Diagnostic
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="name of a run, or the start of it")
+    parser.add_argument("-o", "--output", type=Path, help="file to write (default: report.html beside the journal)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    folder = find(arguments.run)
+    state = read_state(folder)
+    if state.run is None:
+        raise AmkError(Diagnostic("AMK701", f"run {folder.name} was never started"))
+    path = arguments.output or folder / REPORT
+    write_whole(path, render(state, candidate_of(state, state.best), candidate_of(state, START)))
+    print(path)
+    return 0

@@ -1,0 +1,110 @@
+"""The commands of the search, end to end on the simulator."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from amk import cli
+from amk.agent import certify, session
+from amk.agent.devices import LocalGpu, local_gpus, matching, same_model
+from amk.agent.gate import not_compiled
+from amk.schedule_ir.codec import load_schedule
+from amk.schedule_ir.target import load_target
+from tests.agent.conftest import fences_kept
+
+SEARCH = ["autoresearch", "--model", "smollm2-135m", "--gpu", "h200", "--start", "naive", "--max-context", "2048"]
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs in a folder of the test, with a quick certifier and no compiler."""
+    monkeypatch.setenv("AMK_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(certify, "installed", lambda: fences_kept)
+    plain = session.loop_of
+    monkeypatch.setattr(session, "loop_of", lambda j, b, p, c: plain(j, b, p, c, not_compiled))
+    monkeypatch.setattr("amk.commands.export.installed", lambda: fences_kept)
+    monkeypatch.setattr(session, "local_gpus", list)
+    return tmp_path
+
+
+def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = cli.main(words)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run([*SEARCH, "--evals", "8"], capsys)
+    assert code == 0 and out.startswith("simulated: ")
+    assert all("simulated" in line for line in err.splitlines())
+    _, out, _ = run(["runs", "--format", "json"], capsys)
+    (row,) = json.loads(out)["runs"]
+    assert row["state"] == "finished" and row["evaluations"] == 8 and row["back_end"] == "simulated h200"
+    name = row["run"]
+    assert run(["report", name[:16], "-o", str(data / "r.html")], capsys)[0] == 0
+    assert "simulated" in (data / "r.html").read_text()
+    best = data / "best.schedule.json"
+    assert run(["export", name, "-o", str(best)], capsys)[0] == 0
+    assert load_schedule(best)[0].plan == "search" and (data / "best.schedule.verdict.json").is_file()
+    code, out, _ = run([*SEARCH, "--resume"], capsys)
+    assert code == 0 and "is finished" in out
+    assert run([*SEARCH, "--resume", name, "--evals", "10"], capsys)[0] == 0
+    (row,) = json.loads(run(["runs", "--format", "json"], capsys)[1])["runs"]
+    assert row["evaluations"] == 10
+
+
+def test_runs_are_replayed_from_another(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run([*SEARCH, "--evals", "4"], capsys)
+    name = json.loads(run(["runs", "--format", "json"], capsys)[1])["runs"][0]["run"]
+    run([*SEARCH, "--evals", "4", "--proposer", "replay", "--replay-run", name], capsys)
+    rows = json.loads(run(["runs", "--format", "json"], capsys)[1])["runs"]
+    assert len(rows) == 2 and rows[0]["best"] == rows[1]["best"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["report", "nope"], "AMK701"),
+        (["export", "../../x", "-o", "x"], "AMK701"),
+        ([*SEARCH, "--resume"], "AMK701"),
+        ([*SEARCH, "--evals", "0"], "AMK005"),
+        ([*SEARCH, "--minutes", "-1"], "AMK005"),
+        ([*SEARCH, "--max-dollars", "nan"], "AMK005"),
+        ([*SEARCH, "--max-context", "1"], "AMK005"),
+        ([*SEARCH, "--proposer", "llm"], "AMK706"),
+        ([*SEARCH, "--proposer", "llm", "--llm-model", "mystery", "--max-dollars", "1"], "AMK706"),
+        (["autoresearch", "--model", "nope", "--gpu", "h200"], "AMK010"),
+    ],
+)
+def test_bad_input_is_one_diagnostic(
+    data: Path, words: list[str], code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(words, capsys)
+    assert status == 2 and out == "" and f"error[{code}]" in err and "Traceback" not in err
+    assert not (data / "runs").exists()
+
+
+def test_the_named_gpu_is_found_by_name(tmp_path: Path) -> None:
+    folder = tmp_path / "0000:18:00.0"
+    folder.mkdir()
+    (folder / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 1\n")
+    gpus = local_gpus(tmp_path)
+    assert gpus == [LocalGpu(0, "NVIDIA H200")]
+    assert matching(load_target("h200"), gpus) == gpus[0] and matching(load_target("l4"), gpus) is None
+    assert local_gpus(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(
+    ("title", "name", "same"),
+    [
+        ("NVIDIA A100 80GB", "NVIDIA A100-SXM4-80GB", True),
+        ("NVIDIA A100 40GB", "NVIDIA A100-SXM4-80GB", False),
+        ("NVIDIA H100 SXM 80GB", "NVIDIA H100 80GB HBM3", True),
+        ("NVIDIA H100 SXM 80GB", "NVIDIA H100 PCIe", False),
+        ("NVIDIA L4", "NVIDIA L40S", False),
+        ("NVIDIA L4", "NVIDIA L4", True),
+    ],
+)
+def test_names_of_drivers(title: str, name: str, same: bool) -> None:
+    assert same_model(title, name) is same

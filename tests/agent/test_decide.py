@@ -1,0 +1,76 @@
+"""The keep rule: no false keeps on noise, true gains found."""
+
+from math import log
+
+import numpy as np
+import pytest
+
+from amk.agent import decide
+from amk.agent.measure import ROUNDS, Fault, Job, Samples, hopeless, positions_within, round_ratio
+from amk.agent.noise import Kind, Noise
+
+
+def rounds(noise: Noise, seed: int, where: int, count: int, gain: float = 0.0) -> list[float]:
+    factors = noise.factors(seed, (where, count), 4 * count)
+    found = []
+    for r in range(count):
+        a1, b1, b2, a2 = factors[4 * r : 4 * r + 4]
+        slow = np.exp(-gain)
+        found.append(round_ratio(((a1, a1), (b1 * slow, b1 * slow), (b2 * slow, b2 * slow), (a2, a2))))
+    return found
+
+
+def kept(noise: Noise, seed: int, where: int, gain: float, mad: float) -> bool:
+    if not decide.screen(rounds(noise, seed, 3 * where, ROUNDS["screen"], gain), mad).passed:
+        return False
+    second = [decide.race(rounds(noise, seed, 3 * where + i, 24, gain), mad, 24, where).passed for i in (1, 2)]
+    return all(second)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "heavy", "drift"])
+def test_a_night_of_identical_candidates_keeps_none(kind: Kind) -> None:
+    noise = Noise(kind, 0.006)
+    mad = decide.spread(rounds(noise, 7, 0, 24))
+    assert sum(kept(noise, 7, i, 0.0, mad) for i in range(1, 201)) == 0
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "heavy", "drift"])
+def test_a_gain_of_four_percent_is_found(kind: Kind) -> None:
+    noise = Noise(kind, 0.006)
+    mad = decide.spread(rounds(noise, 3, 0, 24))
+    assert sum(kept(noise, 3, i, log(1.04), mad) for i in range(1, 31)) >= 27
+
+
+def test_abba_cancels_a_linear_drift() -> None:
+    assert round_ratio(((1.0,), (1.1,), (1.2,), (1.3,))) == pytest.approx(0.0, abs=0.01)
+
+
+def test_too_few_rounds_decide_nothing() -> None:
+    assert not decide.race([-0.5] * 23, 0.0, 24, 0).passed
+
+
+def test_a_significant_gain_below_one_percent_is_not_kept() -> None:
+    ruling = decide.race([-0.005 + 1e-5 * i for i in range(24)], 0.0001, 24, 0)
+    assert not ruling.passed and "below" in ruling.reason and ruling.bound is not None and ruling.bound < 0
+
+
+def test_a_noisy_device_asks_for_more() -> None:
+    assert decide.needed(0.0) == pytest.approx(log(1.01)) and decide.needed(0.02) == pytest.approx(0.06)
+
+
+def test_only_a_screen_ends_early() -> None:
+    slow = ((1.0,), (1.2,), (1.2,), (1.0,))
+    job = Job(0, "screen", 1, 6, 20, (1,), 0)
+    assert not hopeless(job, [slow]) and hopeless(job, [slow, slow])
+    assert not hopeless(Job(0, "race", 1, 24, 20, (1,), 0), [slow, slow])
+
+
+def test_medians_are_per_program_and_position() -> None:
+    samples = Samples((((1.0, 2.0), (3.0, 4.0), (5.0, 6.0), (1.0, 2.0)),), 1.0)
+    assert samples.median_ms("a") == (1.0, 2.0) and samples.median_ms("b") == (4.0, 5.0)
+    assert Fault("x").suspect is False
+
+
+def test_the_objective_is_never_position_zero_alone() -> None:
+    assert positions_within(8192) == (1, 128, 2048, 8191)
+    assert positions_within(1024) == (1, 128, 1023) and max(positions_within(2)) == 1

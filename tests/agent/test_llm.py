@@ -1,0 +1,256 @@
+"""The language model's path over real HTTP with the real client: failures, budgets, secrets, and no idle GPU."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("anthropic")
+
+from amk.agent import budget
+from amk.agent.events import Limits, LlmReserved
+from amk.agent.html_report import render
+from amk.agent.journal import Journal
+from amk.agent.prices import PRICES, Price, price_of
+from amk.agent.propose.base import Proposer
+from amk.agent.propose.llm import Edits, Llm
+from amk.agent.propose.random_draw import RandomDraw
+from amk.agent.propose.replay import Replay
+from amk.agent.simulated import SimulatedBackend
+from amk.agent.transport import Cassette, Failure, Reply, Request, Transport
+from amk.report.diagnostic import AmkError
+from tests.agent.conftest import MakeLoop, start_run
+from tests.agent.llm_stub import Script, error, ok, serving
+
+KEY = "sk-ant-secret-0123456789"
+PRICE = PRICES["claude-haiku-4-5"]
+REQUEST = Request("claude-haiku-4-5", "system", "prompt", Edits.model_json_schema(), 200)
+GOOD = json.dumps({"proposals": [{"why": "deeper", "changes": [{"knob": "run_ahead", "value": True}]}]})
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal(tmp_path / "llm") as found:
+        start_run(found, SimulatedBackend("h200"), Limits(dollars=1.0))
+        yield found
+
+
+def transport(journal: Journal, url: str, **more: Any) -> tuple[Transport, list[float]]:
+    pauses: list[float] = []
+    found = Transport(journal, PRICE, api_key=KEY, base_url=url, pause=pauses.append, **{"timeout": 5.0, **more})
+    return found, pauses
+
+
+def ask(journal: Journal, answers: list[Any], **more: Any) -> tuple[Reply | Failure, Script, list[float]]:
+    script = Script(answers)
+    with serving(script) as url:
+        found, pauses = transport(journal, url, **more)
+        return found.ask(REQUEST), script, pauses
+
+
+def outcomes(journal: Journal) -> list[str]:
+    return [s.outcome for s in journal.state.llm_settled]
+
+
+def test_an_answer_is_read_and_settled_at_its_cost(journal: Journal) -> None:
+    reply, script, _ = ask(journal, [ok(GOOD)])
+    assert reply == Reply(GOOD, live=True)
+    assert journal.state.dollars == pytest.approx((1000 * 1.0 + 100 * 5.0) / 1e6)
+    assert not journal.state.llm_open and journal.state.tokens == 1100
+    sent = script.requests[0]
+    assert "temperature" not in sent and sent["system"][0]["cache_control"] == {"type": "ephemeral"}
+    assert sent["output_config"]["format"]["type"] == "json_schema"
+
+
+def test_429_waits_as_long_as_asked_and_tries_again(journal: Journal) -> None:
+    limited = (429, {"retry-after": "7"}, error("rate_limit_error"), 0.0)
+    reply, script, pauses = ask(journal, [limited, ok(GOOD)])
+    assert isinstance(reply, Reply) and pauses == [7.0] and len(script.requests) == 2
+    assert outcomes(journal) == ["http 429", "answered"]
+
+
+def test_a_wait_without_reason_is_not_taken(journal: Journal) -> None:
+    reply, script, pauses = ask(journal, [(429, {"retry-after": "86400"}, error("rate_limit_error"), 0.0)])
+    assert isinstance(reply, Failure) and pauses == [] and len(script.requests) == 1
+
+
+def test_500_is_tried_a_bounded_number_of_times(journal: Journal) -> None:
+    reply, script, pauses = ask(journal, [(500, {}, error("api_error"), 0.0)])
+    assert isinstance(reply, Failure) and reply.kind == "InternalServerError"
+    assert len(script.requests) == 3 and pauses == [1.0, 2.0] and journal.state.dollars == 0
+
+
+def test_a_spend_limit_is_not_tried_again(journal: Journal) -> None:
+    body = error("rate_limit_error", "enforced_spend_limit_reached")
+    reply, script, _ = ask(journal, [(429, {}, body, 0.0)])
+    assert isinstance(reply, Failure) and len(script.requests) == 1, reply
+
+
+def test_a_wrong_key_is_not_tried_again(journal: Journal) -> None:
+    reply, script, _ = ask(journal, [(401, {}, error("authentication_error"), 0.0)])
+    assert isinstance(reply, Failure) and reply.kind == "AuthenticationError" and len(script.requests) == 1
+
+
+def test_a_timeout_is_charged_in_full(journal: Journal) -> None:
+    reply, _, _ = ask(journal, [(200, {}, {}, 1.0)], timeout=0.15, attempts=2)
+    assert isinstance(reply, Failure) and "Timeout" in reply.kind
+    assert outcomes(journal) == ["lost", "lost"]
+    bound = PRICE.bound(REQUEST.input_bound, REQUEST.max_tokens)
+    assert journal.state.dollars == pytest.approx(2 * bound)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (ok("no", stop="refusal"), "refusal"),
+        (ok('{"propos', stop="max_tokens"), "truncated"),
+        (ok(""), "empty"),
+        ((200, {}, b'{"id": "msg', 0.0), "malformed"),
+    ],
+)
+def test_unusable_answers_are_named(journal: Journal, answer: Any, kind: str) -> None:
+    reply, _, _ = ask(journal, [answer], attempts=1)
+    assert isinstance(reply, Failure) and reply.kind in (kind, "APIResponseValidationError"), reply
+    assert not journal.state.llm_open
+
+
+def test_usage_that_cannot_be_is_charged_in_full(journal: Journal) -> None:
+    ask(journal, [ok(GOOD, usage={"input_tokens": -5, "output_tokens": 1})])
+    assert journal.state.dollars == pytest.approx(PRICE.bound(REQUEST.input_bound, REQUEST.max_tokens))
+
+
+def test_dollars_never_exceed_the_budget_in_flight_included(tmp_path: Path) -> None:
+    script = Script([ok(GOOD, usage={"input_tokens": 10**9, "output_tokens": 10**9})])
+    with Journal(tmp_path) as journal, serving(script) as url:
+        bound = PRICE.bound(REQUEST.input_bound, REQUEST.max_tokens)
+        start_run(journal, SimulatedBackend("h200"), Limits(dollars=3.5 * bound))
+        replies: list[Reply | Failure] = []
+
+        def work() -> None:
+            replies.append(transport(journal, url)[0].ask(REQUEST))
+
+        for _ in range(8):
+            work()
+        assert sum(isinstance(r, Reply) for r in replies) == 3
+        assert {r.kind for r in replies if isinstance(r, Failure)} == {"refused_by_budget"}
+        assert journal.state.dollars <= 3.5 * bound
+
+
+def test_reservations_of_many_threads_stay_within_the_budget(journal: Journal) -> None:
+    limits = Limits(dollars=1.0)
+    granted: list[bool] = []
+
+    def work(number: int) -> None:
+        attempt = LlmReserved(call=number, attempt=1, model="m", dollars=0.3, tokens=10)
+        granted.append(budget.reserve(journal, limits, attempt) is None)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(granted) == 3 and journal.state.dollars_reserved == pytest.approx(0.9)
+
+
+def test_what_a_crash_left_reserved_is_charged(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        start_run(journal, SimulatedBackend("h200"), Limits(dollars=1.0))
+        assert (
+            budget.reserve(
+                journal, Limits(dollars=1.0), LlmReserved(call=1, attempt=1, model="m", dollars=0.4, tokens=9)
+            )
+            is None
+        )
+    with Journal(tmp_path) as journal:
+        budget.settle_lost(journal)
+        assert journal.state.dollars == pytest.approx(0.4) and not journal.state.llm_open
+
+
+def test_record_and_replay(journal: Journal, tmp_path: Path) -> None:
+    tape = tmp_path / "tape.jsonl"
+    ask(journal, [ok(GOOD)], cassette=Cassette(tape, replay=False))
+    calls = journal.state.calls
+    again = Transport(journal, PRICE, cassette=Cassette(tape, replay=True))
+    assert again.ask(REQUEST) == Reply(GOOD, live=False) and journal.state.calls == calls
+    other = Request("claude-haiku-4-5", "system", "another", {}, 200)
+    assert isinstance(found := again.ask(other), Failure) and found.kind == "not_recorded"
+
+
+def test_without_a_key_nothing_is_sent(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    found = Transport(journal, PRICE).ask(REQUEST)
+    assert isinstance(found, Failure) and found.kind == "no_key" and journal.state.calls == 0
+
+
+def search(
+    make_loop: MakeLoop, answers: list[Any], evals: int = 12, rest: Proposer | None = None
+) -> tuple[Any, Script, Llm]:
+    script, other = Script(answers), rest or RandomDraw()
+    with serving(script) as url:
+        loop = make_loop(other, evals=evals, dollars=0.5)
+        llm = Llm(transport(loop.journal, url)[0], "claude-haiku-4-5", other, Edits.model_json_schema())
+        loop.proposer, loop.watch = llm, lambda state: llm.join(0.05)
+        loop.run()
+        llm.join(5)
+    return loop, script, llm
+
+
+def test_edits_of_a_model_go_through_the_gate(make_loop: MakeLoop) -> None:
+    edits = [
+        {"why": "<b>faster</b>", "changes": [{"knob": "refill_fence", "value": False}]},
+        {"why": "nonsense", "changes": [{"knob": "os.system", "value": "x"}]},
+    ]
+    rest = Replay(tuple({"wide_epilogue": v} for v in (16, 32, 64, 128, 256, 1024)))
+    loop, script, _ = search(make_loop, [ok(json.dumps({"proposals": edits})), ok(GOOD)], 6, rest)
+    mine = [t for t in loop.state.trials if t.proposed.proposer == "llm"]
+    assert mine[0].gated.verdict == "unsafe" and mine[1].gated.codes == ("outside_space",)
+    assert any(t.decided and t.decided.outcome == "kept" for t in mine)
+    assert "AMK507" in script.requests[1]["messages"][0]["content"]
+    text = render(loop.state, None, None)
+    assert "<b>faster</b>" not in text and "&lt;b&gt;faster" in text and "live attempts" in text
+
+
+@pytest.mark.parametrize("text", ["not json", "[]", '{"proposals": []}', '{"proposals": [{"changes": 3}]}', '{"a": 1}'])
+def test_a_wrong_form_leaves_the_search_to_the_fallback(make_loop: MakeLoop, text: str) -> None:
+    loop, script, llm = search(make_loop, [ok(text)])
+    assert loop.state.evals == 12 and {f.kind for f in llm.failures} == {"wrong_form"}
+    assert {t.proposed.proposer for t in loop.state.trials} == {"random"}
+    assert len(script.requests) <= 4
+
+
+def test_a_slow_answer_never_holds_up_the_device(make_loop: MakeLoop) -> None:
+    script = Script([(200, {}, {}, 3.0)])
+    with serving(script) as url:
+        loop = make_loop(evals=15, dollars=0.5)
+        loop.proposer = Llm(
+            transport(loop.journal, url)[0], "claude-haiku-4-5", RandomDraw(), Edits.model_json_schema()
+        )
+        began = time.monotonic()
+        loop.run()
+        assert loop.state.evals == 15 and time.monotonic() - began < 2.9
+
+
+def test_no_key_anywhere(make_loop: MakeLoop) -> None:
+    loop, script, _ = search(make_loop, [(500, {}, error("api_error"), 0.0), ok(GOOD)])
+    assert any(KEY in value for headers in script.headers for value in headers.values())
+    loop.journal.close()
+    for path in loop.journal.folder.rglob("*"):
+        if path.is_file():
+            assert KEY.encode() not in path.read_bytes(), path
+    assert KEY not in render(loop.state, None, None)
+
+
+@pytest.mark.parametrize("given", ["1", "a/b", "-1/2", "nan/1", "1/2/3"])
+def test_a_price_must_be_one(given: str) -> None:
+    with pytest.raises(AmkError, match="AMK706"):
+        price_of("x", given)
+
+
+def test_prices() -> None:
+    assert price_of("x", "2/10") == Price(2.0, 10.0) and price_of("claude-haiku-4-5-20251001") == PRICE
+    with pytest.raises(AmkError, match="AMK706"):
+        price_of("claude-haiku-4-55")

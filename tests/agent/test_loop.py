@@ -1,0 +1,151 @@
+"""The state machine: gate before device, dedup, budgets, faults, suggestions from outside."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from amk.agent import runs
+from amk.agent.gate import Ready
+from amk.agent.measure import Fault, Job, Samples
+from amk.agent.noise import Noise
+from amk.agent.propose.local import Local
+from amk.agent.propose.random_draw import RandomDraw
+from amk.agent.propose.replay import Replay
+from amk.agent.simulated import SimulatedBackend
+from amk.agent.state import START
+from amk.agent.step_model import AnalyticModel
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.schedule import Schedule
+from tests.agent.conftest import MakeLoop
+
+
+@dataclass
+class Recording(SimulatedBackend):
+    """Remembers what reached the device; `faults` are returned first."""
+
+    ran: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+    def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
+        self.ran.append(candidate.candidate.key)
+        assert candidate.judgement.outcome == "SAFE"
+        if job.index != START and self.faults:
+            return self.faults.pop(0)
+        return super().measure(job, incumbent, candidate)
+
+
+def points(*changes: dict[str, object]) -> Replay:
+    base = {"warps": 8, "slots": 4}
+    return Replay(tuple(base | c for c in changes))
+
+
+def test_what_is_refused_never_reaches_the_device(make_loop: MakeLoop) -> None:
+    backend = Recording("h200")
+    loop = make_loop(points({"refill_fence": False}, {"warps": 3}, {"run_ahead": True}, {"run_ahead": True}), backend)
+    loop.run()
+    verdicts = [t.gated.verdict for t in loop.state.trials if t.gated]
+    assert verdicts == ["unsafe", "impossible", "passed", "duplicate"]
+    assert loop.state.trials[0].gated.codes == ("AMK507",)  # type: ignore[union-attr]
+    assert loop.state.trials[0].key not in backend.ran and loop.state.evals == 1
+
+
+def test_the_start_itself_is_a_duplicate(make_loop: MakeLoop) -> None:
+    loop = make_loop(Replay(({},)))
+    loop.run()
+    assert loop.state.trials[0].gated.verdict == "duplicate" and loop.state.evals == 0  # type: ignore[union-attr]
+
+
+def test_a_better_plan_is_kept_and_becomes_the_incumbent(make_loop: MakeLoop) -> None:
+    loop = make_loop(
+        points({"run_ahead": True}, {"run_ahead": True, "warps": 2}), SimulatedBackend("h200", noise=Noise("quiet"))
+    )
+    loop.run()
+    first, second = loop.state.trials
+    assert first.decided is not None and first.decided.outcome == "kept" and loop.state.best == 0
+    assert second.decided is not None and second.decided.outcome == "rejected"
+    assert set(first.measured) == {"screen", "race", "confirm"} and set(second.measured) == {"screen"}
+    assert loop.state.curve[0].score == pytest.approx(first.decided.score)
+
+
+def test_evaluations_end_the_search(make_loop: MakeLoop) -> None:
+    loop = make_loop(evals=4)
+    assert "4 evaluations" in loop.run() and loop.state.evals == 4
+
+
+def test_a_proposer_without_ideas_ends_the_search(make_loop: MakeLoop) -> None:
+    loop = make_loop(points({"run_ahead": True}), evals=50)
+    assert "exhausted" in loop.run()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_failure_is_tried_again_once(make_loop: MakeLoop, times: int) -> None:
+    backend = Recording("h200", faults=[Fault("crashed", "SIGSEGV")] * times)
+    loop = make_loop(points({"run_ahead": True}), backend)
+    loop.run()
+    trial = loop.state.trials[0]
+    assert trial.decided is not None and len(trial.faults) == times
+    assert trial.decided.outcome == ("kept" if times == 1 else "failed")
+    assert not loop.state.leases
+
+
+def test_a_suspect_result_is_quarantined_at_once(make_loop: MakeLoop) -> None:
+    backend = Recording("h200", faults=[Fault("below_floor", "too fast", suspect=True)])
+    loop = make_loop(points({"run_ahead": True}), backend)
+    loop.run()
+    decided = loop.state.trials[0].decided
+    assert decided is not None and decided.outcome == "quarantined" and decided.reason.startswith("below_floor")
+
+
+def test_a_lost_device_ends_the_run_with_its_reason(make_loop: MakeLoop) -> None:
+    backend = Recording("h200", faults=[Fault("device_lost", "2 canaries failed")])
+    loop = make_loop(points({"run_ahead": True}), backend)
+    with pytest.raises(AmkError, match="AMK707"):
+        loop.run()
+    assert loop.state.quarantined and not loop.state.leases and loop.state.finished is None
+
+
+def test_changed_judges_stop_the_search_before_a_keep(make_loop: MakeLoop) -> None:
+    loop = make_loop(points({"run_ahead": True}))
+
+    def changed() -> None:
+        raise RuntimeError("changed")
+
+    loop.judges_unchanged = changed
+    with pytest.raises(RuntimeError):
+        loop.run()
+    assert loop.state.best == START
+
+
+def test_suggestions_from_outside_go_first_and_once(make_loop: MakeLoop) -> None:
+    loop = make_loop(points({"run_ahead": True}), evals=2)
+    inbox = runs.Inbox(loop.journal.folder / runs.INBOX)
+    handle = inbox.put({"warps": 12, "run_ahead": True}, "from a friend")
+    loop.inbox = lambda: inbox.take(loop.state.handles)
+    loop.run()
+    first = loop.state.trials[0]
+    assert first.proposed.handle == handle and first.proposed.proposer == "mcp" and first.evaluated
+    assert sum(t.proposed.handle == handle for t in loop.state.trials) == 1
+
+
+class Flat(AnalyticModel):
+    def step_ms(self, schedule: Schedule, pos: int) -> float:
+        return 1.0 + pos / 1e6
+
+
+def test_a_night_of_identical_candidates_through_the_loop_keeps_none(make_loop: MakeLoop) -> None:
+    backend = SimulatedBackend("h200", 3, Flat(), Noise("heavy", 0.006))
+    loop = make_loop(RandomDraw(), backend, evals=200)
+    loop.run()
+    assert loop.state.evals == 200 and loop.state.best == START
+
+
+def test_the_simulator_is_never_below_the_floor(make_loop: MakeLoop) -> None:
+    from amk.agent.floor import floor_ms
+
+    loop = make_loop(Local(), evals=6)
+    loop.run()
+    for trial in loop.state.trials:
+        if trial.evaluated:
+            made = loop.gate.workshop.make(loop.settings_of(trial.index))
+            for pos in (1, 128, 2047):
+                assert AnalyticModel().step_ms(made.schedule, pos) >= floor_ms(made.schedule, pos)  # type: ignore[union-attr]

@@ -1,0 +1,57 @@
+"""Every offline proposer: within the space, nothing twice, the same again after a resume, better than nothing."""
+
+from math import exp
+
+import pytest
+
+from amk.agent.candidate import Workshop
+from amk.agent.compare import run_one, table
+from amk.agent.noise import Noise
+from amk.agent.propose.portfolio import Portfolio
+from amk.agent.session import offline
+from amk.agent.simulated import SimulatedBackend
+from amk.planner.settings import NAIVE
+from tests.agent.conftest import MakeLoop, fences_kept
+
+NAMES = ("random", "local", "evolution", "surrogate", "beam", "portfolio")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_proposer_improves_the_naive_plan_and_repeats_nothing(make_loop: MakeLoop, name: str) -> None:
+    loop = make_loop(offline(name), SimulatedBackend("h200", 1, noise=Noise("quiet")), evals=25)
+    loop.run()
+    assert exp(-loop.state.best_score) > 1.1
+    verdicts = [t.gated.verdict for t in loop.state.trials if t.gated]
+    assert "duplicate" not in verdicts and "impossible" not in verdicts
+    assert loop.state.evals == 25
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fresh_proposer_continues_as_the_old_one_would(make_loop: MakeLoop, name: str) -> None:
+    loop = make_loop(offline(name), evals=8)
+    loop.run()
+    assert list(offline(name).ask(loop.context())) == list(loop.proposer.ask(loop.context()))
+
+
+def test_refused_values_are_learned(make_loop: MakeLoop) -> None:
+    loop = make_loop(offline("random"), evals=40)
+    loop.run()
+    refused = [t.index for t in loop.state.trials if t.gated and t.gated.verdict == "unsafe"]
+    assert 0 < len(refused) <= 4
+
+
+def test_the_bandit_tries_every_arm_and_then_the_best(make_loop: MakeLoop) -> None:
+    portfolio = offline("portfolio")
+    assert isinstance(portfolio, Portfolio)
+    loop = make_loop(portfolio, evals=20)
+    loop.run()
+    used = [t.proposed.proposer for t in loop.state.trials]
+    assert set(used) == {arm.name for arm in portfolio.arms}
+
+
+def test_comparison_at_equal_budgets(workshop: Workshop) -> None:
+    results = [
+        run_one(lambda n=n: offline(n), workshop, NAIVE, fences_kept, s, 10) for n in ("random", "beam") for s in (0, 1)
+    ]
+    assert all(len(r.curve) == 11 and r.curve[0] == 0.0 for r in results)
+    assert {row[0] for row in table(results, (5, 10))} == {"random", "beam"}

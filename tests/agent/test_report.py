@@ -1,0 +1,94 @@
+"""The report: self-contained, labelled, and safe against what models and schedules can put into it."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+from amk.agent.events import Decided, Gated, LlmReserved, LlmSettled, Proposed
+from amk.agent.html_report import render
+from amk.agent.live import View, line
+from amk.agent.session import candidate_of
+from amk.agent.state import START
+from tests.agent.conftest import MakeLoop
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "'\"><img src=x onerror=alert(1)>",
+    "</td></table><h1>",
+    "&lt;",
+    "\x1b[31m\u202e",
+    "javascript:x",
+]
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+
+def test_a_real_run_renders_with_curve_timeline_and_diff(make_loop: MakeLoop) -> None:
+    loop = make_loop(evals=12)
+    loop.run()
+    text = render(loop.state, candidate_of(loop.state, loop.state.best), candidate_of(loop.state, START))
+    assert "simulated" in text and "<polyline" in text and 'aria-label="timeline"' in text
+    assert text.count('class="rejected"') + text.count('class="kept"') == 12
+    assert "no live model was called" in text
+    if loop.state.best != START:
+        assert "<details>" in text and "fresh process, fresh inputs" in text
+
+
+def test_hostile_strings_are_escaped_everywhere(make_loop: MakeLoop) -> None:
+    loop = make_loop(evals=1)
+    note = loop.journal.append
+    for i, evil in enumerate(HOSTILE):
+        note(Proposed(index=i, proposer=evil, settings={"warps": evil, evil: 1}, why=evil, handle=evil))
+        note(Gated(index=i, verdict="passed" if i % 2 else "unsafe", key=str(i), codes=(evil,), detail=evil))
+        if i % 2:
+            note(Decided(index=i, outcome="rejected", reason=evil, log_gain=-0.1, score=0.1))
+        note(LlmReserved(call=i, attempt=1, model=evil, dollars=0.0, tokens=1))
+        note(
+            LlmSettled(
+                call=i,
+                attempt=1,
+                dollars=0.0,
+                input_tokens=0,
+                output_tokens=0,
+                cached_tokens=0,
+                outcome=evil,
+                live=True,
+            )
+        )
+    text = render(loop.state, None, None)
+    tags = Tags()
+    tags.feed(text)
+    names = {name for name, _ in tags.seen}
+    assert not names & {"script", "img", "iframe", "object", "link", "a", "form"}
+    assert sum(name == "h1" for name, _ in tags.seen) == 1
+    assert not any(key.startswith("on") or key in ("src", "href") for _, attrs in tags.seen for key in attrs)
+    assert "default-src" in text and not re.search(r"url\(|@import|https?://", text)
+    for index in range(len(HOSTILE)):
+        assert "\x1b" not in line(loop.state, index)
+
+
+def test_the_plain_view_says_simulated_on_every_line(make_loop: MakeLoop, tmp_path: Path) -> None:
+    loop = make_loop(evals=4)
+    with open(tmp_path / "out", "w") as stream, View(stream) as view:
+        loop.watch = view.show
+        loop.run()
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert len(lines) == 4 and all(text.startswith("simulated") for text in lines)
+
+
+def test_a_long_run_keeps_its_report_small(make_loop: MakeLoop) -> None:
+    loop = make_loop(evals=1)
+    for i in range(6000):
+        loop.state.apply(Proposed(index=i, proposer="p", settings={"warps": 8, "slots": 4}, why="w" * 500), float(i))
+        loop.state.apply(Gated(index=i, verdict="passed", key=str(i)), float(i))
+        loop.state.apply(Decided(index=i, outcome="rejected", reason="r" * 500, log_gain=-0.1, score=0.1), float(i))
+    assert len(render(loop.state, None, None)) < 10_000_000
+    assert json.dumps({"shown": "2000 of 6000"})

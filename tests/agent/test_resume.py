@@ -1,0 +1,76 @@
+"""`kill -9` at random moments, then resume: nothing acknowledged is lost, nothing is done twice."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from amk.agent.journal import MIRROR, read_state
+from amk.agent.state import State
+from tests.agent import search_program
+
+EVALS = 24
+KILLS = 10
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    return subprocess.Popen([sys.executable, search_program.__file__, str(folder), str(EVALS)], env=environment)
+
+
+def lines(folder: Path) -> int:
+    with contextlib.suppress(OSError):
+        return (folder / MIRROR).read_bytes().count(b"\n")
+    return 0
+
+
+def fates(state: State) -> list[tuple[object, ...]]:
+    return [
+        (
+            t.proposed.proposer,
+            tuple(t.proposed.settings.items()),
+            t.gated and t.gated.verdict,
+            t.decided and t.decided.reason,
+        )
+        for t in state.trials
+    ]
+
+
+def test_killed_at_random_moments_the_run_ends_as_if_never_killed(tmp_path: Path) -> None:
+    rng = random.Random(11)
+    folder, survived = tmp_path / "killed", []
+    for _ in range(KILLS):
+        process, before = start(folder), lines(folder)
+        target = before + rng.randint(1, 16)
+        while process.poll() is None and lines(folder) < target:
+            time.sleep(0.001)
+        time.sleep(rng.random() * 0.004)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        survived.append(read_state(folder))
+    assert start(folder).wait() == 0
+    final = read_state(folder)
+    search_program.main(tmp_path / "whole", EVALS)
+    whole = read_state(tmp_path / "whole")
+    assert fates(final) == fates(whole) and final.evals == whole.evals == EVALS
+    for state in survived:  # what one process had written, every later one has
+        known = fates(state)
+        closed = [f for f, t in zip(known, state.trials, strict=True) if t.closed]
+        assert fates(final)[: len(closed)] == closed and state.events <= final.events
+    assert not final.leases and final.finished is not None
+    measured = [(t.index, phase) for t in final.trials for phase in t.measured]
+    assert len(measured) == len(set(measured))
+    keys = [t.key for t in final.trials if t.evaluated]
+    assert len(keys) == len(set(keys))
+
+
+def test_a_finished_run_resumes_to_nothing(tmp_path: Path) -> None:
+    search_program.main(tmp_path, 3)
+    before = read_state(tmp_path)
+    search_program.main(tmp_path, 3)
+    after = read_state(tmp_path)
+    assert after.evals == before.evals and len(after.trials) == len(before.trials)

@@ -1,0 +1,64 @@
+"""The space: complete, closed, live, and canonical by the lowered kernel."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from amk.agent.candidate import Candidate, Workshop
+from amk.agent.space import FIXED, OutsideSpaceError, Space, knobs_of
+from amk.planner.settings import FAST, NAIVE, Settings
+
+SPACE = Space.around(NAIVE)
+
+
+def test_every_field_of_settings_is_a_knob_or_fixed() -> None:
+    names = {k.name for k in knobs_of(FAST)}
+    assert names | set(FIXED) == {f.name for f in fields(Settings)}
+
+
+def test_points_survive_parsing() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        settings = SPACE.random(rng)
+        assert SPACE.parse(SPACE.point(settings)) == settings
+
+
+OUTSIDE: list[dict[str, object]] = [
+    {"warps": 7}, {"warps": True}, {"warps": "8"}, {"run_ahead": 1}, {"plan": "naive"}, {"__class__": 1},
+    {"handoff": "none"}, {"warps": [8]}, {"slots": 10**40},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", OUTSIDE)
+def test_values_outside_the_table_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(OutsideSpaceError):
+        SPACE.parse(changes)
+
+
+def test_neighbours_differ_in_one_knob_and_are_all_there() -> None:
+    near = list(SPACE.neighbours(SPACE.start))
+    assert len(near) == len(set(near)) == sum(len(k.values) - 1 for k in SPACE.knobs)
+    assert all(len(SPACE.changes(n, SPACE.start)) == 1 for n in near)
+
+
+def test_encoding_separates_points() -> None:
+    rng = np.random.default_rng(2)
+    points = {SPACE.random(rng) for _ in range(60)}
+    assert len({tuple(SPACE.encode(p)) for p in points}) == len(points)
+
+
+def test_every_knob_changes_the_lowered_kernel(workshop: Workshop) -> None:
+    base = replace(FAST, plan="search")
+    for knob in knobs_of(base):
+        found = set()
+        for value in knob.values:
+            made = workshop.make(replace(base, **{knob.name: value}))
+            if isinstance(made, Candidate):
+                found.add(made.key)
+        assert len(found) > 1, f"{knob.name} changes nothing"
+
+
+def test_settings_of_one_kernel_have_one_key(workshop: Workshop) -> None:
+    a, b = workshop.make(replace(FAST, slots=None)), workshop.make(replace(FAST, slots=32, plan="naive"))
+    assert isinstance(a, Candidate) and isinstance(b, Candidate) and a.key == b.key

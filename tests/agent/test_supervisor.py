@@ -1,0 +1,164 @@
+"""Faults of real worker processes: the loop goes on, or stops with the reason; nothing of the worker is left."""
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from amk.agent.candidate import Candidate, Workshop
+from amk.agent.certify import Judgement
+from amk.agent.gate import Ready
+from amk.agent.gpu_backend import GpuBackend
+from amk.agent.measure import Fault, Job, Samples
+from amk.agent.supervisor import Supervisor
+from amk.planner.settings import FAST, NAIVE
+from tests.agent import fake_worker
+
+POSITIONS = (1, 128, 2047)
+
+
+@dataclass
+class Bench:
+    backend: GpuBackend
+    incumbent: Ready
+    candidate: Ready
+    memory: Path
+
+    def compare(self, phase: str = "race", rounds: int = 3) -> Samples | Fault:
+        job = Job(0, phase, 1, rounds, 4, POSITIONS, 1)  # type: ignore[arg-type]
+        return self.backend.measure(job, self.incumbent, self.candidate)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, workshop: Workshop, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret-of-the-driver")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "sk-secret-too")
+    made = [workshop.make(s) for s in (NAIVE, FAST)]
+    ready = [Ready(m, b"cubin", Judgement("SAFE")) for m in made if isinstance(m, Candidate)]
+    memory = tmp_path / "memory"
+    command = [sys.executable, fake_worker.__file__, request.param, str(memory)]
+    supervisor = Supervisor(
+        tmp_path / "worker.log", command=command, host_bytes=250 << 20, open_seconds=20.0, grace=0.3
+    )
+    backend = GpuBackend(supervisor, "fake", load_seconds=10, check_seconds=10, block_seconds=1.2)
+    yield Bench(backend, *ready, memory)
+    backend.close()
+
+
+def way(*names: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("bench", names, indirect=True)
+
+
+@way("honest")
+def test_an_honest_worker_is_measured(bench: Bench) -> None:
+    result = bench.compare()
+    assert isinstance(result, Samples) and len(result.rounds) == 3
+    assert result.log_ratios == pytest.approx([0.0] * 3)
+
+
+@way("fast")
+def test_a_faster_candidate_is_seen(bench: Bench) -> None:
+    result = bench.compare()
+    assert isinstance(result, Samples) and result.log_ratios[0] < -0.1
+
+
+FAULTS = {"spin": "deadline", "deaf_spin": "deadline", "segfault": "crashed", "exit0": "exited", "stop": "deadline",
+          "memory": "memory", "raises": "block_failed"}  # fmt: skip
+
+
+@way(*FAULTS)
+def test_faults_are_named_and_survived(bench: Bench, request: pytest.FixtureRequest) -> None:
+    name = request.node.callspec.params["bench"]
+    result = bench.compare()
+    assert isinstance(result, Fault) and result.kind == FAULTS[name], result
+    assert not result.suspect
+    job = Job(-1, "calibrate", 1, 1, 4, POSITIONS, 1)
+    bench.backend.supervisor.command = [*bench.backend.supervisor.command[:2], "honest", str(bench.memory)]
+    bench.backend.supervisor.kill()
+    assert isinstance(bench.backend.measure(job, bench.incumbent, bench.incumbent), Samples)
+
+
+@way("once")
+def test_a_worker_that_died_once_is_replaced(bench: Bench) -> None:
+    assert isinstance(bench.compare(), Fault)
+    assert isinstance(bench.compare(), Samples)
+
+
+@way("bad_canary")
+def test_two_failed_canaries_lose_the_device(bench: Bench) -> None:
+    result = bench.compare()
+    assert isinstance(result, Fault) and result.kind == "device_lost" and "canaries" in result.detail
+
+
+@way("no_device")
+def test_a_device_that_does_not_open_is_lost(bench: Bench) -> None:
+    result = bench.compare()
+    assert isinstance(result, Fault) and result.kind == "device_lost"
+
+
+@way("environment")
+def test_the_worker_has_no_keys(bench: Bench) -> None:
+    assert isinstance(bench.compare(), Samples)
+    seen = bench.memory.read_text()
+    assert "secret" not in seen and "ANTHROPIC" not in seen and "PATH" in seen
+
+
+@way("child")
+def test_the_whole_process_group_ends(bench: Bench) -> None:
+    result = bench.compare()
+    assert isinstance(result, Fault) and result.kind == "deadline"
+    child = int(bench.memory.read_text())
+    until = time.monotonic() + 3
+    while time.monotonic() < until and alive(child):
+        time.sleep(0.02)
+    assert not alive(child)
+
+
+@way("chatter")
+def test_what_a_worker_prints_is_no_answer(bench: Bench) -> None:
+    assert isinstance(bench.compare(), Samples)
+
+
+@way("honest")
+def test_confirmation_runs_in_a_fresh_process(bench: Bench) -> None:
+    assert isinstance(bench.compare("race"), Samples)
+    starts = bench.backend.supervisor.starts
+    assert isinstance(bench.compare("race"), Samples) and bench.backend.supervisor.starts == starts
+    assert isinstance(bench.compare("confirm"), Samples) and bench.backend.supervisor.starts == starts + 1
+
+
+def test_the_worker_dies_with_its_driver(tmp_path: Path) -> None:
+    import signal
+    import subprocess
+
+    script = f"""
+import sys, time
+from pathlib import Path
+from amk.agent.supervisor import Supervisor
+s = Supervisor(Path({str(tmp_path / "log")!r}), command=[sys.executable, {fake_worker.__file__!r}, "honest", "x"])
+assert s.fresh() is None
+print(s._process.popen.pid, flush=True)
+time.sleep(60)
+"""
+    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    driver = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment)
+    assert driver.stdout is not None
+    worker = int(driver.stdout.readline())
+    assert alive(worker)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    until = time.monotonic() + 5
+    while time.monotonic() < until and alive(worker):
+        time.sleep(0.02)
+    assert not alive(worker)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
