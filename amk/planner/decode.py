@@ -37,10 +37,10 @@ def plan(
     """
     count = workers or choose_workers(model, target, settings, max_context)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
-    width = chunk_k(model, target, settings, row_tables(model, count, settings.speeds))
+    width = chunk_k(model, target, settings, row_tables(model, count))
     context = choose_context(model, target, settings, count, width, max_context)
     kv = kv_layout(model, settings, count, context)
-    tables = row_tables(model, count, settings.speeds) | attention_tables(model, count, kv.splits)
+    tables = row_tables(model, count) | attention_tables(model, count, kv.splits)
     handoff = head_handoff(model, tables) if settings.head_handoff else None
     shared = shared_plan(model, target, settings, width, tables)
     rows = {n.removesuffix(".count"): 8 * max(c) for n, c in tables.items() if n.endswith(".count")}

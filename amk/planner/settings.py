@@ -17,7 +17,6 @@ class Settings:
     chunk_bytes: upper bound of one copy. kv_block: positions per attention block, None = 64, or 32 where a kv head's
     queries are wide and registers are short. handoff: how activations cross SMs, by counters behind a release fence or
     by tagged words, None = handoff_of. head_handoff: attention waits for its head's rows only.
-    speeds: how fast each worker streams, relative to the others, None = all alike.
     wide_epilogue: sum partials in all warps when a worker has more output rows than this.
     """
 
@@ -33,7 +32,6 @@ class Settings:
     run_ahead: bool = True
     refill_fence: bool = True
     max_tokens: int = 1024
-    speeds: tuple[float, ...] | None = None
 
 
 FAST = Settings()

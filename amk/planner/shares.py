@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
-from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
+from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 
 Table = tuple[int, ...]
 
+OWNED: dict[str, MatrixName] = {"hidden": "o", "gate_up": "gate_up", "qkv": "qkv", "lm_head": "lm_head"}
+"""Share tables and the matrix whose row groups they count; o and down share one."""
 
-def row_tables(model: ModelSpec, workers: int, speeds: tuple[float, ...] | None = None) -> dict[str, Table]:
+
+def row_tables(model: ModelSpec, workers: int) -> dict[str, Table]:
     """first/count tables of every matrix; o and down share `hidden`, so a worker keeps its residual rows to itself.
 
-    Every worker gets groups in proportion to its speed (relative, default all equal), and the left-over ones go to those
-    who would be done first so far, heaviest matrix first: rings run ahead across phases, so what counts is a worker's
-    sum, not each phase.
+    Every worker gets the same number of groups, and the left-over ones go to those who stream the fewest bytes a token
+    so far, heaviest matrix first: rings run ahead across phases, so what counts is a worker's sum, not each phase.
     """
     widths = {name: matrix(model, name).k for name in MATRICES}
     weight = {
@@ -25,23 +27,21 @@ def row_tables(model: ModelSpec, workers: int, speeds: tuple[float, ...] | None 
         "qkv": model.layers * widths["qkv"],
         "lm_head": widths["lm_head"],
     }
-    speeds = speeds or (1.0,) * workers
     load = [0] * workers
     tables: dict[str, Table] = {}
     for key, bytes_per_group in sorted(weight.items(), key=lambda item: -item[1]):
-        groups = matrix(model, "o" if key == "hidden" else key).groups
-        counts = _shared_out(groups, load, speeds)
+        groups = matrix(model, OWNED[key]).groups
+        counts = _shared_out(groups, load)
         load = [have + count * bytes_per_group for have, count in zip(load, counts, strict=True)]
         tables[f"{key}.first"], tables[f"{key}.count"] = (0, *accumulate(counts[:-1])), counts
     return tables
 
 
-def _shared_out(groups: int, load: list[int], speeds: tuple[float, ...]) -> Table:
-    """Whole groups in proportion to speed, one more for those who are done first."""
-    whole = [int(groups * speed / sum(speeds)) for speed in speeds]
-    first_done = sorted(range(len(load)), key=lambda w: (load[w] / speeds[w], w))
-    more = set(first_done[: groups - sum(whole)])
-    return tuple(count + (w in more) for w, count in enumerate(whole))
+def _shared_out(groups: int, load: list[int]) -> Table:
+    """Equal counts, one more for the least loaded."""
+    each, left = divmod(groups, len(load))
+    lightest = set(sorted(range(len(load)), key=lambda w: (load[w], w))[:left])
+    return tuple(each + (w in lightest) for w in range(len(load)))
 
 
 def attention_tables(model: ModelSpec, workers: int, splits: int) -> dict[str, Table]:
