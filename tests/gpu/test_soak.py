@@ -1,4 +1,4 @@
-"""Ten thousand consecutive tokens of SmolLM2's shapes: no hang, and two passes give the same logits bit by bit."""
+"""Ten thousand consecutive tokens of three models' shapes: no hang, and two passes give the same logits bit by bit."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def digests(subject: Any) -> list[str]:
     return found
 
 
-def test_ten_thousand_tokens_twice(torch_gpu: Device, gpu: Target) -> None:
+@pytest.mark.parametrize("model", ["smollm2-135m", "llama3.2-1b", "llama3-8b"])
+def test_ten_thousand_tokens_twice(model: str, torch_gpu: Device, gpu: Target) -> None:
     from tests.gpu.subjects import loaded, planned
 
-    with loaded(planned(load_model("smollm2-135m"), gpu, CONTEXT)) as subject:
+    with loaded(planned(load_model(model), gpu, CONTEXT)) as subject:
         first, second = digests(subject), digests(subject)
         assert subject.engine.state()["epoch"] >= 2 * TOKENS
     assert first == second
