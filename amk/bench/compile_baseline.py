@@ -3,9 +3,9 @@
 The recipe: a static cache with the position as a tensor, the whole step in one graph, coordinate descent tuning, which
 also turns products with one row into generated reductions, and attention written as such products so that the compiler
 generates it too. Which of generated and library products is faster depends on the model, so both are compiled and the
-faster one is the baseline. The cache is as long as the position needs, which favours the baseline too. The step is captured
-in a CUDA graph by us instead of by mode="reduce-overhead": the same kernels, without the copies of inputs that this
-mode makes for tensors it does not own.
+faster one is the baseline. The cache is as long as the position needs, which favours the baseline too. The step is
+captured in a CUDA graph by us instead of by mode="reduce-overhead": the same kernels, without the copies of inputs that
+this mode makes for tensors it does not own.
 """
 
 from __future__ import annotations
