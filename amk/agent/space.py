@@ -30,7 +30,7 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
 """Values in order of size; None, which leaves the choice to the planner, comes last."""
 
 FIXED = ("plan", "max_tokens", "speeds")
-"""The label of the plan, the length of a launch, and the measured speeds of a card's SMs are no choices of the search."""
+"""The label of the plan, the length of a launch, and a card's measured SM speeds are no choices of the search."""
 
 
 class OutsideSpaceError(ValueError):
