@@ -11,7 +11,7 @@ from amk.planner.program import Author
 from amk.planner.settings import FAST, Settings, handoff_of, kv_block
 from amk.planner.shares import attention_tables, head_handoff, row_tables
 from amk.planner.storage import chunk_k, shared_plan
-from amk.schedule_ir.matrices import MATRICES, matrix
+from amk.schedule_ir.matrices import matrix
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import KvLayout, Launch, Program, Role, Schedule
@@ -35,7 +35,7 @@ def plan(
     Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit, AMK401 when shared
     memory does not.
     """
-    count = workers or choose_workers(model, target, settings, max_context)
+    count = workers or choose_workers(model, target)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
     width = chunk_k(model, target, settings, row_tables(model, count))
     context = choose_context(model, target, settings, count, width, max_context)
@@ -66,20 +66,10 @@ def plan(
     )  # fmt: skip
 
 
-def choose_workers(model: ModelSpec, target: Target, settings: Settings, max_context: int | None) -> int:
-    """One worker per SM, but with tagged hand-offs only as many as all publish something between two uses of a buffer.
-
-    Tagged words order nothing but themselves: what lets the writers of `act` or `split_partial` overwrite it in the
-    next layer is that every reader has published rows, or an attention split, that they waited for in between.
-    """
-    if settings.handoff != "tagged":
-        return target.sms
-    groups = {name: matrix(model, name).groups for name in MATRICES}
-    count = min(target.sms, groups["gate_up"])
-    width = chunk_k(model, target, settings, row_tables(model, count))
-    context = choose_context(model, target, settings, count, width, max_context)
-    attending = model.kv_heads * kv_layout(model, settings, count, context).splits
-    return min(count, max(groups["qkv"], attending))
+def choose_workers(model: ModelSpec, target: Target) -> int:
+    """One per SM; for a model with fewer row groups than SMs, as many as all own rows of both QKV and gate-up."""
+    qkv, gate_up = (matrix(model, name).groups for name in ("qkv", "gate_up"))
+    return target.sms if gate_up >= target.sms else min(qkv, gate_up)
 
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from amk.planner.decode import plan
-from amk.planner.settings import PRESETS
+from amk.planner.settings import FAST, PRESETS
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.target import load_target
@@ -28,9 +30,10 @@ def test_plans_are_safe(model: ModelSpec, gpu: str, context: int, preset: str) -
     assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
 
 
-def test_a_worker_that_publishes_nothing_is_a_race() -> None:
+def test_tagged_words_with_idle_workers_are_refused() -> None:
     """With 132 workers most of this model's workers own no rows, and nothing stops the others from overtaking them."""
-    assert verify(plan(PLAIN, load_target("h200"), max_context=256, workers=132)).status == "UNSAFE"
+    schedule = plan(PLAIN, load_target("h200"), settings=replace(FAST, handoff="tagged"), max_context=256, workers=132)
+    assert not verify(schedule).safe
 
 
 @pytest.mark.parametrize("counter", ["qkv", "attn", "h_mid", "act", "h_out", "best"])
