@@ -22,16 +22,16 @@ namespace {
 __constant__ int t_attn_gate[3] = {0, 0, 0};
 __constant__ int t_attn_head[3] = {0, 0, 0};
 __constant__ int t_attn_split[3] = {0, 1, 2};
-__constant__ int t_gate_up_count[3] = {29, 29, 30};
-__constant__ int t_gate_up_first[3] = {0, 29, 58};
+__constant__ int t_gate_up_count[3] = {30, 29, 29};
+__constant__ int t_gate_up_first[3] = {0, 30, 59};
 __constant__ int t_hidden_count[3] = {8, 8, 8};
 __constant__ int t_hidden_first[3] = {0, 8, 16};
 __constant__ int t_lm_head_count[3] = {14, 14, 14};
 __constant__ int t_lm_head_first[3] = {0, 14, 28};
-__constant__ int t_qkv_count[3] = {13, 13, 14};
-__constant__ int t_qkv_first[3] = {0, 13, 26};
-__constant__ int t_stream_base[24] = {0, 104, 213, 321, 430, 534, 643, 751, 860, 964, 1073, 1181, 1290, 1394, 1503, 1611, 1720, 1828, 1941, 2049, 2162, 2270, 2383, 2491};
-__constant__ int t_stream_total[24] = {104, 109, 108, 109, 104, 109, 108, 109, 104, 109, 108, 109, 104, 109, 108, 109, 108, 113, 108, 113, 108, 113, 108, 113};
+__constant__ int t_qkv_count[3] = {13, 14, 13};
+__constant__ int t_qkv_first[3] = {0, 13, 27};
+__constant__ int t_stream_base[24] = {0, 106, 217, 325, 436, 542, 653, 761, 872, 978, 1089, 1197, 1308, 1414, 1525, 1633, 1744, 1848, 1957, 2065, 2174, 2278, 2387, 2495};
+__constant__ int t_stream_total[24] = {106, 111, 108, 111, 106, 111, 108, 111, 106, 111, 108, 111, 106, 111, 108, 111, 104, 109, 108, 109, 104, 109, 108, 109};
 struct Globals {
   amk::bf16* b_weights;
   amk::bf16* b_embedding;

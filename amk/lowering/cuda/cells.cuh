@@ -3,7 +3,7 @@
 // Plain elements are ordered by the counter that was acquired before. A tagged element shares an aligned 8-byte word
 // with its tag; reading repeats until the tag is the expected one, so the word orders itself (M13). Many loads are in
 // flight before the first tag is looked at, and a batch that is not fresh is read again as a whole. kWide elements make
-// one 16-byte fetch.
+// one fetch.
 #pragma once
 #include "amk/context.cuh"
 
@@ -22,17 +22,33 @@ __device__ __forceinline__ float2 unpack_bf16(u32 bits) {
   return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(bits));
 }
 
+template <int kElementBytes>
+struct RawOf {
+  using type = uint4;
+};
+template <>
+struct RawOf<2> {
+  using type = uint2;
+};
+
 template <class T>
 struct Plain {
   T* data;
   static constexpr u32 tag = 0;
-  using Raw = uint4;
+  // Four elements whatever the type: shares are multiples of 32 elements, and a share is whole fetches.
+  using Raw = typename RawOf<sizeof(T)>::type;
   using One = T;
-  static constexpr int kWide = 16 / static_cast<int>(sizeof(T));
+  static constexpr int kWide = 4;
 
   // A view from element i on: one address, from which a lane's fetches are constant offsets.
   __device__ __forceinline__ Plain from(int i) const { return {data + i}; }
-  __device__ __forceinline__ Raw fetch(int i) const { return sync::load_global_v4(data + i); }
+  __device__ __forceinline__ Raw fetch(int i) const {
+    if constexpr (sizeof(T) == 2) {
+      return *reinterpret_cast<const uint2*>(data + i);
+    } else {
+      return sync::load_global_v4(data + i);
+    }
+  }
   __device__ __forceinline__ One fetch_one(int i) const { return data[i]; }
   // Elements i and i + 1, i even.
   using Two = float2;
@@ -47,12 +63,8 @@ struct Plain {
   __device__ __forceinline__ static T value_one(One raw) { return raw; }
   __device__ __forceinline__ static void values(const Raw& raw, float (&out)[kWide]) {
     if constexpr (sizeof(T) == 2) {
-      const u32 words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const float2 pair = unpack_bf16(words[k]);
-        out[2 * k] = pair.x, out[2 * k + 1] = pair.y;
-      }
+      const float2 lo = unpack_bf16(raw.x), hi = unpack_bf16(raw.y);
+      out[0] = lo.x, out[1] = lo.y, out[2] = hi.x, out[3] = hi.y;
     } else {
       out[0] = __uint_as_float(raw.x), out[1] = __uint_as_float(raw.y);
       out[2] = __uint_as_float(raw.z), out[3] = __uint_as_float(raw.w);
