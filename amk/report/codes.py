@@ -80,6 +80,7 @@ TITLES = {
     "AMK705": "run is in use by another process",
     "AMK706": "language model cannot be used as asked",
     "AMK707": "device was lost during the search",
+    "AMK708": "Ray cluster cannot be used",
     "AMK901": "internal error",
 }
 
