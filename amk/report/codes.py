@@ -33,6 +33,7 @@ TITLES = {
     "AMK012": "model configuration is not supported",
     "AMK013": "weights cannot be read or do not match the model",
     "AMK014": "prompt cannot be run",
+    "AMK015": "tokens cannot be chosen as asked",
     "AMK101": "output is not fully covered",
     "AMK102": "output is written twice",
     "AMK103": "access is out of bounds",
