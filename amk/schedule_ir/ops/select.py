@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -21,6 +21,7 @@ class SelectOp(Op):
     tokens of this launch. pos and epoch advance by one.
     """
 
+    registers: ClassVar[tuple[str, ...]] = ("pos", "epoch", "done")
     op: Literal["select"] = "select"
     candidates: int
     best_value: Name
