@@ -45,6 +45,7 @@ COMMANDS = {
     "schema": Command("amk.commands.schema", "print the JSON Schema of a schedule"),
     "explain": Command("amk.commands.explain", "explain a diagnostic code"),
     "verify": Command("amk.commands.verify", "prove a schedule safe, or show how it fails"),
+    "check-certificate": Command("amk.commands.check_certificate", "check the evidence for SAFE independently"),
     "replay": Command("amk.commands.replay", "run a witness and see whether it holds"),
     "doctor": Command("amk.commands.doctor", "report what this machine can do"),
 }
