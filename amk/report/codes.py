@@ -4,6 +4,8 @@ The hundreds digit is the area. A code is never reused for another meaning. The 
 `explain/<code>.md` beside this file, so adding a code is one line here and one Markdown file.
 """
 
+import re
+from functools import cache
 from importlib.resources import files
 
 AREAS = {
@@ -88,6 +90,9 @@ TITLES = {
     "AMK901": "internal error",
 }
 
+RESERVED = frozenset({"AMK303", "AMK501", "AMK504", "AMK506", "AMK508", "AMK510", "AMK511", "AMK512"})
+"""Explained, but given by no check: schedules cannot express them, or another code covers what they can express."""
+
 
 def normalise(text: str) -> str:
     """`amk201`, `201` and `AMK201` all name AMK201; the result may still be unknown."""
@@ -107,3 +112,22 @@ def explanation(code: str) -> str:
     if code not in TITLES:
         raise KeyError(code)
     return (files(__package__) / "explain" / f"{code}.md").read_text(encoding="utf-8")
+
+
+@cache
+def advice(code: str) -> str:
+    """The explanation's fix, on one line, without what it says about the message; KeyError for an unregistered code."""
+    return re.split(rf"(?<=[.)]) (?={_ASIDES})", _paragraph(code, "Fix"))[0]
+
+
+@cache
+def reason(code: str) -> str:
+    """The first sentence of why the finding matters, on one line; KeyError for an unregistered code."""
+    return re.split(r"(?<=[a-z)])\. (?=[A-Z])", _paragraph(code, "Why it matters"))[0].removesuffix(".")
+
+
+_ASIDES = r"(?:The (?:message|witness|numbers)|Source:|Where the formal)\b"
+
+
+def _paragraph(code: str, name: str) -> str:
+    return " ".join(explanation(code).split(f"**{name}.** ", 1)[1].split("\n\n", 1)[0].split())
