@@ -12,6 +12,7 @@ from amk.planner.fit import Budget, budget
 from amk.planner.settings import PRESETS
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.schedule_ir.codec import canonical_json, schedule_hash
+from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.schedule import Schedule
 
 
@@ -37,10 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
 def memory_of(schedule: Schedule) -> Budget:
     """Device memory of a plan made by one of the presets."""
     (stream,) = schedule.streams
-    settings = PRESETS[schedule.plan]
-    return budget(
-        schedule.model, schedule.target, settings, schedule.launch.workers, stream.chunk_k, schedule.kv.context
-    )
+    settings, chunks = PRESETS[schedule.plan], {name: stream.chunk(name) for name in MATRICES}
+    return budget(schedule.model, schedule.target, settings, schedule.launch.workers, chunks, schedule.kv.context)
 
 
 def summary(schedule: Schedule, memory: Budget) -> dict[str, object]:

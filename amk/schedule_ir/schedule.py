@@ -14,10 +14,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from amk.schedule_ir.expr import Expr
+from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.memory import Buffer, Counter, Frozen, Name, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp, Geometry
 from amk.schedule_ir.target import Target
+from amk.schedule_ir.weight_format import label
 
 VERSION = 1
 
@@ -120,6 +122,11 @@ class Schedule(Frozen):
     counters: tuple[Counter, ...] = Field(max_length=256)
     streams: tuple[Stream, ...] = Field(max_length=16)
     programs: tuple[Program, ...] = Field(min_length=1, max_length=4096)
+
+    @property
+    def weights_label(self) -> str:
+        """Short name of the formats of the streamed matrices."""
+        return label({name: self.streams[0].chunk(name).format for name in MATRICES})
 
     def geometry(self) -> Geometry:
         return Geometry(
