@@ -46,6 +46,7 @@ COMMANDS = {
     "explain": Command("amk.commands.explain", "explain a diagnostic code"),
     "verify": Command("amk.commands.verify", "prove a schedule safe, or show how it fails"),
     "replay": Command("amk.commands.replay", "run a witness and see whether it holds"),
+    "adversarial": Command("amk.commands.adversarial", "judge schedules that are wrong on purpose"),
     "doctor": Command("amk.commands.doctor", "report what this machine can do"),
 }
 
