@@ -108,7 +108,7 @@ def loop_of(
     inbox = runs.Inbox(journal.folder / runs.INBOX)
     gate = Gate(workshop_of(journal.state), certify, compiler)
     return Loop(
-        journal, Space.around(PRESETS[run.start]), gate, backend, proposer,
+        journal, Space.around(PRESETS[run.start]), gate, (backend,), proposer,
         inbox=lambda: inbox.take(journal.state.handles), judges_unchanged=lambda: runs.check_judges(journal),
     )  # fmt: skip
 
