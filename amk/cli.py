@@ -49,6 +49,7 @@ COMMANDS = {
     "verify": Command("amk.commands.verify", "prove a schedule safe, or show how it fails"),
     "check-certificate": Command("amk.commands.check_certificate", "check the evidence for SAFE independently"),
     "replay": Command("amk.commands.replay", "run a witness and see whether it holds"),
+    "adversarial": Command("amk.commands.adversarial", "judge schedules that are wrong on purpose"),
     "doctor": Command("amk.commands.doctor", "report what this machine can do"),
 }
 
