@@ -20,8 +20,8 @@ nothing else is ordered by them. Three questions remain, one per pair of accesse
       it does afterwards exists only if it has. Let S be the reader's next signal on hint c, P a poll of c that ends at
       a threshold which needs S, and W the overwriting store behind P in program order (through barriers of the CTA,
       which complete only if all have arrived). If W is in the execution, P has ended, so S was read, so S is in the
-      execution, so the reader's loop has ended, so it has read its tag. If the loop never ended, S and hence W would not
-      be in the execution, the word would keep its tag, and progress of the loads ends the loop. No order in time
+      execution, so the reader's loop has ended, so it has read its tag. If the loop never ended, S and hence W would
+      not be in the execution, the word would keep its tag, and progress of the loads ends the loop. No order in time
       between the read and W is used, only that W does not exist without it: that is what the clocks over all blocking
       edges compute (`wait` edges). So hints do hold back who overwrites a tagged word, and a plan whose idle workers
       pass on nothing but hints is safe; without these hints, or one increment short, it is not
