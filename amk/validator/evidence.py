@@ -31,6 +31,8 @@ from amk.validator.witness import Witness, deadlock_witness, fault_witness, race
 FORMAT: Final = "amk.evidence/1"
 TRIED: Final = 4
 """Findings that are looked at on the flat system; the first confirmed one decides."""
+SMALL: Final = 100_000
+"""Nodes up to which every finding is looked at: a composite step may race where no single warp of it does."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,13 +146,27 @@ def _blocked(flat: Flat, head: BlockedHead) -> str:
 
 
 def _race(result: Composition, edges: Edges, races: list[Race]) -> Finding:
-    for race in races[:TRIED]:
+    nodes = sum(g.count * g.nodes for g in result.groups)
+    for race in _varied(result, races)[: None if nodes <= SMALL else TRIED]:
         a, b = _node(result, race.first), _node(result, race.second)
         if evidence := _confirmed_race(result, edges, a, b):
             return Finding(_race_diagnostic(result, race, a, b, edges), evidence)
     first, second = _node(result, races[0].first), _node(result, races[0].second)
     diagnostic = _race_diagnostic(result, races[0], first, second, edges)
     return Finding(diagnostic, None)
+
+
+def _varied(result: Composition, races: list[Race]) -> list[Race]:
+    """The races with one of each sort (which two steps, which of them writes) first, then the second of each."""
+    seen: dict[tuple[int, ...], int] = {}
+    ranked = []
+    for number, race in enumerate(races):
+        (one, _, i), (two, _, j) = _node(result, race.first), _node(result, race.second)
+        sites = one.items[i].site.number, two.items[j].site.number
+        sort = (*sites, race.first_kind, race.second_kind)
+        seen[sort] = seen.get(sort, 0) + 1
+        ranked.append((seen[sort], number, race))
+    return [race for _, _, race in sorted(ranked, key=lambda entry: entry[:2])]
 
 
 Place = tuple[Trace, int, int]
