@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from amk.agent.floor import floor_ms
-from amk.schedule_ir.matrices import MatrixName, matrix
+from amk.schedule_ir.matrices import MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import AnyOp, BarrierOp
 from amk.schedule_ir.ops.attend import AttendOp
@@ -177,7 +177,7 @@ def unrolled(body: tuple[Node, ...]) -> Iterator[Step]:
 
 
 def most_groups(schedule: Schedule, name: MatrixName) -> int:
-    shares = "hidden" if name in ("o", "down") else name
+    shares = share_table(name)
     return max(schedule.tables[f"{shares}.count"])
 
 
