@@ -2,13 +2,12 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from amk.commands.output import add_format, print_json
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
-from amk.report.render import as_json, render, wants_colour
+from amk.report.render import as_json
 from amk.schedule_ir.codec import load_schedule, located, schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.verify import Verdict, verify
@@ -66,8 +65,7 @@ def _summary(schedule: Schedule, verdict: Verdict) -> dict[str, Any]:
 
 
 def _print_text(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict, told: list[Diagnostic]) -> None:
-    if told:
-        sys.stderr.write(render(told, "full", colour=wants_colour(sys.stderr)))
+    arguments.findings.tell(told)
     stats = verdict.stats
     print(f"{verdict.status}  {schedule.model.name} on {schedule.target.name}, {schedule.launch.workers} workers")
     if verdict.safe:
