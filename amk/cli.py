@@ -48,7 +48,9 @@ COMMANDS = {
     "explain": Command("amk.commands.explain", "explain a diagnostic code"),
     "verify": Command("amk.commands.verify", "prove a schedule safe, or show how it fails"),
     "trace": Command("amk.commands.trace", "draw a schedule, a witness or a recorded launch as a timeline"),
+    "check-certificate": Command("amk.commands.check_certificate", "check the evidence for SAFE independently"),
     "replay": Command("amk.commands.replay", "run a witness and see whether it holds"),
+    "adversarial": Command("amk.commands.adversarial", "judge schedules that are wrong on purpose"),
     "doctor": Command("amk.commands.doctor", "report what this machine can do"),
 }
 

@@ -35,6 +35,7 @@ TITLES = {
     "AMK012": "model configuration is not supported",
     "AMK013": "weights cannot be read or do not match the model",
     "AMK014": "prompt cannot be run",
+    "AMK015": "tokens cannot be chosen as asked",
     "AMK101": "output is not fully covered",
     "AMK102": "output is written twice",
     "AMK103": "access is out of bounds",
@@ -46,6 +47,7 @@ TITLES = {
     "AMK203": "epochs of a counter are not separated",
     "AMK204": "counter wraps while a wait can still see it",
     "AMK205": "synchronisation outside the decidable class",
+    "AMK206": "certificate does not prove the schedule",
     "AMK301": "write-write race",
     "AMK302": "read-write race",
     "AMK303": "floating-point accumulation in no fixed order",
@@ -75,6 +77,8 @@ TITLES = {
     "AMK603": "the CUDA driver refused a call",
     "AMK604": "the kernel stalled and was stopped by the watchdog",
     "AMK605": "the CUDA compiler or its headers are missing",
+    "AMK606": "machine code belongs to another schedule",
+    "AMK607": "machine code synchronises otherwise than the schedule",
     "AMK701": "run does not exist",
     "AMK702": "journal cannot be written",
     "AMK703": "judges of the run have changed",
@@ -82,10 +86,13 @@ TITLES = {
     "AMK705": "run is in use by another process",
     "AMK706": "language model cannot be used as asked",
     "AMK707": "device was lost during the search",
+    "AMK708": "Ray cluster cannot be used",
     "AMK901": "internal error",
 }
 
-RESERVED = frozenset({"AMK303", "AMK501", "AMK504", "AMK506", "AMK508", "AMK510", "AMK511", "AMK512"})
+RESERVED = frozenset(
+    {"AMK303", "AMK501", "AMK504", "AMK506", "AMK508", "AMK510", "AMK511", "AMK512", "AMK606", "AMK607"}
+)
 """Explained, but given by no check: schedules cannot express them, or another code covers what they can express."""
 
 
