@@ -76,7 +76,7 @@
       const left = Math.max(x(spans.start[i]), GUTTER), right = Math.min(x(spans.end[i]), width);
       const wide = Math.max(right - left, 1);
       if (right <= filled && spans.kind[i] === kindThere && !marked[i]) continue;
-      const faded = state.found && !state.found.has(i);
+      const faded = state.found && !state.found.has(i) && !marked[i];
       pen.globalAlpha = faded ? 0.18 : 1;
       pen.fillStyle = colour[kind];
       pen.fillRect(left, y + 2, wide > 3 ? wide - 0.7 : wide, h - 4);

@@ -6,7 +6,7 @@ read tagged words wait inside themselves: that time is counted with the step.
 
 *In flight* are the bytes of weight chunks that have been issued and not yet drained: after j of a warp's n chunks that
 is min(slots, n - j) chunks, because each drain issues the next. It includes chunks that have landed and are not used
-yet. Inside a gemv chunks are taken to be drained evenly.
+yet, and counts every chunk with the size of a slot. Inside a gemv chunks are taken to be drained evenly.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Measured:
         layout = stream_layout(self.schedule, stream)
         found: dict[str, int] = {}
         for name, _ in layout.drains:
-            found[name] = found.get(name, 0) + int(layout.counts[name].sum()) * stream.chunk_bytes
+            found[name] = found.get(name, 0) + int(layout.counts[name].sum()) * stream.chunk(name).bytes
         return found
 
     def tables(self) -> tuple[Table, ...]:
@@ -178,18 +178,19 @@ class Measured:
         for worker in range(self.schedule.launch.workers):
             for agent in range(role.count):
                 counts: dict[str, int] = {name: int(layout.counts[name][worker, agent]) for name in layout.counts}
+                sizes: dict[str, int] = {name: counts[name] * stream.chunk(name).bytes for name in layout.counts}
                 done = self._drained(worker, role.first + agent, counts, grid)
-                drained += done
+                drained += self._drained(worker, role.first + agent, sizes, grid)
                 flying += np.minimum(stream.slots if stream.run_ahead else 0, layout.totals[worker, agent] - done)
-        rate = np.diff(drained) * stream.chunk_bytes / np.diff(grid) / 1e3
+        rate = np.diff(drained) / np.diff(grid) / 1e3
         at, megabytes = grid.tolist(), (flying * stream.chunk_bytes / 1e6).tolist()
         return (
             Series("weights drained", "GB/s", tuple(zip(at[:-1], rate.tolist(), strict=True))),
             Series("in flight or landed", "MB", tuple(zip(at, megabytes, strict=True))),
         )
 
-    def _drained(self, worker: int, warp: int, counts: dict[str, int], grid: F64) -> F64:
-        """Chunks that a warp has drained at the times of the grid."""
+    def _drained(self, worker: int, warp: int, amounts: dict[str, int], grid: F64) -> F64:
+        """What a warp has drained at the times of the grid, if a gemv of a matrix drains that amount."""
         items, steps = self.items(worker), self.steps(worker, warp)
         marks = self.marks[worker, warp, : len(steps) + 1]
         times, chunks = [0.0], [0]
@@ -197,5 +198,5 @@ class Measured:
             op = items[i].step.op
             if isinstance(op, GemvOp):
                 times += [float(marks[k]), float(marks[k + 1])]
-                chunks += [chunks[-1], chunks[-1] + counts[op.matrix]]
+                chunks += [chunks[-1], chunks[-1] + amounts[op.matrix]]
         return np.interp(grid, times, chunks)
