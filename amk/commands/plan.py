@@ -13,6 +13,7 @@ from amk.planner.fit import Budget, budget
 from amk.planner.settings import PRESETS
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.schedule_ir.codec import canonical_json, schedule_hash
+from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.sampling import MODES
 from amk.schedule_ir.schedule import Schedule, mode_of
 
@@ -43,9 +44,8 @@ def memory_of(schedule: Schedule) -> Budget:
     """Device memory of a plan made by one of the presets."""
     (stream,) = schedule.streams
     settings = replace(PRESETS[schedule.plan], sampling=mode_of(schedule))
-    return budget(
-        schedule.model, schedule.target, settings, schedule.launch.workers, stream.chunk_k, schedule.kv.context
-    )
+    chunks = {name: stream.chunk(name) for name in MATRICES}
+    return budget(schedule.model, schedule.target, settings, schedule.launch.workers, chunks, schedule.kv.context)
 
 
 def summary(schedule: Schedule, memory: Budget) -> dict[str, object]:

@@ -14,6 +14,7 @@ from amk.schedule_ir.machine.order import Order, RoundRobin
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.ops.select import REQUEST
 from amk.schedule_ir.packing import TensorSource
+from amk.schedule_ir.quantised import Quantiser, nearest
 from amk.schedule_ir.sampling import GREEDY, Sampling, require
 from amk.schedule_ir.schedule import Schedule, mode_of
 
@@ -29,9 +30,10 @@ class CpuEngine:
         numerics: Numerics = "exact",
         copies: Copies = "whole",
         order: Callable[[], Order[Any]] = RoundRobin,
+        quantise: Quantiser = nearest,
     ) -> None:
         self.schedule = schedule
-        self._machine = Machine(schedule, source, numerics=numerics, copies=copies)
+        self._machine = Machine(schedule, source, numerics=numerics, copies=copies, quantise=quantise)
         self._order = order
         self._set_state(dict.fromkeys(STATE, 0))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from amk.planner.formats import Chunks
 from amk.planner.settings import Settings
 from amk.planner.storage import packed_bytes
 from amk.schedule_ir.expr import Expr
@@ -13,20 +14,20 @@ from amk.schedule_ir.ranking import LAST, PARAMETERS, TALLY
 from amk.schedule_ir.schedule import KvLayout
 
 
-def global_buffers(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, width: int) -> list[Buffer]:
+def global_buffers(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, chunks: Chunks) -> list[Buffer]:
     """Every global allocation: constants, state that survives launches, hand-offs."""
-    kept = [*constants(model, kv, settings, width), *state(model, kv, settings)]
+    kept = [*constants(model, kv, settings, chunks), *state(model, kv, settings)]
     return [*kept, *handoffs(model, kv, settings, workers)]
 
 
-def constants(model: ModelSpec, kv: KvLayout, settings: Settings, width: int) -> list[Buffer]:
+def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Chunks) -> list[Buffer]:
     dim, layers, rows = model.head_dim, model.layers, model.q_dim + 2 * model.kv_dim
 
     def constant(name: str, dtype: Dtype, *shape: int, align: int = 16) -> Buffer:
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, role="constant", align=align)
 
     out = [
-        constant("weights", "bf16", packed_bytes(model, width) // 2, align=128),
+        constant("weights", "bf16", packed_bytes(model, chunks) // 2, align=128),
         constant("embedding", "bf16", model.vocab, model.hidden),
         constant("norm", "f32", 2 * layers + 1, model.hidden),
         constant("rope", "f32", kv.context, dim),

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from amk.schedule_ir.expr import Expr
+from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.memory import Buffer, Counter, Frozen, Name, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp, Geometry
@@ -22,6 +23,7 @@ from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.peak import PeakOp
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.schedule_ir.target import Target
+from amk.schedule_ir.weight_format import label
 
 VERSION = 1
 
@@ -124,6 +126,11 @@ class Schedule(Frozen):
     counters: tuple[Counter, ...] = Field(max_length=256)
     streams: tuple[Stream, ...] = Field(max_length=16)
     programs: tuple[Program, ...] = Field(min_length=1, max_length=4096)
+
+    @property
+    def weights_label(self) -> str:
+        """Short name of the formats of the streamed matrices."""
+        return label({name: self.streams[0].chunk(name).format for name in MATRICES})
 
     def geometry(self) -> Geometry:
         return Geometry(

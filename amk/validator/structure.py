@@ -4,7 +4,7 @@ Properties, each with its code:
     AMK101/102  the row groups of every matrix, and the (kv head, split) pairs of attention, have exactly one owner
     AMK103      counter indices lie in the counter's shape, host-filled buffers have the shape that the ops index
     AMK404      a barrier is joined by exactly the warps of its role, and an id belongs to one role
-    AMK405      chunks tile every matrix
+    AMK405      chunks tile every matrix, and are made of whole tiles and groups of their format
     AMK106      numbers that repeat a fact of the schedule (agents of a sum, candidates) agree with it
 
 Index and share expressions are affine, so their extremes over the layers lie at the first and the last layer.
@@ -124,12 +124,17 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
 
 
 def _chunks(schedule: Schedule) -> Iterator[Diagnostic]:
+    """bf16 chunks tile a row exactly; others are whole tiles and whole groups, the last one padded by the packing."""
     for i, stream in enumerate(schedule.streams):
         for name in MATRICES:
-            k = matrix(schedule.model, name).k
-            if k % stream.chunk_k:
-                message = f"{name} has {k} columns, no multiple of the {stream.chunk_k} columns of a chunk"
-                yield _finding("AMK405", message, ("streams", i, "chunk_k"))
+            k, chunk = matrix(schedule.model, name).k, stream.chunk(name)
+            path: Path = ("streams", i, "chunks", name) if name in stream.chunks else ("streams", i, "chunk_k")
+            if chunk.format == "bf16" and k % chunk.columns:
+                message = f"{name} has {k} columns, no multiple of the {chunk.columns} columns of a chunk"
+                yield _finding("AMK405", message, path)
+            elif chunk.columns % chunk.weights.unit:
+                message = f"chunks of {name} have {chunk.columns} columns, no multiple of {chunk.weights.unit}"
+                yield _finding("AMK405", message, path, f"{chunk.format} weights come in tiles and groups")
 
 
 def _barriers(schedule: Schedule) -> Iterator[Diagnostic]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -20,6 +20,7 @@ class DrawOp(Op):
     """
 
     op: Literal["draw"] = "draw"
+    registers: ClassVar[tuple[str, ...]] = ("pos",)
     round: int
     logits: Name
     sampling: Name

@@ -21,6 +21,7 @@ class Selection(Op):
     tokens of this launch. pos and epoch advance by one.
     """
 
+    registers: ClassVar[tuple[str, ...]] = ("pos", "epoch", "done")
     candidate: ClassVar[str]
     candidates: int
     best_value: Name
