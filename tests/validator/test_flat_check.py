@@ -71,7 +71,7 @@ def test_it_agrees_with_the_composed_check(settings: str) -> None:
 
 
 def test_a_warp_waits_for_the_words_that_it_reads_itself() -> None:
-    """Each warp of a step that reads tagged words waits for its own share; late writers of the others do not hold it."""
+    """Each warp of a step that reads tagged words waits for its own share; late writers of others do not hold it."""
     schedule = small_plan(SMALL["fast"])
     flat = expand(schedule, 0, 1, "word")
     stage = next(i for i, item in enumerate(flat.traces[0].items) if item.step.op.op == "stage")

@@ -21,7 +21,6 @@ class DrawOp(Op):
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
     op: Literal["draw"] = "draw"
-    registers: ClassVar[tuple[str, ...]] = ("pos",)
     round: int
     logits: Name
     sampling: Name
