@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from amk.planner.decode import plan
@@ -11,6 +12,7 @@ from amk.planner.settings import PRESETS
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.model import load_model
+from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FORMATS
@@ -43,12 +45,14 @@ def positive(text: str) -> int:
     return value
 
 
-def planned(arguments: argparse.Namespace, preset: str, max_context: int | None = None) -> Schedule:
+def planned(
+    arguments: argparse.Namespace, preset: str, max_context: int | None = None, sampling: Mode = "greedy"
+) -> Schedule:
     """The plan that the arguments name; `preset` is a key of PRESETS."""
     return plan(
         load_model(arguments.model),
         load_target(arguments.gpu),
-        settings=PRESETS[preset],
+        settings=replace(PRESETS[preset], sampling=sampling),
         wanted=chosen_formats(arguments),
         max_context=max_context or arguments.max_context,
     )

@@ -15,6 +15,7 @@ from amk.planner.storage import choose_chunks, shared_plan
 from amk.schedule_ir.matrices import matrix
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ranking import LAST
 from amk.schedule_ir.schedule import KvLayout, Launch, Program, Role, Schedule
 from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import label
@@ -90,4 +91,7 @@ def counters(model: ModelSpec, settings: Settings) -> tuple[Counter, ...]:
     shapes = {"qkv": (model.layers, heads), "best": (1,)} | {
         n: (model.layers,) for n in ("attn", "h_mid", "act", "h_out")
     }
-    return tuple(Counter(name=name, shape=shape, handoff=kind) for name, shape in shapes.items())
+    out = tuple(Counter(name=name, shape=shape, handoff=kind) for name, shape in shapes.items())
+    if settings.sampling == "greedy":
+        return out
+    return (*out, Counter(name="draw", shape=(1,), handoff=kind), Counter(name="census", shape=(LAST,)))

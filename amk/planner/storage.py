@@ -11,6 +11,7 @@ from amk.schedule_ir.matrices import ROWS_PER_GROUP, matrix
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.attention import PARTIAL_EXTRA
+from amk.schedule_ir.ranking import PICK, TALLY
 from amk.schedule_ir.target import Target
 
 MBARRIER_BYTES = 8
@@ -71,6 +72,9 @@ def fixed_buffers(model: ModelSpec, settings: Settings, counts: Shares) -> tuple
         ("residual", "f32", (max(counts["hidden.count"]) * ROWS_PER_GROUP,)),
         ("ssq", "f32", (warps,)),
     ]
+    if settings.sampling != "greedy":
+        wanted += [("pick", "i32", (warps, len(PICK)))]
+        wanted += [(name, "i32", (warps, TALLY)) for name in ("tally", "gathered")]
     buffers, offset = [], 0
     for name, dtype, shape in wanted:
         buffer = Buffer.model_validate(

@@ -24,7 +24,7 @@ from amk.schedule_ir.expr import Env, IntArray
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.machine.agent import Agent, Drain
 from amk.schedule_ir.machine.counters import Barrier, CounterFamily
-from amk.schedule_ir.machine.fault import Blocked, Deadlock, Fault
+from amk.schedule_ir.machine.fault import Blocked, Deadlock, Fault, StaleRegisters
 from amk.schedule_ir.machine.memory import Numerics, Storage
 from amk.schedule_ir.machine.order import Order, RoundRobin
 from amk.schedule_ir.machine.program import Entry, Flattener
@@ -156,6 +156,8 @@ class Machine:
         """One event of `agent`; False when it blocked or has finished."""
         entry = agent.entries[agent.pc]
         step = entry.step
+        if entry.epoch is not None and agent.regs.get("epoch") != entry.epoch:
+            raise StaleRegisters(f"its registers are of token {agent.regs.get('epoch', 'none')}, not {entry.epoch}")
         if step.waits and not self._waits_hold(agent, entry):
             return False
         if entry.barrier is not None:

@@ -25,9 +25,13 @@ from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.begin import STATE
+from amk.schedule_ir.ops.census import CensusOp
+from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.embed import EmbedOp
+from amk.schedule_ir.ops.gather import GatherOp
 from amk.schedule_ir.ops.select import REQUEST
 from amk.schedule_ir.ops.stage_norm import StageNormOp
+from amk.schedule_ir.ranking import PARAMETERS
 from amk.schedule_ir.schedule import Schedule, Signal, Wait
 from amk.validator.trace import Path, Site, sites
 
@@ -101,6 +105,7 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
         "norm": (2 * model.layers + 1, model.hidden),
         "rope": (kv.context, model.head_dim),
         "request": (len(REQUEST),),
+        "sampling": (len(PARAMETERS),),
         "prompt": (kv.context,),
         "state": (len(STATE),),
         "output": (schedule.launch.max_tokens,),
@@ -182,15 +187,20 @@ def _indices(schedule: Schedule) -> Iterator[Diagnostic]:
 
 def _repeated_numbers(schedule: Schedule) -> Iterator[Diagnostic]:
     size = {r.name: r.count for r in schedule.roles}
-    writers: dict[str, set[int]] = {"ssq_agents": set(), "attend_agents": set(), "candidates": set()}
+    names = ("ssq_agents", "attend_agents", "candidates", "tally_agents", "gather_agents")
+    writers: dict[str, set[int]] = {name: set() for name in names}
     for site in all_sites(schedule):
         op = site.step.op
         if isinstance(op, EmbedOp | StageNormOp):
             writers["ssq_agents"].add(size[op.role])
         elif isinstance(op, AttendOp):
             writers["attend_agents"].add(size[op.role])
-        elif isinstance(op, ArgmaxRowsOp):
+        elif isinstance(op, ArgmaxRowsOp | DrawOp):
             writers["candidates"].add(size[op.role] * schedule.launch.workers)
+        elif isinstance(op, CensusOp):
+            writers["tally_agents"].add(size[op.role])
+        elif isinstance(op, GatherOp):
+            writers["gather_agents"].add(size[op.role])
     for site in all_sites(schedule):
         for field, sizes in writers.items():
             value = getattr(site.step.op, field, None)

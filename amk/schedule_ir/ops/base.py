@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,8 +91,12 @@ class Memory(Protocol):
 
 
 class Op(Frozen):
-    """Base of all ops. Subclasses set `op` (the discriminator) and override accesses and reference."""
+    """Base of all ops. Subclasses set `op` (the discriminator) and override accesses and reference.
 
+    registers: those of `STATE` that the op reads; the epoch is also read with every tag.
+    """
+
+    registers: ClassVar[tuple[str, ...]] = ()
     role: Name
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
