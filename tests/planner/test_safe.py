@@ -9,12 +9,14 @@ from typing import Any, Literal
 import pytest
 
 from amk.planner.decode import plan
+from amk.planner.formats import formats
 from amk.planner.settings import FAST, PRESETS
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.sampling import MODES, Mode
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import Chunk, FormatName
 from amk.validator.replay import replay
 from amk.validator.verify import verify
 from tests.damage import raised_threshold, rewritten
@@ -90,6 +92,24 @@ def test_taking_the_largest_logit_in_place_of_the_draw_is_unsafe() -> None:
 def test_a_raised_threshold_of_the_draw_is_unsafe(counter: str) -> None:
     schedule = Schedule.model_validate_json(json.dumps(drawing()))
     assert verify(raised_threshold(schedule, counter)).status == "UNSAFE"
+
+
+@pytest.mark.parametrize(
+    ("layers", "lm_head"), [("int8", "int8"), ("int4-g128", "bf16"), ("fp8", "int8-g64"), ("int4-g64-zp", "int4-g128")]
+)
+@pytest.mark.parametrize("model", [PLAIN, VARIANTS[1]], ids=lambda model: model.name)
+def test_quantised_plans_are_safe(model: ModelSpec, layers: FormatName, lm_head: FormatName) -> None:
+    for gpu in ("h200", "l4"):
+        verdict = verify(plan(model, load_target(gpu), wanted=formats(layers, lm_head), max_context=256))
+        assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
+
+
+def test_a_chunk_that_is_no_whole_tile_is_refused() -> None:
+    schedule = plan(PLAIN, load_target("h200"), wanted=formats("int4-g128"), max_context=256)
+    (stream,) = schedule.streams
+    chunks = stream.chunks | {"o": Chunk(format="int4-g128", columns=160)}
+    verdict = verify(schedule.model_copy(update={"streams": (stream.model_copy(update={"chunks": chunks}),)}))
+    assert "AMK405" in {diagnostic.code for diagnostic in verdict.diagnostics}
 
 
 IDLE = plan(PLAIN, load_target("h200"), settings=replace(FAST, handoff="tagged"), max_context=256, workers=132)
