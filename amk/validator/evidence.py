@@ -23,7 +23,7 @@ from amk.validator.expand import Flat, expand
 from amk.validator.liveness import BlockedHead, Run, diagnose, greedy
 from amk.validator.local_order import NotComposable
 from amk.validator.quotient import Edges
-from amk.validator.races import Race
+from amk.validator.races import Race, RaceReport
 from amk.validator.system import READ, WRITE, System
 from amk.validator.trace import TooLarge, Trace
 from amk.validator.witness import Witness, deadlock_witness, fault_witness, race_witness
@@ -70,9 +70,12 @@ def explain(result: Composition) -> Finding | None:
         return Finding(result.never[0], None)
     if not result.live:
         return _deadlock(result)
-    for edges, report in (("word", result.races), ("fence", result.unseen)):
+    reports: tuple[tuple[Edges, RaceReport | None], ...] = (
+        ("word", result.races), ("wait", result.overwritten), ("fence", result.unseen)
+    )  # fmt: skip
+    for edges, report in reports:
         if report is not None and report.racy:
-            return _race(result, edges, list(report.races))  # type: ignore[arg-type]
+            return _race(result, edges, list(report.races))
     if result.dataflow is not None and not result.dataflow.correct:
         return _fault(result, list(result.dataflow.faults))
     return None

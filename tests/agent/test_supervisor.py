@@ -74,6 +74,8 @@ FAULTS = {"spin": "deadline", "deaf_spin": "deadline", "segfault": "crashed", "e
 @way(*FAULTS)
 def test_faults_are_named_and_survived(bench: Bench, request: pytest.FixtureRequest) -> None:
     name = request.node.callspec.params["bench"]
+    if FAULTS[name] != "deadline":
+        bench.backend.block_seconds = 30.0  # a busy machine takes its time to misbehave
     result = bench.compare()
     assert isinstance(result, Fault) and result.kind == FAULTS[name], result
     assert not result.suspect

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
 class CombineOp(Op):
     """x[i] = combined attention output i, for this agent's share [q_dim*a/n, q_dim*(a+1)/n), splits in index order."""
 
+    registers: ClassVar[tuple[str, ...]] = ("pos",)
     op: Literal["combine"] = "combine"
     layer: Expr
     split_partial: Name
