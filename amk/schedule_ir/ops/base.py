@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,17 @@ class Access(NamedTuple):
     hi: int
     value: ValueKey | None
     origin: int
+
+
+class Work(NamedTuple):
+    """What one agent does in one step, in bytes: reads of cached global memory, reads of memory that no cache holds
+    (and in how many spans), global writes, and everything together that passes through its registers."""
+
+    near: int
+    far: int
+    spans: int
+    written: int
+    handled: int
 
 
 @dataclass(frozen=True)
@@ -83,13 +94,39 @@ class Memory(Protocol):
 
 
 class Op(Frozen):
-    """Base of all ops. Subclasses set `op` (the discriminator) and override accesses and reference."""
+    """Base of all ops. Subclasses set `op` (the discriminator) and override accesses and reference.
+
+    in_flight: bytes of global loads that an agent has outstanding before it uses the first of them.
+    """
+
+    in_flight: ClassVar[int] = 4096
 
     role: Name
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         """Every byte touched by agent env.agent of worker env.worker (both scalars) in this step."""
         return []
+
+    def touched(self, env: Env, geo: Geometry) -> list[Access]:
+        """The accesses that take time: `accesses`, unless that bounds a place known at run time only."""
+        return self.accesses(env, geo)
+
+    def work(self, env: Env, geo: Geometry) -> Work:
+        """Cost of the step for agent env.agent, from its footprint. State (the cache) is read from far memory."""
+        near = far = spans = written = handled = 0
+        for access in self.touched(env, geo):
+            buffer, size = geo.buffers[access.buffer], access.hi - access.lo
+            handled += size
+            if buffer.space == "shared":
+                continue
+            if access.kind == "write":
+                written += size
+            elif buffer.role == "state":
+                far += size
+                spans += 1
+            else:
+                near += size
+        return Work(near, far, spans, written, handled)
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         """Do what the device body does, in numpy, for one agent."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
 
 class CombineOp(Op):
     """x[i] = combined attention output i, for this agent's share [q_dim*a/n, q_dim*(a+1)/n), splits in index order."""
+
+    in_flight: ClassVar[int] = 2048
+    """Two pieces of two splits, 16 bytes of each a lane."""
 
     op: Literal["combine"] = "combine"
     layer: Expr
