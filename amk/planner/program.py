@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from amk.planner.draw import draw_steps
 from amk.planner.settings import Settings
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.matrices import MatrixName
@@ -145,16 +146,14 @@ class Author:
             role="all", stream="weights", part="part", ssq="ssq", ssq_agents=self.settings.warps, logits="logits",
             best_value="best_value", best_index="best_index",
         )  # fmt: skip
+        steps = [*self.gemv("lm_head"), *self.publish(best, (self.signal("best"),)), *self.wait("best", (0,))]
+        if self.settings.sampling != "greedy":
+            return [*steps, *draw_steps(self)]
         select = SelectOp(
             role="all", candidates=self.workers * self.settings.warps, best_value="best_value",
             best_index="best_index", request="request", prompt="prompt", output="output",
         )  # fmt: skip
-        return [
-            *self.gemv("lm_head"),
-            *self.publish(best, (self.signal("best"),)),
-            *self.wait("best", (0,)),
-            Step(op=select),
-        ]
+        return [*steps, Step(op=select)]
 
     def body(self) -> tuple[Node, ...]:
         embed = EmbedOp(role="all", table="embedding", norm="norm", x="x", ssq="ssq", residual="residual")

@@ -7,6 +7,7 @@ from typing import Literal
 
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.sampling import Mode
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class Settings:
     chunk_bytes: upper bound of one copy. kv_block: positions per attention block, None = 64, or 32 where a kv head's
     queries are wide and registers are short. handoff: how activations cross SMs, by counters behind a release fence or
     by tagged words, None = handoff_of. head_handoff: attention waits for its head's rows only.
-    wide_epilogue: sum partials in all warps when a worker has more output rows than this.
+    wide_epilogue: sum partials in all warps when a worker has more output rows than this. sampling: how a token is
+    chosen; what the other modes do beyond greedy is steps of the schedule, their parameters are run-time values.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -32,6 +34,7 @@ class Settings:
     run_ahead: bool = True
     refill_fence: bool = True
     max_tokens: int = 1024
+    sampling: Mode = "greedy"
 
 
 FAST = Settings()
@@ -46,8 +49,8 @@ def kv_block(settings: Settings, model: ModelSpec) -> int:
 
 def handoff_of(settings: Settings, model: ModelSpec, workers: int) -> Literal["fenced", "tagged"]:
     """The hand-off of a plan. Tagged words order only those who depend on them: a worker without rows of some matrix
-    would read its input and pass nothing on, and only hints, which order nothing in the model, would hold back those
-    who overwrite the words.
+    reads its input and passes nothing on, and only hints hold back those who overwrite the words. That is safe, and
+    not what the measured plans do.
     """
     if settings.handoff:
         return settings.handoff

@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Step
@@ -27,6 +26,8 @@ from amk.validator.trace import Item
 
 ROUND_BYTES = 512
 KIB = 1024
+BF16_ROWS = 16
+"""Bytes of a column of a bf16 chunk: 8 rows."""
 SPANS_PER_TRIP = 2
 """Keys and values of a run of positions are fetched together, and the next run after them."""
 LATE = 1e-9
@@ -89,6 +90,7 @@ class Engine:
         schedule = window.schedule
         self.roles = {r.name: range(r.first, r.first + r.count) for r in schedule.roles}
         self.streams = {s.name: s for s in schedule.streams}
+        self.chunk_bytes = {s.name: s.chunk_bytes for s in schedule.streams}
         self.spans: list[Span] = []
         self.arrows: list[Arrow] = []
         warps = schedule.launch.warps
@@ -282,30 +284,28 @@ class Engine:
             trips = max(1, share.work.spans // SPANS_PER_TRIP)
             self.supply.begin_direct(state.number, float(share.far), share.far / max(trips * c.copy_us, LATE))
             return
-        stream = self.streams[op.stream]
         most = max(share.chunks, default=0)
         if not most:
             self._drained(state)
             return
-        amount = float(sum(share.chunks) * stream.chunk_bytes)
-        self.supply.begin_drain(
-            state.number, amount, min(amount / (most * self.chunk_time(stream)), c.drain_gbps * 1e3)
-        )
+        amount = float(sum(share.chunks) * self.chunk_bytes[op.stream])
+        self.supply.begin_drain(state.number, amount, min(amount / (most * self.chunk_time(op)), c.drain_gbps * 1e3))
 
-    def chunk_time(self, stream: Stream) -> float:
-        c = self.constants
-        return c.chunk_us + stream.chunk_bytes / (c.chunk_gbps * 1e3) + c.refill_fence_us * stream.refill_fence
+    def chunk_time(self, op: GemvOp) -> float:
+        """Microseconds of a warp: narrow formats have as many columns to multiply as their chunk is wide."""
+        c, stream = self.constants, self.streams[op.stream]
+        handled = max(self.chunk_bytes[op.stream], BF16_ROWS * stream.chunk(op.matrix).columns)
+        return c.chunk_us + handled / (c.chunk_gbps * 1e3) + c.refill_fence_us * stream.refill_fence
 
     def _drained(self, state: _State) -> None:
         """The gemv has ended: what its warps could not have done faster is draining, the rest waited for memory."""
         item = self._items(state)[state.next]
         op, role = item.step.op, self.roles[item.step.op.role]
         assert isinstance(op, GemvOp)
-        stream = self.streams[op.stream]
         share = state.group.shares[item.site.number]
-        amount = sum(share.chunks) * stream.chunk_bytes
+        amount = sum(share.chunks) * self.chunk_bytes[op.stream]
         busy = max(
-            max(share.chunks, default=0) * self.chunk_time(stream), amount / (self.constants.drain_gbps * 1e3)
+            max(share.chunks, default=0) * self.chunk_time(op), amount / (self.constants.drain_gbps * 1e3)
         )  # fmt: skip
         self._advance(state, role, min(state.began + busy, self.now), "drain")
         self._advance(state, role, self.now, "memory")

@@ -1,6 +1,7 @@
 #include "amk/context.cuh"
 #include "amk/cells.cuh"
 #include "amk/ring.cuh"
+#include "amk/weights.cuh"
 #include "amk/ops/add_residual.cuh"
 #include "amk/ops/argmax_rows.cuh"
 #include "amk/ops/attend.cuh"
@@ -70,7 +71,6 @@ struct Plan {
   static constexpr int kContext = 256;
   static constexpr int kKvBlock = 64;
   static constexpr int kKvSplits = 3;
-  static constexpr int kChunkK = 32;
   static constexpr int kStreamAgents = 8;
   static constexpr float kRmsEps = 1.000000000e-05f;
   static constexpr float kQueryScale = 1.250000000e-01f;
@@ -79,35 +79,40 @@ struct Plan {
     static __device__ __forceinline__ Shares of(int w) { return {t_qkv_first[w], t_qkv_count[w], t_hidden_first[w], t_hidden_count[w], t_gate_up_first[w], t_gate_up_count[w], t_lm_head_first[w], t_lm_head_count[w], t_attn_head[w], t_attn_split[w]}; }
   };
   struct Qkv {
-    static constexpr int kRows = 320, kK = 192;
+    static constexpr int kRows = 320, kK = 192, kColumns = 32, kChunks = 6;
+    using Weights = amk::Bf16;
     template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.qkv_first; }
     template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.qkv_count; }
     template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
     template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
   };
   struct O {
-    static constexpr int kRows = 192, kK = 192;
+    static constexpr int kRows = 192, kK = 192, kColumns = 32, kChunks = 6;
+    using Weights = amk::Bf16;
     template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.hidden_first; }
     template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.hidden_count; }
     template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
     template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
   };
   struct GateUp {
-    static constexpr int kRows = 704, kK = 192;
+    static constexpr int kRows = 704, kK = 192, kColumns = 32, kChunks = 6;
+    using Weights = amk::Bf16;
     template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.gate_up_first; }
     template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.gate_up_count; }
     template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
     template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
   };
   struct Down {
-    static constexpr int kRows = 192, kK = 352;
+    static constexpr int kRows = 192, kK = 352, kColumns = 32, kChunks = 11;
+    using Weights = amk::Bf16;
     template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.hidden_first; }
     template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.hidden_count; }
     template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
     template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
   };
   struct LmHead {
-    static constexpr int kRows = 331, kK = 192;
+    static constexpr int kRows = 331, kK = 192, kColumns = 32, kChunks = 6;
+    using Weights = amk::Bf16;
     template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.lm_head_first; }
     template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.lm_head_count; }
     template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }

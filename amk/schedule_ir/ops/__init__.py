@@ -11,13 +11,20 @@ from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, Work
 from amk.schedule_ir.ops.begin import BeginOp
+from amk.schedule_ir.ops.census import CensusOp
 from amk.schedule_ir.ops.combine import CombineOp
+from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.finish import FinishOp
+from amk.schedule_ir.ops.gather import GatherOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.merge import MergeOp
+from amk.schedule_ir.ops.narrow import NarrowOp
+from amk.schedule_ir.ops.peak import PeakOp
+from amk.schedule_ir.ops.report import ReportOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.ops.select import SelectOp
+from amk.schedule_ir.ops.select_draw import SelectDrawOp
 from amk.schedule_ir.ops.stage import StageOp
 from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.ops.store_rows import StoreRowsOp
@@ -42,6 +49,13 @@ AnyOp = Annotated[
     | StageOp
     | ArgmaxRowsOp
     | SelectOp
+    | PeakOp
+    | CensusOp
+    | ReportOp
+    | GatherOp
+    | NarrowOp
+    | DrawOp
+    | SelectDrawOp
     | FinishOp,
     Field(discriminator="op"),
 ]
@@ -66,6 +80,13 @@ OPS: dict[str, type[Op]] = {
         StageOp,
         ArgmaxRowsOp,
         SelectOp,
+        PeakOp,
+        CensusOp,
+        ReportOp,
+        GatherOp,
+        NarrowOp,
+        DrawOp,
+        SelectDrawOp,
         FinishOp,
     )
 }

@@ -1,4 +1,4 @@
-// part[g + a, :] = W[group g, this warp's k chunks] @ x, with tensor cores.
+// part[g + a, :] = W[group g, this warp's k chunks] @ x, with tensor cores; for bf16 here, for codes in quantised_gemv.
 //
 // Threads: every warp drains its own share of the worker's chunks. Shared memory: reads x (bf16), the warp's ring; writes
 // part (f32, 8 per slot). Each chunk is [chunk_k / 32][8 rows][32 k] bf16: lane 4n + q holds row n, k = 32 i + 8 q .. + 8.
@@ -6,6 +6,7 @@
 // free as long as both agree. Rows 1 to 7 repeat row 0, rows 8 to 15 are zero.
 #pragma once
 #include "amk/context.cuh"
+#include "amk/quantised_gemv.cuh"
 
 namespace amk::ops {
 
@@ -17,8 +18,8 @@ __device__ __forceinline__ void mma_bf16(float (&acc)[4], u32 a0, u32 a2, u32 b0
 }
 
 template <class S, class C>
-__device__ __forceinline__ void gemv(C& c) {
-  constexpr int kWidth = C::P::kChunkK, kChunks = S::Matrix::kK / kWidth, kChains = 4;
+__device__ __forceinline__ void plain_gemv(C& c) {
+  constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks, kChains = 4;
   static_assert(S::Matrix::kK % kWidth == 0 && kWidth % 32 == 0, "chunks cover k exactly");
   const int agent = c.warp - S::kFirst;
   const int chunks = S::Matrix::count(c) * kChunks;
@@ -54,6 +55,15 @@ __device__ __forceinline__ void gemv(C& c) {
     }
   }
   if (column != 0 && lo < hi) flush();
+}
+
+template <class S, class C>
+__device__ __forceinline__ void gemv(C& c) {
+  if constexpr (S::Matrix::Weights::kPlain) {
+    plain_gemv<S>(c);
+  } else {
+    quantised_gemv<S>(c);
+  }
 }
 
 }  // namespace amk::ops
