@@ -6,9 +6,12 @@ import pytest
 
 from amk.lowering.kernel import build
 from amk.planner.decode import plan
+from amk.planner.formats import formats
 from amk.planner.settings import PRESETS
 from amk.schedule_ir.model import load_model
+from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import FormatName
 
 ONE_PER_ARCH = {
     "sm_80": "a100", "sm_86": "a10g", "sm_89": "l4", "sm_90a": "h200", "sm_100a": "b200", "sm_120a": "rtx5090",
@@ -19,12 +22,31 @@ CASES = [
 ]
 
 
+FORMATS: list[tuple[str, FormatName, FormatName]] = [
+    ("llama3-8b", "int8", "int8"),
+    ("llama3.2-1b", "fp8", "bf16"),
+    ("smollm2-135m", "int4-g128-zp", "int8-g128"),
+]
+"""Models with the formats of their layers and of lm_head."""
+
+
 @pytest.mark.parametrize("arch", sorted(ONE_PER_ARCH))
 @pytest.mark.parametrize(("preset", "name"), CASES)
 def test_compiles_within_its_budget(preset: str, name: str, arch: str) -> None:
-    target = load_target(ONE_PER_ARCH[arch])
+    check(plan(load_model(name), load_target(ONE_PER_ARCH[arch]), settings=PRESETS[preset]), arch)
+
+
+@pytest.mark.parametrize("arch", sorted(ONE_PER_ARCH))
+@pytest.mark.parametrize(("name", "layers", "lm_head"), FORMATS)
+def test_quantised_weights_compile_within_the_budget(
+    name: str, layers: FormatName, lm_head: FormatName, arch: str
+) -> None:
+    check(plan(load_model(name), load_target(ONE_PER_ARCH[arch]), wanted=formats(layers, lm_head)), arch)
+
+
+def check(schedule: Schedule, arch: str) -> None:
+    target = schedule.target
     assert target.arch == arch
-    schedule = plan(load_model(name), target, settings=PRESETS[preset])
     built = build(schedule)
     assert built.compiled.cubin[:4] == b"\x7fELF"
     assert built.resources.spill_stores == built.resources.spill_loads == 0
