@@ -17,7 +17,7 @@ import numpy as np
 from amk.schedule_ir.bfloat import Bits
 from amk.schedule_ir.chunks import pack_bf16, pack_quantised
 from amk.schedule_ir.layout import StreamLayout, stream_layout
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, matrix
+from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.quantised import Quantiser, nearest
 from amk.schedule_ir.row_groups import TensorSource, group_rows, quantised_groups
@@ -57,7 +57,7 @@ class Packer:
     def _sequence(self, worker: int, name: MatrixName, layer: int) -> Iterator[Bits]:
         """The worker's group-major chunks of one matrix, in blocks."""
         model, tables = self.schedule.model, self.schedule.tables
-        key = "hidden" if name in ("o", "down") else name
+        key = share_table(name)
         first, count = tables[f"{key}.first"][worker], tables[f"{key}.count"][worker]
         step = max(1, BLOCK_ELEMENTS // (ROWS_PER_GROUP * matrix(model, name).k))
         for group in range(first, first + count, step):

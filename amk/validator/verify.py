@@ -25,6 +25,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.validator.compose import Composition, compose
 from amk.validator.epochs import check_epochs, check_wrap
 from amk.validator.evidence import Evidence, explain
+from amk.validator.flat_check import FlatCheck
 from amk.validator.local_order import NotComposable
 from amk.validator.memory_model import check_constants, check_scopes, weak_orders
 from amk.validator.model_graph import check_model_graph
@@ -142,11 +143,33 @@ class _Verification:
     def _composed(self) -> None:
         self._in_time()
         reduced = reduce_layers(self.schedule)
-        result = compose(reduced)
+        self.stats |= {"layers checked": reduced.model.layers, "workers": reduced.launch.workers}
+        try:
+            result = compose(reduced)
+        except NotComposable as error:
+            self._flat(reduced, str(error))
+            return
         nodes = sum(g.count * g.nodes for g in result.groups)
-        self.stats |= {"layers checked": reduced.model.layers, "workers": reduced.launch.workers, "nodes": nodes}
-        self.stats |= {"incidences": result.incidences, "classes": result.classes}
+        self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
         self._in_time()
+        self._judge(result)
+
+    def _flat(self, reduced: Schedule, reason: str) -> None:
+        """Event by event, position by position, until something is wrong."""
+        flat = FlatCheck(reduced)
+        positions, complete = flat.positions()
+        for pos in positions:
+            self._in_time()
+            self._judge(flat.at(pos))
+            if self.found or self.open:
+                break
+        self.stats |= {"positions checked": len(positions)}
+        if not complete and not self.found:
+            facts = (because(f"too large to be checked at all positions; nothing was found at {len(positions)}"),)
+            self.open.append(Diagnostic("AMK205", reason, facts=facts))
+
+    def _judge(self, result: Composition) -> None:
+        """Findings of one composition and, without any, what carries it from two tokens to all."""
         for path, message in result.footprints.outside.items():
             self.found.append(Diagnostic("AMK103", message, where=Where(path=json_pointer(path))))
         self.found += check_constants(self.schedule, result.footprints.written_constants)

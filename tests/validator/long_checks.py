@@ -1,0 +1,44 @@
+"""By hand: `python -m tests.validator.long_checks WHAT --record FILE [--seconds S]`; see `tests.long_run`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from tests import long_run
+from tests.validator.batches import differences
+from tests.validator.random_systems import random_batch
+
+BATCH = 50
+SYSTEMS = 5_000
+
+
+def random_slice(number: int) -> dict[str, Any]:
+    """5,000 random systems: verdict, maximal cut, every clock, race set equal exploration of every reachable cut."""
+    rng = Random(10_000_019 + number)
+    counts: Counter[str] = Counter()
+    told = []
+    for n in range(SYSTEMS // BATCH):
+        found, counted = differences(random_batch(rng, BATCH))
+        counts.update(counted)
+        told += [f"slice {number} batch {n}: {line}" for line in found]
+    return {**counts, "differences": told}
+
+
+WHAT: dict[str, Callable[[int], dict[str, Any]]] = {"random": random_slice}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=sorted(WHAT))
+    long_run.arguments(parser)
+    options = parser.parse_args()
+    return long_run.run(options.what, WHAT[options.what], options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
