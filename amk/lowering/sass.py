@@ -87,5 +87,5 @@ def check_sass(code: dict[str, MachineCode]) -> None:
         if machine.computed_calls or machine.indirect_branches:
             raise refusal.unsafe(
                 "AMK205",
-                f"{name} has {machine.computed_calls} calls of and {machine.indirect_branches} branches to computed addresses",
+                f"{name} has {machine.computed_calls} calls and {machine.indirect_branches} branches to computed addresses",
             )
