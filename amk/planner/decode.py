@@ -12,6 +12,7 @@ from amk.planner.program import Author
 from amk.planner.settings import FAST, Settings, handoff_of, kv_block
 from amk.planner.shares import attention_tables, head_handoff, row_tables
 from amk.planner.storage import choose_chunks, shared_plan
+from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import matrix
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.model_spec import ModelSpec
@@ -37,10 +38,13 @@ def plan(
 
     max_context: cache positions; default min(the model's, 32,768, what fits). workers: default `choose_workers`.
     wanted: the format of every matrix.
-    Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit, AMK401 when shared
-    memory does not.
+    Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit or has more KV heads than
+    there are workers, AMK401 when shared memory does not hold it.
     """
-    count = workers or choose_workers(model, target)
+    count = choose_workers(model, target) if workers is None else workers
+    if count < model.kv_heads:
+        message = f"{model.kv_heads} KV heads need as many workers, there are {count}: each has workers of its own"
+        raise AmkError(Diagnostic("AMK011", message))
     settings = replace(settings, handoff=handoff_of(settings, model, count))
     rows_of = row_tables(model, count, wanted)
     chunks = choose_chunks(model, target, settings, rows_of, wanted)
