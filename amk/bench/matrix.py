@@ -66,8 +66,11 @@ class Cell:
         return self.model, self.gpu, self.weights
 
 
-def examine(model: str, gpu: str, weights: FormatName, known: Cell | None = None) -> Cell:
-    """The cell of a model and a target; `known` if it was found for the same schedule and code."""
+def examine(model: str, gpu: str, weights: FormatName, known: Cell | None = None, *, use_cache: bool = False) -> Cell:
+    """The cell of a model and a target; `known` if it was found for the same schedule and code.
+
+    use_cache: take machine code that was compiled before, which makes compile_s meaningless.
+    """
     target = load_target(gpu)
     began = time.monotonic()
     start: dict[str, Any] = {"model": model, "gpu": gpu, "arch": target.arch, "weights": weights}
@@ -87,10 +90,10 @@ def examine(model: str, gpu: str, weights: FormatName, known: Cell | None = None
         start["code_sha256"],
     ):
         return known
-    return _proved_and_compiled(schedule, start)
+    return _proved_and_compiled(schedule, start, use_cache)
 
 
-def _proved_and_compiled(schedule: Schedule, start: dict[str, Any]) -> Cell:
+def _proved_and_compiled(schedule: Schedule, start: dict[str, Any], use_cache: bool) -> Cell:
     began = time.monotonic()
     verdict = verify(schedule)
     start |= {"verdict": verdict.status, "verify_s": _since(began)}
@@ -99,7 +102,7 @@ def _proved_and_compiled(schedule: Schedule, start: dict[str, Any]) -> Cell:
         return Cell(**start, outcome="refused", reason=f"{first.code}: {first.message}")
     began = time.monotonic()
     try:
-        built = build(schedule, use_cache=False)
+        built = build(schedule, use_cache=use_cache)
     except AmkError as error:
         first = error.diagnostics[0]
         return Cell(**start, outcome="refused", reason=f"{first.code}: {first.message}", compile_s=_since(began))
@@ -188,7 +191,6 @@ def _short(cell: Cell | None) -> str:
         return ""
     if cell.outcome != "runs":
         return f"{cell.outcome} ({(cell.reason or '').split(':')[0]})"
-    assert cell.context is not None and cell.shared_bytes is not None
-    return (
-        f"{cell.context:,}; {cell.registers}; {cell.shared_bytes / 1024:.0f} KiB; {cell.verify_s} + {cell.compile_s} s"
-    )
+    assert cell.context and cell.shared_bytes and cell.verify_s is not None and cell.compile_s is not None
+    seconds = f"{cell.verify_s:.1f} + {cell.compile_s:.1f} s"
+    return f"{cell.context:,}; {cell.registers}; {cell.shared_bytes / 1024:.0f} KiB; {seconds}"

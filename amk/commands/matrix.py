@@ -12,8 +12,8 @@ from amk.bench.matrix import Cell, Matrix, examine, render
 from amk.bench.provenance import software
 from amk.commands.planning import positive
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
-from amk.schedule_ir.model import shipped_models
-from amk.schedule_ir.target import targets
+from amk.schedule_ir.model import load_model, shipped_models
+from amk.schedule_ir.target import load_target, targets
 from amk.schedule_ir.weight_format import FORMATS
 
 
@@ -37,8 +37,10 @@ def run(arguments: argparse.Namespace) -> int:
     matrix = Matrix.open(Path(arguments.record))
     made = software("amk " + shlex.join(sys.argv[1:]))
     refused = 0
-    for model in arguments.models or shipped_models():
-        for gpu in arguments.gpus or tuple(target.name for target in targets()):
+    models = [load_model(name).name for name in arguments.models or shipped_models()]
+    gpus = [load_target(name).name for name in arguments.gpus or (target.name for target in targets())]
+    for model in models:
+        for gpu in gpus:
             if arguments.time_limit and time.monotonic() - began > arguments.time_limit:
                 break
             known = matrix.find(model, gpu, arguments.dtype) if arguments.resume else None

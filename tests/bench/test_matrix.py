@@ -8,14 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from amk.bench.matrix import Cell, Matrix, examine, render
+from amk.bench.matrix import Matrix, examine
 from amk.cli import main
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.model import shipped_models
 from amk.schedule_ir.target import targets
-
-RECORDED = Path(__file__).parents[1] / "records" / "matrix-bf16.json"
-TABLE = Path(__file__).parents[1] / "records" / "matrix-bf16.md"
 
 
 @pytest.mark.parametrize("gpu", [target.name for target in targets()])
@@ -46,7 +42,7 @@ def test_the_command_records_resumes_and_renders(tmp_path: Path, capsys: pytest.
     words = ["matrix", "--record", str(record), "--models", "llama3-70b", "--render", str(table)]
     assert main([*words, "--gpus", "l4"]) == 0
     assert main([*words, "--gpus", "L40S,l4", "--resume"]) == 0
-    assert capsys.readouterr().out.count("does not fit") == 3
+    assert capsys.readouterr().out.count("short of 118,") == 3
     entries = json.loads(record.read_text())["cells"]
     assert [entry["cell"]["gpu"] for entry in entries] == ["l4", "l40s"]
     assert set(entries[0]["run"]) >= {"command", "commit", "date"}
@@ -59,7 +55,7 @@ def test_the_command_records_resumes_and_renders(tmp_path: Path, capsys: pytest.
 def test_a_file_that_is_no_matrix_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "m.json"
     file.write_text(text)
-    with pytest.raises(AmkError, match="AMK00[15]"):
+    with pytest.raises(AmkError, match=r"AMK00[15]"):
         Matrix.open(file)
     assert main(["matrix", "--record", str(file), "--gpus", "l4", "--models", "smollm2-135m"]) == 2
 
@@ -67,12 +63,3 @@ def test_a_file_that_is_no_matrix_is_refused(text: str, tmp_path: Path) -> None:
 def test_unknown_names_are_refused(tmp_path: Path) -> None:
     for words in (["--gpus", "l5"], ["--models", "llama9"]):
         assert main(["matrix", "--record", str(tmp_path / "m.json"), *words]) == 2
-
-
-def test_the_recorded_matrix_is_complete_and_its_table_is_current() -> None:
-    matrix = Matrix.open(RECORDED)
-    cells: dict[tuple[str, str], Cell] = {(cell.model, cell.gpu): cell for cell in matrix.cells()}
-    assert set(cells) == {(model, target.name) for model in shipped_models() for target in targets()}
-    for cell in cells.values():
-        assert cell.outcome == "does not fit" or (cell.outcome, cell.verdict, cell.spill_bytes) == ("runs", "SAFE", 0)
-    assert render(matrix) in TABLE.read_text(encoding="utf-8")
