@@ -42,7 +42,7 @@ def test_the_command_records_resumes_and_renders(tmp_path: Path, capsys: pytest.
     words = ["matrix", "--record", str(record), "--models", "llama3-70b", "--render", str(table)]
     assert main([*words, "--gpus", "l4"]) == 0
     assert main([*words, "--gpus", "L40S,l4", "--resume"]) == 0
-    assert capsys.readouterr().out.count("short of 118,") == 3
+    assert capsys.readouterr().out.count("short of ") == 3
     entries = json.loads(record.read_text())["cells"]
     assert [entry["cell"]["gpu"] for entry in entries] == ["l4", "l40s"]
     assert set(entries[0]["run"]) >= {"command", "commit", "date"}
