@@ -12,6 +12,7 @@ from amk.planner.settings import PRESETS
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.model import load_model
+from amk.schedule_ir.packed_config import layout_of_directory
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
@@ -28,13 +29,16 @@ def add_plan_arguments(parser: argparse.ArgumentParser, *, required: bool) -> No
 
 def add_format_choice(parser: argparse.ArgumentParser) -> None:
     """`--dtype` and `--lm-head-dtype`, which `chosen_formats` reads."""
-    parser.add_argument("--dtype", choices=FORMATS, default="bf16", help="format of the weights (default: bf16)")
+    own = "that of an AWQ or GPTQ directory, else bf16"
+    parser.add_argument("--dtype", choices=FORMATS, help=f"format of the weights (default: {own})")
     parser.add_argument("--lm-head-dtype", choices=FORMATS, help="format of lm_head (default: that of --dtype)")
 
 
 def chosen_formats(arguments: argparse.Namespace) -> Formats:
-    """The format of every matrix."""
-    return formats(arguments.dtype, arguments.lm_head_dtype)
+    """The format of every matrix: what was asked for, else how a directory of weights stores its layers."""
+    if arguments.dtype is None and (layout := layout_of_directory(Path(arguments.model))) is not None:
+        return formats(layout.form, arguments.lm_head_dtype or "bf16")
+    return formats(arguments.dtype or "bf16", arguments.lm_head_dtype)
 
 
 def positive(text: str) -> int:
