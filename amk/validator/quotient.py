@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -179,6 +179,27 @@ class Quotient:
         return rows
 
 
+class Ordering(Protocol):
+    """Must-happen-before of numbered nodes, and a total order that agrees with it."""
+
+    system: System
+
+    @property
+    def position(self) -> I64: ...
+
+    def node(self, number: int) -> tuple[Group, int, int]:
+        """(group, worker, local node)."""
+        ...
+
+    def numbers(self, worker: I64, event: I64) -> I64:
+        """Numbers of local events of workers."""
+        ...
+
+    def precedes(self, before: I64, after: I64) -> Bools:
+        """Elementwise: all of `before` finishes before any of `after` starts, in every execution."""
+        ...
+
+
 class BracketOrder:
     """Must-happen-before and a compatible total order for all nodes of all workers (the `Clocks` of the composition).
 
@@ -222,6 +243,13 @@ class BracketOrder:
         """(group, worker, node) of a composite number."""
         group = self.quotient.groups[int(self.group_of[number])]
         return group, group.first + int(self.worker_of[number]), int(self.node_of[number])
+
+    def numbers(self, worker: I64, event: I64) -> I64:
+        first = [g.node_base + np.arange(g.count) * g.nodes for g in self.quotient.groups]
+        base = np.empty(sum(g.count for g in self.quotient.groups), np.int64)
+        base[np.concatenate([g.first + np.arange(g.count) for g in self.quotient.groups])] = np.concatenate(first)
+        numbers: I64 = base[worker] + event
+        return numbers
 
     @cached_property
     def position(self) -> I64:

@@ -25,6 +25,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.validator.compose import Composition, compose
 from amk.validator.epochs import check_epochs, check_wrap
 from amk.validator.evidence import Evidence, explain
+from amk.validator.flat_check import FlatCheck
 from amk.validator.local_order import NotComposable
 from amk.validator.memory_model import check_constants, check_scopes, weak_orders
 from amk.validator.model_graph import check_model_graph
@@ -34,7 +35,7 @@ from amk.validator.reduce import reduce_layers
 from amk.validator.registers import check_registers
 from amk.validator.resources import CompiledResources, check_resources
 from amk.validator.rings import check_rings, ring_obligations
-from amk.validator.smt import Obligation, Proof, prove
+from amk.validator.smt import Obligation, Proof, Solver, prove
 from amk.validator.structure import check_structure
 from amk.validator.trace import TooLarge, unroll
 from amk.validator.words import check_tags
@@ -65,12 +66,23 @@ class _Late(Exception):
     """The time limit has passed."""
 
 
-def verify(schedule: Schedule, *, compiled: CompiledResources | None = None, timeout_s: float | None = None) -> Verdict:
-    """Decide. Raises AmkError (exit 2) if the schedule is not well-formed; nothing else."""
+def obligations_of(schedule: Schedule) -> list[Obligation]:
+    """Everything that a solver has to prove."""
+    return [*position_obligations(schedule), *ring_obligations()]
+
+
+def verify(
+    schedule: Schedule,
+    *,
+    compiled: CompiledResources | None = None,
+    timeout_s: float | None = None,
+    solver: Solver = "z3",
+) -> Verdict:
+    """Decide. Raises AmkError (exit 2) if the schedule is not well-formed or a solver is missing; nothing else."""
     if found := check_references(schedule):
         raise AmkError(found)
     with _no_collector():
-        return _Verification(schedule, compiled, timeout_s).run()
+        return _Verification(schedule, compiled, timeout_s, solver).run()
 
 
 @contextmanager
@@ -97,8 +109,10 @@ STATIC: tuple[tuple[str, Callable[[Schedule], list[Diagnostic]]], ...] = (
 
 
 class _Verification:
-    def __init__(self, schedule: Schedule, compiled: CompiledResources | None, timeout_s: float | None) -> None:
-        self.schedule, self.compiled = schedule, compiled
+    def __init__(
+        self, schedule: Schedule, compiled: CompiledResources | None, timeout_s: float | None, solver: Solver
+    ) -> None:
+        self.schedule, self.compiled, self.solver = schedule, compiled, solver
         self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.found: list[Diagnostic] = []
         self.open: list[Diagnostic] = []
@@ -142,11 +156,33 @@ class _Verification:
     def _composed(self) -> None:
         self._in_time()
         reduced = reduce_layers(self.schedule)
-        result = compose(reduced)
+        self.stats |= {"layers checked": reduced.model.layers, "workers": reduced.launch.workers}
+        try:
+            result = compose(reduced)
+        except NotComposable as error:
+            self._flat(reduced, str(error))
+            return
         nodes = sum(g.count * g.nodes for g in result.groups)
-        self.stats |= {"layers checked": reduced.model.layers, "workers": reduced.launch.workers, "nodes": nodes}
-        self.stats |= {"incidences": result.incidences, "classes": result.classes}
+        self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
         self._in_time()
+        self._judge(result)
+
+    def _flat(self, reduced: Schedule, reason: str) -> None:
+        """Event by event, position by position, until something is wrong."""
+        flat = FlatCheck(reduced)
+        positions, complete = flat.positions()
+        for pos in positions:
+            self._in_time()
+            self._judge(flat.at(pos))
+            if self.found or self.open:
+                break
+        self.stats |= {"positions checked": len(positions)}
+        if not complete and not self.found:
+            facts = (because(f"too large to be checked at all positions; nothing was found at {len(positions)}"),)
+            self.open.append(Diagnostic("AMK205", reason, facts=facts))
+
+    def _judge(self, result: Composition) -> None:
+        """Findings of one composition and, without any, what carries it from two tokens to all."""
         for path, message in result.footprints.outside.items():
             self.found.append(Diagnostic("AMK103", message, where=Where(path=json_pointer(path))))
         self.found += check_constants(self.schedule, result.footprints.written_constants)
@@ -179,8 +215,8 @@ class _Verification:
             return
         self._in_time()
         left = 2.0 if self.deadline is None else max(0.05, self.deadline - time.monotonic())
-        obligations: list[Obligation] = [*position_obligations(self.schedule), *ring_obligations()]
-        self.proofs = prove(obligations, int(min(left, 2.0) * 1000))
+        obligations = obligations_of(self.schedule)
+        self.proofs = prove(obligations, int(min(left, 2.0) * 1000), self.solver)
         self.stats["obligations"] = len(obligations)
         for proof in self.proofs:
             if proof.outcome == "proved":
