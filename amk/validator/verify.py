@@ -119,6 +119,7 @@ class _Verification:
         self.notes: list[Diagnostic] = []
         self.stats: dict[str, float | int] = {}
         self.evidence: Evidence | None = None
+        self.unconfirmed: Diagnostic | None = None
         self.wrap: int | None = None
         self.proofs: list[Proof] = []
 
@@ -166,10 +167,16 @@ class _Verification:
         self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
         self._in_time()
         self._judge(result)
+        if self.unconfirmed is not None and (flat := FlatCheck(reduced)).positions()[1]:
+            # partial thresholds between workers: the composition is sound, only event by event is exact
+            self.open.remove(self.unconfirmed)
+            self._flat_positions(flat, self.unconfirmed.message)
 
     def _flat(self, reduced: Schedule, reason: str) -> None:
+        self._flat_positions(FlatCheck(reduced), reason)
+
+    def _flat_positions(self, flat: FlatCheck, reason: str) -> None:
         """Event by event, position by position, until something is wrong."""
-        flat = FlatCheck(reduced)
         positions, complete = flat.positions()
         for pos in positions:
             self._in_time()
@@ -204,6 +211,7 @@ class _Verification:
             return
         self.evidence = finding.evidence
         if finding.evidence is None and finding.diagnostic.code not in ("AMK202", "AMK513"):
+            self.unconfirmed = finding.diagnostic
             self.open.append(finding.diagnostic)
             return
         if weak and finding.diagnostic.code.startswith("AMK3"):

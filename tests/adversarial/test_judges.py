@@ -16,7 +16,7 @@ from amk.adversary.minimal import minimal_name
 from amk.adversary.oracle.flatten import spell
 from amk.adversary.oracle.judge import rule, start_positions
 from amk.adversary.oracle.touched import COUNTING, POSITIONAL, Toucher
-from amk.adversary.subjects import SETTINGS, subject
+from amk.adversary.subjects import SETTINGS, subject, users
 from amk.adversary.suite import folder
 from amk.cli import main
 from amk.schedule_ir.codec import parse_schedule
@@ -148,6 +148,22 @@ def test_what_words_order_in_time_is_not_visible_without_a_fence() -> None:
     plain = [Edit("replace", ("buffers", number, field), value) for field, value in (("tagged", False), ("tag", None))]
     document = edited(*plain, kind="tagged")
     assert first_code(document) == "AMK302" and rule(schedule_of(document)).status == "UNSAFE"
+
+
+@pytest.mark.parametrize(("missing", "status"), [(0, "SAFE"), (1, "SAFE"), (2, "UNSAFE")])
+def test_partial_thresholds_over_signals_with_a_common_past(missing: int, status: str) -> None:
+    """Every warp signals behind a barrier: one warp's signal says that all warps of its worker have written.
+
+    No single signal is guaranteed when one may be missing, so only the check event by event can tell.
+    """
+    document = subject("wide", 2, 2, 1).document
+    giving, waiting = users(document, "act")[1][0], users(document, "act")[0][0]
+    edits = [
+        Edit("replace", (*giving[:-2], "op", "role"), "all"),
+        Edit("replace", (*waiting, "at_least"), {"t": 4, "1": 4 - missing}),
+    ]
+    schedule = schedule_of(apply(document, edits)[0])
+    assert verify(schedule).status == rule(schedule).status == status
 
 
 def test_the_command_runs_the_files_and_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
