@@ -85,7 +85,5 @@ def check_sass(code: dict[str, MachineCode]) -> None:
         if spills:
             raise refusal.unsafe("AMK403", f"{name} has {spills} instructions that access spilled registers")
         if machine.computed_calls or machine.indirect_branches:
-            raise refusal.unsafe(
-                "AMK205",
-                f"{name} has {machine.computed_calls} calls of and {machine.indirect_branches} branches to computed addresses",
-            )
+            jumps = f"{machine.computed_calls} calls and {machine.indirect_branches} branches"
+            raise refusal.unsafe("AMK205", f"{name} has {jumps} to computed addresses")

@@ -15,7 +15,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from amk.report.diagnostic import AmkError, Diagnostic, Severity, Where, because
@@ -119,7 +119,6 @@ class _Verification:
         self.notes: list[Diagnostic] = []
         self.stats: dict[str, float | int] = {}
         self.evidence: Evidence | None = None
-        self.unconfirmed: Diagnostic | None = None
         self.wrap: int | None = None
         self.proofs: list[Proof] = []
 
@@ -161,62 +160,61 @@ class _Verification:
         try:
             result = compose(reduced)
         except NotComposable as error:
-            self._flat(reduced, str(error))
+            self._flat(reduced, Diagnostic("AMK205", str(error)))
             return
         nodes = sum(g.count * g.nodes for g in result.groups)
         self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
         self._in_time()
-        self._judge(result)
-        if self.unconfirmed is not None and (flat := FlatCheck(reduced)).positions()[1]:
-            # partial thresholds between workers: the composition is sound, only event by event is exact
-            self.open.remove(self.unconfirmed)
-            self._flat_positions(flat, self.unconfirmed.message)
+        if (doubt := self._judge(result)) is not None:
+            self._flat(reduced, doubt)
 
-    def _flat(self, reduced: Schedule, reason: str) -> None:
-        self._flat_positions(FlatCheck(reduced), reason)
-
-    def _flat_positions(self, flat: FlatCheck, reason: str) -> None:
-        """Event by event, position by position, until something is wrong."""
+    def _flat(self, reduced: Schedule, doubt: Diagnostic) -> None:
+        """Event by event, position by position, until something is wrong; `doubt` stays if that is too much."""
+        flat = FlatCheck(reduced)
         positions, complete = flat.positions()
+        self.stats["positions checked"] = len(positions)
         for pos in positions:
             self._in_time()
-            self._judge(flat.at(pos))
+            found = self._judge(flat.at(pos))
+            self.open += [found] if found is not None else []
             if self.found or self.open:
-                break
-        self.stats |= {"positions checked": len(positions)}
-        if not complete and not self.found:
-            facts = (because(f"too large to be checked at all positions; nothing was found at {len(positions)}"),)
-            self.open.append(Diagnostic("AMK205", reason, facts=facts))
+                return
+        if not complete:
+            more = because(f"too large to be checked at every position; nothing was found at {len(positions)}")
+            self.open.append(replace(doubt, facts=(*doubt.facts, more)))
 
-    def _judge(self, result: Composition) -> None:
-        """Findings of one composition and, without any, what carries it from two tokens to all."""
+    def _judge(self, result: Composition) -> Diagnostic | None:
+        """Findings of one composition and, without any, what carries it from two tokens to all.
+
+        Returns what it finds without evidence: that is only a doubt.
+        """
         for path, message in result.footprints.outside.items():
             self.found.append(Diagnostic("AMK103", message, where=Where(path=json_pointer(path))))
         self.found += check_constants(self.schedule, result.footprints.written_constants)
         self.found += check_scopes(self.schedule, result.groups, result.instances)
-        if not self.found:
-            self._findings(result)
+        if self.found or (doubt := self._findings(result)) is not None:
+            return None if self.found else doubt
         if not self.found and result.order is not None:
             epochs = check_epochs(result)
             self.found += epochs.starving
             self.open += epochs.open
             self.wrap = epochs.wrap
+        return None
 
-    def _findings(self, result: Composition) -> None:
+    def _findings(self, result: Composition) -> Diagnostic | None:
         """What explains the finding best comes first: a relaxed operation, if one is why."""
         weak = list(weak_orders(self.schedule))
         finding = explain(result)
         if finding is None:
-            self.notes += weak
-            return
-        self.evidence = finding.evidence
+            self.notes = weak
+            return None
         if finding.evidence is None and finding.diagnostic.code not in ("AMK202", "AMK513"):
-            self.unconfirmed = finding.diagnostic
-            self.open.append(finding.diagnostic)
-            return
+            return finding.diagnostic
+        self.evidence = finding.evidence
         if weak and finding.diagnostic.code.startswith("AMK3"):
             self.found += [Diagnostic(d.code, d.message, Severity.ERROR, d.where, d.facts) for d in weak]
         self.found.append(finding.diagnostic)
+        return None
 
     def _obligations(self) -> None:
         if self.found:
