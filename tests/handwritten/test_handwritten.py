@@ -1,4 +1,4 @@
-"""Both schedules are proved, run to the right numbers in every order tried, compile everywhere, and break as expected."""
+"""Both schedules are proved, run to the right numbers in every order tried, compile, and break as expected."""
 
 from __future__ import annotations
 
