@@ -35,7 +35,7 @@ from amk.validator.reduce import reduce_layers
 from amk.validator.registers import check_registers
 from amk.validator.resources import CompiledResources, check_resources
 from amk.validator.rings import check_rings, ring_obligations
-from amk.validator.smt import Obligation, Proof, prove
+from amk.validator.smt import Obligation, Proof, Solver, prove
 from amk.validator.structure import check_structure
 from amk.validator.trace import TooLarge, unroll
 from amk.validator.words import check_tags
@@ -66,12 +66,23 @@ class _Late(Exception):
     """The time limit has passed."""
 
 
-def verify(schedule: Schedule, *, compiled: CompiledResources | None = None, timeout_s: float | None = None) -> Verdict:
-    """Decide. Raises AmkError (exit 2) if the schedule is not well-formed; nothing else."""
+def obligations_of(schedule: Schedule) -> list[Obligation]:
+    """Everything that a solver has to prove."""
+    return [*position_obligations(schedule), *ring_obligations()]
+
+
+def verify(
+    schedule: Schedule,
+    *,
+    compiled: CompiledResources | None = None,
+    timeout_s: float | None = None,
+    solver: Solver = "z3",
+) -> Verdict:
+    """Decide. Raises AmkError (exit 2) if the schedule is not well-formed or a solver is missing; nothing else."""
     if found := check_references(schedule):
         raise AmkError(found)
     with _no_collector():
-        return _Verification(schedule, compiled, timeout_s).run()
+        return _Verification(schedule, compiled, timeout_s, solver).run()
 
 
 @contextmanager
@@ -98,8 +109,10 @@ STATIC: tuple[tuple[str, Callable[[Schedule], list[Diagnostic]]], ...] = (
 
 
 class _Verification:
-    def __init__(self, schedule: Schedule, compiled: CompiledResources | None, timeout_s: float | None) -> None:
-        self.schedule, self.compiled = schedule, compiled
+    def __init__(
+        self, schedule: Schedule, compiled: CompiledResources | None, timeout_s: float | None, solver: Solver
+    ) -> None:
+        self.schedule, self.compiled, self.solver = schedule, compiled, solver
         self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.found: list[Diagnostic] = []
         self.open: list[Diagnostic] = []
@@ -208,8 +221,8 @@ class _Verification:
             return
         self._in_time()
         left = 2.0 if self.deadline is None else max(0.05, self.deadline - time.monotonic())
-        obligations: list[Obligation] = [*position_obligations(self.schedule), *ring_obligations()]
-        self.proofs = prove(obligations, int(min(left, 2.0) * 1000))
+        obligations = obligations_of(self.schedule)
+        self.proofs = prove(obligations, int(min(left, 2.0) * 1000), self.solver)
         self.stats["obligations"] = len(obligations)
         for proof in self.proofs:
             if proof.outcome == "proved":

@@ -38,6 +38,17 @@ class Access(NamedTuple):
     origin: int
 
 
+class Work(NamedTuple):
+    """What one agent does in one step, in bytes: reads of cached global memory, reads of memory that no cache holds
+    (and in how many spans), global writes, and everything together that passes through its registers."""
+
+    near: int
+    far: int
+    spans: int
+    written: int
+    handled: int
+
+
 @dataclass(frozen=True)
 class Geometry:
     """The parts of a schedule that footprints and references need, looked up by name."""
@@ -93,15 +104,38 @@ class Memory(Protocol):
 class Op(Frozen):
     """Base of all ops. Subclasses set `op` (the discriminator) and override accesses and reference.
 
-    registers: those of `STATE` that the op reads; the epoch is also read with every tag.
+    registers: those of `STATE` that the op reads; the epoch is also read with every tag. in_flight: bytes of global
+    loads that an agent has outstanding before it uses the first of them.
     """
 
+    in_flight: ClassVar[int] = 4096
     registers: ClassVar[tuple[str, ...]] = ()
     role: Name
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         """Every byte touched by agent env.agent of worker env.worker (both scalars) in this step."""
         return []
+
+    def touched(self, env: Env, geo: Geometry) -> list[Access]:
+        """The accesses that take time: `accesses`, unless that bounds a place known at run time only."""
+        return self.accesses(env, geo)
+
+    def work(self, env: Env, geo: Geometry) -> Work:
+        """Cost of the step for agent env.agent, from its footprint. State (the cache) is read from far memory."""
+        near = far = spans = written = handled = 0
+        for access in self.touched(env, geo):
+            buffer, size = geo.buffers[access.buffer], access.hi - access.lo
+            handled += size
+            if buffer.space == "shared":
+                continue
+            if access.kind == "write":
+                written += size
+            elif buffer.role == "state":
+                far += size
+                spans += 1
+            else:
+                near += size
+        return Work(near, far, spans, written, handled)
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         """Do what the device body does, in numpy, for one agent."""
