@@ -66,12 +66,13 @@ def plan_for_cpu(model: ModelSpec, positions: int, sampling: Mode = "greedy", wa
 
 def _cuda_engine(schedule: Schedule, checkpoint: Checkpoint, progress: Progress | None) -> Engine:
     # Imported here: the interpreter works where the driver's Python package does not.
+    from amk.engine.admission import admitted
     from amk.engine.cuda_engine import CudaEngine
     from amk.lowering.kernel import build
     from amk.lowering.launch import Device
 
     device = Device.open()
-    engine = CudaEngine(schedule, device, build(schedule).compiled.cubin)
+    engine = CudaEngine(admitted(schedule, build(schedule).compiled.cubin), device)
     engine.upload_constants(constants(schedule, checkpoint))
     (stream,) = schedule.streams
 

@@ -15,6 +15,7 @@ from amk.lowering.cubin import Budget, Resources, check_budget
 from amk.lowering.emit import KERNEL, emit
 from amk.lowering.readback import Instruction, read_ptx
 from amk.lowering.skeleton import check_synchronisation
+from amk.lowering.stamp import stamped
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.resources import CompiledResources, check_resources
@@ -52,8 +53,8 @@ def build(schedule: Schedule, *, cache_directory: Path | None = None, use_cache:
     one SM do not fit it together, AMK607 if the PTX does not synchronise as the schedule says, AMK601 for an
     architecture that cannot be compiled for, AMK605 without a compiler.
     """
-    source = emit(schedule)
-    compiled = compile_cuda(source, schedule.target.arch, cache_directory=cache_directory, use_cache=use_cache)
+    source, arch = stamped(emit(schedule), schedule), schedule.target.arch
+    compiled = compile_cuda(source, arch, cache_directory=cache_directory, use_cache=use_cache)
     built = BuiltKernel(schedule, source, compiled, tuple(read_ptx(compiled.ptx).get(KERNEL, ())))
     check_synchronisation(schedule, built.synchronisation)
     check_budget(KERNEL, built.resources, schedule.launch.shared_bytes, budget_of(schedule))

@@ -1,7 +1,8 @@
-"""The check event by event, for schedules that the composed check cannot take apart.
+"""The check event by event, where the composed check cannot take a schedule apart or finds what no run confirms.
 
-The composed check wants the steps of a worker that touch tagged words one wholly after the other. Where two overlap,
-every warp is an agent of its own here, and the questions of `compose` are put to the flat system at every position.
+The composed check takes a step that touches tagged words as one, whichever warps run it, and wants the writes of one
+buffer wholly one after the other. Here every warp is an agent of its own, and the questions of `compose` are put to the
+flat system at every position.
 
 Property: as `compose`, for the launches of two tokens that start at one position. `FlatCheck.positions` lists all
 of them, or some if there are too many. Tokens beyond the second follow from `epochs`, as there. A finding at one
@@ -85,9 +86,11 @@ class FlatCheck:
     def positions(self) -> tuple[list[int], bool]:
         """Where two tokens may start, and whether these are all positions."""
         last = self.schedule.kv.context - TOKENS
-        if sum(g.count * g.order.trace.events for g in self.groups) * (last + 1) <= EVENTS:
+        room = EVENTS // sum(g.count * g.order.trace.events for g in self.groups)
+        if room > last:
             return list(range(last + 1)), True
-        return sorted({last * i // (SAMPLED - 1) for i in range(SAMPLED)}), False
+        count = min(room, SAMPLED)
+        return sorted({last * i // max(count - 1, 1) for i in range(count)}), False
 
     def _flat(self, pos: int, edges: Edges) -> Flat:
         self.known = expand(self.schedule, pos, TOKENS, edges, like=self.known)

@@ -28,7 +28,7 @@ import numpy as np
 from amk.validator.builder import assemble
 from amk.validator.counter_events import Instances
 from amk.validator.liveness import Run, greedy
-from amk.validator.local_order import Chains, LocalOrder, chains_of, crew_chain, warp_chains
+from amk.validator.local_order import Chains, LocalOrder, chains_of, crew_chains, require_order, warp_chains
 from amk.validator.order import MAX_CELLS, Clocks, ClocksTooLarge, must_clocks
 from amk.validator.system import I32, I64, Bools, System
 from amk.validator.words import Words
@@ -87,9 +87,11 @@ class Quotient:
         events = np.concatenate((self._kept_waits(group)[:, 1], strong[:, 1]))
         found = warp_chains(group.order, events)
         if self.words is not None:
-            items = [i for g, _, i, _ in self.words.writes.tolist() if g == group.number]
-            items += [n.item for n in self.words.needs if n.group == group.number]
-            found += crew_chain(group.order, np.array(items, np.int64))
+            writes = self.words.writes[self.words.writes[:, 0] == group.number]
+            for items in {writes[writes[:, 3] == c, 2].tobytes() for c in np.unique(writes[:, 3]).tolist()}:
+                require_order(group.order, np.frombuffer(items, np.int64))
+            needs = [n.item for n in self.words.needs if n.group == group.number]
+            found += crew_chains(group.order, np.concatenate((writes[:, 2], np.array(needs, np.int64))))
         return chains_of(group.order, found)
 
     def events(self, g: int, worker: I64, node: I64) -> I64:
@@ -267,7 +269,8 @@ class BracketOrder:
         for chain in chains.chains:
             last[:, chain] = ran[self.quotient.events(g, workers, chain[None, :])]
         leader = np.maximum(group.order.leader, 0)
-        return (last + 1) * group.nodes + group.order.run.position[leader][None, :]
+        scale = max(g.nodes for g in self.quotient.groups)
+        return (last + 1) * scale + group.order.run.position[leader][None, :]
 
     def precedes(self, before: I64, after: I64) -> Bools:
         """Elementwise: all of `before` finishes before any of `after` starts, in every execution."""

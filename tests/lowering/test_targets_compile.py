@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from amk.lowering.emit import KERNEL
 from amk.lowering.kernel import build
+from amk.lowering.sass import check_sass, disassemble, read_sass
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import PRESETS
 from amk.schedule_ir.model import load_model
+from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FormatName
@@ -52,3 +57,25 @@ def check(schedule: Schedule, arch: str) -> None:
     assert built.resources.spill_stores == built.resources.spill_loads == 0
     assert built.resources.registers <= schedule.launch.registers
     assert built.shared_bytes <= target.smem_per_block
+
+
+def test_the_largest_model_compiles_without_spills() -> None:
+    """Wide shares are many words in flight: batches that stay allocated outside their step would spill here."""
+    schedule = plan(load_model("llama3-70b"), load_target("b200"))
+    built = build(schedule)
+    assert built.resources.spill_stores == built.resources.spill_loads == 0
+    assert built.resources.registers < schedule.launch.registers
+
+
+@pytest.mark.parametrize("arch", sorted(ONE_PER_ARCH))
+@pytest.mark.parametrize("mode", ["greedy", "top-k-top-p"])
+def test_machine_code_has_no_computed_branch_and_no_spill(mode: Mode, arch: str) -> None:
+    settings = replace(PRESETS["fast"], sampling=mode)
+    built = build(plan(load_model("smollm2-135m"), load_target(ONE_PER_ARCH[arch]), settings=settings))
+    assert built.resources.spill_stores == built.resources.spill_loads == 0
+    listing = disassemble(built.compiled.cubin)
+    if listing is None:
+        pytest.skip("needs nvdisasm")
+    code = read_sass(listing)
+    check_sass(code)
+    assert code[KERNEL].count("EXIT", "BRA") > 1, "the listing is that of the kernel"

@@ -12,6 +12,7 @@ from typing import Any
 from tests import long_run
 from tests.validator.batches import differences
 from tests.validator.random_systems import random_batch
+from tests.validator.two_level import compare, random_two_level
 
 BATCH = 50
 SYSTEMS = 5_000
@@ -29,7 +30,22 @@ def random_slice(number: int) -> dict[str, Any]:
     return {**counts, "differences": told}
 
 
-WHAT: dict[str, Callable[[int], dict[str, Any]]] = {"random": random_slice}
+def two_level_slice(number: int) -> dict[str, Any]:
+    """250 random two-level systems: liveness and every order, composed against flat."""
+    rng = Random(20_000_003 + number)
+    counts: Counter[str] = Counter()
+    told = []
+    for n in range(250):
+        found = compare(random_two_level(rng))
+        counts["systems"] += 1
+        counts["live"] += found.live
+        counts["conjunctive"] += found.conjunctive
+        counts["weaker"] += found.weaker
+        told += [f"slice {number} system {n}: {line}" for line in found.wrong]
+    return {**counts, "differences": told}
+
+
+WHAT: dict[str, Callable[[int], dict[str, Any]]] = {"random": random_slice, "two-level": two_level_slice}
 
 
 def main() -> int:
