@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FORMATS
 
+AUTO = "auto"
+
 
 def add_plan_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """`--model`, `--gpu`, `--dtype`, `--lm-head-dtype`, `--max-context`; names ignore case."""
@@ -30,15 +33,35 @@ def add_plan_arguments(parser: argparse.ArgumentParser, *, required: bool) -> No
 def add_format_choice(parser: argparse.ArgumentParser) -> None:
     """`--dtype` and `--lm-head-dtype`, which `chosen_formats` reads."""
     own = "that of an AWQ or GPTQ directory, else bf16"
-    parser.add_argument("--dtype", choices=FORMATS, help=f"format of the weights (default: {own})")
+    parser.add_argument("--dtype", choices=(*FORMATS, AUTO), help=f"format of the weights (default: {own})")
     parser.add_argument("--lm-head-dtype", choices=FORMATS, help="format of lm_head (default: that of --dtype)")
+    parser.add_argument("--max-kl", type=float, metavar="NATS", help="with --dtype auto: bound on the mean KL to bf16")
+    parser.add_argument("--text", metavar="FILE", help="with --dtype auto: the text that the KL is measured on")
 
 
 def chosen_formats(arguments: argparse.Namespace) -> Formats:
     """The format of every matrix: what was asked for, else how a directory of weights stores its layers."""
+    if arguments.dtype == AUTO:
+        return _measured_formats(arguments)
+    if arguments.max_kl is not None or arguments.text is not None:
+        raise AmkError(Diagnostic("AMK005", "--max-kl and --text are for --dtype auto, which measures"))
     if arguments.dtype is None and (layout := layout_of_directory(Path(arguments.model))) is not None:
         return formats(layout.form, arguments.lm_head_dtype or "bf16")
     return formats(arguments.dtype or "bf16", arguments.lm_head_dtype)
+
+
+def _measured_formats(arguments: argparse.Namespace) -> Formats:
+    """The fewest bytes whose KL stays below the bound, measured on the checkpoint."""
+    if arguments.max_kl is None or not arguments.max_kl > 0 or arguments.text is None:
+        message = "--dtype auto needs --max-kl, a positive number of nats, and --text, what the KL is measured on"
+        raise AmkError(Diagnostic("AMK005", message))
+    # Imported here: plans without a checkpoint need none of it.
+    from amk.commands.judging import judge_of
+    from amk.quantize.choose import choose
+
+    judge = judge_of(arguments.model, arguments.text)
+    choice = choose(judge, arguments.max_kl, lambda line: print(line, file=sys.stderr))
+    return choice.forms | ({"lm_head": arguments.lm_head_dtype} if arguments.lm_head_dtype else {})
 
 
 def positive(text: str) -> int:
