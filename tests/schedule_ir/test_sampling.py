@@ -67,7 +67,7 @@ def test_the_token_does_not_depend_on_the_plan() -> None:
     sampling = Sampling(1.3, 20, 0.9, 2**63 + 5)
     for seed in range(8):
         logits = some_logits(seed)
-        found = {drawing("top-k-top-p", *shape)(logits, sampling, seed) for shape in ((4, 3), (1, 1), (13, 8), (2, 5))}
+        found = {drawing("top-k-top-p", *shape)(logits, sampling, seed) for shape in ((4, 3), (2, 1), (13, 8), (3, 5))}
         assert len(found) == 1
 
 
