@@ -11,6 +11,7 @@ from typing import Any
 
 from tests import long_run
 from tests.validator.batches import differences
+from tests.validator.exhaustive import batches
 from tests.validator.random_systems import random_batch
 from tests.validator.two_level import compare, random_two_level
 
@@ -45,7 +46,22 @@ def two_level_slice(number: int) -> dict[str, Any]:
     return {**counts, "differences": told}
 
 
-WHAT: dict[str, Callable[[int], dict[str, Any]]] = {"random": random_slice, "two-level": two_level_slice}
+def exhaustive_slice(number: int) -> dict[str, Any]:
+    """One of the 4,096 slices of all small systems up to isomorphism."""
+    counts: Counter[str] = Counter()
+    told = []
+    for n, (shape, batch) in enumerate(batches(number)):
+        found, counted = differences(batch)
+        counts.update(counted)
+        told += [f"slice {number} shape {shape} batch {n}: {line}" for line in found]
+    return {**counts, "differences": told}
+
+
+WHAT: dict[str, Callable[[int], dict[str, Any]]] = {
+    "random": random_slice,
+    "two-level": two_level_slice,
+    "exhaustive": exhaustive_slice,
+}
 
 
 def main() -> int:
