@@ -9,10 +9,12 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from amk.validator.flat import judge
 from tests import long_run
 from tests.validator.batches import differences
 from tests.validator.exhaustive import batches
-from tests.validator.random_systems import random_batch
+from tests.validator.random_systems import random_batch, random_system
+from tests.validator.spin import spin
 from tests.validator.two_level import compare, random_two_level
 
 BATCH = 50
@@ -57,10 +59,25 @@ def exhaustive_slice(number: int) -> dict[str, Any]:
     return {**counts, "differences": told}
 
 
+def promela_slice(number: int) -> dict[str, Any]:
+    """10 random systems: deadlock and races as spin finds them in the Promela model."""
+    rng = Random(30_000_001 + number)
+    counts: Counter[str] = Counter()
+    told = []
+    for n in range(10):
+        system = random_system(rng)
+        mine, theirs = judge(system), spin(system)
+        counts.update({"systems": 1, "deadlock": theirs[0], "racy": theirs[1]})
+        if theirs != (mine.deadlock is not None, mine.races.racy):
+            told.append(f"slice {number} system {n}: spin says (stuck, racy) = {theirs}")
+    return {**counts, "differences": told}
+
+
 WHAT: dict[str, Callable[[int], dict[str, Any]]] = {
     "random": random_slice,
     "two-level": two_level_slice,
     "exhaustive": exhaustive_slice,
+    "promela": promela_slice,
 }
 
 
