@@ -11,6 +11,7 @@ from typing import Any
 
 from amk.validator.flat import judge
 from tests import long_run
+from tests.adversarial.fuzz import fuzzed, outcome
 from tests.validator.batches import differences
 from tests.validator.exhaustive import batches
 from tests.validator.random_systems import random_batch, random_system
@@ -73,11 +74,24 @@ def promela_slice(number: int) -> dict[str, Any]:
     return {**counts, "differences": told}
 
 
+def fuzz_slice(number: int) -> dict[str, Any]:
+    """500 damaged schedules."""
+    rng = Random(40_000_003 + number)
+    counts: Counter[str] = Counter()
+    told = []
+    for n in range(500):
+        found = outcome(fuzzed(rng))
+        counts["! wrong" if found.startswith("!") else found] += 1
+        told += [f"slice {number} document {n}: {found}"] if found.startswith("!") else []
+    return {**counts, "differences": told}
+
+
 WHAT: dict[str, Callable[[int], dict[str, Any]]] = {
     "random": random_slice,
     "two-level": two_level_slice,
     "exhaustive": exhaustive_slice,
     "promela": promela_slice,
+    "fuzz": fuzz_slice,
 }
 
 
