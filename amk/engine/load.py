@@ -12,6 +12,7 @@ from amk.engine.session import Engine, Session
 from amk.planner.decode import plan
 from amk.planner.formats import BF16, Formats
 from amk.planner.settings import Settings
+from amk.quantize.search import searched
 from amk.schedule_ir.bfloat import Bits
 from amk.schedule_ir.constants import constants
 from amk.schedule_ir.model_spec import ModelSpec
@@ -40,7 +41,7 @@ def load(
     """
     check_model(schedule.model, checkpoint)
     if device == "cpu":
-        return Session(CpuEngine(schedule, checkpoint))
+        return Session(CpuEngine(schedule, checkpoint, quantise=searched))
     return Session(_cuda_engine(schedule, checkpoint, progress), GPU_SLICE)
 
 
@@ -78,6 +79,6 @@ def _cuda_engine(schedule: Schedule, checkpoint: Checkpoint, progress: Progress 
     def upload(first: int, packed: Bits) -> None:
         engine.upload(stream.source, packed, first * stream.chunk_bytes)
 
-    pack_weights(schedule, checkpoint, upload, progress)
+    pack_weights(schedule, checkpoint, upload, progress, searched)
     engine.reset()
     return engine
