@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 def memory_of(schedule: Schedule) -> Budget:
     """Device memory of a plan made by one of the presets."""
     (stream,) = schedule.streams
-    settings = replace(PRESETS[schedule.plan], sampling=mode_of(schedule))
+    settings = replace(PRESETS[schedule.plan], sampling=mode_of(schedule), kv_dtype=schedule.kv.dtype)
     chunks = {name: stream.chunk(name) for name in MATRICES}
     return budget(schedule.model, schedule.target, settings, schedule.launch.workers, chunks, schedule.kv.context)
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from amk.planner.decode import plan
 from amk.planner.formats import Formats, formats
@@ -15,7 +16,7 @@ from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.packed_config import layout_of_directory
 from amk.schedule_ir.sampling import Mode
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FORMATS
 
@@ -31,10 +32,11 @@ def add_plan_arguments(parser: argparse.ArgumentParser, *, required: bool) -> No
 
 
 def add_format_choice(parser: argparse.ArgumentParser) -> None:
-    """`--dtype` and `--lm-head-dtype`, which `chosen_formats` reads."""
+    """What is stored how: weights, which `chosen_formats` reads, and the cache."""
     own = "that of an AWQ or GPTQ directory, else bf16"
     parser.add_argument("--dtype", choices=(*FORMATS, AUTO), help=f"format of the weights (default: {own})")
     parser.add_argument("--lm-head-dtype", choices=FORMATS, help="format of lm_head (default: that of --dtype)")
+    parser.add_argument("--kv-dtype", choices=get_args(CacheDtype), default="bf16", help="of the cache (default: bf16)")
     parser.add_argument("--max-kl", type=float, metavar="NATS", help="with --dtype auto: bound on the mean KL to bf16")
     parser.add_argument("--text", metavar="FILE", help="with --dtype auto: the text that the KL is measured on")
 
@@ -79,7 +81,7 @@ def planned(
     return plan(
         load_model(arguments.model),
         load_target(arguments.gpu),
-        settings=replace(PRESETS[preset], sampling=sampling),
+        settings=replace(PRESETS[preset], sampling=sampling, kv_dtype=arguments.kv_dtype),
         wanted=chosen_formats(arguments),
         max_context=max_context or arguments.max_context,
     )

@@ -81,7 +81,7 @@ def choose_workers(model: ModelSpec, target: Target) -> int:
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:
     block = kv_block(settings, model)
     splits = max(1, min(workers // model.kv_heads, -(-context // block)))
-    return KvLayout(context=context, block=block, splits=splits)
+    return KvLayout(context=context, block=block, splits=splits, dtype=settings.kv_dtype)
 
 
 def counters(model: ModelSpec, settings: Settings) -> tuple[Counter, ...]:

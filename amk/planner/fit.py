@@ -43,7 +43,7 @@ def budget(model: ModelSpec, target: Target, settings: Settings, workers: int, c
     """Memory of the plan with `context` positions."""
     block = kv_block(settings, model)
     splits = max(1, min(workers // model.kv_heads, -(-context // block)))
-    kv = KvLayout(context=context, block=block, splits=splits)
+    kv = KvLayout(context=context, block=block, splits=splits, dtype=settings.kv_dtype)
     sizes = {b.name: b.bytes for b in global_buffers(model, kv, settings, workers, chunks)}
     cache = sizes.pop("k_cache") + sizes.pop("v_cache")
     constant = packed_bytes(model, chunks) + sizes.pop("embedding")

@@ -8,6 +8,7 @@ from typing import Literal
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.sampling import Mode
+from amk.schedule_ir.schedule import CacheDtype
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Settings:
     by tagged words, None = handoff_of. head_handoff: attention waits for its head's rows only.
     wide_epilogue: sum partials in all warps when a worker has more output rows than this. sampling: how a token is
     chosen; what the other modes do beyond greedy is steps of the schedule, their parameters are run-time values.
+    kv_dtype: what the KV cache holds.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -35,6 +37,7 @@ class Settings:
     refill_fence: bool = True
     max_tokens: int = 1024
     sampling: Mode = "greedy"
+    kv_dtype: CacheDtype = "bf16"
 
 
 FAST = Settings()
