@@ -44,6 +44,7 @@ COMMANDS = {
     "simulate": Command("amk.commands.simulate", "predict the time of a token, without a GPU"),
     "compile": Command("amk.commands.compile", "compile a schedule to machine code, without a GPU"),
     "generate": Command("amk.commands.generate", "generate text on a GPU or on the CPU"),
+    "matrix": Command("amk.commands.matrix", "plan, verify and compile every model for every target"),
     "quantize": Command("amk.commands.quantize", "measure what each weight format costs in accuracy"),
     "bench": Command("amk.commands.bench", "measure a decode step beside torch on this machine's GPU"),
     "schema": Command("amk.commands.schema", "print the JSON Schema of a schedule"),

@@ -42,10 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    sampling = sampling_of(arguments)
     path = find_checkpoint(arguments.model)
     checkpoint = open_checkpoint(path)
     tokenizer = open_tokenizer(path, checkpoint.spec.vocab)
-    prompt, sampling = _tokens(arguments, tokenizer), sampling_of(arguments)
+    prompt = _tokens(arguments, tokenizer)
     device: DeviceName = arguments.device or ("cuda" if _has_gpu() else "cpu")
     schedule = _schedule(arguments, checkpoint, device, len(prompt), sampling.mode)
     require(mode_of(schedule), sampling)

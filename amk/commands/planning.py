@@ -10,12 +10,11 @@ from typing import get_args
 
 from amk.planner.decode import plan
 from amk.planner.formats import Formats, formats
-from amk.planner.settings import PRESETS
+from amk.planner.settings import PRESETS, Settings
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.packed_config import layout_of_directory
-from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FORMATS
@@ -74,14 +73,12 @@ def positive(text: str) -> int:
     return value
 
 
-def planned(
-    arguments: argparse.Namespace, preset: str, max_context: int | None = None, sampling: Mode = "greedy"
-) -> Schedule:
-    """The plan that the arguments name; `preset` is a key of PRESETS."""
+def planned(arguments: argparse.Namespace, settings: Settings, max_context: int | None = None) -> Schedule:
+    """The plan that the arguments name, made with `settings`."""
     return plan(
         load_model(arguments.model),
         load_target(arguments.gpu),
-        settings=replace(PRESETS[preset], sampling=sampling, kv_dtype=arguments.kv_dtype),
+        settings=replace(settings, kv_dtype=arguments.kv_dtype),
         wanted=chosen_formats(arguments),
         max_context=max_context or arguments.max_context,
     )
@@ -93,5 +90,5 @@ def given_or_planned(arguments: argparse.Namespace) -> Schedule:
     if arguments.schedule is not None and not named:
         return load_schedule(Path(arguments.schedule))[0]
     if arguments.schedule is None and arguments.model is not None and arguments.gpu is not None:
-        return planned(arguments, arguments.plan)
+        return planned(arguments, PRESETS[arguments.plan])
     raise AmkError(Diagnostic("AMK005", "give either a schedule file, or both --model and --gpu"))

@@ -2,16 +2,23 @@
 
 import argparse
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from amk.commands.output import add_format, print_json
+from amk.repair.search import Repair, find_repair
+from amk.repair.text import fix
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
 from amk.report.render import as_json
-from amk.schedule_ir.codec import load_schedule, located, schedule_hash
+from amk.schedule_ir.codec import canonical_json, load_schedule, located, schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.verify import Verdict, obligations_of, verify
 
+OFFERED_S = 3.0
+SOUGHT_S = 60.0
+"""Seconds that a fix is looked for: while saying what is wrong, and when asked to repair."""
 EXITS = {"SAFE": Exit.SAFE, "UNSAFE": Exit.UNSAFE, "UNKNOWN": Exit.UNKNOWN}
 
 
@@ -33,10 +40,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--solver", choices=("z3", "cvc5", "both"), default="z3", help="who decides the obligations (default: z3)"
     )
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="answer UNKNOWN after this time")
+    parser.add_argument("--fix", action="store_true", help="look longer for a verified fix, and write it with -o")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="with --fix: write the repaired schedule")
+    parser.add_argument(
+        "--fix-seconds", type=float, metavar="SECONDS",
+        help=f"look this long for a fix; 0 does not look (default: {OFFERED_S:g}, with --fix {SOUGHT_S:g})",
+    )  # fmt: skip
     add_format(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.output is not None and not arguments.fix:
+        raise AmkError(Diagnostic("AMK005", "-o writes the schedule that --fix finds; give both"))
     schedule, positions = load_schedule(arguments.schedule)
     if arguments.emit_system:
         _emit_system(arguments, schedule)
@@ -47,12 +62,28 @@ def run(arguments: argparse.Namespace) -> int:
         _write(arguments.certificate, _certificate(schedule))
     if arguments.emit_smt:
         _emit_smt(arguments.emit_smt, schedule)
+    repair = _repair(arguments, schedule, verdict)
     told = [located(d, str(arguments.schedule), positions) for d in verdict.diagnostics]
+    if repair is not None and told:
+        told[0] = replace(told[0], fix=fix(repair.description, repair.before, repair.document, positions))
     if arguments.format == "json":
         print_json(_summary(schedule, verdict) | {"diagnostics": [as_json(d) for d in told]})
     else:
         _print_text(arguments, schedule, verdict, told)
     return int(EXITS[verdict.status])
+
+
+def _repair(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict) -> Repair | None:
+    """A verified fix, written where --fix asks for it. Nothing is sought for what was not decided in time."""
+    seconds = arguments.fix_seconds
+    if seconds is None:
+        seconds = SOUGHT_S if arguments.fix else OFFERED_S
+    hopeless = verdict.safe or any(d.code == "AMK205" for d in verdict.diagnostics)
+    found = None if hopeless else find_repair(schedule, verdict, seconds)
+    if arguments.output is not None and (found is not None or verdict.safe):
+        _write(arguments.output, canonical_json(found.schedule if found else schedule).decode("ascii").rstrip("\n"))
+        print(f"wrote {arguments.output}", file=sys.stderr)
+    return found
 
 
 def _summary(schedule: Schedule, verdict: Verdict) -> dict[str, Any]:

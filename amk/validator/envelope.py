@@ -170,11 +170,12 @@ class Envelope:
         for at, crewed in self._crews(found, rows, slot_of, worker_of, np.flatnonzero(~private)):
             self._spread(group, found, rows[at], slope[at], slot_of[at], worker_of[at], crewed)
 
-        self._add_least(group, found, workers)
+        words = np.unique(slot_of[np.isin(rows[:, 0], self.tagged) & (rows[:, 1] == READ)])
+        self._add_least(group, [found[s] for s in words.tolist()], workers)
 
-    def _add_least(self, group: Group, found: list[Slot], workers: range) -> None:
-        """Reads of tagged words that happen at every position, for steps whose reads depend on it."""
-        moving = [s for s in found if self.footprints.positional(group.number, s.item, s.agent)]
+    def _add_least(self, group: Group, reading: list[Slot], workers: range) -> None:
+        """Reads of tagged words that happen at every position, for those steps whose reads depend on it."""
+        moving = [s for s in reading if self.footprints.positional(group.number, s.item, s.agent)]
         rows, slot_of, worker_of = self._collect(group, moving, workers, least=True)
         kept = np.flatnonzero(np.isin(rows[:, 0], self.tagged) & (rows[:, 1] == READ))
         slope = _row_slopes(moving, slot_of, rows)
