@@ -80,10 +80,10 @@ def _schedule(
     model, forms = checkpoint.spec, chosen_formats(arguments)
     wanted = arguments.max_context or min(prompt + arguments.max_tokens, model.max_context)
     if device == "cpu" and arguments.gpu is None:
-        return plan_for_cpu(model, wanted, mode, forms)
+        return plan_for_cpu(model, wanted, mode, forms, arguments.kv_dtype)
     if arguments.gpu is None:
         raise AmkError(Diagnostic("AMK010", "which GPU to plan for is not known", help="pass --gpu or --schedule"))
-    settings = replace(PRESETS["fast"], sampling=mode)
+    settings = replace(PRESETS["fast"], sampling=mode, kv_dtype=arguments.kv_dtype)
     return plan(model, load_target(arguments.gpu), settings=settings, wanted=forms, max_context=wanted)
 
 

@@ -57,6 +57,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 def memory_of(schedule: Schedule, settings: Settings) -> Budget:
     """Device memory of a plan made with `settings`."""
     (stream,) = schedule.streams
+    settings = replace(settings, kv_dtype=schedule.kv.dtype)
     chunks = {name: stream.chunk(name) for name in MATRICES}
     return budget(schedule.model, schedule.target, settings, schedule.launch.workers, chunks, schedule.kv.context)
 

@@ -18,7 +18,7 @@ from amk.schedule_ir.constants import constants
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.packing import pack_weights
 from amk.schedule_ir.sampling import Mode
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.schedule_ir.target import load_target
 
 DeviceName = Literal["cpu", "cuda"]
@@ -54,13 +54,19 @@ def check_model(model: ModelSpec, checkpoint: Checkpoint) -> None:
         raise bad_weights(checkpoint.path, f"the schedule is for {model.name}, the weights are not", *different)
 
 
-def plan_for_cpu(model: ModelSpec, positions: int, sampling: Mode = "greedy", wanted: Formats = BF16) -> Schedule:
+def plan_for_cpu(
+    model: ModelSpec,
+    positions: int,
+    sampling: Mode = "greedy",
+    wanted: Formats = BF16,
+    kv_dtype: CacheDtype = "bf16",
+) -> Schedule:
     """A plan with few workers and a cache of `positions`, for the interpreter.
 
     AMK011 if the model has fewer positions.
     """
     workers = max(2, -(-model.vocab // CPU_ROWS))
-    settings = Settings(warps=CPU_WARPS, sampling=sampling)
+    settings = Settings(warps=CPU_WARPS, sampling=sampling, kv_dtype=kv_dtype)
     return plan(model, load_target("h200"), settings=settings, wanted=wanted, max_context=positions, workers=workers)
 
 

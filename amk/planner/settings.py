@@ -8,6 +8,7 @@ from typing import Literal
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.sampling import Mode
+from amk.schedule_ir.schedule import CacheDtype
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Settings:
     wide_epilogue: sum partials in all warps when a worker has more output rows than this. sampling: how a token is
     chosen; what the other modes do beyond greedy is steps of the schedule, their parameters are run-time values.
     workers: None = one per SM, fewer for small models. kv_splits: most splits of a head's cache, None = one for every
-    worker that there is.
+    worker that there is. kv_dtype: what the KV cache holds.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -37,6 +38,7 @@ class Settings:
     refill_fence: bool = True
     max_tokens: int = 1024
     sampling: Mode = "greedy"
+    kv_dtype: CacheDtype = "bf16"
     workers: int | None = None
     kv_splits: int | None = None
 
