@@ -45,6 +45,7 @@ COMMANDS = {
     "compile": Command("amk.commands.compile", "compile a schedule to machine code, without a GPU"),
     "generate": Command("amk.commands.generate", "generate text on a GPU or on the CPU"),
     "bench": Command("amk.commands.bench", "measure a decode step beside torch on this machine's GPU"),
+    "calibrate": Command("amk.commands.calibrate", "measure what the simulator needs on this machine's GPU"),
     "schema": Command("amk.commands.schema", "print the JSON Schema of a schedule"),
     "explain": Command("amk.commands.explain", "explain a diagnostic code"),
     "verify": Command("amk.commands.verify", "prove a schedule safe, or show how it fails"),
