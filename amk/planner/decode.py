@@ -38,11 +38,11 @@ def plan(
 
     max_context: cache positions; default min(the model's, 32,768, what fits). workers: default `choose_workers`.
     wanted: the format of every matrix.
-    Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit, AMK401 when shared
-    memory does not.
+    Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit or has more KV heads than
+    there are workers, AMK401 when shared memory does not hold it.
     """
-    count = workers or settings.workers or choose_workers(model, target)
-    _require_residency(count, target)
+    count = workers if workers is not None else settings.workers or choose_workers(model, target)
+    _require_places(count, model, target)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
     rows_of = row_tables(model, count, wanted)
     chunks = choose_chunks(model, target, settings, rows_of, wanted)
@@ -74,8 +74,11 @@ def plan(
     )  # fmt: skip
 
 
-def _require_residency(workers: int, target: Target) -> None:
-    """AMK402 unless every worker has an SM of its own."""
+def _require_places(workers: int, model: ModelSpec, target: Target) -> None:
+    """AMK011 unless every KV head has a worker, AMK402 unless every worker has an SM of its own."""
+    if workers < model.kv_heads:
+        message = f"{model.kv_heads} KV heads need as many workers, there are {workers}: each has workers of its own"
+        raise AmkError(Diagnostic("AMK011", message))
     if workers > target.sms:
         raise AmkError(Diagnostic("AMK402", f"{workers} workers, {target.name} has {target.sms} SMs"))
 

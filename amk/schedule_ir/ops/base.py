@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, Matrix, MatrixName, matrix
+from amk.schedule_ir.matrices import ROWS_PER_GROUP, Matrix, MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Buffer, Frozen, Name, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 
@@ -148,14 +148,14 @@ def split(total: int, parts: int, index: int) -> tuple[int, int]:
 
 def owned_groups(env: Env, name: MatrixName) -> tuple[int, int]:
     """(first row group, number of row groups) of matrix `name` that the worker owns."""
-    shares = "hidden" if name in ("o", "down") else name
+    shares = share_table(name)
     first, count = env.symbol(f"{shares}.first"), env.symbol(f"{shares}.count")
     return int(first), int(count)
 
 
 def owned_count(env: Env, name: MatrixName) -> int:
     """Number of row groups of matrix `name` that the worker owns; reads nothing else of the worker."""
-    return int(env.symbol("hidden.count" if name in ("o", "down") else f"{name}.count"))
+    return int(env.symbol(f"{share_table(name)}.count"))
 
 
 def owned_rows(env: Env, geo: Geometry, name: MatrixName) -> tuple[int, int]:
