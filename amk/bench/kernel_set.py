@@ -71,9 +71,10 @@ def _row(kernel: Kernel, subject: Subject, pos: int, steps: int) -> dict[str, An
     subject.engine.check()
     space = Space.around(FAST)
     key = {"model": schedule.model.name, "gpu": schedule.target.name, "dtype": "bf16", "pos": pos, "tokens": tokens}
+    same = bool(torch.equal(first, second))
     return {
         "key": key, "kernel": kernel.number, "settings": space.changes(kernel.settings, FAST),
-        "context": schedule.kv.context, "times": asdict(times), "error": error, "correct": bool(torch.equal(first, second)) and error < TOLERANCE,
+        "context": schedule.kv.context, "times": asdict(times), "error": error, "correct": same and error < TOLERANCE,
     }  # fmt: skip
 
 
