@@ -9,12 +9,11 @@ from multiprocessing import get_context
 
 import numpy as np
 
+from amk.engine.admission import AdmittedKernel, admitted
 from amk.lowering.kernel import build
 from amk.planner.search import Problem, Search, State
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.schedule import Schedule
-from amk.validator.verify import verify
 
 NEAR = 1.15
 SPARE = 1.6
@@ -26,12 +25,11 @@ VARIETY = 4
 
 @dataclass(frozen=True)
 class Kernel:
-    """A plan that is SAFE and compiled. `number` is its place in the deterministic choice."""
+    """A plan that may run. `number` is its place in the deterministic choice."""
 
     number: int
     settings: Settings
-    schedule: Schedule
-    cubin: bytes
+    admitted: AdmittedKernel
 
 
 def chosen(problem: Problem, count: int, seed: int) -> list[State]:
@@ -69,18 +67,16 @@ def kernels(problem: Problem, count: int, seed: int, workers: int) -> Iterator[K
             made = future.result()
             if made is not None:
                 found += 1
-                yield Kernel(number, state.settings, *made)
+                yield Kernel(number, state.settings, made)
             if found == count:
                 pool.shutdown(wait=False, cancel_futures=True)
                 return
 
 
-def _built(problem: Problem, settings: Settings) -> tuple[Schedule, bytes] | None:
+def _built(problem: Problem, settings: Settings) -> AdmittedKernel | None:
     """None for a plan that is not SAFE or does not compile within its registers."""
     schedule = problem.schedule(settings)
-    if not verify(schedule).safe:
-        return None
     try:
-        return schedule, build(schedule).compiled.cubin
+        return admitted(schedule, build(schedule).compiled.cubin)
     except AmkError:
         return None

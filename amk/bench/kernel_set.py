@@ -47,7 +47,7 @@ def measure(
             told("the time is up; the same command goes on")
             break
         weights = weights or TorchWeights.random(problem.model, 0)
-        subject = Subject.random(kernel.schedule, kernel.cubin, 0, weights)
+        subject = Subject.random(kernel.admitted, 0, weights)
         subject.load_cache()
         for pos in missing:
             row = _row(kernel, subject, pos, steps)
@@ -63,7 +63,7 @@ def measure(
 
 
 def _row(kernel: Kernel, subject: Subject, pos: int, steps: int) -> dict[str, Any]:
-    schedule, tokens = kernel.schedule, 4
+    schedule, tokens = subject.schedule, 4
     token = 1000 % schedule.model.vocab
     first, second = subject.logits(token, pos), subject.logits(token, pos)
     error = relative_error(first, subject.torch_logits(token, pos, torch.bfloat16))

@@ -20,4 +20,4 @@ def test_the_choice_is_deterministic_varied_and_half_near_the_best() -> None:
 
 def test_kernels_come_compiled() -> None:
     (one,) = kernels(PROBLEM, 1, seed=1, workers=1)
-    assert one.number == 0 and one.cubin[:4] == b"\x7fELF"
+    assert one.number == 0 and one.admitted.schedule.plan == "search"
