@@ -41,6 +41,7 @@ COMMANDS = {
     "export": Command("amk.commands.export", "write the best schedule of a search"),
     "mcp": Command("amk.commands.mcp", "serve plans, verdicts and searches to coding agents (MCP)"),
     "plan": Command("amk.commands.plan", "make a schedule for a model and a GPU"),
+    "simulate": Command("amk.commands.simulate", "predict the time of a token, without a GPU"),
     "compile": Command("amk.commands.compile", "compile a schedule to machine code, without a GPU"),
     "generate": Command("amk.commands.generate", "generate text on a GPU or on the CPU"),
     "bench": Command("amk.commands.bench", "measure a decode step beside torch on this machine's GPU"),

@@ -83,8 +83,7 @@ class Proof:
         self.run(times)
         require(isinstance(clocks, Mapping) and set(clocks) <= {"time", "fence"}, "clocks: malformed")
         assert isinstance(clocks, Mapping)
-        self.time = self.order("time", read_claims(clocks.get("time"), self.schedule.launch.workers))
-        self.fence = self.order("fence", read_claims(clocks.get("fence"), self.schedule.launch.workers))
+        self.time, self.fence = (self.order(edges, self._claims(clocks.get(edges))) for edges in ("time", "fence"))
         self.time.check()
         self.fence.check()
         self.memory()
@@ -93,6 +92,9 @@ class Proof:
         check_positions(self.full, self.programs)
         check_launch(self.full)
         check_numbers(self.schedule, self.programs)
+
+    def _claims(self, raw: object) -> Claims:
+        return read_claims(raw, self.schedule.launch.workers, len(self.counters.init))
 
     def order(self, edges: str, claims: Claims) -> Order:
         return Order(self.programs, self.counters, self.words if edges == "time" else None, self.level, claims)
@@ -213,7 +215,7 @@ def integers(raw: object, name: str, count: int | None = None) -> I64:
     return np.array(raw, np.int64)
 
 
-def read_claims(raw: object, workers: int) -> Claims:
+def read_claims(raw: object, workers: int, instances: int) -> Claims:
     """[[instance, threshold, [value, repeat, value, repeat, ...]], ...]"""
     require(isinstance(raw, list) and len(raw) * workers <= 1 << 26, "clocks: malformed")
     assert isinstance(raw, list)
@@ -222,6 +224,7 @@ def read_claims(raw: object, workers: int) -> Claims:
         require(isinstance(entry, list) and len(entry) == 3, "clocks: malformed")
         instance, threshold = integers(entry[:2], "clocks", 2).tolist()
         coded = integers(entry[2], "clocks")
+        require(instance < instances, "clocks: no such counter")
         require(len(coded) % 2 == 0 and int(coded[1::2].sum()) == workers, "clocks: malformed")
         claims[instance, threshold] = np.repeat(coded[::2], coded[1::2])
     return claims

@@ -13,7 +13,10 @@ from amk.checker.programs import Program, require
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.attention import agent_positions, owns_position
+from amk.schedule_ir.ops.census import CensusOp
+from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.embed import EmbedOp
+from amk.schedule_ir.ops.gather import GatherOp
 from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
@@ -104,15 +107,20 @@ def check_launch(schedule: Schedule) -> None:
 
 def check_numbers(schedule: Schedule, programs: list[Program]) -> None:
     """(9) Fields that say how many agents left a part agree with those that do."""
-    writers: dict[str, set[int]] = {"ssq_agents": set(), "attend_agents": set(), "candidates": set()}
+    fields = ("ssq_agents", "attend_agents", "candidates", "tally_agents", "gather_agents")
+    writers: dict[str, set[int]] = {field: set() for field in fields}
     steps = [(item.step.op, len(role)) for p in programs for item, role in zip(p.items, p.roles, strict=True)]
     for op, agents in steps:
         if isinstance(op, EmbedOp | StageNormOp):
             writers["ssq_agents"].add(agents)
         elif isinstance(op, AttendOp):
             writers["attend_agents"].add(agents)
-        elif isinstance(op, ArgmaxRowsOp):
+        elif isinstance(op, ArgmaxRowsOp | DrawOp):
             writers["candidates"].add(agents * schedule.launch.workers)
+        elif isinstance(op, CensusOp):
+            writers["tally_agents"].add(agents)
+        elif isinstance(op, GatherOp):
+            writers["gather_agents"].add(agents)
     for op, _ in steps:
         for field, sizes in writers.items():
             require(getattr(op, field, None) is None or sizes == {getattr(op, field)}, f"numbers: {field}")

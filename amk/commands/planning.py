@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from amk.planner.decode import plan
-from amk.planner.formats import formats
+from amk.planner.formats import Formats, formats
 from amk.planner.settings import PRESETS
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.model import load_model
+from amk.schedule_ir.packed_config import layout_of_directory
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
@@ -22,9 +23,22 @@ def add_plan_arguments(parser: argparse.ArgumentParser, *, required: bool) -> No
     """`--model`, `--gpu`, `--dtype`, `--lm-head-dtype`, `--max-context`; names ignore case."""
     parser.add_argument("--model", required=required, help="a known model, a directory, a config.json or a GGUF file")
     parser.add_argument("--gpu", required=required, help="a known target; `amk targets` lists them")
-    parser.add_argument("--dtype", choices=FORMATS, default="bf16", help="format of the weights (default: bf16)")
-    parser.add_argument("--lm-head-dtype", choices=FORMATS, help="format of lm_head (default: that of --dtype)")
+    add_format_choice(parser)
     parser.add_argument("--max-context", type=positive, help="cache positions (default: what the model has and fits)")
+
+
+def add_format_choice(parser: argparse.ArgumentParser) -> None:
+    """`--dtype` and `--lm-head-dtype`, which `chosen_formats` reads."""
+    own = "that of an AWQ or GPTQ directory, else bf16"
+    parser.add_argument("--dtype", choices=FORMATS, help=f"format of the weights (default: {own})")
+    parser.add_argument("--lm-head-dtype", choices=FORMATS, help="format of lm_head (default: that of --dtype)")
+
+
+def chosen_formats(arguments: argparse.Namespace) -> Formats:
+    """The format of every matrix: what was asked for, else how a directory of weights stores its layers."""
+    if arguments.dtype is None and (layout := layout_of_directory(Path(arguments.model))) is not None:
+        return formats(layout.form, arguments.lm_head_dtype or "bf16")
+    return formats(arguments.dtype or "bf16", arguments.lm_head_dtype)
 
 
 def positive(text: str) -> int:
@@ -43,7 +57,7 @@ def planned(
         load_model(arguments.model),
         load_target(arguments.gpu),
         settings=replace(PRESETS[preset], sampling=sampling),
-        wanted=formats(arguments.dtype, arguments.lm_head_dtype),
+        wanted=chosen_formats(arguments),
         max_context=max_context or arguments.max_context,
     )
 

@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from amk.engine.admission import admit
+from amk.engine.admission import admit, admitted
 from amk.engine.cuda_engine import CudaEngine
 from amk.lowering.compile import compile_cuda
 from amk.lowering.device_memory import DeviceBuffer
 from amk.lowering.emit import emit, trace_length
 from amk.lowering.launch import Device
+from amk.lowering.stamp import stamped
 from amk.lowering.stream import Event
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.schedule import Schedule
@@ -38,8 +39,8 @@ def measure(schedule: Schedule, pos: int, tokens: int) -> Recording:
     # torch is imported only where there is a GPU to use it on
     from amk.bench.subject import Subject
 
-    source = emit(schedule, trace=True)
-    subject = Subject.random(schedule, compile_cuda(source, schedule.target.arch).cubin, SEED)
+    source = stamped(emit(schedule, trace=True), schedule)
+    subject = Subject.random(admitted(schedule, compile_cuda(source, schedule.target.arch).cubin), SEED)
     try:
         subject.load_cache()
         return record(schedule, subject.engine, name, pos, tokens)

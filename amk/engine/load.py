@@ -10,6 +10,7 @@ from amk.engine.cpu_engine import CpuEngine
 from amk.engine.refusal import bad_weights
 from amk.engine.session import Engine, Session
 from amk.planner.decode import plan
+from amk.planner.formats import BF16, Formats
 from amk.planner.settings import Settings
 from amk.schedule_ir.bfloat import Bits
 from amk.schedule_ir.constants import constants
@@ -52,24 +53,25 @@ def check_model(model: ModelSpec, checkpoint: Checkpoint) -> None:
         raise bad_weights(checkpoint.path, f"the schedule is for {model.name}, the weights are not", *different)
 
 
-def plan_for_cpu(model: ModelSpec, positions: int, sampling: Mode = "greedy") -> Schedule:
+def plan_for_cpu(model: ModelSpec, positions: int, sampling: Mode = "greedy", wanted: Formats = BF16) -> Schedule:
     """A plan with few workers and a cache of `positions`, for the interpreter.
 
     AMK011 if the model has fewer positions.
     """
     workers = max(2, -(-model.vocab // CPU_ROWS))
     settings = Settings(warps=CPU_WARPS, sampling=sampling)
-    return plan(model, load_target("h200"), settings=settings, max_context=positions, workers=workers)
+    return plan(model, load_target("h200"), settings=settings, wanted=wanted, max_context=positions, workers=workers)
 
 
 def _cuda_engine(schedule: Schedule, checkpoint: Checkpoint, progress: Progress | None) -> Engine:
     # Imported here: the interpreter works where the driver's Python package does not.
+    from amk.engine.admission import admitted
     from amk.engine.cuda_engine import CudaEngine
     from amk.lowering.kernel import build
     from amk.lowering.launch import Device
 
     device = Device.open()
-    engine = CudaEngine(schedule, device, build(schedule).compiled.cubin)
+    engine = CudaEngine(admitted(schedule, build(schedule).compiled.cubin), device)
     engine.upload_constants(constants(schedule, checkpoint))
     (stream,) = schedule.streams
 

@@ -48,6 +48,7 @@ TITLES = {
     "AMK204": "counter wraps while a wait can still see it",
     "AMK205": "synchronisation outside the decidable class",
     "AMK206": "certificate does not prove the schedule",
+    "AMK207": "solver is not installed",
     "AMK301": "write-write race",
     "AMK302": "read-write race",
     "AMK303": "floating-point accumulation in no fixed order",

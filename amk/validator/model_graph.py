@@ -99,7 +99,15 @@ def _may_miss(schedule: Schedule, program: Program, key: Key, idle: set[str]) ->
         return set(served) == {-1}
     if key[0] == "finish":
         return program.first > 0
-    return SHARE_OF.get(key[0]) in idle
+    needed_for = {"embed": {"qkv", "hidden"}, "stage_norm": _readers(schedule, key[1])}.get(key[0])
+    return needed_for <= idle if needed_for is not None else SHARE_OF.get(key[0]) in idle
+
+
+def _readers(schedule: Schedule, norm: int) -> set[str]:
+    """Shares of the matrix that multiplies the vector of norm number `norm`."""
+    if norm % 2:
+        return {"gate_up"}
+    return {"lm_head" if norm == 2 * schedule.model.layers else "qkv"}
 
 
 def _options(schedule: Schedule) -> Iterator[Diagnostic]:

@@ -1,4 +1,4 @@
-"""Beam search over prefixes: knobs are decided one by one, constraints first, on the step model instead of a GPU.
+"""Beam search over prefixes: knobs are decided one by one, constraints first, on the simulator instead of a GPU.
 
 A prefix is a set of decided knobs; the rest keeps the incumbent's values. Prefixes that cannot be planned are cut,
 those that lower to a kernel already in the beam are dominated, and the `WIDTH` best by the model survive. All that was
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from amk.agent.candidate import Candidate
 from amk.agent.propose.base import Context, Item, Suggestion
 from amk.agent.space import Knob, moved
-from amk.agent.step_model import AnalyticModel, StepModel
 from amk.planner.settings import Settings
+from amk.simulator.predict import Simulator
 
 WIDTH = 10
 LEAVES = 120
@@ -26,7 +26,7 @@ ROOTS = 4
 class Beam:
     """`model` estimates; it is never told what the simulator's constants are."""
 
-    model: StepModel = field(default_factory=AnalyticModel)
+    model: Simulator = field(default_factory=Simulator)
     name: str = "beam"
     _grown: dict[tuple[Settings, frozenset[frozenset[Item]]], list[Settings]] = field(default_factory=dict)
     _estimates: dict[str, float] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Beam:
                 self._grown[key] = self.grow(context, root)
             for leaf in self._grown[key]:
                 if context.is_new(leaf):
-                    return context.suggest(self.name, leaf, "best leaf of the beam by the step model")
+                    return context.suggest(self.name, leaf, "best leaf of the beam by the simulator")
         return []
 
     def grow(self, context: Context, root: Settings) -> list[Settings]:

@@ -152,6 +152,8 @@ __device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int 
       bool fresh = true;
 #pragma unroll
       for (int k = 0; k < kPieces; ++k) {
+        // Defined on both paths: otherwise the registers of every step's batch stay allocated through all loops around it.
+        raw[k] = {};
         if (base + k * kStride < hi) raw[k] = mine.fetch(k * kStride);
       }
 #pragma unroll

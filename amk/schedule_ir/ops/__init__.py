@@ -9,7 +9,7 @@ from pydantic import Field
 from amk.schedule_ir.ops.add_residual import AddResidualOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, Work
 from amk.schedule_ir.ops.begin import BeginOp
 from amk.schedule_ir.ops.census import CensusOp
 from amk.schedule_ir.ops.combine import CombineOp
@@ -91,4 +91,4 @@ OPS: dict[str, type[Op]] = {
     )
 }
 
-__all__ = ["OPS", "Access", "AnyOp", "BarrierOp", "Geometry", "Memory", "Op", "SignalOp", "WaitOp"]
+__all__ = ["OPS", "Access", "AnyOp", "BarrierOp", "Geometry", "Memory", "Op", "SignalOp", "WaitOp", "Work"]

@@ -17,6 +17,9 @@ class CombineOp(Op):
     """x[i] = combined attention output i, for this agent's share [q_dim*a/n, q_dim*(a+1)/n), splits in index order."""
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
+    in_flight: ClassVar[int] = 2048
+    """Two pieces of two splits, 16 bytes of each a lane."""
+
     op: Literal["combine"] = "combine"
     layer: Expr
     split_partial: Name
