@@ -128,7 +128,9 @@ def _deadlock(result: Composition) -> Finding:
     code = "AMK202" if found.cause == "too few producers" else "AMK201"
     head = next((h for h in (*found.knot, *found.heads) if flat.system.event_tag[h.event] >= 0), found.knot[0])
     facts = [shown(_blocked(flat, h)) for h in found.knot[:6]]
-    facts.append(because(f"{len(found.heads)} of {flat.system.agents} warps never finish"))
+    stuck = sum(int(flat.system.event_tag[head.event]) >= 0 for head in found.heads)
+    launch = result.schedule.launch
+    facts.append(because(f"{stuck} of {launch.workers * launch.warps} warps never finish"))
     trace, _, event = flat.owner(head.event)
     message = "some waits can never be met" if code == "AMK202" else "agents wait for each other in a cycle"
     diagnostic = Diagnostic(code, message, where=_where(trace, int(trace.item[event])), facts=tuple(facts))
