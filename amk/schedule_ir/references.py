@@ -32,8 +32,8 @@ BUFFER_FIELDS: dict[str, tuple[str, str | None, str | None]] = {
     "request": ("global", "i32", "request"),
     "prompt": ("global", "i32", "prompt"),
     "output": ("global", "i32", "output"),
-    "k_cache": ("global", "bf16", "k_cache"),
-    "v_cache": ("global", "bf16", "v_cache"),
+    "k_cache": ("global", "cache", "k_cache"),
+    "v_cache": ("global", "cache", "v_cache"),
     "logits": ("global", "f32", "logits"),
     "x": ("shared", "bf16", None),
     "ssq": ("shared", "f32", None),
@@ -57,7 +57,9 @@ BUFFER_FIELDS: dict[str, tuple[str, str | None, str | None]] = {
     "tally": ("shared", "i32", None),
     "gathered": ("shared", "i32", None),
 }
-"""Field of an op -> space, dtype (None: f32 or bf16), and the buffer it must be where the host knows it by name."""
+"""Field of an op -> space, dtype (None: f32 or bf16; cache: that of the KV layout), and the buffer it must be where the
+host knows it by name.
+"""
 
 OPTIONAL = frozenset({"qkv_bias", "q_norm", "k_norm", "sampling"})
 """Buffers of parts that a model or a plan may lack."""
@@ -232,6 +234,7 @@ def _op(schedule: Schedule, op: Op, path: Path, scope: tuple[str, ...]) -> Itera
             yield from _scoped(schedule, value, (*path, field), scope, {"t", WORKER, AGENT, *schedule.tables})
         elif field in BUFFER_FIELDS and value is not None:
             space, dtype, name = BUFFER_FIELDS[field]
+            dtype = schedule.kv.dtype if dtype == "cache" else dtype
             buffer = buffers.get(value)
             if buffer is None:
                 yield _missing("buffer", value, buffers, (*path, field))

@@ -116,13 +116,19 @@ class Launch(Frozen):
     max_tokens: int = Field(default=1024, ge=1, le=2**20)
 
 
+CacheDtype = Literal["bf16", "fp8"]
+
+
 class KvLayout(Frozen):
-    """Cache positions in blocks of `block`, dealt to `splits` splits in turn; `context` positions are allocated."""
+    """Cache positions in blocks of `block`, dealt to `splits` splits in turn; `context` positions are allocated.
+
+    dtype: what keys and values are rounded to as they are appended; fp8 is e4m3 with scale 1, clipped to +-448.
+    """
 
     context: int = Field(ge=1, le=2**24)
     block: int = Field(ge=1, le=2**20)
     splits: int = Field(ge=1, le=4096)
-    dtype: Literal["bf16"] = "bf16"
+    dtype: CacheDtype = "bf16"
 
 
 class Schedule(Frozen):
@@ -147,8 +153,9 @@ class Schedule(Frozen):
 
     @property
     def weights_label(self) -> str:
-        """Short name of the formats of the streamed matrices."""
-        return label({name: self.streams[0].chunk(name).format for name in MATRICES})
+        """Short name of the formats of the streamed matrices, and of the cache unless it is bf16."""
+        weights = label({name: self.streams[0].chunk(name).format for name in MATRICES})
+        return weights if self.kv.dtype == "bf16" else f"{weights}-kv-{self.kv.dtype}"
 
     def geometry(self) -> Geometry:
         return Geometry(
