@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="with --fix: write the repaired schedule")
     parser.add_argument(
         "--fix-seconds", type=float, metavar="SECONDS",
-        help=f"look this long for a fix; 0 does not look (default: {OFFERED_S:g}, with --fix {SOUGHT_S:g})",
+        help=f"compute so long for a verified fix; 0 does not look (default: {OFFERED_S:g}, with --fix {SOUGHT_S:g})",
     )  # fmt: skip
     add_format(parser)
 

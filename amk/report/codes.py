@@ -98,9 +98,7 @@ TITLES = {
     "AMK901": "internal error",
 }
 
-RESERVED = frozenset(
-    {"AMK303", "AMK501", "AMK504", "AMK506", "AMK508", "AMK510", "AMK511", "AMK512", "AMK606", "AMK607"}
-)
+RESERVED = frozenset({"AMK303", "AMK501", "AMK504", "AMK506", "AMK508", "AMK510", "AMK511", "AMK512"})
 """Explained, but given by no check: schedules cannot express them, or another code covers what they can express."""
 
 

@@ -44,6 +44,7 @@ from amk.validator.words import check_tags
 Status = Literal["SAFE", "UNSAFE", "UNKNOWN"]
 OUTSIDE = frozenset(f"AMK{code}" for code in range(208, 215))
 """Synchronisation for which nothing else that is checked here holds."""
+PROGRAMS = Where(path="/programs")
 UNDECIDED = frozenset({"AMK507", "AMK514", "AMK515"})
 """Findings that leave the question open: policy, or side conditions that are sufficient but not necessary."""
 
@@ -136,9 +137,11 @@ class _Verification:
                 self._obligations()
         except (TooLarge, ClocksTooLarge, NotComposable) as error:
             reason = because("larger than the check is willing to enumerate, or outside the class it decides")
-            self.open.append(Diagnostic("AMK205", str(error), facts=(reason,)))
+            self.open.append(Diagnostic("AMK205", str(error), where=PROGRAMS, facts=(reason,)))
         except _Late:
-            self.open.append(Diagnostic("AMK205", "the time limit passed before the check was complete"))
+            self.open.append(
+                Diagnostic("AMK205", "the time limit passed before the check was complete", where=PROGRAMS)
+            )
         self.stats["seconds"] = round(time.monotonic() - started, 3)
         status: Status = "UNSAFE" if self.found else "UNKNOWN" if self.open else "SAFE"
         told = (*self.found, *self.open, *self.notes)
@@ -165,7 +168,7 @@ class _Verification:
         try:
             result = compose(reduced)
         except NotComposable as error:
-            self._flat(reduced, Diagnostic("AMK205", str(error)))
+            self._flat(reduced, Diagnostic("AMK205", str(error), where=PROGRAMS))
             return
         nodes = sum(g.count * g.nodes for g in result.groups)
         self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
@@ -234,5 +237,6 @@ class _Verification:
                 continue
             refuted = proof.outcome == "refuted"
             message = f"{'false' if refuted else 'not decided'}: {proof.obligation.name}"
-            diagnostic = Diagnostic(proof.obligation.code, message, facts=(because(proof.model),))
+            where = Where(path="/streams" if proof.obligation.code in ("AMK514", "AMK515") else "/kv")
+            diagnostic = Diagnostic(proof.obligation.code, message, where=where, facts=(because(proof.model),))
             (self.found if refuted else self.open).append(diagnostic)
