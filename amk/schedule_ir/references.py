@@ -85,7 +85,7 @@ def _missing(kind: str, name: str, known: Iterable[str], path: Path) -> Diagnost
 
 
 def _unique(schedule: Schedule) -> Iterator[Diagnostic]:
-    for field in ("roles", "buffers", "counters", "streams", "programs"):
+    for field in ("roles", "buffers", "counters", "streams", "programs", "pools"):
         seen: set[str] = set()
         for i, entry in enumerate(getattr(schedule, field)):
             if entry.name in seen:
@@ -186,6 +186,7 @@ def _nodes(schedule: Schedule, body: tuple[Node, ...], path: Path, scope: tuple[
 
 def _step(schedule: Schedule, step: Step, path: Path, scope: tuple[str, ...]) -> Iterator[Diagnostic]:
     yield from _op(schedule, step.op, (*path, "op"), scope)
+    yield from _outside(schedule, step, path)
     counters = {c.name: c for c in schedule.counters}
     entries: list[tuple[Path, Wait | Signal]] = [((*path, "waits", i), w) for i, w in enumerate(step.waits)]
     entries += [((*path, "signals", i), s) for i, s in enumerate(step.signals)]
@@ -203,6 +204,21 @@ def _step(schedule: Schedule, step: Step, path: Path, scope: tuple[str, ...]) ->
             yield from _scoped(schedule, entry.at_least, (*here, "at_least"), scope, set())
         else:
             yield from _scoped(schedule, entry.add, (*here, "add"), scope, {"t"})
+
+
+def _outside(schedule: Schedule, step: Step, path: Path) -> Iterator[Diagnostic]:
+    """Names in the fields for what the analysis does not cover."""
+    buffers, pools = {b.name for b in schedule.buffers}, {p.name: p.units for p in schedule.pools}
+    words = [((*path, "when"), step.when), *(((*path, "waits", i, "data"), w.data) for i, w in enumerate(step.waits))]
+    for here, name in words:
+        if name is not None and name not in buffers:
+            yield _missing("buffer", name, buffers, here)
+    for field, units in (("takes", step.takes), ("gives", step.gives)):
+        for name, count in units.items():
+            if name not in pools:
+                yield _missing("pool", name, pools, (*path, field, name))
+            elif not 0 < count <= pools[name]:
+                yield _at("AMK005", f"{field} {count} of the {pools[name]} units of '{name}'", (*path, field, name))
 
 
 def _op(schedule: Schedule, op: Op, path: Path, scope: tuple[str, ...]) -> Iterator[Diagnostic]:

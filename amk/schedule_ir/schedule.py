@@ -21,6 +21,7 @@ from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp, Geometry
 from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.peak import PeakOp
+from amk.schedule_ir.outside import Action, Compare, Pool, unless
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import label
@@ -29,29 +30,45 @@ VERSION = 1
 
 
 class Wait(Frozen):
-    """counter[index] >= at_least, with the semantics of the counter's hand-off."""
+    """counter[index] >= at_least, with the semantics of the counter's hand-off.
+
+    compare other than >=, and data (a buffer whose first word is added to the threshold), are outside the class.
+    """
 
     counter: Name
     index: tuple[Expr, ...] = (0,)
     at_least: Expr
     order: Literal["acquire", "relaxed"] = "acquire"
+    compare: Compare = unless(">=")
+    data: Name | None = unless(None)
 
 
 class Signal(Frozen):
-    """counter[index] += add, after the accesses of the event; add 0 is no signal."""
+    """counter[index] += add, after the accesses of the event; add 0 is no signal.
+
+    Actions other than add are outside the class.
+    """
 
     counter: Name
     index: tuple[Expr, ...] = (0,)
     add: Expr = 1
     order: Literal["release", "relaxed"] = "release"
+    action: Action = unless("add")
 
 
 class Step(Frozen):
-    """One op run by every agent of its role."""
+    """One op run by every agent of its role.
+
+    when (a buffer whose first word decides whether the step runs) and taking from a pool that others take from are
+    outside the class. takes and gives count units of pools, taken before the op and given back after it.
+    """
 
     op: AnyOp
     waits: tuple[Wait, ...] = Field(default=(), max_length=64)
     signals: tuple[Signal, ...] = Field(default=(), max_length=64)
+    when: Name | None = unless(None)
+    takes: dict[Name, int] = unless({}, max_length=8)
+    gives: dict[Name, int] = unless({}, max_length=8)
 
 
 class Loop(Frozen):
@@ -132,6 +149,7 @@ class Schedule(Frozen):
     counters: tuple[Counter, ...] = Field(max_length=256)
     streams: tuple[Stream, ...] = Field(max_length=16)
     programs: tuple[Program, ...] = Field(min_length=1, max_length=4096)
+    pools: tuple[Pool, ...] = unless((), max_length=8)
 
     @property
     def weights_label(self) -> str:

@@ -38,7 +38,14 @@ def accepted(schedule: Schedule, certificate: object) -> str:
 
 @pytest.mark.parametrize(
     ("settings_name", "model"),
-    [("fast", "plain"), ("fast", "ragged"), ("naive", "deep"), ("heads", "bias"), ("two-warps", "qk-norm")],
+    [
+        ("fast", "plain"),
+        ("fast", "ragged"),
+        ("naive", "deep"),
+        ("heads", "bias"),
+        ("two-warps", "qk-norm"),
+        ("drawing", "plain"),
+    ],
 )
 def test_safe_plans_have_accepted_certificates(settings_name: str, model: str) -> None:
     schedule = small_plan(SMALL[settings_name], MODELS[model])
