@@ -110,7 +110,7 @@ def test_one_launch_of_n_tokens_is_n_launches_of_one(subject: Any) -> None:
 def test_a_real_checkpoint_packed_on_the_host(
     smollm2_path: Path, torch_gpu: Device, gpu: Target, layers: FormatName, lm_head: FormatName
 ) -> None:
-    """Through the same door as `generate`: logits of the stored numbers in float32, up to the rounding of activations."""
+    """Through the door of `generate`: logits of the stored numbers in float32, up to the rounding of activations."""
     from amk.engine.checkpoint import open_checkpoint
     from amk.engine.load import load
     from amk.quantize.forward import StoredTensors, text_logits
