@@ -21,7 +21,7 @@ class Settings:
     wide_epilogue: sum partials in all warps when a worker has more output rows than this. sampling: how a token is
     chosen; what the other modes do beyond greedy is steps of the schedule, their parameters are run-time values.
     workers: None = one per SM, fewer for small models. kv_splits: most splits of a head's cache, None = one for every
-    worker that there is.
+    worker that there is. overlay: arrays that are never live together share their bytes.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -39,6 +39,7 @@ class Settings:
     sampling: Mode = "greedy"
     workers: int | None = None
     kv_splits: int | None = None
+    overlay: bool = False
 
 
 FAST = Settings()
