@@ -20,7 +20,7 @@ from random import Random
 from typing import Any
 
 from amk.adversary.cases import RECIPES, make_case, repaired
-from amk.checker.certificate import Proof
+from amk.checker.certificate import EDGES, Proof
 from amk.checker.programs import Rejected
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule
@@ -77,7 +77,7 @@ def _victim(name: str, case: dict[str, Any]) -> Victim | None:
     try:
         times = run_times(victim.proof)
         victim.proof.run(times)
-        clocks = {edges: coded(claims_of(victim.proof, edges)) for edges in ("time", "fence")}
+        clocks = {edges: coded(claims_of(victim.proof, edges)) for edges in EDGES}
         victim.donors.append({"times": times, "clocks": clocks})
     except (NotSafe, Rejected):
         victim.donors.append({"times": [list(range(len(p.items))) for p in victim.proof.programs], "clocks": {}})
@@ -90,7 +90,7 @@ def forge(rng: Random, donors: list[Claims], strangers: list[Claims]) -> Claims:
     own = rng.random() < 0.8
     times, clocks = rng.choice(donors)["times"], rng.choice(donors if own else strangers)["clocks"]
     forged: Claims = {"times": copy.deepcopy(times), "clocks": copy.deepcopy(clocks)}
-    forged["clocks"] = {edges: forged["clocks"].get(edges, []) for edges in ("time", "fence")}
+    forged["clocks"] = {edges: forged["clocks"].get(edges, []) for edges in EDGES}
     for _ in range(rng.randrange(4)):
         rng.choice(CHANGES)(rng, forged)
     if rng.random() < 0.05:
@@ -99,7 +99,7 @@ def forge(rng: Random, donors: list[Claims], strangers: list[Claims]) -> Claims:
 
 
 def _rows(rng: Random, forged: Claims) -> list[Any]:
-    rows: list[Any] = forged["clocks"][rng.choice(("time", "fence"))]
+    rows: list[Any] = forged["clocks"][rng.choice(EDGES)]
     return rows
 
 
@@ -141,7 +141,7 @@ def _swap(rng: Random, forged: Claims) -> None:
 
 def _share(rng: Random, forged: Claims) -> None:
     """What holds in time is claimed for what is visible, or the other way round."""
-    one, two = rng.sample(("time", "fence"), 2)
+    one, two = rng.sample(EDGES, 2)
     forged["clocks"][one] = copy.deepcopy(forged["clocks"][two])
 
 

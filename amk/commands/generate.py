@@ -42,10 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    sampling = sampling_of(arguments)
     path = find_checkpoint(arguments.model)
     checkpoint = open_checkpoint(path)
     tokenizer = open_tokenizer(path, checkpoint.spec.vocab)
-    prompt, sampling = _tokens(arguments, tokenizer), sampling_of(arguments)
+    prompt = _tokens(arguments, tokenizer)
     device: DeviceName = arguments.device or ("cuda" if _has_gpu() else "cpu")
     schedule = _schedule(arguments, checkpoint, device, len(prompt), sampling.mode)
     require(mode_of(schedule), sampling)
@@ -79,10 +80,10 @@ def _schedule(
     model, forms = checkpoint.spec, chosen_formats(arguments)
     wanted = arguments.max_context or min(prompt + arguments.max_tokens, model.max_context)
     if device == "cpu" and arguments.gpu is None:
-        return plan_for_cpu(model, wanted, mode, forms)
+        return plan_for_cpu(model, wanted, mode, forms, arguments.kv_dtype)
     if arguments.gpu is None:
         raise AmkError(Diagnostic("AMK010", "which GPU to plan for is not known", help="pass --gpu or --schedule"))
-    settings = replace(PRESETS["fast"], sampling=mode)
+    settings = replace(PRESETS["fast"], sampling=mode, kv_dtype=arguments.kv_dtype)
     return plan(model, load_target(arguments.gpu), settings=settings, wanted=forms, max_context=wanted)
 
 

@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         where = Where(file=str(arguments.recorded or arguments.witness or arguments.schedule))
         raise AmkError(Diagnostic(code, str(error), where=where)) from error
     for path in arguments.output:
-        _write(path, html(timeline) if path.suffix == ".html" else json.dumps(perfetto(timeline)) + "\n")
+        write(path, html(timeline) if path.suffix == ".html" else json.dumps(perfetto(timeline)) + "\n")
     if arguments.format == "json":
         print_json(summary(schedule, timeline))
     else:
@@ -163,11 +163,11 @@ def _recording(arguments: argparse.Namespace, schedule: Schedule) -> Recording:
     measure = importlib.import_module("amk.commands.trace_measure").measure
     recording: Recording = measure(schedule, _position(arguments, schedule), arguments.tokens or 4)
     if arguments.record is not None:
-        _write(arguments.record, recording.model_dump_json() + "\n")
+        write(arguments.record, recording.model_dump_json() + "\n")
     return recording
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -8,6 +8,7 @@ from typing import Literal
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.sampling import Mode
+from amk.schedule_ir.schedule import CacheDtype
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Settings:
     by tagged words, None = handoff_of. head_handoff: attention waits for its head's rows only.
     wide_epilogue: sum partials in all warps when a worker has more output rows than this. sampling: how a token is
     chosen; what the other modes do beyond greedy is steps of the schedule, their parameters are run-time values.
+    workers: None = one per SM, fewer for small models. kv_splits: most splits of a head's cache, None = one for every
+    worker that there is. kv_dtype: what the KV cache holds.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -35,6 +38,9 @@ class Settings:
     refill_fence: bool = True
     max_tokens: int = 1024
     sampling: Mode = "greedy"
+    kv_dtype: CacheDtype = "bf16"
+    workers: int | None = None
+    kv_splits: int | None = None
 
 
 FAST = Settings()
@@ -45,6 +51,12 @@ PRESETS = {"fast": FAST, "naive": NAIVE}
 def kv_block(settings: Settings, model: ModelSpec) -> int:
     """Positions per attention block."""
     return settings.kv_block or (64 if model.group * model.head_dim <= 256 else 32)
+
+
+def splits_of(settings: Settings, model: ModelSpec, workers: int, context: int) -> int:
+    """Splits of a kv head's cache: at most one per worker and per block."""
+    most = min(workers // model.kv_heads, -(-context // kv_block(settings, model)))
+    return max(1, min(most, settings.kv_splits or most))
 
 
 def handoff_of(settings: Settings, model: ModelSpec, workers: int) -> Literal["fenced", "tagged"]:

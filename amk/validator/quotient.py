@@ -88,7 +88,9 @@ class Quotient:
         found = warp_chains(group.order, events)
         if self.words is not None:
             writes = self.words.writes[self.words.writes[:, 0] == group.number]
-            for items in {writes[writes[:, 3] == c, 2].tobytes() for c in np.unique(writes[:, 3]).tolist()}:
+            steps = np.unique(writes[:, 3:1:-1], axis=0)
+            parts = np.split(steps[:, 1], np.flatnonzero(np.diff(steps[:, 0])) + 1)
+            for items in {part.tobytes() for part in parts if len(part)}:
                 require_order(group.order, np.frombuffer(items, np.int64))
             needs = [n.item for n in self.words.needs if n.group == group.number]
             found += crew_chains(group.order, np.concatenate((writes[:, 2], np.array(needs, np.int64))))

@@ -30,6 +30,7 @@ from amk.validator.local_order import NotComposable
 from amk.validator.memory_model import check_constants, check_scopes, weak_orders
 from amk.validator.model_graph import check_model_graph
 from amk.validator.order import ClocksTooLarge
+from amk.validator.outside import check_outside
 from amk.validator.position import position_obligations
 from amk.validator.reduce import reduce_layers
 from amk.validator.registers import check_registers
@@ -42,6 +43,8 @@ from amk.validator.words import check_tags
 
 Status = Literal["SAFE", "UNSAFE", "UNKNOWN"]
 PROGRAMS = Where(path="/programs")
+OUTSIDE = frozenset(f"AMK{code}" for code in range(208, 215))
+"""Synchronisation for which nothing else that is checked here holds."""
 UNDECIDED = frozenset({"AMK507", "AMK514", "AMK515"})
 """Findings that leave the question open: policy, or side conditions that are sufficient but not necessary."""
 
@@ -126,8 +129,10 @@ class _Verification:
     def run(self) -> Verdict:
         started = time.monotonic()
         try:
-            self._static()
-            if not self.found:
+            self.open += check_outside(self.schedule)
+            if not self.open:
+                self._static()
+            if not self.found and not (self.open and self.open[0].code in OUTSIDE):
                 self._composed()
                 self._obligations()
         except (TooLarge, ClocksTooLarge, NotComposable) as error:

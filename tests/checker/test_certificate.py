@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from amk.adversary.cases import RECIPES, Recipe, make_case, repaired
 from amk.adversary.forgeries import offer
 from amk.checker import facts
-from amk.checker.certificate import check_certificate
+from amk.checker.certificate import EDGES, check_certificate
 from amk.cli import main
 from amk.planner.decode import plan
 from amk.report.diagnostic import AmkError, Exit
@@ -38,7 +38,14 @@ def accepted(schedule: Schedule, certificate: object) -> str:
 
 @pytest.mark.parametrize(
     ("settings_name", "model"),
-    [("fast", "plain"), ("fast", "ragged"), ("naive", "deep"), ("heads", "bias"), ("two-warps", "qk-norm")],
+    [
+        ("fast", "plain"),
+        ("fast", "ragged"),
+        ("naive", "deep"),
+        ("heads", "bias"),
+        ("two-warps", "qk-norm"),
+        ("drawing", "plain"),
+    ],
 )
 def test_safe_plans_have_accepted_certificates(settings_name: str, model: str) -> None:
     schedule = small_plan(SMALL[settings_name], MODELS[model])
@@ -78,25 +85,25 @@ def naive() -> tuple[Schedule, dict[str, Any]]:
 def test_a_vector_raised_anywhere_is_rejected(naive: tuple[Schedule, dict[str, Any]]) -> None:
     schedule, certificate = naive
     tried = 0
-    for edges in ("time", "fence"):
+    for edges in EDGES:
         for number, (_, _, coded) in enumerate(certificate["clocks"][edges]):
             for at in range(0, len(coded), 2):
                 forged = copy.deepcopy(certificate)
                 forged["clocks"][edges][number][2][at] += 1
                 assert accepted(schedule, forged) == "clocks: not a post-fixpoint"
                 tried += 1
-    assert tried > 20
+    assert tried > 10
 
 
 def test_a_vector_left_out_is_noticed(naive: tuple[Schedule, dict[str, Any]]) -> None:
     schedule, certificate = naive
     noticed = 0
-    for edges in ("time", "fence"):
+    for edges in EDGES:
         for number in range(len(certificate["clocks"][edges])):
             forged = copy.deepcopy(certificate)
             del forged["clocks"][edges][number]
             noticed += accepted(schedule, forged).startswith(("race", "epochs"))
-    assert noticed >= 8
+    assert noticed >= 4
 
 
 def test_a_run_that_is_not_legal_is_rejected(naive: tuple[Schedule, dict[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 from amk.lowering.launch import Device
 from amk.planner.decode import plan
 from amk.planner.formats import formats
+from amk.planner.settings import FAST
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.schedule import CacheDtype
 from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import FORMATS, FormatName
 from tests.tiny import NORMED, PLAIN, RAGGED
@@ -22,7 +25,8 @@ pytestmark = pytest.mark.gpu
 POSITIONS = (0, 127, 2048)
 CONTEXT = 4096
 
-Case = tuple[ModelSpec, FormatName, FormatName]
+Case = tuple[ModelSpec, FormatName, FormatName] | tuple[ModelSpec, FormatName, FormatName, CacheDtype]
+"""Model, formats of the layers and of lm_head, and of the cache where it is not bf16."""
 CASES: list[Case] = [
     *((PLAIN, form, form) for form in FORMATS if form != "bf16"),
     *((RAGGED, form, form) for form in FORMATS if form != "bf16"),
@@ -30,16 +34,20 @@ CASES: list[Case] = [
     (load_model("smollm2-135m"), "int8", "int8"),
     (load_model("smollm2-135m"), "int4-g128-zp", "bf16"),
     (load_model("qwen2.5-0.5b"), "fp8", "int8-g128"),
+    (PLAIN, "bf16", "bf16", "fp8"),
+    (RAGGED, "int8", "int8", "fp8"),
+    (load_model("llama3.2-1b"), "fp8", "fp8", "fp8"),
     *((load_model("llama3.2-1b"), form, form) for form in ("int8", "fp8", "int4-g128")),
 ]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0].name}-{case[1]}-{case[2]}")
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join((case[0].name, *case[1:])))
 def subject(request: pytest.FixtureRequest, torch_gpu: Device, gpu: Target) -> Iterator[Any]:
     from tests.gpu.subjects import loaded
 
-    model, layers, lm_head = request.param
-    with loaded(plan(model, gpu, wanted=formats(layers, lm_head), max_context=CONTEXT)) as found:
+    model, layers, lm_head, *cache = request.param
+    settings = replace(FAST, kv_dtype=cache[0] if cache else "bf16")
+    with loaded(plan(model, gpu, settings=settings, wanted=formats(layers, lm_head), max_context=CONTEXT)) as found:
         yield found
 
 

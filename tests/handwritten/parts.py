@@ -6,14 +6,15 @@ from itertools import accumulate
 
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
-from amk.schedule_ir.memory import Buffer, Dtype
+from amk.schedule_ir.memory import Buffer, Dtype, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp, BarrierOp, WaitOp
 from amk.schedule_ir.schedule import KvLayout, Signal, Step, Wait
+from amk.schedule_ir.target import Target
 
 LAYER: Expr = {"l": 1}
 CHUNK_K = 128
-SLOTS = 6
+SLOTS = 4
 
 
 def row_tables(model: ModelSpec, owners: int, workers: int) -> dict[str, tuple[int, ...]]:
@@ -73,6 +74,15 @@ def shared_buffers(model: ModelSpec, math: int, groups: int) -> tuple[list[Buffe
         buffers.append(Buffer(name=name, space="shared", dtype=dtype, shape=shape, offset=end, align=128))
         end = -(-(end + buffers[-1].bytes) // 128) * 128
     return buffers, end
+
+
+def weight_stream(target: Target, role: str) -> Stream:
+    """One private ring per warp of the role: bulk copies where the GPU has them."""
+    bulk = target.has("bulk_copy")
+    return Stream(
+        name="weights", source="weights", ring="ring", full="full" if bulk else None, role=role, slots=SLOTS,
+        chunk_k=CHUNK_K, engine="bulk" if bulk else "cp_async", refill_fence=bulk,
+    )  # fmt: skip
 
 
 def step(op: AnyOp, *signals: Signal) -> Step:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.matrices import MatrixName
-from amk.schedule_ir.memory import Buffer, Counter, Dtype, Stream
+from amk.schedule_ir.memory import Buffer, Counter, Dtype
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp, SignalOp
 from amk.schedule_ir.ops.add_residual import AddResidualOp
@@ -36,15 +36,14 @@ from amk.schedule_ir.ops.swiglu import SwigluOp
 from amk.schedule_ir.schedule import KvLayout, Launch, Loop, Node, Program, Role, Schedule, Signal, Step
 from amk.schedule_ir.target import load_target
 from tests.handwritten.parts import (
-    CHUNK_K,
     LAYER,
-    SLOTS,
     barrier,
     host_buffers,
     row_tables,
     shared_buffers,
     step,
     wait,
+    weight_stream,
 )  # fmt: skip
 
 MODEL = ModelSpec(
@@ -62,12 +61,13 @@ MEET = barrier("all", 1, WARPS)
 MEET_FOUR = barrier("four", 2, ATTENDING)
 
 
-def schedule() -> Schedule:
+def schedule(gpu: str = "h200") -> Schedule:
+    target = load_target(gpu)
     shared, end = shared_buffers(MODEL, WARPS, groups=16)
     return Schedule(
         name="split-attention",
         model=MODEL,
-        target=load_target("h200"),
+        target=target,
         launch=Launch(workers=WORKERS, warps=WARPS, shared_bytes=end, registers=255, max_tokens=MAX_TOKENS),
         kv=KV,
         roles=(
@@ -82,11 +82,7 @@ def schedule() -> Schedule:
             Counter(name="best", shape=(1,), handoff="hint"),
             *(Counter(name=name, shape=(MODEL.layers,)) for name in ("h_mid", "act", "h_out")),
         ),
-        streams=(
-            Stream(
-                name="weights", source="weights", ring="ring", full="full", role="all", slots=SLOTS, chunk_k=CHUNK_K
-            ),
-        ),
+        streams=(weight_stream(target, "all"),),
         programs=(
             Program(name="rows", first=0, count=ROWS, body=rows_program()),
             Program(name="attention", first=ROWS, count=SERVING, body=attention_program()),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.matrices import MatrixName
-from amk.schedule_ir.memory import Buffer, Counter, Stream
+from amk.schedule_ir.memory import Buffer, Counter
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.add_residual import AddResidualOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
@@ -33,15 +33,14 @@ from amk.schedule_ir.ops.swiglu import SwigluOp
 from amk.schedule_ir.schedule import KvLayout, Launch, Loop, Node, Program, Role, Schedule, Signal, Step
 from amk.schedule_ir.target import load_target
 from tests.handwritten.parts import (
-    CHUNK_K,
     LAYER,
-    SLOTS,
     barrier,
     host_buffers,
     row_tables,
     shared_buffers,
     step,
     wait,
+    weight_stream,
 )  # fmt: skip
 
 MODEL = ModelSpec(
@@ -56,12 +55,13 @@ ALL = barrier("all", 1, MATH + 1)
 STAGED = barrier("math", 2, MATH)
 
 
-def schedule() -> Schedule:
+def schedule(gpu: str = "h200") -> Schedule:
+    target = load_target(gpu)
     shared, end = shared_buffers(MODEL, MATH, groups=16)
     return Schedule(
         name="sync-agent",
         model=MODEL,
-        target=load_target("h200"),
+        target=target,
         launch=Launch(workers=WORKERS, warps=MATH + 1, shared_bytes=end, registers=224, max_tokens=MAX_TOKENS),
         kv=KV,
         roles=(
@@ -75,11 +75,7 @@ def schedule() -> Schedule:
             Counter(name="qkv", shape=(1, MODEL.kv_heads)),
             *(Counter(name=name, shape=(1,)) for name in ("attn", "h_mid", "act", "h_out", "best")),
         ),
-        streams=(
-            Stream(
-                name="weights", source="weights", ring="ring", full="full", role="math", slots=SLOTS, chunk_k=CHUNK_K
-            ),
-        ),
+        streams=(weight_stream(target, "math"),),
         programs=(Program(name="decode", first=0, count=WORKERS, body=body()),),
     )
 

@@ -1,9 +1,10 @@
 // partial[agent, g] = (sum_p w_p v_p, m, sum_p w_p) over the agent's share of every block of the worker's split.
 //
-// Threads: head_dim / 8 lanes share a cache row (16 bytes each), so a warp reads 256 / head_dim rows at a time. Each such row
+// Threads: head_dim / 8 lanes share a cache row (8 elements each), so a warp reads 256 / head_dim rows at a time. Each such row
 // group keeps its own running maximum and sums for every query head; they meet in the end. Reads shared q (f32), global caches
 // (bf16, private to the worker's split); writes shared partial (f32 [agents, group, head_dim + 4]).
 #pragma once
+#include "amk/cache.cuh"
 #include "amk/cells.cuh"
 
 namespace amk::ops {
@@ -29,8 +30,9 @@ __device__ __forceinline__ void attend(C& c) {
   if (head < 0) return;
   const int part = c.lane % kLanes, sub = c.lane / kLanes;
   const long long base = static_cast<long long>(S::layer(c) * P::kKvHeads + head) * P::kContext;
-  const bf16* keys = S::k_cache(c).data + base * kDim + part * 8;
-  const bf16* values = S::v_cache(c).data + base * kDim + part * 8;
+  const auto* keys = S::k_cache(c).data + base * kDim + part * 8;
+  const auto* values = S::v_cache(c).data + base * kDim + part * 8;
+  using Row = CacheRow<typename P::Cache>;
   const int a0 = share_begin(P::kKvBlock, S::kAgents, agent), a1 = share_begin(P::kKvBlock, S::kAgents, agent + 1);
 
 #pragma unroll 1
@@ -43,23 +45,23 @@ __device__ __forceinline__ void attend(C& c) {
       for (int i = 0; i < 8; ++i) out[g][i] = 0.f;
     }
     for (int block = c.shares.attn_split; block * P::kKvBlock <= c.pos; block += P::kKvSplits) {
-      uint4 k_raw[kSteps], v_raw[kSteps];
+      typename Row::Raw k_raw[kSteps], v_raw[kSteps];
       const int first = block * P::kKvBlock + a0 + sub, end = min(block * P::kKvBlock + a1, c.pos + 1);
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
         const int p = first + s * kRows;
-        if (p < end) k_raw[s] = sync::load_global_v4(keys + static_cast<long long>(p) * kDim);
+        if (p < end) k_raw[s] = Row::load(keys + static_cast<long long>(p) * kDim);
       }
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
         const int p = first + s * kRows;
-        if (p < end) v_raw[s] = sync::load_global_v4(values + static_cast<long long>(p) * kDim);
+        if (p < end) v_raw[s] = Row::load(values + static_cast<long long>(p) * kDim);
       }
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
         const bool live = first + s * kRows < end;
         float k[8], v[8];
-        unpack_8(k_raw[s], k), unpack_8(v_raw[s], v);
+        unpack_8(Row::pairs(k_raw[s]), k), unpack_8(Row::pairs(v_raw[s]), v);
 #pragma unroll
         for (int g = 0; g < kHeads; ++g) {
           // From shared memory each time: held in registers, the queries of a large group would spill.

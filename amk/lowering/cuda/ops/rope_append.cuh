@@ -1,8 +1,9 @@
 // q[g] = rope(norm(query head)) / sqrt(head_dim) of the worker's kv head; the owner of the position appends key and value.
 //
 // Threads: unit u (query heads, key, value) is done by agent u mod n; a lane takes pairs (i, i + head_dim / 2). Reads global
-// qkv (f32 hand-off), rope, norms (f32); writes shared q (f32), global caches (bf16, private to the worker's split).
+// qkv (f32 hand-off), rope, norms (f32); writes shared q (f32), global caches (bf16 or fp8, private to the worker's split).
 #pragma once
+#include "amk/cache.cuh"
 #include "amk/cells.cuh"
 
 namespace amk::ops {
@@ -68,8 +69,9 @@ __device__ __forceinline__ void rope_append(C& c) {
         float* q = S::q(c) + unit * kDim;
         q[i] = lo * P::kQueryScale, q[kHalf + i] = hi * P::kQueryScale;
       } else {
-        bf16* cache = (key ? S::k_cache(c).data : S::v_cache(c).data) + row;
-        cache[i] = __float2bfloat16(lo), cache[kHalf + i] = __float2bfloat16(hi);
+        auto* cache = (key ? S::k_cache(c).data : S::v_cache(c).data) + row;
+        using Row = CacheRow<typename P::Cache>;
+        cache[i] = Row::of(lo), cache[kHalf + i] = Row::of(hi);
       }
     }
   }
