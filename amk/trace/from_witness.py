@@ -1,7 +1,7 @@
 """A witness as a timeline: its interleaving one step after the other, with what goes wrong marked at the end.
 
 The axis counts the steps of the interleaving that are shown. Agents that only stand for words take no step. Arrows
-lead from the signal that met a wait to the step that waited; between two racing steps there is none, which is the point.
+lead from the signal that met a wait to the step that waited. Between two racing steps there is none: that is the point.
 """
 
 from __future__ import annotations
