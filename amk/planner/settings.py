@@ -22,7 +22,7 @@ class Settings:
     wide_epilogue: sum partials in all warps when a worker has more output rows than this. sampling: how a token is
     chosen; what the other modes do beyond greedy is steps of the schedule, their parameters are run-time values.
     workers: None = one per SM, fewer for small models. kv_splits: most splits of a head's cache, None = one for every
-    worker that there is. kv_dtype: what the KV cache holds.
+    worker that there is. kv_dtype: what the KV cache holds. overlay: arrays that are never live together share bytes.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -41,6 +41,7 @@ class Settings:
     kv_dtype: CacheDtype = "bf16"
     workers: int | None = None
     kv_splits: int | None = None
+    overlay: bool = False
 
 
 FAST = Settings()

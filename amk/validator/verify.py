@@ -42,9 +42,9 @@ from amk.validator.trace import TooLarge, unroll
 from amk.validator.words import check_tags
 
 Status = Literal["SAFE", "UNSAFE", "UNKNOWN"]
-PROGRAMS = Where(path="/programs")
 OUTSIDE = frozenset(f"AMK{code}" for code in range(208, 215))
 """Synchronisation for which nothing else that is checked here holds."""
+PROGRAMS = Where(path="/programs")
 UNDECIDED = frozenset({"AMK507", "AMK514", "AMK515"})
 """Findings that leave the question open: policy, or side conditions that are sufficient but not necessary."""
 

@@ -57,6 +57,7 @@ CASES: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
     "int4 with zeros": (tiny_model(), {"wanted": formats("int4-g128-zp"), "chunk_bytes": 1024} | MANY),
     "fp8, lm_head int8": (tiny_model(qkv_bias=True), {"wanted": formats("fp8", "int8")} | MANY),
     "fp8 cache": (tiny_model(heads=3, kv_heads=1, hidden=96), {"kv_dtype": "fp8"} | MANY),
+    "arrays overlaid": (tiny_model(), {"overlay": True}),
     "naive": (tiny_model(), {"handoff": "fenced", "head_handoff": False, "run_ahead": False, "wide_epilogue": 0}),
 }
 

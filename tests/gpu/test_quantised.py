@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,3 +104,28 @@ def test_one_launch_of_n_tokens_is_n_launches_of_one(subject: Any) -> None:
     assert apart == together
     again = engine.read("logits", np.float32, subject.schedule.model.vocab)
     np.testing.assert_array_equal(again.view(np.uint32), last.view(np.uint32))
+
+
+@pytest.mark.parametrize(("layers", "lm_head"), [("int8", "int8"), ("fp8", "fp8"), ("int4-g64-zp", "int8-g64")])
+def test_a_real_checkpoint_packed_on_the_host(
+    smollm2_path: Path, torch_gpu: Device, gpu: Target, layers: FormatName, lm_head: FormatName
+) -> None:
+    """Through the door of `generate`: logits of the stored numbers in float32, up to the rounding of activations."""
+    from amk.engine.checkpoint import open_checkpoint
+    from amk.engine.load import load
+    from amk.quantize.forward import StoredTensors, text_logits
+    from amk.quantize.search import searched
+
+    checkpoint, forms = open_checkpoint(smollm2_path), formats(layers, lm_head)
+    prompt = [1, 504, 3575, 282, 4649, 314, 260, 1028, 523, 33, 100, 7]
+    session = load(plan(checkpoint.spec, gpu, wanted=forms, max_context=256), checkpoint, "cuda")
+    try:
+        list(session.generate(prompt, 1))
+        found = session.engine.read("logits", np.float32, checkpoint.spec.vocab)  # type: ignore[attr-defined]
+    finally:
+        session.engine.free()
+    expected = text_logits(checkpoint.spec, StoredTensors(checkpoint, forms, searched), prompt)[-1]
+    plain = text_logits(checkpoint.spec, checkpoint, prompt)[-1]
+    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    quantising = np.linalg.norm(plain - expected) / np.linalg.norm(expected)
+    assert error < 2e-2 and (layers == "int8" or error < quantising / 2), (error, quantising)

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from amk.bench.hardware import commit
+from amk.bench.provenance import commit
 
 ROOT = Path(__file__).parents[2]
 SEVERAL = 400.0
