@@ -29,8 +29,6 @@ def scatter(found: Mapping[str, Agreement]) -> str:
         (x1, y1), (x2, y2) = place(low, low * factor), place(high, high * factor)
         line = f'd="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke-dasharray="{dash or "none"}"'
         lines.append(f'<path {line} stroke="#888"/>')
-            f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="#888" stroke-dasharray="{dash or "none"}"/>'
-        )
     dots: list[str] = []
     title = "simulated over measured ms per token, both logarithmic; dashed: 10%"
     words: list[tuple[float, float, str]] = [(MARGIN, 20, title)]
