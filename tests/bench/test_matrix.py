@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from amk.bench.matrix import Matrix, examine
+from amk.bench.matrix import Cell, Matrix, examine, render
 from amk.cli import main
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.model import shipped_models
 from amk.schedule_ir.target import targets
 
 RECORDED = Path(__file__).parents[1] / "records" / "matrix-bf16.json"
