@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from amk.commands.judging import QUANTISERS
 from amk.commands.planning import add_format_choice, chosen_formats, positive
 from amk.commands.sampling import add_sampling_arguments, sampling_of
 from amk.engine.admission import admit
@@ -37,6 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schedule", metavar="FILE", help="run this schedule instead of planning one")
     parser.add_argument("--gpu", help="plan for this target; needed with --device cuda unless --schedule is given")
     add_format_choice(parser)
+    parser.add_argument(
+        "--quantiser",
+        choices=tuple(QUANTISERS),
+        default="search",
+        help="search takes longer for 4 bits (default: search)",
+    )
     add_sampling_arguments(parser)
     parser.add_argument("--max-context", type=positive, help="cache positions of the plan")
 
@@ -53,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     admit(schedule)
     check_prompt(schedule, prompt)
     with _progress() as progress:
-        session = load(schedule, checkpoint, device, progress)
+        session = load(schedule, checkpoint, device, progress, QUANTISERS[arguments.quantiser])
     stream = tokenizer.stream()
     try:
         for token in session.generate(prompt, arguments.max_tokens, checkpoint.spec.eos, sampling):
