@@ -14,7 +14,12 @@ REACH = 6
 
 
 def orders(scene: Scene) -> Iterator[Candidate]:
-    """A relaxed operation becomes an acquire or a release."""
+    """What is outside the class becomes a plain wait or signal; a relaxed operation an acquire or a release."""
+    for kind, field, plain in (("waits", "compare", ">="), ("signals", "action", "add")):
+        for path, entry in scene.entries(kind):
+            if entry.get(field, plain) != plain:
+                text = f"{plain} instead of {entry[field]} on '{entry['counter']}'"
+                yield Candidate(text, [Edit("remove", (*path, field))])
     for kind, strong in (("waits", "acquire"), ("signals", "release")):
         for path, entry in scene.entries(kind):
             if entry["order"] == "relaxed":
