@@ -13,11 +13,13 @@ from amk.schedule_ir.ops.add_residual import AddResidualOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.begin import BeginOp
-from amk.schedule_ir.ops.combine import CombineOp
+from amk.schedule_ir.ops.combine import CombineOp, share_heads
 from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.finish import FinishOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.merge import MergeOp
+from amk.schedule_ir.ops.prefetch import PrefetchOp
+from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.ops.select import SelectOp
 from amk.schedule_ir.ops.stage import StageOp
@@ -45,8 +47,9 @@ class Author:
     def wait(self, counter: str, index: tuple[Expr, ...], delta: int | None = None) -> list[Step]:
         """One poller per worker, then everybody."""
         amount = delta or self.workers
+        early = min(self.settings.hint_slack, amount - 1) if self.tagged else 0
         wait = Wait(
-            counter=counter, index=index, at_least={"t": amount, "1": amount},
+            counter=counter, index=index, at_least={"t": amount, "1": amount - early},
             order="relaxed" if self.tagged else "acquire",
         )  # fmt: skip
         return [Step(op=WaitOp(role="w0"), waits=(wait,)), self.barrier()]
@@ -54,7 +57,9 @@ class Author:
     def gemv(self, name: MatrixName) -> list[Step]:
         layer: Expr = 0 if name == "lm_head" else LAYER
         op = GemvOp(role="all", matrix=name, layer=layer, stream="weights", x="x", part="part")
-        return [self.barrier(), Step(op=op), self.barrier()]
+        ahead = getattr(self.settings, f"pf_{name}")
+        prefetch = [Step(op=PrefetchOp(role="all", stream="weights", chunks=ahead))] if ahead else []
+        return [self.barrier(), Step(op=op), *prefetch, self.barrier()]
 
     def role(self, name: MatrixName) -> str:
         """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""
@@ -106,11 +111,13 @@ class Author:
         ]
 
     def output(self) -> list[Step]:
+        combine = CombineOp(
+            role="all", layer=LAYER, split_partial="split_partial", split_scale="split_scale",
+            heads=share_heads(self.model.heads, self.model.head_dim, self.settings.warps), mix="mix", x="x",
+        )  # fmt: skip
         return [
             *self.wait("attn", (LAYER,)),
-            Step(
-                op=CombineOp(role="all", layer=LAYER, split_partial="split_partial", split_scale="split_scale", x="x")
-            ),
+            Step(op=combine),
             *self.gemv("o"),
             *self.residual("o", "h_mid"),
         ]
@@ -158,8 +165,10 @@ class Author:
 
     def body(self) -> tuple[Node, ...]:
         embed = EmbedOp(role="all", table="embedding", norm="norm", x="x", ssq="ssq", residual="residual")
+        cache = PrefetchCacheOp(role="all", layer=LAYER, k_cache="k_cache", v_cache="v_cache")
+        early = [Step(op=cache)] if self.settings.prefetch_cache else []
         layer = Loop(
-            var="l", count=self.model.layers, body=(*self.qkv(), *self.attention(), *self.output(), *self.mlp())
+            var="l", count=self.model.layers, body=(*early, *self.qkv(), *self.attention(), *self.output(), *self.mlp())
         )
         return (
             Step(op=BeginOp(role="all", state="state")),

@@ -23,7 +23,7 @@ class Settings:
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
     warps: int = 8
     slots: int | None = None
-    max_ring_bytes: int = 176 * 1024
+    max_ring_bytes: int = 216 * 1024
     chunk_bytes: int = 2048
     kv_block: int | None = None
     handoff: Literal["fenced", "tagged"] | None = None
@@ -32,6 +32,13 @@ class Settings:
     run_ahead: bool = True
     refill_fence: bool = True
     max_tokens: int = 1024
+    hint_slack: int = 0
+    prefetch_cache: bool = False
+    pf_qkv: int = 0
+    pf_o: int = 0
+    pf_gate_up: int = 0
+    pf_down: int = 0
+    pf_lm_head: int = 0
 
 
 FAST = Settings()
@@ -41,7 +48,7 @@ PRESETS = {"fast": FAST, "naive": NAIVE}
 
 def kv_block(settings: Settings, model: ModelSpec) -> int:
     """Positions per attention block."""
-    return settings.kv_block or (64 if model.group * model.head_dim <= 256 else 32)
+    return settings.kv_block or (128 if model.head_dim <= 64 else 64)
 
 
 def handoff_of(settings: Settings, model: ModelSpec, workers: int) -> Literal["fenced", "tagged"]:

@@ -8,9 +8,10 @@ from math import gcd
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
-from amk.schedule_ir.memory import Buffer, Stream
+from amk.schedule_ir.memory import Buffer, Dtype, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.attention import PARTIAL_EXTRA
+from amk.schedule_ir.ops.combine import share_heads
 from amk.schedule_ir.target import Target
 
 MBARRIER_BYTES = 8
@@ -67,22 +68,27 @@ def fixed_buffers(model: ModelSpec, settings: Settings, counts: Shares) -> tuple
     warps, dim = settings.warps, model.head_dim
     most = max(max(c) for name, c in counts.items() if name.endswith(".count"))
     group = model.heads // model.kv_heads
-    wanted = [
-        ("x", "bf16", (max(model.hidden, model.heads * dim, model.ffn),)),
-        ("part", "f32", (most + warps, ROWS_PER_GROUP)),
-        ("att", "f32", (warps, group, dim + PARTIAL_EXTRA)),
-        ("q", "f32", (group, dim)),
-        ("residual", "f32", (max(counts["hidden.count"]) * ROWS_PER_GROUP,)),
-        ("ssq", "f32", (warps,)),
+    splits = max(1, len(counts["hidden.count"]) // model.kv_heads)
+    # Attention's arrays live while x is free, from the end of the QKV product to the first store of `combine`, and its
+    # weights of splits while no partial sums are kept.
+    regions: list[list[tuple[str, Dtype, tuple[int, ...]]]] = [
+        [("x", "bf16", (max(model.hidden, model.heads * dim, model.ffn),))],
+        [("att", "f32", (warps, group, dim + PARTIAL_EXTRA)), ("q", "f32", (group, dim))],
+        [("part", "f32", (most + warps, ROWS_PER_GROUP))],
+        [("mix", "f32", (warps, share_heads(model.heads, dim, warps), splits, 2))],
+        [("residual", "f32", (max(counts["hidden.count"]) * ROWS_PER_GROUP,))],
+        [("ssq", "f32", (warps,))],
     ]
-    buffers, offset = [], 0
-    for name, dtype, shape in wanted:
-        buffer = Buffer.model_validate(
-            {"name": name, "space": "shared", "dtype": dtype, "shape": shape, "offset": offset}
-        )
-        buffers.append(buffer)
-        offset = -(-(offset + buffer.bytes) // 128) * 128
-    return buffers, offset
+    buffers: list[Buffer] = []
+    begin = end = 0
+    for names in regions:
+        offset = begin if names[0][0] in ("att", "mix") else end
+        begin = offset
+        for name, dtype, shape in names:
+            buffers.append(Buffer(name=name, space="shared", dtype=dtype, shape=shape, offset=offset))
+            offset = -(-(offset + buffers[-1].bytes) // 128) * 128
+        end = max(end, offset)
+    return buffers, end
 
 
 def slot_bytes(target: Target, settings: Settings, width: int) -> int:

@@ -139,11 +139,11 @@ __device__ __forceinline__ void until_fresh(const C& c, u32 tag, Fetch fetch) {
   }
 }
 
-// Calls use(i, piece, values) for this lane's part of elements [lo, hi) of `cell`, up to 8 fetches of a lane in flight at
+// Calls use(i, piece, values) for this lane's part of elements [lo, hi) of `cell`, up to 16 fetches of a lane in flight at
 // once, piece counting them. lo and hi are multiples of Cell::kWide; kMost bounds hi - lo.
 template <int kMost, class Cell, class C, class Use>
 __device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int lo, int hi, Use use) {
-  constexpr int kStride = 32 * Cell::kWide, kAll = (kMost + kStride - 1) / kStride, kPieces = kAll < 8 ? kAll : 8;
+  constexpr int kStride = 32 * Cell::kWide, kAll = (kMost + kStride - 1) / kStride, kPieces = kAll < 16 ? kAll : 16;
 #pragma unroll 1
   for (int base = lo + c.lane * Cell::kWide; base < hi; base += kPieces * kStride) {
     const Cell mine = cell.from(base);
@@ -152,6 +152,7 @@ __device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int 
       bool fresh = true;
 #pragma unroll
       for (int k = 0; k < kPieces; ++k) {
+        raw[k] = typename Cell::Raw{};  // a conditional load alone would keep the old value alive around the loop
         if (base + k * kStride < hi) raw[k] = mine.fetch(k * kStride);
       }
 #pragma unroll

@@ -10,23 +10,22 @@ namespace amk {
 // Bulk copies that complete on one mbarrier per slot (sm_90 and later).
 template <int kSlots, int kBytes, bool kRunAhead, bool kFence>
 struct BulkRing {
-  char* slots;
-  u64* full;
+  u32 slots;  // addresses in shared memory
+  u32 full;
   const char* source;
-  u64 policy;
   int per_token;     // chunks of this warp in one token
   int next;          // index within a token of the next chunk to issue
-  long long left;    // chunks still to issue in this launch
+  int left;          // chunks still to issue in this launch
   int slot = 0;      // next slot to drain
   u32 parity = 0;
 
   __device__ __forceinline__ void start(char* slots_, u64* full_, const char* source_, int per_token_, int tokens,
                                         int lane) {
-    slots = slots_, full = full_, source = source_, per_token = per_token_, next = 0;
-    left = static_cast<long long>(per_token_) * tokens;
-    policy = sync::policy_evict_first();
+    slots = sync::opaque(sync::shared_address(slots_)), full = sync::opaque(sync::shared_address(full_));
+    source = source_, per_token = per_token_, next = 0;
+    left = per_token_ * tokens;
     if (lane == 0) {
-      for (int s = 0; s < kSlots; ++s) sync::mbarrier_init(full + s, 1);
+      for (int s = 0; s < kSlots; ++s) sync::mbarrier_init(full_ + s, 1);
       sync::fence_mbarrier_init();
     }
     sync::warp_barrier();
@@ -38,11 +37,20 @@ struct BulkRing {
   __device__ __forceinline__ void issue(int s, int lane) {
     if (left <= 0) return;
     if (lane == 0) {
-      sync::mbarrier_arrive_expect_tx(full + s, kBytes);
-      sync::bulk_load(slots + s * kBytes, source + static_cast<long long>(next) * kBytes, kBytes, full + s, policy);
+      sync::mbarrier_arrive_expect_tx(full + s * 8, kBytes);
+      sync::bulk_load(slots + s * kBytes, source + static_cast<long long>(next) * kBytes, kBytes, full + s * 8,
+                      sync::policy_evict_first());
     }
     --left;
     next = next + 1 == per_token ? 0 : next + 1;
+  }
+
+  // Asks for up to `chunks` chunks that follow the issued ones of this token: one instruction, whatever their number.
+  __device__ __forceinline__ void prefetch(int chunks, int lane) const {
+    const int count = min(chunks, per_token - next);
+    if (lane == 0 && left > 0 && count > 0) {
+      sync::bulk_prefetch_l2(source + static_cast<long long>(next) * kBytes, static_cast<u32>(count * kBytes));
+    }
   }
 
   // Before the first drain of a step of `chunks` chunks: without run-ahead, nothing is in flight yet.
@@ -56,8 +64,8 @@ struct BulkRing {
     }
   }
 
-  __device__ __forceinline__ const char* wait(sync::Watchdog& dog, int warp) {
-    sync::wait_mbarrier(dog, warp, slot, full + slot, parity);
+  __device__ __forceinline__ u32 wait(sync::Watchdog& dog, int warp) {
+    sync::wait_mbarrier(dog, warp, slot, full + slot * 8, parity);
     return slots + slot * kBytes;
   }
 
@@ -79,19 +87,24 @@ template <int kSlots, int kBytes, bool kRunAhead>
 struct CopyRing {
   char* slots;
   const char* source;
-  u64 policy;
   int per_token;
   int next;
-  long long left;
+  int left;
   int slot = 0;
 
   __device__ __forceinline__ void start(char* slots_, u64*, const char* source_, int per_token_, int tokens, int lane) {
     slots = slots_, source = source_, per_token = per_token_, next = 0;
-    left = static_cast<long long>(per_token_) * tokens;
-    policy = sync::policy_evict_first();
+    left = per_token_ * tokens;
     if constexpr (kRunAhead) {
       for (int s = 0; s < kSlots; ++s) issue(s, lane);
     }
+  }
+
+  // Asks for up to `chunks` chunks that follow the issued ones of this token, a 128-byte line a lane.
+  __device__ __forceinline__ void prefetch(int chunks, int lane) const {
+    const int bytes = left > 0 ? min(chunks, per_token - next) * kBytes : 0;
+    const char* from = source + static_cast<long long>(next) * kBytes;
+    for (int at = lane * 128; at < bytes; at += 32 * 128) sync::prefetch_l2(from + at);
   }
 
   // An empty group when nothing is left, so that the number of younger groups stays kSlots - 1.
@@ -101,11 +114,11 @@ struct CopyRing {
 #pragma unroll
       for (int i = 0; i < kBytes / 512; ++i) {
         const int at = (i * 32 + lane) * 16;
-        sync::copy_16(slots + s * kBytes + at, from + at, policy);
+        sync::copy_16(slots + s * kBytes + at, from + at, sync::policy_evict_first());
       }
       if constexpr (kBytes % 512 != 0) {
         const int at = kBytes / 512 * 512 + lane * 16;
-        if (at < kBytes) sync::copy_16(slots + s * kBytes + at, from + at, policy);
+        if (at < kBytes) sync::copy_16(slots + s * kBytes + at, from + at, sync::policy_evict_first());
       }
       --left;
       next = next + 1 == per_token ? 0 : next + 1;
@@ -127,10 +140,10 @@ struct CopyRing {
     }
   }
 
-  __device__ __forceinline__ const char* wait(sync::Watchdog&, int) {
+  __device__ __forceinline__ u32 wait(sync::Watchdog&, int) {
     sync::copy_wait<kSlots - 1>();
     sync::warp_barrier();
-    return slots + slot * kBytes;
+    return sync::shared_address(slots) + slot * kBytes;
   }
 
   __device__ __forceinline__ void release(int lane, int remaining) {

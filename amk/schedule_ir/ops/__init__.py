@@ -16,6 +16,8 @@ from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.finish import FinishOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.merge import MergeOp
+from amk.schedule_ir.ops.prefetch import PrefetchOp
+from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.ops.select import SelectOp
 from amk.schedule_ir.ops.stage import StageOp
@@ -32,6 +34,8 @@ AnyOp = Annotated[
     | EmbedOp
     | StageNormOp
     | GemvOp
+    | PrefetchOp
+    | PrefetchCacheOp
     | StoreRowsOp
     | RopeAppendOp
     | AttendOp
@@ -56,6 +60,8 @@ OPS: dict[str, type[Op]] = {
         EmbedOp,
         StageNormOp,
         GemvOp,
+        PrefetchOp,
+        PrefetchCacheOp,
         StoreRowsOp,
         RopeAppendOp,
         AttendOp,

@@ -18,7 +18,7 @@ __device__ __forceinline__ void stage(C& c) {
   const int lo = share_begin(P::kFfn, S::kAgents, agent), hi = share_begin(P::kFfn, S::kAgents, agent + 1);
   for_each_wide<P::kFfn / S::kAgents>(c, act, lo, hi, [&](int i, int, float (&v)[kWide]) {
 #pragma unroll
-    for (int k = 0; k < kWide; k += 2) *reinterpret_cast<u32*>(x + i + k) = pack_bf16(v[k], v[k + 1]);
+    for (int k = 0; k < kWide; k += 2) *reinterpret_cast<u32*>(x + x_place(i + k)) = pack_bf16(v[k], v[k + 1]);
   });
 }
 
