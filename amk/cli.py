@@ -11,12 +11,14 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from typing import TextIO
 
 from amk import __version__
+from amk.commands.output import Findings, add_format
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, because
-from amk.report.render import FORMATS, Format, render, wants_colour
+from amk.report.render import FORMATS, Format
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141
@@ -45,7 +47,9 @@ COMMANDS = {
     "schema": Command("amk.commands.schema", "print the JSON Schema of a schedule"),
     "explain": Command("amk.commands.explain", "explain a diagnostic code"),
     "verify": Command("amk.commands.verify", "prove a schedule safe, or show how it fails"),
+    "check-certificate": Command("amk.commands.check_certificate", "check the evidence for SAFE independently"),
     "replay": Command("amk.commands.replay", "run a witness and see whether it holds"),
+    "adversarial": Command("amk.commands.adversarial", "judge schedules that are wrong on purpose"),
     "doctor": Command("amk.commands.doctor", "report what this machine can do"),
 }
 
@@ -54,21 +58,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; argparse ends usage errors with SystemExit(2) itself."""
     _escape_unprintable(sys.stdout, sys.stderr)
     words = sys.argv[1:] if argv is None else list(argv)
-    debug = "--debug" in words
+    findings = Findings(_form(words), sys.stdout, sys.stderr)
     try:
-        arguments = _parser(words).parse_args(words)
-        code = int(importlib.import_module(COMMANDS[arguments.command].module).run(arguments))
+        code = _run(words, findings, "--debug" in words)
+        findings.close()
         sys.stdout.flush()
         return code
-    except AmkError as error:
-        return _report(error.diagnostics, error.exit_code, _form(words), debug)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         _discard_stdout()
         return PIPE_CLOSED
+
+
+def _run(words: Sequence[str], findings: Findings, debug: bool) -> int:
+    """The command's exit code; what ends it is told. A log on stdout keeps everything else off it."""
+    arguments = _parser(words).parse_args(words)
+    arguments.findings = findings
+    quiet = redirect_stdout(sys.stderr) if findings.form == "sarif" else nullcontext()
+    try:
+        with quiet:
+            return int(importlib.import_module(COMMANDS[arguments.command].module).run(arguments))
+    except AmkError as error:
+        return _told(findings, error.diagnostics, error.exit_code, debug)
+    except BrokenPipeError:
+        raise
     except Exception as error:  # noqa: BLE001  the boundary: whatever was not foreseen is an internal error
-        return _report((_internal(error),), Exit.INTERNAL, _form(words), debug)
+        return _told(findings, (_internal(error),), Exit.INTERNAL, debug)
+
+
+def _told(findings: Findings, diagnostics: Sequence[Diagnostic], code: Exit, debug: bool) -> int:
+    """Tell them; call it while handling the error. The exit code stands even when the reader went away."""
+    if debug:
+        traceback.print_exc()
+    try:
+        findings.tell(diagnostics)
+    except BrokenPipeError:
+        _discard_stdout()
+    return int(code)
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
@@ -89,25 +116,14 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         _add_debug(sub)
         if name == chosen:
             importlib.import_module(command.module).add_arguments(sub)
+            if "--format" not in sub.format_usage():
+                add_format(sub)
     return parser
 
 
 def _add_debug(parser: argparse.ArgumentParser) -> None:
     help_text = "show the traceback when an error ends the command"
     parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=help_text)
-
-
-def _report(diagnostics: Sequence[Diagnostic], code: Exit, form: Format, debug: bool) -> int:
-    """Diagnostics as JSON on stdout for programs, as text on stderr for people; call it while handling the error."""
-    if debug:
-        traceback.print_exc()
-    stream: TextIO = sys.stdout if form == "json" else sys.stderr
-    try:
-        stream.write(render(diagnostics, form, colour=form != "json" and wants_colour(stream)))
-        stream.flush()
-    except BrokenPipeError:
-        _discard_stdout()
-    return int(code)
 
 
 def _internal(error: Exception) -> Diagnostic:

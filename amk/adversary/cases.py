@@ -22,16 +22,29 @@ RECIPES = [*ORDER, *FACTS, *LEGAL]
 def make_case(recipe: Recipe) -> Json:
     """The case as it stands in its file."""
     document, repair = apply(base_schedule(recipe.base), recipe.make(base_schedule(recipe.base)))
+    return new_case(recipe.name, recipe.kind, recipe.status, recipe.expect, recipe.because, document, repair)
+
+
+def new_case(name: str, kind: str, status: str, expect: str, because: str, document: Json, repair: list[Edit]) -> Json:
+    """A case from its parts; `repair` are the edits that undo the mistake."""
     return {
         "format": FORMAT,
-        "name": recipe.name,
-        "class": recipe.kind,
-        "status": recipe.status,
-        "expect": recipe.expect,
-        "because": recipe.because,
+        "name": name,
+        "class": kind,
+        "status": status,
+        "expect": expect,
+        "because": because,
         "repair": [{"do": e.do, "path": list(e.path), "value": e.value} for e in repair],
         "schedule": document,
     }
+
+
+def case_text(case: Json) -> str:
+    """The head indented, what is judged on one line each."""
+    long = [k for k in ("schedule", "system", "twin") if k in case]
+    head = {k: v for k, v in case.items() if k not in long}
+    lines = [f' "{k}": ' + json.dumps(case[k], separators=(",", ":")) for k in long]
+    return json.dumps(head, indent=1)[:-2] + ",\n" + ",\n".join(lines) + "\n}\n"
 
 
 def repaired(case: Json) -> Json:
@@ -44,12 +57,7 @@ def write_cases(folder: Path) -> int:
     """One file per recipe; returns how many."""
     folder.mkdir(parents=True, exist_ok=True)
     for recipe in RECIPES:
-        case = make_case(recipe)
-        head = {k: v for k, v in case.items() if k != "schedule"}
-        text = (
-            json.dumps(head, indent=1)[:-2] + ',\n "schedule": ' + json.dumps(case["schedule"], separators=(",", ":"))
-        )
-        (folder / f"{recipe.name}.json").write_text(text + "\n}\n", encoding="ascii")
+        (folder / f"{recipe.name}.json").write_text(case_text(make_case(recipe)), encoding="ascii")
     return len(RECIPES)
 
 

@@ -12,6 +12,7 @@ from amk.adversary.recipe import (
     drift,
     drop,
     field_of,
+    idle_worker,
     op_field,
     put,
     two_programs,
@@ -211,11 +212,20 @@ FACTS = [
 
 LEGAL = [
     Recipe(
+        "idle-worker-behind-hints",
+        "43 inactive split",
+        "tagged",
+        "SAFE",
+        "worker 3 passes nothing on, but nobody overwrites its words before its signals exist",
+        lambda s: idle_worker(s),
+        "SAFE",
+    ),
+    Recipe(
         "redundant-wait",
         "12 dropped redundant wait",
         "tagged",
         "SAFE",
-        "a hint orders nothing, so nothing is lost without it",
+        "every worker passes words on, so nothing is lost without the hint",
         drop(lambda s: waiting(s, "h_mid")),
         "SAFE",
     ),

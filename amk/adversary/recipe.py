@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from amk.adversary.edits import Edit, Json, Path, after, apply, at, find, named, signalling, waiting
+from amk.adversary.edits import Edit, Json, Path, after, apply, at, find, named, signalling, steps, waiting
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.schedule_ir.model_spec import ModelSpec
@@ -125,6 +125,28 @@ def drift(s: Json) -> list[Edit]:
     path = waiting(s, "attn")
     wait = at(s, path)["waits"][0]
     return [Edit("insert", (*path, "waits", 1), wait | {"at_least": {"t": WORKERS - 1, "1": WORKERS}})]
+
+
+def short_hints(s: Json) -> list[Edit]:
+    """Every wait for a hint lets one worker be late."""
+    waits = [(path, step["waits"][0]) for path, step in steps(s) if step.get("waits")]
+    return [
+        Edit("replace", (*path, "waits", 0, "at_least"), wait["at_least"] | {"1": wait["at_least"]["1"] - 1})
+        for path, wait in waits
+    ]
+
+
+def select_early(s: Json) -> list[Edit]:
+    """Argmax and select of a token come before the steps that finish it, so `embed` follows them."""
+    path, embed = find(s, "select"), find(s, "embed")
+    return [Edit("insert", after(path), at(s, embed)), Edit("remove", embed)]
+
+
+def without_hints(s: Json, edits: list[Edit]) -> list[Edit]:
+    """The edits, then nobody waits for a hint."""
+    edited = apply(s, edits)[0]
+    waits = [path for path, step in steps(edited) if step.get("waits")]
+    return edits + [Edit("remove", path) for path in reversed(waits)]
 
 
 def idle_worker(s: Json) -> list[Edit]:

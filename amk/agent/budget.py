@@ -12,11 +12,16 @@ from amk.agent.state import State
 
 
 def spent_out(limits: Limits, state: State, elapsed: float) -> str | None:
-    """Why the search must stop now, or None. Money ends only the language model, never the search."""
+    """Why nothing more may be proposed, or None. Money ends only the language model, never the search."""
+    if limits.evals is not None and state.committed >= limits.evals:
+        return f"{limits.evals} evaluations are used up"
+    return out_of_time(limits, elapsed)
+
+
+def out_of_time(limits: Limits, elapsed: float) -> str | None:
+    """Why no further proposal may be begun, or None."""
     if limits.minutes is not None and elapsed >= limits.minutes * 60:
         return f"{limits.minutes:g} minutes are used up"
-    if limits.evals is not None and state.evals >= limits.evals:
-        return f"{limits.evals} evaluations are used up"
     return None
 
 

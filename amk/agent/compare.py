@@ -73,7 +73,7 @@ def run_one(
         journal.append(
             SessionStarted(session=1, device=backend.device, backend=backend.label, simulated=True, limits=limits)
         )
-        loop = Loop(journal, space, Gate(workshop, certify, not_compiled), backend, proposer)
+        loop = Loop(journal, space, Gate(workshop, certify, not_compiled), (backend,), proposer)
         loop.run()
         return Result(proposer.name, seed, true_curve(loop, backend, evals))
 

@@ -35,9 +35,9 @@ def local_gpus(root: Path = DRIVER) -> list[LocalGpu]:
     return found
 
 
-def matching(target: Target, gpus: list[LocalGpu]) -> LocalGpu | None:
-    """The first GPU that is the target."""
-    return next((gpu for gpu in gpus if same_model(target.title, gpu.name)), None)
+def matching(target: Target, gpus: list[LocalGpu]) -> list[LocalGpu]:
+    """The GPUs that are the target."""
+    return [gpu for gpu in gpus if same_model(target.title, gpu.name)]
 
 
 def same_model(title: str, name: str) -> bool:

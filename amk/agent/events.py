@@ -62,6 +62,7 @@ class Calibrated(Event):
 
     kind: Literal["calibrated"] = "calibrated"
     session: int
+    device: Text
     mad: float
     incumbent_ms: tuple[float, ...]
 
@@ -98,7 +99,7 @@ class LeaseReserved(Event):
 
 
 class Measured(Event):
-    """Log of candidate time over incumbent time per round; median ms per position of both."""
+    """Log of candidate time over incumbent time per round; median ms per position of both. `against`: the incumbent."""
 
     kind: Literal["measured"] = "measured"
     index: int
@@ -108,6 +109,8 @@ class Measured(Event):
     log_ratios: Ratios
     candidate_ms: tuple[float, ...]
     incumbent_ms: tuple[float, ...]
+    against: int
+    device: Text
 
 
 class Faulted(Event):
@@ -117,6 +120,7 @@ class Faulted(Event):
     attempt: int
     seconds: float
     fault: Text
+    device: Text
     detail: Text = ""
 
 

@@ -57,6 +57,9 @@ class GpuBackend:
             return lost or Fault(result.kind, result.detail, time.monotonic() - began, result.suspect)
         return result
 
+    def stop(self) -> None:
+        self.supervisor.stopping.set()
+
     def close(self) -> None:
         self.supervisor.kill()
 

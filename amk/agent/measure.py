@@ -91,6 +91,10 @@ class Backend(Protocol):
 
     def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault: ...
 
+    def stop(self) -> None:
+        """Make a running `measure` return soon; called from another thread. Nothing is measured afterwards."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def create(plan: Plan, root: Path | None = None) -> Journal:
     return Journal(base / re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:80])
 
 
-def start(journal: Journal, plan: Plan, backend: Backend) -> None:
+def start(journal: Journal, plan: Plan, backends: Sequence[Backend]) -> None:
     """Freeze the manifest, write the first events."""
     frozen = manifest.freeze()
     write_whole(journal.folder / MANIFEST, json.dumps(frozen, indent=1))
@@ -68,21 +68,25 @@ def start(journal: Journal, plan: Plan, backend: Backend) -> None:
     first = RunStarted(
         run=journal.folder.name, model=plan.model, target=plan.target, dtype=plan.dtype, context=plan.context,
         positions=positions_within(plan.context), start=plan.start, settings=space.point(space.start),
-        seed=plan.seed, proposer=plan.proposer, llm_model=plan.llm_model, backend=backend.label,
-        simulated=backend.simulated, limits=plan.limits, manifest=manifest.digest(frozen), version=__version__,
+        seed=plan.seed, proposer=plan.proposer, llm_model=plan.llm_model, backend=backends[0].label,
+        simulated=backends[0].simulated, limits=plan.limits, manifest=manifest.digest(frozen), version=__version__,
     )  # fmt: skip
     journal.append(first)
-    begin(journal, backend, plan.limits)
+    begin(journal, backends, plan.limits)
 
 
-def begin(journal: Journal, backend: Backend, limits: Limits) -> None:
+def begin(journal: Journal, backends: Sequence[Backend], limits: Limits) -> None:
     """Write down that this process took the run. AMK703 if its judges are not those of the run."""
     check_judges(journal)
     before = journal.state.session
     number = before.session + 1 if before is not None else 1
     journal.append(
         SessionStarted(
-            session=number, device=backend.device, backend=backend.label, simulated=backend.simulated, limits=limits
+            session=number,
+            device=", ".join(b.device for b in backends),
+            backend=backends[0].label,
+            simulated=backends[0].simulated,
+            limits=limits,
         )
     )
 

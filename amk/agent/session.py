@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ from amk.schedule_ir.target import Target, load_target
 PROPOSERS = ("portfolio", "random", "local", "evolution", "beam", "surrogate", "llm", "replay")
 CASSETTE = "llm.jsonl"
 REPORT = "report.html"
-WORKER_LOG = "worker.log"
+WORKER_LOG = "worker-{}.log"
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,39 @@ def proposer_for(
     return Llm(transport, options.model, offline("portfolio"), Edits.model_json_schema())
 
 
-def backend_for(target: Target, seed: int, folder: Path | None) -> Backend:
-    """This machine's GPU if it is the named one, else the simulator."""
-    gpu = matching(target, local_gpus())
-    if gpu is None or folder is None:
-        return SimulatedBackend(target.name, seed)
+def backends_for(target: Target, seed: int, folder: Path | None, gpus: int = 1) -> tuple[Backend, ...]:
+    """`gpus` of this machine's GPUs that are the named one, else the simulator. AMK005 if there are some, but fewer."""
+    found = matching(target, local_gpus()) if folder is not None else []
+    if not found or folder is None:
+        return (SimulatedBackend(target.name, seed),)
+    if len(found) < gpus:
+        raise AmkError(Diagnostic("AMK005", f"--gpus {gpus}: this machine has {len(found)} of {target.title}"))
     from amk.agent.gpu_backend import GpuBackend
 
-    return GpuBackend(Supervisor(folder / WORKER_LOG, gpu.ordinal), gpu.name)
+    logs = [folder / WORKER_LOG.format(gpu.ordinal) for gpu in found]
+    pairs = zip(found[:gpus], logs, strict=False)
+    return tuple(GpuBackend(Supervisor(log, gpu.ordinal), gpu.name) for gpu, log in pairs)
+
+
+@contextmanager
+def opened(target: Target, seed: int, folder: Path, gpus: int | None, ray: str | None) -> Iterator[tuple[Backend, ...]]:
+    """The devices of one session, closed again at its end. AMK708 if the Ray cluster at `ray` cannot be used."""
+    with ExitStack() as stack:
+        here = ray is None
+        found = backends_for(target, seed, folder, gpus or 1) if here else _stations(stack, target, gpus, str(ray))
+        for backend in found:
+            stack.callback(backend.close)
+        yield found
+
+
+def _stations(stack: ExitStack, target: Target, gpus: int | None, address: str) -> tuple[Backend, ...]:
+    try:
+        from amk.agent import ray_backend
+    except ImportError as error:
+        message = "--ray needs Ray, which is not installed"
+        raise AmkError(Diagnostic("AMK708", message, help="pip install 'amk[ray]'")) from error
+    stack.enter_context(ray_backend.cluster(address))
+    return tuple(ray_backend.stations(partial(ray_backend.gpu_of_actor, target), gpus))
 
 
 def recorded_points(state: State) -> tuple[dict[str, Any], ...]:
@@ -100,7 +127,11 @@ def workshop_of(state: State) -> Workshop:
 
 
 def loop_of(
-    journal: Journal, backend: Backend, proposer: Proposer, certify: Certifier, compiler: Compiler = compile_checked
+    journal: Journal,
+    backends: Sequence[Backend],
+    proposer: Proposer,
+    certify: Certifier,
+    compiler: Compiler = compile_checked,
 ) -> Loop:
     """The loop of a run that was begun."""
     run = journal.state.run
@@ -108,7 +139,7 @@ def loop_of(
     inbox = runs.Inbox(journal.folder / runs.INBOX)
     gate = Gate(workshop_of(journal.state), certify, compiler)
     return Loop(
-        journal, Space.around(PRESETS[run.start]), gate, backend, proposer,
+        journal, Space.around(PRESETS[run.start]), gate, backends, proposer,
         inbox=lambda: inbox.take(journal.state.handles), judges_unchanged=lambda: runs.check_judges(journal),
     )  # fmt: skip
 

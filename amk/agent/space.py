@@ -29,8 +29,8 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
 }
 """Values in order of size; None, which leaves the choice to the planner, comes last."""
 
-FIXED = ("plan", "max_tokens")
-"""The label of the plan and the length of a launch are no choices of the search."""
+FIXED = ("plan", "max_tokens", "sampling")
+"""The label of the plan, the length of a launch and how tokens are chosen are no choices of the search."""
 
 
 class OutsideSpaceError(ValueError):

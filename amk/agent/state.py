@@ -71,11 +71,14 @@ class Mark:
 
 @dataclass
 class State:
-    """`elapsed`: seconds a driver was at work, summed over sessions; the clock of the wall plays no part in it."""
+    """`elapsed`: seconds a driver was at work, summed over sessions; the clock of the wall plays no part in it.
+
+    `calibrated`: this session's, by device.
+    """
 
     run: RunStarted | None = None
     session: SessionStarted | None = None
-    calibrated: Calibrated | None = None
+    calibrated: dict[str, Calibrated] = field(default_factory=dict)
     calibrations: list[Calibrated] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
     by_key: dict[str, int] = field(default_factory=dict)
@@ -83,7 +86,7 @@ class State:
     best: int = START
     curve: list[Mark] = field(default_factory=list)
     evals: int = 0
-    leases: dict[tuple[int, str, int], LeaseReserved] = field(default_factory=dict)
+    leases: dict[tuple[int, str, int, str], LeaseReserved] = field(default_factory=dict)
     gpu_seconds: float = 0.0
     llm_open: dict[tuple[int, int], LlmReserved] = field(default_factory=dict)
     llm_settled: list[LlmSettled] = field(default_factory=list)
@@ -114,6 +117,15 @@ class State:
     def best_score(self) -> float:
         return self.curve[-1].score if self.curve else 0.0
 
+    def score_of(self, index: int) -> float:
+        """Log time of a kept trial, or of the start, relative to the start."""
+        return 0.0 if index == START else self.trials[index].score or 0.0
+
+    @property
+    def committed(self) -> int:
+        """Evaluations made or certain to be made."""
+        return self.evals + sum(not trial.evaluated for trial in self.open_trials)
+
     @property
     def open_trials(self) -> list[Trial]:
         return [t for t in self.trials if not t.closed]
@@ -126,9 +138,9 @@ class State:
             case RunStarted():
                 self.run = event
             case SessionStarted():
-                self.session, self.calibrated, self.finished = event, None, None
+                self.session, self.calibrated, self.finished = event, {}, None
             case Calibrated():
-                self.calibrated = event
+                self.calibrated[event.device] = event
                 self.calibrations.append(event)
             case Quarantined():
                 self.quarantined[event.device] = event.reason
@@ -152,7 +164,7 @@ class State:
         self.tokens += event.input_tokens + event.output_tokens + event.cached_tokens
 
     def _gpu(self, event: LeaseReserved | Measured | Faulted) -> None:
-        place = (event.index, event.phase, event.attempt)
+        place = (event.index, event.phase, event.attempt, event.device)
         if isinstance(event, LeaseReserved):
             self.leases[place] = event
             return

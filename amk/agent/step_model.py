@@ -183,7 +183,5 @@ def most_groups(schedule: Schedule, name: MatrixName) -> int:
 
 def most_bytes(schedule: Schedule, name: MatrixName) -> float:
     """Bytes of matrix `name` in one layer that the worker with the largest share drains."""
-    stream = schedule.streams[0]
-    return float(
-        most_groups(schedule, name) * matrix(schedule.model, name).k_chunks(stream.chunk_k) * stream.chunk_bytes
-    )
+    stream, shape = schedule.streams[0], matrix(schedule.model, name)
+    return float(most_groups(schedule, name) * shape.k_chunks(stream.chunk(name).columns) * stream.chunk_bytes)

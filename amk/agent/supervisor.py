@@ -14,6 +14,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -57,6 +58,9 @@ class Supervisor:
     device_name: str = ""
     starts: int = 0
     kills: int = 0
+    stopping: threading.Event = field(default_factory=threading.Event)
+    """Set from another thread: the question under way ends with a fault, and no worker is started any more."""
+
     _process: _Process | None = None
 
     def fresh(self) -> Fault | None:
@@ -116,6 +120,8 @@ class Supervisor:
         self.kills += 1
 
     def _start(self) -> Fault | None:
+        if self.stopping.is_set():
+            return Fault("stopped", "the search ends")
         answers, answers_out = os.pipe()
         aborts_in, aborts = os.pipe()
         words = [*self.command, str(os.getpid()), str(answers_out), str(aborts_in)]
@@ -194,6 +200,8 @@ class Supervisor:
     def _health(self, process: _Process, until: float) -> Fault | None:
         if time.monotonic() > until:
             return Fault("deadline", "no answer in time")
+        if self.stopping.is_set():
+            return Fault("stopped", "the search ends")
         if process.popen.poll() is not None:
             return self._gone(process)
         if resident_bytes(process.popen.pid) > self.host_bytes:

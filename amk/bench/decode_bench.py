@@ -15,7 +15,7 @@ from amk.bench.row import Key, Row
 from amk.bench.subject import Subject
 from amk.bench.timing import Contestant, race
 from amk.schedule_ir.matrices import MATRICES, matrix
-from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.schedule import Schedule
 
 BASELINES = ("cublas-graph", "compile")
 OWN = "amk"
@@ -41,11 +41,11 @@ def bench_position(
     reproducible = torch.equal(first, second) and torch.equal(first, subject.logits(token, pos))
     return Row(
         key=Key(
-            schedule.model.name, schedule.target.name, schedule.dtype, schedule.plan, pos, tokens, steps,
+            schedule.model.name, schedule.target.name, schedule.weights_label, schedule.plan, pos, tokens, steps,
             tuple(baselines),
         ),
         times=times[OWN], baselines={name: times[name] for name in baselines},
-        bytes=needed_bytes(schedule.model, pos), ceiling_gbps=ceiling, error=error, torch_error=torch_error,
+        bytes=needed_bytes(schedule, pos), ceiling_gbps=ceiling, error=error, torch_error=torch_error,
         kl=kl_divergence(first, reference), argmax_agrees=bool(first.argmax() == reference.argmax()),
         reproducible=reproducible, correct=reproducible and within_tolerance(error, torch_error),
     )  # fmt: skip
@@ -66,9 +66,13 @@ def _baseline(name: str, subject: Subject, pos: int, token: int, torch_error: fl
     raise ValueError(f"no baseline is called {name}")
 
 
-def needed_bytes(model: ModelSpec, pos: int) -> int:
-    """Bytes that any decode step in bf16 must read: every matrix once, and the cache of `pos` earlier positions."""
-    matrices = [matrix(model, name) for name in MATRICES]
-    weights = sum(m.rows * m.k * (model.layers if m.per_layer else 1) for m in matrices)
-    cache = 2 * model.layers * model.kv_heads * pos * model.head_dim
-    return 2 * (weights + cache)
+def needed_bytes(schedule: Schedule, pos: int) -> int:
+    """Bytes that any decode step with these formats must read: every matrix once, scales included, and the cache of
+    `pos` earlier positions.
+    """
+    model, (stream,) = schedule.model, schedule.streams
+    weights = 0
+    for shape in (matrix(model, name) for name in MATRICES):
+        each = stream.chunk(shape.name).weights.needed_bytes(shape.rows, shape.k)
+        weights += each * (model.layers if shape.per_layer else 1)
+    return weights + 2 * 2 * model.layers * model.kv_heads * pos * model.head_dim

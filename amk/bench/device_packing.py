@@ -3,41 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from amk.bench.device_quantise import packed_chunks, quantised
 from amk.bench.torch_model import TorchWeights
 from amk.schedule_ir.layout import StreamLayout, stream_layout
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, matrix
+from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix
 from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.weight_format import Chunk
 
 
 def packed_weights(schedule: Schedule, weights: TorchWeights) -> Tensor:
-    """The packed weight buffer, bf16 [chunks, 8 * chunk_k], on the weights' device."""
+    """The packed weight buffer, bytes [chunks, chunk_bytes], on the weights' device; quantised where the stream is."""
     (stream,) = schedule.streams
     layout = stream_layout(schedule, stream)
-    width = stream.chunk_k
-    out = torch.zeros(
-        (int(layout.totals.sum()), ROWS_PER_GROUP * width), dtype=torch.bfloat16, device=weights.embedding.device
-    )
-    for name, layer, places in chunk_places(schedule, layout, width):
+    shape = (int(layout.totals.sum()), stream.chunk_bytes)
+    out = torch.zeros(shape, dtype=torch.uint8, device=weights.embedding.device)
+    for name, layer, places in chunk_places(schedule, layout):
         rows = weights.matrices[name][layer]
         if name == "gate_up":
             rows = rows.view(2, -1, ROWS_PER_GROUP // 2, rows.shape[1]).transpose(0, 1).reshape(rows.shape)
         groups = matrix(schedule.model, name).groups
         padded = torch.zeros((groups * ROWS_PER_GROUP, rows.shape[1]), dtype=rows.dtype, device=rows.device)
         padded[: rows.shape[0]] = rows
-        tiles = padded.view(groups, ROWS_PER_GROUP, -1, width // 32, 32).permute(0, 2, 3, 1, 4)
-        out[torch.from_numpy(places).to(rows.device)] = tiles.reshape(-1, ROWS_PER_GROUP * width)
+        chunk = stream.chunk(name)
+        out[torch.from_numpy(places).to(rows.device), : chunk.bytes] = _encoded(padded, chunk)
     return out
 
 
-def chunk_places(
-    schedule: Schedule, layout: StreamLayout, width: int
-) -> Iterator[tuple[MatrixName, int, NDArray[np.int64]]]:
+def _encoded(rows: Tensor, chunk: Chunk) -> Tensor:
+    """Bytes [groups * k_chunks, chunk.bytes] of padded rows."""
+    if chunk.format != "bf16":
+        return packed_chunks(quantised(rows, chunk.weights), chunk)
+    tiles = rows.view(-1, ROWS_PER_GROUP, rows.shape[1] // chunk.columns, chunk.columns // 32, 32)
+    return tiles.permute(0, 2, 3, 1, 4).reshape(-1, ROWS_PER_GROUP * chunk.columns).view(torch.uint8)
+
+
+def chunk_places(schedule: Schedule, layout: StreamLayout) -> Iterator[tuple[MatrixName, int, NDArray[np.int64]]]:
     """(matrix, layer, packed index of each of its group-major chunks) for every drain of a token."""
     done = np.zeros_like(layout.totals)
     for name, layer in layout.drains:
@@ -47,3 +54,19 @@ def chunk_places(
         within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         done += counts
         yield name, layer, np.repeat(starts, sizes) + within
+
+
+def streamed(schedule: Schedule, weights: TorchWeights) -> tuple[TorchWeights, TorchWeights]:
+    """The weights that the schedule's stream stands for: exactly (f32 where quantised), and rounded to bf16.
+
+    Both are `weights` itself when the stream is all bf16.
+    """
+    forms = {name: schedule.streams[0].chunk(name).weights for name in MATRICES}
+    exact = dict(weights.matrices)
+    coded = [name for name in MATRICES if forms[name].codes != "bf16"]
+    if not coded:
+        return weights, weights
+    for name in coded:
+        exact[name] = [quantised(rows, forms[name]).values(forms[name]) for rows in weights.matrices[name]]
+    rounded = {name: [rows.bfloat16() for rows in layers] for name, layers in exact.items()}
+    return replace(weights, matrices=exact), replace(weights, matrices=rounded)

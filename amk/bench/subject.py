@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from amk.bench.device_packing import packed_weights
+from amk.bench.device_packing import packed_weights, streamed
 from amk.bench.torch_model import TorchDecoder, TorchWeights
 from amk.engine.cuda_engine import CudaEngine
 from amk.lowering.launch import Device
@@ -20,13 +20,17 @@ from amk.schedule_ir.schedule import Schedule
 
 @dataclass
 class Subject:
-    """engine and weights hold the same numbers; the caches, bf16 [layers, kv_heads, context, head_dim], are torch's."""
+    """engine and `exact` hold the same weights, `weights` has them in bf16: one object unless the stream is quantised.
+
+    The caches, bf16 [layers, kv_heads, context, head_dim], are torch's.
+    """
 
     schedule: Schedule
     engine: CudaEngine
     weights: TorchWeights
     k_cache: Tensor
     v_cache: Tensor
+    exact: TorchWeights
 
     @classmethod
     def random(cls, schedule: Schedule, image: bytes | str, seed: int, weights: TorchWeights | None = None) -> Subject:
@@ -34,13 +38,14 @@ class Subject:
         weights = weights or TorchWeights.random(schedule.model, seed)
         engine = CudaEngine(schedule, Device.open(), image)
         load_constants(engine, weights)
+        exact, weights = streamed(schedule, weights)
         model = schedule.model
         shape = (model.layers, model.kv_heads, schedule.kv.context, model.head_dim)
         gen = torch.Generator("cuda").manual_seed(seed + 1)
         caches = [torch.randn(shape, generator=gen, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
         engine.reset()
         no_prompt(engine)
-        return cls(schedule, engine, weights, *caches)
+        return cls(schedule, engine, weights, caches[0], caches[1], exact)
 
     def load_cache(self) -> None:
         """Give the engine torch's cache."""
@@ -55,9 +60,13 @@ class Subject:
         self.engine.step(1)
         return torch.from_numpy(self.engine.read("logits", np.float32, self.schedule.model.vocab)).cuda()
 
+    def source(self, dtype: torch.dtype) -> TorchWeights:
+        """The weights that a forward in `dtype` starts from."""
+        return self.weights if dtype == torch.bfloat16 else self.exact
+
     def torch_logits(self, token: int, pos: int, dtype: torch.dtype) -> Tensor:
         """The same token by torch in `dtype`; the cache is left as it was."""
-        decoder = TorchDecoder(self.weights, self.k_cache, self.v_cache, dtype)
+        decoder = TorchDecoder(self.source(dtype), self.k_cache, self.v_cache, dtype)
         with self.preserved(pos):
             return decoder.step(torch.tensor([token], device="cuda"), pos, decoder.rope(pos))
 

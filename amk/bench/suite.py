@@ -34,7 +34,7 @@ class Suite:
     def key(self, schedule: Schedule, pos: int) -> Key:
         tokens = max(1, min(self.tokens, schedule.kv.context - pos, schedule.launch.max_tokens))
         name, target = schedule.model.name, schedule.target.name
-        return Key(name, target, schedule.dtype, schedule.plan, pos, tokens, self.steps, self.baselines)
+        return Key(name, target, schedule.weights_label, schedule.plan, pos, tokens, self.steps, self.baselines)
 
     def rows(self, find: Find) -> Iterator[tuple[Row, bool]]:
         """(row, whether it was measured now), until everything is there or the deadline has passed."""

@@ -25,6 +25,8 @@ NEWEST = ""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="model name or path")
     parser.add_argument("--gpu", required=True, help="target name; without that GPU here, everything is simulated")
+    parser.add_argument("--gpus", type=int, metavar="N", help="use N such GPUs at once (default: 1; with --ray all)")
+    parser.add_argument("--ray", metavar="ADDRESS", help="measure on a Ray cluster; local starts one on this machine")
     parser.add_argument("--dtype", choices=("bf16",), default="bf16", help="weight type (default: bf16)")
     parser.add_argument("--start", choices=("naive", "fast"), default="fast", help="plan to start from (default: fast)")
     parser.add_argument("--max-context", type=int, default=8192, help="cache positions (default: 8192)")
@@ -47,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from amk.agent import certify, runs
 
+    if arguments.gpus is not None and arguments.gpus < 1:
+        raise AmkError(Diagnostic("AMK005", f"--gpus {arguments.gpus}: at least one is needed"))
     limits, certifier = _limits(arguments), certify.installed()
     folder = _chosen(arguments)
     if folder is None and arguments.proposer == "llm":
@@ -68,21 +72,21 @@ def _session(arguments: argparse.Namespace, journal: Journal, limits: Limits, ce
     from amk.agent.live import View
 
     run = journal.state.run
-    seed = arguments.seed if run is None else run.seed
-    backend = session.backend_for(load_target(arguments.gpu), seed, journal.folder)
-    try:
+    target, seed = load_target(arguments.gpu), arguments.seed if run is None else run.seed
+    with session.opened(target, seed, journal.folder, arguments.gpus, arguments.ray) as backends:
         if run is None:
-            runs.start(journal, _plan(arguments, limits), backend)
+            runs.start(journal, _plan(arguments, limits), backends)
         else:
-            _same_kind(run.simulated, backend.simulated)
-            runs.begin(journal, backend, limits if _given(arguments) else journal.state.limits)
+            _same_kind(run.simulated, backends[0].simulated)
+            runs.begin(journal, backends, limits if _given(arguments) else journal.state.limits)
         assert journal.state.run is not None
         name = journal.state.run.proposer
         model = arguments.llm_model or journal.state.run.llm_model
         options = session.LlmOptions(model, arguments.llm_price, arguments.llm_replay)
         proposer = session.proposer_for(name, journal, options, _recorded(arguments))
-        loop = session.loop_of(journal, backend, proposer, certifier)
-        print(f"run {journal.folder.name} on {backend.label}", file=sys.stderr)
+        loop = session.loop_of(journal, backends, proposer, certifier)
+        many = f", {len(backends)} devices" if len(backends) > 1 else ""
+        print(f"run {journal.folder.name} on {backends[0].label}{many}", file=sys.stderr)
         try:
             with View(sys.stderr) as view:
                 loop.watch = view.show
@@ -90,8 +94,6 @@ def _session(arguments: argparse.Namespace, journal: Journal, limits: Limits, ce
         finally:
             if journal.state.session is not None:
                 session.write_report(journal.folder, journal.state)
-    finally:
-        backend.close()
 
 
 def _check_llm(arguments: argparse.Namespace, limits: Limits) -> None:

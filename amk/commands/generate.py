@@ -6,9 +6,11 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from amk.commands.planning import positive
+from amk.commands.sampling import add_sampling_arguments, sampling_of
 from amk.engine.admission import admit
 from amk.engine.checkpoint import Checkpoint, open_checkpoint
 from amk.engine.load import DeviceName, Progress, load, plan_for_cpu
@@ -19,7 +21,8 @@ from amk.planner.decode import plan
 from amk.planner.settings import PRESETS
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.codec import load_schedule
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.sampling import Mode, require
+from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.schedule_ir.target import load_target
 
 
@@ -33,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--schedule", metavar="FILE", help="run this schedule instead of planning one")
     parser.add_argument("--gpu", help="plan for this target; needed with --device cuda unless --schedule is given")
+    add_sampling_arguments(parser)
     parser.add_argument("--max-context", type=positive, help="cache positions of the plan")
 
 
@@ -40,16 +44,17 @@ def run(arguments: argparse.Namespace) -> int:
     path = find_checkpoint(arguments.model)
     checkpoint = open_checkpoint(path)
     tokenizer = open_tokenizer(path, checkpoint.spec.vocab)
-    prompt = _tokens(arguments, tokenizer)
+    prompt, sampling = _tokens(arguments, tokenizer), sampling_of(arguments)
     device: DeviceName = arguments.device or ("cuda" if _has_gpu() else "cpu")
-    schedule = _schedule(arguments, checkpoint, device, len(prompt))
+    schedule = _schedule(arguments, checkpoint, device, len(prompt), sampling.mode)
+    require(mode_of(schedule), sampling)
     admit(schedule)
     check_prompt(schedule, prompt)
     with _progress() as progress:
         session = load(schedule, checkpoint, device, progress)
     stream = tokenizer.stream()
     try:
-        for token in session.generate(prompt, arguments.max_tokens, checkpoint.spec.eos):
+        for token in session.generate(prompt, arguments.max_tokens, checkpoint.spec.eos, sampling):
             print(stream.push(token), end="", flush=True)
         print(stream.finish())
     finally:
@@ -64,17 +69,20 @@ def _tokens(arguments: argparse.Namespace, tokenizer: Tokenizer) -> list[int]:
     return tokenizer.encode_chat([{"role": "user", "content": text}])
 
 
-def _schedule(arguments: argparse.Namespace, checkpoint: Checkpoint, device: DeviceName, prompt: int) -> Schedule:
+def _schedule(
+    arguments: argparse.Namespace, checkpoint: Checkpoint, device: DeviceName, prompt: int, mode: Mode
+) -> Schedule:
     """The given schedule, or a plan with room for the prompt and the answer."""
     if arguments.schedule is not None:
         return load_schedule(Path(arguments.schedule))[0]
     model = checkpoint.spec
     wanted = arguments.max_context or min(prompt + arguments.max_tokens, model.max_context)
     if device == "cpu" and arguments.gpu is None:
-        return plan_for_cpu(model, wanted)
+        return plan_for_cpu(model, wanted, mode)
     if arguments.gpu is None:
         raise AmkError(Diagnostic("AMK010", "which GPU to plan for is not known", help="pass --gpu or --schedule"))
-    return plan(model, load_target(arguments.gpu), settings=PRESETS["fast"], max_context=wanted)
+    settings = replace(PRESETS["fast"], sampling=mode)
+    return plan(model, load_target(arguments.gpu), settings=settings, max_context=wanted)
 
 
 def _has_gpu() -> bool:

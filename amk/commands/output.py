@@ -1,16 +1,48 @@
-"""What commands print on standard output: aligned tables for people, JSON for programs."""
+"""What commands print: aligned tables for people, JSON for programs, and diagnostics in the form that was asked for."""
 
 import argparse
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
-from amk.report.render import printable
+from amk.report.diagnostic import Diagnostic
+from amk.report.printable import printable
+from amk.report.render import FORMATS, Format, render, wants_colour
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
-    """`--format text|json`; diagnostics follow it, so that a program reads one kind of output in either case."""
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="output form (default: text)")
+    """`--format`: json is for programs; the other forms are those of the diagnostics, and tables stay text."""
+    parser.add_argument(
+        "--format",
+        choices=("text", *FORMATS),
+        default="text",
+        help="output form; text is full. sarif: one log on stdout, everything else on stderr (default: text)",
+    )
+
+
+class Findings:
+    """The diagnostics of one process on their way out.
+
+    full and concise go to stderr at once, github to stdout (where runners look for commands), json to stdout as one
+    object per call; sarif is one log on stdout when the command has ended.
+    """
+
+    def __init__(self, form: Format, out: TextIO, err: TextIO) -> None:
+        self.form, self.out, self.err = form, out, err
+        self.told: list[Diagnostic] = []
+
+    def tell(self, diagnostics: Sequence[Diagnostic]) -> None:
+        self.told += diagnostics
+        if self.form == "sarif":
+            return
+        stream = self.out if self.form in ("json", "github") else self.err
+        stream.write(render(diagnostics, self.form, colour=stream is self.err and wants_colour(stream)))
+        stream.flush()
+
+    def close(self) -> None:
+        if self.form == "sarif":
+            self.out.write(render(self.told, "sarif"))
+            self.out.flush()
 
 
 def print_json(value: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from amk.commands.output import add_format, print_json, print_table
@@ -12,18 +13,23 @@ from amk.planner.fit import Budget, budget
 from amk.planner.settings import PRESETS
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.schedule_ir.codec import canonical_json, schedule_hash
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.matrices import MATRICES
+from amk.schedule_ir.sampling import MODES
+from amk.schedule_ir.schedule import Schedule, mode_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_arguments(parser, required=True)
     parser.add_argument("--plan", choices=tuple(PRESETS), default="fast", help="which plan (default: fast)")
+    parser.add_argument(
+        "--sampling", choices=MODES, default="greedy", help="how tokens can be chosen when it runs (default: greedy)"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the schedule")
     add_format(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    schedule = planned(arguments, arguments.plan)
+    schedule = planned(arguments, arguments.plan, sampling=arguments.sampling)
     memory = memory_of(schedule)
     if arguments.output is not None:
         _write(Path(arguments.output), canonical_json(schedule))
@@ -37,10 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
 def memory_of(schedule: Schedule) -> Budget:
     """Device memory of a plan made by one of the presets."""
     (stream,) = schedule.streams
-    settings = PRESETS[schedule.plan]
-    return budget(
-        schedule.model, schedule.target, settings, schedule.launch.workers, stream.chunk_k, schedule.kv.context
-    )
+    settings = replace(PRESETS[schedule.plan], sampling=mode_of(schedule))
+    chunks = {name: stream.chunk(name) for name in MATRICES}
+    return budget(schedule.model, schedule.target, settings, schedule.launch.workers, chunks, schedule.kv.context)
 
 
 def summary(schedule: Schedule, memory: Budget) -> dict[str, object]:
@@ -50,6 +55,7 @@ def summary(schedule: Schedule, memory: Budget) -> dict[str, object]:
         "schedule": schedule.name,
         "schedule_sha256": schedule_hash(schedule),
         "plan": schedule.plan,
+        "sampling": mode_of(schedule),
         "context": schedule.kv.context,
         "model_context": schedule.model.max_context,
         "kv_splits": schedule.kv.splits,
@@ -74,7 +80,7 @@ def _print(schedule: Schedule, memory: Budget) -> None:
     launch, (stream,) = schedule.launch, schedule.streams
     ring = stream.slots * stream.chunk_bytes
     rows = [
-        ("schedule", f"{schedule.name}, {schedule.plan} plan"),
+        ("schedule", f"{schedule.name}, {schedule.plan} plan, {mode_of(schedule)} choice of tokens"),
         ("sha256", schedule_hash(schedule)),
         ("context", f"{schedule.kv.context:,} of the model's {schedule.model.max_context:,} positions"),
         ("workers", f"{launch.workers} of {launch.warps} warps, attention in {schedule.kv.splits} splits a head"),

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from amk.planner.decode import plan
+from amk.planner.formats import formats
 from amk.planner.settings import PRESETS
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.model import load_model
+from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import FORMATS
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """`--model`, `--gpu`, `--dtype`, `--max-context`; names ignore case."""
+    """`--model`, `--gpu`, `--dtype`, `--lm-head-dtype`, `--max-context`; names ignore case."""
     parser.add_argument("--model", required=required, help="a known model, a directory, a config.json or a GGUF file")
     parser.add_argument("--gpu", required=required, help="a known target; `amk targets` lists them")
-    parser.add_argument("--dtype", choices=("bf16",), default="bf16", help="format of the weights (default: bf16)")
+    parser.add_argument("--dtype", choices=FORMATS, default="bf16", help="format of the weights (default: bf16)")
+    parser.add_argument("--lm-head-dtype", choices=FORMATS, help="format of lm_head (default: that of --dtype)")
     parser.add_argument("--max-context", type=positive, help="cache positions (default: what the model has and fits)")
 
 
@@ -30,12 +35,15 @@ def positive(text: str) -> int:
     return value
 
 
-def planned(arguments: argparse.Namespace, preset: str, max_context: int | None = None) -> Schedule:
+def planned(
+    arguments: argparse.Namespace, preset: str, max_context: int | None = None, sampling: Mode = "greedy"
+) -> Schedule:
     """The plan that the arguments name; `preset` is a key of PRESETS."""
     return plan(
         load_model(arguments.model),
         load_target(arguments.gpu),
-        settings=PRESETS[preset],
+        settings=replace(PRESETS[preset], sampling=sampling),
+        wanted=formats(arguments.dtype, arguments.lm_head_dtype),
         max_context=max_context or arguments.max_context,
     )
 

@@ -2,13 +2,12 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from amk.commands.output import add_format, print_json
-from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
-from amk.report.render import as_json, render, wants_colour
+from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
+from amk.report.render import as_json
 from amk.schedule_ir.codec import load_schedule, located, schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.verify import Verdict, verify
@@ -20,6 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("schedule", type=Path, help="schedule file, as `amk plan` writes it")
     parser.add_argument(
         "--witness", type=Path, metavar="FILE", help="write the witness of an UNSAFE verdict, for `amk replay`"
+    )
+    parser.add_argument(
+        "--certificate", type=Path, metavar="FILE", help="write the evidence for SAFE, for `amk check-certificate`"
     )
     parser.add_argument("--emit-system", type=Path, metavar="FILE", help="write the flat system (small schedules)")
     parser.add_argument("--pos", type=int, default=0, help="first position of --emit-system (default: 0)")
@@ -36,6 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     verdict = verify(schedule, timeout_s=arguments.timeout)
     if arguments.witness and verdict.evidence is not None:
         _write(arguments.witness, json.dumps(verdict.evidence.to_json(schedule_hash(schedule))))
+    if arguments.certificate and verdict.safe:
+        _write(arguments.certificate, _certificate(schedule))
     if arguments.emit_smt:
         _emit_smt(arguments.emit_smt, verdict)
     told = [located(d, str(arguments.schedule), positions) for d in verdict.diagnostics]
@@ -61,8 +65,7 @@ def _summary(schedule: Schedule, verdict: Verdict) -> dict[str, Any]:
 
 
 def _print_text(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict, told: list[Diagnostic]) -> None:
-    if told:
-        sys.stderr.write(render(told, "full", colour=wants_colour(sys.stderr)))
+    arguments.findings.tell(told)
     stats = verdict.stats
     print(f"{verdict.status}  {schedule.model.name} on {schedule.target.name}, {schedule.launch.workers} workers")
     if verdict.safe:
@@ -88,6 +91,17 @@ def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:
         raise AmkError(Diagnostic("AMK002", str(error))) from error
     head = {"schedule": schedule_hash(schedule), "pos": arguments.pos, "tokens": arguments.tokens}
     _write(arguments.emit_system, json.dumps(head | {"system": flat.system.to_json()}))
+
+
+def _certificate(schedule: Schedule) -> str:
+    from amk.validator.certificate import NotSafe
+    from amk.validator.schedule_certificate import certify_schedule
+
+    try:
+        return json.dumps(certify_schedule(schedule), separators=(",", ":"))
+    except NotSafe as error:
+        reason = because("the verdict is SAFE, but not in a way that the checker can establish")
+        raise AmkError(Diagnostic("AMK206", str(error), facts=(reason,)), Exit.UNKNOWN) from error
 
 
 def _emit_smt(folder: Path, verdict: Verdict) -> None:

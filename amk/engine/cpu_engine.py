@@ -14,7 +14,9 @@ from amk.schedule_ir.machine.order import Order, RoundRobin
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.ops.select import REQUEST
 from amk.schedule_ir.packing import TensorSource
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.quantised import Quantiser, nearest
+from amk.schedule_ir.sampling import GREEDY, Sampling, require
+from amk.schedule_ir.schedule import Schedule, mode_of
 
 
 class CpuEngine:
@@ -28,14 +30,21 @@ class CpuEngine:
         numerics: Numerics = "exact",
         copies: Copies = "whole",
         order: Callable[[], Order[Any]] = RoundRobin,
+        quantise: Quantiser = nearest,
     ) -> None:
         self.schedule = schedule
-        self._machine = Machine(schedule, source, numerics=numerics, copies=copies)
+        self._machine = Machine(schedule, source, numerics=numerics, copies=copies, quantise=quantise)
         self._order = order
         self._set_state(dict.fromkeys(STATE, 0))
 
-    def request(self, prompt: list[int], eos: tuple[int, ...] = ()) -> None:
-        """Start a text: the prompt is fed token by token, then tokens are chosen; the position starts over."""
+    def request(self, prompt: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY) -> None:
+        """Start a text: the prompt is fed token by token, then tokens are chosen; the position starts over.
+
+        AMK015 if the schedule cannot choose tokens as `sampling` says.
+        """
+        require(mode_of(self.schedule), sampling)
+        if mode_of(self.schedule) != "greedy":
+            self._machine.set("sampling", sampling.words())
         words = np.full(len(REQUEST), -1, np.int32)
         words[0] = len(prompt)
         words[1 : 1 + len(eos[: len(REQUEST) - 1])] = eos[: len(REQUEST) - 1]

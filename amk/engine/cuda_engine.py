@@ -17,7 +17,8 @@ from amk.lowering.stream import Stream
 from amk.lowering.watchdog import BlockedWait, check_log, empty_log, plain_words
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.ops.select import REQUEST
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.sampling import GREEDY, Sampling, require
+from amk.schedule_ir.schedule import Schedule, mode_of
 
 LOG_RECORDS = 64
 STALL_NS = 2_000_000_000
@@ -77,6 +78,7 @@ class CudaEngine:
             counters[base * stride : (base + counter.count) * stride : stride] = counter.init
         self.counters.upload(counters)
         self.log.upload(empty_log(LOG_RECORDS))
+        self.choose_by(GREEDY)
         self.set_state(token=0, pos=0, epoch=0, done=0)
 
     def poison(self) -> None:
@@ -94,8 +96,16 @@ class CudaEngine:
     def state(self) -> dict[str, int]:
         return dict(zip(STATE, self.read("state", np.int32, len(STATE)).tolist(), strict=True))
 
-    def request(self, prompt: list[int], eos: tuple[int, ...] = ()) -> None:
+    def choose_by(self, sampling: Sampling) -> None:
+        """How the tokens of later launches are chosen; AMK015 if the schedule cannot do that."""
+        mode = mode_of(self.schedule)
+        require(mode, sampling)
+        if mode != "greedy":
+            self.upload("sampling", sampling.words())
+
+    def request(self, prompt: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY) -> None:
         """Start a text: the prompt is fed token by token, then tokens are chosen; position and `done` start over."""
+        self.choose_by(sampling)
         words = np.full(len(REQUEST), -1, np.int32)
         words[0] = len(prompt)
         words[1 : 1 + len(eos[:4])] = eos[:4]

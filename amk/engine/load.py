@@ -15,6 +15,7 @@ from amk.schedule_ir.bfloat import Bits
 from amk.schedule_ir.constants import constants
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.packing import pack_weights
+from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 
@@ -51,15 +52,14 @@ def check_model(model: ModelSpec, checkpoint: Checkpoint) -> None:
         raise bad_weights(checkpoint.path, f"the schedule is for {model.name}, the weights are not", *different)
 
 
-def plan_for_cpu(model: ModelSpec, positions: int) -> Schedule:
+def plan_for_cpu(model: ModelSpec, positions: int, sampling: Mode = "greedy") -> Schedule:
     """A plan with few workers and a cache of `positions`, for the interpreter.
 
     AMK011 if the model has fewer positions.
     """
     workers = max(2, -(-model.vocab // CPU_ROWS))
-    return plan(
-        model, load_target("h200"), settings=Settings(warps=CPU_WARPS), max_context=positions, workers=workers
-    )  # fmt: skip
+    settings = Settings(warps=CPU_WARPS, sampling=sampling)
+    return plan(model, load_target("h200"), settings=settings, max_context=positions, workers=workers)
 
 
 def _cuda_engine(schedule: Schedule, checkpoint: Checkpoint, progress: Progress | None) -> Engine:

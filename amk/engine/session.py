@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from amk.report.diagnostic import AmkError, Diagnostic, because
 from amk.schedule_ir.ops.select import REQUEST
+from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule
 
 
@@ -23,7 +24,7 @@ class Engine(Protocol):
 
     schedule: Schedule
 
-    def request(self, prompt: list[int], eos: tuple[int, ...] = ()) -> None: ...
+    def request(self, prompt: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY) -> None: ...
     def step(self, tokens: int) -> NDArray[np.int32]: ...
     def free(self) -> None: ...
 
@@ -35,15 +36,18 @@ class Session:
     engine: Engine
     slice: int = 1
 
-    def generate(self, prompt: Sequence[int], max_tokens: int, eos: Sequence[int] = ()) -> Iterator[int]:
+    def generate(
+        self, prompt: Sequence[int], max_tokens: int, eos: Sequence[int] = (), sampling: Sampling = GREEDY
+    ) -> Iterator[int]:
         """Chosen tokens, at most max_tokens and at most what the context holds; an end-of-text token comes last.
 
-        Raises AMK014 if the prompt is empty, has ids outside the vocabulary or leaves no room in the context.
+        Raises AMK014 if the prompt is empty, has ids outside the vocabulary or leaves no room in the context, AMK015 if
+        the schedule cannot choose tokens as `sampling` says.
         """
         schedule = self.engine.schedule
         check_prompt(schedule, prompt)
         known = tuple(eos)
-        self.engine.request(list(prompt), known[: len(REQUEST) - 1])
+        self.engine.request(list(prompt), known[: len(REQUEST) - 1], sampling)
         self._feed(len(prompt) - 1)
         left = min(max_tokens, schedule.kv.context - len(prompt) + 1)
         while left:

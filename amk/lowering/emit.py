@@ -31,7 +31,7 @@ def emit(schedule: Schedule, *, trace: bool = False) -> str:
     includes = "".join(f'#include "amk/ops/{name}.cuh"\n' for name in ops)
     tables = "".join(constant_array(f"t_{identifier(n)}", v) for n, v in sorted(schedule.tables.items()))
     return (
-        '#include "amk/context.cuh"\n#include "amk/cells.cuh"\n#include "amk/ring.cuh"\n'
+        '#include "amk/context.cuh"\n#include "amk/cells.cuh"\n#include "amk/ring.cuh"\n#include "amk/weights.cuh"\n'
         + includes
         + "\nnamespace {\n\n"
         + tables

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amk.schedule_ir.matrices import MATRICES, matrix
+from amk.schedule_ir.matrices import MATRICES, Matrix, matrix
 from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.weight_format import Chunk
 
 
 def identifier(name: str) -> str:
@@ -32,7 +33,7 @@ def plan_struct(schedule: Schedule) -> str:
     numbers = {
         "kHidden": model.hidden, "kFfn": model.ffn, "kHeads": model.heads, "kKvHeads": model.kv_heads,
         "kHeadDim": model.head_dim, "kLayers": model.layers, "kContext": kv.context, "kKvBlock": kv.block,
-        "kKvSplits": kv.splits, "kChunkK": stream.chunk_k, "kStreamAgents": agents,
+        "kKvSplits": kv.splits, "kStreamAgents": agents,
     }  # fmt: skip
     lines = [f"  static constexpr int {name} = {value};" for name, value in numbers.items()]
     lines.append(f"  static constexpr float kRmsEps = {float_literal(model.rms_eps)};")
@@ -40,20 +41,33 @@ def plan_struct(schedule: Schedule) -> str:
     lines.append(_shares_struct())
     for name in MATRICES:
         shares = "hidden" if name in ("o", "down") else name
-        lines.append(_matrix_struct(camel(name), shares, matrix(model, name).rows, matrix(model, name).k))
+        lines.append(_matrix_struct(camel(name), shares, matrix(model, name), stream.chunk(name)))
     lines.append("  using Hidden = O;")
     return "struct Plan {\n" + "\n".join(lines) + "\n};\n"
 
 
-def _matrix_struct(name: str, shares: str, rows: int, k: int) -> str:
+def _matrix_struct(name: str, shares: str, shape: Matrix, chunk: Chunk) -> str:
+    numbers = {"kRows": shape.rows, "kK": shape.k, "kColumns": chunk.columns, "kChunks": shape.k_chunks(chunk.columns)}
+    constants = ", ".join(f"{constant} = {value}" for constant, value in numbers.items())
     inline = "template <class C> static __device__ __forceinline__ int"
     return (
-        f"  struct {name} {{\n    static constexpr int kRows = {rows}, kK = {k};\n"
+        f"  struct {name} {{\n    static constexpr int {constants};\n    using Weights = {_weights_type(chunk)};\n"
         f"    {inline} first(const C& c) {{ return c.shares.{shares}_first; }}\n"
         f"    {inline} count(const C& c) {{ return c.shares.{shares}_count; }}\n"
         f"    {inline} first_row(const C& c) {{ return min(first(c) * 8, kRows); }}\n"
         f"    {inline} end_row(const C& c) {{ return min((first(c) + count(c)) * 8, kRows); }}\n  }};"
     )
+
+
+def _weights_type(chunk: Chunk) -> str:
+    """The type of amk/weights.cuh that reads the matrix's chunks."""
+    form = chunk.weights
+    if form.codes == "bf16":
+        return "amk::Bf16"
+    group = form.group or chunk.columns
+    if form.codes == "int4":
+        return f"amk::Int4<{group}, {str(form.zeros).lower()}>"
+    return f"amk::{form.codes.capitalize()}<{group}>"
 
 
 SHARES = ("qkv", "hidden", "gate_up", "lm_head")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from amk.planner.formats import Chunks
 from amk.planner.settings import Settings
 from amk.planner.storage import packed_bytes
 from amk.schedule_ir.expr import Expr
@@ -9,28 +10,32 @@ from amk.schedule_ir.memory import Buffer, Dtype
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.ops.select import REQUEST
+from amk.schedule_ir.ranking import LAST, PARAMETERS, TALLY
 from amk.schedule_ir.schedule import KvLayout
 
 
-def global_buffers(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, width: int) -> list[Buffer]:
+def global_buffers(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, chunks: Chunks) -> list[Buffer]:
     """Every global allocation: constants, state that survives launches, hand-offs."""
-    return [*constants(model, kv, width), *state(model, kv, settings), *handoffs(model, kv, settings, workers)]
+    kept = [*constants(model, kv, settings, chunks), *state(model, kv, settings)]
+    return [*kept, *handoffs(model, kv, settings, workers)]
 
 
-def constants(model: ModelSpec, kv: KvLayout, width: int) -> list[Buffer]:
+def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Chunks) -> list[Buffer]:
     dim, layers, rows = model.head_dim, model.layers, model.q_dim + 2 * model.kv_dim
 
     def constant(name: str, dtype: Dtype, *shape: int, align: int = 16) -> Buffer:
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, role="constant", align=align)
 
     out = [
-        constant("weights", "bf16", packed_bytes(model, width) // 2, align=128),
+        constant("weights", "bf16", packed_bytes(model, chunks) // 2, align=128),
         constant("embedding", "bf16", model.vocab, model.hidden),
         constant("norm", "f32", 2 * layers + 1, model.hidden),
         constant("rope", "f32", kv.context, dim),
         constant("request", "i32", len(REQUEST)),
         constant("prompt", "i32", kv.context),
     ]
+    if settings.sampling != "greedy":
+        out.append(constant("sampling", "i32", len(PARAMETERS)))
     if model.qkv_bias:
         out.append(constant("qkv_bias", "f32", layers, rows))
     if model.qk_norm:
@@ -65,7 +70,7 @@ def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int) -
     def crossing(name: str, dtype: Dtype, *shape: int, tag: Expr = per_layer) -> Buffer:
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, tagged=tagged, tag=tag if tagged else None)
 
-    return [
+    crossed = [
         crossing("qkv", "f32", model.q_dim + 2 * model.kv_dim),
         crossing("split_partial", wide, model.heads, kv.splits, model.head_dim),
         crossing("split_scale", "f32", model.heads, kv.splits, 2),
@@ -75,3 +80,12 @@ def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int) -
         crossing("best_value", "f32", candidates, tag={"t": 1, "1": 1}),
         crossing("best_index", "i32", candidates, tag={"t": 1, "1": 1}),
     ]
+    if settings.sampling == "greedy":
+        return crossed
+    # One place per round: what a slow reader still reads is not what the next round writes.
+    counted = Buffer(name="counted", space="global", dtype="i32", shape=(LAST, workers, TALLY))
+    draws = [
+        crossing("draw_value", "f32", candidates, tag={"t": 1, "1": 1}),
+        crossing("draw_index", "i32", candidates, tag={"t": 1, "1": 1}),
+    ]
+    return [*crossed, counted, *draws]

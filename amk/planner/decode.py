@@ -7,15 +7,18 @@ from typing import Literal
 
 from amk.planner.buffers import global_buffers
 from amk.planner.fit import choose_context
+from amk.planner.formats import BF16, Chunks, Formats
 from amk.planner.program import Author
 from amk.planner.settings import FAST, Settings, handoff_of, kv_block
 from amk.planner.shares import attention_tables, head_handoff, row_tables
-from amk.planner.storage import chunk_k, shared_plan
-from amk.schedule_ir.matrices import matrix
+from amk.planner.storage import Shares, choose_chunks, shared_plan
+from amk.schedule_ir.matrices import MatrixName, matrix
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ranking import LAST
 from amk.schedule_ir.schedule import KvLayout, Launch, Program, Role, Schedule
 from amk.schedule_ir.target import Target
+from amk.schedule_ir.weight_format import label
 
 REGISTER_UNIT = 8
 """Registers are allocated to a thread in multiples of 8 (CUDA occupancy rules)."""
@@ -26,29 +29,33 @@ def plan(
     target: Target,
     *,
     settings: Settings = FAST,
+    wanted: Formats = BF16,
     max_context: int | None = None,
     workers: int | None = None,
 ) -> Schedule:
     """The decode schedule of `model` on `target`.
 
     max_context: cache positions; default min(the model's, 32,768, what fits). workers: default `choose_workers`.
+    wanted: the format of every matrix.
     Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit, AMK401 when shared
     memory does not.
     """
     count = workers or choose_workers(model, target)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
-    width = chunk_k(model, target, settings, row_tables(model, count))
-    context = choose_context(model, target, settings, count, width, max_context)
+    rows_of = row_tables(model, count, wanted)
+    chunks = choose_chunks(model, target, settings, rows_of, wanted)
+    context = choose_context(model, target, settings, count, chunks, max_context)
     kv = kv_layout(model, settings, count, context)
-    tables = row_tables(model, count) | attention_tables(model, count, kv.splits)
+    tables = rows_of | attention_tables(model, count, kv.splits)
     handoff = head_handoff(model, tables) if settings.head_handoff else None
-    shared = shared_plan(model, target, settings, width, tables)
+    shared = shared_plan(model, target, settings, chunks, tables)
     rows = {n.removesuffix(".count"): 8 * max(c) for n, c in tables.items() if n.endswith(".count")}
     rows |= {"o": rows["hidden"], "down": rows["hidden"]}
-    author = Author(model, settings, count, rows, handoff.delta if handoff else None)
+    held = held_back(model, settings, target, chunks, tables, shared.stream.slots)
+    author = Author(model, settings, count, rows, handoff.delta if handoff else None, held)
     registers = target.regs_per_sm // (settings.warps * 32) // REGISTER_UNIT * REGISTER_UNIT
     return Schedule(
-        name=f"{model.name}-{target.name}-bf16"[:64],
+        name=f"{model.name}-{target.name}-{label(wanted)}"[:64],
         plan=settings.plan,
         model=model,
         target=target,
@@ -59,7 +66,7 @@ def plan(
         kv=kv,
         roles=(Role(name="all", first=0, count=settings.warps), Role(name="w0", first=0, count=1)),
         tables=tables | (handoff.tables if handoff else {}),
-        buffers=(*global_buffers(model, kv, settings, count, width), *shared.buffers),
+        buffers=(*global_buffers(model, kv, settings, count, chunks), *shared.buffers),
         counters=counters(model, settings),
         streams=(shared.stream,),
         programs=(Program(name="decode", first=0, count=count, body=author.body()),),
@@ -70,6 +77,25 @@ def choose_workers(model: ModelSpec, target: Target) -> int:
     """One per SM; for a model with fewer row groups than SMs, as many as all own rows of both QKV and gate-up."""
     qkv, gate_up = (matrix(model, name).groups for name in ("qkv", "gate_up"))
     return target.sms if gate_up >= target.sms else min(qkv, gate_up)
+
+
+def held_back(
+    model: ModelSpec, settings: Settings, target: Target, chunks: Chunks, tables: Shares, slots: int
+) -> dict[MatrixName, int]:
+    """Refills that the product of each matrix defers: `held_refills` of a ring, where an agent drains twice as many.
+
+    Behind a full ring of requests, what a worker publishes and polls waits for microseconds. A product of few chunks
+    has drained its ring before it could hold anything back.
+    """
+    most = int(slots * settings.held_refills)
+    if not target.has("bulk_copy") or not settings.run_ahead or not most:
+        return {}
+    found: dict[MatrixName, int] = {}
+    for name, chunk in chunks.items():
+        groups = min(tables[f"{'hidden' if name in ('o', 'down') else name}.count"])
+        if groups * matrix(model, name).k_chunks(chunk.columns) // settings.warps >= 2 * most:
+            found[name] = most
+    return found
 
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:
@@ -85,4 +111,7 @@ def counters(model: ModelSpec, settings: Settings) -> tuple[Counter, ...]:
     shapes = {"qkv": (model.layers, heads), "best": (1,)} | {
         n: (model.layers,) for n in ("attn", "h_mid", "act", "h_out")
     }
-    return tuple(Counter(name=name, shape=shape, handoff=kind) for name, shape in shapes.items())
+    out = tuple(Counter(name=name, shape=shape, handoff=kind) for name, shape in shapes.items())
+    if settings.sampling == "greedy":
+        return out
+    return (*out, Counter(name="draw", shape=(1,), handoff=kind), Counter(name="census", shape=(LAST,)))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from amk.planner.buffers import global_buffers
+from amk.planner.formats import Chunks
 from amk.planner.settings import Settings, kv_block
 from amk.planner.storage import packed_bytes
 from amk.report.diagnostic import AmkError, Diagnostic, because
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import KvLayout
 from amk.schedule_ir.target import Target
+from amk.schedule_ir.weight_format import label
 
 DEFAULT_CONTEXT = 32_768
 RESERVE_BYTES = 768 * 2**20
@@ -37,42 +39,44 @@ class Budget:
         return [f"{name:<14}{size:>18,} bytes" for name, size in rows]
 
 
-def budget(model: ModelSpec, target: Target, settings: Settings, workers: int, width: int, context: int) -> Budget:
+def budget(model: ModelSpec, target: Target, settings: Settings, workers: int, chunks: Chunks, context: int) -> Budget:
     """Memory of the plan with `context` positions."""
     block = kv_block(settings, model)
     splits = max(1, min(workers // model.kv_heads, -(-context // block)))
     kv = KvLayout(context=context, block=block, splits=splits)
-    sizes = {b.name: b.bytes for b in global_buffers(model, kv, settings, workers, width)}
+    sizes = {b.name: b.bytes for b in global_buffers(model, kv, settings, workers, chunks)}
     cache = sizes.pop("k_cache") + sizes.pop("v_cache")
-    constant = packed_bytes(model, width) + sizes.pop("embedding")
+    constant = packed_bytes(model, chunks) + sizes.pop("embedding")
     sizes.pop("weights")
     return Budget(constant, cache, sum(sizes.values()), RESERVE_BYTES, target.hbm_bytes)
 
 
-def largest_context(model: ModelSpec, target: Target, settings: Settings, workers: int, width: int) -> int:
+def largest_context(model: ModelSpec, target: Target, settings: Settings, workers: int, chunks: Chunks) -> int:
     """Most cache positions that fit, at most the model's own; 0 if none do."""
     low, high = 0, model.max_context
     while low < high:
         middle = (low + high + 1) // 2
-        fits = budget(model, target, settings, workers, width, middle).total <= target.hbm_bytes
+        fits = budget(model, target, settings, workers, chunks, middle).total <= target.hbm_bytes
         low, high = (middle, high) if fits else (low, middle - 1)
     return low
 
 
 def choose_context(
-    model: ModelSpec, target: Target, settings: Settings, workers: int, width: int, wanted: int | None
+    model: ModelSpec, target: Target, settings: Settings, workers: int, chunks: Chunks, wanted: int | None
 ) -> int:
     """The context of the plan; AMK011 if `wanted` (or any) does not fit or exceeds what the model was trained for."""
-    most = largest_context(model, target, settings, workers, width)
+    most = largest_context(model, target, settings, workers, chunks)
     context = wanted or min(DEFAULT_CONTEXT, most)
     if 1 <= context <= most:
         return context
     if context > model.max_context:
         message = f"{model.name} has {model.max_context:,} positions, {context:,} were asked for"
         raise AmkError(Diagnostic("AMK011", message, help=f"use --max-context {min(most, model.max_context)}"))
-    need = budget(model, target, settings, workers, width, max(context, 1))
+    need = budget(model, target, settings, workers, chunks, max(context, 1))
     short = need.total - need.device
     facts = tuple(because(line) for line in [*need.lines(), f"{'shortfall':<14}{short:>18,} bytes"])
-    help_line = f"largest context that fits in bf16: {most:,}" if most else "no context fits in bf16 on this GPU"
-    message = f"{model.name} in bf16 with {max(context, 1):,} positions does not fit on {target.name}"
+    stored = label({name: chunk.format for name, chunk in chunks.items()})
+    fits = f"largest context that fits in {stored}: {most:,}"
+    help_line = fits if most else f"no context fits in {stored} on this GPU"
+    message = f"{model.name} in {stored} with {max(context, 1):,} positions does not fit on {target.name}"
     raise AmkError(Diagnostic("AMK011", message, facts=facts, help=help_line))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from amk.planner.draw import draw_steps
 from amk.planner.settings import Settings
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.matrices import MatrixName
@@ -18,8 +19,8 @@ from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.finish import FinishOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.merge import MergeOp
-from amk.schedule_ir.ops.prefetch import PrefetchOp
 from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
+from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.ops.select import SelectOp
 from amk.schedule_ir.ops.stage import StageOp
@@ -40,6 +41,7 @@ class Author:
     workers: int
     rows: dict[str, int]
     head_delta: int | None
+    held: dict[MatrixName, int]
 
     def barrier(self) -> Step:
         return Step(op=BarrierOp(role="all", id=1, agents=self.settings.warps))
@@ -47,7 +49,8 @@ class Author:
     def wait(self, counter: str, index: tuple[Expr, ...], delta: int | None = None) -> list[Step]:
         """One poller per worker, then everybody."""
         amount = delta or self.workers
-        early = min(self.settings.hint_slack, amount - 1) if self.tagged else 0
+        slack = self.settings.hint_slack
+        early = amount // slack if self.tagged and slack else 0
         wait = Wait(
             counter=counter, index=index, at_least={"t": amount, "1": amount - early},
             order="relaxed" if self.tagged else "acquire",
@@ -56,10 +59,17 @@ class Author:
 
     def gemv(self, name: MatrixName) -> list[Step]:
         layer: Expr = 0 if name == "lm_head" else LAYER
-        op = GemvOp(role="all", matrix=name, layer=layer, stream="weights", x="x", part="part")
-        ahead = getattr(self.settings, f"pf_{name}")
-        prefetch = [Step(op=PrefetchOp(role="all", stream="weights", chunks=ahead))] if ahead else []
-        return [self.barrier(), Step(op=op), *prefetch, self.barrier()]
+        op = GemvOp(
+            role="all", matrix=name, layer=layer, stream="weights", x="x", part="part", deferred=self.deferred(name)
+        )  # fmt: skip
+        return [self.barrier(), Step(op=op), self.barrier()]
+
+    def deferred(self, name: MatrixName) -> int:
+        return self.held.get(name, 0)
+
+    def refill(self, name: MatrixName) -> list[Step]:
+        """What the product of `name` held back goes out once its result is published."""
+        return [Step(op=RefillOp(role="all", stream="weights"))] if self.deferred(name) else []
 
     def role(self, name: MatrixName) -> str:
         """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""
@@ -85,9 +95,9 @@ class Author:
             ssq_agents=self.settings.warps, bias="qkv_bias" if self.model.qkv_bias else None, out="qkv",
         )  # fmt: skip
         if self.head_delta is None:
-            return [*self.gemv("qkv"), *self.publish(op, (self.signal("qkv", (LAYER, 0)),))]
+            return [*self.gemv("qkv"), *self.publish(op, (self.signal("qkv", (LAYER, 0)),)), *self.refill("qkv")]
         signals = tuple(self.signal("qkv", (LAYER, k), {f"qkv.to.{k}": 1}) for k in range(self.model.kv_heads))
-        return [*self.gemv("qkv"), *self.publish(op, signals)]
+        return [*self.gemv("qkv"), *self.publish(op, signals), *self.refill("qkv")]
 
     def attention(self) -> list[Step]:
         norm = self.model.qk_norm
@@ -127,7 +137,7 @@ class Author:
         op = AddResidualOp(
             role=self.role(name), matrix=name, layer=LAYER, stream="weights", part="part", residual="residual", h=h
         )
-        return self.publish(op, (self.signal(h, (LAYER,)),))
+        return [*self.publish(op, (self.signal(h, (LAYER,)),)), *self.refill(name)]
 
     def mlp(self) -> list[Step]:
         swiglu = SwigluOp(
@@ -139,6 +149,7 @@ class Author:
             Step(op=StageNormOp(role="all", index={"l": 2, "1": 1}, h="h_mid", norm="norm", x="x", ssq="ssq")),
             *self.gemv("gate_up"),
             *self.publish(swiglu, (self.signal("act", (LAYER,)),)),
+            *self.refill("gate_up"),
             *self.wait("act", (LAYER,)),
             Step(op=StageOp(role="all", layer=LAYER, act="act", x="x")),
             *self.gemv("down"),
@@ -152,16 +163,19 @@ class Author:
             role="all", stream="weights", part="part", ssq="ssq", ssq_agents=self.settings.warps, logits="logits",
             best_value="best_value", best_index="best_index",
         )  # fmt: skip
+        steps = [
+            *self.gemv("lm_head"),
+            *self.publish(best, (self.signal("best"),)),
+            *self.refill("lm_head"),
+            *self.wait("best", (0,)),
+        ]
+        if self.settings.sampling != "greedy":
+            return [*steps, *draw_steps(self)]
         select = SelectOp(
             role="all", candidates=self.workers * self.settings.warps, best_value="best_value",
             best_index="best_index", request="request", prompt="prompt", output="output",
         )  # fmt: skip
-        return [
-            *self.gemv("lm_head"),
-            *self.publish(best, (self.signal("best"),)),
-            *self.wait("best", (0,)),
-            Step(op=select),
-        ]
+        return [*steps, Step(op=select)]
 
     def body(self) -> tuple[Node, ...]:
         embed = EmbedOp(role="all", table="embedding", norm="norm", x="x", ssq="ssq", residual="residual")

@@ -7,6 +7,7 @@ from typing import Literal
 
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.sampling import Mode
 
 
 @dataclass(frozen=True)
@@ -14,10 +15,13 @@ class Settings:
     """One point of the plan space.
 
     warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most max_ring_bytes.
-    chunk_bytes: upper bound of one copy. kv_block: positions per attention block, None = 64, or 32 where a kv head's
-    queries are wide and registers are short. handoff: how activations cross SMs, by counters behind a release fence or
+    chunk_bytes: upper bound of one copy. kv_block: positions per attention block, None = 128, or 64 where rows are wide. handoff: how activations cross SMs, by counters behind a release fence or
     by tagged words, None = handoff_of. head_handoff: attention waits for its head's rows only.
-    wide_epilogue: sum partials in all warps when a worker has more output rows than this.
+    wide_epilogue: sum partials in all warps when a worker has more output rows than this. sampling: how a token is
+    chosen; what the other modes do beyond greedy is steps of the schedule, their parameters are run-time values.
+    hint_slack: a hint says that looking is worth while when all producers but one in so many have signalled; 0: when
+    all have. prefetch_cache: ask for earlier keys and values before the query is there. held_refills: share of a ring
+    that a long product refills only after its result is published.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -32,13 +36,10 @@ class Settings:
     run_ahead: bool = True
     refill_fence: bool = True
     max_tokens: int = 1024
-    hint_slack: int = 0
-    prefetch_cache: bool = False
-    pf_qkv: int = 0
-    pf_o: int = 0
-    pf_gate_up: int = 0
-    pf_down: int = 0
-    pf_lm_head: int = 0
+    sampling: Mode = "greedy"
+    hint_slack: int = 8
+    prefetch_cache: bool = True
+    held_refills: float = 2 / 3
 
 
 FAST = Settings()
@@ -53,8 +54,8 @@ def kv_block(settings: Settings, model: ModelSpec) -> int:
 
 def handoff_of(settings: Settings, model: ModelSpec, workers: int) -> Literal["fenced", "tagged"]:
     """The hand-off of a plan. Tagged words order only those who depend on them: a worker without rows of some matrix
-    would read its input and pass nothing on, and only hints, which order nothing in the model, would hold back those
-    who overwrite the words.
+    reads its input and passes nothing on, and only hints hold back those who overwrite the words. That is safe, and
+    not what the measured plans do.
     """
     if settings.handoff:
         return settings.handoff

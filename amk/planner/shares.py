@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
+from amk.planner.formats import BF16, Formats
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.weight_format import weight_format
 
 Table = tuple[int, ...]
 
@@ -14,25 +16,25 @@ OWNED: dict[str, MatrixName] = {"hidden": "o", "gate_up": "gate_up", "qkv": "qkv
 """Share tables and the matrix whose row groups they count; o and down share one."""
 
 
-def row_tables(model: ModelSpec, workers: int) -> dict[str, Table]:
+def row_tables(model: ModelSpec, workers: int, wanted: Formats = BF16) -> dict[str, Table]:
     """first/count tables of every matrix; o and down share `hidden`, so a worker keeps its residual rows to itself.
 
     Every worker gets the same number of groups, and the left-over ones go to those who stream the fewest bytes a token
     so far, heaviest matrix first: rings run ahead across phases, so what counts is a worker's sum, not each phase.
     """
-    widths = {name: matrix(model, name).k for name in MATRICES}
+    bits = {name: matrix(model, name).k * weight_format(wanted[name]).bits for name in MATRICES}
     weight = {
-        "hidden": model.layers * (widths["o"] + widths["down"]),
-        "gate_up": model.layers * widths["gate_up"],
-        "qkv": model.layers * widths["qkv"],
-        "lm_head": widths["lm_head"],
+        "hidden": model.layers * (bits["o"] + bits["down"]),
+        "gate_up": model.layers * bits["gate_up"],
+        "qkv": model.layers * bits["qkv"],
+        "lm_head": bits["lm_head"],
     }
     load = [0] * workers
     tables: dict[str, Table] = {}
-    for key, bytes_per_group in sorted(weight.items(), key=lambda item: -item[1]):
+    for key, bits_per_row in sorted(weight.items(), key=lambda item: -item[1]):
         groups = matrix(model, OWNED[key]).groups
         counts = _shared_out(groups, load)
-        load = [have + count * bytes_per_group for have, count in zip(load, counts, strict=True)]
+        load = [have + count * bits_per_row for have, count in zip(load, counts, strict=True)]
         tables[f"{key}.first"], tables[f"{key}.count"] = (0, *accumulate(counts[:-1])), counts
     return tables
 

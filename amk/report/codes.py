@@ -4,6 +4,8 @@ The hundreds digit is the area. A code is never reused for another meaning. The 
 `explain/<code>.md` beside this file, so adding a code is one line here and one Markdown file.
 """
 
+import re
+from functools import cache
 from importlib.resources import files
 
 AREAS = {
@@ -33,6 +35,7 @@ TITLES = {
     "AMK012": "model configuration is not supported",
     "AMK013": "weights cannot be read or do not match the model",
     "AMK014": "prompt cannot be run",
+    "AMK015": "tokens cannot be chosen as asked",
     "AMK101": "output is not fully covered",
     "AMK102": "output is written twice",
     "AMK103": "access is out of bounds",
@@ -44,6 +47,7 @@ TITLES = {
     "AMK203": "epochs of a counter are not separated",
     "AMK204": "counter wraps while a wait can still see it",
     "AMK205": "synchronisation outside the decidable class",
+    "AMK206": "certificate does not prove the schedule",
     "AMK301": "write-write race",
     "AMK302": "read-write race",
     "AMK303": "floating-point accumulation in no fixed order",
@@ -73,6 +77,8 @@ TITLES = {
     "AMK603": "the CUDA driver refused a call",
     "AMK604": "the kernel stalled and was stopped by the watchdog",
     "AMK605": "the CUDA compiler or its headers are missing",
+    "AMK606": "machine code belongs to another schedule",
+    "AMK607": "machine code synchronises otherwise than the schedule",
     "AMK701": "run does not exist",
     "AMK702": "journal cannot be written",
     "AMK703": "judges of the run have changed",
@@ -80,8 +86,12 @@ TITLES = {
     "AMK705": "run is in use by another process",
     "AMK706": "language model cannot be used as asked",
     "AMK707": "device was lost during the search",
+    "AMK708": "Ray cluster cannot be used",
     "AMK901": "internal error",
 }
+
+RESERVED = frozenset({"AMK303", "AMK501", "AMK504", "AMK506", "AMK508", "AMK510", "AMK511", "AMK512"})
+"""Explained, but given by no check: schedules cannot express them, or another code covers what they can express."""
 
 
 def normalise(text: str) -> str:
@@ -102,3 +112,22 @@ def explanation(code: str) -> str:
     if code not in TITLES:
         raise KeyError(code)
     return (files(__package__) / "explain" / f"{code}.md").read_text(encoding="utf-8")
+
+
+@cache
+def advice(code: str) -> str:
+    """The explanation's fix, on one line, without what it says about the message; KeyError for an unregistered code."""
+    return re.split(rf"(?<=[.)]) (?={_ASIDES})", _paragraph(code, "Fix"))[0]
+
+
+@cache
+def reason(code: str) -> str:
+    """The first sentence of why the finding matters, on one line; KeyError for an unregistered code."""
+    return re.split(r"(?<=[a-z)])\. (?=[A-Z])", _paragraph(code, "Why it matters"))[0].removesuffix(".")
+
+
+_ASIDES = r"(?:The (?:message|witness|numbers)|Source:|Where the formal)\b"
+
+
+def _paragraph(code: str, name: str) -> str:
+    return " ".join(explanation(code).split(f"**{name}.** ", 1)[1].split("\n\n", 1)[0].split())

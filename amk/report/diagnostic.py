@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Literal
+from typing import Any, Literal
 
-from amk.report.codes import TITLES
+from amk.report.codes import TITLES, advice, reason
 
 
 class Exit(IntEnum):
@@ -54,8 +54,41 @@ def because(text: str) -> Fact:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """The input at the place of a diagnostic: its text on one line, and where it ends (1-based, exclusive)."""
+
+    text: str
+    end_line: int
+    end_column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One edit of an input: the JSON it puts, inserts or removes at `path`, and the same as text over a region.
+
+    `start` and `end` are (line, column), 1-based, end exclusive; `text` replaces what stands between them. They are
+    None when the input has no known text.
+    """
+
+    do: Literal["replace", "insert", "remove"]
+    path: str
+    value: Any = None
+    start: tuple[int, int] | None = None
+    end: tuple[int, int] | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """Changes that have been verified to remove the finding; applied in order."""
+
+    description: str
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One finding. `code` must be registered in `codes`, otherwise ValueError."""
+    """One finding. `code` must be registered in `codes`, otherwise ValueError. Without `help` the code's is given."""
 
     code: str
     message: str
@@ -63,6 +96,8 @@ class Diagnostic:
     where: Where | None = None
     facts: tuple[Fact, ...] = ()
     help: str | None = None
+    source: Source | None = None
+    fix: Fix | None = None
 
     def __post_init__(self) -> None:
         if self.code not in TITLES:
@@ -71,6 +106,17 @@ class Diagnostic:
     @property
     def title(self) -> str:
         return TITLES[self.code]
+
+    @property
+    def causes(self) -> tuple[Fact, ...]:
+        """The facts; if none of them says why, and it is about what a schedule does, the reason that its code gives."""
+        told = any(fact.mark == "=" for fact in self.facts) or self.code[3] not in "12345"
+        return self.facts if told else (*self.facts, Fact("=", reason(self.code)))
+
+    @property
+    def advice(self) -> str:
+        """What to do: `help`, or what the explanation of the code says."""
+        return self.help or advice(self.code)
 
 
 class AmkError(Exception):

@@ -1,4 +1,4 @@
-"""Diagnostics as text: `full` (several lines each), `concise` (one line each), `json`.
+"""Diagnostics as text: `full` (several lines each), `concise` (one line each), `json`, `sarif`, `github`.
 
 Texts may quote hostile input, so control characters are escaped before they can reach a terminal.
 """
@@ -6,22 +6,18 @@ Texts may quote hostile input, so control characters are escaped before they can
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Literal, TextIO
 
-from amk.report.diagnostic import Diagnostic, Severity, Where
+from amk.report.diagnostic import Diagnostic, Fact, Severity, Where
+from amk.report.github import workflow_command
+from amk.report.printable import printable as printable
+from amk.report.sarif import sarif
 
-Format = Literal["full", "concise", "json"]
-FORMATS: tuple[Format, ...] = ("full", "concise", "json")
-
-MAX_TEXT = 2000  # characters of one message or fact; a longer one quotes input, and its head says enough
+Format = Literal["full", "concise", "json", "sarif", "github"]
+FORMATS: tuple[Format, ...] = ("full", "concise", "json", "sarif", "github")
 
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.NOTE: "36"}
-
-
-def printable(text: str, limit: int = MAX_TEXT) -> str:
-    """`text` on one line without control characters or lone surrogates, cut at `limit` characters."""
-    cut = text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
 
 
 def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
@@ -32,9 +28,13 @@ def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) ->
 
 
 def render(diagnostics: Sequence[Diagnostic], form: Format = "full", *, colour: bool = False) -> str:
-    """All diagnostics as one text, newline-terminated unless there are none; `json` is one object."""
+    """All diagnostics as one text, newline-terminated unless there are none; `json` and `sarif` are one object."""
     if form == "json":
         return json.dumps({"diagnostics": [as_json(d) for d in diagnostics]}, indent=2) + "\n"
+    if form == "sarif":
+        return json.dumps(sarif(diagnostics), indent=2) + "\n"
+    if form == "github":
+        return "".join(workflow_command(d, _body(d)) + "\n" for d in diagnostics)
     one = _full if form == "full" else _concise
     return "".join(one(d, colour) + "\n" for d in diagnostics)
 
@@ -48,8 +48,10 @@ def as_json(diagnostic: Diagnostic) -> dict[str, Any]:
         "title": diagnostic.title,
         "message": diagnostic.message,
         "where": {"file": where.file, "line": where.line, "column": where.column, "path": where.path},
-        "facts": [{"mark": fact.mark, "text": fact.text} for fact in diagnostic.facts],
-        "help": diagnostic.help,
+        "facts": [{"mark": fact.mark, "text": fact.text} for fact in diagnostic.causes],
+        "help": diagnostic.advice,
+        "source": None if diagnostic.source is None else asdict(diagnostic.source),
+        "fix": None if diagnostic.fix is None else asdict(diagnostic.fix),
     }
 
 
@@ -58,10 +60,16 @@ def _full(diagnostic: Diagnostic, colour: bool) -> str:
     place, path = _place(diagnostic.where), diagnostic.where.path if diagnostic.where else None
     if place or path:
         lines.append("  --> " + "   ".join(part for part in (place, f"({printable(path)})" if path else "") if part))
-    lines += [f"   {fact.mark} {printable(fact.text)}" for fact in diagnostic.facts]
-    if diagnostic.help:
-        lines.append(f"   = help: {printable(diagnostic.help)}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"   {line}" for line in _body(diagnostic))])
+
+
+def _body(diagnostic: Diagnostic) -> list[str]:
+    """The lines under the message: the input itself, the facts, what to do, and a fix that was verified."""
+    facts = [Fact("|", diagnostic.source.text)] if diagnostic.source else []
+    facts += [*diagnostic.causes, Fact("=", f"help: {diagnostic.advice}")]
+    if diagnostic.fix:
+        facts.append(Fact("=", f"verified fix: {diagnostic.fix.description}"))
+    return [f"{fact.mark} {printable(fact.text)}" for fact in facts]
 
 
 def _concise(diagnostic: Diagnostic, colour: bool) -> str:

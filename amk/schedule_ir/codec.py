@@ -8,79 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.report.diagnostic import AmkError, Diagnostic, Source, Where
 from amk.report.schema import schema_error
 from amk.schedule_ir.json_file import parse_json, read_bytes
+from amk.schedule_ir.positions import Positions as Positions
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import VERSION, Schedule
 
 MAX_BYTES = 64 * 2**20
-
-_TOKEN = re.compile(rb'\s*("(?:[^"\\]|\\.)*+"|[\[\]{},:]|[^\s\[\]{},:"]+)', re.DOTALL)
-
-
-class Positions(Mapping[str, int]):
-    """JSON pointer -> line (from 1) of the value; scanned when first asked: most files are never complained of."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self._lines: dict[str, int] | None = None
-
-    def _scanned(self) -> dict[str, int]:
-        if self._lines is None:
-            self._lines = _scan(self._content)
-        return self._lines
-
-    def __getitem__(self, pointer: str) -> int:
-        return self._scanned()[pointer]
-
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        return iter(self._scanned())
-
-    def __len__(self) -> int:
-        return len(self._scanned())
-
-    def nearest(self, pointer: str) -> int | None:
-        """The line of the value, or of the closest enclosing one."""
-        while pointer and pointer not in self._scanned():
-            pointer = pointer.rpartition("/")[0]
-        return self._scanned().get(pointer)
-
-
-def _scan(content: bytes) -> dict[str, int]:
-    """Lines of all values of a text that is known to be JSON."""
-    lines = {}
-    stack: list[list[str | int | None]] = []  # per open bracket: the current key, or the index
-    line, at, expects_key = 1, 0, False
-    for match in _TOKEN.finditer(content):
-        token = match.group(1)
-        line += content.count(b"\n", at, match.start(1))
-        at = match.start(1)
-        if token in (b"}", b"]"):
-            stack.pop()
-            expects_key = False
-        elif token == b",":
-            top = stack[-1]
-            expects_key = isinstance(top[0], str)
-            top[0] = top[0] if isinstance(top[0], str) else (top[0] or 0) + 1
-        elif token == b":":
-            expects_key = False
-        elif expects_key:
-            stack[-1][0] = str(json.loads(token))
-        else:
-            parts = (str(frame[0]).replace("~", "~0").replace("/", "~1") for frame in stack)
-            lines["".join(f"/{part}" for part in parts)] = line
-            if token in (b"{", b"["):
-                stack.append(["" if token == b"{" else 0])
-                expects_key = token == b"{"
-    return lines
 
 
 def load_schedule(path: Path) -> tuple[Schedule, Positions]:
@@ -111,12 +51,8 @@ def _check_version(value: object, file: str, positions: Positions) -> None:
         return
     shown = "no version" if "version" not in value else "an unknown version"
     message = f"the file has {shown}; this program reads version {VERSION}"
-    raise AmkError(
-        Diagnostic(
-            "AMK004", message, where=Where(file=file, line=positions.nearest("/version"), path="/version"),
-            help="make the schedule again with `amk plan`",
-        )
-    )  # fmt: skip
+    wrong = Diagnostic("AMK004", message, where=Where(path="/version"), help="make the schedule again with `amk plan`")
+    raise AmkError(located(wrong, file, positions))
 
 
 def _without_tags(diagnostic: Diagnostic, value: object) -> Diagnostic:
@@ -136,10 +72,18 @@ def _without_tags(diagnostic: Diagnostic, value: object) -> Diagnostic:
 
 
 def located(diagnostic: Diagnostic, file: str | None, positions: Positions | None) -> Diagnostic:
-    """The diagnostic with file and line filled in from its JSON pointer."""
+    """The diagnostic with file, line, column and the text there filled in from its JSON pointer.
+
+    Without a pointer it is about the whole file: line 1, and no text is quoted.
+    """
     where = diagnostic.where or Where()
-    line = positions.nearest(where.path or "") if positions is not None else where.line
-    return replace(diagnostic, where=replace(where, file=file or where.file, line=line))
+    where = replace(where, file=file or where.file)
+    if positions is None or (region := positions.region(where.path or "")) is None:
+        return replace(diagnostic, where=where)
+    where = replace(where, line=region.line, column=region.column)
+    if not where.path:
+        return replace(diagnostic, where=where)
+    return replace(diagnostic, where=where, source=Source(region.text, region.end_line, region.end_column))
 
 
 def canonical_json(schedule: Schedule) -> bytes:

@@ -24,7 +24,7 @@ from amk.schedule_ir.expr import Env, IntArray
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.machine.agent import Agent, Drain
 from amk.schedule_ir.machine.counters import Barrier, CounterFamily
-from amk.schedule_ir.machine.fault import Blocked, Deadlock, Fault
+from amk.schedule_ir.machine.fault import Blocked, Deadlock, Fault, StaleRegisters
 from amk.schedule_ir.machine.memory import Numerics, Storage
 from amk.schedule_ir.machine.order import Order, RoundRobin
 from amk.schedule_ir.machine.program import Entry, Flattener
@@ -34,6 +34,7 @@ from amk.schedule_ir.ops.base import Op, owned_groups
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.packing import TensorSource, packed_array
+from amk.schedule_ir.quantised import Quantiser, nearest
 from amk.schedule_ir.schedule import Schedule
 
 Copies = Literal["events", "whole"]
@@ -51,6 +52,7 @@ class Machine:
         numerics: Numerics = "exact",
         copies: Copies = "whole",
         packed: Bits | None = None,
+        quantise: Quantiser = nearest,
     ) -> None:
         """source: the tensors; packed: the packed buffer if the caller has it already (copies='events' only)."""
         self.schedule = schedule
@@ -64,10 +66,10 @@ class Machine:
         self._counters: dict[str, CounterFamily[Agent]] = {c.name: CounterFamily(c) for c in schedule.counters}
         self._tags = {b.name: b.tag for b in schedule.buffers if b.tagged and b.tag is not None}
         self._mentioned: dict[int, tuple[str, ...]] = {}
-        self._weights = LogicalWeights(schedule.model, source) if copies == "whole" else None
+        self._weights = LogicalWeights(schedule.model, source, streams[0], quantise) if copies == "whole" else None
         self._rings: dict[str, Rings] = {}
         if copies == "events":
-            chunks = packed_array(schedule, source) if packed is None else packed
+            chunks = packed_array(schedule, source, quantise) if packed is None else packed
             self._rings = {s.name: Rings(s, stream_layout(schedule, s), chunks, self._storage) for s in streams}
         self._barriers: dict[tuple[int, int], Barrier[Agent]] = {}
         self._order: Order[Event] = RoundRobin()
@@ -154,6 +156,8 @@ class Machine:
         """One event of `agent`; False when it blocked or has finished."""
         entry = agent.entries[agent.pc]
         step = entry.step
+        if entry.epoch is not None and agent.regs.get("epoch") != entry.epoch:
+            raise StaleRegisters(f"its registers are of token {agent.regs.get('epoch', 'none')}, not {entry.epoch}")
         if step.waits and not self._waits_hold(agent, entry):
             return False
         if entry.barrier is not None:

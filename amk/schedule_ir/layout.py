@@ -63,7 +63,8 @@ def stream_layout(schedule: Schedule, stream: Stream) -> StreamLayout:
     counts = {}
     for name in {m for m, _ in sequence}:
         key = "hidden" if name in ("o", "down") else name
-        chunks = np.array(schedule.tables[f"{key}.count"]) * matrix(schedule.model, name).k_chunks(stream.chunk_k)
+        k_chunks = matrix(schedule.model, name).k_chunks(stream.chunk(name).columns)
+        chunks = np.array(schedule.tables[f"{key}.count"]) * k_chunks
         bounds = [chunks * a // agents for a in range(agents + 1)]
         counts[name] = np.stack([b - a for a, b in pairwise(bounds)], axis=1)
     totals = np.asarray(np.sum([counts[m] for m, _ in sequence], axis=0, dtype=np.int64))

@@ -11,7 +11,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from amk.schedule_ir.expr import Expr
+from amk.schedule_ir.matrices import MATRICES, MatrixName
 from amk.schedule_ir.name import Name as Name
+from amk.schedule_ir.weight_format import Chunk, plain_chunk
 
 Dtype = Literal["f32", "bf16", "u32", "i32"]
 ITEM_BYTES: dict[str, int] = {"f32": 4, "bf16": 2, "u32": 4, "i32": 4}
@@ -62,8 +64,9 @@ class Counter(Frozen):
     """A family of increment-only counters.
 
     `fenced`: red.release / ld.acquire, a wait orders everything its signals follow before everything after it. `hint`:
-    relaxed on both sides, a wait blocks but orders nothing; it only says when tagged words are worth reading. Values
-    count from `init` over all launches; nothing is ever reset while a kernel runs.
+    relaxed on both sides, a wait blocks but makes nothing visible; it says when tagged words are worth reading, and
+    when nobody looks for them any more. Values count from `init` over all launches; nothing is ever reset while a
+    kernel runs.
     """
 
     name: Name
@@ -84,6 +87,9 @@ class Stream(Frozen):
     in the order of that agent's gemv steps, contiguous in `source`. Issue of chunk j+slots follows the drain of chunk j
     by the same agent. `full` holds one 8-byte mbarrier per slot (bulk copies only). run_ahead=False restricts the
     issue to chunks of the step being drained (no prefetch).
+
+    chunks: format and columns of the matrices that are not in bf16 with `chunk_k` columns. All chunks take the bytes of
+    the largest, so that a slot holds any of them.
     """
 
     name: Name
@@ -98,7 +104,12 @@ class Stream(Frozen):
     run_ahead: bool = True
     refill_fence: bool = True
     weight_dtype: Literal["bf16"] = "bf16"
+    chunks: dict[MatrixName, Chunk] = Field(default_factory=dict)
+
+    def chunk(self, name: MatrixName) -> Chunk:
+        """What a chunk of matrix `name` is."""
+        return self.chunks.get(name) or plain_chunk(self.chunk_k)
 
     @property
     def chunk_bytes(self) -> int:
-        return self.chunk_rows * self.chunk_k * 2
+        return max(self.chunk(name).bytes for name in MATRICES)

@@ -1,8 +1,7 @@
 """Weights in the order the streams read them.
 
-A chunk is a tile W[8 rows, chunk_k columns], stored as [chunk_k / 32][8 rows][32 columns] in bf16: lane 4 * n + q of a
-warp reads its operand, row n, columns 32 * i + 8 * q .. + 8, as 16 consecutive bytes, and a warp reads 512. Where each
-chunk stands is layout.stream_layout; which tensor rows make a group of 8 is matrices.tensor_rows.
+A chunk is a tile W[8 rows, columns]; its bytes are chunks.py's business. Where each chunk stands is
+layout.stream_layout; which tensor rows make a group of 8 is matrices.tensor_rows.
 
 One worker's weights are contiguous, so they are packed worker by worker: memory is bounded by the largest worker's
 share and one block of tensor rows, whatever the model.
@@ -12,19 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from amk.schedule_ir.bfloat import F32, Bits, from_bf16_bits, to_bf16_bits
+from amk.schedule_ir.bfloat import F32, Bits
+from amk.schedule_ir.chunks import pack_bf16, pack_quantised
 from amk.schedule_ir.layout import StreamLayout, stream_layout
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, matrix
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.quantised import Quantiser, nearest
 from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.weight_format import Chunk
 
-TILE_COLUMNS = 32
 BLOCK_ELEMENTS = 1 << 22
 """Elements of a matrix converted at a time: 16 MiB of float32."""
 
@@ -83,23 +83,13 @@ def _gate_up_rows(source: TensorSource, model: ModelSpec, layer: int, first: int
     return out.reshape(last - first, ROWS_PER_GROUP, model.hidden)
 
 
-def pack_groups(rows: NDArray[Any], chunk_k: int) -> Bits:
-    """f32 [groups, 8, k] -> bf16 bits [groups * k_chunks, 8 * chunk_k], group-major, columns padded with zeros."""
-    groups, _, k = rows.shape
-    padded = -(-k // chunk_k) * chunk_k
-    bits = to_bf16_bits(rows)
-    if padded > k:
-        bits = np.concatenate([bits, np.zeros((groups, ROWS_PER_GROUP, padded - k), np.uint16)], axis=2)
-    # Runs of 32 columns move as one 64-byte item: eight times faster than moving elements.
-    runs = bits.view("V64").reshape(groups, ROWS_PER_GROUP, padded // TILE_COLUMNS)
-    tiles = np.ascontiguousarray(runs.transpose(0, 2, 1))
-    return tiles.view(np.uint16).reshape(groups * (padded // chunk_k), ROWS_PER_GROUP * chunk_k)
-
-
-def unpack_tile(chunk: Bits) -> F32:
-    """bf16 bits [8 * chunk_k] of one chunk -> f32 [8, chunk_k]."""
-    tiles = from_bf16_bits(chunk).reshape(-1, ROWS_PER_GROUP, TILE_COLUMNS)
-    return tiles.transpose(1, 0, 2).reshape(ROWS_PER_GROUP, -1)
+def encoded(rows: F32, chunk: Chunk, size: int, quantise: Quantiser) -> Bits:
+    """f32 [groups, 8, k] -> chunks of `size` bytes, 16-bit words [groups * k_chunks, size / 2], group-major."""
+    if chunk.format == "bf16":
+        words = pack_bf16(rows, chunk.columns)
+    else:
+        words = pack_quantised(quantise(rows.reshape(-1, rows.shape[2]), chunk.weights), chunk).view(np.uint16)
+    return np.pad(words, ((0, 0), (0, size // 2 - words.shape[1]))) if size // 2 > words.shape[1] else words
 
 
 @dataclass(frozen=True)
@@ -110,11 +100,12 @@ class Packer:
     stream: Stream
     source: TensorSource
     layout: StreamLayout
+    quantise: Quantiser = nearest
 
     def worker(self, worker: int) -> Bits:
-        """All chunks of `worker`, bf16 bits [chunks, 8 * chunk_k], its agents one after the other."""
+        """All chunks of `worker`, 16-bit words [chunks, chunk_bytes / 2], its agents one after the other."""
         chunks = int(self.layout.totals[worker].sum())
-        out = np.zeros((chunks, ROWS_PER_GROUP * self.stream.chunk_k), np.uint16)
+        out = np.zeros((chunks, self.stream.chunk_bytes // 2), np.uint16)
         ends = np.cumsum(self.layout.totals[worker])
         place = (ends - self.layout.totals[worker]).tolist()
         for name, layer in self.layout.drains:
@@ -130,7 +121,7 @@ class Packer:
         step = max(1, BLOCK_ELEMENTS // (ROWS_PER_GROUP * matrix(model, name).k))
         for group in range(first, first + count, step):
             rows = group_rows(self.source, model, name, layer, group, min(group + step, first + count))
-            yield pack_groups(rows, self.stream.chunk_k)
+            yield encoded(rows, self.stream.chunk(name), self.stream.chunk_bytes, self.quantise)
 
     @staticmethod
     def _scatter(out: Bits, place: list[int], counts: list[int], blocks: Iterator[Bits]) -> None:
@@ -148,16 +139,20 @@ class Packer:
 
 
 Sink = Callable[[int, Bits], None]
-"""Receives (first chunk, bf16 bits [chunks, 8 * chunk_k]), contiguous in the packed buffer, in ascending order."""
+"""Receives (first chunk, 16-bit words [chunks, chunk_bytes / 2]), contiguous in the packed buffer, ascending."""
 
 
 def pack_weights(
-    schedule: Schedule, source: TensorSource, sink: Sink, progress: Callable[[int, int], None] | None = None
+    schedule: Schedule,
+    source: TensorSource,
+    sink: Sink,
+    progress: Callable[[int, int], None] | None = None,
+    quantise: Quantiser = nearest,
 ) -> None:
     """Pack every stream, one call of `sink` per worker. progress is told (bytes packed, bytes in all)."""
     for stream in schedule.streams:
         layout = stream_layout(schedule, stream)
-        packer = Packer(schedule, stream, source, layout)
+        packer = Packer(schedule, stream, source, layout, quantise)
         total, done = int(layout.totals.sum()) * stream.chunk_bytes, 0
         for worker in range(schedule.launch.workers):
             packed = packer.worker(worker)
@@ -168,14 +163,14 @@ def pack_weights(
                 progress(done, total)
 
 
-def packed_array(schedule: Schedule, source: TensorSource) -> Bits:
-    """The whole packed buffer of a schedule with one stream, bf16 bits [chunks, 8 * chunk_k]."""
+def packed_array(schedule: Schedule, source: TensorSource, quantise: Quantiser = nearest) -> Bits:
+    """The whole packed buffer of a schedule with one stream, 16-bit words [chunks, chunk_bytes / 2]."""
     (stream,) = schedule.streams
     chunks = int(stream_layout(schedule, stream).totals.sum())
-    out = np.zeros((chunks, ROWS_PER_GROUP * stream.chunk_k), np.uint16)
+    out = np.zeros((chunks, stream.chunk_bytes // 2), np.uint16)
 
     def place(first: int, packed: Bits) -> None:
         out[first : first + len(packed)] = packed
 
-    pack_weights(schedule, source, place)
+    pack_weights(schedule, source, place, quantise=quantise)
     return out

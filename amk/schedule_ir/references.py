@@ -49,8 +49,18 @@ BUFFER_FIELDS: dict[str, tuple[str, str | None, str | None]] = {
     "act": ("global", "bf16", None),
     "best_value": ("global", "f32", None),
     "best_index": ("global", "i32", None),
+    "sampling": ("global", "i32", "sampling"),
+    "draw_value": ("global", "f32", None),
+    "draw_index": ("global", "i32", None),
+    "counted": ("global", "i32", None),
+    "pick": ("shared", "i32", None),
+    "tally": ("shared", "i32", None),
+    "gathered": ("shared", "i32", None),
 }
 """Field of an op -> space, dtype (None: f32 or bf16), and the buffer it must be where the host knows it by name."""
+
+OPTIONAL = frozenset({"qkv_bias", "q_norm", "k_norm", "sampling"})
+"""Buffers of parts that a model or a plan may lack."""
 
 
 def check_references(schedule: Schedule) -> list[Diagnostic]:
@@ -111,7 +121,7 @@ def _buffers(schedule: Schedule) -> Iterator[Diagnostic]:
         if buffer.bytes > 2**42:
             yield _at("AMK005", f"buffer '{buffer.name}' has {buffer.bytes:,} bytes", ("buffers", i, "shape"))
     known = {b.name for b in schedule.buffers}
-    needed = sorted({name for _, _, name in BUFFER_FIELDS.values() if name} - known - {"qkv_bias", "q_norm", "k_norm"})
+    needed = sorted({name for _, _, name in BUFFER_FIELDS.values() if name} - known - OPTIONAL)
     for name in needed:
         yield _missing("buffer", name, known, ("buffers",))
 

@@ -9,15 +9,21 @@ zero. Ops see `n`, the token's number within the launch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from amk.schedule_ir.expr import Expr
+from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.memory import Buffer, Counter, Frozen, Name, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp, Geometry
+from amk.schedule_ir.ops.draw import DrawOp
+from amk.schedule_ir.ops.peak import PeakOp
+from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.schedule_ir.target import Target
+from amk.schedule_ir.weight_format import label
 
 VERSION = 1
 
@@ -121,6 +127,11 @@ class Schedule(Frozen):
     streams: tuple[Stream, ...] = Field(max_length=16)
     programs: tuple[Program, ...] = Field(min_length=1, max_length=4096)
 
+    @property
+    def weights_label(self) -> str:
+        """Short name of the formats of the streamed matrices."""
+        return label({name: self.streams[0].chunk(name).format for name in MATRICES})
+
     def geometry(self) -> Geometry:
         return Geometry(
             model=self.model,
@@ -131,3 +142,28 @@ class Schedule(Frozen):
             kv_block=self.kv.block,
             kv_splits=self.kv.splits,
         )
+
+
+def steps_of(body: tuple[Node, ...]) -> Iterator[Step]:
+    """Every step as written, in textual order."""
+    for node in body:
+        if isinstance(node, Step):
+            yield node
+        else:
+            yield from steps_of(node.body)
+
+
+def mode_of(schedule: Schedule) -> Mode:
+    """How the schedule chooses tokens, told by the rounds between its `peak` and `draw`; greedy if it draws none.
+
+    Rounds that belong to no mode count as the mode with all of them, which they then fail to match.
+    """
+    ops = [step.op for program in schedule.programs for step in steps_of(program.body)]
+    first = {op.round for op in ops if isinstance(op, PeakOp)}
+    after = {op.round for op in ops if isinstance(op, DrawOp)}
+    if not first and not after:
+        return "greedy"
+    for mode, rounds in SEARCHES.items():
+        if first == {rounds.start} and after == {rounds.stop}:
+            return mode
+    return "top-k-top-p"

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from amk.validator.flat import Judgement
-from amk.validator.system import I32
+from amk.validator.system import I32, I64
 
 FORMAT: Final = "amk.certificate/1"
 
@@ -22,7 +22,7 @@ class NotSafe(ValueError):
     """Only a SAFE system has a certificate."""
 
 
-def _run_lengths(row: I32) -> list[int]:
+def run_lengths(row: I32 | I64) -> list[int]:
     starts = np.flatnonzero(np.concatenate(([True], row[1:] != row[:-1])))
     lengths = np.diff(np.append(starts, len(row)))
     return np.stack((row[starts].astype(np.int64), lengths), axis=1).reshape(-1).tolist()
@@ -39,5 +39,5 @@ def make_certificate(judgement: Judgement) -> dict[str, Any]:
         "deterministic": judgement.races.deterministic,
         "order": judgement.run.legs[:, [0, 2]].tolist(),
         "thresholds": clocks.threshold_keys.tolist(),
-        "clocks": [_run_lengths(row) for row in clocks.threshold_rows],
+        "clocks": [run_lengths(row) for row in clocks.threshold_rows],
     }

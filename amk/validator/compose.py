@@ -8,12 +8,13 @@ third from `reduce`.
 
 Algorithm (section 11 of the theory): one clock pass over one worker per program (`local_order`), one over the interface
 nodes of all workers (`quotient`), brackets for everything between; then the race and reads-from passes of the flat
-check on the rows of the `envelope`. Three kinds of edges (see `quotient`) answer three questions:
+check on the rows of the `envelope`. Kinds of edges (see `quotient`) answer questions:
     block   does every agent finish?
     word    are conflicting accesses separated in time, and does every read find the value it expects?
-    fence   is a write to ordinary memory visible to whoever touches it next? Only pairs that begin with a write need
-            this: a read is over when its event is, because the op has used what it read.
-Without hints, relaxed operations and tagged words the three are one.
+    wait    like word, with hints: is a tagged word kept until every reader has found it?
+    fence   is a write visible to whoever touches the bytes next? Only pairs that begin with a write need this: a read
+            is over when its event is, because the op has used what it read.
+Without hints, relaxed operations and tagged words all are one. `memory_model` argues for what each kind may order.
 
 Cost: llama3-8b on 132 workers has about 10^6 incidences and 10^4 quotient events.
 
@@ -22,6 +23,7 @@ Witness: races and faults name composite nodes; `confirm` finds the flat events 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
@@ -52,7 +54,8 @@ class Composition:
     """Result of the composed check of `schedule` (already reduced) for `tokens` tokens, as far as it got.
 
     stuck: programs whose worker alone does not finish. never: words that nobody writes, tags out of order. races,
-    dataflow: over composite nodes with word edges; unseen: races that fences do not order.
+    dataflow: over composite nodes with word edges; overwritten: tagged words that a reader may still look for; unseen:
+    writes that fences do not order. hints: the order with hints, if words alone do not keep the words.
     """
 
     schedule: Schedule
@@ -65,7 +68,9 @@ class Composition:
     block: Quotient | None = None
     order: BracketOrder | None = None
     races: RaceReport | None = None
+    overwritten: RaceReport | None = None
     unseen: RaceReport | None = None
+    hints: BracketOrder | None = None
     dataflow: DataflowReport | None = None
     classes: int = 0
     incidences: int = 0
@@ -77,8 +82,9 @@ class Composition:
 
     @property
     def safe(self) -> bool:
-        clean = self.races is not None and not self.races.racy and self.dataflow is not None and self.dataflow.correct
-        return self.live and clean and (self.unseen is None or not self.unseen.racy)
+        if self.races is None or self.dataflow is None or not self.dataflow.correct:
+            return False
+        return self.live and not any(r.racy for r in (self.races, self.overwritten, self.unseen) if r is not None)
 
 
 def groups_of(schedule: Schedule, tokens: int, instances: Instances) -> list[Group]:
@@ -134,13 +140,16 @@ def _check_memory(result: Composition, rows: I64, most: Words, always: Words, en
         return
     result.order = least = BracketOrder(Quotient(groups, instances, always, "word"))
     tagged = np.isin(rows[:, 1], envelope.tagged)
-    plain = ~tagged & (rows[:, 1] < envelope.private_base)
     fence = BracketOrder(Quotient(groups, instances, most, "fence"))
-    untagged = find_races(blocks(touches_in_order(rows[~tagged], least, NOTHING, NOTHING)), cast(Clocks, least), LIMIT)
+    result.races = find_races(
+        blocks(touches_in_order(rows[~tagged], least, NOTHING, NOTHING)), cast(Clocks, least), LIMIT
+    )
     words_ = _numbered(touches_in_order(rows[tagged], least, NOTHING, NOTHING))
-    overwritten = find_races(blocks(words_), cast(Clocks, _TagOrder(least)), LIMIT)
-    result.races = untagged if untagged.racy else _halved(overwritten)
-    seen = _numbered(touches_in_order(rows[plain], least, NOTHING, NOTHING))
+    blocking = _Blocking(least, lambda: BracketOrder(Quotient(groups, instances, always, "wait")))
+    result.overwritten = _halved(find_races(blocks(words_), cast(Clocks, blocking), LIMIT))
+    result.hints = blocking.with_hints
+    written = ~tagged | (rows[:, 2] != READ)
+    seen = _numbered(touches_in_order(rows[written], least, NOTHING, NOTHING))
     result.unseen = _halved(find_races(blocks(seen), cast(Clocks, _Visibility(least, fence)), LIMIT))
 
 
@@ -155,16 +164,26 @@ def _halved(report: RaceReport) -> RaceReport:
     return replace(report, races=races)
 
 
-class _TagOrder:
-    """A read of tagged words follows the write that it waits for; everything else needs edges."""
+class _Blocking:
+    """Tagged words, numbered 2 * node + is_read: no word is overwritten before those who look for it have found it.
 
-    def __init__(self, order: BracketOrder) -> None:
-        self.order, self.system = order, order.system
+    A read follows the write that it waits for, and the order of writes is `_Visibility`'s business; a read precedes a
+    write if the write cannot exist without it. Hints are asked only where words give no order.
+    """
+
+    def __init__(self, words: BracketOrder, hints: Callable[[], BracketOrder]) -> None:
+        self.words, self.system = words, words.system
+        self._hints = hints
+        self.with_hints: BracketOrder | None = None
 
     def precedes(self, before: I64, after: I64) -> Bools:
-        ordered: Bools = (after % 2 == 1) | (before // 2 == after // 2)
+        ordered: Bools = (after % 2 == 1) | (before % 2 == 0) | (before // 2 == after // 2)
         open_ = np.flatnonzero(~ordered)
-        ordered[open_] = self.order.precedes(before[open_] // 2, after[open_] // 2)
+        ordered[open_] = self.words.precedes(before[open_] // 2, after[open_] // 2)
+        open_ = np.flatnonzero(~ordered)
+        if len(open_):
+            self.with_hints = self.with_hints or self._hints()
+            ordered[open_] = self.with_hints.precedes(before[open_] // 2, after[open_] // 2)
         return ordered
 
 

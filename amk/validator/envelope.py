@@ -23,7 +23,8 @@ comes after the words of all its agents.
 
 Inside a layer loop the rows of layer l are those of layer 0 plus l times a slope per (step, buffer, kind, family):
 `accesses` depends on the layer only through value indices and row offsets. The slope is measured between layers 0 and 1
-on every agent of the first and the last worker; a step without a common slope is evaluated layer by layer.
+on every agent of the first and the last worker, and for whatever those do not touch (they may own no rows of a matrix)
+on the first worker that does; a step without a common slope is evaluated layer by layer.
 
 Cost: one evaluation per distinct environment of layer 0; the rest is array work.
 """
@@ -133,15 +134,25 @@ class Envelope:
         slope: Slope = {}
         if all(loop.count == 1 for loop in item.site.around if loop.var == "l"):
             return slope
-        later = Item(item.site, item.token, item.loops | {"l": item.loops["l"] + 1})
-        for worker in {group.first, group.first + group.count - 1}:
-            pos = self.positions(item, range(worker, worker + 1))[0]
-            for agent in range(agents):
-                now = self.footprints.of(group.number, item, worker, agent, pos).rows
-                then = self.footprints.of(group.number, later, worker, agent, pos).rows
-                if now.shape != then.shape or not _extend(slope, now, then):
+        workers = range(group.first, group.first + group.count)
+        places = self.positions(item, workers)
+        for agent in range(agents):
+            for worker in (workers[0], workers[-1]):
+                if not self._measure(slope, group, item, worker, agent, places[worker - workers[0]]):
+                    return None
+        for agent in range(agents):
+            prints = self.footprints.of_workers(group.number, item, agent, workers, places)
+            for worker in _uncovered(slope, [f.rows for f in prints]):
+                if not self._measure(slope, group, item, workers[worker], agent, places[worker]):
                     return None
         return slope
+
+    def _measure(self, slope: Slope, group: Group, item: Item, worker: int, agent: int, pos: int) -> bool:
+        """Add what one agent of one worker does between layers 0 and 1; False if that is no slope."""
+        later = Item(item.site, item.token, item.loops | {"l": item.loops["l"] + 1})
+        now = self.footprints.of(group.number, item, worker, agent, pos).rows
+        then = self.footprints.of(group.number, later, worker, agent, pos).rows
+        return now.shape == then.shape and _extend(slope, now, then)
 
     def add(self, group: Group) -> None:
         """Rows of every worker of the group in global memory, and of one worker per class in private memory."""
@@ -295,12 +306,25 @@ def _extend(slope: Slope, now: I64, then: I64) -> bool:
     return True
 
 
+def _slope_keys(rows: I64) -> I64:
+    """Buffer, kind and family of each row as one number: fewer than 2^10 buffers, two kinds, 2^16 families (-1 too)."""
+    keys: I64 = ((rows[:, 0] + 1) << 17 | rows[:, 1] << 16) + (rows[:, 4] >> FAMILY_SHIFT) + 1
+    return keys
+
+
+def _uncovered(slope: Slope, rows: list[I64]) -> list[int]:
+    """The first of the footprints that has each key without a slope."""
+    keys, first = np.unique(_slope_keys(np.concatenate(rows)), return_index=True)
+    owner = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
+    covered = {((b + 1) << 17 | kind << 16) + family + 1 for b, kind, family in slope}
+    return sorted({int(owner[f]) for key, f in zip(keys.tolist(), first.tolist(), strict=True) if key not in covered})
+
+
 def _row_slopes(found: list[Slot], slot_of: I64, rows: I64) -> I64:
     """[n, 2] slope of each row."""
-    # fewer than 2^10 buffers, two kinds, 2^16 families (-1 included): one number per key
-    key = (slot_of << 27 | (rows[:, 0] + 1) << 17 | rows[:, 1] << 16) + (rows[:, 4] >> FAMILY_SHIFT) + 1
-    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    _, first, which = np.unique((slot_of << 27) + _slope_keys(rows), return_index=True, return_inverse=True)
     parts = zip(slot_of[first].tolist(), rows[first].tolist(), strict=True)
-    values = [(found[s].slope or {}).get((r[0], r[1], r[4] >> FAMILY_SHIFT), (0, 0)) for s, r in parts]
+    # a missing key is an error: rows whose slope nobody measured would all carry the content of layer 0
+    values = [(slope[r[0], r[1], r[4] >> FAMILY_SHIFT] if (slope := found[s].slope) else (0, 0)) for s, r in parts]
     slopes: I64 = np.array(values, np.int64).reshape(-1, 2)[which.reshape(-1)]
     return slopes

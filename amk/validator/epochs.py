@@ -3,7 +3,8 @@
 Property: for every counter instance c that something waits for, with D = increments of c per token:
   (E1) every threshold grows by D per token, and lies in (-D, D] relative to the token's start (init counted out);
   (E2) the instance is signalled inside the token loop only;
-  (E3) if an acquiring wait uses c: every increment of token n+1 must-happen-after all increments of token n.
+  (E3) if an order rests on a wait for c: every increment of token n+1 must-happen-after all increments of token n, by
+       waits of that kind: acquiring ones, or all of them where hints keep tagged words from being overwritten.
 
 Argument. Take the first increment, in some execution of n tokens, that comes before an increment of an earlier token on
 the same counter. Up to there the counter's value in token n lies between nD and (n+1)D, so a wait of token n holds iff
@@ -29,7 +30,7 @@ from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import coefficient
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.compose import Composition
-from amk.validator.quotient import Group
+from amk.validator.quotient import BracketOrder, Group
 from amk.validator.system import I64
 
 WORD: Final = 2**32
@@ -88,7 +89,12 @@ def check_epochs(result: Composition) -> Epochs:
             )
         if (every[every[:, 2] == instance, 5] < 0).any():
             loose.append(_finding(result.schedule, counter, f"{name} is signalled outside the token loop"))
-    loose += _separation(result, every, waits)
+    assert result.order is not None
+    every_wait = np.concatenate(waits)
+    acquired = np.unique(every_wait[every_wait[:, 4] == 0, 2])
+    loose += _separation(result, every, acquired, result.order)
+    if result.hints is not None:
+        loose += _separation(result, every, np.setdiff1d(every_wait[:, 2], acquired), result.hints)
     wrap = [(WORD - int(init[i])) // int(d) for i, d in enumerate(delta.tolist()) if d]
     wrap += [WORD // coefficient(b.tag, "t") for b in result.schedule.buffers if b.tag is not None]
     return Epochs(tuple(starving[:8]), tuple(loose[:8]), min(wrap, default=WORD))
@@ -117,10 +123,8 @@ def _finding(schedule: Schedule, counter: str, message: str, *reasons: str) -> D
     return Diagnostic("AMK203", message, where=Where(path=json_pointer(("counters", number))), facts=facts)
 
 
-def _separation(result: Composition, every: I64, waits: list[I64]) -> list[Diagnostic]:
+def _separation(result: Composition, every: I64, instances: I64, order: BracketOrder) -> list[Diagnostic]:
     """E3: every signal of token 0 precedes every signal of token 1 on the same instance."""
-    order = result.order
-    assert order is not None
     bases = np.concatenate(
         [[g.node_base + (w - g.first) * g.nodes for w in range(g.first, g.first + g.count)] for g in result.groups]
     )
@@ -128,9 +132,8 @@ def _separation(result: Composition, every: I64, waits: list[I64]) -> list[Diagn
     base = np.empty(len(bases), np.int64)
     base[workers] = bases
     node = base[every[:, 0]] + every[:, 1]
-    acquired = np.unique(np.concatenate([w[w[:, 4] == 0, 2] for w in waits]))
     found = []
-    for instance in acquired.tolist():
+    for instance in instances.tolist():
         mine = every[:, 2] == instance
         before, after = node[mine & (every[:, 5] == 0)], node[mine & (every[:, 5] == 1)]
         bad = np.flatnonzero(~order.precedes(np.repeat(before, len(after)), np.tile(after, len(before))))

@@ -23,7 +23,7 @@ from amk.validator.expand import Flat, expand
 from amk.validator.liveness import BlockedHead, Run, diagnose, greedy
 from amk.validator.local_order import NotComposable
 from amk.validator.quotient import Edges
-from amk.validator.races import Race
+from amk.validator.races import Race, RaceReport
 from amk.validator.system import READ, WRITE, System
 from amk.validator.trace import TooLarge, Trace
 from amk.validator.witness import Witness, deadlock_witness, fault_witness, race_witness
@@ -31,6 +31,8 @@ from amk.validator.witness import Witness, deadlock_witness, fault_witness, race
 FORMAT: Final = "amk.evidence/1"
 TRIED: Final = 4
 """Findings that are looked at on the flat system; the first confirmed one decides."""
+SMALL: Final = 100_000
+"""Nodes up to which every finding is looked at: a composite step may race where no single warp of it does."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +70,12 @@ def explain(result: Composition) -> Finding | None:
         return Finding(result.never[0], None)
     if not result.live:
         return _deadlock(result)
-    for edges, report in (("word", result.races), ("fence", result.unseen)):
+    reports: tuple[tuple[Edges, RaceReport | None], ...] = (
+        ("word", result.races), ("wait", result.overwritten), ("fence", result.unseen)
+    )  # fmt: skip
+    for edges, report in reports:
         if report is not None and report.racy:
-            return _race(result, edges, list(report.races))  # type: ignore[arg-type]
+            return _race(result, edges, list(report.races))
     if result.dataflow is not None and not result.dataflow.correct:
         return _fault(result, list(result.dataflow.faults))
     return None
@@ -139,13 +144,27 @@ def _blocked(flat: Flat, head: BlockedHead) -> str:
 
 
 def _race(result: Composition, edges: Edges, races: list[Race]) -> Finding:
-    for race in races[:TRIED]:
+    nodes = sum(g.count * g.nodes for g in result.groups)
+    for race in _varied(result, races)[: None if nodes <= SMALL else TRIED]:
         a, b = _node(result, race.first), _node(result, race.second)
         if evidence := _confirmed_race(result, edges, a, b):
             return Finding(_race_diagnostic(result, race, a, b, edges), evidence)
     first, second = _node(result, races[0].first), _node(result, races[0].second)
     diagnostic = _race_diagnostic(result, races[0], first, second, edges)
     return Finding(diagnostic, None)
+
+
+def _varied(result: Composition, races: list[Race]) -> list[Race]:
+    """The races with one of each sort (which two steps, which of them writes) first, then the second of each."""
+    seen: dict[tuple[int, ...], int] = {}
+    ranked = []
+    for number, race in enumerate(races):
+        (one, _, i), (two, _, j) = _node(result, race.first), _node(result, race.second)
+        sites = one.items[i].site.number, two.items[j].site.number
+        sort = (*sites, race.first_kind, race.second_kind)
+        seen[sort] = seen.get(sort, 0) + 1
+        ranked.append((seen[sort], number, race))
+    return [race for _, _, race in sorted(ranked, key=lambda entry: entry[:2])]
 
 
 Place = tuple[Trace, int, int]

@@ -3,8 +3,9 @@
 Weight streams are taken whole: by the stream lemma a private self-refilled ring adds no edges between agents, so its
 chunks are never enumerated (`rings` proves the lemma's conditions and has the system with every copy as an event).
 
-Edges: `block` has every wait; `word` leaves out what orders nothing but itself (hints, relaxed operations: their
-signals still count, from an agent without a past); `fence` leaves out tagged words too. See `quotient`.
+Edges: `block` and `wait` have every wait; `word` leaves out what orders nothing but itself (hints, relaxed operations:
+their signals still count, from an agent without a past); `fence` leaves out tagged words too. See `quotient`. Tagged
+words make single events wait for single events, see `word_events`.
 
 Numbering: agent = worker * warps + warp. Buffers: those of the schedule, then shared memory of each worker. Counters:
 instances, then 16 barriers per worker. event_tag = local event of the worker's trace.
@@ -31,9 +32,10 @@ from amk.validator.envelope import FAMILY_SHIFT, NO_DATA
 from amk.validator.footprint import CACHED, SHARED, Footprints, with_token
 from amk.validator.local_order import NotComposable
 from amk.validator.quotient import Edges
-from amk.validator.system import I64, WRITE, System
+from amk.validator.system import I64, System
 from amk.validator.trace import TooLarge, Trace, trace
-from amk.validator.words import Words, words
+from amk.validator.word_events import MISSING, joints
+from amk.validator.words import tag_of, words
 
 MAX_EVENTS: Final = 2_500_000
 BARRIERS: Final = 16
@@ -104,7 +106,7 @@ class _Expansion:
         launch = self.schedule.launch
         init = [*self.instances.init().tolist(), *([0] * (BARRIERS * launch.workers))]
         self._add_void(base, tags)
-        self._add_words(base, tags, init)
+        self._add_words(tags, init)
         initial, final = self._boundary()
         kept = [self._touched(rows) for rows in self.accesses]
         names = {
@@ -130,7 +132,7 @@ class _Expansion:
             table.append(np.stack([column.reshape(-1) for column in columns], axis=1))
         events = CounterEvents(self.schedule, trace_, self.instances)
         for table, rows in ((self.waits, events.waits), (self.signals, events.signals)):
-            weak = rows[:, 4] != 0 if self.edges != "block" else np.zeros(len(rows), bool)
+            weak = rows[:, 4] != 0 if self.edges in ("word", "fence") else np.zeros(len(rows), bool)
             event = base + (rows[:, 0] - program.first) * size + rows[:, 1]
             made = np.stack((event, rows[:, 2], np.maximum(rows[:, 3], 0)), axis=1)
             table.append(made[~weak])
@@ -147,8 +149,8 @@ class _Expansion:
         self.signals.append(loose)
         self.agents += 1
 
-    def _add_words(self, events: int, tags: list[I64], init: list[int]) -> None:
-        """Each member of a writing crew signals its worker's counter; readers wait for a joint of their writers."""
+    def _add_words(self, tags: list[I64], init: list[int]) -> None:
+        """One counter per writing event and per joint; a joint waits for its writers, readers wait for the joint."""
         tagged = [i for i, b in enumerate(self.schedule.buffers) if b.tagged]
         if self.edges == "fence" or not tagged:
             return
@@ -156,46 +158,32 @@ class _Expansion:
         table = table[np.isin(table[:, 1], tagged)]
         group, worker, item = self._place(table[:, 0])
         rows = np.stack((group, worker, item, *table[:, [1, 4, 2, 3]].T), axis=1)
-        found = words(self.schedule, [t.items for t in self.traces], rows)
-        if found.never:
-            raise NotComposable(found.never[0].message)
-        base = len(init)
-        init += [0] * (found.counters + len(found.joints))
-        scale = self._add_writers(found, base)
-        first = self.extra
-        for j, (members, targets) in enumerate(zip(found.joints, found.targets, strict=True)):
-            event = first + np.arange(len(targets))
-            first += len(targets)
-            self.agent.append(np.full(len(targets), self.agents))
-            self.agents += 1
-            tags.append(np.full(len(targets), -1))
-            joint = np.full_like(event, base + found.counters + j)
-            self.signals.append(np.stack((event, joint, np.ones_like(event)), axis=1))
-            threshold = [scale[m][k] for target in targets for m, k in zip(members, target, strict=True)]
-            counter = np.tile(base + np.array(members, np.int64), len(targets))
-            self.waits.append(np.stack((np.repeat(event, len(members)), counter, np.array(threshold)), axis=1))
-        self._add_readers(found, base + found.counters, table, group, worker, item)
+        crews = words(self.schedule, [t.items for t in self.traces], rows)
+        if order := [d for d in crews.never if d.code != "AMK202"]:
+            raise NotComposable(order[0].message)
+        tag = self._tags(group, item, table[:, 1])
+        found = joints(np.stack((table[:, 0], table[:, 1], tag, *table[:, [4, 2, 3]].T), axis=1))
+        writers = sorted({w for joint in found.writers for w in joint} - {MISSING})
+        counter = {w: len(init) + i for i, w in enumerate(writers)} | {MISSING: len(init) + len(writers)}
+        base = len(init) + len(counter)
+        init += [0] * (len(counter) + len(found.writers))
+        self.signals.append(np.array([(w, counter[w], 1) for w in writers], np.int64).reshape(-1, 3))
+        self.waits.append(np.array([(e, base + j, 1) for e, j in found.readers], np.int64).reshape(-1, 3))
+        first, count = self.extra, len(found.writers)
+        self.extra += count
+        self.agent.append(self.agents + np.arange(count))
+        self.agents += count
+        tags.append(np.full(count, -1))
+        needs = [(first + j, counter[w], 1) for j, members in enumerate(found.writers) for w in members]
+        self.waits.append(np.array(needs, np.int64).reshape(-1, 3))
+        self.signals.append(np.array([(first + j, base + j, 1) for j in range(count)], np.int64).reshape(-1, 3))
 
-    def _add_writers(self, found: Words, base: int) -> list[list[int]]:
-        """Signals of all writing crews; [counter][k] = arrivals after its k-th writing step."""
-        scale: list[list[int]] = [[0] for _ in range(found.counters)]
-        for g, worker, item, counter in found.writes.tolist():
-            members = self.traces[g].event_of[item]
-            members = members[members >= 0]
-            event = self.base[g] + (worker - self.traces[g].program.first) * self.traces[g].events + members
-            self.signals.append(np.stack((event, np.full_like(event, base + counter), np.ones_like(event)), axis=1))
-            scale[counter].append(scale[counter][-1] + len(members))
-        return scale
-
-    def _add_readers(self, found: Words, base: int, table: I64, group: I64, worker: I64, item: I64) -> None:
-        """Every event that reads words waits for the joint of its crew."""
-        wanted: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
-        for n in found.needs:
-            wanted.setdefault((n.group, n.worker, n.item), []).append((base + n.joint, n.rank + 1))
-        reading = np.flatnonzero(table[:, 4] != WRITE)
-        keys = np.stack((table[reading, 0], group[reading], worker[reading], item[reading]), axis=1)
-        rows = [(e, c, k) for e, g, w, i in np.unique(keys, axis=0).tolist() for c, k in wanted[g, w, i]]
-        self.waits.append(np.array(rows, np.int64).reshape(-1, 3))
+    def _tags(self, group: I64, item: I64, buffer: I64) -> I64:
+        """The tag that each access writes or looks for."""
+        key, which = np.unique(np.stack((group, item, buffer), axis=1), axis=0, return_inverse=True)
+        value = [tag_of(self.schedule.buffers[b].tag or 0, self.traces[g].items[i]) for g, i, b in key.tolist()]
+        tags: I64 = np.array(value, np.int64)[which.reshape(-1)]
+        return tags
 
     def _place(self, event: I64) -> tuple[I64, I64, I64]:
         """(group, worker, item) of events in the order of listing."""

@@ -7,6 +7,30 @@
     M13    tagged words: see `words`
 M1 and M4 (all writers before the release, all readers after the acquire) follow from the clocks over warps and
 barriers; M7 is in `rings`; M8 and M10 to M12 concern operations that the IR cannot express.
+
+What relaxed operations order. A hint is a relaxed reduction and a relaxed poll (`signal_relaxed`, `wait_hint`), a
+tagged word a relaxed store and a relaxed load: neither makes a synchronizes-with edge, so in the causality order of PTX
+nothing else is ordered by them. Three questions remain, one per pair of accesses to the same bytes:
+
+  write first. Whoever comes next must see it, or must not be overtaken by it in coherence order. Only causality order
+      says so (PTX ISA 8.10), hence `fence` edges: releases, acquires, barriers, program order. This holds for plain and
+      shared memory and for two writes of one tagged word; a read of a tagged word is the exception, because it looks at
+      the tag of the very word.
+  a tagged read, then a write. The reader must find its tag before the word is overwritten; it re-reads, and all that
+      it does afterwards exists only if it has. Let S be the reader's next signal on hint c, P a poll of c that ends at
+      a threshold which needs S, and W the overwriting store behind P in program order (through barriers of the CTA,
+      which complete only if all have arrived). If W is in the execution, P has ended, so S was read, so S is in the
+      execution, so the reader's loop has ended, so it has read its tag. If the loop never ended, S and hence W would
+      not be in the execution, the word would keep its tag, and progress of the loads ends the loop. No order in time
+      between the read and W is used, only that W does not exist without it: that is what the clocks over all blocking
+      edges compute (`wait` edges). So hints do hold back who overwrites a tagged word, and a plan whose idle workers
+      pass on nothing but hints is safe; without these hints, or one increment short, it is not
+      (`adversarial/hint-one-short.json`).
+  a plain read, then a write. The argument does not carry over: a plain load is not re-read until it is right, and the
+      model has no order between it and a later relaxed operation (load buffering). It is allowed behind fences, and
+      behind tagged words (`word` edges): what is stored there is computed from what was read, so the load has returned
+      its value (no thin air: data dependencies and reads-from make no cycle). A hint carries no data; it orders no
+      plain read.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 Property: in every program, one token runs exactly the ops of a Llama-family decode step, each for its layer, and the
 optional parts (QKV bias, QK norm) are there iff the model has them. Which bytes connect them is decided by reads-from.
 
+A schedule that draws its tokens has `peak`, rounds of counting, `draw` and `select_draw` in place of `select`; the
+rounds are those of one mode of `schedule_ir/sampling.py`, the same in all programs.
+
 A program none of whose workers owns rows of a matrix, or serves attention, may leave the ops of that part out.
 """
 
@@ -16,19 +19,23 @@ from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.ops.store_rows import StoreRowsOp
-from amk.schedule_ir.schedule import Program, Schedule
+from amk.schedule_ir.sampling import SEARCHES, Mode
+from amk.schedule_ir.schedule import Program, Schedule, mode_of
 from amk.validator.structure import all_sites
 from amk.validator.trace import unroll
 
 Key = tuple[str, int]
-"""(op, or op and matrix; layer or norm index, -1 if the op has none)."""
+"""(op, or op and matrix; layer, norm index or round, -1 if the op has none)."""
 
 LAYER_OPS = (
     "gemv qkv", "store_rows", "rope_append", "attend", "merge", "combine", "gemv o", "add_residual o",
     "gemv gate_up", "swiglu", "stage", "gemv down", "add_residual down",
 )  # fmt: skip
-TOKEN_OPS = ("embed", "argmax_rows", "select")
-SYNC_OPS = frozenset({"wait", "signal", "barrier"})
+ROUND_OPS = ("census", "report", "gather", "narrow")
+TOKEN_OPS = ("embed", "argmax_rows")
+FREE_OPS = frozenset({"wait", "signal", "barrier", "prefetch_cache", "refill"})
+"""Ops that touch no memory: as many as the plan likes."""
+
 SHARE_OF = {
     "gemv qkv": "qkv", "store_rows": "qkv", "gemv o": "hidden", "combine": "hidden", "add_residual o": "hidden",
     "gemv gate_up": "gate_up", "swiglu": "gate_up", "gemv down": "hidden", "stage": "hidden",
@@ -36,11 +43,16 @@ SHARE_OF = {
 }  # fmt: skip
 
 
-def expected(layers: int) -> Counter[Key]:
+def expected(layers: int, mode: Mode) -> Counter[Key]:
     """The ops of one launch of one token."""
     keys: list[Key] = [("begin", -1), ("finish", -1), ("gemv lm_head", 0), *((op, -1) for op in TOKEN_OPS)]
     keys += [(op, layer) for layer in range(layers) for op in LAYER_OPS]
     keys += [("stage_norm", index) for index in range(1, 2 * layers + 1)]
+    if mode == "greedy":
+        return Counter([*keys, ("select", -1)])
+    rounds = SEARCHES[mode]
+    keys += [("peak", rounds.start), ("draw", rounds.stop), ("select_draw", -1)]
+    keys += [(op, number) for number in rounds for op in ROUND_OPS]
     return Counter(keys)
 
 
@@ -55,14 +67,14 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
     where: dict[Key, tuple[str | int, ...]] = {}
     for item in unroll(program, number, 1):
         op = item.step.op
-        if op.op in SYNC_OPS:
+        if op.op in FREE_OPS:
             continue
         name = f"{op.op} {op.matrix}" if hasattr(op, "matrix") else op.op
-        expr = getattr(op, "layer", getattr(op, "index", None))
+        expr = getattr(op, "layer", getattr(op, "index", getattr(op, "round", None)))
         key = name, (-1 if expr is None else Env(loops=item.loops, worker=0).eval_int(expr))
         present[key] += 1
         where[key] = item.site.path
-    wanted = expected(schedule.model.layers)
+    wanted = expected(schedule.model.layers, mode_of(schedule))
     idle = {part for part in ("qkv", "hidden", "gate_up", "lm_head") if not _owns(schedule, program, part)}
     for key, count in sorted((present - wanted).items())[:4]:
         message = f"program '{program.name}' runs {_named(key)} {count} time(s) too often"

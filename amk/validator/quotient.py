@@ -5,8 +5,9 @@ that barriers between them (and the back-pressure they carry) are kept. Tagged w
 set of writers: it waits for them and readers wait for it, which saves a wait per (reader, writer) pair. Joints of one
 set run in tag order; as every writer's steps do too, that adds no constraint.
 
-Three kinds of edges are wanted:
+Kinds of edges:
     block   everything that can block, hints included: decides liveness. A crew counts as one blocking unit (`pre`).
+    wait    the same as an order: what cannot exist before what else is over.
     word    what orders tagged words and whatever is read before it is overwritten: fenced counters and tagged words.
     fence   what orders all memory: acquire waits on release signals.
 Weak signals on a counter that an acquire waits for still count, but come from an agent without a past.
@@ -32,7 +33,7 @@ from amk.validator.order import MAX_CELLS, Clocks, ClocksTooLarge, must_clocks
 from amk.validator.system import I32, I64, Bools, System
 from amk.validator.words import Words
 
-Edges = Literal["block", "word", "fence"]
+Edges = Literal["block", "wait", "word", "fence"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ class Quotient:
     def __init__(self, groups: list[Group], instances: Instances, words: Words, edges: Edges) -> None:
         self.groups, self.instances, self.edges = groups, instances, edges
         self.words = words if edges != "fence" else None
-        self.strong = edges != "block"
+        self.strong = edges not in ("block", "wait")
         awaited = np.unique(np.concatenate([self._kept_waits(g)[:, 2] for g in groups]))
         self.counted = [g.signals[np.isin(g.signals[:, 2], awaited)] for g in groups]
         self.chains = [self._chains(g, s) for g, s in zip(groups, self.counted, strict=True)]
@@ -131,7 +132,7 @@ class Quotient:
             return
         workers = np.arange(group.count)
         base = self._fresh(group.count * len(chains)) + workers * len(chains)
-        prefix = chains.lo if self.strong else chains.pre
+        prefix = chains.pre if self.edges == "block" else chains.lo
         for a, chain in enumerate(chains.chains):
             event = self.events(g, workers[:, None], chain[None, :])
             own = np.repeat(base + a, len(chain))

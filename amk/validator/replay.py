@@ -58,6 +58,30 @@ class Simulator:
             self.value[counter] += amount
         self.at[w] += 1
 
+    def settled(self) -> bool:
+        """No event that is still to come writes the watched byte."""
+        ahead = (e for at, end in zip(self.at, self.first[1:], strict=True) for e in range(at, end))
+        return all(kind == READ for event in ahead for kind, *_ in self.touches(event))
+
+
+def _stuck(state: Simulator, knot: list[list[int]]) -> bool:
+    """Each agent of the knot is blocked until events run that come after the blocked events of the knot."""
+    behind = [range(event, state.first[agent + 1]) for agent, event, *_ in knot]
+
+    def most(counter: int) -> Any:
+        """The counter after everything that is not behind the knot."""
+        first = state.system["signal_first"]
+        inside = {k for events in behind for k in range(first[events.start], first[events.stop])}
+        rows = enumerate(state.rows("signal", slice(None), "counter", "amount"))
+        return sum((n for k, (c, n) in rows if c == counter and k not in inside), state.system["counter_init"][counter])
+
+    return bool(knot) and all(
+        state.at[agent] == event < state.first[agent + 1]
+        and (counter, threshold) in state.rows("wait", state.span("wait", event), "counter", "threshold")
+        and most(counter) < threshold
+        for agent, event, counter, threshold, *_ in knot
+    )
+
 
 def _clash(state: Simulator, kind: str, a: int, b: int) -> bool:
     pairs = {(x[0], y[0]) for x in state.touches(a) for y in state.touches(b)}
@@ -75,10 +99,10 @@ def replay(system: dict[str, Any], witness: dict[str, Any]) -> bool:
         state.step(w)
     kind, events, enabled = witness["kind"], witness["events"], [w for w in agents if state.enabled(w)]
     if kind == "deadlock":
-        return not enabled and not all(state.done(w) for w in agents)
+        return _stuck(state, witness.get("knot") or [])
     if kind in ("race", "unordered_sum"):
         return {*events} <= {state.at[w] for w in enabled} and _clash(state, kind, *events)
     if kind == "final":
         wanted = state.here("final", slice(None), "value", "delta")
-        return all(state.done(w) for w in agents) and any(v >= 0 and state.cell != (v, d) for v, d in wanted)
+        return state.settled() and any(v >= 0 and state.cell != (v, d) for v, d in wanted)
     return (kind, events[0]) in state.seen

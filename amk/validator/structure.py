@@ -4,7 +4,7 @@ Properties, each with its code:
     AMK101/102  the row groups of every matrix, and the (kv head, split) pairs of attention, have exactly one owner
     AMK103      counter indices lie in the counter's shape, host-filled buffers have the shape that the ops index
     AMK404      a barrier is joined by exactly the warps of its role, and an id belongs to one role
-    AMK405      chunks tile every matrix
+    AMK405      chunks tile every matrix, and are made of whole tiles and groups of their format
     AMK106      numbers that repeat a fact of the schedule (agents of a sum, candidates) agree with it
 
 Index and share expressions are affine, so their extremes over the layers lie at the first and the last layer.
@@ -25,9 +25,13 @@ from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.begin import STATE
+from amk.schedule_ir.ops.census import CensusOp
+from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.embed import EmbedOp
+from amk.schedule_ir.ops.gather import GatherOp
 from amk.schedule_ir.ops.select import REQUEST
 from amk.schedule_ir.ops.stage_norm import StageNormOp
+from amk.schedule_ir.ranking import PARAMETERS
 from amk.schedule_ir.schedule import Schedule, Signal, Wait
 from amk.validator.trace import Path, Site, sites
 
@@ -101,6 +105,7 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
         "norm": (2 * model.layers + 1, model.hidden),
         "rope": (kv.context, model.head_dim),
         "request": (len(REQUEST),),
+        "sampling": (len(PARAMETERS),),
         "prompt": (kv.context,),
         "state": (len(STATE),),
         "output": (schedule.launch.max_tokens,),
@@ -119,12 +124,17 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
 
 
 def _chunks(schedule: Schedule) -> Iterator[Diagnostic]:
+    """bf16 chunks tile a row exactly; others are whole tiles and whole groups, the last one padded by the packing."""
     for i, stream in enumerate(schedule.streams):
         for name in MATRICES:
-            k = matrix(schedule.model, name).k
-            if k % stream.chunk_k:
-                message = f"{name} has {k} columns, no multiple of the {stream.chunk_k} columns of a chunk"
-                yield _finding("AMK405", message, ("streams", i, "chunk_k"))
+            k, chunk = matrix(schedule.model, name).k, stream.chunk(name)
+            path: Path = ("streams", i, "chunks", name) if name in stream.chunks else ("streams", i, "chunk_k")
+            if chunk.format == "bf16" and k % chunk.columns:
+                message = f"{name} has {k} columns, no multiple of the {chunk.columns} columns of a chunk"
+                yield _finding("AMK405", message, path)
+            elif chunk.columns % chunk.weights.unit:
+                message = f"chunks of {name} have {chunk.columns} columns, no multiple of {chunk.weights.unit}"
+                yield _finding("AMK405", message, path, f"{chunk.format} weights come in tiles and groups")
 
 
 def _barriers(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -177,15 +187,20 @@ def _indices(schedule: Schedule) -> Iterator[Diagnostic]:
 
 def _repeated_numbers(schedule: Schedule) -> Iterator[Diagnostic]:
     size = {r.name: r.count for r in schedule.roles}
-    writers: dict[str, set[int]] = {"ssq_agents": set(), "attend_agents": set(), "candidates": set()}
+    names = ("ssq_agents", "attend_agents", "candidates", "tally_agents", "gather_agents")
+    writers: dict[str, set[int]] = {name: set() for name in names}
     for site in all_sites(schedule):
         op = site.step.op
         if isinstance(op, EmbedOp | StageNormOp):
             writers["ssq_agents"].add(size[op.role])
         elif isinstance(op, AttendOp):
             writers["attend_agents"].add(size[op.role])
-        elif isinstance(op, ArgmaxRowsOp):
+        elif isinstance(op, ArgmaxRowsOp | DrawOp):
             writers["candidates"].add(size[op.role] * schedule.launch.workers)
+        elif isinstance(op, CensusOp):
+            writers["tally_agents"].add(size[op.role])
+        elif isinstance(op, GatherOp):
+            writers["gather_agents"].add(size[op.role])
     for site in all_sites(schedule):
         for field, sizes in writers.items():
             value = getattr(site.step.op, field, None)

@@ -31,6 +31,7 @@ from amk.validator.model_graph import check_model_graph
 from amk.validator.order import ClocksTooLarge
 from amk.validator.position import position_obligations
 from amk.validator.reduce import reduce_layers
+from amk.validator.registers import check_registers
 from amk.validator.resources import CompiledResources, check_resources
 from amk.validator.rings import check_rings, ring_obligations
 from amk.validator.smt import Obligation, Proof, prove
@@ -87,6 +88,7 @@ def _no_collector() -> Iterator[None]:
 STATIC: tuple[tuple[str, Callable[[Schedule], list[Diagnostic]]], ...] = (
     ("structure", check_structure),
     ("model graph", check_model_graph),
+    ("registers", check_registers),
     ("rings", lambda s: list(check_rings(s))),
     ("tags", lambda s: list(check_tags(s, [unroll(p, n, 1) for n, p in enumerate(s.programs)]))),
     ("wrap", check_wrap),

@@ -3,16 +3,21 @@
 Property: a witness names an interleaving (agents in run-length form) and what is wrong where it ends.
 
     kind            events          the interleaving ends ...
-    deadlock        blocked heads   in the maximal cut: some agent unfinished, none enabled; ``knot`` says why
+    deadlock        blocked heads   with every agent of ``knot`` before its blocked head: an event X of theirs from
+                                    there on would need increments that only events of X give, so none ever runs
     race            a, b            where both are enabled; they conflict at (buffer, byte)
     unordered_sum   a, b            where both are enabled; both add floats at (buffer, byte)
     uninitialised   e               with e, which reads (buffer, byte) before anything wrote it
     stale           e               with e, which reads (buffer, byte) and finds another value than intended
     partial         e               with e, which adds to (buffer, byte) after a reader took the sum as complete
-    final           none            complete, with the wrong content at (buffer, byte)
+    final           none            after every write of (buffer, byte), with the wrong content there
 
 Algorithm: keep of a run only what the end needs: the events themselves, what comes before them in program order, and
-per wait the producers that came first in the run; any subset of a run closed in this way is itself a run.
+per wait the producers that came first in the run; any subset of a run closed in this way is itself a run. Then go
+through it backwards and drop every event that is the last of its agent and whose increments no later wait misses.
+
+Minimal: if any one entry of the interleaving is left out, `replay` no longer confirms the witness. (Leaving out an
+earlier entry of an agent delays its later events and drops the last one, so it is enough that no last one can go.)
 
 Cost: O(events + signals). `replay` confirms a witness without the validator.
 
@@ -22,7 +27,7 @@ Errors: `MalformedWitness` for JSON that is no witness of the given system.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -30,10 +35,14 @@ import numpy as np
 from amk.validator.dataflow import Fault
 from amk.validator.liveness import Deadlock, Run, greedy
 from amk.validator.races import Race
+from amk.validator.replay import replay
 from amk.validator.system import READ, System
 
 FORMAT: Final = "amk.witness/1"
 KINDS: Final = ("deadlock", "race", "unordered_sum", "uninitialised", "stale", "partial", "final")
+TRIED_EVENTS: Final = 50_000
+TRIED_LEGS: Final = 200
+"""Witnesses of faults beyond these are sliced, but not shrunk step by step."""
 _KEYS: Final = {"format", "kind", "system", "order", "events", "buffer", "byte", "knot"}
 
 
@@ -160,8 +169,76 @@ class Slice:
         while self.pending:
             self._require_waits(self.pending.pop())
 
-    def legs(self) -> tuple[tuple[int, int], ...]:
-        return _legs(self.system, self.run.order[self.kept[self.run.order]].tolist())
+    def legs(self, required: Collection[int], enabled: Collection[int] = ()) -> tuple[tuple[int, int], ...]:
+        """The part in run order, without what neither the required events nor enabling the others needs."""
+        order = self.run.order[self.kept[self.run.order]].tolist()
+        return _legs(self.system, _pruned(self.system, order, required, enabled))
+
+
+class _Pruning:
+    """Goes backwards through a legal order of which everything before the event at hand may still be kept.
+
+    value[c] = counter before that event; slack[c] = least surplus of c over the thresholds of the later waits kept.
+    """
+
+    def __init__(self, system: System, order: list[int]) -> None:
+        self.system = system
+        self.value: dict[int, int] = {}
+        self.slack: dict[int, int] = {}
+        for event in order:
+            for counter, amount in self.given(event).items():
+                self.value[counter] = self.now(counter) + amount
+
+    def given(self, event: int) -> dict[int, int]:
+        """counter -> increments of the event."""
+        found: dict[int, int] = {}
+        for k in range(*self.system.signal_first[event : event + 2].tolist()):
+            counter = int(self.system.signal_counter[k])
+            found[counter] = found.get(counter, 0) + int(self.system.signal_amount[k])
+        return found
+
+    def now(self, counter: int) -> int:
+        return self.value.setdefault(counter, int(self.system.counter_init[counter]))
+
+    def hold(self, event: int) -> None:
+        """Its waits must stay met."""
+        for k in range(*self.system.wait_first[event : event + 2].tolist()):
+            counter = int(self.system.wait_counter[k])
+            surplus = self.now(counter) - int(self.system.wait_threshold[k])
+            self.slack[counter] = min(self.slack.get(counter, surplus), surplus)
+
+    def step(self, event: int, needed: bool) -> bool:
+        """Whether the event, now at hand, stays; it goes if it is not needed and no later wait misses it."""
+        given = self.given(event)
+        for counter, amount in given.items():
+            self.value[counter] -= amount
+        watched = {counter: amount for counter, amount in given.items() if counter in self.slack}
+        if needed or any(self.slack[counter] < amount for counter, amount in watched.items()):
+            self.hold(event)
+            return True
+        for counter, amount in watched.items():
+            self.slack[counter] -= amount
+        return False
+
+
+def _pruned(system: System, order: list[int], required: Collection[int], enabled: Collection[int]) -> list[int]:
+    """The events of a legal order that remain when each that can be dropped is, last ones first."""
+    pruning = _Pruning(system, order)
+    for event in enabled:
+        pruning.hold(event)
+    kept: list[int] = []
+    agents: set[int] = set()
+    for event in reversed(order):
+        agent = int(system.agent_of[event])
+        if pruning.step(event, agent in agents or event in required):
+            agents.add(agent)
+            kept.append(event)
+    return kept[::-1]
+
+
+def _before(system: System, events: Iterable[int]) -> set[int]:
+    """The events just before them in their agents."""
+    return {event - 1 for event in events if system.index_of[event]}
 
 
 def deadlock_witness(run: Run, deadlock: Deadlock) -> Witness:
@@ -170,16 +247,21 @@ def deadlock_witness(run: Run, deadlock: Deadlock) -> Witness:
         (h.agent, h.event, h.counter, h.threshold, h.value + sum(n for agent, n in h.missing if agent not in inside))
         for h in deadlock.knot
     )
-    order = _legs(run.system, run.order.tolist())
-    return Witness("deadlock", run.system.digest, order, tuple(head.event for head in deadlock.heads), knot=knot)
+    part = Slice(run)
+    reached = _before(run.system, (head.event for head in deadlock.knot))
+    for event in reached:
+        part.execute(event)
+    heads = tuple(head.event for head in deadlock.heads)
+    return Witness("deadlock", run.system.digest, part.legs(reached), heads, knot=knot)
 
 
 def race_witness(system: System, race: Race, kind: str = "race") -> Witness:
-    """A shortest-by-slicing interleaving to a state where both events are enabled."""
+    """A minimal interleaving to a state where both events are enabled."""
     part = Slice(greedy(system, (race.first, race.second)))
-    part.enable(race.first)
-    part.enable(race.second)
-    return Witness(kind, system.digest, part.legs(), (race.first, race.second), race.buffer, race.lo)
+    pair = (race.first, race.second)
+    for event in pair:
+        part.enable(event)
+    return Witness(kind, system.digest, part.legs(_before(system, pair), pair), pair, race.buffer, race.lo)
 
 
 def _definers(run: Run, fault: Fault, before: int) -> Collection[int]:
@@ -191,17 +273,36 @@ def _definers(run: Run, fault: Fault, before: int) -> Collection[int]:
     return (int(events[np.argmax(run.position[events])]),) if len(events) else ()
 
 
+def _writers(system: System, fault: Fault) -> list[int]:
+    """Every event that writes or accumulates the faulty byte."""
+    covers = (system.access_buffer == fault.buffer) & (system.access_lo <= fault.lo) & (system.access_hi > fault.lo)
+    return sorted(set(system.access_event[np.flatnonzero(covers & (system.access_kind != READ))].tolist()))
+
+
 def fault_witness(run: Run, fault: Fault) -> Witness:
-    """The faulty read, the definition it sees, and what these need. Final content needs the whole run."""
-    system = run.system
+    """The faulty read, the definition it sees, and what these need; for final content, every write of the byte."""
+    guilty = fault.writer if fault.kind == "partial" and fault.writer is not None else fault.event
     if fault.event < 0:
-        return Witness("final", system.digest, _legs(system, run.order.tolist()), (), fault.buffer, fault.lo)
+        required = set(_writers(run.system, fault))
+    else:
+        required = {guilty, fault.event, *_definers(run, fault, int(run.position[fault.event]))}
     part = Slice(run)
-    guilty = fault.event
-    part.execute(fault.event)
-    for event in _definers(run, fault, int(run.position[fault.event])):
+    for event in required:
         part.execute(event)
-    if fault.kind == "partial" and fault.writer is not None:
-        guilty = fault.writer
-        part.execute(guilty)
-    return Witness(fault.kind, system.digest, part.legs(), (guilty,), fault.buffer, fault.lo)
+    kind, events = ("final", ()) if fault.event < 0 else (fault.kind, (guilty,))
+    made = Witness(kind, run.system.digest, part.legs(required), events, fault.buffer, fault.lo)
+    if run.system.events > TRIED_EVENTS or len(made.order) > TRIED_LEGS or fault.event < 0:
+        return made
+    return _shrunk(run.system.to_json(), made)
+
+
+def _shrunk(system: dict[str, Any], witness: Witness) -> Witness:
+    """The witness without the steps that its replay does without. Within a leg it does not matter which one goes."""
+    at = len(witness.order) - 1
+    while at >= 0:
+        agent, count = witness.order[at]
+        rest = ((agent, count - 1),) if count > 1 else ()
+        less = replace(witness, order=(*witness.order[:at], *rest, *witness.order[at + 1 :]))
+        holds = replay(system, less.to_json())
+        witness, at = (less, len(less.order) - 1) if holds else (witness, at - 1)
+    return witness

@@ -3,7 +3,7 @@
 A read of tagged words re-reads until every word carries the reader's tag. Words of one buffer written by one worker
 are one single-owner counter: it counts the worker's steps that write the buffer, and tag v is the k-th of them. This
 reading (`>=` in place of `==`) is right if no word is overwritten while a reader may still look for its old tag; that
-is the write-after-read check on the buffer, which the race pass makes with exactly these edges.
+is the write-after-read check on the buffer, which `compose` makes with these edges and those of hints.
 
 Conditions, AMK513 otherwise: tags are in scope, positive, and grow from one writing step of a worker to the next, so
 that no tag repeats and the zeroed memory of a first launch matches none; a word has one writing worker.

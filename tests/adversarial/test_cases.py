@@ -6,13 +6,22 @@ from pathlib import Path
 import pytest
 
 from amk.adversary.cases import FORMAT, RECIPES, make_case, repaired
+from amk.adversary.classes.table import BY_NUMBER, CLASSES
+from amk.adversary.confusion import tokens_for
+from amk.adversary.minimal import minimal_case, minimal_name
+from amk.adversary.oracle.judge import rule
+from amk.adversary.oracle.systems import rule_system
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.flat import judge
 from amk.validator.replay import replay
+from amk.validator.system import from_json
 from amk.validator.verify import verify
 
 FOLDER = Path(__file__).parents[2] / "adversarial"
-FILES = sorted(FOLDER.glob("*.json"))
+FILES = [f for f in sorted(FOLDER.rglob("*.json")) if '"system"' not in f.read_text()]
+SYSTEMS = [f for f in sorted(FOLDER.rglob("*.json")) if f not in FILES]
+BY_CLASS = [f for f in FILES if f.stem.startswith("class-")]
 STATIC = {"AMK1", "AMK4", "AMK5"}
 """Findings that are arithmetic or a rule, not an interleaving; AMK103 and the like need no witness."""
 
@@ -36,10 +45,26 @@ def test_case_has_its_verdict_and_its_twin_is_safe(file: Path) -> None:
     assert verify(_schedule(repaired(case))).status == "SAFE"
 
 
+@pytest.mark.parametrize("name", ["queue-inversion", "missing-signal", "missing-wait", "merge-before-attend"])
+def test_no_step_of_a_witness_can_be_left_out(name: str) -> None:
+    """Within a leg it does not matter which step goes, so one per leg is tried."""
+    verdict = verify(_schedule(json.loads((FOLDER / f"{name}.json").read_text())["schedule"]))
+    assert verdict.evidence is not None
+    system, witness = verdict.evidence.system.to_json(), verdict.evidence.witness.to_json()
+    assert replay(system, witness) and witness["order"]
+    for i, (agent, count) in enumerate(witness["order"]):
+        rest = [*witness["order"][:i], [agent, count - 1], *witness["order"][i + 1 :]]
+        assert not replay(system, witness | {"order": rest})
+
+
 def test_the_files_are_what_the_recipes_make() -> None:
-    assert {f.stem for f in FILES} == {r.name for r in RECIPES}
+    made = {r.name for r in RECIPES} | {minimal_name(c) for c in CLASSES}
+    assert {f.stem for f in FOLDER.glob("*.json")} == made
     recipe = RECIPES[0]
     assert json.loads((FOLDER / f"{recipe.name}.json").read_text()) == make_case(recipe)
+    for number in (3, 26):
+        case = minimal_case(BY_NUMBER[number])
+        assert json.loads((FOLDER / f"{case['name']}.json").read_text()) == case
 
 
 def test_at_least_thirty_cases_carry_a_witness() -> None:
@@ -50,3 +75,25 @@ def test_at_least_thirty_cases_carry_a_witness() -> None:
         and (r.expect.startswith(("AMK2", "AMK3")) or r.expect in ("AMK105", "AMK502", "AMK503"))
     ]
     assert len(kinds) >= 30
+
+
+@pytest.mark.parametrize("file", SYSTEMS, ids=lambda f: f.stem)
+def test_a_case_of_a_flat_system_and_its_twin(file: Path) -> None:
+    case = json.loads(file.read_text())
+    bad, good = from_json(case["system"]), from_json(case["twin"])
+    assert not judge(bad).safe and rule_system(bad).status == "UNSAFE"
+    assert judge(good).safe and rule_system(good).status == "SAFE"
+
+
+@pytest.mark.parametrize("file", BY_CLASS, ids=lambda f: f.stem)
+def test_the_oracle_says_what_the_file_says(file: Path) -> None:
+    case = json.loads(file.read_text())
+    schedule = _schedule(case["schedule"])
+    assert rule(schedule, tokens_for(schedule)).status == case["status"] == "UNSAFE"
+    twin = _schedule(repaired(case))
+    assert rule(twin, tokens_for(twin)).status == "SAFE"
+
+
+def test_every_class_has_a_file() -> None:
+    numbers = {json.loads(f.read_text())["class"].split(" ", 1)[0] for f in FOLDER.rglob("class-*.json")}
+    assert numbers == {str(n) for n in range(1, 45)}

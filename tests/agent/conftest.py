@@ -65,6 +65,6 @@ def make_loop(tmp_path: Path, workshop: Workshop) -> MakeLoop:
         if journal.state.run is None:
             start_run(journal, device, Limits(evals=evals, dollars=dollars), seed)
         gate = Gate(workshop, fences_kept, not_compiled)
-        return Loop(journal, Space.around(NAIVE), gate, device, proposer or RandomDraw())
+        return Loop(journal, Space.around(NAIVE), gate, (device,), proposer or RandomDraw())
 
     return make

@@ -34,7 +34,7 @@ def main(folder: Path, evals: int) -> None:
             )
         workshop = Workshop(load_model("smollm2-135m"), load_target("h200"), CONTEXT)
         proposer = Portfolio((Local(), Evolution(), RandomDraw()))
-        Loop(journal, Space.around(NAIVE), Gate(workshop, fences_kept, not_compiled), backend, proposer).run()
+        Loop(journal, Space.around(NAIVE), Gate(workshop, fences_kept, not_compiled), (backend,), proposer).run()
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def test_the_named_gpu_is_found_by_name(tmp_path: Path) -> None:
     (folder / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 1\n")
     gpus = local_gpus(tmp_path)
     assert gpus == [LocalGpu(0, "NVIDIA H200")]
-    assert matching(load_target("h200"), gpus) == gpus[0] and matching(load_target("l4"), gpus) is None
+    assert matching(load_target("h200"), gpus) == gpus[:1] and not matching(load_target("l4"), gpus)
     assert local_gpus(tmp_path / "none") == []
 
 

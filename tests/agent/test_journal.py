@@ -52,6 +52,8 @@ def story(choices: list[int]) -> list[AnyEvent]:
                 log_ratios=(-0.1,),
                 candidate_ms=(1.0,),
                 incumbent_ms=(1.1,),
+                against=-1,
+                device="d",
             )
         )
         outcome = "kept" if choice > 5 else "rejected"

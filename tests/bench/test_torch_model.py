@@ -7,8 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amk.schedule_ir.matrices import matrix, tensor_rows
+from amk.planner.decode import plan
+from amk.planner.formats import formats
+from amk.schedule_ir import quantised
+from amk.schedule_ir.bfloat import round_bf16
+from amk.schedule_ir.layout import stream_layout
+from amk.schedule_ir.matrices import MATRICES, matrix, tensor_rows
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.packing import packed_array
+from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import FORMATS, FormatName
 from tests.reference.llama_numpy import Config, Decoder
 from tests.tiny import RAGGED, VARIANTS
 
@@ -92,17 +100,13 @@ def test_the_step_compiles_as_one_graph() -> None:
 
 @pytest.mark.parametrize("name", ["qkv", "o", "gate_up", "down", "lm_head"])
 def test_every_row_is_packed_where_the_layout_says(name: Any) -> None:
-    from amk.planner.decode import plan
-    from amk.schedule_ir.layout import stream_layout
-    from amk.schedule_ir.target import load_target
-
     schedule = plan(RAGGED, load_target("h200"), max_context=64, workers=3)
     weights = torch_model.TorchWeights.random(RAGGED, 6, device="cpu")
-    packed = device_packing.packed_weights(schedule, weights).float().numpy()
+    packed = device_packing.packed_weights(schedule, weights).view(torch.bfloat16).float().numpy()
     arrays = as_arrays(weights)
     width = schedule.streams[0].chunk_k
     layout = stream_layout(schedule, schedule.streams[0])
-    for matrix_name, layer, places in device_packing.chunk_places(schedule, layout, width):
+    for matrix_name, layer, places in device_packing.chunk_places(schedule, layout):
         if matrix_name != name:
             continue
         shape = matrix(RAGGED, name)
@@ -116,3 +120,25 @@ def test_every_row_is_packed_where_the_layout_says(name: Any) -> None:
                 want = rows[:, chunk * width : (chunk + 1) * width]
                 np.testing.assert_array_equal(got[: len(rows), : want.shape[1]], want)
                 assert not got[len(rows) :].any()
+
+
+@pytest.mark.parametrize("form", [name for name in FORMATS if name != "bf16"])
+def test_quantised_on_the_device_as_on_the_host(form: FormatName) -> None:
+    """The packed bytes are those of the host's packing, and what they stand for is what the references compute with."""
+    wanted = formats(form, "bf16" if form == "int8" else form)
+    schedule = plan(RAGGED, load_target("h200"), max_context=64, workers=3, wanted=wanted)
+    weights = torch_model.TorchWeights.random(RAGGED, 6, device="cpu")
+    arrays = {name: array.astype(np.float32) for name, array in as_arrays(weights).items()}
+
+    class Source:
+        def tensor(self, name: str, rows: slice = slice(None)) -> np.ndarray:
+            return arrays[name][rows]
+
+    packed = device_packing.packed_weights(schedule, weights).numpy()
+    np.testing.assert_array_equal(packed, packed_array(schedule, Source()).view(np.uint8))
+    exact, rounded = device_packing.streamed(schedule, weights)
+    for name in MATRICES:
+        for got, half, rows in zip(exact.matrices[name], rounded.matrices[name], weights.matrices[name], strict=True):
+            want = quantised.rounded(rows.float().numpy(), schedule.streams[0].chunk(name).weights)
+            np.testing.assert_array_equal(got.float().numpy(), want)
+            np.testing.assert_array_equal(half.float().numpy(), round_bf16(want))

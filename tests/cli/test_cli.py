@@ -162,3 +162,22 @@ def test_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.delenv("HOME", raising=False)
     status, out, _ = run(["doctor"], capsys)
     assert status == 2 and "pip install no-such-package-here" in out
+
+
+@pytest.mark.parametrize(
+    "words", [["models", "nope"], ["export", "nope", "-o", "x"], ["verify", "nope.json"], ["replay", "nope"]]
+)
+def test_every_command_tells_its_diagnostics_as_sarif_and_as_workflow_commands(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain, _, err = run(words, capsys)
+    code, out, _ = run([*words, "--format", "sarif"], capsys)
+    (result,) = json.loads(out)["runs"][0]["results"]
+    assert code == plain and f"[{result['ruleId']}]" in err
+    _, out, _ = run([*words, "--format=github"], capsys)
+    assert out.startswith("::error ") and result["ruleId"] in out
+
+
+def test_sarif_of_a_success_is_an_empty_log_and_nothing_else_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["models", "--format", "sarif"], capsys)
+    assert code == 0 and json.loads(out)["runs"][0]["results"] == [] and "llama3-8b" in err

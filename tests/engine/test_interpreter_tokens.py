@@ -27,6 +27,7 @@ from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from tests.engine.tiny import RandomTensors, reference_decoder, tiny_model, tiny_plan
+from tests.prompts import PROMPTS
 from tests.reference.llama_numpy import greedy
 
 ORDERS = ("round-robin", "depth-first", "random:1", "random:2", "favour:0", "delay:0", "late-copies", "early-copies")
@@ -125,7 +126,7 @@ def texts(checkpoint: Checkpoint, smollm2_path: Path) -> Texts:
     """(prompt, tokens, copies, order) -> the interpreter's tokens, and the reference's with their gaps."""
     spec = checkpoint.spec
     tokenizer: Tokenizer = open_tokenizer(smollm2_path, spec.vocab)
-    schedule = plan(spec, load_target("h200"), settings=Settings(warps=4), max_context=64, workers=8)
+    schedule = plan(spec, load_target("h200"), settings=Settings(warps=4), max_context=128, workers=8)
     arrays: dict[str, NDArray[np.float32]] = {name: checkpoint.tensor(name) for name in checkpoint.shapes}
     rounded = {name: round_bf16(array) if array.ndim == 2 else array for name, array in arrays.items()}
     made: dict[str, CpuEngine] = {}
@@ -151,4 +152,15 @@ def test_smollm2_with_every_copy_an_event(texts: Texts) -> None:
 @pytest.mark.parametrize("prompt", ["Once upon a time", "def fibonacci(n):"])
 def test_smollm2_with_whole_streams(texts: Texts, prompt: str) -> None:
     mine, expected = texts(prompt, 16, "whole", "round-robin")
+    assert mine == [token for token, _ in expected]
+
+
+@pytest.mark.checkpoint
+@pytest.mark.long
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_smollm2_answers_twenty_prompts(
+    texts: Texts, prompt: str, record_property: Callable[[str, object], None]
+) -> None:
+    mine, expected = texts(prompt, 64, "whole", "round-robin")
+    record_property("smallest_gap", min(gap for _, gap in expected))
     assert mine == [token for token, _ in expected]

@@ -7,6 +7,7 @@ ops or the packing. AMK_SMOLLM2 names the GGUF file where it cannot be fetched.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,11 @@ import pytest
 from amk.engine.checkpoint import Checkpoint, open_checkpoint
 from amk.lowering.launch import Device
 from amk.schedule_ir.target import Target
+from tests.prompts import PROMPTS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.checkpoint]
 
 TOKENS = 64
-PROMPTS = (
-    "What is the capital of France?", "Name three primary colours.", "Write a haiku about the sea.",
-    "Explain gravity to a child.", "What is 12 times 9?", "Translate 'good morning' into Spanish.",
-    "Who wrote Romeo and Juliet?", "List the planets of the solar system.", "Why is the sky blue?",
-    "Give me a recipe for pancakes.", "What does a compiler do?", "Tell me a joke about cats.",
-    "How do vaccines work?", "What is photosynthesis?", "Describe a rainy day in two sentences.",
-    "Which is larger, the Moon or Mars?", "What is the boiling point of water?", "Write a limerick about a robot.",
-    "How many days are in a leap year?", "Summarise the story of Cinderella.",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +107,13 @@ def torch_weights(checkpoint: Checkpoint) -> Any:
     return TorchWeights(spec, bf16("embed"), norm, matrices)
 
 
-def test_twenty_prompts(checkpoint: Checkpoint, checkpoint_path: Path, torch_gpu: Device, gpu: Target) -> None:
+def test_twenty_prompts(
+    checkpoint: Checkpoint,
+    checkpoint_path: Path,
+    torch_gpu: Device,
+    gpu: Target,
+    record_property: Callable[[str, object], None],
+) -> None:
     import torch
 
     from amk.bench.accuracy import relative_error, within_tolerance
@@ -146,6 +145,7 @@ def test_twenty_prompts(checkpoint: Checkpoint, checkpoint_path: Path, torch_gpu
                 assert "Paris" in tokenizer.decode(chosen)
     # One position's error is a matter of luck on either side; over the prompts it is not.
     own, torchs = np.sqrt(np.mean(np.square(errors), axis=0)).tolist()
-    print(f"{differ} of {total} tokens differ; error {own:.3e}, torch's bf16 {torchs:.3e} (root mean square)")
+    for name, value in (("tokens", total), ("differ", differ), ("rms_error", own), ("torch_bf16_rms_error", torchs)):
+        record_property(name, value)
     assert within_tolerance(own, torchs), f"error {own:.3e}, torch's bf16 {torchs:.3e}"
     assert differ <= total // 20, f"{differ} of {total} tokens differ from the fp32 reference"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from amk.planner.decode import plan
+from amk.planner.formats import chunk_widths
 from amk.planner.settings import PRESETS
-from amk.planner.storage import STATIC_SHARED, chunk_widths
+from amk.planner.storage import STATIC_SHARED
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model import load_model, shipped_models
 from amk.schedule_ir.target import targets

@@ -11,8 +11,9 @@ from amk.planner.settings import FAST, PRESETS
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.target import load_target
+from amk.validator.replay import replay
 from amk.validator.verify import verify
-from tests.damage import raised_threshold
+from tests.damage import raised_threshold, rewritten
 from tests.tiny import PLAIN, VARIANTS
 
 CASES = [
@@ -30,10 +31,23 @@ def test_plans_are_safe(model: ModelSpec, gpu: str, context: int, preset: str) -
     assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
 
 
-def test_tagged_words_with_idle_workers_are_refused() -> None:
-    """With 132 workers most of this model's workers own no rows, and nothing stops the others from overtaking them."""
-    schedule = plan(PLAIN, load_target("h200"), settings=replace(FAST, handoff="tagged"), max_context=256, workers=132)
-    assert not verify(schedule).safe
+IDLE = plan(PLAIN, load_target("h200"), settings=replace(FAST, handoff="tagged"), max_context=256, workers=132)
+"""Most of the 132 workers own no rows of some matrix; the first and the last own none of gate-up."""
+
+
+def test_idle_workers_are_held_back_by_hints() -> None:
+    """Their words are overwritten only by those who have seen all hints, theirs included."""
+    assert verify(IDLE).status == "SAFE"
+    fenced = plan(PLAIN, load_target("h200"), settings=replace(FAST, handoff="fenced"), max_context=256, workers=132)
+    assert verify(fenced).status == "SAFE"
+
+
+def test_a_worker_that_publishes_nothing_is_a_race() -> None:
+    """Without the hints nothing stops the others from overtaking the workers that own no rows."""
+    verdict = verify(rewritten(IDLE, lambda step: None if step.waits else step))
+    assert verdict.status == "UNSAFE" and verdict.diagnostics[0].code == "AMK302"
+    assert verdict.evidence is not None
+    assert replay(verdict.evidence.system.to_json(), verdict.evidence.witness.to_json())
 
 
 @pytest.mark.parametrize("counter", ["qkv", "attn", "h_mid", "act", "h_out", "best"])

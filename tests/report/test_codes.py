@@ -2,10 +2,12 @@
 
 import re
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
-from amk.report.codes import AREAS, TITLES, area, explanation, normalise
+import amk
+from amk.report.codes import AREAS, RESERVED, TITLES, advice, area, explanation, normalise, reason
 
 
 @pytest.mark.parametrize("code", TITLES)
@@ -45,3 +47,20 @@ def test_unregistered_code_has_no_explanation(code: str) -> None:
         explanation(code)
     with pytest.raises(KeyError):
         area(code)
+
+
+def test_codes_given_by_the_source_are_those_in_the_table() -> None:
+    """A code that is given must leave RESERVED; one that no check gives any more must enter it."""
+    given: set[str] = set()
+    for path in Path(amk.__file__).parent.rglob("*.py"):
+        if path.name != "codes.py":
+            given |= set(re.findall(r"AMK\d{3}", path.read_text(encoding="utf-8")))
+    assert given == set(TITLES) - RESERVED
+    assert set(TITLES) >= RESERVED
+
+
+@pytest.mark.parametrize("code", TITLES)
+def test_every_code_has_advice_and_a_reason_of_one_line(code: str) -> None:
+    for text in (advice(code), reason(code)):
+        assert 15 < len(text) < 330 and "\n" not in text
+        assert text.replace("\n", " ") in " ".join(explanation(code).split())

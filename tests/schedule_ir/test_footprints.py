@@ -20,12 +20,14 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.ops import OPS, Geometry
 from amk.schedule_ir.ops.base import Access, Op
+from amk.schedule_ir.sampling import Sampling
 from amk.schedule_ir.schedule import Node, Schedule, Step
 from tests.engine.tiny import tiny_model, tiny_plan
 
 Array = NDArray[Any]
 POSITIONS = (0, 7, 8, 9, 23, 47)
-CHOSEN_BY_DATA = {("embed", "embedding"), *(("select", b) for b in ("prompt", "best_value", "best_index"))}
+SELECTED = ("prompt", "best_value", "best_index", "draw_value", "draw_index")
+CHOSEN_BY_DATA = {("embed", "embedding"), *((op, b) for op in ("select", "select_draw") for b in SELECTED)}
 """(op, buffer) whose declared reads are every byte that some token could select."""
 
 
@@ -46,6 +48,8 @@ PLANS = {
     "one at a time": lambda: tiny_plan(
         tiny_model(), handoff="fenced", head_handoff=False, run_ahead=False, wide_epilogue=0
     ),
+    "drawing": lambda: tiny_plan(tiny_model(), sampling="top-k-top-p"),
+    "drawing, idle agents": lambda: tiny_plan(tiny_model(layers=1, vocab=21), workers=5, warps=4, sampling="top-p"),
     "padded chunks": lambda: narrow_chunks(tiny_plan(tiny_model(hidden=96, ffn=160), workers=3)),
 }  # fmt: skip
 
@@ -97,6 +101,8 @@ def fresh_arrays(schedule: Schedule, seed: int) -> dict[str, Array]:
         else:
             arrays[buffer.name] = draw.integers(0, schedule.model.vocab, buffer.elements)
     arrays["ssq"] = np.abs(arrays["ssq"])  # sums of squares
+    if "sampling" in arrays:
+        arrays["sampling"] = Sampling(temperature=0.8, top_k=9, top_p=0.7, seed=5).words().astype(np.int64)
     return arrays
 
 
@@ -178,12 +184,14 @@ def check(op: Op, env: Env, geo: Geometry, base: dict[str, Array]) -> None:
 def test_reference_touches_exactly_the_declared_bytes(name: str) -> None:
     schedule = planned(name)
     geo, base = schedule.geometry(), fresh_arrays(schedule, 1)
-    seen = set()
     for pos in POSITIONS:
         for op, env in events(schedule, pos):
             check(op, env, geo, base)
-            seen.add(op.op)
-    assert seen | {"signal"} == set(OPS), "an op that no plan uses is not tested"
+
+
+def test_every_op_is_in_some_plan() -> None:
+    used = {op.op for name in PLANS for op, _ in events(planned(name), POSITIONS[2])}
+    assert used | {"signal"} == set(OPS), "an op that no plan uses is not tested"
 
 
 @pytest.mark.parametrize("done", [0, 1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,32 +10,16 @@ import pytest
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.interpret import Copies, Machine
 from amk.schedule_ir.machine.counters import Barrier, CounterFamily
-from amk.schedule_ir.machine.fault import Deadlock, Fault, OutOfBounds, PoisonRead, WrongChunk
+from amk.schedule_ir.machine.fault import Deadlock, Fault, OutOfBounds, PoisonRead, StaleRegisters, WrongChunk
 from amk.schedule_ir.machine.order import named_order
 from amk.schedule_ir.machine.tagged import TaggedWords
 from amk.schedule_ir.machine.whole import LogicalWeights, gemv_share
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.sync import SignalOp
-from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step
+from amk.schedule_ir.schedule import Schedule, Signal, Step
+from tests.damage import Rewrite, rewritten
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
-
-Rewrite = Callable[[Step], Node | None]
-
-
-def rewritten(schedule: Schedule, change: Rewrite) -> Schedule:
-    """Every step replaced by change(step), or left out for None."""
-
-    def body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        out: list[Node] = []
-        for node in nodes:
-            new = node.model_copy(update={"body": body(node.body)}) if isinstance(node, Loop) else change(node)
-            if new is not None:
-                out.append(new)
-        return tuple(out)
-
-    programs = tuple(p.model_copy(update={"body": body(p.body)}) for p in schedule.programs)
-    return schedule.model_copy(update={"programs": programs})
 
 
 def machine(schedule: Schedule, copies: Copies = "events") -> Machine:
@@ -207,6 +190,19 @@ def test_scratch_does_not_survive_a_launch_and_counters_do(schedule: Schedule) -
     made._storage.forget_scratch()
     assert np.isfinite(h).all() and np.isnan(made.get("h_out")).all()
     assert np.isfinite(made.get("logits")).all()
+
+
+@pytest.mark.parametrize("op", ["begin", "select"])
+def test_registers_belong_to_one_warp(schedule: Schedule, op: str) -> None:
+    """A warp that does not load them, or stays at the first token, is noticed as soon as it uses them."""
+
+    def change(step: Step) -> Step:
+        alone = {"op": step.op.model_copy(update={"role": "w0"})} if step.op.op == op else {}
+        return step.model_copy(update=alone)
+
+    with pytest.raises(StaleRegisters) as caught:
+        machine(rewritten(schedule, change), "whole").launch(2)
+    assert caught.value.warp > 0
 
 
 def test_a_decrement_is_a_fault(schedule: Schedule) -> None:

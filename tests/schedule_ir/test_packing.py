@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from amk.schedule_ir.bfloat import from_bf16_bits, round_bf16, to_bf16_bits
+from amk.schedule_ir.chunks import pack_bf16, unpack_chunks
 from amk.schedule_ir.constants import constants
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, tensor_rows
-from amk.schedule_ir.packing import pack_groups, pack_weights, packed_array, unpack_tile
+from amk.schedule_ir.packing import pack_weights, packed_array
 from amk.schedule_ir.schedule import Schedule
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 
@@ -47,7 +48,7 @@ def test_every_chunk_is_where_its_consumer_looks(workers: int, width: int | None
             first, chunk = schedule.tables[f"{key}.first"][worker], 0
             for agent, count in enumerate(layout.counts[name][worker]):
                 for _ in range(count):
-                    tile = unpack_tile(packed[at[worker, agent]])
+                    (tile,) = unpack_chunks(packed[at[worker, agent]][None], stream.chunk(name))
                     group, column = divmod(chunk, columns)
                     expected = expected_tile(schedule, source, name, layer, first + group, column)
                     assert np.array_equal(tile, expected), (name, layer, worker, agent, group, column)
@@ -61,7 +62,7 @@ def test_every_chunk_is_where_its_consumer_looks(workers: int, width: int | None
 def test_a_lane_reads_sixteen_consecutive_bytes() -> None:
     """Lane 4 n + q reads row n, columns 32 i + 8 q .. + 8 of the tile from bytes 512 i + 16 * (4 n + q)."""
     rows = np.arange(8 * 96, dtype=np.float32).reshape(1, 8, 96) % 128
-    (chunk,) = pack_groups(rows, 96)
+    (chunk,) = pack_bf16(rows, 96)
     for i in range(3):
         for lane in range(32):
             n, q = divmod(lane, 4)

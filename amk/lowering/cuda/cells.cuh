@@ -22,6 +22,13 @@ __device__ __forceinline__ float2 unpack_bf16(u32 bits) {
   return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(bits));
 }
 
+// A pair of floats as two bf16 pairs that add up to it: 16 bits of mantissa.
+__device__ __forceinline__ void split_pair(float lo, float hi, u32& coarse, u32& rest) {
+  coarse = pack_bf16(lo, hi);
+  const float2 back = unpack_bf16(coarse);
+  rest = pack_bf16(lo - back.x, hi - back.y);
+}
+
 template <int kElementBytes>
 struct RawOf {
   using type = uint4;

@@ -18,6 +18,7 @@ struct BulkRing {
   int left;          // chunks still to issue in this launch
   int slot = 0;      // next slot to drain
   u32 parity = 0;
+  int held = 0;  // slots drained last whose refill is deferred
 
   __device__ __forceinline__ void start(char* slots_, u64* full_, const char* source_, int per_token_, int tokens,
                                         int lane) {
@@ -45,14 +46,6 @@ struct BulkRing {
     next = next + 1 == per_token ? 0 : next + 1;
   }
 
-  // Asks for up to `chunks` chunks that follow the issued ones of this token: one instruction, whatever their number.
-  __device__ __forceinline__ void prefetch(int chunks, int lane) const {
-    const int count = min(chunks, per_token - next);
-    if (lane == 0 && left > 0 && count > 0) {
-      sync::bulk_prefetch_l2(source + static_cast<long long>(next) * kBytes, static_cast<u32>(count * kBytes));
-    }
-  }
-
   // Before the first drain of a step of `chunks` chunks: without run-ahead, nothing is in flight yet.
   __device__ __forceinline__ void enter(int chunks, int lane) {
     if constexpr (!kRunAhead) {
@@ -69,16 +62,34 @@ struct BulkRing {
     return slots + slot * kBytes;
   }
 
-  // After the last read of the slot; `remaining` chunks of the step come after this one.
+  // After the last read of the slot; `remaining` chunks of the step come after this one. The refills of the step's last
+  // kDeferred slots wait for refill(): what an agent hands to others does not queue behind copies that nobody needs yet.
+  template <int kDeferred>
   __device__ __forceinline__ void release(int lane, int remaining) {
     sync::warp_barrier();
-    if (kRunAhead || remaining >= kSlots) {
+    if (remaining < kDeferred) {
+      ++held;
+    } else if (kRunAhead || remaining >= kSlots) {
       if constexpr (kFence) {
         if (lane == 0) sync::fence_proxy_async_shared();
       }
       issue(slot, lane);
     }
     if (++slot == kSlots) slot = 0, parity ^= 1;
+  }
+
+  // The refills that release() deferred, oldest first.
+  __device__ __forceinline__ void refill(int lane) {
+    if constexpr (kFence) {
+      if (lane == 0) sync::fence_proxy_async_shared();
+    }
+    int s = slot - held;
+    if (s < 0) s += kSlots;
+#pragma unroll 1
+    for (; held > 0; --held) {
+      issue(s, lane);
+      s = s + 1 == kSlots ? 0 : s + 1;
+    }
   }
 };
 
@@ -98,13 +109,6 @@ struct CopyRing {
     if constexpr (kRunAhead) {
       for (int s = 0; s < kSlots; ++s) issue(s, lane);
     }
-  }
-
-  // Asks for up to `chunks` chunks that follow the issued ones of this token, a 128-byte line a lane.
-  __device__ __forceinline__ void prefetch(int chunks, int lane) const {
-    const int bytes = left > 0 ? min(chunks, per_token - next) * kBytes : 0;
-    const char* from = source + static_cast<long long>(next) * kBytes;
-    for (int at = lane * 128; at < bytes; at += 32 * 128) sync::prefetch_l2(from + at);
   }
 
   // An empty group when nothing is left, so that the number of younger groups stays kSlots - 1.
@@ -146,7 +150,9 @@ struct CopyRing {
     return sync::shared_address(slots) + slot * kBytes;
   }
 
+  template <int kDeferred>
   __device__ __forceinline__ void release(int lane, int remaining) {
+    static_assert(kDeferred == 0, "group counts need one commit a chunk");
     sync::warp_barrier();
     if (kRunAhead || remaining >= kSlots) {
       issue(slot, lane);

@@ -22,6 +22,10 @@ __device__ __forceinline__ u32 shared_address(const void* generic) {
   return static_cast<u32>(__cvta_generic_to_shared(generic));
 }
 
+__device__ __forceinline__ const char* shared_pointer(u32 address) {
+  return static_cast<const char*>(__cvta_shared_to_generic(address));
+}
+
 // ---- Counters: 32-bit words in global memory that only grow -------------------------------------------------------
 
 // True when a counter that reads `value` has passed `target`. Right while they are less than 2^31 apart, so a counter

@@ -14,13 +14,6 @@ __device__ __forceinline__ void mma_16(float (&acc)[4], u32 a0, u32 a1, u32 a2, 
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// acc += A[16 x 8] B[8 x 8].
-__device__ __forceinline__ void mma_8(float (&acc)[4], u32 a0, u32 a1, u32 b0) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-      : "r"(a0), "r"(a1), "r"(b0));
-}
-
 // An 8 x 8 matrix of 16-bit elements, lane 4 r + q holding row r, columns 2 q and 2 q + 1, transposed.
 __device__ __forceinline__ u32 transpose_8x8(u32 rows) {
   u32 columns;

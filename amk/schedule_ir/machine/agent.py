@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from amk.schedule_ir.bfloat import F32, Bits
+from amk.schedule_ir.chunks import unpack_chunks
 from amk.schedule_ir.expr import Env, IntArray
 from amk.schedule_ir.machine.fault import OutOfBounds
 from amk.schedule_ir.machine.memory import Storage, View
 from amk.schedule_ir.machine.program import Entry
-from amk.schedule_ir.machine.rings import Ring, tiles_of
+from amk.schedule_ir.machine.rings import Ring
 from amk.schedule_ir.matrices import MatrixName
 
 
@@ -33,12 +36,12 @@ class Drain:
         return self.hi - self.lo - len(self.chunks)
 
     def tile(self, name: MatrixName, layer: int, group: int, k_chunk: int) -> F32:
-        """f32 [8, chunk_k] of a drained chunk; a fault for any other."""
+        """f32 [8, columns] of a drained chunk; a fault for any other."""
         index = (group - self.first_group) * self.k_chunks + k_chunk - self.lo
         if (name, layer) != (self.matrix, self.layer) or not 0 <= index < len(self.chunks):
             raise OutOfBounds(f"reads a tile of {name} {layer} that it has not drained")
         if self.tiles is None:
-            self.tiles = tiles_of(self.chunks, self.ring.stream.chunk_k)
+            self.tiles = unpack_chunks(np.stack(self.chunks), self.ring.stream.chunk(self.matrix))
         tile: F32 = self.tiles[index]
         return tile
 

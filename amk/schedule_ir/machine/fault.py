@@ -44,6 +44,10 @@ class OutOfBounds(Fault):
     """An access outside its buffer, or a counter index outside its family."""
 
 
+class StaleRegisters(Fault):
+    """A step that uses token, position or epoch in a warp where they are of another token, or were never loaded."""
+
+
 class WrongChunk(Fault):
     """A ring slot that does not hold the chunk its consumer drains."""
 

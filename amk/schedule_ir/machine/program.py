@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from amk.schedule_ir.machine.fault import Place
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.sync import BarrierOp, SignalOp, WaitOp
+from amk.schedule_ir.registers import registers_read
 from amk.schedule_ir.schedule import Node, Program, Schedule, Step
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One step in one iteration. agent is the warp's number within the step's role."""
+    """One step in one iteration. agent is the warp's number within the step's role.
+
+    epoch: what the warp's register must hold for the step to mean what the schedule says; None if it reads no register.
+    """
 
     step: Step
     agent: int
@@ -22,6 +26,7 @@ class Entry:
     barrier: BarrierOp | None
     gemv: GemvOp | None
     silent: bool
+    epoch: int | None
 
     def place(self, program: str) -> Place:
         return Place(program, self.path, tuple(self.loops.items()), self.step.op.op)
@@ -34,6 +39,7 @@ class Flattener:
     def __init__(self, schedule: Schedule, program: Program, tokens: int, epoch: int) -> None:
         self._first = {r.name: r.first for r in schedule.roles}
         self._count = {r.name: r.count for r in schedule.roles}
+        self._tagged = {b.name for b in schedule.buffers if b.tagged}
         self._program = program
         self._tokens = tokens
         self._epoch = epoch
@@ -41,6 +47,7 @@ class Flattener:
     def entries(self, warp: int) -> list[Entry]:
         """The events of `warp`, in program order."""
         out: list[Entry] = []
+        self._now = self._epoch
         self._walk(self._program.body, {"t": self._epoch, "n": 0}, (), warp, out)
         return out
 
@@ -56,10 +63,12 @@ class Flattener:
                 continue
             for k in range(self._tokens if node.count is None else node.count):
                 token = {"t": self._epoch + k, "n": k} if node.count is None else {}
+                self._now = token.get("t", self._now)
                 self._walk(node.body, {**loops, node.var: k, **token}, here, warp, out)
+            if node.count is None:
+                self._now = self._epoch + self._tokens
 
-    @staticmethod
-    def _entry(step: Step, agent: int, loops: Mapping[str, int], path: tuple[int, ...]) -> Entry:
+    def _entry(self, step: Step, agent: int, loops: Mapping[str, int], path: tuple[int, ...]) -> Entry:
         op = step.op
         return Entry(
             step=step,
@@ -69,4 +78,5 @@ class Flattener:
             barrier=op if isinstance(op, BarrierOp) else None,
             gemv=op if isinstance(op, GemvOp) else None,
             silent=isinstance(op, BarrierOp | WaitOp | SignalOp),
+            epoch=self._now if registers_read(step, self._tagged) else None,
         )

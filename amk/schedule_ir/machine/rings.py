@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from amk.schedule_ir.bfloat import F32, Bits, from_bf16_bits
+from amk.schedule_ir.bfloat import Bits
 from amk.schedule_ir.layout import StreamLayout
 from amk.schedule_ir.machine.fault import WrongChunk
 from amk.schedule_ir.machine.memory import Storage
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName
+from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.memory import Stream
-from amk.schedule_ir.packing import TILE_COLUMNS
 
 NOTHING = -1
 """Tag of a slot whose bytes are no chunk."""
@@ -46,7 +45,7 @@ class Ring:
         self._per_token = int(layout.totals[worker, agent])
         self._starts = self._drain_starts(layout)
         slots = stream.slots
-        self._content = np.zeros((slots, ROWS_PER_GROUP * stream.chunk_k), np.uint16)
+        self._content = np.zeros((slots, stream.chunk_bytes // 2), np.uint16)
         self.tags = [NOTHING] * slots
         self._landed = [0] * slots
         self.issued = self.drained = self.limit = 0
@@ -106,12 +105,6 @@ class Ring:
         for slot in range(self.stream.slots):
             if lo < (first + slot + 1) * size and (first + slot) * size < hi:
                 self.tags[slot] = NOTHING
-
-
-def tiles_of(chunks: list[Bits], chunk_k: int) -> F32:
-    """Drained chunks -> f32 [chunks, 8, chunk_k]."""
-    tiles = from_bf16_bits(np.stack(chunks)).reshape(len(chunks), -1, ROWS_PER_GROUP, TILE_COLUMNS)
-    return np.ascontiguousarray(tiles.transpose(0, 2, 1, 3)).reshape(len(chunks), ROWS_PER_GROUP, chunk_k)
 
 
 class Rings:

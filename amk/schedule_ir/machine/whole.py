@@ -11,24 +11,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.schedule_ir.bfloat import F32, from_bf16_bits, round_bf16, to_bf16_bits
+from amk.schedule_ir.bfloat import F32, from_bf16_bits, to_bf16_bits
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.machine.memory import View
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, matrix
+from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.base import Geometry, owned_groups
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.packing import TensorSource, group_rows
+from amk.schedule_ir.quantised import Quantiser, nearest, rounded
+from amk.schedule_ir.weight_format import weight_format
 
 WIDE_ELEMENTS = 1 << 28
-"""Models up to this many streamed weights are kept as float32 (1 GiB), larger ones as bf16, widened on use."""
+"""Models up to this many streamed weights are kept as float32 (1 GiB), larger ones, where in bf16, as bf16."""
 
 
 class LogicalWeights:
-    """The matrices of a model, rounded to bf16, padded to whole row groups, read from the source when first needed."""
+    """The matrices of a model as the stream holds them, padded to whole row groups, read from the source when first
+    needed. Without a stream: in bf16.
+    """
 
-    def __init__(self, model: ModelSpec, source: TensorSource) -> None:
-        self._model, self._source = model, source
+    def __init__(
+        self, model: ModelSpec, source: TensorSource, stream: Stream | None = None, quantise: Quantiser = nearest
+    ) -> None:
+        self._model, self._source, self._stream, self._quantise = model, source, stream, quantise
         per_layer = sum(matrix(model, n).rows * matrix(model, n).k for n in ("qkv", "o", "gate_up", "down"))
         self._wide = per_layer * model.layers + model.vocab * model.hidden <= WIDE_ELEMENTS
         self._kept: dict[tuple[MatrixName, int], NDArray[Any]] = {}
@@ -43,13 +50,15 @@ class LogicalWeights:
 
     def _load(self, name: MatrixName, layer: int) -> NDArray[Any]:
         shape = matrix(self._model, name)
-        out = np.empty((shape.groups * ROWS_PER_GROUP, shape.k), np.float32 if self._wide else np.uint16)
+        form = self._stream.chunk(name).weights if self._stream else weight_format("bf16")
+        wide = self._wide or form.codes != "bf16"
+        out = np.empty((shape.groups * ROWS_PER_GROUP, shape.k), np.float32 if wide else np.uint16)
         step = max(1, (1 << 22) // (shape.k * ROWS_PER_GROUP))
         for first in range(0, shape.groups, step):
             last = min(first + step, shape.groups)
             rows = group_rows(self._source, self._model, name, layer, first, last).reshape(-1, shape.k)
             here = slice(first * ROWS_PER_GROUP, last * ROWS_PER_GROUP)
-            out[here] = round_bf16(rows) if self._wide else to_bf16_bits(rows)
+            out[here] = rounded(rows, form, self._quantise) if wide else to_bf16_bits(rows)
         return out
 
     def tile(self, name: MatrixName, layer: int, group: int, k_chunk: int, chunk_k: int) -> F32:
@@ -64,7 +73,7 @@ def gemv_share(op: GemvOp, env: Env, geo: Geometry, view: View, weights: Logical
     if lo == hi:
         return
     layer, first = env.eval_int(op.layer), owned_groups(env, op.matrix)[0]
-    width, k = geo.streams[op.stream].chunk_k, geo.matrix(op.matrix).k
+    width, k = geo.columns(op.stream, op.matrix), geo.matrix(op.matrix).k
     for group, end, c0, c1 in _pieces(lo, hi, k_chunks):
         k0, k1 = c0 * width, min(c1 * width, k)
         rows = weights.rows(op.matrix, layer, first + group, first + end)

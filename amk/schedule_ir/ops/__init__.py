@@ -11,15 +11,22 @@ from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
 from amk.schedule_ir.ops.begin import BeginOp
+from amk.schedule_ir.ops.census import CensusOp
 from amk.schedule_ir.ops.combine import CombineOp
+from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.finish import FinishOp
+from amk.schedule_ir.ops.gather import GatherOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.merge import MergeOp
-from amk.schedule_ir.ops.prefetch import PrefetchOp
+from amk.schedule_ir.ops.narrow import NarrowOp
+from amk.schedule_ir.ops.peak import PeakOp
 from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
+from amk.schedule_ir.ops.refill import RefillOp
+from amk.schedule_ir.ops.report import ReportOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.ops.select import SelectOp
+from amk.schedule_ir.ops.select_draw import SelectDrawOp
 from amk.schedule_ir.ops.stage import StageOp
 from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.ops.store_rows import StoreRowsOp
@@ -34,8 +41,8 @@ AnyOp = Annotated[
     | EmbedOp
     | StageNormOp
     | GemvOp
-    | PrefetchOp
     | PrefetchCacheOp
+    | RefillOp
     | StoreRowsOp
     | RopeAppendOp
     | AttendOp
@@ -46,6 +53,13 @@ AnyOp = Annotated[
     | StageOp
     | ArgmaxRowsOp
     | SelectOp
+    | PeakOp
+    | CensusOp
+    | ReportOp
+    | GatherOp
+    | NarrowOp
+    | DrawOp
+    | SelectDrawOp
     | FinishOp,
     Field(discriminator="op"),
 ]
@@ -60,8 +74,8 @@ OPS: dict[str, type[Op]] = {
         EmbedOp,
         StageNormOp,
         GemvOp,
-        PrefetchOp,
         PrefetchCacheOp,
+        RefillOp,
         StoreRowsOp,
         RopeAppendOp,
         AttendOp,
@@ -72,6 +86,13 @@ OPS: dict[str, type[Op]] = {
         StageOp,
         ArgmaxRowsOp,
         SelectOp,
+        PeakOp,
+        CensusOp,
+        ReportOp,
+        GatherOp,
+        NarrowOp,
+        DrawOp,
+        SelectDrawOp,
         FinishOp,
     )
 }

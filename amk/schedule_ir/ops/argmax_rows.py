@@ -27,6 +27,16 @@ NO_ROWS = np.float32(-3.0e38)
 """Candidate value of an agent that owns no row."""
 
 
+def head_rows(env: Env, geo: Geometry, role: str) -> tuple[range, int, int, int]:
+    """Local groups of lm_head, vocabulary rows [lo, hi), and the candidate slot of the agent."""
+    first, count = owned_groups(env, "lm_head")
+    agents = geo.role_size[role]
+    g0, g1 = split(count, agents, int(env.agent))
+    end = owned_rows(env, geo, "lm_head")[1]
+    lo, hi = min((first + g0) * ROWS_PER_GROUP, end), min((first + g1) * ROWS_PER_GROUP, end)
+    return range(g0, g1), lo, hi, int(env.worker) * agents + int(env.agent)
+
+
 class ArgmaxRowsOp(Op):
     """logits[row] = sum of partials / rms; best_value, best_index[worker, a] = the agent's largest logit.
 
@@ -41,17 +51,8 @@ class ArgmaxRowsOp(Op):
     best_value: Name
     best_index: Name
 
-    def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int, int]:
-        """Local groups, logical rows [lo, hi), and the candidate slot of the agent."""
-        first, count = owned_groups(env, "lm_head")
-        agents = geo.role_size[self.role]
-        g0, g1 = split(count, agents, int(env.agent))
-        end = owned_rows(env, geo, "lm_head")[1]
-        lo, hi = min((first + g0) * ROWS_PER_GROUP, end), min((first + g1) * ROWS_PER_GROUP, end)
-        return range(g0, g1), lo, hi, int(env.worker) * agents + int(env.agent)
-
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
-        groups, lo, hi, slot = self._rows(env, geo)
+        groups, lo, hi, slot = head_rows(env, geo, self.role)
         candidate = [
             *geo.span("write", self.best_value, slot, slot + 1, ("best_value", 0)),
             *geo.span("write", self.best_index, slot, slot + 1, ("best_index", 0)),
@@ -66,7 +67,7 @@ class ArgmaxRowsOp(Op):
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        groups, lo, hi, slot = self._rows(env, geo)
+        groups, lo, hi, slot = head_rows(env, geo, self.role)
         value, index = NO_ROWS, 0
         if lo < hi:
             y = sum_partials(env, geo, mem, self.part, "lm_head", self.stream, groups)[: hi - lo]

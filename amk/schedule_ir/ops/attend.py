@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -21,6 +21,7 @@ class AttendOp(Op):
     partial is f32 [agents, group, head_dim + 4]. An agent without positions writes (0, -1e30, 0).
     """
 
+    registers: ClassVar[tuple[str, ...]] = ("pos",)
     op: Literal["attend"] = "attend"
     layer: Expr
     q: Name

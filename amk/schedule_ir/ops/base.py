@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,14 @@ class Geometry:
     def matrix(self, name: MatrixName) -> Matrix:
         return matrix(self.model, name)
 
+    def columns(self, stream: str, name: MatrixName) -> int:
+        """Columns of a chunk of matrix `name` in `stream`."""
+        return self.streams[stream].chunk(name).columns
+
+    def k_chunks(self, stream: str, name: MatrixName) -> int:
+        """Chunks that a row group of matrix `name` takes in `stream`."""
+        return self.matrix(name).k_chunks(self.columns(stream, name))
+
     def span(
         self,
         kind: Literal["read", "write"],
@@ -78,13 +86,17 @@ class Memory(Protocol):
     def read_int(self, buffer: str, lo: int, hi: int) -> NDArray[np.int64]: ...
     def write(self, buffer: str, lo: int, data: Any) -> None: ...
     def tile(self, stream: str, name: MatrixName, layer: int, group: int, k_chunk: int) -> FloatArray:
-        """Weights of one chunk, [8, chunk_k], zero padded."""
+        """Weights of one chunk, [8, columns], zero padded."""
         ...
 
 
 class Op(Frozen):
-    """Base of all ops. Subclasses set `op` (the discriminator) and override accesses and reference."""
+    """Base of all ops. Subclasses set `op` (the discriminator) and override accesses and reference.
 
+    registers: those of `STATE` that the op reads; the epoch is also read with every tag.
+    """
+
+    registers: ClassVar[tuple[str, ...]] = ()
     role: Name
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
@@ -145,16 +157,14 @@ def partial_spans(
     env: Env, geo: Geometry, part: str, name: MatrixName, stream: str, groups: range, value: ValueKey
 ) -> list[Access]:
     """Reads of every partial sum that belongs to the worker's local row groups `groups`."""
-    ring = geo.streams[stream]
-    k_chunks = geo.matrix(name).k_chunks(ring.chunk_k)
+    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name)
     runs = partial_runs(groups, k_chunks, owned_count(env, name) * k_chunks, geo.role_size[ring.role])
     return [a for lo, hi in runs for a in geo.span("read", part, lo * ROWS_PER_GROUP, hi * ROWS_PER_GROUP, value)]
 
 
 def sum_partials(env: Env, geo: Geometry, mem: Memory, part: str, name: MatrixName, stream: str, groups: range) -> F32:
     """Row sums of the worker's local row groups `groups`, [len(groups) * 8], added in slot order."""
-    ring = geo.streams[stream]
-    k_chunks = geo.matrix(name).k_chunks(ring.chunk_k)
+    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name)
     chunks = owned_count(env, name) * k_chunks
     out = np.zeros((len(groups), ROWS_PER_GROUP), np.float32)
     for i, g in enumerate(groups):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -26,6 +26,7 @@ class CombineOp(Op):
     its share touches, at most `heads` of them; nobody else reads it.
     """
 
+    registers: ClassVar[tuple[str, ...]] = ("pos",)
     op: Literal["combine"] = "combine"
     layer: Expr
     split_partial: Name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -18,6 +18,7 @@ class EmbedOp(Op):
     The factor 1/rms is applied by the consumer of x, from ssq.
     """
 
+    registers: ClassVar[tuple[str, ...]] = ("token",)
     op: Literal["embed"] = "embed"
     table: Name
     norm: Name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
@@ -13,6 +13,7 @@ from amk.schedule_ir.ops.begin import STATE
 class FinishOp(Op):
     """state <- token, pos, epoch, done; worker 0 alone."""
 
+    registers: ClassVar[tuple[str, ...]] = ("token", "pos", "epoch", "done")
     op: Literal["finish"] = "finish"
     state: Name
 

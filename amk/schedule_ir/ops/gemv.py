@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName
@@ -28,7 +29,8 @@ class GemvOp(Op):
     """part[g + a, :] = W[group g, this agent's k chunks] @ x for each local row group g the agent touches.
 
     The worker's chunks form one group-major sequence of count * k_chunks; agent a drains its contiguous share. x has
-    k elements (columns beyond k are zero padding and are not read), part is f32 [slots, 8].
+    k elements (columns beyond k are zero padding and are not read), part is f32 [slots, 8]. The slots of the last
+    `deferred` chunks are refilled by the next `refill` step instead of at once.
     """
 
     op: Literal["gemv"] = "gemv"
@@ -37,10 +39,11 @@ class GemvOp(Op):
     stream: Name
     x: Name
     part: Name
+    deferred: int = Field(default=0, ge=0, le=64)
 
     def share(self, env: Env, geo: Geometry) -> tuple[int, int, int]:
         """(first chunk, end chunk, k chunks per group) of the agent within the worker's sequence."""
-        k_chunks = geo.matrix(self.matrix).k_chunks(geo.streams[self.stream].chunk_k)
+        k_chunks = geo.k_chunks(self.stream, self.matrix)
         chunks = owned_count(env, self.matrix) * k_chunks
         lo, hi = split(chunks, geo.role_size[self.role], int(env.agent))
         return lo, hi, k_chunks
@@ -50,7 +53,7 @@ class GemvOp(Op):
         if lo == hi:
             return []
         layer = env.eval_int(self.layer)
-        width, k = geo.streams[self.stream].chunk_k, geo.matrix(self.matrix).k
+        width, k = geo.columns(self.stream, self.matrix), geo.matrix(self.matrix).k
         columns = {c % k_chunks for c in range(lo, min(hi, lo + k_chunks))}
         x = staged_value(self.matrix, layer, geo.model.layers)
         reads = [a for c in sorted(columns) for a in geo.span("read", self.x, c * width, min((c + 1) * width, k), x)]
@@ -65,7 +68,7 @@ class GemvOp(Op):
         lo, hi, k_chunks = self.share(env, geo)
         layer, agent = env.eval_int(self.layer), int(env.agent)
         first = owned_groups(env, self.matrix)[0]
-        width, k = geo.streams[self.stream].chunk_k, geo.matrix(self.matrix).k
+        width, k = geo.columns(self.stream, self.matrix), geo.matrix(self.matrix).k
         sums: dict[int, np.ndarray] = {}
         for chunk in range(lo, hi):
             group, column = divmod(chunk, k_chunks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -21,6 +21,7 @@ class MergeOp(Op):
     splits.
     """
 
+    registers: ClassVar[tuple[str, ...]] = ("pos",)
     op: Literal["merge"] = "merge"
     layer: Expr
     partial: Name

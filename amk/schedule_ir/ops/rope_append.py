@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -20,6 +20,7 @@ class RopeAppendOp(Op):
     schedule names q_norm and k_norm. rope is f32 [max_context, head_dim]: cosines, then sines, of head_dim/2 angles.
     """
 
+    registers: ClassVar[tuple[str, ...]] = ("pos",)
     op: Literal["rope_append"] = "rope_append"
     layer: Expr
     qkv: Name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -14,14 +14,15 @@ REQUEST = ("forced", "eos0", "eos1", "eos2", "eos3")
 """Words of the request buffer: number of given tokens, then token ids that end the text (-1 for none)."""
 
 
-class SelectOp(Op):
+class Selection(Op):
     """token <- prompt[pos + 1] while pos + 1 < forced, else the index of the largest candidate (lowest slot first).
 
     After an end-of-text token was produced, it is repeated. Worker 0, agent 0 stores the token in output[n], n counting
     tokens of this launch. pos and epoch advance by one.
     """
 
-    op: Literal["select"] = "select"
+    registers: ClassVar[tuple[str, ...]] = ("pos", "epoch", "done")
+    candidate: ClassVar[str]
     candidates: int
     best_value: Name
     best_index: Name
@@ -31,8 +32,8 @@ class SelectOp(Op):
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         out = [
-            *geo.span("read", self.best_value, 0, self.candidates, ("best_value", 0)),
-            *geo.span("read", self.best_index, 0, self.candidates, ("best_index", 0)),
+            *geo.span("read", self.best_value, 0, self.candidates, (f"{self.candidate}_value", 0)),
+            *geo.span("read", self.best_index, 0, self.candidates, (f"{self.candidate}_index", 0)),
             *geo.span("read", self.request, 0, len(REQUEST), None),
             *geo.span("read", self.prompt, 0, geo.buffers[self.prompt].elements, None),
         ]
@@ -55,3 +56,10 @@ class SelectOp(Op):
         if env.worker == 0 and env.agent == 0:
             n = env.loops["n"]
             mem.write(self.output, n, [regs["token"]])
+
+
+class SelectOp(Selection):
+    """The candidates are the agents' largest logits."""
+
+    op: Literal["select"] = "select"
+    candidate: ClassVar[str] = "best"

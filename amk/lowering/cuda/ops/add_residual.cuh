@@ -11,7 +11,6 @@ template <class S, class C>
 __device__ __forceinline__ void add_residual(C& c) {
   using P = typename C::P;
   using M = typename S::Matrix;
-  constexpr int kChunks = M::kK / P::kChunkK;
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
   const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
   float* residual = S::residual(c);
@@ -21,7 +20,7 @@ __device__ __forceinline__ void add_residual(C& c) {
     const bool live = r < end && r < rows;
     float y = 0.f;
     if (live) {
-      y = residual[r] + sum_partials<kChunks, P::kStreamAgents>(S::part(c), r, count * kChunks);
+      y = residual[r] + sum_partials<M::kChunks, P::kStreamAgents>(S::part(c), r, count * M::kChunks);
       residual[r] = y;
     }
     h.store(c, first + r, y, live);

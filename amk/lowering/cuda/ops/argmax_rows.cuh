@@ -25,7 +25,6 @@ template <class S, class C>
 __device__ __forceinline__ void argmax_rows(C& c) {
   using P = typename C::P;
   using M = typename P::LmHead;
-  constexpr int kChunks = M::kK / P::kChunkK;
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
   const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
   const float scale = inverse_rms<P>(S::ssq(c), S::kSsqAgents);
@@ -33,7 +32,7 @@ __device__ __forceinline__ void argmax_rows(C& c) {
   float value = -3.0e38f;
   int index = 0x7fffffff;
   for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; r < end && r < rows; r += 32) {
-    const float y = sum_partials<kChunks, P::kStreamAgents>(S::part(c), r, count * kChunks) * scale;
+    const float y = sum_partials<M::kChunks, P::kStreamAgents>(S::part(c), r, count * M::kChunks) * scale;
     logits[first + r] = y;
     keep_best(value, index, y, first + r);
   }

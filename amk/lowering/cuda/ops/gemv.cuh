@@ -1,4 +1,4 @@
-// part[g + a, :] = W[group g, this warp's k chunks] @ x, with tensor cores.
+// part[g + a, :] = W[group g, this warp's k chunks] @ x, with tensor cores; for bf16 here, for codes in quantised_gemv.
 //
 // Threads: every warp drains its own share of the worker's chunks. Shared memory: reads x (bf16, in the order of x_place), the
 // warp's ring; writes part (f32, 8 per slot). Each chunk is [chunk_k / 32][8 rows][32 k] bf16: lane 4 r + q holds row r,
@@ -7,13 +7,14 @@
 // the product is the sum of (r, column 0) and (r + 8, column 1), both in lane 4 r.
 #pragma once
 #include "amk/context.cuh"
+#include "amk/quantised_gemv.cuh"
 #include "amk/tensor_core.cuh"
 
 namespace amk::ops {
 
 template <class S, class C>
-__device__ __forceinline__ void gemv(C& c) {
-  constexpr int kWidth = C::P::kChunkK, kChunks = S::Matrix::kK / kWidth, kChains = 2;
+__device__ __forceinline__ void plain_gemv(C& c) {
+  constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks, kChains = 2;
   static_assert(S::Matrix::kK % kWidth == 0 && kWidth % 32 == 0, "chunks cover k exactly");
   const int agent = c.warp - S::kFirst;
   const int chunks = S::Matrix::count(c) * kChunks;
@@ -41,13 +42,22 @@ __device__ __forceinline__ void gemv(C& c) {
     for (int i = 0; i < kWidth / 32; ++i) {
       mma_16(acc[i % kChains], weights[i].x, weights[i].y, weights[i].z, weights[i].w, inputs[i].x, inputs[i].y);
     }
-    c.ring.release(c.lane, hi - chunk - 1);
+    c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1);
     if (++column == kChunks) {
       flush();
       column = 0, ++group;
     }
   }
   if (column != 0 && lo < hi) flush();
+}
+
+template <class S, class C>
+__device__ __forceinline__ void gemv(C& c) {
+  if constexpr (S::Matrix::Weights::kPlain) {
+    plain_gemv<S>(c);
+  } else {
+    quantised_gemv<S>(c);
+  }
 }
 
 }  // namespace amk::ops

@@ -11,7 +11,6 @@ template <class S, class C>
 __device__ __forceinline__ void store_rows(C& c) {
   using P = typename C::P;
   using M = typename P::Qkv;
-  constexpr int kChunks = M::kK / P::kChunkK;
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
   const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
   const float scale = inverse_rms<P>(S::ssq(c), S::kSsqAgents);
@@ -21,7 +20,7 @@ __device__ __forceinline__ void store_rows(C& c) {
     const bool live = r < end && r < rows;
     float y = 0.f;
     if (live) {
-      y = sum_partials<kChunks, P::kStreamAgents>(S::part(c), r, count * kChunks) * scale;
+      y = sum_partials<M::kChunks, P::kStreamAgents>(S::part(c), r, count * M::kChunks) * scale;
       if constexpr (S::kHasBias) y += S::bias(c).data[S::layer(c) * M::kRows + first + r];
     }
     out.store(c, first + r, y, live);

@@ -11,8 +11,7 @@ template <class S, class C>
 __device__ __forceinline__ void swiglu(C& c) {
   using P = typename C::P;
   using M = typename P::GateUp;
-  constexpr int kChunks = M::kK / P::kChunkK;
-  const int agent = c.warp - S::kFirst, count = M::count(c), chunks = count * kChunks;
+  const int agent = c.warp - S::kFirst, count = M::count(c), chunks = count * M::kChunks;
   const int first = M::first(c) * 4, end = share_begin(count, S::kAgents, agent + 1) * 4;
   const float scale = inverse_rms<P>(S::ssq(c), S::kSsqAgents);
   const auto act = S::act(c);
@@ -21,8 +20,8 @@ __device__ __forceinline__ void swiglu(C& c) {
     const bool live = i < end && first + i < P::kFfn;
     float y = 0.f;
     if (live) {
-      const float gate = sum_partials<kChunks, P::kStreamAgents>(S::part(c), row, chunks) * scale;
-      const float up = sum_partials<kChunks, P::kStreamAgents>(S::part(c), row + 4, chunks) * scale;
+      const float gate = sum_partials<M::kChunks, P::kStreamAgents>(S::part(c), row, chunks) * scale;
+      const float up = sum_partials<M::kChunks, P::kStreamAgents>(S::part(c), row + 4, chunks) * scale;
       y = __fdividef(gate, 1.f + __expf(-gate)) * up;
     }
     act.store(c, first + i, y, live);

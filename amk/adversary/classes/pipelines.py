@@ -1,0 +1,315 @@
+"""Classes 23 to 35: packed bytes, accumulators and copy pipelines, as flat systems.
+
+Slots, chunks and shares are those of real plans; each asynchronous copy is an agent of its own, so copies are unordered
+among themselves, and an mbarrier is a counter of arrivals (with its bytes as a second counter). One builder makes every
+load pipeline, one every store pipeline; a class turns one knob.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from random import Random
+
+from amk.adversary.subjects import draw
+from amk.schedule_ir.layout import stream_layout
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.builder import SystemBuilder
+from amk.validator.system import ACCUMULATE_FLOAT, ACCUMULATE_INT, WRITE, System
+
+LONGEST = 7
+"""Chunks of a pipeline; more show nothing new and take the judges longer."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """A ring of `slots` that `chunks` pass through, drained by `readers` warps, each reading its part of a slot.
+
+    assumed: the depth with which laps are counted. early: chunks whose slot is given back before it is read. full,
+    empty: initial arrivals. leave: arrivals that a refill waits for, per lap. sizes: bytes of each chunk; wanted: bytes
+    that the reader expects of it, None: it does not look at bytes. behind: chunks whose wait is two laps late. restart:
+    chunk from which a second task fills the ring anew without waiting.
+    """
+
+    slots: int
+    chunks: int
+    readers: int = 1
+    assumed: int = 0
+    early: frozenset[int] = frozenset()
+    full: int = 0
+    empty: int = 0
+    leave: int = 0
+    sizes: tuple[int, ...] = ()
+    wanted: tuple[int, ...] = ()
+    behind: frozenset[int] = frozenset()
+    restart: int = 0
+
+
+def plan_ring(rng: Random) -> Load:
+    """Depth and length of the ring of one warp of a real plan, scaled to what the judges can visit."""
+    base = draw(rng)
+    schedule = Schedule.model_validate_json(json.dumps(base.document))
+    layout = stream_layout(schedule, schedule.streams[0])
+    chunks = int(layout.totals[rng.randrange(base.workers), rng.randrange(base.warps)])
+    slots = min(schedule.streams[0].slots, rng.choice((1, 2, 2, 3)))
+    return Load(slots, min(chunks, rng.randint(2, LONGEST)), readers=rng.choice((1, 1, 2)))
+
+
+class _Loader:
+    """Builds the system of one load pipeline."""
+
+    def __init__(self, load: Load) -> None:
+        self.load, self.build = load, SystemBuilder()
+        self.width = max(load.sizes, default=4)
+        self.full = [self.build.counter(load.full) for _ in range(load.slots)]
+        self.empty = [self.build.counter(load.empty) for _ in range(load.slots)]
+        self.bytes = [self.build.counter() for _ in range(load.slots)]
+        self.issue = [self.build.counter() for _ in range(load.chunks)]
+
+    def size(self, chunk: int) -> int:
+        return self.load.sizes[chunk] if self.load.sizes else self.width
+
+    def lap(self, chunk: int) -> int:
+        return chunk // (self.load.assumed or self.load.slots)
+
+    def system(self) -> System:
+        self.producer()
+        for reader in range(self.load.readers):
+            self.reader(reader)
+        for chunk in range(self.load.chunks):
+            self.copy(chunk)
+        return self.build.build()
+
+    def producer(self) -> None:
+        load, agent = self.load, self.build.agent("producer")
+        for chunk in range(load.chunks):
+            event = self.build.event(agent)
+            free = load.restart and load.restart <= chunk < load.restart + load.slots
+            if chunk >= load.slots and not free:
+                arrivals = (load.leave or load.readers) * self.lap(chunk)
+                self.build.wait(event, self.empty[chunk % load.slots], arrivals)
+            self.build.signal(event, self.issue[chunk])
+
+    def copy(self, chunk: int) -> None:
+        slot = chunk % self.load.slots
+        event = self.build.event(self.build.agent(f"copy {chunk}"))
+        self.build.wait(event, self.issue[chunk], 1)
+        self.build.write(event, 0, slot * self.width, slot * self.width + self.size(chunk), value=chunk)
+        self.build.signal(event, self.full[slot])
+        self.build.signal(event, self.bytes[slot], self.size(chunk))
+
+    def reader(self, number: int) -> None:
+        load, agent = self.load, self.build.agent(f"reader {number}")
+        expected = [0] * load.slots
+        for chunk in range(load.chunks):
+            slot, event = chunk % load.slots, self.build.event(agent)
+            late = 2 if chunk in load.behind and number == load.readers - 1 else 0
+            if load.wanted:
+                expected[slot] += load.wanted[chunk]
+                self.build.wait(event, self.bytes[slot], expected[slot])
+            else:
+                self.build.wait(event, self.full[slot], max(0, self.lap(chunk) + 1 - late))
+            if chunk in load.early:
+                self.build.signal(event, self.empty[slot])
+                event = self.build.event(agent)
+            lo, hi = slot * self.width, slot * self.width + self.size(chunk)
+            self.build.read(event, 0, lo, hi, value=chunk)
+            if chunk not in load.early:
+                self.build.signal(event, self.empty[slot])
+
+
+def load_system(load: Load) -> System:
+    return _Loader(load).system()
+
+
+def released_early(rng: Random) -> System:
+    """26: a slot is given back before its last read; harmless for chunks that nothing replaces."""
+    load = plan_ring(rng)
+    return load_system(replace(load, early=frozenset({rng.randrange(load.chunks)})))
+
+
+def wrong_depth(rng: Random) -> System:
+    """27: the ring's depth changes, laps are counted with the old one."""
+    load = plan_ring(rng)
+    return load_system(replace(load, assumed=max(1, load.slots + rng.choice((-1, 0, 0, 1)))))
+
+
+def wrong_parity(rng: Random) -> System:
+    """28: the first phase counts as complete before anything has arrived."""
+    load = plan_ring(rng)
+    return load_system(replace(load, full=rng.choice((0, 0, 1)), empty=rng.choice((0, 0, 1))))
+
+
+def wrong_arrivals(rng: Random) -> System:
+    """29: a refill waits for another number of arrivals than a lap has."""
+    load = replace(plan_ring(rng), readers=rng.choice((1, 2, 3)), chunks=rng.randint(2, 5))
+    return load_system(replace(load, leave=rng.randint(1, 4)))
+
+
+def wrong_bytes(rng: Random) -> System:
+    """30: the ragged last chunk has fewer bytes than are expected, or is expected with as few as it has."""
+    load = plan_ring(rng)
+    sizes = [4] * (load.chunks - 1) + [rng.randint(1, 3)]
+    wanted = list(sizes)
+    if rng.random() < 0.6:
+        wanted[-1] += rng.choice((-1, 1, 4 - sizes[-1]))
+    return load_system(replace(load, sizes=tuple(sizes), wanted=tuple(wanted)))
+
+
+def late_expectation(rng: Random) -> System:
+    """31: arrive comes before expect_tx, so the phase ends while its bytes are still on the way."""
+    load = plan_ring(rng)
+    sizes = [rng.randint(1, 4) for _ in range(load.chunks)]
+    wanted = list(sizes)
+    if rng.random() < 0.55:
+        wanted[rng.randrange(load.chunks)] = 0
+    return load_system(replace(load, sizes=tuple(sizes), wanted=tuple(wanted)))
+
+
+def two_phases_behind(rng: Random) -> System:
+    """32: a parity test cannot tell a phase from the one two later or earlier; a reader may lag that far or not."""
+    load = plan_ring(rng)
+    chunks = [c for c in range(load.chunks) if rng.random() < 0.3]
+    return load_system(replace(load, behind=frozenset(chunks)))
+
+
+def undrained(rng: Random) -> System:
+    """33: the next task fills the ring as if it were empty; the last one may still be reading."""
+    load = plan_ring(rng)
+    return load_system(replace(load, restart=rng.choice((0, rng.randint(1, load.chunks)))))
+
+
+@dataclass(frozen=True)
+class Store:
+    """Slots written by a warp and stored by bulk copies. pending: groups that a refill leaves open (slots - 1 is
+    right); read_only: the wait before the signal to the other SM is of the `.read` kind."""
+
+    slots: int
+    chunks: int
+    pending: int
+    read_only: bool
+
+
+def store_system(store: Store) -> System:
+    """The warp, one agent per store (source read, then destination write), and the SM that is told."""
+    build = SystemBuilder()
+    warp, other = build.agent("warp"), build.agent("other SM")
+    issued = [build.counter() for _ in range(store.chunks)]
+    read = [build.counter() for _ in range(store.chunks)]
+    done = [build.counter() for _ in range(store.chunks)]
+    told = build.counter(name="told")
+    for chunk in range(store.chunks):
+        event, slot = build.event(warp), chunk % store.slots
+        for earlier in range(chunk - store.pending):
+            build.wait(event, read[earlier], 1)
+        build.write(event, 0, slot, slot + 1, value=chunk)
+        build.signal(event, issued[chunk])
+        agent = build.agent(f"store {chunk}")
+        source, destination = build.event(agent), build.event(agent)
+        build.wait(source, issued[chunk], 1)
+        build.read(source, 0, slot, slot + 1, value=chunk)
+        build.signal(source, read[chunk])
+        build.write(destination, 1, chunk, chunk + 1, value=chunk)
+        build.signal(destination, done[chunk])
+    last = build.event(warp)
+    for chunk in range(store.chunks):
+        build.wait(last, (read if store.read_only else done)[chunk], 1)
+    build.signal(last, told)
+    event = build.event(other)
+    build.wait(event, told, 1)
+    for chunk in range(store.chunks):
+        build.read(event, 1, chunk, chunk + 1, value=chunk)
+    return build.build()
+
+
+def _store(rng: Random) -> Store:
+    load = plan_ring(rng)
+    return Store(load.slots, min(load.chunks, 4), load.slots - 1, False)
+
+
+def wrong_group(rng: Random) -> System:
+    """34: a store slot is refilled after waiting for the wrong group."""
+    store = _store(rng)
+    return store_system(replace(store, pending=max(0, store.pending + rng.choice((-1, 0, 1, 1)))))
+
+
+def read_wait(rng: Random) -> System:
+    """35: `.read` says that the source may be reused, not that the destination is written."""
+    store = _store(rng)
+    return store_system(replace(store, pending=rng.randint(0, store.pending), read_only=rng.random() < 0.5))
+
+
+def packed_nibbles(rng: Random) -> System:
+    """23: rows of int4, two to a byte: tiles of odd width share a byte with their neighbour."""
+    base = draw(rng)
+    counts = base.document["tables"][f"{rng.choice(('qkv', 'hidden', 'gate_up'))}.count"]
+    bounds = [0]
+    for count in counts:
+        bounds.append(bounds[-1] + count * 2 + rng.choice((0, 0, 0, 0, 1)))
+    build = SystemBuilder()
+    done, turn = build.counter(), build.counter()
+    ordered = rng.random() < 0.2
+    for worker in range(base.workers):
+        event = build.event(build.agent())
+        lo, hi = bounds[worker] // 2, -(-bounds[worker + 1] // 2)
+        build.write(event, 0, lo, hi)
+        if ordered:
+            build.wait(event, turn, worker)
+            build.signal(event, turn)
+        build.signal(event, done)
+    event = build.event(build.agent())
+    build.wait(event, done, base.workers)
+    build.read(event, 0, 0, -(-bounds[-1] // 2))
+    return build.build()
+
+
+@dataclass(frozen=True)
+class Sum:
+    """workers add to one cell that its owner zeroes, per token; plain: who stores instead of adding; unzeroed: tokens
+    without zeroing; hasty: workers that do not wait for the zero."""
+
+    workers: int
+    tokens: int
+    kind: int
+    plain: frozenset[int]
+    unzeroed: frozenset[int]
+    hasty: frozenset[int]
+
+
+def sum_system(total: Sum) -> System:
+    """Owner: zero, wait for all, read. Workers: wait for the zero, add."""
+    build = SystemBuilder()
+    zeroed, added = build.counter(), build.counter()
+    owner = build.agent("owner")
+    workers = [build.agent() for _ in range(total.workers)]
+    for token in range(total.tokens):
+        event = build.event(owner)
+        if token not in total.unzeroed:
+            build.write(event, 0, 0, 1, value=token)
+        build.signal(event, zeroed)
+        for number, agent in enumerate(workers):
+            event = build.event(agent)
+            if number not in total.hasty:
+                build.wait(event, zeroed, token + 1)
+            build.access(event, WRITE if number in total.plain else total.kind, 0, 0, 1, value=token)
+            build.signal(event, added)
+        event = build.event(owner)
+        build.wait(event, added, total.workers * (token + 1))
+        build.read(event, 0, 0, 1, value=token)
+    return build.build()
+
+
+def mixed_accumulation(rng: Random) -> System:
+    """24: one worker stores where the others add, or adds before the zero is there."""
+    workers = draw(rng).workers
+    few = min(workers, rng.choice((1, 2, 3)))
+    plain = frozenset({rng.randrange(few)} if rng.random() < 0.3 else ())
+    hasty = frozenset({rng.randrange(few)} if rng.random() < 0.2 else ())
+    return sum_system(Sum(few, 1, rng.choice((ACCUMULATE_INT, ACCUMULATE_FLOAT)), plain, frozenset(), hasty))
+
+
+def missing_zero(rng: Random) -> System:
+    """25: the accumulator of a later token starts from the last one's sum."""
+    tokens = rng.choice((1, 2, 3))
+    unzeroed = frozenset({rng.randrange(tokens)} if rng.random() < 0.5 else ())
+    return sum_system(Sum(rng.choice((1, 2)), tokens, ACCUMULATE_INT, frozenset(), unzeroed, frozenset()))

@@ -1,0 +1,193 @@
+"""Mutants judged twice: the validator against the oracle, counted by class.
+
+A case is a false accept if the validator says SAFE and the oracle does not, a false reject if it says UNSAFE and the
+oracle does not, or if its witness does not replay. UNKNOWN is counted apart; where the oracle says that only policy
+decides (OPEN), UNKNOWN is the right answer and everything else a mistake.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from random import Random
+from typing import Any
+
+from amk.adversary.classes.sync import Mutant
+from amk.adversary.classes.table import BY_NUMBER, CLASSES
+from amk.adversary.edits import Json, apply
+from amk.adversary.oracle.flatten import TooBig
+from amk.adversary.oracle.judge import Ruling, rule
+from amk.adversary.oracle.systems import rule_system
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.codec import parse_schedule
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.flat import judge
+from amk.validator.replay import replay
+from amk.validator.system import System
+from amk.validator.verify import verify
+
+TITLES = {str(c.number): c.title for c in CLASSES}
+OPEN = frozenset(str(c.number) for c in CLASSES if c.open)
+TRIES = 40
+"""Draws until a generator's mutant is well-formed; they nearly always are at once."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One mutant: a schedule or a flat system of one class."""
+
+    number: int
+    seed: str
+    subject: Schedule | System
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What both judges said. kind: number of the class, or its name. replayed: None without a witness."""
+
+    kind: str
+    seed: str
+    verdict: str
+    codes: tuple[str, ...]
+    ruling: Ruling
+    replayed: bool | None
+
+    @property
+    def false_accept(self) -> bool:
+        return self.verdict == "SAFE" and self.ruling.status != "SAFE"
+
+    @property
+    def false_reject(self) -> bool:
+        return self.verdict == "UNSAFE" and (self.ruling.status != "UNSAFE" or self.replayed is False)
+
+    @property
+    def unknown(self) -> bool:
+        return self.verdict == "UNKNOWN"
+
+
+@dataclass
+class Row:
+    """Counts of one class."""
+
+    title: str
+    cases: int = 0
+    safe: int = 0
+    unsafe: int = 0
+    open: int = 0
+    false_accepts: int = 0
+    false_rejects: int = 0
+    unknown: int = 0
+
+    def add(self, outcome: Outcome) -> None:
+        self.cases += 1
+        self.safe += outcome.ruling.status == "SAFE"
+        self.unsafe += outcome.ruling.status == "UNSAFE"
+        self.open += outcome.ruling.status == "OPEN"
+        self.false_accepts += outcome.false_accept
+        self.false_rejects += outcome.false_reject
+        self.unknown += outcome.unknown
+
+
+@dataclass
+class Table:
+    """All classes, and the seeds of every case on which the judges differ."""
+
+    rows: dict[str, Row] = field(default_factory=dict)
+    differences: list[str] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        self.rows.setdefault(outcome.kind, Row(TITLES.get(outcome.kind, outcome.kind))).add(outcome)
+        if outcome.false_accept or outcome.false_reject:
+            told = f"{outcome.verdict} {','.join(outcome.codes)} / {outcome.ruling.status} {outcome.ruling.why}"
+            self.differences.append(f"{outcome.seed}: {told}")
+
+    def total(self, name: str) -> int:
+        return sum(getattr(row, name) for row in self.rows.values())
+
+    @property
+    def unknown_outside(self) -> int:
+        """UNKNOWN in classes that are not built to be."""
+        return sum(row.unknown for kind, row in self.rows.items() if kind not in OPEN)
+
+    @property
+    def empty(self) -> list[str]:
+        """Classes without a case."""
+        return [kind for kind in TITLES if kind not in self.rows]
+
+    @property
+    def kinds(self) -> list[str]:
+        """Rows in the order of the classes; those without a number come last."""
+        place = {kind: i for i, kind in enumerate(TITLES)}
+        return sorted(self.rows, key=lambda kind: (place.get(kind, len(place)), kind))
+
+    @property
+    def clean(self) -> bool:
+        return not (self.total("false_accepts") or self.total("false_rejects") or self.empty)
+
+    def as_json(self) -> dict[str, Any]:
+        head = {name: self.total(name) for name in ("cases", "false_accepts", "false_rejects", "unknown")}
+        classes = {kind: asdict(self.rows[kind]) for kind in self.kinds}
+        return head | {
+            "unknown_outside": self.unknown_outside,
+            "empty_classes": self.empty,
+            "differences": self.differences[:100],
+            "classes": classes,
+        }
+
+
+def drawn(number: int, seed: str) -> Mutant | System:
+    """What the class's generator makes of this seed, well-formed: equal arguments, equal mutant."""
+    for attempt in range(TRIES):
+        made = BY_NUMBER[number].generate(Random(f"{seed}/{number}/{attempt}"))
+        if isinstance(made, System):
+            return made
+        try:
+            schedule_of(apply(made[0].document, made[1])[0])
+        except AmkError:
+            continue
+        return made
+    raise ValueError(f"class {number} makes nothing well-formed from seed {seed}")
+
+
+def schedule_of(document: Json) -> Schedule:
+    """The schedule; AmkError if it is not well-formed."""
+    return parse_schedule(json.dumps(document).encode(), "mutant")[0]
+
+
+def mutation(number: int, seed: str) -> Mutation:
+    """`drawn` as what the judges read."""
+    made = drawn(number, seed)
+    name = f"{seed}/{number}"
+    return Mutation(
+        number, name, made if isinstance(made, System) else schedule_of(apply(made[0].document, made[1])[0])
+    )
+
+
+def tokens_for(schedule: Schedule) -> int:
+    """Tokens the oracle runs: enough that an imbalance of one increment per token shows."""
+    return 3 if schedule.model.layers == 1 else 2
+
+
+def decide(case: Mutation) -> Outcome:
+    """Both judges on one mutant."""
+    if isinstance(case.subject, System):
+        mine = judge(case.subject)
+        verdict = "SAFE" if mine.safe else "UNSAFE"
+        return Outcome(str(case.number), case.seed, verdict, (), rule_system(case.subject), None)
+    found = verify(case.subject)
+    codes = tuple(d.code for d in found.diagnostics)
+    replayed = None
+    if found.evidence is not None:
+        replayed = replay(found.evidence.system.to_json(), found.evidence.witness.to_json())
+    try:
+        ruling = rule(case.subject, tokens_for(case.subject))
+    except TooBig as error:
+        raise ValueError(f"{case.seed} is too large for the oracle: {error}") from error
+    return Outcome(str(case.number), case.seed, found.status, codes, ruling, replayed)
+
+
+def share(count: int, seed: int) -> Iterator[tuple[int, str]]:
+    """(class, seed) of `count` mutants, all classes in turn."""
+    for n in range(count):
+        yield CLASSES[n % len(CLASSES)].number, f"{seed}/{n // len(CLASSES)}"

@@ -1,0 +1,77 @@
+"""One small file per class: the smallest unsafe mutant among a fixed number of draws, with its twin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from amk.adversary.cases import case_text, new_case
+from amk.adversary.classes.table import CLASSES, Class
+from amk.adversary.confusion import drawn, schedule_of, tokens_for
+from amk.adversary.edits import Json, apply
+from amk.adversary.oracle.judge import rule
+from amk.adversary.oracle.systems import rule_system
+from amk.validator.system import System
+from amk.validator.verify import verify
+
+DRAWS = 60
+
+
+def minimal_name(found: Class) -> str:
+    """File name of a class's case."""
+    words = "".join(c if c.isalnum() else " " for c in found.title.lower()).split()
+    return f"class-{found.number:02d}-{'-'.join(words)}"[:64]
+
+
+def minimal_case(found: Class) -> Json:
+    """The case as it stands in its file. ValueError if no draw is unsafe."""
+    made = [drawn(found.number, f"minimal/{n}") for n in range(DRAWS)]
+    systems = [m for m in made if isinstance(m, System)]
+    if systems:
+        return _system_case(found, systems)
+    plans = sorted((m for m in made if not isinstance(m, System)), key=lambda m: (_size(m[0].document), len(m[1])))
+    for base, edits in plans:
+        document, repair = apply(base.document, edits)
+        schedule = schedule_of(document)
+        ruling = rule(schedule, tokens_for(schedule))
+        if ruling.status != "UNSAFE":
+            continue
+        verdict = verify(schedule)
+        expect = verdict.diagnostics[0].code if verdict.diagnostics else verdict.status
+        return new_case(minimal_name(found), _kind(found), "UNSAFE", expect, _because(found), document, repair)
+    raise ValueError(f"no draw of class {found.number} is unsafe")
+
+
+def _kind(found: Class) -> str:
+    return f"{found.number} {found.title}"
+
+
+def _because(found: Class) -> str:
+    text = (found.generate.__doc__ or "").split(":", 1)[1]
+    return " ".join(text.split()).rstrip(".")
+
+
+def _size(document: Json) -> int:
+    launch = document["launch"]
+    return int(launch["workers"] * launch["warps"] * document["model"]["layers"])
+
+
+def _system_case(found: Class, systems: list[System]) -> Json:
+    """Both sides of the line as flat systems."""
+    by_size = sorted(systems, key=lambda s: s.events)
+    rulings = [rule_system(s) for s in by_size]
+    bad = next(s for s, r in zip(by_size, rulings, strict=True) if r.status == "UNSAFE")
+    # of the safe ones the most like it: a twin differs in little
+    good = [s for s, r in zip(by_size, rulings, strict=True) if r.status == "SAFE" and s.events >= bad.events]
+    case = new_case(minimal_name(found), _kind(found), "UNSAFE", "UNSAFE", _because(found), None, [])
+    return {k: v for k, v in case.items() if k not in ("repair", "schedule")} | {
+        "system": bad.to_json(),
+        "twin": good[0].to_json(),
+    }
+
+
+def write_minimal(folder: Path) -> int:
+    """One file per class; returns how many."""
+    for found in CLASSES:
+        case = minimal_case(found)
+        (folder / f"{case['name']}.json").write_text(case_text(case), encoding="ascii")
+    return len(CLASSES)

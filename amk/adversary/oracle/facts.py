@@ -1,0 +1,173 @@
+"""Rules and arithmetic, from the definitions: what must hold of a schedule as written, whatever the interleaving."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from amk.adversary.oracle.flatten import Spelled
+from amk.schedule_ir.expr import coefficient
+from amk.schedule_ir.matrices import MATRICES, matrix
+from amk.schedule_ir.memory import Buffer
+from amk.schedule_ir.ops import BarrierOp
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
+from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
+
+HALF_WORD = 2**31
+WARP_REGISTERS = 256
+
+
+def broken_rules(spelled: Spelled) -> Iterator[str]:
+    """Everything that is wrong without running anything; the first one decides."""
+    schedule = spelled.schedule
+    yield from _resident(schedule)
+    yield from _shared(schedule)
+    yield from _rings(schedule)
+    yield from _meetings(schedule)
+    yield from _counters(spelled)
+    yield from _graph(spelled)
+
+
+def policies(schedule: Schedule) -> Iterator[str]:
+    """What is policy rather than proof: neither SAFE nor UNSAFE may be said."""
+    for stream in schedule.streams:
+        if stream.engine == "bulk" and not stream.refill_fence:
+            yield f"stream {stream.name} refills slots by the async proxy without a proxy fence"
+
+
+def steps(body: tuple[Node, ...]) -> Iterator[Step]:
+    for node in body:
+        if isinstance(node, Loop):
+            yield from steps(node.body)
+        else:
+            yield node
+
+
+def _resident(schedule: Schedule) -> Iterator[str]:
+    """All workers at once on the target: threads, registers in units of 256 a warp, shared memory with its reserve."""
+    launch, target = schedule.launch, schedule.target
+    if not launch.cooperative:
+        yield "only a cooperative launch promises that all workers run"
+    if launch.workers > target.sms * launch.ctas_per_sm:
+        yield "more workers than the target holds"
+    threads, n = launch.warps * 32, launch.ctas_per_sm
+    per_warp = -(-launch.registers * 32 // WARP_REGISTERS) * WARP_REGISTERS
+    if threads > MAX_THREADS_PER_BLOCK or n * threads > target.max_threads_per_sm:
+        yield "too many threads"
+    if n * launch.warps * per_warp > target.regs_per_sm or n > target.max_blocks_per_sm:
+        yield "too many registers or blocks"
+    if n * (launch.shared_bytes + RESERVED_SMEM_PER_BLOCK) > target.smem_per_sm:
+        yield "too much shared memory for one SM"
+    for stream in schedule.streams:
+        if {"bulk": "bulk_copy"}.get(stream.engine, "cp_async") not in target.features:
+            yield "the target lacks the copy engine"
+
+
+def _shared(schedule: Schedule) -> Iterator[str]:
+    if schedule.launch.shared_bytes > schedule.target.smem_per_block:
+        yield "a block has less shared memory"
+    for buffer in schedule.buffers:
+        if buffer.space == "shared":
+            if (buffer.offset or 0) + buffer.bytes > schedule.launch.shared_bytes:
+                yield f"{buffer.name} ends behind the launch's shared memory"
+            if (buffer.offset or 0) % buffer.align:
+                yield f"{buffer.name} is misaligned"
+
+
+def _span(buffer: Buffer) -> range:
+    return range(buffer.offset or 0, (buffer.offset or 0) + buffer.bytes)
+
+
+def _rings(schedule: Schedule) -> Iterator[str]:
+    """Every slot of every warp has its bytes and its mbarrier to itself for the whole launch."""
+    by_name = {b.name: b for b in schedule.buffers}
+    size = {r.name: r.count for r in schedule.roles}
+    for stream in schedule.streams:
+        slots = size[stream.role] * stream.slots
+        ring = by_name[stream.ring]
+        full = by_name[stream.full] if stream.full else None
+        if slots * stream.chunk_bytes > ring.bytes or (full and slots * 8 > full.bytes):
+            yield "the slots need more memory than the ring has"
+        if (ring.offset or 0) % 16 or stream.chunk_bytes % 16 or (full and (full.offset or 0) % 8):
+            yield "a copy or its barrier is misaligned"
+        taken = [b for b in (ring, full) if b]
+        for own in taken:
+            for other in schedule.buffers:
+                if other.space == "shared" and other is not own and _meet(_span(own), _span(other)):
+                    yield f"{other.name} lies in memory that copies fill at any time"
+        if by_name[stream.source].role != "constant":
+            yield "the source of a stream that runs ahead is not constant"
+        if any(matrix(schedule.model, name).k % stream.chunk_k for name in MATRICES):
+            yield "chunks do not tile a matrix"
+
+
+def _meet(one: range, two: range) -> bool:
+    return one.start < two.stop and two.start < one.stop
+
+
+def _meetings(schedule: Schedule) -> Iterator[str]:
+    """A barrier is joined by exactly the warps of its role; an id belongs to one role."""
+    size = {r.name: r.count for r in schedule.roles}
+    for program in schedule.programs:
+        roles: dict[int, set[str]] = {}
+        for step in steps(program.body):
+            if isinstance(step.op, BarrierOp):
+                roles.setdefault(step.op.id, set()).add(step.op.role)
+                if step.op.agents != size[step.op.role]:
+                    yield "a barrier counts other warps than join it"
+            if getattr(step.op, "ssq_agents", size["all"]) != size["all"]:
+                yield "a sum leaves out, or invents, parts"
+            if isinstance(step.op, GemvOp):
+                owner = next(s.role for s in schedule.streams if s.name == step.op.stream)
+                if owner != step.op.role:
+                    yield "a ring is drained by other warps than own it"
+        if any(len(names) > 1 for names in roles.values()):
+            yield "two roles share a barrier"
+
+
+def _counters(spelled: Spelled) -> Iterator[str]:
+    schedule = spelled.schedule
+    shape = {c.name: c.shape for c in schedule.counters}
+    scope = {c.name: c.scope for c in schedule.counters}
+    users: dict[object, set[int]] = {}
+    for segment in spelled.segments:
+        for (name, index), _amount, _ in (*segment.waits, *segment.signals):
+            if name not in shape:
+                continue
+            users.setdefault((name, index), set()).add(segment.worker)
+            if any(not 0 <= i < n for i, n in zip(index, shape[name], strict=True)):
+                yield f"there is no {name}{list(index)}"
+        if any(amount < 0 for _, amount, _ in segment.signals):
+            yield "a signal decrements"
+    for (name, _), workers in users.items():  # type: ignore[misc]
+        if scope[name] == "cta" and len(workers) > 1:
+            yield f"{name} crosses workers with the scope of a block"
+    if any(c.init >= HALF_WORD for c in schedule.counters):
+        yield "a counter starts beyond what the wrapping comparison can tell apart"
+
+
+def _graph(spelled: Spelled) -> Iterator[str]:
+    """No worker runs an op of the model more often than the model has it; what is missing shows in the data."""
+    layers = spelled.schedule.model.layers
+    once = {"begin", "finish"}
+    for span in spelled.agents:
+        seen: Counter[tuple[str, str, int, int]] = Counter()
+        for segment in spelled.segments[span.start : span.stop]:
+            for visit in segment.visits:
+                op = visit.step.op
+                if op.op in ("wait", "signal"):
+                    continue
+                expr = getattr(op, "layer", getattr(op, "index", None))
+                where = (
+                    -1 if expr is None else coefficient(expr, "1") + coefficient(expr, "l") * visit.loops.get("l", 0)
+                )
+                seen[op.op, getattr(op, "matrix", ""), where, visit.token] += 1
+        for (name, which, where, token), times in seen.items():
+            if times > 1 or (name in once) != (token < 0):
+                yield f"{name} {which} of index {where} runs {times} times in token {token}"
+            if where >= 0 and where > 2 * layers:
+                yield f"{name} of index {where} does not exist"
+
+
+__all__ = ["broken_rules", "policies"]

@@ -1,0 +1,96 @@
+"""The ruling on a schedule: SAFE, UNSAFE or OPEN (policy), by definitions, for a bounded number of tokens.
+
+Every position of the context is a possible start. Order depends on the position only through tagged words, so it is
+computed once for schedules without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from amk.adversary.oracle.facts import broken_rules, policies
+from amk.adversary.oracle.flatten import Spelled, spell
+from amk.adversary.oracle.memory import Orders, misread, race, word_needs
+from amk.adversary.oracle.order import Needs, execute, system_of, withheld
+from amk.adversary.oracle.touched import Touched, Toucher
+from amk.schedule_ir.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """status OPEN: whether this is allowed is a policy, neither SAFE nor UNSAFE may be claimed."""
+
+    status: Literal["SAFE", "UNSAFE", "OPEN"]
+    why: str = ""
+
+
+class Judge:
+    """One schedule, spelled out for `tokens` tokens."""
+
+    def __init__(self, schedule: Schedule, tokens: int) -> None:
+        self.schedule = schedule
+        self.spelled: Spelled = spell(schedule, tokens)
+        self.toucher = Toucher(self.spelled)
+        self.tagged = {i for i, b in enumerate(schedule.buffers) if b.tagged}
+        self.known: tuple[list[int], Orders] | None = None
+
+    def at(self, pos: int) -> str | None:
+        """What is wrong with a launch that starts at this position."""
+        touched = self.toucher.at(pos)
+        if touched.outside or touched.written_constants:
+            return f"accesses outside {touched.outside} or writes to constants {touched.written_constants}"
+        needs, never = word_needs(touched, self.tagged)
+        if never:
+            return never
+        order, orders = self._orders(needs)
+        if orders is None:
+            return f"{len(self.spelled.segments) - len(order)} segments never run"
+        return race(self.spelled, touched, self.tagged, orders) or self._misread(touched, order, pos)
+
+    def _misread(self, touched: Touched, order: list[int], pos: int) -> str | None:
+        return misread(self.toucher, touched, order, pos)
+
+    def _orders(self, needs: Needs) -> tuple[list[int], Orders | None]:
+        if self.known is not None and not self.tagged:
+            return self.known
+        order = execute(system_of(self.spelled, "block", needs))
+        if len(order) < len(self.spelled.segments):
+            return order, None
+        word = withheld(system_of(self.spelled, "word", needs), order)
+        fence = withheld(system_of(self.spelled, "fence", needs), order) if self._weak() else word
+        position = np.empty(len(order), np.int64)
+        position[order] = np.arange(len(order))
+        self.known = order, Orders(word, fence, position)
+        return self.known
+
+    def _weak(self) -> bool:
+        return bool(self.tagged)
+
+
+def start_positions(schedule: Schedule, tokens: int) -> list[int]:
+    """Every first position of a launch of that many tokens."""
+    return list(range(max(schedule.kv.context - tokens, 0) + 1))
+
+
+def telling_positions(schedule: Schedule, tokens: int) -> list[int]:
+    """The first, the last, and those around the first block and the first round of splits."""
+    last, block = max(schedule.kv.context - tokens, 0), schedule.kv.block
+    found = {0, last, block - 1, block * (schedule.kv.splits - 1)}
+    return sorted(p for p in found if 0 <= p <= last)
+
+
+def rule(schedule: Schedule, tokens: int = 3, positions: Iterable[int] | None = None) -> Ruling:
+    """Decide; the first thing that is wrong decides."""
+    judge = Judge(schedule, tokens)
+    for why in broken_rules(judge.spelled):
+        return Ruling("UNSAFE", why)
+    for pos in telling_positions(schedule, tokens) if positions is None else positions:
+        if why_not := judge.at(pos):
+            return Ruling("UNSAFE", f"position {pos}: {why_not}")
+    for why in policies(schedule):
+        return Ruling("OPEN", why)
+    return Ruling("SAFE")

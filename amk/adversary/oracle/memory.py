@@ -1,0 +1,175 @@
+"""Tagged words, races and reads-from, each by its definition on one spelled schedule at one position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from amk.adversary.oracle.flatten import Spelled
+from amk.adversary.oracle.order import Needs
+from amk.adversary.oracle.touched import CACHED, UNNAMED, Touched, Toucher
+from amk.schedule_ir.expr import IntArray
+
+NOTHING = -2
+"""Content of a byte that nobody has written."""
+
+
+def word_needs(touched: Touched, tagged: set[int]) -> tuple[Needs, str | None]:
+    """Per reading segment the segments that write its words with its tag; why some never come, if so."""
+    needs: dict[int, set[int]] = {}
+    for space in sorted(tagged):
+        rows = np.flatnonzero(touched.space == space)
+        writes, reads = rows[touched.write[rows]], rows[~touched.write[rows]]
+        if (touched.tag[rows] <= 0).any():
+            return {}, "a tag is not positive, so zeroed memory already carries it"
+        for read in reads.tolist():
+            same = writes[(touched.tag[writes] == touched.tag[read]) & _meets(touched, writes, read)]
+            if not _covers(touched, same, read):
+                return {}, f"segment {touched.segment[read]} waits for words that nobody writes with its tag"
+            wanted = set(touched.segment[same].tolist()) - {int(touched.segment[read])}
+            needs.setdefault(int(touched.segment[read]), set()).update(wanted)
+    return {segment: sorted(wanted) for segment, wanted in needs.items() if wanted}, None
+
+
+def _meets(touched: Touched, rows: IntArray, other: int) -> np.ndarray:
+    met: np.ndarray = (touched.lo[rows] < touched.hi[other]) & (touched.lo[other] < touched.hi[rows])
+    return met
+
+
+def _covers(touched: Touched, rows: IntArray, read: int) -> bool:
+    reach = int(touched.lo[read])
+    for row in rows[np.argsort(touched.lo[rows])].tolist():
+        if touched.lo[row] > reach:
+            return False
+        reach = max(reach, int(touched.hi[row]))
+    return reach >= int(touched.hi[read])
+
+
+@dataclass(frozen=True, eq=False)
+class Orders:
+    """can matrices of the word and fence edges (see `order`), and a position of every segment in one execution."""
+
+    word: np.ndarray
+    fence: np.ndarray
+    position: IntArray
+
+
+def pairs(touched: Touched, agent_of: IntArray) -> Iterator[tuple[int, IntArray, IntArray]]:
+    """(space, writes, others): accesses of different agents that share a byte, the first of each pair writing."""
+    for space in np.unique(touched.space).tolist():
+        rows = np.flatnonzero(touched.space == space)
+        writes = rows[touched.write[rows]]
+        for part in np.array_split(writes, max(1, len(writes) * len(rows) // 500_000)):
+            if not len(part):
+                continue
+            met = (touched.lo[part][:, None] < touched.hi[rows]) & (touched.lo[rows] < touched.hi[part][:, None])
+            met &= agent_of[touched.segment[part]][:, None] != agent_of[touched.segment[rows]]
+            i, j = np.nonzero(met)
+            if len(i):
+                yield space, part[i], rows[j]
+
+
+def race(spelled: Spelled, touched: Touched, tagged: set[int], orders: Orders) -> str | None:
+    """The first conflicting pair that some execution does not separate (or whose write need not be visible)."""
+    plain_end = len(spelled.schedule.buffers)
+    for space, write, other in pairs(touched, spelled.agent_of):
+        a, b = touched.segment[write], touched.segment[other]
+        before, after = ~orders.word[b, a], ~orders.word[a, b]
+        if space in tagged:
+            bad = _word_clash(touched, write, other, before, after, orders)
+        else:
+            bad = ~before & ~after
+            if space < plain_end:
+                bad |= before & orders.fence[b, a]
+                bad |= after & touched.write[other] & orders.fence[a, b]
+        if bad.any():
+            k = int(np.flatnonzero(bad)[0])
+            return f"segments {a[k]} and {b[k]} touch a common byte of space {space} unordered"
+    return None
+
+
+def _word_clash(
+    touched: Touched, write: IntArray, other: IntArray, before: np.ndarray, after: np.ndarray, orders: Orders
+) -> np.ndarray:
+    """Writers of one word follow each other with growing tags; a word outlives the readers of its tag."""
+    both = touched.write[other]
+    grows = np.where(before, touched.tag[write] < touched.tag[other], touched.tag[other] < touched.tag[write])
+    overwritten = ~both & (touched.tag[write] > touched.tag[other]) & ~after
+    bad: np.ndarray = (both & ((~before & ~after) | ~grows)) | overwritten
+    return bad
+
+
+class Memory:
+    """Byte contents during one execution."""
+
+    def __init__(self, toucher: Toucher) -> None:
+        schedule = toucher.spelled.schedule
+        self.toucher = toucher
+        sizes = [b.bytes if b.space == "global" and b.role != "constant" else 0 for b in schedule.buffers]
+        shared = [b for b in schedule.buffers if b.space == "shared"]
+        room = max((b.bytes + (b.offset or 0) for b in shared), default=0)
+        sizes += [room] * schedule.launch.workers
+        self.content = [np.full(size, NOTHING, np.int64) for size in sizes]
+        self.shift = [np.zeros(size, np.int64) for size in sizes]
+
+    def fill(self, space: int, lo: int, hi: int, content: int, shift: int = 0) -> None:
+        self.content[space][lo:hi] = content
+        self.shift[space][lo:hi] = shift
+
+    def holds(self, space: int, lo: int, hi: int, content: int, shift: int = 0) -> bool:
+        return bool((self.content[space][lo:hi] == content).all() and (self.shift[space][lo:hi] == shift).all())
+
+
+def misread(toucher: Toucher, touched: Touched, order: list[int], pos: int) -> str | None:
+    """Run the segments in this order; the first read, or final content, that is not what the model intends."""
+    memory = Memory(toucher)
+    tokens = toucher.spelled.tokens
+    _launch_content(memory, pos)
+    first = np.searchsorted(touched.segment, np.arange(len(toucher.spelled.segments) + 1))
+    rows = list(
+        zip(
+            touched.space.tolist(), touched.write.tolist(), touched.lo.tolist(), touched.hi.tolist(),
+            touched.content.tolist(), touched.shift.tolist(), strict=True,
+        )
+    )  # fmt: skip
+    for segment in order:
+        for space, write, lo, hi, content, shift in rows[first[segment] : first[segment + 1]]:
+            if write:
+                memory.fill(space, lo, hi, content, shift)
+            elif content != UNNAMED and not memory.holds(space, lo, hi, content, shift):
+                return f"segment {segment} reads bytes {lo}..{hi - 1} of space {space} that hold something else"
+    return _final_content(memory, pos, tokens)
+
+
+def _caches(memory: Memory, upto: int) -> Iterator[tuple[int, int, int, int]]:
+    """(space, lo, hi, content) of the cache rows of positions below `upto`."""
+    schedule, toucher = memory.toucher.spelled.schedule, memory.toucher
+    row = schedule.model.head_dim * 2
+    for family in sorted(CACHED) if upto > 0 else ():
+        for layer in range(schedule.model.layers):
+            for head in range(schedule.model.kv_heads):
+                start = (layer * schedule.model.kv_heads + head) * schedule.kv.context * row
+                yield toucher.number[f"{family}_cache"], start, start + upto * row, toucher.code(family, layer, -1)
+
+
+def _launch_content(memory: Memory, pos: int) -> None:
+    toucher = memory.toucher
+    memory.fill(toucher.number["state"], 0, toucher.by_name["state"].bytes, toucher.code("state", 0, -1))
+    for space, lo, hi, content in _caches(memory, pos):
+        memory.fill(space, lo, hi, content)
+
+
+def _final_content(memory: Memory, pos: int, tokens: int) -> str | None:
+    toucher = memory.toucher
+    schedule = toucher.spelled.schedule
+    wanted = [(toucher.number["state"], 0, toucher.by_name["state"].bytes, toucher.code("state", 1, -1))]
+    wanted += [(toucher.number["output"], 4 * n, 4 * n + 4, toucher.code("output", 0, n)) for n in range(tokens)]
+    last = toucher.code("logits", 0, tokens - 1)
+    wanted.append((toucher.number["logits"], 0, schedule.model.vocab * 4, last))
+    wanted += _caches(memory, pos + tokens)
+    for space, lo, hi, content in wanted:
+        if not memory.holds(space, lo, hi, content):
+            return f"bytes {lo}..{hi - 1} of space {space} end with something else than the model says"
+    return None

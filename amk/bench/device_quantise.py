@@ -1,0 +1,99 @@
+"""Quantising on the GPU: amk.schedule_ir.quantised and amk.schedule_ir.chunks for rows that torch already holds there.
+
+The codes are those of `nearest`, the bytes those of `pack_quantised`; a test holds both to that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from amk.schedule_ir.chunks import BYTE_ORDER, LANES, NIBBLE_ORDER, UNIT_COLUMNS
+from amk.schedule_ir.matrices import ROWS_PER_GROUP
+from amk.schedule_ir.quantised import E4M3, E4M3_MOST, INT4_ZERO, LARGEST
+from amk.schedule_ir.weight_format import ALIGNMENT, Chunk, WeightFormat
+
+
+@dataclass(frozen=True)
+class DeviceQuantised:
+    """codes u8 [rows, k], scales fp16 [rows, groups], zeros u8 [rows, groups] or None."""
+
+    codes: Tensor
+    scales: Tensor
+    zeros: Tensor | None
+
+    def values(self, form: WeightFormat) -> Tensor:
+        """f32 [rows, k]: what the codes stand for."""
+        k = self.codes.shape[1]
+        width = form.group or k
+        if form.codes == "fp8":
+            numbers = torch.from_numpy(E4M3).to(self.codes.device)[self.codes.int()]
+        elif form.codes == "int8":
+            numbers = self.codes.view(torch.int8).float()
+        else:
+            zeros = INT4_ZERO if self.zeros is None else self.zeros.repeat_interleave(width, dim=1)[:, :k].float()
+            numbers = self.codes.float() - zeros
+        return numbers * self.scales.float().repeat_interleave(width, dim=1)[:, :k]
+
+
+def quantised(rows: Tensor, form: WeightFormat) -> DeviceQuantised:
+    """The nearest codes of `rows`, [rows, k], under scales from the largest magnitude (with zeros: the range)."""
+    k = rows.shape[1]
+    groups = form.groups(k)
+    width = form.group or k
+    blocks = F.pad(rows.float(), (0, groups * width - k)).view(len(rows), groups, width)
+    zeros = None
+    if form.zeros:
+        low, high = blocks.amin(2).clamp(max=0), blocks.amax(2).clamp(min=0)
+        scales = _scale_at_least((high - low) / 15)
+        zeros = (-low / scales.float()).round().clamp(0, 15).to(torch.uint8)
+    else:
+        scales = _scale_at_least(blocks.abs().amax(2) / LARGEST[form.codes])
+    blocks = blocks / scales.float().unsqueeze(2)
+    if form.codes == "int8":
+        codes = blocks.round().clamp(-127, 127).to(torch.int8).view(torch.uint8)
+    elif form.codes == "fp8":
+        codes = blocks.clamp(-E4M3_MOST, E4M3_MOST).to(torch.float8_e4m3fn).view(torch.uint8)
+    else:
+        offset = float(INT4_ZERO) if zeros is None else zeros.float().unsqueeze(2)
+        codes = (blocks.round() + offset).clamp(0, 15).to(torch.uint8)
+    return DeviceQuantised(codes.view(len(rows), -1)[:, :k].contiguous(), scales, zeros)
+
+
+def _scale_at_least(values: Tensor) -> Tensor:
+    scales = values.half()
+    up = (scales.view(torch.int16) + 1).view(torch.float16)  # the next larger one: scales are not negative
+    scales = torch.where(scales.float() < values, up, scales)
+    return torch.where(values == 0, torch.ones_like(scales), scales)
+
+
+def packed_chunks(rows: DeviceQuantised, chunk: Chunk) -> Tensor:
+    """Codes of groups * 8 rows -> bytes [groups * k_chunks, chunk.bytes], group-major."""
+    form, columns = chunk.weights, chunk.columns
+    groups, k = len(rows.codes) // ROWS_PER_GROUP, rows.codes.shape[1]
+    count = -(-k // columns)
+    blank = INT4_ZERO if form.codes == "int4" else 0
+    codes = F.pad(rows.codes, (0, count * columns - k), value=blank)
+    lanes = codes.view(groups, ROWS_PER_GROUP, count, columns // UNIT_COLUMNS, LANES, UNIT_COLUMNS // LANES)
+    if form.bits == 8:
+        tiles = lanes[..., torch.from_numpy(BYTE_ORDER).to(codes.device)].permute(0, 2, 3, 1, 4, 5)
+    else:
+        nibbles = lanes[..., torch.from_numpy(NIBBLE_ORDER).to(codes.device)]
+        pairs = nibbles[..., 0::2] | nibbles[..., 1::2] << 4
+        tiles = pairs.view(groups, ROWS_PER_GROUP, count, -1, 2, LANES, 8).permute(0, 2, 3, 1, 5, 4, 6)
+    parts = [tiles.reshape(groups, count, -1), _per_chunk(rows.scales, groups, count, form, columns).view(torch.uint8)]
+    if rows.zeros is not None:
+        zeros = _per_chunk(rows.zeros, groups, count, form, columns)
+        parts.append(F.pad(zeros, (0, -zeros.shape[2] % ALIGNMENT)))
+    return torch.cat(parts, dim=2).view(groups * count, chunk.bytes)
+
+
+def _per_chunk(values: Tensor, groups: int, chunks: int, form: WeightFormat, columns: int) -> Tensor:
+    """[groups * 8, scales of a row] -> [groups, chunks, 8 * scales of a chunk's row]."""
+    each = form.groups(columns)
+    wide = F.pad(values, (0, chunks * each - values.shape[1])) if form.group else values.repeat(1, chunks)
+    cut = wide.view(groups, ROWS_PER_GROUP, chunks, each).transpose(1, 2)
+    return cut.reshape(groups, chunks, ROWS_PER_GROUP * each).contiguous()

@@ -1,0 +1,67 @@
+"""Waits and signals on counters as columns: worker, item, warp, instance, amount, weak.
+
+weak marks what orders nothing but its own word: relaxed operations, and those on hints. Instances of all counters are
+numbered in the order of the schedule, row-major.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from amk.checker.programs import Program, require
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.schedule import Schedule, Signal, Wait
+
+I64 = npt.NDArray[np.int64]
+WORKER, ITEM, WARP, INSTANCE, AMOUNT, WEAK = range(6)
+MOST: Final = 1 << 40
+
+
+class Counters:
+    """init [instances]; waits, signals [n, 6] (signals of 0 are left out)."""
+
+    def __init__(self, schedule: Schedule, programs: list[Program]) -> None:
+        ends = np.cumsum([0, *(c.count for c in schedule.counters)]).tolist()
+        self.base = {c.name: (end, c) for c, end in zip(schedule.counters, ends, strict=False)}
+        self.init = np.repeat([c.init for c in schedule.counters], [c.count for c in schedule.counters]).astype(
+            np.int64
+        )
+        self.tables = {name: np.array(column, np.int64) for name, column in schedule.tables.items()}
+        self.waits = self._all(programs, waiting=True)
+        rows = self._all(programs, waiting=False)
+        self.signals = rows[rows[:, AMOUNT] != 0]
+        require((self.signals[:, AMOUNT] > 0).all(), "signals: a counter is decremented")
+        touched = np.unique(np.concatenate((self.waits, rows))[:, [INSTANCE, WORKER]], axis=0)[:, 0]
+        narrow = np.repeat([c.scope == "cta" for c in schedule.counters], [c.count for c in schedule.counters])
+        require(not narrow[touched[1:][touched[1:] == touched[:-1]]].any(), "scope: a block's counter joins several")
+
+    def _all(self, programs: list[Program], waiting: bool) -> I64:
+        found = [np.zeros((0, 6), np.int64)]
+        for program in programs:
+            workers = np.arange(program.workers.start, program.workers.stop)
+            for j, item in enumerate(program.items):
+                entries: tuple[Wait, ...] | tuple[Signal, ...] = item.step.waits if waiting else item.step.signals
+                for entry in entries:
+                    for agent, warp in enumerate(program.roles[j]):
+                        env = Env(loops=item.loops, worker=workers, agent=agent, tables=self.tables)
+                        found.append(self._rows(entry, env, workers, j, warp))
+        return np.concatenate(found)
+
+    def _rows(self, entry: Wait | Signal, env: Env, workers: I64, item: int, warp: int) -> I64:
+        base, counter = self.base[entry.counter]
+        made = np.empty((len(workers), 6), np.int64)
+        made[:, WORKER], made[:, ITEM], made[:, WARP], made[:, INSTANCE] = workers, item, warp, 0
+        require(len(entry.index) == len(counter.shape), f"counters: index of '{counter.name}'")
+        for size, expr in zip(counter.shape, entry.index, strict=True):
+            place = np.broadcast_to(env.eval(expr), len(workers))
+            require(((place >= 0) & (place < size)).all(), f"counters: index of '{counter.name}'")
+            made[:, INSTANCE] = made[:, INSTANCE] * size + place
+        made[:, INSTANCE] += base
+        made[:, AMOUNT] = env.eval(entry.at_least if isinstance(entry, Wait) else entry.add)
+        require((abs(made[:, AMOUNT]) < MOST).all(), "counters: amount out of range")
+        strong = entry.order == ("acquire" if isinstance(entry, Wait) else "release")
+        made[:, WEAK] = not strong or counter.handoff == "hint"
+        return made

@@ -1,0 +1,118 @@
+"""What a proof needs besides order and values: rings, positions, the launch, numbers that repeat others.
+
+Each `check_*` raises `Rejected`; the numbers are those of the list in `certificate`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from amk.checker.programs import Program, require
+from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
+from amk.schedule_ir.ops.attend import AttendOp
+from amk.schedule_ir.ops.attention import agent_positions, owns_position
+from amk.schedule_ir.ops.embed import EmbedOp
+from amk.schedule_ir.ops.stage_norm import StageNormOp
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
+
+WARP: Final = 32
+REGISTER_UNIT: Final = 256
+RING_LEMMA: Final = frozenset(
+    {
+        "87693d558d21cd7a03dce7fd5c6573a2c37329740e5ca6136a6b580672b93d77",
+        "973ccb64035eaa068c325deac10afedea8af958a35346f33f9294b4e3c1d4c5d",
+        "e69966c27d20fea31bb5f580a0e83957a4751625662a616b00c97bcca3dddfff",
+        "ebf2c479e4d5b05889524bd4ec52244874e383f70608a629a4fb3aed6faed99e",
+        "f6318113bb57a6cd534c029e2fe60f25416c7fd797b086948e2e5579f9e1ef29",
+    }
+)
+"""sha256 of the five scripts of the ring lemma, which does not depend on the schedule."""
+
+
+def check_obligations(schedule: Schedule, raw: object) -> None:
+    """[[name, sha256 of its script], ...]; the ring lemma must be among them if there are rings. The position's claims
+    are decided here again, (7)."""
+    require(isinstance(raw, list) and len(raw) <= 1000, "obligations: malformed")
+    assert isinstance(raw, list)
+    pairs = all(isinstance(e, list) and len(e) == 2 and all(isinstance(x, str) for x in e) for e in raw)
+    require(pairs, "obligations: malformed")
+    require(not schedule.streams or {e[1] for e in raw} >= RING_LEMMA, "obligations: the ring lemma is missing")
+
+
+def check_rings(schedule: Schedule) -> None:
+    """(5)"""
+    buffers = {b.name: b for b in schedule.buffers}
+    roles = {r.name: r.count for r in schedule.roles}
+    shared = [b for b in schedule.buffers if b.space == "shared"]
+    for stream in schedule.streams:
+        need = {stream.ring: roles[stream.role] * stream.slots * stream.chunk_bytes}
+        if stream.full is not None:
+            need[stream.full] = roles[stream.role] * stream.slots * 8
+        require(buffers[stream.source].role == "constant", "ring: its source is written")
+        fenced = stream.refill_fence and stream.full is not None
+        require(stream.engine != "bulk" or fenced, "ring: refilled without a fence")
+        for name, size in need.items():
+            lo = buffers[name].offset or 0
+            hi = lo + buffers[name].bytes
+            require(buffers[name].space == "shared" and hi - lo >= size, f"ring: '{name}' is too small")
+            require(lo % (16 if name == stream.ring else 8) == 0 and stream.chunk_bytes % 16 == 0, "ring: misaligned")
+            for other in shared:
+                start = other.offset or 0
+                apart = start >= hi or lo >= start + other.bytes or other.name == name
+                require(apart, f"ring: '{name}' and '{other.name}' overlap")
+
+
+def check_positions(schedule: Schedule, programs: list[Program]) -> None:
+    """(7) for every position of the context, by the arithmetic that the ops use."""
+    kv, geometry = schedule.kv, schedule.geometry()
+    served = [p for p in zip(schedule.tables["attn.head"], schedule.tables["attn.split"], strict=True) if p[0] != -1]
+    used = min(kv.splits, -(-kv.context // kv.block))
+    wanted = {(head, split) for head in range(schedule.model.kv_heads) for split in range(used)}
+    require(len(set(served)) == len(served) and wanted <= set(served), "positions: a split without one owner")
+    inside = all(0 <= h < schedule.model.kv_heads and 0 <= s < kv.splits for h, s in served)
+    require(inside, "positions: no such head or split")
+    sizes = {len(p.roles[j]) for p in programs for j, item in enumerate(p.items) if isinstance(item.step.op, AttendOp)}
+    for agents in sizes:
+        reader = np.zeros(kv.context, np.int64)
+        for split in range(kv.splits):
+            for agent in range(agents):
+                for lo, hi in agent_positions(kv.context - 1, split, agent, agents, geometry):
+                    reader[lo:hi] += 1
+                    require(owns_position(lo, split, geometry) and owns_position(hi - 1, split, geometry), "positions")
+        require((reader == 1).all(), "positions: a row is read twice or never")
+
+
+def check_launch(schedule: Schedule) -> None:
+    """(8) Every worker is resident, with the registers and shared memory that the schedule allows the kernel."""
+    launch, target = schedule.launch, schedule.target
+    threads, ctas = launch.warps * WARP, launch.ctas_per_sm
+    require(launch.cooperative, "launch: not cooperative")
+    require(launch.workers <= target.sms * ctas and threads <= MAX_THREADS_PER_BLOCK, "launch: not resident")
+    require(launch.shared_bytes <= target.smem_per_block, "launch: too much shared memory")
+    registers = -(-launch.registers * WARP // REGISTER_UNIT) * REGISTER_UNIT * launch.warps
+    fits = ctas * (launch.shared_bytes + RESERVED_SMEM_PER_BLOCK) <= target.smem_per_sm
+    fits &= ctas * threads <= target.max_threads_per_sm and ctas * registers <= target.regs_per_sm
+    require(fits and ctas <= target.max_blocks_per_sm, "launch: not resident")
+    for buffer in schedule.buffers:
+        if buffer.space == "shared":
+            require((buffer.offset or 0) % buffer.align == 0, "shared memory: misaligned")
+            require((buffer.offset or 0) + buffer.bytes <= launch.shared_bytes, "shared memory: out of bounds")
+
+
+def check_numbers(schedule: Schedule, programs: list[Program]) -> None:
+    """(9) Fields that say how many agents left a part agree with those that do."""
+    writers: dict[str, set[int]] = {"ssq_agents": set(), "attend_agents": set(), "candidates": set()}
+    steps = [(item.step.op, len(role)) for p in programs for item, role in zip(p.items, p.roles, strict=True)]
+    for op, agents in steps:
+        if isinstance(op, EmbedOp | StageNormOp):
+            writers["ssq_agents"].add(agents)
+        elif isinstance(op, AttendOp):
+            writers["attend_agents"].add(agents)
+        elif isinstance(op, ArgmaxRowsOp):
+            writers["candidates"].add(agents * schedule.launch.workers)
+    for op, _ in steps:
+        for field, sizes in writers.items():
+            require(getattr(op, field, None) is None or sizes == {getattr(op, field)}, f"numbers: {field}")

@@ -1,0 +1,107 @@
+"""Tagged words: who waits for whom by reading them.
+
+Every byte of a tagged buffer is written by one worker, whose steps carry growing tags. A warp that has read words with
+tag v knows that the step of the owner that writes tag v had started; nothing more is claimed. Reads that happen at some
+positions only (and those of `select`, which looks at candidates only when it has to choose) order nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from amk.checker.footprints import READ, WRITE
+from amk.checker.programs import require
+from amk.schedule_ir.schedule import Schedule
+
+I64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+FIRST, LAST = 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """One warp of several workers reads words with one tag: whose at every position (mask) and at some (awaited), both
+    [n, workers]; writer [workers]: the item that writes them, or -1."""
+
+    workers: I64
+    mask: Bools
+    awaited: Bools
+    writer: I64
+
+
+class Words:
+    """readings: by (item, warp). Rejects words with two owners, tags that do not grow, words that nobody writes."""
+
+    def __init__(self, schedule: Schedule, layers: int, rows: I64) -> None:
+        self.workers = schedule.launch.workers
+        self.readings: dict[tuple[int, int], list[Reading]] = {}
+        for number, buffer in enumerate(schedule.buffers):
+            require(buffer.tagged == (buffer.tag is not None), "tags: on a buffer without, or none on one with")
+            if buffer.tag is not None:
+                tag = buffer.tag if isinstance(buffer.tag, dict) else {}
+                grows = set(tag) <= {"t", "l", "1"} and 0 <= tag.get("l", 0) * (layers - 1) < tag.get("t", 0)
+                require(grows and buffer.space == "global" and buffer.role == "scratch", f"tags: of '{buffer.name}'")
+                self._add(rows[rows[:, 3] == number])
+
+    def check_run(self, level: I64) -> None:
+        """What is read was written by an item that runs earlier."""
+        for (item, _), readings in self.readings.items():
+            for reading in readings:
+                reader, owner = np.nonzero(reading.awaited)
+                early = level[owner, reading.writer[owner]] < level[reading.workers[reader], item]
+                require(early.all(), "order: a word is read before it is written")
+
+    def _add(self, rows: I64) -> None:
+        written = rows[rows[:, 6] == WRITE]
+        steps = np.unique(written[:, [0, 1, 10]], axis=0)
+        same = steps[1:, 0] == steps[:-1, 0]
+        require((steps[:, 2] > 0).all() and (np.diff(steps[:, 2])[same] > 0).all(), "tags: do not grow")
+        bounds = np.unique(rows[:, 4:6])
+        owners = [self._owners(written[written[:, 9] & need == need], bounds) for need in (FIRST, LAST, FIRST | LAST)]
+        read = rows[rows[:, 6] == READ]
+        key, which = np.unique(read[:, [1, 2, 10]], axis=0, return_inverse=True)
+        order = np.argsort(which.reshape(-1), kind="stable")
+        cuts = np.searchsorted(which.reshape(-1)[order], np.arange(len(key) + 1))
+        for (item, warp, tag), lo, hi in zip(key.tolist(), cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+            writer = np.full(self.workers, -1, np.int64)
+            mine = steps[steps[:, 2] == tag]
+            writer[mine[:, 0]] = mine[:, 1]
+            reading = self._reading(read[order[lo:hi]], bounds, owners, writer)
+            self.readings.setdefault((item, warp), []).append(reading)
+
+    def _owners(self, written: I64, bounds: I64) -> I64:
+        """[atoms] the worker that writes each, -1 for none."""
+        first, last = np.searchsorted(bounds, written[:, 4]), np.searchsorted(bounds, written[:, 5])
+        atom = _spread(first, last)
+        worker = np.repeat(written[:, 0], last - first)
+        owner = np.full(len(bounds), -1, np.int64)
+        owner[atom] = worker
+        require((owner[atom] == worker).all(), "tags: two workers write the same words")
+        return owner
+
+    def _reading(self, rows: I64, bounds: I64, owners: list[I64], writer: I64) -> Reading:
+        workers, which = np.unique(rows[:, 0], return_inverse=True)
+        masks = np.zeros((4, len(workers), self.workers), bool)
+        awaited = masks[0].copy()
+        need = np.where(rows[:, 9] & 3 == 0, 3, rows[:, 9] & 3)
+        for kind, owner in zip((FIRST, LAST, FIRST | LAST), owners, strict=True):
+            at = np.flatnonzero(need == kind)
+            first, last = np.searchsorted(bounds, rows[at, 4]), np.searchsorted(bounds, rows[at, 5])
+            who = owner[_spread(first, last)]
+            row = np.repeat(at, last - first)
+            require((who >= 0).all() and (writer[who] >= 0).all(), "tags: a word is read that nobody writes")
+            awaited[which.reshape(-1)[row], who] = True
+            for bit in range(4):
+                here = (rows[row, 9] >> bit & 1) == 1
+                masks[bit, which.reshape(-1)[row[here]], who[here]] = True
+        always: Bools = np.logical_and.reduce(masks, axis=0)
+        return Reading(workers, always, awaited, writer)
+
+
+def _spread(first: I64, last: I64) -> I64:
+    """first[0], ..., last[0] - 1, first[1], ..."""
+    count = last - first
+    return np.repeat(first - np.cumsum(count) + count, count) + np.arange(int(count.sum()))

@@ -1,0 +1,74 @@
+"""`amk adversarial`: judge schedules that are wrong on purpose, and count where the verdict differs from the truth."""
+
+import argparse
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+from amk.adversary.confusion import Outcome, Table, decide, mutation, share
+from amk.adversary.suite import run_suite
+from amk.commands.output import add_format, print_json, print_table
+from amk.report.diagnostic import Exit
+
+DEFAULT_MUTANTS = 5_000
+BATCH = 20
+COUNTS = ("cases", "safe", "unsafe", "open", "false_accepts", "false_rejects", "unknown")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--n", type=_positive, nargs="?", const=DEFAULT_MUTANTS, metavar="N",
+        help=f"judge N fresh mutants of real plans ({DEFAULT_MUTANTS:,} without a number) in place of the stored cases",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="seed of the mutants (default: 0)")
+    parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="processes (default: all cores)")
+    add_format(parser)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    table = _mutants(arguments) if arguments.n else run_suite()
+    if arguments.format == "json":
+        print_json(table.as_json())
+    else:
+        _print(table)
+    return int(Exit.SAFE if table.clean else Exit.UNSAFE)
+
+
+def _mutants(arguments: argparse.Namespace) -> Table:
+    table = Table()
+    for outcome in _outcomes(list(share(arguments.n, arguments.seed)), arguments.jobs):
+        table.add(outcome)
+    return table
+
+
+def _outcomes(wanted: list[tuple[int, str]], jobs: int) -> Iterator[Outcome]:
+    batches = [wanted[i : i + BATCH] for i in range(0, len(wanted), BATCH)]
+    if jobs == 1:
+        for batch in batches:
+            yield from _batch(batch)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        for found in pool.map(_batch, batches):
+            yield from found
+
+
+def _batch(wanted: list[tuple[int, str]]) -> list[Outcome]:
+    return [decide(mutation(number, seed)) for number, seed in wanted]
+
+
+def _print(table: Table) -> None:
+    rows = [[k, table.rows[k].title, *(str(getattr(table.rows[k], c)) for c in COUNTS)] for k in table.kinds]
+    rows.append(["", "all", *(str(table.total(c)) for c in COUNTS)])
+    print_table(["class", "", *(c.replace("_", " ") for c in COUNTS)], rows)
+    for line in table.differences:
+        print(f"differs: {line}")
+    if table.empty:
+        print(f"classes without a case: {', '.join(table.empty)}")

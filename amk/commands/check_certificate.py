@@ -1,0 +1,39 @@
+"""`amk check-certificate`: does a certificate prove its schedule SAFE. The validator is not asked."""
+
+import argparse
+import gc
+from pathlib import Path
+
+from amk.checker.certificate import Verdict, check_certificate
+from amk.commands.output import add_format, print_json
+from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
+from amk.schedule_ir.codec import load_schedule, schedule_hash
+from amk.schedule_ir.json_file import read_json
+
+MAX_BYTES = 64 * 2**20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("schedule", type=Path, help="schedule file")
+    parser.add_argument("certificate", type=Path, help="file written by `amk verify --certificate`")
+    add_format(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    schedule, _ = load_schedule(arguments.schedule)
+    certificate = read_json(arguments.certificate, MAX_BYTES)
+    gc.disable()  # many small objects are made and few die
+    digest = schedule_hash(schedule)
+    verdict = check_certificate(schedule, digest, certificate)
+    if arguments.format == "json":
+        print_json({"accepted": verdict.accepted, "reason": verdict.reason, "schedule": digest})
+    elif verdict.accepted:
+        print(f"ACCEPTED  the certificate proves {schedule.name} SAFE ({digest[:16]})")
+    if not verdict.accepted:
+        raise AmkError(refusal(verdict, str(arguments.certificate)), Exit.UNSAFE)
+    return 0
+
+
+def refusal(verdict: Verdict, file: str) -> Diagnostic:
+    reason = because("a rejected certificate proves nothing; it does not say that the schedule is unsafe")
+    return Diagnostic("AMK206", verdict.reason, where=Where(file=file), facts=(reason,))

@@ -1,0 +1,27 @@
+// pick[agent] = (0, 0, 0, 0, largest of the candidates): no row dropped yet.
+//
+// Threads: every warp for itself. Reads global best_value (f32 hand-off); writes shared pick (i32).
+#pragma once
+#include "amk/cells.cuh"
+#include "amk/ranking.cuh"
+
+namespace amk::ops {
+
+template <class S, class C>
+__device__ __forceinline__ void peak(C& c) {
+  const auto best = S::best_value(c);
+  constexpr int kWide = decltype(best)::kWide;
+  static_assert(S::kCandidates % kWide == 0, "whole fetches");
+  float value = -3.4e38f;
+  for_each_wide<S::kCandidates>(c, best, 0, S::kCandidates, [&](int, int, float (&v)[kWide]) {
+#pragma unroll
+    for (int k = 0; k < kWide; ++k) value = fmaxf(value, v[k]);
+  });
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  int* pick = S::pick(c) + (c.warp - S::kFirst) * ranking::kPickWords;
+  if (c.lane < ranking::kPickWords) pick[c.lane] = c.lane == ranking::kPeak ? __float_as_int(value) : 0;
+  sync::warp_barrier();
+}
+
+}  // namespace amk::ops

@@ -1,0 +1,64 @@
+"""Which matrix is stored in which format, and how wide its chunks are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd
+
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.weight_format import Chunk, FormatName, weight_format
+
+Formats = Mapping[MatrixName, FormatName]
+Chunks = dict[MatrixName, Chunk]
+
+SMALLEST_CHUNK = 512
+"""Bytes of codes: one tile."""
+
+
+def formats(layers: FormatName = "bf16", lm_head: FormatName | None = None) -> dict[MatrixName, FormatName]:
+    """The same format for every matrix of the layers, and one for lm_head (the same unless given)."""
+    return dict.fromkeys(MATRICES, layers) | {"lm_head": lm_head or layers}
+
+
+BF16 = formats()
+
+
+def chunk_widths(model: ModelSpec, chunk_bytes: int, names: tuple[MatrixName, ...] = MATRICES) -> list[int]:
+    """Columns a bf16 chunk may have, widest first: they divide the k of `names`, by 32, at most `chunk_bytes`.
+
+    AMK011 if there is none: the tensor-core tile is 32 columns wide.
+    """
+    common = gcd(*(matrix(model, name).k for name in names))
+    widest = chunk_bytes // (2 * ROWS_PER_GROUP)
+    fits = [w for w in range(32, widest + 1, 32) if common % w == 0]
+    if not fits:
+        message = f"no chunk of 32 columns divides the widths of {model.name} (their common divisor is {common})"
+        raise AmkError(Diagnostic("AMK011", message))
+    return fits[::-1]
+
+
+def chunk_choices(model: ModelSpec, chunk_bytes: int, wanted: Formats) -> list[Chunks]:
+    """Chunks of every matrix with at most `chunk_bytes` of codes each, largest first."""
+    plain = tuple(name for name in MATRICES if wanted[name] == "bf16")
+    if plain:
+        limits = [(2 * ROWS_PER_GROUP * w, w) for w in chunk_widths(model, chunk_bytes, plain)]
+    else:
+        limits = [(chunk_bytes >> n, 0) for n in range(8) if chunk_bytes >> n >= SMALLEST_CHUNK]
+    return [
+        {
+            name: Chunk(format="bf16", columns=width) if name in plain else _chunk(model, name, wanted[name], limit)
+            for name in MATRICES
+        }
+        for limit, width in limits or [(SMALLEST_CHUNK, 0)]
+    ]
+
+
+def _chunk(model: ModelSpec, name: MatrixName, form_name: FormatName, limit: int) -> Chunk:
+    """The widest chunk, of those with the least padding behind a row."""
+    form, shape = weight_format(form_name), matrix(model, name)
+    most = max(limit * 8 // (ROWS_PER_GROUP * form.bits), form.unit)
+    widths = range(form.unit, most + 1, form.unit)
+    columns = min(widths, key=lambda width: (shape.k_chunks(width) * width, -width))
+    return Chunk(format=form_name, columns=columns)

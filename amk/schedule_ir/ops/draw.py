@@ -1,0 +1,55 @@
+"""Noise on the kept logits: the row with the largest score is a draw from their softmax (the Gumbel-max rule)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.argmax_rows import NO_ROWS, head_rows
+from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+from amk.schedule_ir.ranking import PARAMETERS, PICK, float_of, gumbel, keys, scores
+
+
+class DrawOp(Op):
+    """draw_value, draw_index[worker, a] = largest score of the agent's own rows with key >= keep, lowest row first.
+
+    The noise of a row is a function of seed, position and row alone. round is the number of rounds behind it, or LAST.
+    """
+
+    op: Literal["draw"] = "draw"
+    round: int
+    logits: Name
+    sampling: Name
+    pick: Name
+    draw_value: Name
+    draw_index: Name
+
+    def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+        at = int(env.agent) * len(PICK)
+        _, lo, hi, slot = head_rows(env, geo, self.role)
+        return [
+            *geo.span("read", self.pick, at, at + len(PICK), ("pick", self.round)),
+            *geo.span("read", self.sampling, 0, len(PARAMETERS), None),
+            *geo.span("read", self.logits, lo, hi, ("logits", 0)),
+            *geo.span("write", self.draw_value, slot, slot + 1, ("draw_value", 0)),
+            *geo.span("write", self.draw_index, slot, slot + 1, ("draw_index", 0)),
+        ]
+
+    def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
+        at = int(env.agent) * len(PICK)
+        _, lo, hi, slot = head_rows(env, geo, self.role)
+        keep, _, _, _, peak = (int(v) for v in mem.read_int(self.pick, at, at + len(PICK)))
+        inverse, _, _, *seed = (int(v) for v in mem.read_int(self.sampling, 0, len(PARAMETERS)))
+        value, index = NO_ROWS, 0
+        logits = np.asarray(mem.read(self.logits, lo, hi), np.float32) if lo < hi else np.zeros(0, np.float32)
+        kept = keys(logits) >= np.uint32(keep & 0xFFFFFFFF)
+        if kept.any():
+            noise = gumbel((seed[0] & 0xFFFFFFFF, seed[1] & 0xFFFFFFFF), mem.regs["pos"], range(lo, hi))
+            score = np.where(kept, scores(logits, float_of(peak), float_of(inverse), noise), NO_ROWS)
+            index = lo + int(np.argmax(score))
+            value = np.float32(score.max())
+        mem.write(self.draw_value, slot, [value])
+        mem.write(self.draw_index, slot, [index])

@@ -1,0 +1,35 @@
+"""Add up what the workers counted."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
+from amk.schedule_ir.ranking import TALLY, joined_sums, split_sums
+
+
+class GatherOp(Op):
+    """gathered[a] = sum of counted[round, w] over agent a's share [W*a/n, W*(a+1)/n) of the W workers."""
+
+    op: Literal["gather"] = "gather"
+    round: int
+    counted: Name
+    gathered: Name
+
+    def _span(self, env: Env, geo: Geometry) -> tuple[int, int]:
+        lo, hi = split(geo.workers, geo.role_size[self.role], int(env.agent))
+        first = self.round * geo.workers
+        return (first + lo) * TALLY, (first + hi) * TALLY
+
+    def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+        at = int(env.agent) * TALLY
+        return [
+            *geo.span("read", self.counted, *self._span(env, geo), ("counted", self.round)),
+            *geo.span("write", self.gathered, at, at + TALLY, ("gathered", self.round)),
+        ]
+
+    def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
+        lo, hi = self._span(env, geo)
+        mem.write(self.gathered, int(env.agent) * TALLY, split_sums(joined_sums(mem.read_int(self.counted, lo, hi))))

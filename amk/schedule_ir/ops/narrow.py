@@ -1,0 +1,56 @@
+"""Choose the interval of keys in which the next round looks; after a search's last round, drop the rows below."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+from amk.schedule_ir.ranking import HALF, PICK, ROUNDS, SHIFTS, TALLY, goal_of, joined_sums, signed
+
+
+class NarrowOp(Op):
+    """cut += j << shift for the largest j whose total over all agents of `gathered` reaches the goal (0 if none does).
+
+    The first round of a search sets the goal; the last one sets keep = max(keep, cut) and cut = 0. Every agent computes
+    the same.
+    """
+
+    op: Literal["narrow"] = "narrow"
+    round: int
+    gather_agents: int
+    gathered: Name
+    sampling: Name
+    pick: Name
+
+    def _parameter(self) -> tuple[int, int]:
+        """Word of the parameters that sets the goal: k, then p; read in the first round of a search."""
+        word = 1 + self.round // ROUNDS
+        return word, word + (self.round % ROUNDS == 0)
+
+    def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+        at = int(env.agent) * len(PICK)
+        return [
+            *geo.span("read", self.gathered, 0, self.gather_agents * TALLY, ("gathered", self.round)),
+            *geo.span("read", self.sampling, *self._parameter(), None),
+            *geo.span("read", self.pick, at, at + len(PICK), ("pick", self.round)),
+            *geo.span("write", self.pick, at, at + len(PICK), ("pick", self.round + 1)),
+        ]
+
+    def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
+        at = int(env.agent) * len(PICK)
+        keep, cut, low, high, peak = (int(v) for v in mem.read_int(self.pick, at, at + len(PICK)))
+        keep, cut, goal = keep & 0xFFFFFFFF, cut & 0xFFFFFFFF, low + (high << HALF)
+        totals = joined_sums(mem.read_int(self.gathered, 0, self.gather_agents * TALLY))
+        digit = self.round % ROUNDS
+        if digit == 0:
+            parameter = int(mem.read_int(self.sampling, *self._parameter())[0]) & 0xFFFFFFFF
+            goal = goal_of(self.round, int(totals[0]), parameter)
+        reached = int(np.count_nonzero(totals >= np.uint64(goal)))
+        cut += max(reached - 1, 0) << SHIFTS[digit]
+        if digit == ROUNDS - 1:
+            keep, cut = max(keep, cut), 0
+        mem.write(self.pick, at, [signed(keep), signed(cut), goal & (2**HALF - 1), goal >> HALF, peak])

@@ -1,0 +1,36 @@
+"""Start of a draw: the largest logit, and no row dropped yet."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+from amk.schedule_ir.ranking import PICK, word_of
+
+
+class PeakOp(Op):
+    """pick[a] = (keep 0, cut 0, goal 0, peak = largest of best_value) in every agent a.
+
+    round is the number of the first round of counting that follows, or LAST when none does.
+    """
+
+    op: Literal["peak"] = "peak"
+    round: int
+    candidates: int
+    best_value: Name
+    pick: Name
+
+    def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+        at = int(env.agent) * len(PICK)
+        return [
+            *geo.span("read", self.best_value, 0, self.candidates, ("best_value", 0)),
+            *geo.span("write", self.pick, at, at + len(PICK), ("pick", self.round)),
+        ]
+
+    def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
+        peak = float(np.max(mem.read(self.best_value, 0, self.candidates)))
+        mem.write(self.pick, int(env.agent) * len(PICK), [0, 0, 0, 0, word_of(peak)])

@@ -1,0 +1,122 @@
+"""Devices never wait for the gate, several share the work, and what a lost one had is measured elsewhere."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+import pytest
+
+from amk.agent.gate import Ready
+from amk.agent.measure import Fault, Job, Samples
+from amk.agent.noise import Noise
+from amk.agent.propose.local import Local
+from amk.agent.propose.random_draw import RandomDraw
+from amk.agent.propose.replay import Replay
+from amk.agent.simulated import SimulatedBackend
+from amk.agent.state import START
+from amk.report.diagnostic import AmkError
+from tests.agent.conftest import MakeLoop
+
+SECONDS = 20.0
+
+
+@dataclass
+class Gated(SimulatedBackend):
+    """A device whose first screen ends only when another proposal has passed the gate."""
+
+    passed: threading.Event = field(default_factory=threading.Event)
+    waited: list[bool] = field(default_factory=list)
+
+    def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
+        if job.index == 0 and job.phase == "screen":
+            self.waited.append(self.passed.wait(SECONDS))
+        return super().measure(job, incumbent, candidate)
+
+
+def test_the_next_proposal_is_gated_while_the_device_measures(make_loop: MakeLoop) -> None:
+    backend = Gated("h200")
+    loop = make_loop(RandomDraw(), backend, evals=3)
+
+    def watch(state: object) -> None:
+        if sum(t.gated is not None and t.gated.verdict == "passed" for t in loop.state.trials) >= 2:
+            backend.passed.set()
+
+    loop.watch = watch
+    loop.run()
+    assert backend.waited == [True] and loop.state.evals == 3
+
+
+@dataclass
+class Named(SimulatedBackend):
+    """A device with a name, which takes `seconds` for a measurement and is lost when `life` measurements are over."""
+
+    number: int = 0
+    life: int = 10**9
+    seconds: float = 0.0
+    ran: list[tuple[int, str, str]] = field(default_factory=list)
+    threads: set[int] = field(default_factory=set)
+
+    @property
+    def device(self) -> str:
+        return f"device-{self.number}"
+
+    def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
+        self.threads.add(threading.get_ident())
+        self.ran.append((job.index, job.phase, incumbent.candidate.key))
+        time.sleep(self.seconds)
+        if len(self.ran) > self.life:
+            return Fault("device_lost", "2 canaries failed")
+        return super().measure(job, incumbent, candidate)
+
+
+def test_two_devices_share_the_work(make_loop: MakeLoop) -> None:
+    first, second = (Named("h200", 1, number=i, seconds=0.01) for i in (1, 2))
+    loop = make_loop(RandomDraw(), first, evals=16)
+    loop.backends = (first, second)
+    loop.run()
+    assert loop.state.evals == 16 and set(loop.state.calibrated) == {"device-1", "device-2"}
+    shares = [{index for index, _, _ in device.ran if index != START} for device in (first, second)]
+    assert not shares[0] & shares[1] and len(shares[0] | shares[1]) == 16 and min(map(len, shares)) >= 4
+    assert len(first.threads) == len(second.threads) == 1
+
+
+def test_what_beat_an_old_incumbent_must_beat_the_new_one(make_loop: MakeLoop) -> None:
+    """Two good proposals start together; the one that ends later is raced again, against the one that was kept."""
+    quick = Named("h200", noise=Noise("quiet"), number=1)
+    slow = Named("h200", noise=Noise("quiet"), number=2, seconds=0.15)
+    base = {"warps": 8, "slots": 4}
+    loop = make_loop(Replay((base | {"run_ahead": True}, base | {"run_ahead": True, "warps": 10})), quick)
+    loop.backends = (quick, slow)
+    loop.run()
+    kept = [t for t in loop.state.trials if t.decided is not None and t.decided.outcome == "kept"]
+    assert kept
+    for trial in kept:
+        earlier = [
+            other.index for other in kept if loop_order(loop.state, other.index) < loop_order(loop.state, trial.index)
+        ]
+        against = earlier[-1] if earlier else START
+        assert trial.measured["race"].against == trial.measured["confirm"].against == against
+    scores = [mark.score for mark in loop.state.curve]
+    assert scores == sorted(scores, reverse=True)
+
+
+def loop_order(state: object, index: int) -> int:
+    return [mark.index for mark in state.curve].index(index)  # type: ignore[attr-defined]
+
+
+def test_the_others_go_on_when_a_device_is_lost(make_loop: MakeLoop) -> None:
+    first, second = Named("h200", number=1, life=3), Named("h200", number=2, seconds=0.005)
+    loop = make_loop(Local(), first, evals=8)
+    loop.backends = (first, second)
+    loop.run()
+    assert loop.state.evals == 8 and list(loop.state.quarantined) == ["device-1"] and not loop.state.leases
+    assert not loop.state.open_trials
+
+
+def test_the_last_device_ends_the_run(make_loop: MakeLoop) -> None:
+    devices = [Named("h200", number=i, life=2) for i in (1, 2)]
+    loop = make_loop(Local(), devices[0], evals=8)
+    loop.backends = tuple(devices)
+    with pytest.raises(AmkError, match="AMK707"):
+        loop.run()
+    assert set(loop.state.quarantined) == {"device-1", "device-2"} and loop.state.finished is None

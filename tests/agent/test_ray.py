@@ -1,0 +1,95 @@
+"""A local Ray cluster with two stations whose workers are real processes; one of them is killed."""
+
+import functools
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amk.agent.gpu_backend import GpuBackend
+from amk.agent.measure import Backend
+from amk.agent.propose.random_draw import RandomDraw
+from amk.agent.supervisor import Supervisor
+from amk.report.diagnostic import AmkError
+from tests.agent import fake_worker
+from tests.agent.conftest import MakeLoop
+
+pytest.importorskip("ray", reason="the back end for many machines needs ray")
+from amk.agent import ray_backend
+
+SECRET = "sk-secret-of-the-driver"
+
+
+def fake_station(folder: str, way: str) -> Backend:
+    """A station's back end: a supervised worker process, without a GPU. Leaves its pid and its environment behind."""
+    place = Path(folder) / str(os.getpid())
+    place.write_text(repr(dict(os.environ)) + Path("/proc/self/environ").read_text())
+    command = [sys.executable, fake_worker.__file__, way, str(place) + ".worker"]
+    supervisor = Supervisor(Path(folder) / f"{os.getpid()}.log", command=command, open_seconds=30.0, grace=0.3)
+    return GpuBackend(supervisor, f"fake {os.getpid()}", load_seconds=20, check_seconds=20, block_seconds=5)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update({"PYTHONPATH": ":".join(sys.path), "ANTHROPIC_API_KEY": SECRET, "RAY_USAGE_STATS_ENABLED": "0"})
+    with ray_backend.cluster(ray_backend.LOCAL):
+        assert os.environ["ANTHROPIC_API_KEY"] == SECRET, "the driver keeps its key"
+        yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def pids(folder: Path) -> list[int]:
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+
+
+def test_a_killed_station_loses_nothing(cluster: None, tmp_path: Path, make_loop: MakeLoop) -> None:
+    folder = tmp_path / "stations"
+    folder.mkdir()
+    stations = ray_backend.stations(functools.partial(fake_station, str(folder), "environment"), 2, gpus=0)
+    loop = make_loop(RandomDraw(), stations[0], evals=6)
+    loop.backends = tuple(stations)
+    victims: list[int] = []
+
+    def watch(state: object) -> None:
+        if not victims and loop.state.evals >= 2:
+            victims.append(pids(folder)[0])
+            os.kill(victims[0], signal.SIGKILL)
+
+    loop.watch = watch
+    loop.run()
+    assert victims and len(pids(folder)) == 3, "the killed station was started again"
+    assert loop.state.evals == 6 and not loop.state.leases and not loop.state.open_trials
+    assert {t.faults[-1].fault for t in loop.state.trials if t.faults} <= {"crashed"}
+    assert len(loop.state.calibrated) == 2
+    for path in folder.iterdir():
+        assert SECRET not in path.read_text(), path.name
+    for station in stations:
+        station.close()
+
+
+def test_a_stopped_search_leaves_its_station(cluster: None, tmp_path: Path, make_loop: MakeLoop) -> None:
+    (station,) = ray_backend.stations(functools.partial(fake_station, str(tmp_path), "spin"), 1, gpus=0)
+    loop = make_loop(RandomDraw(), station, evals=6)
+    threading.Timer(2.0, station.stop).start()
+    began = time.monotonic()
+    with pytest.raises(AmkError, match="AMK707"):
+        loop.run()
+    assert time.monotonic() - began < 30
+    station.close()
+
+
+def test_no_gpus_is_said(cluster: None) -> None:
+    with pytest.raises(AmkError, match="AMK708"):
+        ray_backend.stations(functools.partial(fake_station, ".", "honest"))
+
+
+def test_no_cluster_is_said() -> None:
+    with pytest.raises(AmkError, match="AMK708"), ray_backend.cluster("127.0.0.1:1"):
+        raise AssertionError("nothing listens there")
