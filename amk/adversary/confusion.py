@@ -136,17 +136,16 @@ class Table:
         }
 
 
-def drawn(number: int, seed: str) -> Mutant | System:
+def drawn(number: int, seed: str) -> tuple[Mutant, Schedule] | System:
     """What the class's generator makes of this seed, well-formed: equal arguments, equal mutant."""
     for attempt in range(TRIES):
         made = BY_NUMBER[number].generate(Random(f"{seed}/{number}/{attempt}"))
         if isinstance(made, System):
             return made
         try:
-            schedule_of(apply(made[0].document, made[1])[0])
+            return made, schedule_of(apply(made[0].document, made[1])[0])
         except AmkError:
             continue
-        return made
     raise ValueError(f"class {number} makes nothing well-formed from seed {seed}")
 
 
@@ -158,10 +157,7 @@ def schedule_of(document: Json) -> Schedule:
 def mutation(number: int, seed: str) -> Mutation:
     """`drawn` as what the judges read."""
     made = drawn(number, seed)
-    name = f"{seed}/{number}"
-    return Mutation(
-        number, name, made if isinstance(made, System) else schedule_of(apply(made[0].document, made[1])[0])
-    )
+    return Mutation(number, f"{seed}/{number}", made if isinstance(made, System) else made[1])
 
 
 def tokens_for(schedule: Schedule) -> int:

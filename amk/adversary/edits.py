@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -26,20 +25,28 @@ def at(document: Json, path: Path) -> Json:
 
 
 def apply(document: Json, edits: list[Edit]) -> tuple[Json, list[Edit]]:
-    """(edited copy, edits that undo it)."""
-    document = copy.deepcopy(document)
+    """(edited copy, edits that undo it). Parts that no edit reaches are shared with the original."""
     undo: list[Edit] = []
     for edit in edits:
-        parent, key = at(document, edit.path[:-1]), edit.path[-1]
-        if edit.do == "insert":
-            parent.insert(key, copy.deepcopy(edit.value))
-            undo.append(Edit("remove", edit.path))
-        elif edit.do == "remove":
-            undo.append(Edit("insert", edit.path, parent.pop(key)))
-        else:
-            undo.append(Edit("replace", edit.path, parent[key]))
-            parent[key] = copy.deepcopy(edit.value)
+        document, inverse = _applied(document, edit, edit.path)
+        undo.append(inverse)
     return document, undo[::-1]
+
+
+def _applied(part: Json, edit: Edit, path: Path) -> tuple[Json, Edit]:
+    """A copy of the part in which the edit is made at `path` inside it."""
+    copied = part.copy()
+    if len(path) > 1:
+        copied[path[0]], inverse = _applied(part[path[0]], edit, path[1:])
+        return copied, inverse
+    key: Any = path[0]
+    if edit.do == "insert":
+        copied.insert(key, edit.value)
+        return copied, Edit("remove", edit.path)
+    if edit.do == "remove":
+        return copied, Edit("insert", edit.path, copied.pop(key))
+    copied[key] = edit.value
+    return copied, Edit("replace", edit.path, part[key])
 
 
 def steps(document: Json) -> Iterator[tuple[Path, Json]]:

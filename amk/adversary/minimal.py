@@ -6,7 +6,7 @@ from pathlib import Path
 
 from amk.adversary.cases import case_text, new_case
 from amk.adversary.classes.table import CLASSES, Class
-from amk.adversary.confusion import drawn, schedule_of, tokens_for
+from amk.adversary.confusion import drawn, tokens_for
 from amk.adversary.edits import Json, apply
 from amk.adversary.oracle.judge import rule
 from amk.adversary.oracle.systems import rule_system
@@ -28,10 +28,10 @@ def minimal_case(found: Class) -> Json:
     systems = [m for m in made if isinstance(m, System)]
     if systems:
         return _system_case(found, systems)
-    plans = sorted((m for m in made if not isinstance(m, System)), key=lambda m: (_size(m[0].document), len(m[1])))
-    for base, edits in plans:
+    plans = [m for m in made if not isinstance(m, System)]
+    plans.sort(key=lambda m: (_size(m[0][0].document), len(m[0][1])))
+    for (base, edits), schedule in plans:
         document, repair = apply(base.document, edits)
-        schedule = schedule_of(document)
         ruling = rule(schedule, tokens_for(schedule))
         if ruling.status != "UNSAFE":
             continue

@@ -11,10 +11,10 @@ from math import isfinite
 
 import numpy as np
 
-from amk.agent.floor import floor_ms
 from amk.agent.measure import Fault
 from amk.agent.wire import Answer, PositionCheck
 from amk.schedule_ir.schedule import Schedule
+from amk.simulator.floor import floor_ms
 
 MARGIN = 1.1
 """A kernel's error may be this many times that of a bf16 reference implementation on the same inputs."""

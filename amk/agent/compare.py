@@ -1,6 +1,6 @@
 """Proposers at an equal budget of evaluations, on simulated machines that differ by the seed.
 
-Each seed perturbs the constants of the step model, so that a proposer which plans on that model (the beam) does not
+Each seed perturbs the constants of the simulator, so that a proposer which plans on that model (the beam) does not
 plan on the truth. The result of a run is the noise-free time of what it kept, relative to the start.
 """
 
@@ -24,9 +24,10 @@ from amk.agent.measure import Job, positions_within
 from amk.agent.noise import Noise
 from amk.agent.propose.base import Proposer
 from amk.agent.simulated import SimulatedBackend
-from amk.agent.space import Space
-from amk.agent.step_model import AnalyticModel, Costs
 from amk.planner.settings import Settings
+from amk.planner.space import Space
+from amk.simulator.constants import constants_for
+from amk.simulator.predict import Simulator
 
 PERTURBATION = 0.35
 
@@ -46,7 +47,7 @@ def run_one(
     """One run in a folder of its own, which is deleted."""
     proposer = make()
     space = Space.around(start)
-    model = AnalyticModel(Costs().perturbed(np.random.default_rng(seed), PERTURBATION))
+    model = Simulator(constants_for(workshop.target).perturbed(np.random.default_rng(seed), PERTURBATION))
     backend = SimulatedBackend(workshop.target.name, seed, model, Noise("gaussian"))
     context = workshop.context or 8192
     limits = Limits(evals=evals)

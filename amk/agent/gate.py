@@ -6,6 +6,7 @@ co-residency allows and without spills. Everything else ends in a `Gated` event 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,9 +15,8 @@ from typing import Protocol
 from amk.agent.candidate import Candidate, Impossible, Workshop
 from amk.agent.certify import Certifier, Judgement
 from amk.agent.events import Gated
-from amk.lowering.compile import compile_cuda
-from amk.lowering.cubin import Budget, check_budget
-from amk.lowering.emit import KERNEL
+from amk.engine.admission import evidence
+from amk.lowering.kernel import build
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError
 
@@ -25,11 +25,12 @@ DETAIL = 1000
 
 @dataclass(frozen=True)
 class Ready:
-    """A candidate that may be run. `cubin` is empty where nothing is going to run it."""
+    """A candidate that may be run. `cubin` and `certificate` are empty where nothing is going to run it."""
 
     candidate: Candidate
     cubin: bytes
     judgement: Judgement
+    certificate: str = ""
 
 
 class Compiler(Protocol):
@@ -39,12 +40,8 @@ class Compiler(Protocol):
 
 
 def compile_checked(candidate: Candidate) -> bytes:
-    """The cubin, if its registers let every worker be resident and nothing is spilled."""
-    launch, target = candidate.schedule.launch, candidate.schedule.target
-    compiled = compile_cuda(candidate.source, target.arch)
-    limit = Budget(threads=launch.warps * 32, registers=launch.registers, shared_bytes=target.smem_per_block)
-    check_budget(KERNEL, compiled.resources[KERNEL], launch.shared_bytes, limit)
-    return compiled.cubin
+    """The cubin, if its registers let every worker be resident, nothing is spilled and it synchronises as planned."""
+    return build(candidate.schedule).compiled.cubin
 
 
 def not_compiled(candidate: Candidate) -> bytes:
@@ -88,8 +85,9 @@ class Gate:
             return refused, None
         try:
             cubin = compiled.result()
+            certificate = json.dumps(evidence(candidate.schedule)) if cubin else ""
         except AmkError as error:
             codes = tuple(d.code for d in error.diagnostics)
             detail = error.diagnostics[0].message[:DETAIL]
             return Gated(index=index, verdict="uncompilable", key=candidate.key, codes=codes, detail=detail), None
-        return Gated(index=index, verdict="passed", key=candidate.key), Ready(candidate, cubin, judgement)
+        return Gated(index=index, verdict="passed", key=candidate.key), Ready(candidate, cubin, judgement, certificate)

@@ -90,7 +90,7 @@ class GpuBackend:
             candidate = ready.candidate
             question = Load(
                 nonce=nonce(), slot=slot, schedule=candidate.schedule.model_dump_json(), key=candidate.key,
-                cubin=base64.b64encode(ready.cubin).decode(), seed=self.drawn(),
+                certificate=ready.certificate, cubin=base64.b64encode(ready.cubin).decode(), seed=self.drawn(),
             )  # fmt: skip
             if self._loaded.get(slot) == candidate.key and not job.fresh:
                 continue

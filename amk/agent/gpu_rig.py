@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import gc
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from amk.agent.wire import Check, Load, PositionCheck, Slot
 from amk.bench.accuracy import relative_error
 from amk.bench.subject import Subject
 from amk.bench.timing import timed
+from amk.engine.admission import AdmittedKernel
 from amk.schedule_ir.schedule import Schedule
 
 CANARY_SIZE = 1 << 20
@@ -44,7 +46,8 @@ class GpuRig:
         schedule = Schedule.model_validate_json(question.schedule)
         known = next(iter(self.subjects.values()), None)
         weights = known.weights if known is not None else None
-        subject = Subject.random(schedule, base64.b64decode(question.cubin), question.seed % 2**31, weights)
+        kernel = AdmittedKernel(schedule, json.loads(question.certificate), base64.b64decode(question.cubin))
+        subject = Subject.random(kernel, question.seed % 2**31, weights)
         subject.load_cache()
         self.subjects[question.slot] = subject
 

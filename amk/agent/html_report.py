@@ -11,8 +11,8 @@ from math import exp
 
 from amk.agent.candidate import Candidate
 from amk.agent.state import START, State, Trial
-from amk.agent.step_model import AnalyticModel
 from amk.agent.svg import best_curve, timeline
+from amk.simulator.predict import predict
 
 SHOWN_TRIALS = 2000
 DIFF_LINES = 400
@@ -62,7 +62,7 @@ def _notice(state: State) -> str:
     assert state.run is not None
     if not state.run.simulated:
         return ""
-    text = "No GPU was used. Every time here is simulated by an analytic model, which ranks plans and predicts no GPU."
+    text = "No GPU was used. Every time here is simulated by a model of the GPU, not measured."
     return f'<p class="note">{escape(text)}</p>'
 
 
@@ -106,8 +106,8 @@ def _timeline(state: State, best: Candidate | None) -> str:
     if best is None or state.run is None:
         return ""
     pos = state.run.positions[len(state.run.positions) // 2]
-    phases = list(AnalyticModel().phases(best.schedule, pos))
-    return f"<h2>One layer of the best schedule (simulated)</h2>{timeline(phases, best.schedule)}"
+    drawing = timeline(predict(best.schedule, pos))
+    return f"<h2>One layer of the best schedule, mean over workers (simulated)</h2>{drawing}"
 
 
 def _difference(start: Candidate | None, best: Candidate | None) -> str:

@@ -1,4 +1,4 @@
-"""The back end without a GPU: a step model, plus noise, under the measurement protocol of the real one."""
+"""The back end without a GPU: the simulator, plus noise, under the measurement protocol of the real one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from amk.agent.gate import Ready
 from amk.agent.measure import ABBA, Block, Fault, Job, Samples, hopeless
 from amk.agent.noise import Noise
-from amk.agent.step_model import AnalyticModel, StepModel
+from amk.simulator.predict import Simulator
 
 KEPT_TIMES = 4096
 
@@ -20,7 +20,7 @@ class SimulatedBackend:
 
     target: str
     seed: int = 0
-    model: StepModel = field(default_factory=AnalyticModel)
+    model: Simulator = field(default_factory=Simulator)
     noise: Noise = field(default_factory=Noise)
     simulated: bool = True
     _times: OrderedDict[str, Block] = field(default_factory=OrderedDict)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from math import exp
 
 from amk.agent.state import State
-from amk.schedule_ir.schedule import Schedule
+from amk.simulator.engine import PARTS, Part
+from amk.simulator.predict import Prediction
 
 WIDTH, HEIGHT, MARGIN = 900, 260, 48
-COLOURS = {"gemv": "#4c78a8", "wait": "#e45756", "barrier": "#bab0ac", "attend": "#54a24b"}
-OTHER = "#f2b134"
+COLOURS: dict[Part, str] = {
+    "memory": "#4c78a8", "drain": "#72b7b2", "cache": "#54a24b", "waiting": "#e45756", "hand-off": "#ff9da6",
+    "staging": "#f2b134", "arithmetic": "#b279a2", "barrier": "#bab0ac",
+}  # fmt: skip
 
 
 def best_curve(state: State, simulated: bool) -> str:
@@ -50,24 +52,27 @@ def best_curve(state: State, simulated: bool) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="best so far">{marks}{path}{words}</svg>'
 
 
-def timeline(phases: Sequence[tuple[str, float, float]], schedule: Schedule) -> str:
-    """One layer as bars in proportion to their estimated time; `phases` as AnalyticModel.phases gives them."""
-    rate = schedule.target.read_ceiling_gbps * 1e3 / schedule.launch.workers
-    per_layer = max(1, (len(phases) - 20) // schedule.model.layers)
+def timeline(prediction: Prediction) -> str:
+    """The phases of one layer as bars in proportion to their simulated time, each divided by what a worker does."""
+    phases = [p for p in prediction.phases if p.runs > 1] or list(prediction.phases)
+    total = sum(p.us / p.runs for p in phases) or 1.0
     bars, at = [], 0.0
-    chosen = [(name, amount / rate if amount else time) for name, amount, time in phases[2 : 2 + per_layer]]
-    total = sum(t for _, t in chosen) or 1.0
-    for name, duration in chosen:
-        width = (WIDTH - 2) * duration / total
-        fill = COLOURS.get(name, OTHER)
-        title = f"<title>{escape(name)} {duration:.2f} us</title>"
-        bars.append(f'<rect x="{at:.1f}" y="4" width="{max(width, 0.3):.1f}" height="30" fill="{fill}">{title}</rect>')
-        at += width
-    keys = [*COLOURS.items(), ("other", OTHER)]
+    for phase in phases:
+        left = at
+        for part in PARTS:
+            if part not in phase.parts:
+                continue
+            us = phase.parts[part] / phase.runs
+            width = (WIDTH - 2) * us / total
+            title = f"<title>{escape(phase.name)}: {part} {us:.2f} us</title>"
+            size = f'width="{max(width, 0.3):.1f}" height="30"'
+            bars.append(f'<rect x="{at:.1f}" y="18" {size} fill="{COLOURS[part]}">{title}</rect>')
+            at += width
+        bars.append(f'<text x="{left:.1f}" y="13" font-size="12">{escape(phase.name)}</text>')
     legend = "".join(
-        f'<rect x="{8 + 110 * i}" y="44" width="10" height="10" fill="{c}"/>'
-        f'<text x="{22 + 110 * i}" y="53" font-size="12">{escape(n)}</text>'
-        for i, (n, c) in enumerate(keys)
+        f'<rect x="{8 + 96 * i}" y="58" width="10" height="10" fill="{c}"/>'
+        f'<text x="{22 + 96 * i}" y="67" font-size="12">{escape(n)}</text>'
+        for i, (n, c) in enumerate(COLOURS.items())
     )
-    end = f'<text x="{WIDTH - 90}" y="53" font-size="12">{total:.1f} us</text>'
-    return f'<svg viewBox="0 0 {WIDTH} 60" role="img" aria-label="timeline">{"".join(bars)}{legend}{end}</svg>'
+    end = f'<text x="{WIDTH - 90}" y="67" font-size="12">{total:.1f} us</text>'
+    return f'<svg viewBox="0 0 {WIDTH} 74" role="img" aria-label="timeline">{"".join(bars)}{legend}{end}</svg>'

@@ -34,6 +34,7 @@ class Load(Message):
     nonce: int
     slot: Slot
     schedule: str
+    certificate: str
     cubin: str
     key: str
     seed: int

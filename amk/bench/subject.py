@@ -12,6 +12,7 @@ from torch import Tensor
 
 from amk.bench.device_packing import packed_weights, streamed
 from amk.bench.torch_model import TorchDecoder, TorchWeights
+from amk.engine.admission import AdmittedKernel
 from amk.engine.cuda_engine import CudaEngine
 from amk.lowering.launch import Device
 from amk.schedule_ir.rope import rope_frequencies
@@ -33,10 +34,11 @@ class Subject:
     exact: TorchWeights
 
     @classmethod
-    def random(cls, schedule: Schedule, image: bytes | str, seed: int, weights: TorchWeights | None = None) -> Subject:
+    def random(cls, kernel: AdmittedKernel, seed: int, weights: TorchWeights | None = None) -> Subject:
         """Random weights (or the given ones) and a random cache, as if `context` tokens had been read."""
+        schedule = kernel.schedule
         weights = weights or TorchWeights.random(schedule.model, seed)
-        engine = CudaEngine(schedule, Device.open(), image)
+        engine = CudaEngine(kernel, Device.open())
         load_constants(engine, weights)
         exact, weights = streamed(schedule, weights)
         model = schedule.model

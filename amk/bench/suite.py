@@ -13,6 +13,7 @@ from amk.bench.decode_bench import bench_position
 from amk.bench.row import Key, Row
 from amk.bench.subject import Subject
 from amk.bench.torch_model import TorchWeights
+from amk.engine.admission import admitted
 from amk.lowering.kernel import build
 from amk.schedule_ir.schedule import Schedule
 
@@ -48,7 +49,9 @@ class Suite:
                 if time.monotonic() > self.deadline:
                     return
                 weights = weights or TorchWeights.random(schedule.model, self.seed)
-                subject = subject or Subject.random(schedule, build(schedule).compiled.cubin, self.seed, weights)
+                kernel = admitted(schedule, build(schedule).compiled.cubin) if subject is None else None
+                subject = Subject.random(kernel, self.seed, weights) if kernel is not None else subject
+                assert subject is not None
                 yield bench_position(subject, pos, steps=self.steps, tokens=self.tokens, baselines=self.baselines), True
             if subject is not None:
                 subject.free()

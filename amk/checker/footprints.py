@@ -20,7 +20,7 @@ import numpy.typing as npt
 from amk.checker.programs import CREW, Item, Program, require
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops import Access, BarrierOp, SignalOp, WaitOp
-from amk.schedule_ir.ops.select import SelectOp
+from amk.schedule_ir.ops.select import Selection
 from amk.schedule_ir.schedule import Schedule
 
 I64 = npt.NDArray[np.int64]
@@ -105,7 +105,7 @@ class Footprints:
         made[:, 0], made[:, 1], made[:, 2], made[:, 3:10] = np.repeat(workers, count), j, warp, entry
         made[:, 10] = tag[made[:, 3]]
         made[:, 7] += np.where(made[:, 7] >= 0, item.token + 1, 0)
-        if isinstance(item.step.op, SelectOp):
+        if isinstance(item.step.op, Selection):
             made[:, 9] &= ~2  # a given token is taken without a look at the candidates
         return made
 

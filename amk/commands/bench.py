@@ -99,7 +99,7 @@ def _schedules(arguments: argparse.Namespace) -> tuple[Schedule, ...]:
     if last >= context:
         raise AmkError(Diagnostic("AMK011", f"--max-context {context} has no position {last}"))
     presets = ("naive", "fast") if arguments.plan == "both" else (arguments.plan,)
-    return tuple(planned(arguments, preset, context) for preset in presets)
+    return tuple(planned(arguments, PRESETS[preset], context) for preset in presets)
 
 
 def _usable_gpu() -> Device:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from amk.commands.planning import positive
+from amk.commands.planning import add_format_choice, chosen_formats, positive
 from amk.commands.sampling import add_sampling_arguments, sampling_of
 from amk.engine.admission import admit
 from amk.engine.checkpoint import Checkpoint, open_checkpoint
@@ -36,15 +36,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--schedule", metavar="FILE", help="run this schedule instead of planning one")
     parser.add_argument("--gpu", help="plan for this target; needed with --device cuda unless --schedule is given")
+    add_format_choice(parser)
     add_sampling_arguments(parser)
     parser.add_argument("--max-context", type=positive, help="cache positions of the plan")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    sampling = sampling_of(arguments)
     path = find_checkpoint(arguments.model)
     checkpoint = open_checkpoint(path)
     tokenizer = open_tokenizer(path, checkpoint.spec.vocab)
-    prompt, sampling = _tokens(arguments, tokenizer), sampling_of(arguments)
+    prompt = _tokens(arguments, tokenizer)
     device: DeviceName = arguments.device or ("cuda" if _has_gpu() else "cpu")
     schedule = _schedule(arguments, checkpoint, device, len(prompt), sampling.mode)
     require(mode_of(schedule), sampling)
@@ -75,14 +77,14 @@ def _schedule(
     """The given schedule, or a plan with room for the prompt and the answer."""
     if arguments.schedule is not None:
         return load_schedule(Path(arguments.schedule))[0]
-    model = checkpoint.spec
+    model, forms = checkpoint.spec, chosen_formats(arguments)
     wanted = arguments.max_context or min(prompt + arguments.max_tokens, model.max_context)
     if device == "cpu" and arguments.gpu is None:
-        return plan_for_cpu(model, wanted, mode)
+        return plan_for_cpu(model, wanted, mode, forms)
     if arguments.gpu is None:
         raise AmkError(Diagnostic("AMK010", "which GPU to plan for is not known", help="pass --gpu or --schedule"))
     settings = replace(PRESETS["fast"], sampling=mode)
-    return plan(model, load_target(arguments.gpu), settings=settings, max_context=wanted)
+    return plan(model, load_target(arguments.gpu), settings=settings, wanted=forms, max_context=wanted)
 
 
 def _has_gpu() -> bool:

@@ -4,14 +4,10 @@ import argparse
 from pathlib import Path
 
 from amk.commands.output import add_format, print_json
-from amk.report.diagnostic import AmkError, Diagnostic, Where
-from amk.schedule_ir.json_file import read_json
-from amk.validator.evidence import FORMAT
+from amk.commands.witness_file import read_witness
 from amk.validator.replay import replay
-from amk.validator.system import MalformedSystem, System, from_json
-from amk.validator.witness import MalformedWitness, Witness, witness_from_json
-
-MAX_BYTES = 512 * 2**20
+from amk.validator.system import System
+from amk.validator.witness import Witness
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,20 +16,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    raw = read_json(arguments.witness, MAX_BYTES)
-    where = Where(file=str(arguments.witness))
-    if not isinstance(raw, dict) or raw.get("format") != FORMAT or "system" not in raw or "witness" not in raw:
-        raise AmkError(Diagnostic("AMK005", f"not a witness file: expected format {FORMAT}", where=where))
-    try:
-        system = from_json(raw["system"])
-        witness = witness_from_json(raw["witness"], system)
-    except (MalformedSystem, MalformedWitness) as error:
-        raise AmkError(Diagnostic("AMK005", str(error), where=where)) from error
-    holds = replay(raw["system"], raw["witness"])
+    found = read_witness(arguments.witness)
+    holds = replay(found.raw["system"], found.raw["witness"])
     if arguments.format == "json":
-        print_json({"holds": holds, "kind": witness.kind, "schedule": raw.get("schedule")})
+        print_json({"holds": holds, "kind": found.witness.kind, "schedule": found.schedule})
     else:
-        print(f"{'CONFIRMED' if holds else 'NOT CONFIRMED'}  {witness.kind}: {_described(system, witness)}")
+        shown = _described(found.system, found.witness)
+        print(f"{'CONFIRMED' if holds else 'NOT CONFIRMED'}  {found.witness.kind}: {shown}")
     return 0 if holds else 1
 
 

@@ -2,16 +2,23 @@
 
 import argparse
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from amk.commands.output import add_format, print_json
+from amk.repair.search import Repair, find_repair
+from amk.repair.text import fix
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
 from amk.report.render import as_json
-from amk.schedule_ir.codec import load_schedule, located, schedule_hash
+from amk.schedule_ir.codec import canonical_json, load_schedule, located, schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.verify import Verdict, verify
+from amk.validator.verify import Verdict, obligations_of, verify
 
+OFFERED_S = 3.0
+SOUGHT_S = 60.0
+"""Seconds that a fix is looked for: while saying what is wrong, and when asked to repair."""
 EXITS = {"SAFE": Exit.SAFE, "UNSAFE": Exit.UNSAFE, "UNKNOWN": Exit.UNKNOWN}
 
 
@@ -23,31 +30,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--certificate", type=Path, metavar="FILE", help="write the evidence for SAFE, for `amk check-certificate`"
     )
-    parser.add_argument("--emit-system", type=Path, metavar="FILE", help="write the flat system (small schedules)")
+    parser.add_argument(
+        "--emit-system", type=Path, metavar="FILE", help="write the flat system for other tools (small schedules)"
+    )
     parser.add_argument("--pos", type=int, default=0, help="first position of --emit-system (default: 0)")
     parser.add_argument("--tokens", type=int, default=2, help="tokens of --emit-system (default: 2)")
     parser.add_argument("--emit-smt", type=Path, metavar="DIR", help="write every proof obligation as SMT-LIB")
+    parser.add_argument(
+        "--solver", choices=("z3", "cvc5", "both"), default="z3", help="who decides the obligations (default: z3)"
+    )
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="answer UNKNOWN after this time")
+    parser.add_argument("--fix", action="store_true", help="look longer for a verified fix, and write it with -o")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="with --fix: write the repaired schedule")
+    parser.add_argument(
+        "--fix-seconds", type=float, metavar="SECONDS",
+        help=f"look this long for a fix; 0 does not look (default: {OFFERED_S:g}, with --fix {SOUGHT_S:g})",
+    )  # fmt: skip
     add_format(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.output is not None and not arguments.fix:
+        raise AmkError(Diagnostic("AMK005", "-o writes the schedule that --fix finds; give both"))
     schedule, positions = load_schedule(arguments.schedule)
     if arguments.emit_system:
         _emit_system(arguments, schedule)
-    verdict = verify(schedule, timeout_s=arguments.timeout)
+    verdict = verify(schedule, timeout_s=arguments.timeout, solver=arguments.solver)
     if arguments.witness and verdict.evidence is not None:
         _write(arguments.witness, json.dumps(verdict.evidence.to_json(schedule_hash(schedule))))
     if arguments.certificate and verdict.safe:
         _write(arguments.certificate, _certificate(schedule))
     if arguments.emit_smt:
-        _emit_smt(arguments.emit_smt, verdict)
+        _emit_smt(arguments.emit_smt, schedule)
+    repair = _repair(arguments, schedule, verdict)
     told = [located(d, str(arguments.schedule), positions) for d in verdict.diagnostics]
+    if repair is not None and told:
+        told[0] = replace(told[0], fix=fix(repair.description, repair.before, repair.document, positions))
     if arguments.format == "json":
         print_json(_summary(schedule, verdict) | {"diagnostics": [as_json(d) for d in told]})
     else:
         _print_text(arguments, schedule, verdict, told)
     return int(EXITS[verdict.status])
+
+
+def _repair(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict) -> Repair | None:
+    """A verified fix, written where --fix asks for it. Nothing is sought for what was not decided in time."""
+    seconds = arguments.fix_seconds
+    if seconds is None:
+        seconds = SOUGHT_S if arguments.fix else OFFERED_S
+    hopeless = verdict.safe or any(d.code == "AMK205" for d in verdict.diagnostics)
+    found = None if hopeless else find_repair(schedule, verdict, seconds)
+    if arguments.output is not None and (found is not None or verdict.safe):
+        _write(arguments.output, canonical_json(found.schedule if found else schedule).decode("ascii").rstrip("\n"))
+        print(f"wrote {arguments.output}", file=sys.stderr)
+    return found
 
 
 def _summary(schedule: Schedule, verdict: Verdict) -> dict[str, Any]:
@@ -78,7 +114,8 @@ def _print_text(arguments: argparse.Namespace, schedule: Schedule, verdict: Verd
 
 
 def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:
-    from amk.validator.expand import expand
+    from amk.validator.flat_file import flat_file
+    from amk.validator.local_order import NotComposable
     from amk.validator.trace import TooLarge
 
     last = schedule.kv.context - arguments.tokens
@@ -86,11 +123,12 @@ def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:
         message = f"--pos {arguments.pos} with --tokens {arguments.tokens} leaves the context of {schedule.kv.context}"
         raise AmkError(Diagnostic("AMK005", message))
     try:
-        flat = expand(schedule, arguments.pos, arguments.tokens)
+        content = flat_file(schedule, arguments.pos, arguments.tokens)
     except TooLarge as error:
         raise AmkError(Diagnostic("AMK002", str(error))) from error
-    head = {"schedule": schedule_hash(schedule), "pos": arguments.pos, "tokens": arguments.tokens}
-    _write(arguments.emit_system, json.dumps(head | {"system": flat.system.to_json()}))
+    except NotComposable as error:
+        raise AmkError(Diagnostic("AMK513", str(error)), Exit.UNSAFE) from error
+    _write(arguments.emit_system, json.dumps(content, separators=(",", ":")))
 
 
 def _certificate(schedule: Schedule) -> str:
@@ -104,10 +142,16 @@ def _certificate(schedule: Schedule) -> str:
         raise AmkError(Diagnostic("AMK206", str(error), facts=(reason,)), Exit.UNKNOWN) from error
 
 
-def _emit_smt(folder: Path, verdict: Verdict) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, proof in enumerate(verdict.proofs):
-        _write(folder / f"{number:02d}.smt2", f"; {proof.obligation.name}\n{proof.obligation.script}")
+def _emit_smt(folder: Path, schedule: Schedule) -> None:
+    """One script per obligation, whatever the verdict; a solver that says `unsat` has proved it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        where = Where(file=str(folder))
+        raise AmkError(Diagnostic("AMK001", f"cannot make the folder: {error.strerror}", where=where)) from error
+    head = f"; schedule {schedule_hash(schedule)}\n; expected: unsat; otherwise"
+    for number, item in enumerate(obligations_of(schedule)):
+        _write(folder / f"{number:02d}.smt2", f"{head} {item.code}\n; {item.name}\n{item.script.rstrip()}")
 
 
 def _write(path: Path, text: str) -> None:

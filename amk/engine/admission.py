@@ -1,10 +1,23 @@
-"""Only proved schedules run."""
+"""Only proved schedules run, and only in the machine code that was made from them."""
 
 from __future__ import annotations
 
-from amk.report.diagnostic import AmkError, Exit
+import gc
+from dataclasses import dataclass
+from typing import Any
+
+from amk.checker.certificate import check_certificate
+from amk.lowering.cubin import Resources, elf_resources
+from amk.lowering.emit import KERNEL
+from amk.lowering.readback import read_ptx
+from amk.lowering.skeleton import check_synchronisation
+from amk.lowering.stamp import stamp_of
+from amk.report.diagnostic import AmkError, Diagnostic, Exit, shown
+from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.resources import CompiledResources
+from amk.validator.certificate import NotSafe
+from amk.validator.resources import CompiledResources, check_resources
+from amk.validator.schedule_certificate import certify_schedule
 from amk.validator.verify import verify
 
 
@@ -16,3 +29,62 @@ def admit(schedule: Schedule, compiled: CompiledResources | None = None) -> None
     verdict = verify(schedule, compiled=compiled)
     if not verdict.safe:
         raise AmkError(verdict.diagnostics, Exit.UNSAFE if verdict.status == "UNSAFE" else Exit.UNKNOWN)
+
+
+@dataclass(frozen=True)
+class AdmittedKernel:
+    """A schedule, the certificate that proves it, and its machine code: the only thing that the launcher takes.
+
+    code: a cubin, or PTX for a GPU of another architecture. Making one checks it, in this order: the certificate proves
+    this schedule (AMK206), the code carries this schedule's hash (AMK606), PTX synchronises as the schedule says
+    (AMK607), and all workers are resident with the registers and shared memory of the cubin (AMK401, 402, 403).
+    """
+
+    schedule: Schedule
+    certificate: Any
+    code: bytes | str
+
+    def __post_init__(self) -> None:
+        digest = schedule_hash(self.schedule)
+        verdict = check_certificate(self.schedule, digest, self.certificate)
+        if not verdict.accepted:
+            raise AmkError(Diagnostic("AMK206", verdict.reason), Exit.UNSAFE)
+        found = stamp_of(self.code)
+        if found != digest:
+            facts = (shown(f"schedule {digest}"), shown(f"code     {found or 'names no schedule'}"))
+            message = "the machine code was not made from this schedule"
+            raise AmkError(Diagnostic("AMK606", message, facts=facts), Exit.UNSAFE)
+        if isinstance(self.code, str):
+            check_synchronisation(self.schedule, tuple(read_ptx(self.code).get(KERNEL, ())))
+        elif found_resources := self.resources:
+            self.check_used(CompiledResources(found_resources.registers, found_resources.static_smem))
+
+    @property
+    def resources(self) -> Resources | None:
+        """What the cubin uses; None for PTX, which the driver compiles."""
+        if isinstance(self.code, str):
+            return None
+        return elf_resources(self.code, self.schedule.target.arch)[KERNEL]
+
+    def check_used(self, used: CompiledResources) -> None:
+        """AMK401, 402 or 403 if the workers are not all resident with these registers and this shared memory."""
+        if found := check_resources(self.schedule, used):
+            raise AmkError(found, Exit.UNSAFE)
+
+
+def evidence(schedule: Schedule) -> Any:
+    """The certificate of a schedule that `verify` calls SAFE. AMK206 (exit 3) if it has none the checker accepts."""
+    collecting = gc.isenabled()
+    gc.disable()  # many small objects are made and few die
+    try:
+        return certify_schedule(schedule, checked=False)
+    except NotSafe as error:
+        raise AmkError(Diagnostic("AMK206", str(error)), Exit.UNKNOWN) from error
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def admitted(schedule: Schedule, code: bytes | str) -> AdmittedKernel:
+    """The kernel with a certificate made here."""
+    return AdmittedKernel(schedule, evidence(schedule), code)

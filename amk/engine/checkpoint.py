@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from amk.engine.refusal import bad_weights
 from amk.schedule_ir.model import ModelSpec
+from amk.schedule_ir.packed_config import layout_of_directory
 
 Floats = npt.NDArray[np.float32]
 Shape = tuple[int, ...]
@@ -122,7 +123,12 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
     if path.is_dir():
         from amk.engine.safetensors_dir import SafetensorsCheckpoint
 
-        return SafetensorsCheckpoint(path)
+        layout = layout_of_directory(path)
+        if layout is None:
+            return SafetensorsCheckpoint(path)
+        from amk.engine.packed_checkpoint import PackedCheckpoint
+
+        return PackedCheckpoint(path, layout)
     if not path.is_file():
         raise bad_weights(path, "there is no such file or directory")
     if path.suffix.lower() == ".gguf":

@@ -13,8 +13,8 @@ from amk.schedule_ir.machine.memory import Numerics
 from amk.schedule_ir.machine.order import Order, RoundRobin
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.ops.select import REQUEST
-from amk.schedule_ir.packing import TensorSource
 from amk.schedule_ir.quantised import Quantiser, nearest
+from amk.schedule_ir.row_groups import TensorSource
 from amk.schedule_ir.sampling import GREEDY, Sampling, require
 from amk.schedule_ir.schedule import Schedule, mode_of
 

@@ -9,16 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.engine.admission import AdmittedKernel
+from amk.lowering import refusal
 from amk.lowering.abi import Abi, abi, counter_names
+from amk.lowering.cubin import SYSTEM_SHARED
 from amk.lowering.device_memory import DeviceBuffer, MappedBuffer
 from amk.lowering.emit import KERNEL
-from amk.lowering.launch import CooperativeLaunch, Device, Module
+from amk.lowering.launch import CooperativeLaunch, Device, Kernel, Module
 from amk.lowering.stream import Stream
 from amk.lowering.watchdog import BlockedWait, check_log, empty_log, plain_words
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.ops.select import REQUEST
 from amk.schedule_ir.sampling import GREEDY, Sampling, require
 from amk.schedule_ir.schedule import Schedule, mode_of
+from amk.validator.resources import CompiledResources
 
 LOG_RECORDS = 64
 STALL_NS = 2_000_000_000
@@ -29,18 +33,19 @@ STALL_NS = 2_000_000_000
 class CudaEngine:
     """Device memory and kernel of one schedule.
 
-    image: cubin or PTX of the schedule's kernel. The weights and other constants are written with `upload` (or, for the
-    packed weights, in pieces at `offset` bytes) before the first launch. Not thread safe.
+    admitted: the only code that runs; the driver must have loaded what its cubin says. The weights and other constants
+    are written with `upload` (or, for the packed weights, in pieces at `offset` bytes) before the first launch. Not
+    thread safe.
     """
 
-    schedule: Schedule
+    admitted: AdmittedKernel
     device: Device
-    image: bytes | str
     stall_ns: int = STALL_NS
     trace_words: int = 0
     buffers: dict[str, DeviceBuffer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.schedule: Schedule = self.admitted.schedule
         self.abi: Abi = abi(self.schedule)
         launch = self.schedule.launch
         for buffer in self.schedule.buffers:
@@ -51,8 +56,9 @@ class CudaEngine:
         self.abort = MappedBuffer(self.device, 1)
         self.trace = DeviceBuffer(self.device, 4 * self.trace_words) if self.trace_words else None
         self.stream = Stream(self.device)
-        self.module = Module(self.device, self.image)
+        self.module = Module(self.device, self.admitted.code)
         kernel = self.module.kernel(KERNEL, dynamic_smem=launch.shared_bytes)
+        check_loaded(self.admitted, kernel)
         self.kernel = kernel
         self.launch = CooperativeLaunch(kernel, launch.workers, launch.warps * 32)
 
@@ -155,3 +161,14 @@ class CudaEngine:
         self.abort.free()
         self.module.close()
         self.stream.close()
+
+
+def check_loaded(admitted: AdmittedKernel, kernel: Kernel) -> None:
+    """The driver loaded the code whose resources were checked; code that it compiled itself is checked now."""
+    expected = admitted.resources
+    if expected is None:
+        admitted.check_used(CompiledResources(kernel.registers, max(0, kernel.static_smem - SYSTEM_SHARED)))
+    elif not kernel.matches(expected):
+        used = f"{kernel.registers} registers and {kernel.static_smem} bytes of shared memory"
+        message = f"the driver loaded code with {used}, the cubin has {expected.registers} and {expected.static_smem}"
+        raise refusal.unsafe("AMK403", message)

@@ -10,7 +10,9 @@ from amk.engine.cpu_engine import CpuEngine
 from amk.engine.refusal import bad_weights
 from amk.engine.session import Engine, Session
 from amk.planner.decode import plan
+from amk.planner.formats import BF16, Formats
 from amk.planner.settings import Settings
+from amk.quantize.search import searched
 from amk.schedule_ir.bfloat import Bits
 from amk.schedule_ir.constants import constants
 from amk.schedule_ir.model_spec import ModelSpec
@@ -39,7 +41,7 @@ def load(
     """
     check_model(schedule.model, checkpoint)
     if device == "cpu":
-        return Session(CpuEngine(schedule, checkpoint))
+        return Session(CpuEngine(schedule, checkpoint, quantise=searched))
     return Session(_cuda_engine(schedule, checkpoint, progress), GPU_SLICE)
 
 
@@ -52,30 +54,31 @@ def check_model(model: ModelSpec, checkpoint: Checkpoint) -> None:
         raise bad_weights(checkpoint.path, f"the schedule is for {model.name}, the weights are not", *different)
 
 
-def plan_for_cpu(model: ModelSpec, positions: int, sampling: Mode = "greedy") -> Schedule:
+def plan_for_cpu(model: ModelSpec, positions: int, sampling: Mode = "greedy", wanted: Formats = BF16) -> Schedule:
     """A plan with few workers and a cache of `positions`, for the interpreter.
 
     AMK011 if the model has fewer positions.
     """
     workers = max(2, -(-model.vocab // CPU_ROWS))
     settings = Settings(warps=CPU_WARPS, sampling=sampling)
-    return plan(model, load_target("h200"), settings=settings, max_context=positions, workers=workers)
+    return plan(model, load_target("h200"), settings=settings, wanted=wanted, max_context=positions, workers=workers)
 
 
 def _cuda_engine(schedule: Schedule, checkpoint: Checkpoint, progress: Progress | None) -> Engine:
     # Imported here: the interpreter works where the driver's Python package does not.
+    from amk.engine.admission import admitted
     from amk.engine.cuda_engine import CudaEngine
     from amk.lowering.kernel import build
     from amk.lowering.launch import Device
 
     device = Device.open()
-    engine = CudaEngine(schedule, device, build(schedule).compiled.cubin)
+    engine = CudaEngine(admitted(schedule, build(schedule).compiled.cubin), device)
     engine.upload_constants(constants(schedule, checkpoint))
     (stream,) = schedule.streams
 
     def upload(first: int, packed: Bits) -> None:
         engine.upload(stream.source, packed, first * stream.chunk_bytes)
 
-    pack_weights(schedule, checkpoint, upload, progress)
+    pack_weights(schedule, checkpoint, upload, progress, searched)
     engine.reset()
     return engine

@@ -28,8 +28,8 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype("<u2"),
 }  # BF16: its bits
 
-_TOP = {"embed": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "lm_head": "lm_head.weight"}
-_PER_LAYER = {
+TOP = {"embed": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "lm_head": "lm_head.weight"}
+PER_LAYER = {
     part: "model.layers.{}." + stored
     for part, stored in {
         "attn_norm": "input_layernorm.weight",
@@ -51,7 +51,7 @@ _PER_LAYER = {
 
 
 @dataclass(frozen=True)
-class _Stored:
+class Stored:
     """Where one tensor is: `dtype` as the format spells it, `offset` in bytes from the start of the file."""
 
     file: Path
@@ -67,22 +67,30 @@ class SafetensorsCheckpoint(Checkpoint):
         super().__init__(load_model(str(path / "config.json")), path)
         files = _files(path)
         stored = {name: tensor for file in sorted(set(files.values())) for name, tensor in _directory(file).items()}
-        maps: dict[Path, npt.NDArray[np.uint8]] = {}
+        self._maps: dict[Path, npt.NDArray[np.uint8]] = {}
         self._values: dict[str, npt.NDArray[np.generic]] = {}
         for name, shape in self.shapes.items():
-            hf_name = stored_name(name, _PER_LAYER, _TOP)
-            tensor = stored.get(hf_name)
-            check_shape(path, name, hf_name, tensor.shape if tensor else None, shape)
-            if tensor is None:
-                continue
-            if tensor.dtype not in _DTYPES:
-                known = ", ".join(sorted(_DTYPES))
-                raise unsupported(tensor.file, f"tensor {hf_name!r} is stored as {tensor.dtype}", f"amk reads {known}")
-            if tensor.file not in maps:
-                maps[tensor.file] = np.memmap(tensor.file, np.uint8, mode="r").view(np.ndarray)
-            dtype = _DTYPES[tensor.dtype]
-            data = maps[tensor.file][tensor.offset : tensor.offset + prod(shape) * dtype.itemsize]
-            self._values[name] = data.view(dtype).reshape(shape)
+            self._open(name, shape, stored)
+
+    def _open(self, name: str, shape: Shape, stored: dict[str, Stored]) -> None:
+        """Find the values of one logical tensor."""
+        assert self.path is not None
+        hf_name = stored_name(name, PER_LAYER, TOP)
+        tensor = stored.get(hf_name)
+        check_shape(self.path, name, hf_name, tensor.shape if tensor else None, shape)
+        if tensor is None:
+            return
+        if tensor.dtype not in _DTYPES:
+            known = ", ".join(sorted(_DTYPES))
+            raise unsupported(tensor.file, f"tensor {hf_name!r} is stored as {tensor.dtype}", f"amk reads {known}")
+        self._values[name] = self._mapped(tensor, _DTYPES[tensor.dtype])
+
+    def _mapped(self, tensor: Stored, dtype: np.dtype[Any]) -> npt.NDArray[np.generic]:
+        """The values of a tensor as a view of its file."""
+        if tensor.file not in self._maps:
+            self._maps[tensor.file] = np.memmap(tensor.file, np.uint8, mode="r").view(np.ndarray)
+        data = self._maps[tensor.file][tensor.offset : tensor.offset + prod(tensor.shape) * dtype.itemsize]
+        return data.view(dtype).reshape(tensor.shape)
 
     def _read(self, name: str, start: int, stop: int, out: Floats) -> None:
         values = self._values[name][start:stop]
@@ -130,7 +138,7 @@ def _shards(path: Path, index: Path) -> dict[str, Path]:
     return {tensor: path / shard for tensor, shard in weight_map.items()}
 
 
-def _directory(file: Path) -> dict[str, _Stored]:
+def _directory(file: Path) -> dict[str, Stored]:
     """The tensors of one safetensors file; the package refuses a header that does not match the file."""
     if not file.is_file():  # also excludes a FIFO, which would block
         raise bad_weights(file, "this file of the model is missing")
@@ -147,9 +155,9 @@ def _directory(file: Path) -> dict[str, _Stored]:
         ) from error
     with file.open("rb") as header:
         at = 8 + int.from_bytes(header.read(8), "little")
-    stored: dict[str, _Stored] = {}
+    stored: dict[str, Stored] = {}
     for name, shape, dtype in found:
-        stored[name] = _Stored(file, shape, dtype, at)
+        stored[name] = Stored(file, shape, dtype, at)
         at += prod(shape) * _bits(file, name, dtype) // 8
     if at != file.stat().st_size:
         raise bad_weights(file, "the tensors do not fill the file", f"they end at byte {at:,}")

@@ -71,6 +71,11 @@ def read_resources(cubin: bytes, log: str, arch: str) -> dict[str, Resources]:
     return merged
 
 
+def elf_resources(cubin: bytes, arch: str) -> dict[str, Resources]:
+    """Resources of every kernel as far as the cubin itself tells them: without spills, which only ptxas prints."""
+    return _read_elf(cubin, arch)
+
+
 _ENTRY = re.compile(r"^.*Compiling entry function '([^']+)'.*$", re.MULTILINE)
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers(?:.*?, (\d+) bytes smem)?")

@@ -14,6 +14,8 @@ from amk.lowering.compile import Compiled, compile_cuda
 from amk.lowering.cubin import Budget, Resources, check_budget
 from amk.lowering.emit import KERNEL, emit
 from amk.lowering.readback import Instruction, read_ptx
+from amk.lowering.skeleton import check_synchronisation
+from amk.lowering.stamp import stamped
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.resources import CompiledResources, check_resources
@@ -48,11 +50,13 @@ def build(schedule: Schedule, *, cache_directory: Path | None = None, use_cache:
     """Emit and compile `schedule` for its target.
 
     Raises AMK403 for registers or spills over budget, AMK401 for shared memory of a block, AMK402 when the workers of
-    one SM do not fit it together, AMK601 for an architecture that cannot be compiled for, AMK605 without a compiler.
+    one SM do not fit it together, AMK607 if the PTX does not synchronise as the schedule says, AMK601 for an
+    architecture that cannot be compiled for, AMK605 without a compiler.
     """
-    source = emit(schedule)
-    compiled = compile_cuda(source, schedule.target.arch, cache_directory=cache_directory, use_cache=use_cache)
+    source, arch = stamped(emit(schedule), schedule), schedule.target.arch
+    compiled = compile_cuda(source, arch, cache_directory=cache_directory, use_cache=use_cache)
     built = BuiltKernel(schedule, source, compiled, tuple(read_ptx(compiled.ptx).get(KERNEL, ())))
+    check_synchronisation(schedule, built.synchronisation)
     check_budget(KERNEL, built.resources, schedule.launch.shared_bytes, budget_of(schedule))
     check_compiled(built)
     return built

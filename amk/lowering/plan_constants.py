@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amk.schedule_ir.matrices import MATRICES, Matrix, matrix
+from amk.schedule_ir.matrices import MATRICES, Matrix, matrix, share_table
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.weight_format import Chunk
 
@@ -40,7 +40,7 @@ def plan_struct(schedule: Schedule) -> str:
     lines.append(f"  static constexpr float kQueryScale = {float_literal(model.head_dim**-0.5)};")
     lines.append(_shares_struct())
     for name in MATRICES:
-        shares = "hidden" if name in ("o", "down") else name
+        shares = share_table(name)
         lines.append(_matrix_struct(camel(name), shares, matrix(model, name), stream.chunk(name)))
     lines.append("  using Hidden = O;")
     return "struct Plan {\n" + "\n".join(lines) + "\n};\n"

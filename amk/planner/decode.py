@@ -9,12 +9,14 @@ from amk.planner.buffers import global_buffers
 from amk.planner.fit import choose_context
 from amk.planner.formats import BF16, Chunks, Formats
 from amk.planner.program import Author
-from amk.planner.settings import FAST, Settings, handoff_of, kv_block
+from amk.planner.settings import FAST, Settings, handoff_of, kv_block, splits_of
 from amk.planner.shares import attention_tables, head_handoff, row_tables
 from amk.planner.storage import Shares, choose_chunks, shared_plan
-from amk.schedule_ir.matrices import MatrixName, matrix
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops.reduce_splits import sliceable
 from amk.schedule_ir.ranking import LAST
 from amk.schedule_ir.schedule import KvLayout, Launch, Program, Role, Schedule
 from amk.schedule_ir.target import Target
@@ -37,10 +39,11 @@ def plan(
 
     max_context: cache positions; default min(the model's, 32,768, what fits). workers: default `choose_workers`.
     wanted: the format of every matrix.
-    Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit, AMK401 when shared
-    memory does not.
+    Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit or has more KV heads than
+    there are workers, AMK401 when shared memory does not hold it.
     """
-    count = workers or choose_workers(model, target)
+    count = workers if workers is not None else settings.workers or choose_workers(model, target)
+    _require_places(count, model, target)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
     rows_of = row_tables(model, count, wanted)
     chunks = choose_chunks(model, target, settings, rows_of, wanted)
@@ -52,7 +55,14 @@ def plan(
     rows = {n.removesuffix(".count"): 8 * max(c) for n, c in tables.items() if n.endswith(".count")}
     rows |= {"o": rows["hidden"], "down": rows["hidden"]}
     held = held_back(model, settings, target, chunks, tables, shared.stream.slots)
-    author = Author(model, settings, count, rows, handoff.delta if handoff else None, held)
+    # A worker without rows of some matrix is held back by hints alone, so then they must be exact.
+    exact = any(matrix(model, name).groups < count for name in MATRICES)
+    slack = 0 if exact else settings.hint_slack
+    reduced = settings.reduce_from is not None and kv.splits >= settings.reduce_from
+    reduced = reduced and sliceable(model.heads, model.kv_heads, model.head_dim, kv.splits)
+    author = Author(
+        model, settings, count, rows, handoff.delta if handoff else None, held, slack, kv.splits if reduced else None
+    )
     registers = target.regs_per_sm // (settings.warps * 32) // REGISTER_UNIT * REGISTER_UNIT
     return Schedule(
         name=f"{model.name}-{target.name}-{label(wanted)}"[:64],
@@ -71,6 +81,15 @@ def plan(
         streams=(shared.stream,),
         programs=(Program(name="decode", first=0, count=count, body=author.body()),),
     )  # fmt: skip
+
+
+def _require_places(workers: int, model: ModelSpec, target: Target) -> None:
+    """AMK011 unless every KV head has a worker, AMK402 unless every worker has an SM of its own."""
+    if workers < model.kv_heads:
+        message = f"{model.kv_heads} KV heads need as many workers, there are {workers}: each has workers of its own"
+        raise AmkError(Diagnostic("AMK011", message))
+    if workers > target.sms:
+        raise AmkError(Diagnostic("AMK402", f"{workers} workers, {target.name} has {target.sms} SMs"))
 
 
 def choose_workers(model: ModelSpec, target: Target) -> int:
@@ -99,16 +118,15 @@ def held_back(
 
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:
-    block = kv_block(settings, model)
-    splits = max(1, min(workers // model.kv_heads, -(-context // block)))
-    return KvLayout(context=context, block=block, splits=splits)
+    splits = splits_of(settings, model, workers, context)
+    return KvLayout(context=context, block=kv_block(settings, model), splits=splits)
 
 
 def counters(model: ModelSpec, settings: Settings) -> tuple[Counter, ...]:
     """One counter per hand-off and layer, so that only the token edge needs epoch separation."""
     heads = model.kv_heads if settings.head_handoff else 1
     kind: Literal["fenced", "hint"] = "hint" if settings.handoff == "tagged" else "fenced"
-    shapes = {"qkv": (model.layers, heads), "best": (1,)} | {
+    shapes = {"qkv": (model.layers, heads), "split": (model.layers, model.kv_heads), "best": (1,)} | {
         n: (model.layers,) for n in ("attn", "h_mid", "act", "h_out")
     }
     out = tuple(Counter(name=name, shape=shape, handoff=kind) for name, shape in shapes.items())

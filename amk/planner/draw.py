@@ -31,8 +31,11 @@ def draw_steps(author: Author) -> list[Step]:
         role="all", candidates=candidates, best_value="draw_value", best_index="draw_index", request="request",
         prompt="prompt", output="output",
     )  # fmt: skip
+    # The rounds have barriers of their own; without them one keeps the crew that reads words apart from the one that
+    # writes words.
     return [
         Step(op=peak),
+        *([] if rounds else [author.barrier()]),
         *(step for number in rounds for step in _round(author, number)),
         *author.publish(draw, (author.signal("draw"),)),
         *author.wait("draw", (0,)),

@@ -20,10 +20,12 @@ from amk.schedule_ir.ops.finish import FinishOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.merge import MergeOp
 from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
+from amk.schedule_ir.ops.reduce_splits import ReduceSplitsOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.ops.select import SelectOp
 from amk.schedule_ir.ops.stage import StageOp
+from amk.schedule_ir.ops.stage_attention import StageAttentionOp
 from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.ops.store_rows import StoreRowsOp
 from amk.schedule_ir.ops.swiglu import SwigluOp
@@ -42,6 +44,8 @@ class Author:
     rows: dict[str, int]
     head_delta: int | None
     held: dict[MatrixName, int]
+    slack: int
+    splits: int | None
 
     def barrier(self) -> Step:
         return Step(op=BarrierOp(role="all", id=1, agents=self.settings.warps))
@@ -49,8 +53,7 @@ class Author:
     def wait(self, counter: str, index: tuple[Expr, ...], delta: int | None = None) -> list[Step]:
         """One poller per worker, then everybody."""
         amount = delta or self.workers
-        slack = self.settings.hint_slack
-        early = amount // slack if self.tagged and slack else 0
+        early = amount // self.slack if self.tagged and self.slack else 0
         wait = Wait(
             counter=counter, index=index, at_least={"t": amount, "1": amount - early},
             order="relaxed" if self.tagged else "acquire",
@@ -117,7 +120,21 @@ class Author:
             self.barrier(),
             Step(op=attend),
             self.barrier(),
-            *self.publish(merge, (self.signal("attn", (LAYER,)),)),
+            *self.reduced(merge),
+        ]
+
+    def reduced(self, merge: MergeOp) -> list[Step]:
+        """Publish the split's partials; where there are many splits, reduce them among the workers of the kv head."""
+        if self.splits is None:
+            return self.publish(merge, (self.signal("attn", (LAYER,)),))
+        own: tuple[Expr, ...] = (LAYER, {"attn.gate": 1})
+        reduce = ReduceSplitsOp(
+            role="w0", layer=LAYER, split_partial="split_partial", split_scale="split_scale", attn="attn"
+        )
+        return [
+            *self.publish(merge, (self.signal("split", own, {"attn.serves": 1}),)),
+            *self.wait("split", own, self.splits),
+            *self.publish(reduce, (self.signal("attn", (LAYER,)),)),
         ]
 
     def output(self) -> list[Step]:
@@ -125,9 +142,10 @@ class Author:
             role="all", layer=LAYER, split_partial="split_partial", split_scale="split_scale",
             heads=share_heads(self.model.heads, self.model.head_dim, self.settings.warps), mix="mix", x="x",
         )  # fmt: skip
+        staged = StageAttentionOp(role="all", layer=LAYER, attn="attn", x="x")
         return [
             *self.wait("attn", (LAYER,)),
-            Step(op=combine),
+            Step(op=combine if self.splits is None else staged),
             *self.gemv("o"),
             *self.residual("o", "h_mid"),
         ]

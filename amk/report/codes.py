@@ -48,6 +48,7 @@ TITLES = {
     "AMK204": "counter wraps while a wait can still see it",
     "AMK205": "synchronisation outside the decidable class",
     "AMK206": "certificate does not prove the schedule",
+    "AMK207": "solver is not installed",
     "AMK301": "write-write race",
     "AMK302": "read-write race",
     "AMK303": "floating-point accumulation in no fixed order",
@@ -90,7 +91,9 @@ TITLES = {
     "AMK901": "internal error",
 }
 
-RESERVED = frozenset({"AMK303", "AMK501", "AMK504", "AMK506", "AMK508", "AMK510", "AMK511", "AMK512"})
+RESERVED = frozenset(
+    {"AMK303", "AMK501", "AMK504", "AMK506", "AMK508", "AMK510", "AMK511", "AMK512", "AMK606", "AMK607"}
+)
 """Explained, but given by no check: schedules cannot express them, or another code covers what they can express."""
 
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from amk.schedule_ir.bfloat import F32, Bits, to_bf16_bits
 from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.packing import TensorSource
 from amk.schedule_ir.rope import rope_frequencies
+from amk.schedule_ir.row_groups import TensorSource
 from amk.schedule_ir.schedule import Schedule
 
 

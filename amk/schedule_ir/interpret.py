@@ -33,8 +33,9 @@ from amk.schedule_ir.machine.whole import LogicalWeights, gemv_share
 from amk.schedule_ir.ops.base import Op, owned_groups
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.ops.gemv import GemvOp
-from amk.schedule_ir.packing import TensorSource, packed_array
+from amk.schedule_ir.packing import packed_array
 from amk.schedule_ir.quantised import Quantiser, nearest
+from amk.schedule_ir.row_groups import TensorSource
 from amk.schedule_ir.schedule import Schedule
 
 Copies = Literal["events", "whole"]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.matrices import MatrixName, matrix
+from amk.schedule_ir.matrices import MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Node, Program, Schedule, Step
@@ -53,18 +53,30 @@ def _gemvs(body: tuple[Node, ...], loops: dict[str, int]) -> Iterator[tuple[Gemv
                 yield from _gemvs(node.body, loops | {node.var: i})
 
 
+def drain_order(schedule: Schedule, stream: Stream) -> tuple[tuple[MatrixName, int], ...]:
+    """The sequence of drains of a token that the packed order follows: the longest of any program.
+
+    A program may leave out the drains of matrices of which none of its workers owns rows; ValueError if it drains the
+    others in another order.
+    """
+    sequences = [(program, drains(program, stream.name)) for program in schedule.programs]
+    order = max((sequence for _, sequence in sequences), key=len)
+    for program, sequence in sequences:
+        mine = slice(program.first, program.first + program.count)
+        owned = {name for name, _ in order if any(schedule.tables[f"{share_table(name)}.count"][mine])}
+        if [d for d in sequence if d[0] in owned] != [d for d in order if d[0] in owned] or set(sequence) - set(order):
+            raise ValueError(f"program {program.name} drains stream {stream.name} in another order")
+    return tuple(order)
+
+
 def stream_layout(schedule: Schedule, stream: Stream) -> StreamLayout:
-    """The packed order of `stream`; all programs must drain the same sequence (ValueError otherwise)."""
-    sequences = {tuple(drains(p, stream.name)) for p in schedule.programs}
-    if len(sequences) != 1:
-        raise ValueError(f"programs drain stream {stream.name} in different orders")
-    (sequence,) = sequences
+    """The packed order of `stream`; ValueError if the programs do not agree on one."""
+    sequence = drain_order(schedule, stream)
     agents = next(r.count for r in schedule.roles if r.name == stream.role)
     counts = {}
     for name in {m for m, _ in sequence}:
-        key = "hidden" if name in ("o", "down") else name
         k_chunks = matrix(schedule.model, name).k_chunks(stream.chunk(name).columns)
-        chunks = np.array(schedule.tables[f"{key}.count"]) * k_chunks
+        chunks = np.array(schedule.tables[f"{share_table(name)}.count"]) * k_chunks
         bounds = [chunks * a // agents for a in range(agents + 1)]
         counts[name] = np.stack([b - a for a, b in pairwise(bounds)], axis=1)
     totals = np.asarray(np.sum([counts[m] for m, _ in sequence], axis=0, dtype=np.int64))

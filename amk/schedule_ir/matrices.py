@@ -48,6 +48,11 @@ def matrix(model: ModelSpec, name: MatrixName) -> Matrix:
             return Matrix(name, model.vocab, model.hidden, per_layer=False)
 
 
+def share_table(name: MatrixName) -> str:
+    """The name of the tables that say which row groups of the matrix a worker owns, without `.first` or `.count`."""
+    return "hidden" if name in ("o", "down") else name
+
+
 def tensor_rows(model: ModelSpec, name: MatrixName, layer: int, group: int) -> list[tuple[str, int, int]]:
     """(tensor, first row, row count) runs that make up row group `group`, in packed order; the rest is zero padding."""
     first = group * ROWS_PER_GROUP

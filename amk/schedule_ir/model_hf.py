@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from amk.report.diagnostic import AmkError, Diagnostic, Where, because, shown
 from amk.report.schema import json_pointer, quoted, schema_error
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.packed_config import packed_layout
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -30,7 +31,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "partial_rotary_factor": (1.0,),
     "num_experts": (0,),
     "num_local_experts": (0,),
-    "quantization_config": (),
     "attn_logit_softcapping": (),
     "final_logit_softcapping": (),
     "logit_scale": (1.0,),
@@ -109,6 +109,7 @@ def model_from_hf_config(values: object, name: str, source: str, file: str | Non
     config = _Config(values, file)
     kind = _architecture(config)
     _refuse_other_mathematics(config, kind)
+    _refuse_other_storage(config)
     heads = config.required("num_attention_heads", int)
     hidden = config.required("hidden_size", int)
     theta, scaling = _rope(config)
@@ -142,6 +143,17 @@ def token_ids(value: Any) -> tuple[Any, ...]:
     """`eos_token_id` is one id, a list of ids or null; order kept, repeats dropped. Elements are checked later."""
     ids = [] if value is None else value if isinstance(value, list) else [value]
     return tuple(each for index, each in enumerate(ids) if each not in ids[:index]) if len(ids) <= 64 else tuple(ids)
+
+
+def _refuse_other_storage(config: _Config) -> None:
+    """AMK012 for quantised weights in a layout that is not read."""
+    stored = config.get("quantization_config", dict)
+    if stored is None:
+        return
+    try:
+        packed_layout(stored)
+    except ValueError as error:
+        raise config.unsupported("quantization_config", str(error)) from error
 
 
 def _architecture(config: _Config) -> str:

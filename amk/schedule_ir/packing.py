@@ -11,85 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from amk.schedule_ir.bfloat import F32, Bits
+from amk.schedule_ir.bfloat import Bits
 from amk.schedule_ir.chunks import pack_bf16, pack_quantised
 from amk.schedule_ir.layout import StreamLayout, stream_layout
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, matrix
+from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Stream
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.quantised import Quantiser, nearest
+from amk.schedule_ir.row_groups import TensorSource, group_rows, quantised_groups
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.weight_format import Chunk
 
 BLOCK_ELEMENTS = 1 << 22
 """Elements of a matrix converted at a time: 16 MiB of float32."""
 
 
-class TensorSource(Protocol):
-    """Rows of a named tensor as float32; a checkpoint is one."""
-
-    def tensor(self, name: str, rows: slice = ...) -> F32: ...
-
-
-def group_rows(source: TensorSource, model: ModelSpec, name: MatrixName, layer: int, first: int, last: int) -> F32:
-    """Row groups [first, last) of a matrix, f32 [last - first, 8, k]; rows past the matrix's end are zero."""
-    if name == "gate_up":
-        return _gate_up_rows(source, model, layer, first, last)
-    shape = matrix(model, name)
-    lo, hi = first * ROWS_PER_GROUP, min(last * ROWS_PER_GROUP, shape.rows)
-    pieces = [source.tensor(tensor, slice(a, b)) for tensor, a, b in _row_runs(model, name, layer, lo, hi)]
-    padding = last * ROWS_PER_GROUP - hi
-    if padding:
-        pieces.append(np.zeros((padding, shape.k), np.float32))
-    rows = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-    return rows.reshape(last - first, ROWS_PER_GROUP, shape.k)
-
-
-def _row_runs(model: ModelSpec, name: MatrixName, layer: int, lo: int, hi: int) -> list[tuple[str, int, int]]:
-    """(tensor, first row, end row) of logical rows [lo, hi) of a matrix whose rows keep their order."""
-    q, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    parts: list[tuple[str, int]]
-    match name:
-        case "qkv":
-            parts = [(f"l{layer}.wq", q), (f"l{layer}.wk", kv), (f"l{layer}.wv", kv)]
-        case "lm_head":
-            parts = [("lm_head", model.vocab)]
-        case _:
-            parts = [(f"l{layer}.{'wo' if name == 'o' else 'w_down'}", model.hidden)]
-    runs, start = [], 0
-    for tensor, rows in parts:
-        a, b = max(lo, start), min(hi, start + rows)
-        if a < b:
-            runs.append((tensor, a - start, b - start))
-        start += rows
-    return runs
-
-
-def _gate_up_rows(source: TensorSource, model: ModelSpec, layer: int, first: int, last: int) -> F32:
-    """Four gate rows, then four up rows, in every group."""
-    half = ROWS_PER_GROUP // 2
-    lo, hi = first * half, min(last * half, model.ffn)
-    out = np.zeros((last - first, 2, half, model.hidden), np.float32)
-    for place, tensor in enumerate(("w_gate", "w_up")):
-        rows = source.tensor(f"l{layer}.{tensor}", slice(lo, hi))
-        whole = (hi - lo) // half
-        out[:whole, place] = rows[: whole * half].reshape(whole, half, model.hidden)
-        if whole < last - first:
-            out[whole, place, : hi - lo - whole * half] = rows[whole * half :]
-    return out.reshape(last - first, ROWS_PER_GROUP, model.hidden)
-
-
-def encoded(rows: F32, chunk: Chunk, size: int, quantise: Quantiser) -> Bits:
-    """f32 [groups, 8, k] -> chunks of `size` bytes, 16-bit words [groups * k_chunks, size / 2], group-major."""
-    if chunk.format == "bf16":
-        words = pack_bf16(rows, chunk.columns)
-    else:
-        words = pack_quantised(quantise(rows.reshape(-1, rows.shape[2]), chunk.weights), chunk).view(np.uint16)
-    return np.pad(words, ((0, 0), (0, size // 2 - words.shape[1]))) if size // 2 > words.shape[1] else words
+def filled(words: Bits, size: int) -> Bits:
+    """Chunks [n, words] -> chunks of `size` bytes, zeros behind."""
+    short = size // 2 - words.shape[1]
+    return np.pad(words, ((0, 0), (0, short))) if short else words
 
 
 @dataclass(frozen=True)
@@ -116,12 +57,20 @@ class Packer:
     def _sequence(self, worker: int, name: MatrixName, layer: int) -> Iterator[Bits]:
         """The worker's group-major chunks of one matrix, in blocks."""
         model, tables = self.schedule.model, self.schedule.tables
-        key = "hidden" if name in ("o", "down") else name
+        key = share_table(name)
         first, count = tables[f"{key}.first"][worker], tables[f"{key}.count"][worker]
         step = max(1, BLOCK_ELEMENTS // (ROWS_PER_GROUP * matrix(model, name).k))
         for group in range(first, first + count, step):
-            rows = group_rows(self.source, model, name, layer, group, min(group + step, first + count))
-            yield encoded(rows, self.stream.chunk(name), self.stream.chunk_bytes, self.quantise)
+            groups = range(group, min(group + step, first + count))
+            yield filled(self._chunks(name, layer, groups), self.stream.chunk_bytes)
+
+    def _chunks(self, name: MatrixName, layer: int, groups: range) -> Bits:
+        """16-bit words [chunks, chunk.bytes / 2] of some row groups of a matrix, group-major."""
+        model, chunk = self.schedule.model, self.stream.chunk(name)
+        if chunk.format == "bf16":
+            return pack_bf16(group_rows(self.source, model, name, layer, groups.start, groups.stop), chunk.columns)
+        codes = quantised_groups(self.source, model, name, layer, groups, chunk.weights, self.quantise)
+        return pack_quantised(codes, chunk).view(np.uint16)
 
     @staticmethod
     def _scatter(out: Bits, place: list[int], counts: list[int], blocks: Iterator[Bits]) -> None:

@@ -89,8 +89,10 @@ class Positions(Mapping[str, int]):
         text = text if len(text) <= SHOWN and len(quoted) <= 4 * SHOWN else text[: SHOWN - 3] + "..."
         return Region(*self.place(extent.first), *self.place(extent.last), text)
 
-    def text(self, first: int, last: int) -> str:
-        return self._content[first:last].decode("utf-8")
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return self._content.decode("utf-8")
 
 
 def _scan(content: bytes) -> dict[str, Extent]:

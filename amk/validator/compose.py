@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 import numpy as np
 
@@ -36,9 +36,10 @@ from amk.validator.counter_events import CounterEvents, Instances
 from amk.validator.dataflow import DataflowReport, find_faults
 from amk.validator.envelope import Envelope
 from amk.validator.footprint import Footprints
+from amk.validator.liveness import Run
 from amk.validator.local_order import local_order
 from amk.validator.order import Clocks
-from amk.validator.quotient import BracketOrder, Group, Quotient
+from amk.validator.quotient import BracketOrder, Group, Ordering, Quotient
 from amk.validator.races import RaceReport, find_races
 from amk.validator.system import I64, MAX_BYTES, READ, WRITE, Bools
 from amk.validator.trace import trace
@@ -49,13 +50,21 @@ LIMIT: Final = 64
 NOTHING: Final = np.zeros((0, 5), np.int64)
 
 
+class Ran(Protocol):
+    """Something that has been run."""
+
+    @property
+    def run(self) -> Run: ...
+
+
 @dataclass(eq=False)
 class Composition:
     """Result of the composed check of `schedule` (already reduced) for `tokens` tokens, as far as it got.
 
     stuck: programs whose worker alone does not finish. never: words that nobody writes, tags out of order. races,
     dataflow: over composite nodes with word edges; overwritten: tagged words that a reader may still look for; unseen:
-    writes that fences do not order. hints: the order with hints, if words alone do not keep the words.
+    writes that fences do not order. hints: the order with hints, if words alone do not keep the words. at:
+    the only position that was looked at. private: what the buffers behind the schedule's are, in turn.
     """
 
     schedule: Schedule
@@ -65,16 +74,18 @@ class Composition:
     footprints: Footprints
     stuck: tuple[str, ...] = ()
     never: list[Diagnostic] = field(default_factory=list)
-    block: Quotient | None = None
-    order: BracketOrder | None = None
+    block: Ran | None = None
+    order: Ordering | None = None
     races: RaceReport | None = None
     overwritten: RaceReport | None = None
     unseen: RaceReport | None = None
-    hints: BracketOrder | None = None
+    hints: Ordering | None = None
     dataflow: DataflowReport | None = None
     classes: int = 0
     incidences: int = 0
     weak: bool = False
+    at: int | None = None
+    private: tuple[str, ...] = ("shared memory", "the key cache", "the value cache")
 
     @property
     def live(self) -> bool:
@@ -129,7 +140,7 @@ def compose(schedule: Schedule, tokens: int = TOKENS) -> Composition:
 def _check_memory(result: Composition, rows: I64, most: Words, always: Words, envelope: Envelope) -> None:
     """Reads-from with the edges of the envelope; races with those of every position; visibility with fences."""
     groups, instances, block = result.groups, result.instances, result.block
-    assert block is not None
+    assert isinstance(block, Quotient)
     order = BracketOrder(Quotient(groups, instances, most, "word") if result.weak else block)
     touches = touches_in_order(rows, order, *boundary_content(result.schedule, result.footprints, result.tokens))
     kept = list(blocks(touches))
@@ -139,18 +150,24 @@ def _check_memory(result: Composition, rows: I64, most: Words, always: Words, en
         result.races = find_races(kept, cast(Clocks, order), LIMIT)
         return
     result.order = least = BracketOrder(Quotient(groups, instances, always, "word"))
-    tagged = np.isin(rows[:, 1], envelope.tagged)
     fence = BracketOrder(Quotient(groups, instances, most, "fence"))
-    result.races = find_races(
-        blocks(touches_in_order(rows[~tagged], least, NOTHING, NOTHING)), cast(Clocks, least), LIMIT
-    )
-    words_ = _numbered(touches_in_order(rows[tagged], least, NOTHING, NOTHING))
-    blocking = _Blocking(least, lambda: BracketOrder(Quotient(groups, instances, always, "wait")))
-    result.overwritten = _halved(find_races(blocks(words_), cast(Clocks, blocking), LIMIT))
+    blocking = Blocking(least, lambda: BracketOrder(Quotient(groups, instances, always, "wait")))
+    result.races, result.overwritten, result.unseen = weak_races(rows, envelope.tagged, least, blocking, fence)
     result.hints = blocking.with_hints
+
+
+def weak_races(
+    rows: I64, buffers: list[int], least: Ordering, blocking: Blocking, fence: Ordering
+) -> tuple[RaceReport, RaceReport, RaceReport]:
+    """(races, overwritten, unseen) of `Composition`; rows as in `touches_in_order`, buffers: the tagged ones."""
+    tagged = np.isin(rows[:, 1], buffers)
+    plain = touches_in_order(rows[~tagged], least, NOTHING, NOTHING)
+    races = find_races(blocks(plain), cast(Clocks, least), LIMIT)
+    words_ = _numbered(touches_in_order(rows[tagged], least, NOTHING, NOTHING))
+    overwritten = _halved(find_races(blocks(words_), cast(Clocks, blocking), LIMIT))
     written = ~tagged | (rows[:, 2] != READ)
     seen = _numbered(touches_in_order(rows[written], least, NOTHING, NOTHING))
-    result.unseen = _halved(find_races(blocks(seen), cast(Clocks, _Visibility(least, fence)), LIMIT))
+    return races, overwritten, _halved(find_races(blocks(seen), cast(Clocks, _Visibility(least, fence)), LIMIT))
 
 
 def _numbered(touches: Touches) -> Touches:
@@ -164,17 +181,17 @@ def _halved(report: RaceReport) -> RaceReport:
     return replace(report, races=races)
 
 
-class _Blocking:
+class Blocking:
     """Tagged words, numbered 2 * node + is_read: no word is overwritten before those who look for it have found it.
 
     A read follows the write that it waits for, and the order of writes is `_Visibility`'s business; a read precedes a
     write if the write cannot exist without it. Hints are asked only where words give no order.
     """
 
-    def __init__(self, words: BracketOrder, hints: Callable[[], BracketOrder]) -> None:
+    def __init__(self, words: Ordering, hints: Callable[[], Ordering]) -> None:
         self.words, self.system = words, words.system
         self._hints = hints
-        self.with_hints: BracketOrder | None = None
+        self.with_hints: Ordering | None = None
 
     def precedes(self, before: I64, after: I64) -> Bools:
         ordered: Bools = (after % 2 == 1) | (before % 2 == 0) | (before // 2 == after // 2)
@@ -190,7 +207,7 @@ class _Blocking:
 class _Visibility:
     """Order of accesses numbered 2 * node + is_read: a read needs to be over in time, a write must be visible."""
 
-    def __init__(self, time: BracketOrder, fence: BracketOrder) -> None:
+    def __init__(self, time: Ordering, fence: Ordering) -> None:
         self.time, self.fence, self.system = time, fence, time.system
 
     def precedes(self, before: I64, after: I64) -> Bools:
@@ -239,7 +256,7 @@ def boundary_content(schedule: Schedule, footprints: Footprints, tokens: int) ->
     return np.array(initial, np.int64).reshape(-1, 5), np.array(final, np.int64).reshape(-1, 5)
 
 
-def touches_in_order(rows: I64, order: BracketOrder, initial: I64, final: I64) -> Touches:
+def touches_in_order(rows: I64, order: Ordering, initial: I64, final: I64) -> Touches:
     """The rows as touches in the order of a run; rows are (event, buffer, kind, lo, hi, value, delta)."""
     rows = rows[np.lexsort((rows[:, 2], order.position[rows[:, 0]]))]
     outside = np.full((len(initial), 1), OUTSIDE), np.full((len(final), 1), OUTSIDE)

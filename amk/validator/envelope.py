@@ -19,7 +19,7 @@ behind them.
 
 In global memory the rows of all agents of a step are joined and belong to its crew, unless two agents touch a common
 byte and one writes, or the step reads tagged words: then only those reads belong to the crew, because a crew as a node
-comes after the words of all its agents.
+comes after the words of all its agents. Steps that wait or signal themselves are not joined either.
 
 Inside a layer loop the rows of layer l are those of layer 0 plus l times a slope per (step, buffer, kind, family):
 `accesses` depends on the layer only through value indices and row offsets. The slope is measured between layers 0 and 1
@@ -170,11 +170,12 @@ class Envelope:
         for at, crewed in self._crews(found, rows, slot_of, worker_of, np.flatnonzero(~private)):
             self._spread(group, found, rows[at], slope[at], slot_of[at], worker_of[at], crewed)
 
-        self._add_least(group, found, workers)
+        words = np.unique(slot_of[np.isin(rows[:, 0], self.tagged) & (rows[:, 1] == READ)])
+        self._add_least(group, [found[s] for s in words.tolist()], workers)
 
-    def _add_least(self, group: Group, found: list[Slot], workers: range) -> None:
-        """Reads of tagged words that happen at every position, for steps whose reads depend on it."""
-        moving = [s for s in found if self.footprints.positional(group.number, s.item, s.agent)]
+    def _add_least(self, group: Group, reading: list[Slot], workers: range) -> None:
+        """Reads of tagged words that happen at every position, for those steps whose reads depend on it."""
+        moving = [s for s in reading if self.footprints.positional(group.number, s.item, s.agent)]
         rows, slot_of, worker_of = self._collect(group, moving, workers, least=True)
         kept = np.flatnonzero(np.isin(rows[:, 0], self.tagged) & (rows[:, 1] == READ))
         slope = _row_slopes(moving, slot_of, rows)
@@ -251,6 +252,9 @@ class Envelope:
         alone = np.isin(number[order], _clashing(rows[order], slot_of[order], number[order], worker_of[order]))
         words = np.isin(rows[order, 0], self.tagged) & (rows[order, 1] == READ)
         alone |= np.isin(number[order], np.unique(number[order[words]])) & ~words
+        # what waits or signals is in a chain itself; a crew would forget that its members have waited
+        synced = np.array([bool(slot.item.step.waits or slot.item.step.signals) for slot in found])[slot_of]
+        alone |= synced[order] & ~words
         yield order[alone], False
         order = order[~alone]
         order = order[np.lexsort((rows[order, 2], *rows[order][:, [5, 4, 1, 0]].T, number[order], worker_of[order]))]

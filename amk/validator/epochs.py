@@ -30,7 +30,7 @@ from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import coefficient
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.compose import Composition
-from amk.validator.quotient import BracketOrder, Group
+from amk.validator.quotient import Group, Ordering
 from amk.validator.system import I64
 
 WORD: Final = 2**32
@@ -123,15 +123,9 @@ def _finding(schedule: Schedule, counter: str, message: str, *reasons: str) -> D
     return Diagnostic("AMK203", message, where=Where(path=json_pointer(("counters", number))), facts=facts)
 
 
-def _separation(result: Composition, every: I64, instances: I64, order: BracketOrder) -> list[Diagnostic]:
+def _separation(result: Composition, every: I64, instances: I64, order: Ordering) -> list[Diagnostic]:
     """E3: every signal of token 0 precedes every signal of token 1 on the same instance."""
-    bases = np.concatenate(
-        [[g.node_base + (w - g.first) * g.nodes for w in range(g.first, g.first + g.count)] for g in result.groups]
-    )
-    workers = np.concatenate([np.arange(g.first, g.first + g.count) for g in result.groups])
-    base = np.empty(len(bases), np.int64)
-    base[workers] = bases
-    node = base[every[:, 0]] + every[:, 1]
+    node = order.numbers(every[:, 0], every[:, 1])
     found = []
     for instance in instances.tolist():
         mine = every[:, 2] == instance

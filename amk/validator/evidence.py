@@ -84,6 +84,8 @@ def explain(result: Composition) -> Finding | None:
 def positions(result: Composition, workers: set[int]) -> list[int]:
     """First positions of launches worth trying: late, where every split works, and where a worker's split appends."""
     kv, tokens = result.schedule.kv, result.tokens
+    if result.at is not None:
+        return [result.at]
     split = result.schedule.tables["attn.split"]
     found = [kv.context - tokens, *(split[w] * kv.block for w in sorted(workers)), 0, kv.block - 1]
     return [p for p in dict.fromkeys(found) if 0 <= p <= kv.context - tokens] or [0]
@@ -236,7 +238,7 @@ def _buffer(result: Composition, number: int) -> str:
     buffers = result.schedule.buffers
     if number < len(buffers):
         return f"'{buffers[number].name}'"
-    return ("shared memory", "the key cache", "the value cache")[(number - len(buffers)) % 3]
+    return result.private[(number - len(buffers)) % len(result.private)]
 
 
 CODES: Final = {"uninitialised": "AMK105", "stale": "AMK104", "partial": "AMK104"}

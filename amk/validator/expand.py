@@ -43,9 +43,14 @@ BARRIERS: Final = 16
 
 @dataclass(frozen=True, eq=False)
 class Flat:
-    """The system with the maps back: event_id[group][worker - first, local event]."""
+    """The system with the maps back: event_id[group][worker - first, local event].
+
+    accesses [n, 7]: (event before renumbering, buffer, lo, hi, kind, value, delta) of all workers at position `pos`.
+    """
 
     schedule: Schedule
+    pos: int
+    accesses: I64
     system: System
     traces: list[Trace]
     event_id: list[I64]
@@ -62,25 +67,38 @@ class Flat:
 
 
 def expand(
-    schedule: Schedule, pos: int, tokens: int, edges: Edges = "block", touching: Collection[int] | None = None
+    schedule: Schedule,
+    pos: int,
+    tokens: int,
+    edges: Edges = "block",
+    touching: Collection[int] | None = None,
+    like: Flat | None = None,
 ) -> Flat:
     """The flat system of a launch of `tokens` tokens that starts at position `pos`, epoch 0.
 
-    touching: only these workers' accesses are listed (all events stay), for witnesses of large schedules.
+    touching: only these workers' accesses are listed (all events stay), for witnesses of large schedules. like: a flat
+    system of the same schedule and number of tokens, whose parts are used again.
     """
-    return _Expansion(schedule, pos, tokens, edges, touching).build()
+    return _Expansion(schedule, pos, tokens, edges, touching, like).build()
 
 
 class _Expansion:
     """Rows of all tables, gathered group by group."""
 
     def __init__(
-        self, schedule: Schedule, pos: int, tokens: int, edges: Edges, touching: Collection[int] | None
+        self,
+        schedule: Schedule,
+        pos: int,
+        tokens: int,
+        edges: Edges,
+        touching: Collection[int] | None,
+        like: Flat | None,
     ) -> None:
         self.schedule, self.pos, self.tokens, self.edges = schedule, pos, tokens, edges
-        self.instances = Instances(schedule.counters)
-        self.footprints = Footprints(schedule)
-        self.traces = [trace(schedule, n, tokens) for n in range(len(schedule.programs))]
+        self.instances = like.instances if like else Instances(schedule.counters)
+        self.footprints = like.footprints if like else Footprints(schedule)
+        self.traces = like.traces if like else [trace(schedule, n, tokens) for n in range(len(schedule.programs))]
+        self.known = like.accesses if like and like.pos == pos else None
         self.touching = None if touching is None else sorted(touching)
         self.agents = schedule.launch.workers * schedule.launch.warps
         self.extra = 0
@@ -89,7 +107,7 @@ class _Expansion:
         self.agent: list[I64] = []
         self.waits: list[I64] = []
         self.signals: list[I64] = []
-        self.accesses: list[I64] = [np.zeros((0, 7), np.int64)]
+        self.parts: list[I64] = [np.zeros((0, 7), np.int64)]
 
     def build(self) -> Flat:
         total = sum(t.events * t.program.count for t in self.traces)
@@ -101,14 +119,15 @@ class _Expansion:
             numbers.append(base + np.arange(count * trace_.events).reshape(count, trace_.events))
             tags.append(np.tile(np.arange(trace_.events), count))
             self._group_events(trace_, base)
-            self._group_accesses(number, trace_, base)
+            if self.known is None:
+                self._group_accesses(number, trace_, base)
             base += count * trace_.events
+        self.accesses = np.concatenate(self.parts) if self.known is None else self.known
         launch = self.schedule.launch
         init = [*self.instances.init().tolist(), *([0] * (BARRIERS * launch.workers))]
         self._add_void(base, tags)
         self._add_words(tags, init)
         initial, final = self._boundary()
-        kept = [self._touched(rows) for rows in self.accesses]
         names = {
             "agent_names": self._agent_names(),
             "counter_names": self._counter_names(len(init)),
@@ -116,9 +135,12 @@ class _Expansion:
         }
         system, ids = assemble(
             self.agents, np.concatenate(self.agent), init, np.concatenate(self.waits),
-            np.concatenate(self.signals), np.concatenate(kept), initial, final, np.concatenate(tags), names,
+            np.concatenate(self.signals), self._touched(self.accesses), initial, final, np.concatenate(tags), names,
         )  # fmt: skip
-        return Flat(self.schedule, system, self.traces, [ids[n] for n in numbers], self.instances, self.footprints)
+        event_id = [ids[n] for n in numbers]
+        return Flat(
+            self.schedule, self.pos, self.accesses, system, self.traces, event_id, self.instances, self.footprints
+        )
 
     def _group_events(self, trace_: Trace, base: int) -> None:
         program, size = trace_.program, trace_.events
@@ -154,8 +176,7 @@ class _Expansion:
         tagged = [i for i, b in enumerate(self.schedule.buffers) if b.tagged]
         if self.edges == "fence" or not tagged:
             return
-        table = np.concatenate(self.accesses)
-        table = table[np.isin(table[:, 1], tagged)]
+        table = self.accesses[np.isin(self.accesses[:, 1], tagged)]
         group, worker, item = self._place(table[:, 0])
         rows = np.stack((group, worker, item, *table[:, [1, 4, 2, 3]].T), axis=1)
         crews = words(self.schedule, [t.items for t in self.traces], rows)
@@ -218,7 +239,7 @@ class _Expansion:
                 buffer = np.where(rows[:, 0] == SHARED, len(self.schedule.buffers) + worker, rows[:, 0])
                 value = with_token(rows[:, 4], item.token, tokenless)
                 made = np.stack((event, buffer, rows[:, 2], rows[:, 3], rows[:, 1], value, rows[:, 5]), axis=1)
-                self.accesses.append(made)
+                self.parts.append(made)
 
     def _boundary(self) -> tuple[I64, I64]:
         initial, final = boundary_content(self.schedule, self.footprints, self.tokens)

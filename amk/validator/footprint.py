@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -51,25 +51,30 @@ class _Seen(dict[str, int]):
 class Probe(Env):
     """An environment of one (worker, agent) that records what is read from it in `log`."""
 
+    log: dict[str, int]
+
     def __init__(
         self, loops: Mapping[str, int], worker: int, agent: int, pos: int, tables: Mapping[str, IntArray]
     ) -> None:
         log: dict[str, int] = {}
-        super().__init__(loops=_Seen(loops, log), worker=worker, agent=agent, pos=pos, tables=tables)
-        object.__setattr__(self, "log", log)
+        # the fields `worker` and `pos` are properties here, so the dataclass must not set them
+        self.__dict__.update(loops=_Seen(loops, log), agent=agent, tables=tables, log=log, _worker=worker, _pos=pos)
 
-    def __getattribute__(self, name: str) -> Any:
-        value = object.__getattribute__(self, name)
-        if name in ("worker", "pos"):
-            object.__getattribute__(self, "log")[name] = value
-        return value
+    @property
+    def worker(self) -> int:
+        self.log["worker"] = self.__dict__["_worker"]
+        return self.__dict__["_worker"]  # type: ignore[no-any-return]
+
+    @property
+    def pos(self) -> int:
+        self.log["pos"] = self.__dict__["_pos"]
+        return self.__dict__["_pos"]  # type: ignore[no-any-return]
 
     def symbol(self, name: str) -> Value:
         if name in ("1", "agent", "worker") or name in self.loops:
             return super().symbol(name)
-        tables = object.__getattribute__(self, "tables")
-        value = int(tables[name][object.__getattribute__(self, "worker")])
-        object.__getattribute__(self, "log")[name] = value
+        value = int(self.tables[name][self.__dict__["_worker"]])
+        self.log[name] = value
         return value
 
 
@@ -94,6 +99,7 @@ class Footprints:
         self.tables = {name: np.array(column, dtype=np.int64) for name, column in schedule.tables.items()}
         self.number = {b.name: i for i, b in enumerate(schedule.buffers)}
         self.families: dict[str, int] = {}
+        self._codes: dict[tuple[str, int], int] = {}
         self.evaluations = 0
         self.written_constants: set[str] = set()
         self.outside: dict[tuple[str | int, ...], str] = {}
@@ -110,27 +116,33 @@ class Footprints:
     def of_workers(self, program: int, item: Item, agent: int, workers: range, pos: Sequence[int]) -> list[Footprint]:
         """`of` for consecutive workers, `pos` giving each one's position."""
         known = self._known.setdefault((program, item.site.number, agent), {})
-        found: list[Footprint | None] = [None] * len(workers)
-        for names, by_values in known.items():
-            if not names:
-                return [by_values[()]] * len(workers)
-            keys = zip(*(self._column(n, item, workers, pos) for n in names), strict=True)
-            found = [f or by_values.get(key) for f, key in zip(found, keys, strict=True)]
-        for i, footprint in enumerate(found):
-            if footprint is None:
-                found[i] = self._fresh(known, item, workers[i], agent, pos[i])
-        return [f for f in found if f is not None]
+        if () in known:
+            return [known[()][()]] * len(workers)
+        keys: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
+        found: list[Footprint] = []
+        for i, worker in enumerate(workers):
+            # looked up anew for every worker: what one of them evaluates mostly serves those behind it
+            for names in known:
+                if names not in keys:
+                    columns = [self._column(n, item, workers, pos) for n in names]
+                    keys[names] = list(zip(*columns, strict=True)) if columns else [()] * len(workers)
+                if (footprint := known[names].get(keys[names][i])) is not None:
+                    break
+            else:
+                footprint = self._fresh(known, item, worker, agent, pos[i])
+            found.append(footprint)
+        return found
 
     def positional(self, program: int, item: Item, agent: int) -> bool:
         """Does what was evaluated so far for this step depend on the position?"""
         return any("pos" in names for names in self._known.get((program, item.site.number, agent), {}))
 
     def _fresh(self, known: Known, item: Item, worker: int, agent: int, pos: int) -> Footprint:
-        """The evaluation, looked up once more under the names it read (a neighbour may just have made it)."""
+        """The evaluation, kept under the values of the names that it read."""
         env = Probe(item.loops, worker, agent, pos, self.tables)
         accesses = item.step.op.accesses(env, self.geometry)
         self._note(item, worker, accesses)
-        log: dict[str, int] = object.__getattribute__(env, "log")
+        log = env.log
         names = tuple(sorted(log))
         by_values = known.setdefault(names, {})
         key = tuple(log[n] for n in names)
@@ -161,8 +173,11 @@ class Footprints:
 
     def code(self, family: str, index: int) -> int:
         """The packed value without a token; -1 stays the value nobody asks for."""
-        number = self.families.setdefault(family.removesuffix(".past"), len(self.families))
-        return (number << INDEX_BITS | index) << TOKEN_BITS
+        known = self._codes.get((family, index))
+        if known is None:
+            number = self.families.setdefault(family.removesuffix(".past"), len(self.families))
+            known = self._codes[family, index] = (number << INDEX_BITS | index) << TOKEN_BITS
+        return known
 
     def _row(self, access: Access) -> Row:
         shared = access.buffer in self._shared

@@ -100,14 +100,28 @@ def warp_chains(order: LocalOrder, events: I64) -> list[I64]:
     return [events[warp == w] for w in np.unique(warp)]
 
 
-def crew_chain(order: LocalOrder, items: I64) -> list[I64]:
-    """The crews of these items as one chain; `NotComposable` if some crew is not wholly before the next."""
+def crew_chains(order: LocalOrder, items: I64) -> list[I64]:
+    """The crews of these items in chains, each crew wholly before the next: one chain unless some overlap."""
+    chains: list[list[int]] = []
+    for node in (order.trace.events + np.unique(items)).tolist():
+        home = next((chain for chain in chains if _wholly(order, chain[-1], node)), None)
+        if home is None:
+            chains.append(home := [])
+        home.append(node)
+    return [np.array(chain, np.int64) for chain in chains]
+
+
+def _wholly(order: LocalOrder, before: int, after: int) -> bool:
+    return bool((order.past[after] >= order.need[before]).all())
+
+
+def require_order(order: LocalOrder, items: I64) -> None:
+    """`NotComposable` if some crew of the items, which write one tagged buffer, is not wholly before the next."""
     nodes = order.trace.events + np.unique(items)
     ordered = (order.past[nodes[1:]] >= order.need[nodes[:-1]]).all(axis=1)
     if not ordered.all():
         path = order.trace.items[int(np.unique(items)[int(np.flatnonzero(~ordered)[0]) + 1])].site.path
-        raise NotComposable(f"step {'/'.join(map(str, path))} overlaps an earlier step on tagged words in its worker")
-    return [nodes] if len(nodes) else []
+        raise NotComposable(f"step {'/'.join(map(str, path))} overlaps an earlier write of its tagged words")
 
 
 def chains_of(order: LocalOrder, chains: list[I64]) -> Chains:

@@ -21,14 +21,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
 from amk.validator.builder import assemble
 from amk.validator.counter_events import Instances
 from amk.validator.liveness import Run, greedy
-from amk.validator.local_order import Chains, LocalOrder, chains_of, crew_chain, warp_chains
+from amk.validator.local_order import Chains, LocalOrder, chains_of, crew_chains, require_order, warp_chains
 from amk.validator.order import MAX_CELLS, Clocks, ClocksTooLarge, must_clocks
 from amk.validator.system import I32, I64, Bools, System
 from amk.validator.words import Words
@@ -87,9 +87,13 @@ class Quotient:
         events = np.concatenate((self._kept_waits(group)[:, 1], strong[:, 1]))
         found = warp_chains(group.order, events)
         if self.words is not None:
-            items = [i for g, _, i, _ in self.words.writes.tolist() if g == group.number]
-            items += [n.item for n in self.words.needs if n.group == group.number]
-            found += crew_chain(group.order, np.array(items, np.int64))
+            writes = self.words.writes[self.words.writes[:, 0] == group.number]
+            steps = np.unique(writes[:, 3:1:-1], axis=0)
+            parts = np.split(steps[:, 1], np.flatnonzero(np.diff(steps[:, 0])) + 1)
+            for items in {part.tobytes() for part in parts if len(part)}:
+                require_order(group.order, np.frombuffer(items, np.int64))
+            needs = [n.item for n in self.words.needs if n.group == group.number]
+            found += crew_chains(group.order, np.concatenate((writes[:, 2], np.array(needs, np.int64))))
         return chains_of(group.order, found)
 
     def events(self, g: int, worker: I64, node: I64) -> I64:
@@ -179,6 +183,27 @@ class Quotient:
         return rows
 
 
+class Ordering(Protocol):
+    """Must-happen-before of numbered nodes, and a total order that agrees with it."""
+
+    system: System
+
+    @property
+    def position(self) -> I64: ...
+
+    def node(self, number: int) -> tuple[Group, int, int]:
+        """(group, worker, local node)."""
+        ...
+
+    def numbers(self, worker: I64, event: I64) -> I64:
+        """Numbers of local events of workers."""
+        ...
+
+    def precedes(self, before: I64, after: I64) -> Bools:
+        """Elementwise: all of `before` finishes before any of `after` starts, in every execution."""
+        ...
+
+
 class BracketOrder:
     """Must-happen-before and a compatible total order for all nodes of all workers (the `Clocks` of the composition).
 
@@ -223,6 +248,13 @@ class BracketOrder:
         group = self.quotient.groups[int(self.group_of[number])]
         return group, group.first + int(self.worker_of[number]), int(self.node_of[number])
 
+    def numbers(self, worker: I64, event: I64) -> I64:
+        first = [g.node_base + np.arange(g.count) * g.nodes for g in self.quotient.groups]
+        base = np.empty(sum(g.count for g in self.quotient.groups), np.int64)
+        base[np.concatenate([g.first + np.arange(g.count) for g in self.quotient.groups])] = np.concatenate(first)
+        numbers: I64 = base[worker] + event
+        return numbers
+
     @cached_property
     def position(self) -> I64:
         """[total] sort key of a run of everything: last chain node before it, then the local run."""
@@ -239,7 +271,8 @@ class BracketOrder:
         for chain in chains.chains:
             last[:, chain] = ran[self.quotient.events(g, workers, chain[None, :])]
         leader = np.maximum(group.order.leader, 0)
-        return (last + 1) * group.nodes + group.order.run.position[leader][None, :]
+        scale = max(g.nodes for g in self.quotient.groups)
+        return (last + 1) * scale + group.order.run.position[leader][None, :]
 
     def precedes(self, before: I64, after: I64) -> Bools:
         """Elementwise: all of `before` finishes before any of `after` starts, in every execution."""

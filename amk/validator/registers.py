@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.ops.begin import BeginOp
-from amk.schedule_ir.ops.select import SelectOp
+from amk.schedule_ir.ops.select import Selection
 from amk.schedule_ir.registers import registers_read
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.trace import Site, sites
@@ -38,7 +38,7 @@ def check_registers(schedule: Schedule) -> list[Diagnostic]:
 
 def _misuses(mine: list[Site], warp: int, tagged: set[str]) -> Iterator[tuple[Diagnostic, Site]]:
     loaded = chosen = False
-    advances = any(isinstance(site.step.op, SelectOp) and site.around for site in mine)
+    advances = any(isinstance(site.step.op, Selection) and site.around for site in mine)
     for site in mine:
         op, names = site.step.op, sorted(registers_read(site.step, tagged))
         if isinstance(op, BeginOp):
@@ -57,7 +57,7 @@ def _misuses(mine: list[Site], warp: int, tagged: set[str]) -> Iterator[tuple[Di
         elif names and site.around and chosen:
             message = f"warp {warp} uses {names[0]} after `select`: it is the next token's"
             yield _finding("AMK104", message, site, "R2"), site
-        chosen = chosen or isinstance(op, SelectOp)
+        chosen = chosen or isinstance(op, Selection)
 
 
 RULES = {

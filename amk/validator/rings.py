@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
-from amk.schedule_ir.layout import drains, stream_layout
+from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
@@ -153,10 +153,12 @@ def _drained(schedule: Schedule, stream: Stream, path: tuple[str | int, ...]) ->
         if isinstance(op, GemvOp) and op.stream == stream.name and op.role != stream.role:
             message = f"gemv runs on role '{op.role}', the stream '{stream.name}' belongs to '{stream.role}'"
             yield _finding("AMK106", message, (*site.path, "op", "role"))
-    if len({tuple(drains(p, stream.name)) for p in schedule.programs}) != 1:
-        yield _finding("AMK106", f"programs drain stream '{stream.name}' in different orders", path)
+    try:
+        layout = stream_layout(schedule, stream)
+    except ValueError as error:
+        yield _finding("AMK106", str(error), path)
         return
-    need = int(stream_layout(schedule, stream).totals.sum()) * stream.chunk_bytes
+    need = int(layout.totals.sum()) * stream.chunk_bytes
     have = next(b.bytes for b in schedule.buffers if b.name == stream.source)
     if need > have:
         yield _finding(

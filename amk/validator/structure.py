@@ -20,7 +20,7 @@ import numpy as np
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.matrices import MATRICES, matrix
+from amk.schedule_ir.matrices import MATRICES, matrix, share_table
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
@@ -55,7 +55,7 @@ def all_sites(schedule: Schedule) -> Iterator[Site]:
 def _row_shares(schedule: Schedule) -> Iterator[Diagnostic]:
     """Each matrix: the shares [first, first + count) of the workers partition [0, groups)."""
     for name in MATRICES:
-        key = "hidden" if name in ("o", "down") else name
+        key = share_table(name)
         groups = matrix(schedule.model, name).groups
         first, count = schedule.tables[f"{key}.first"], schedule.tables[f"{key}.count"]
         path = ("tables", f"{key}.first")

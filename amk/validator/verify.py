@@ -15,7 +15,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from amk.report.diagnostic import AmkError, Diagnostic, Severity, Where, because
@@ -25,6 +25,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.validator.compose import Composition, compose
 from amk.validator.epochs import check_epochs, check_wrap
 from amk.validator.evidence import Evidence, explain
+from amk.validator.flat_check import FlatCheck
 from amk.validator.local_order import NotComposable
 from amk.validator.memory_model import check_constants, check_scopes, weak_orders
 from amk.validator.model_graph import check_model_graph
@@ -34,7 +35,7 @@ from amk.validator.reduce import reduce_layers
 from amk.validator.registers import check_registers
 from amk.validator.resources import CompiledResources, check_resources
 from amk.validator.rings import check_rings, ring_obligations
-from amk.validator.smt import Obligation, Proof, prove
+from amk.validator.smt import Obligation, Proof, Solver, prove
 from amk.validator.structure import check_structure
 from amk.validator.trace import TooLarge, unroll
 from amk.validator.words import check_tags
@@ -65,12 +66,23 @@ class _Late(Exception):
     """The time limit has passed."""
 
 
-def verify(schedule: Schedule, *, compiled: CompiledResources | None = None, timeout_s: float | None = None) -> Verdict:
-    """Decide. Raises AmkError (exit 2) if the schedule is not well-formed; nothing else."""
+def obligations_of(schedule: Schedule) -> list[Obligation]:
+    """Everything that a solver has to prove."""
+    return [*position_obligations(schedule), *ring_obligations()]
+
+
+def verify(
+    schedule: Schedule,
+    *,
+    compiled: CompiledResources | None = None,
+    timeout_s: float | None = None,
+    solver: Solver = "z3",
+) -> Verdict:
+    """Decide. Raises AmkError (exit 2) if the schedule is not well-formed or a solver is missing; nothing else."""
     if found := check_references(schedule):
         raise AmkError(found)
     with _no_collector():
-        return _Verification(schedule, compiled, timeout_s).run()
+        return _Verification(schedule, compiled, timeout_s, solver).run()
 
 
 @contextmanager
@@ -97,8 +109,10 @@ STATIC: tuple[tuple[str, Callable[[Schedule], list[Diagnostic]]], ...] = (
 
 
 class _Verification:
-    def __init__(self, schedule: Schedule, compiled: CompiledResources | None, timeout_s: float | None) -> None:
-        self.schedule, self.compiled = schedule, compiled
+    def __init__(
+        self, schedule: Schedule, compiled: CompiledResources | None, timeout_s: float | None, solver: Solver
+    ) -> None:
+        self.schedule, self.compiled, self.solver = schedule, compiled, solver
         self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.found: list[Diagnostic] = []
         self.open: list[Diagnostic] = []
@@ -142,45 +156,73 @@ class _Verification:
     def _composed(self) -> None:
         self._in_time()
         reduced = reduce_layers(self.schedule)
-        result = compose(reduced)
+        self.stats |= {"layers checked": reduced.model.layers, "workers": reduced.launch.workers}
+        try:
+            result = compose(reduced)
+        except NotComposable as error:
+            self._flat(reduced, Diagnostic("AMK205", str(error)))
+            return
         nodes = sum(g.count * g.nodes for g in result.groups)
-        self.stats |= {"layers checked": reduced.model.layers, "workers": reduced.launch.workers, "nodes": nodes}
-        self.stats |= {"incidences": result.incidences, "classes": result.classes}
+        self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
         self._in_time()
+        if (doubt := self._judge(result)) is not None:
+            self._flat(reduced, doubt)
+
+    def _flat(self, reduced: Schedule, doubt: Diagnostic) -> None:
+        """Event by event, position by position, until something is wrong; `doubt` stays if that is too much."""
+        flat = FlatCheck(reduced)
+        positions, complete = flat.positions()
+        self.stats["positions checked"] = len(positions)
+        for pos in positions:
+            self._in_time()
+            found = self._judge(flat.at(pos))
+            self.open += [found] if found is not None else []
+            if self.found or self.open:
+                return
+        if not complete:
+            more = because(f"too large to be checked at every position; nothing was found at {len(positions)}")
+            self.open.append(replace(doubt, facts=(*doubt.facts, more)))
+
+    def _judge(self, result: Composition) -> Diagnostic | None:
+        """Findings of one composition and, without any, what carries it from two tokens to all.
+
+        Returns what it finds without evidence: that is only a doubt.
+        """
         for path, message in result.footprints.outside.items():
             self.found.append(Diagnostic("AMK103", message, where=Where(path=json_pointer(path))))
         self.found += check_constants(self.schedule, result.footprints.written_constants)
         self.found += check_scopes(self.schedule, result.groups, result.instances)
-        if not self.found:
-            self._findings(result)
+        if self.found or (doubt := self._findings(result)) is not None:
+            return None if self.found else doubt
         if not self.found and result.order is not None:
             epochs = check_epochs(result)
             self.found += epochs.starving
             self.open += epochs.open
             self.wrap = epochs.wrap
+        return None
 
-    def _findings(self, result: Composition) -> None:
+    def _findings(self, result: Composition) -> Diagnostic | None:
         """What explains the finding best comes first: a relaxed operation, if one is why."""
         weak = list(weak_orders(self.schedule))
         finding = explain(result)
         if finding is None:
-            self.notes += weak
-            return
-        self.evidence = finding.evidence
+            self.notes = weak
+            return None
         if finding.evidence is None and finding.diagnostic.code not in ("AMK202", "AMK513"):
-            self.open.append(finding.diagnostic)
-            return
+            return finding.diagnostic
+        self.evidence = finding.evidence
         if weak and finding.diagnostic.code.startswith("AMK3"):
             self.found += [Diagnostic(d.code, d.message, Severity.ERROR, d.where, d.facts) for d in weak]
         self.found.append(finding.diagnostic)
+        return None
 
     def _obligations(self) -> None:
         if self.found:
             return
         self._in_time()
         left = 2.0 if self.deadline is None else max(0.05, self.deadline - time.monotonic())
-        obligations: list[Obligation] = [*position_obligations(self.schedule), *ring_obligations()]
-        self.proofs = prove(obligations, int(min(left, 2.0) * 1000))
+        obligations = obligations_of(self.schedule)
+        self.proofs = prove(obligations, int(min(left, 2.0) * 1000), self.solver)
         self.stats["obligations"] = len(obligations)
         for proof in self.proofs:
             if proof.outcome == "proved":

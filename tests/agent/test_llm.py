@@ -223,7 +223,7 @@ def test_a_wrong_form_leaves_the_search_to_the_fallback(make_loop: MakeLoop, tex
 
 
 def test_a_slow_answer_never_holds_up_the_device(make_loop: MakeLoop) -> None:
-    script = Script([(200, {}, {}, 3.0)])
+    script = Script([(200, {}, {}, 9.0)])
     with serving(script) as url:
         loop = make_loop(evals=15, dollars=0.5)
         loop.proposer = Llm(
@@ -231,7 +231,7 @@ def test_a_slow_answer_never_holds_up_the_device(make_loop: MakeLoop) -> None:
         )
         began = time.monotonic()
         loop.run()
-        assert loop.state.evals == 15 and time.monotonic() - began < 2.9
+        assert loop.state.evals == 15 and time.monotonic() - began < 8.9
 
 
 def test_no_key_anywhere(make_loop: MakeLoop) -> None:

@@ -13,9 +13,9 @@ from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
 from amk.agent.simulated import SimulatedBackend
 from amk.agent.state import START
-from amk.agent.step_model import AnalyticModel
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
+from amk.simulator.predict import Simulator
 from tests.agent.conftest import MakeLoop
 
 
@@ -127,7 +127,7 @@ def test_suggestions_from_outside_go_first_and_once(make_loop: MakeLoop) -> None
     assert sum(t.proposed.handle == handle for t in loop.state.trials) == 1
 
 
-class Flat(AnalyticModel):
+class Flat(Simulator):
     def step_ms(self, schedule: Schedule, pos: int) -> float:
         return 1.0 + pos / 1e6
 
@@ -140,7 +140,7 @@ def test_a_night_of_identical_candidates_through_the_loop_keeps_none(make_loop: 
 
 
 def test_the_simulator_is_never_below_the_floor(make_loop: MakeLoop) -> None:
-    from amk.agent.floor import floor_ms
+    from amk.simulator.floor import floor_ms
 
     loop = make_loop(Local(), evals=6)
     loop.run()
@@ -148,4 +148,4 @@ def test_the_simulator_is_never_below_the_floor(make_loop: MakeLoop) -> None:
         if trial.evaluated:
             made = loop.gate.workshop.make(loop.settings_of(trial.index))
             for pos in (1, 128, 2047):
-                assert AnalyticModel().step_ms(made.schedule, pos) >= floor_ms(made.schedule, pos)  # type: ignore[union-attr]
+                assert Simulator().step_ms(made.schedule, pos) >= floor_ms(made.schedule, pos)  # type: ignore[union-attr]

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from amk.cli import main
-from amk.engine.admission import admit
+from amk.engine.admission import AdmittedKernel, admit, evidence
 from amk.engine.checkpoint import open_checkpoint
+from amk.engine.cuda_engine import check_loaded
 from amk.engine.load import plan_for_cpu
-from amk.report.diagnostic import AmkError, Exit
-from amk.schedule_ir.codec import save_schedule
+from amk.lowering.compile import compile_cuda
+from amk.lowering.cubin import Resources
+from amk.lowering.emit import emit
+from amk.lowering.kernel import build
+from amk.lowering.stamp import stamp_of, stamped
+from amk.planner.decode import plan
+from amk.planner.settings import NAIVE
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from amk.schedule_ir.codec import save_schedule, schedule_hash
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
+from amk.schedule_ir.target import load_target
 from tests.engine.tiny import tiny_model, tiny_plan
+from tests.tiny import tiny
 
 
 def without(schedule: Schedule, unwanted: Callable[[Step], bool]) -> Schedule:
@@ -53,3 +66,99 @@ def test_generate_refuses_before_anything_runs(
     assert main(words) == Exit.UNSAFE
     captured = capsys.readouterr()
     assert captured.out == "" and "error[AMK" in captured.err
+
+
+@cache
+def built() -> tuple[Schedule, bytes, str]:
+    schedule = plan(tiny(layers=1), load_target("h200"), settings=NAIVE, max_context=128, workers=4)
+    compiled = build(schedule).compiled
+    return schedule, compiled.cubin, compiled.ptx
+
+
+@cache
+def proof() -> dict[str, Any]:
+    found: dict[str, Any] = evidence(built()[0])
+    return found
+
+
+def refusal(schedule: Schedule, certificate: object, code: bytes | str) -> Diagnostic:
+    with pytest.raises(AmkError) as caught:
+        AdmittedKernel(schedule, certificate, code)
+    assert caught.value.exit_code == Exit.UNSAFE
+    return caught.value.diagnostics[0]
+
+
+def test_schedule_certificate_and_cubin_belong_together() -> None:
+    schedule, cubin, ptx = built()
+    kernel = AdmittedKernel(schedule, proof(), cubin)
+    assert kernel.resources is not None and 0 < kernel.resources.registers <= schedule.launch.registers
+    assert AdmittedKernel(schedule, proof(), ptx).resources is None
+    assert stamp_of(cubin) == stamp_of(ptx) == schedule_hash(schedule)
+
+
+def test_another_schedule_is_refused() -> None:
+    _, cubin, _ = built()
+    other = built()[0].model_copy(update={"name": "another"})
+    assert refusal(other, proof(), cubin).code == "AMK206"
+    found = refusal(other, proof() | {"schedule": schedule_hash(other)}, cubin)
+    assert found.code == "AMK606" and schedule_hash(other) in found.facts[0].text
+
+
+def test_an_edited_certificate_is_refused() -> None:
+    schedule, cubin, _ = built()
+    edited = json.loads(json.dumps(proof()))
+    edited["clocks"]["time"][0][2][0] += 1
+    assert refusal(schedule, edited, cubin).message == "clocks: not a post-fixpoint"
+    for nothing in (None, {}, proof() | {"times": []}):
+        assert refusal(schedule, nothing, cubin).code == "AMK206"
+
+
+def test_other_machine_code_is_refused() -> None:
+    schedule, cubin, ptx = built()
+    stray = compile_cuda(emit(schedule), schedule.target.arch).cubin
+    digest = bytes.fromhex(schedule_hash(schedule))
+    assert cubin.count(digest) == 1
+    for code in (
+        stray,
+        cubin.replace(digest, bytes(32)),
+        b"no cubin",
+        cubin[:400],
+        "",
+        ptx.replace("amk_schedule", "x"),
+    ):
+        assert refusal(schedule, proof(), code).code == "AMK606"
+
+
+def test_ptx_that_synchronises_otherwise_is_refused() -> None:
+    schedule, _, ptx = built()
+    assert refusal(schedule, proof(), ptx.replace("ld.acquire.gpu", "ld.relaxed.gpu")).code == "AMK607"
+
+
+def test_registers_of_the_cubin_are_what_counts() -> None:
+    """The schedule promises 32 registers and is proved for that; its cubin needs more."""
+    schedule = built()[0]
+    modest = schedule.model_copy(update={"launch": schedule.launch.model_copy(update={"registers": 32})})
+    cubin = compile_cuda(stamped(emit(modest), modest), modest.target.arch).cubin
+    assert refusal(modest, evidence(modest), cubin).code == "AMK403"
+
+
+class LoadedKernel:
+    """What the driver says about a module."""
+
+    def __init__(self, registers: int, static_smem: int) -> None:
+        self.registers, self.static_smem = registers, static_smem
+
+    def matches(self, compiled: Resources) -> bool:
+        return self.registers == compiled.registers and self.static_smem == compiled.static_smem
+
+
+def test_what_the_driver_loaded_is_compared() -> None:
+    schedule, cubin, ptx = built()
+    kernel = AdmittedKernel(schedule, proof(), cubin)
+    used = kernel.resources
+    assert used is not None
+    check_loaded(kernel, cast(Any, LoadedKernel(used.registers, used.static_smem)))
+    with pytest.raises(AmkError, match="AMK403"):
+        check_loaded(kernel, cast(Any, LoadedKernel(used.registers + 8, used.static_smem)))
+    with pytest.raises(AmkError, match="AMK403"):
+        check_loaded(AdmittedKernel(schedule, proof(), ptx), cast(Any, LoadedKernel(256, 1024)))

@@ -19,20 +19,30 @@ from amk.engine.cpu_engine import CpuEngine
 from amk.engine.session import Session
 from amk.engine.tokenizer import Tokenizer, open_tokenizer
 from amk.planner.decode import plan
+from amk.planner.formats import formats
 from amk.planner.settings import Settings
+from amk.report.diagnostic import AmkError
 from amk.schedule_ir.bfloat import round_bf16
 from amk.schedule_ir.interpret import Copies
 from amk.schedule_ir.machine.order import named_order
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.quantised import nearest
+from amk.schedule_ir.ranking import gumbel, scores
+from amk.schedule_ir.sampling import Sampling
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from tests.engine.tiny import RandomTensors, reference_decoder, tiny_model, tiny_plan
 from tests.prompts import PROMPTS
+from tests.reference.codes import numbers
 from tests.reference.llama_numpy import greedy
+from tests.reference.sampling_numpy import probabilities
 
 ORDERS = ("round-robin", "depth-first", "random:1", "random:2", "favour:0", "delay:0", "late-copies", "early-copies")
 PROMPT = [3, 17, 5, 60, 2, 9, 11, 40, 1]
 TOKENS = 14  # with the prompt, past two blocks of 8 positions
+
+MANY = {"workers": 6, "warps": 6}
+"""Enough agents for few interleavings."""
 
 CASES: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
     "tagged words": (tiny_model(), {}),
@@ -40,8 +50,34 @@ CASES: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
     "tied, group of three": (tiny_model(heads=3, kv_heads=1, hidden=96, tied_embeddings=True), {"workers": 5}),
     "bias": (tiny_model(qkv_bias=True), {"workers": 7, "warps": 2}),
     "head norms, idle agents": (tiny_model(qk_norm=True, layers=1), {"workers": 13, "warps": 8, "chunk_bytes": 1024}),
+    "int8 in groups, ragged, lm_head bf16": (
+        tiny_model(ffn=160),
+        {"wanted": formats("int8-g64", "bf16"), "chunk_bytes": 1024} | MANY,
+    ),
+    "int4 with zeros": (tiny_model(), {"wanted": formats("int4-g128-zp"), "chunk_bytes": 1024} | MANY),
+    "fp8, lm_head int8": (tiny_model(qkv_bias=True), {"wanted": formats("fp8", "int8")} | MANY),
     "naive": (tiny_model(), {"handoff": "fenced", "head_handoff": False, "run_ahead": False, "wide_epilogue": 0}),
 }
+
+
+MATRIX_OF = {
+    "wq": "qkv", "wk": "qkv", "wv": "qkv", "wo": "o", "w_gate": "gate_up", "w_up": "gate_up", "w_down": "down",
+    "lm_head": "lm_head",
+}  # fmt: skip
+
+
+def stored_arrays(schedule: Schedule, arrays: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """The arrays with every quantised matrix replaced by what its codes stand for."""
+    out = dict(arrays)
+    for name, rows in arrays.items():
+        part = name.rpartition(".")[2]
+        form = schedule.streams[0].chunk(MATRIX_OF[part]).weights if part in MATRIX_OF else None  # type: ignore[arg-type]
+        if form is not None and form.codes != "bf16":
+            codes = nearest(rows, form)
+            stored = numbers(form.codes, form.group, codes.codes, codes.scales, codes.zeros)
+            assert np.abs(stored - rows).max() > 0, "quantising changes something"
+            out[name] = stored.astype(np.float32)
+    return out
 
 
 def engine(schedule: Schedule, source: RandomTensors, order: str, copies: Copies) -> CpuEngine:
@@ -56,12 +92,13 @@ def test_tiny_models_follow_the_reference(name: str, copies: Copies) -> None:
     few = schedule.launch.workers * schedule.launch.warps <= 32
     runs = [engine(schedule, source, order, copies) for order in (ORDERS if few else ORDERS[2::3])]
     texts = [list(Session(run).generate(PROMPT, TOKENS)) for run in runs]
-    decoder = reference_decoder(model, source.arrays)
+    arrays = stored_arrays(schedule, source.arrays)
+    decoder = reference_decoder(model, arrays)
     expected = list(greedy(decoder, PROMPT, (), TOKENS))
     assert min(gap for _, gap in expected) > 1e-3, "the example must not hinge on a tie"
     assert texts[0] == [token for token, _ in expected]
     # greedy ran the last chosen token too, the session did not: compare where both stand.
-    decoder = reference_decoder(model, source.arrays)
+    decoder = reference_decoder(model, arrays)
     logits = decoder.forward([*PROMPT, *texts[0][:-1]])
     np.testing.assert_allclose(runs[0].logits(), logits, rtol=1e-4, atol=1e-4)
     assert all(text == texts[0] for text in texts)
@@ -97,6 +134,53 @@ def test_the_text_ends_with_an_end_token() -> None:
     assert text == free[: free.index(stop) + 1]
     assert run.state()["done"] == 1
     assert run.step(2).tolist() == [stop, stop]
+
+
+DRAWS = [Sampling(0.8, seed=4), Sampling(1.0, 9, seed=5), Sampling(1.4, 0, 0.8, 6), Sampling(1.1, 30, 0.9, 2**64 - 1)]
+
+
+@pytest.mark.parametrize("handoff", ["tagged", "fenced"])
+@pytest.mark.parametrize("sampling", DRAWS, ids=lambda sampling: sampling.mode)
+def test_drawn_texts_follow_the_reference(sampling: Sampling, handoff: str) -> None:
+    """Each token has the best noisy score among what an independent filter keeps of an independent decoder's logits."""
+    model = tiny_model()
+    source, schedule = RandomTensors(model), tiny_plan(model, handoff=handoff, sampling=sampling.mode)
+    runs = [engine(schedule, source, order, copies) for order, copies in (("random:1", "events"), ("delay:0", "whole"))]
+    texts = [list(Session(run, slice=3).generate(PROMPT, TOKENS, sampling=sampling)) for run in runs]
+    assert texts[0] == texts[1], "timing changed the draw"
+    decoder, expected, read = reference_decoder(model, source.arrays), [], list(PROMPT)
+    for pos in range(len(PROMPT) - 1, len(PROMPT) - 1 + TOKENS):
+        logits = decoder.forward(read)
+        kept = probabilities(logits, sampling.temperature, sampling.top_k, sampling.top_p) > 0
+        noise = gumbel((sampling.seed & 0xFFFFFFFF, sampling.seed >> 32), pos, range(model.vocab))
+        score = np.where(kept, scores(logits, logits.max(), np.float32(1 / sampling.temperature), noise), -np.inf)
+        read = [int(score.argmax())]
+        expected += read
+    assert texts[0] == expected
+
+
+def test_a_drawn_end_token_ends_the_text() -> None:
+    model, sampling = tiny_model(), DRAWS[3]
+    source, schedule = RandomTensors(model), tiny_plan(model, sampling=sampling.mode)
+    free = list(Session(engine(schedule, source, "round-robin", "whole")).generate(PROMPT, TOKENS, sampling=sampling))
+    stop = free[4]
+    run = engine(schedule, source, "round-robin", "whole")
+    text = list(Session(run, slice=TOKENS).generate(PROMPT, TOKENS, eos=[stop], sampling=sampling))
+    assert text == free[: free.index(stop) + 1]
+    assert run.step(2).tolist() == [stop, stop]
+
+
+def test_a_drawing_schedule_is_greedy_when_asked_and_a_greedy_one_draws_nothing() -> None:
+    model = tiny_model()
+    source = RandomTensors(model)
+    greedily, drawing = tiny_plan(model), tiny_plan(model, sampling="top-k-top-p")
+    texts = [
+        list(Session(engine(schedule, source, "round-robin", "whole")).generate(PROMPT, TOKENS))
+        for schedule in (greedily, drawing)
+    ]
+    assert texts[0] == texts[1]
+    with pytest.raises(AmkError, match="AMK015"):
+        next(Session(engine(greedily, source, "round-robin", "whole")).generate(PROMPT, 1, sampling=DRAWS[0]))
 
 
 def test_device_numerics_round_what_the_kernel_rounds() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.planner.decode import plan
+from amk.planner.formats import BF16, Formats
 from amk.planner.settings import Settings
 from amk.schedule_ir.bfloat import round_bf16
 from amk.schedule_ir.model_spec import ModelSpec
@@ -35,9 +36,12 @@ def tiny_model(**changes: Any) -> ModelSpec:
     return ModelSpec(**(TINY | changes))
 
 
-def tiny_plan(model: ModelSpec, *, workers: int = 4, context: int = 48, **settings: Any) -> Schedule:
+def tiny_plan(
+    model: ModelSpec, *, workers: int = 4, context: int = 48, wanted: Formats = BF16, **settings: Any
+) -> Schedule:
     chosen = {"warps": 3, "chunk_bytes": 512, "kv_block": 8, "max_tokens": 32, "slots": 4} | settings
-    return plan(model, load_target("h200"), settings=Settings(**chosen), max_context=context, workers=workers)
+    settled = Settings(**chosen)
+    return plan(model, load_target("h200"), settings=settled, wanted=wanted, max_context=context, workers=workers)
 
 
 class RandomTensors:

@@ -23,6 +23,7 @@ namespace {
 
 __constant__ int t_attn_gate[4] = {0, 0, 1, 1};
 __constant__ int t_attn_head[4] = {0, 0, 1, 1};
+__constant__ int t_attn_serves[4] = {1, 1, 1, 1};
 __constant__ int t_attn_split[4] = {0, 1, 0, 1};
 __constant__ int t_gate_up_count[4] = {16, 16, 16, 16};
 __constant__ int t_gate_up_first[4] = {0, 16, 32, 48};
@@ -49,6 +50,7 @@ struct Globals {
   amk::u64* b_qkv;
   amk::u64* b_split_partial;
   amk::u64* b_split_scale;
+  amk::u64* b_attn;
   amk::u64* b_h_mid;
   amk::u64* b_h_out;
   amk::u64* b_act;
@@ -61,7 +63,7 @@ struct Globals {
   amk::u64 tokens;
   amk::u32* trace;
 };
-static_assert(sizeof(Globals) == 200, "host layout");
+static_assert(sizeof(Globals) == 208, "host layout");
 struct Plan {
   static constexpr int kHidden = 128;
   static constexpr int kFfn = 256;
@@ -148,6 +150,7 @@ struct S3 {
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4864); }
+  static constexpr int kDeferred = 0;
 };
 struct S4 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -200,6 +203,7 @@ struct S9 {
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4864); }
+  static constexpr int kDeferred = 0;
 };
 struct S10 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -223,6 +227,7 @@ struct S12 {
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4864); }
+  static constexpr int kDeferred = 0;
 };
 struct S13 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -244,6 +249,7 @@ struct S15 {
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4864); }
+  static constexpr int kDeferred = 0;
 };
 struct S16 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -267,6 +273,7 @@ struct S18 {
   static __device__ __forceinline__ int layer(const Ctx& c) { return 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4864); }
+  static constexpr int kDeferred = 0;
 };
 struct S19 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -345,10 +352,10 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::ops::merge<S7>(c);
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
-        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (3 + c.l) * 32, 1);
+        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (7 + c.l) * 32, 1);
       }
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 3 + c.l, globals.counters + (3 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 7 + c.l, globals.counters + (7 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
@@ -361,10 +368,10 @@ amk_decode(const __grid_constant__ Globals globals) {
         c.enter_step();
         amk::ops::add_residual<S10>(c);
         amk::sync::warp_barrier();
-        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (5 + c.l) * 32, 1);
+        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (9 + c.l) * 32, 1);
       }
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 5 + c.l, globals.counters + (5 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 9 + c.l, globals.counters + (9 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
@@ -377,10 +384,10 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::ops::swiglu<S13>(c);
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
-        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (7 + c.l) * 32, 1);
+        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (11 + c.l) * 32, 1);
       }
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 7 + c.l, globals.counters + (7 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 11 + c.l, globals.counters + (11 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
@@ -393,10 +400,10 @@ amk_decode(const __grid_constant__ Globals globals) {
         c.enter_step();
         amk::ops::add_residual<S16>(c);
         amk::sync::warp_barrier();
-        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (9 + c.l) * 32, 1);
+        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (13 + c.l) * 32, 1);
       }
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 9 + c.l, globals.counters + (9 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 13 + c.l, globals.counters + (13 + c.l) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
@@ -410,10 +417,10 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::ops::argmax_rows<S19>(c);
     if (c.warp >= 0 && c.warp < 1) {
       amk::sync::warp_barrier();
-      if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (2) * 32, 1);
+      if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (6) * 32, 1);
     }
     if (c.warp >= 0 && c.warp < 1) {
-      if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 2, globals.counters + (2) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 6, globals.counters + (6) * 32, 4 + 4 * c.epoch); amk::sync::warp_barrier();
     }
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();

@@ -23,6 +23,7 @@ namespace {
 
 __constant__ int t_attn_gate[3] = {0, 0, 0};
 __constant__ int t_attn_head[3] = {0, 0, -1};
+__constant__ int t_attn_serves[3] = {1, 1, 0};
 __constant__ int t_attn_split[3] = {0, 1, 0};
 __constant__ int t_gate_up_count[3] = {30, 29, 29};
 __constant__ int t_gate_up_first[3] = {0, 30, 59};
@@ -49,6 +50,7 @@ struct Globals {
   float* b_qkv;
   float* b_split_partial;
   float* b_split_scale;
+  float* b_attn;
   float* b_h_mid;
   float* b_h_out;
   amk::bf16* b_act;
@@ -61,7 +63,7 @@ struct Globals {
   amk::u64 tokens;
   amk::u32* trace;
 };
-static_assert(sizeof(Globals) == 200, "host layout");
+static_assert(sizeof(Globals) == 208, "host layout");
 struct Plan {
   static constexpr int kHidden = 192;
   static constexpr int kFfn = 352;
@@ -148,6 +150,7 @@ struct S3 {
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static constexpr int kDeferred = 0;
 };
 struct S4 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -200,6 +203,7 @@ struct S9 {
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static constexpr int kDeferred = 0;
 };
 struct S10 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -223,6 +227,7 @@ struct S12 {
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static constexpr int kDeferred = 0;
 };
 struct S13 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -244,6 +249,7 @@ struct S15 {
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static constexpr int kDeferred = 0;
 };
 struct S16 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -267,6 +273,7 @@ struct S18 {
   static __device__ __forceinline__ int layer(const Ctx& c) { return 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static constexpr int kDeferred = 0;
 };
 struct S19 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -347,10 +354,10 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
-        if (c.lane == 0) amk::sync::signal_release(globals.counters + (3 + c.l) * 32, 1);
+        if (c.lane == 0) amk::sync::signal_release(globals.counters + (5 + c.l) * 32, 1);
       }
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 3 + c.l, globals.counters + (3 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 5 + c.l, globals.counters + (5 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
@@ -364,10 +371,10 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
-        if (c.lane == 0) amk::sync::signal_release(globals.counters + (5 + c.l) * 32, 1);
+        if (c.lane == 0) amk::sync::signal_release(globals.counters + (7 + c.l) * 32, 1);
       }
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 5 + c.l, globals.counters + (5 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 7 + c.l, globals.counters + (7 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
@@ -381,10 +388,10 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
-        if (c.lane == 0) amk::sync::signal_release(globals.counters + (7 + c.l) * 32, 1);
+        if (c.lane == 0) amk::sync::signal_release(globals.counters + (9 + c.l) * 32, 1);
       }
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 7 + c.l, globals.counters + (7 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 9 + c.l, globals.counters + (9 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
@@ -398,10 +405,10 @@ amk_decode(const __grid_constant__ Globals globals) {
       amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
-        if (c.lane == 0) amk::sync::signal_release(globals.counters + (9 + c.l) * 32, 1);
+        if (c.lane == 0) amk::sync::signal_release(globals.counters + (11 + c.l) * 32, 1);
       }
       if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 9 + c.l, globals.counters + (9 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 11 + c.l, globals.counters + (11 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
@@ -416,10 +423,10 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::sync::cta_barrier<1, 256>();
     if (c.warp >= 0 && c.warp < 1) {
       amk::sync::warp_barrier();
-      if (c.lane == 0) amk::sync::signal_release(globals.counters + (2) * 32, 1);
+      if (c.lane == 0) amk::sync::signal_release(globals.counters + (4) * 32, 1);
     }
     if (c.warp >= 0 && c.warp < 1) {
-      if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 2, globals.counters + (2) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 4, globals.counters + (4) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
     }
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();

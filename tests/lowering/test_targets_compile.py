@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from amk.lowering.emit import KERNEL
 from amk.lowering.kernel import build
+from amk.lowering.sass import check_sass, disassemble, read_sass
 from amk.planner.decode import plan
+from amk.planner.formats import formats
 from amk.planner.settings import PRESETS
 from amk.schedule_ir.model import load_model
+from amk.schedule_ir.sampling import Mode
+from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import FormatName
 
 ONE_PER_ARCH = {
     "sm_80": "a100", "sm_86": "a10g", "sm_89": "l4", "sm_90a": "h200", "sm_100a": "b200", "sm_120a": "rtx5090",
@@ -19,14 +27,58 @@ CASES = [
 ]
 
 
+FORMATS: list[tuple[str, FormatName, FormatName]] = [
+    ("llama3-8b", "int8", "int8"),
+    ("llama3.2-1b", "fp8", "bf16"),
+    ("smollm2-135m", "int4-g128-zp", "int8-g128"),
+]
+"""Models with the formats of their layers and of lm_head."""
+
+
 @pytest.mark.parametrize("arch", sorted(ONE_PER_ARCH))
 @pytest.mark.parametrize(("preset", "name"), CASES)
 def test_compiles_within_its_budget(preset: str, name: str, arch: str) -> None:
-    target = load_target(ONE_PER_ARCH[arch])
+    check(plan(load_model(name), load_target(ONE_PER_ARCH[arch]), settings=PRESETS[preset]), arch)
+
+
+@pytest.mark.parametrize("arch", sorted(ONE_PER_ARCH))
+@pytest.mark.parametrize(("name", "layers", "lm_head"), FORMATS)
+def test_quantised_weights_compile_within_the_budget(
+    name: str, layers: FormatName, lm_head: FormatName, arch: str
+) -> None:
+    check(plan(load_model(name), load_target(ONE_PER_ARCH[arch]), wanted=formats(layers, lm_head)), arch)
+
+
+def check(schedule: Schedule, arch: str) -> None:
+    target = schedule.target
     assert target.arch == arch
-    schedule = plan(load_model(name), target, settings=PRESETS[preset])
     built = build(schedule)
     assert built.compiled.cubin[:4] == b"\x7fELF"
     assert built.resources.spill_stores == built.resources.spill_loads == 0
     assert built.resources.registers <= schedule.launch.registers
     assert built.shared_bytes <= target.smem_per_block
+
+
+def test_the_largest_model_compiles_without_spills() -> None:
+    """Wide shares are many words in flight: batches that stay allocated outside their step would spill here."""
+    schedule = plan(load_model("llama3-70b"), load_target("b200"))
+    built = build(schedule)
+    assert built.resources.spill_stores == built.resources.spill_loads == 0
+    assert built.resources.registers < schedule.launch.registers
+
+
+SOLID: list[tuple[Mode, str]] = [("greedy", arch) for arch in sorted(ONE_PER_ARCH)]
+SOLID += [("top-k-top-p", arch) for arch in ("sm_86", "sm_90a", "sm_100a")]
+
+
+@pytest.mark.parametrize(("mode", "arch"), SOLID)
+def test_machine_code_has_no_computed_branch_and_no_spill(mode: Mode, arch: str) -> None:
+    settings = replace(PRESETS["fast"], sampling=mode)
+    built = build(plan(load_model("smollm2-135m"), load_target(ONE_PER_ARCH[arch]), settings=settings))
+    assert built.resources.spill_stores == built.resources.spill_loads == 0
+    listing = disassemble(built.compiled.cubin)
+    if listing is None:
+        pytest.skip("needs nvdisasm")
+    code = read_sass(listing)
+    check_sass(code)
+    assert code[KERNEL].count("EXIT", "BRA") > 1, "the listing is that of the kernel"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 
 from amk.planner.decode import plan
+from amk.planner.formats import formats
 from amk.planner.settings import FAST, PRESETS
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.sampling import MODES, Mode
+from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import Chunk, FormatName
 from amk.validator.replay import replay
 from amk.validator.verify import verify
 from tests.damage import raised_threshold, rewritten
@@ -29,6 +35,81 @@ def test_plans_are_safe(model: ModelSpec, gpu: str, context: int, preset: str) -
     schedule = plan(model, load_target(gpu), settings=PRESETS[preset], max_context=context)
     verdict = verify(schedule)
     assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
+
+
+@pytest.mark.parametrize("handoff", ["tagged", "fenced"])
+@pytest.mark.parametrize("mode", MODES)
+def test_plans_that_draw_are_safe(mode: Mode, handoff: Literal["tagged", "fenced"]) -> None:
+    settings = replace(FAST, sampling=mode, handoff=handoff)
+    schedule = plan(PLAIN, load_target("h200"), settings=settings, max_context=256, workers=8)
+    verdict = verify(schedule)
+    assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
+
+
+def drawing(**changes: Any) -> dict[str, Any]:
+    """A plan that draws, as JSON, and its steps from `peak` on."""
+    settings = replace(FAST, sampling="top-k-top-p", **changes)
+    return plan(PLAIN, load_target("h200"), settings=settings, max_context=256, workers=8).model_dump(mode="json")
+
+
+def without(op: str, occurrence: int = 0, behind: int = 0) -> Schedule:
+    """The drawing plan without the step `behind` places after that occurrence of `op`."""
+    data = drawing()
+    body = data["programs"][0]["body"][1]["body"]
+    places = [i for i, node in enumerate(body) if node.get("op", {}).get("op") == op]
+    del body[places[occurrence] + behind]
+    return Schedule.model_validate_json(json.dumps(data))
+
+
+@pytest.mark.parametrize("number", [0, 6, 7, 13])
+@pytest.mark.parametrize("op", ["census", "report", "gather", "narrow"])
+def test_a_missing_step_of_a_round_is_unsafe(op: str, number: int) -> None:
+    assert verify(without(op, number)).status == "UNSAFE"
+
+
+@pytest.mark.parametrize(("op", "behind"), [("census", 1), ("report", 1), ("gather", 1)])
+def test_a_round_without_its_synchronisation_is_unsafe(op: str, behind: int) -> None:
+    """In turn: the barrier before the report, the wait for the other workers, the barrier behind the gathering."""
+    assert verify(without(op, 3, behind)).status == "UNSAFE"
+
+
+def test_rounds_in_another_order_are_unsafe() -> None:
+    data = drawing()
+    body = data["programs"][0]["body"][1]["body"]
+    second, third = [node["op"] for node in body if node.get("op", {}).get("op") == "narrow"][2:4]
+    second["round"], third["round"] = 3, 2
+    assert verify(Schedule.model_validate_json(json.dumps(data))).status == "UNSAFE"
+
+
+def test_taking_the_largest_logit_in_place_of_the_draw_is_unsafe() -> None:
+    data = drawing()
+    step = next(n for n in data["programs"][0]["body"][1]["body"] if n.get("op", {}).get("op") == "select_draw")
+    step["op"] |= {"best_value": "best_value", "best_index": "best_index"}
+    assert verify(Schedule.model_validate_json(json.dumps(data))).status == "UNSAFE"
+
+
+@pytest.mark.parametrize("counter", ["draw", "census"])
+def test_a_raised_threshold_of_the_draw_is_unsafe(counter: str) -> None:
+    schedule = Schedule.model_validate_json(json.dumps(drawing()))
+    assert verify(raised_threshold(schedule, counter)).status == "UNSAFE"
+
+
+@pytest.mark.parametrize(
+    ("layers", "lm_head"), [("int8", "int8"), ("int4-g128", "bf16"), ("fp8", "int8-g64"), ("int4-g64-zp", "int4-g128")]
+)
+@pytest.mark.parametrize("model", [PLAIN, VARIANTS[1]], ids=lambda model: model.name)
+def test_quantised_plans_are_safe(model: ModelSpec, layers: FormatName, lm_head: FormatName) -> None:
+    for gpu in ("h200", "l4"):
+        verdict = verify(plan(model, load_target(gpu), wanted=formats(layers, lm_head), max_context=256))
+        assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
+
+
+def test_a_chunk_that_is_no_whole_tile_is_refused() -> None:
+    schedule = plan(PLAIN, load_target("h200"), wanted=formats("int4-g128"), max_context=256)
+    (stream,) = schedule.streams
+    chunks = stream.chunks | {"o": Chunk(format="int4-g128", columns=160)}
+    verdict = verify(schedule.model_copy(update={"streams": (stream.model_copy(update={"chunks": chunks}),)}))
+    assert "AMK405" in {diagnostic.code for diagnostic in verdict.diagnostics}
 
 
 IDLE = plan(PLAIN, load_target("h200"), settings=replace(FAST, handoff="tagged"), max_context=256, workers=132)

@@ -50,13 +50,13 @@ def test_unregistered_code_has_no_explanation(code: str) -> None:
 
 
 def test_codes_given_by_the_source_are_those_in_the_table() -> None:
-    """A code that is given must leave RESERVED; one that no check gives any more must enter it."""
+    """Nothing unexplained is given, and what nothing gives is listed as such."""
     given: set[str] = set()
     for path in Path(amk.__file__).parent.rglob("*.py"):
         if path.name != "codes.py":
             given |= set(re.findall(r"AMK\d{3}", path.read_text(encoding="utf-8")))
-    assert given == set(TITLES) - RESERVED
-    assert set(TITLES) >= RESERVED
+    assert given <= set(TITLES)
+    assert set(TITLES) - given <= RESERVED <= set(TITLES)
 
 
 @pytest.mark.parametrize("code", TITLES)

@@ -48,6 +48,11 @@ PLANS = {
     "one at a time": lambda: tiny_plan(
         tiny_model(), handoff="fenced", head_handoff=False, run_ahead=False, wide_epilogue=0
     ),
+    "splits reduced": lambda: tiny_plan(tiny_model(), workers=8, kv_block=8, reduce_from=2),
+    "splits reduced, fenced": lambda: tiny_plan(
+        tiny_model(), workers=9, kv_block=8, reduce_from=2, handoff="fenced"
+    ),
+    "refills held back": lambda: tiny_plan(tiny_model(), warps=2, slots=2, chunk_bytes=512, held_refills=0.5),
     "drawing": lambda: tiny_plan(tiny_model(), sampling="top-k-top-p"),
     "drawing, idle agents": lambda: tiny_plan(tiny_model(layers=1, vocab=21), workers=5, warps=4, sampling="top-p"),
     "padded chunks": lambda: narrow_chunks(tiny_plan(tiny_model(hidden=96, ffn=160), workers=3)),
@@ -187,6 +192,35 @@ def test_reference_touches_exactly_the_declared_bytes(name: str) -> None:
     for pos in POSITIONS:
         for op, env in events(schedule, pos):
             check(op, env, geo, base)
+
+
+class Registers(dict[str, int]):
+    """Registers that note which of them were read."""
+
+    def __init__(self, values: dict[str, int]) -> None:
+        super().__init__(values)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> int:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+
+@pytest.mark.parametrize("name", ["groups of two", "fenced", "drawing"])
+def test_ops_declare_the_registers_that_they_read(name: str) -> None:
+    schedule = planned(name)
+    geo, base = schedule.geometry(), fresh_arrays(schedule, 1)
+    read: dict[str, set[str]] = {}
+    for op, env in events(schedule, POSITIONS[2]):
+        registers = Registers({"token": 3, "pos": env.pos, "epoch": 5, "done": 0})
+        op.reference(env, geo, Recorder({n: a.copy() for n, a in base.items()}, registers, geo))
+        read.setdefault(op.op, set()).update(registers.read)
+        if op.accesses(env, geo) != op.accesses(replace(env, pos=0), geo):
+            read[op.op].add("pos")
+    for op, names in read.items():
+        # the token is chosen or kept by a selection, not read
+        assert names - ({"token"} if op.startswith("select") else set()) <= set(OPS[op].registers), op
+    assert {op for op, names in read.items() if names} >= {"embed", "attend", "merge", "combine", "finish"}
 
 
 def test_every_op_is_in_some_plan() -> None:

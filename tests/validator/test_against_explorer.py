@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,9 +20,12 @@ from amk.validator.explore import (
 from amk.validator.flat import Judgement, judge
 from amk.validator.races import Race
 from amk.validator.system import System
-from tests.validator.random_systems import random_system, random_systems
+from tests.validator.batches import differences
+from tests.validator.compiled_explorer import compiler, explore_all
+from tests.validator.random_systems import random_batch, random_system, random_systems
 
-SYSTEMS = 20_000
+SYSTEMS = 4_000
+BATCH = 50
 Faults = set[tuple[str, int, int, int]]
 
 
@@ -64,7 +69,7 @@ def test_random_systems_agree_with_exploration() -> None:
     for number, system in enumerate(random_systems(SYSTEMS, seed=2024)):
         mine, truth = judge(system, limit=None), explore(system)
         compare(system, truth, mine)
-        if number % 8 == 0:
+        if number % 2 == 0:
             compare_memory(system, mine)
         seen["deadlock"] += truth.deadlock
         seen["racy"] += bool(truth.races)
@@ -107,3 +112,26 @@ def test_withheld_runs_agree_with_every_clock() -> None:
             for before in range(system.events):
                 counted = clocks[after, system.agent_of[before]] > system.index_of[before]
                 assert counted == (before != after and must_precede(code, before, after)) or before == after
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs a C compiler")
+def test_fifty_thousand_random_systems_agree_with_compiled_exploration() -> None:
+    """A slice of the recorded million (`tests.validator.long_checks random`)."""
+    rng, seen = Random(7), Counter[str]()
+    for _ in range(50_000 // BATCH):
+        found, counts = differences(random_batch(rng, BATCH))
+        assert not found
+        seen.update(counts)
+    assert seen["systems"] == 50_000 and min(seen["deadlock"], seen["racy"]) > 1_000
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs a C compiler")
+def test_compiled_exploration_is_the_python_one() -> None:
+    for seed in range(40):
+        batch = random_batch(Random(seed), 1)
+        truth, compiled = explore(batch.system), explore_all(batch.system, batch.first_agent)
+        assert (compiled.stuck[0], compiled.states) == (len(truth.maximal), truth.states)
+        assert {tuple(compiled.cut.tolist())} == truth.maximal
+        earliest = {e: tuple(compiled.earliest[e, : batch.system.agents].tolist()) for e in truth.earliest}
+        assert earliest == truth.earliest
+        assert (compiled.races, compiled.sums) == (truth.races, truth.unordered_sums)

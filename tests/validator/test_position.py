@@ -1,13 +1,19 @@
 """The position obligations against brute force over every position, and what happens when one is false."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import amk.validator.verify as verify_module
+from amk.cli import main
+from amk.report.diagnostic import AmkError, Exit
+from amk.schedule_ir.codec import save_schedule, schedule_hash
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops import Access
 from amk.schedule_ir.ops.attention import active_splits, agent_positions, owns_position
+from amk.validator import smt
 from amk.validator.envelope import NO_DATA, Envelope
 from amk.validator.footprint import Footprints
 from amk.validator.position import position_obligations
@@ -76,3 +82,59 @@ def test_the_envelope_contains_what_is_touched_at_every_position() -> None:
                 most = cells(item.step.op.accesses(replace(env, pos=top), geo))
                 for pos in range(schedule.kv.context):
                     assert cells(item.step.op.accesses(replace(env, pos=pos), geo)) <= most
+
+
+def test_a_timeout_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An obligation that no solver decides in time leaves the verdict open: exit 3."""
+    hard = obligation("x^3 + y^3 + z^3 = 42", "AMK104", {"x": "", "y": "", "z": ""}, [], CUBES)
+    monkeypatch.setattr(verify_module, "position_obligations", lambda schedule: [hard])
+    schedule = small_plan()
+    verdict = verify_module.verify(schedule, timeout_s=5.0)
+    assert verdict.status == "UNKNOWN" and [d.code for d in verdict.diagnostics] == ["AMK104"]
+    file = tmp_path / "s.json"
+    save_schedule(schedule, file)
+    assert main(["verify", str(file), "--timeout", "5", "--certificate", str(tmp_path / "c.json")]) == Exit.UNKNOWN
+    assert "UNKNOWN" in capsys.readouterr().out and not (tmp_path / "c.json").exists()
+
+
+CUBES = "(not (= (+ (* x x x) (* y y y) (* z z z)) 42))"
+
+
+def test_every_obligation_is_written_and_a_second_solver_agrees(tmp_path: Path) -> None:
+    cvc5 = pytest.importorskip("cvc5")
+    schedule = small_plan()
+    file, folder = tmp_path / "s.json", tmp_path / "smt"
+    save_schedule(schedule, file)
+    assert main(["verify", str(file), "--emit-smt", str(folder), "--solver", "both"]) == Exit.SAFE
+    scripts = sorted(folder.glob("*.smt2"))
+    assert len(scripts) == len(verify_module.obligations_of(schedule))
+    for script in scripts:
+        text = script.read_text()
+        assert text.startswith(f"; schedule {schedule_hash(schedule)}\n; expected: unsat")
+        solver = cvc5.Solver(cvc5.TermManager())
+        parser = cvc5.InputParser(solver)
+        parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, text, script.name)
+        said = ""
+        while not (command := parser.nextCommand()).isNull():
+            said += command.invoke(solver, parser.getSymbolManager())
+        assert said.strip() == "unsat", script.name
+
+
+def test_solvers_that_contradict_each_other_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cvc5")
+    items = [
+        obligation("true", "AMK103", {"x": ""}, [], "(= x x)"),
+        obligation("false", "AMK103", {"x": ""}, [], "(= x 0)"),
+    ]
+    assert [p.outcome for p in prove(items, solver="both")] == ["proved", "refuted"]
+    monkeypatch.setattr(smt, "_cvc5", lambda script, timeout_ms: ("refuted", ""))
+    with pytest.raises(AmkError, match="AMK901"):
+        prove(items, solver="both")
+
+
+def test_a_solver_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smt, "find_spec", lambda name: None)
+    with pytest.raises(AmkError, match="AMK207"):
+        prove([], solver="cvc5")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from amk.adversary.classes.sync import Mutant
-from amk.adversary.edits import Edit, Json, Path, named, steps
+from amk.adversary.edits import Edit, Json, Path, after, apply, named, steps
 from amk.adversary.subjects import FENCED, draw, move, signals, subject, users, waits
 
 
@@ -13,7 +13,13 @@ def early_release(rng: Random) -> Mutant:
     """36: the signalling step moves before the barrier behind which all writers are done, or stays behind it."""
     base = draw(rng, ("wide", "wide", "fenced"))
     path, _ = rng.choice(signals(base.document))
-    return base, move(base.document, path[:-2], rng.choice((-2, -1, 1, 2)))
+    step = path[:-2]
+    if rng.random() < 0.3:
+        return base, move(base.document, step, rng.choice((-2, -1, 1, 2)))
+    meeting = next(s for _, s in steps(base.document) if s["op"]["op"] == "barrier")
+    spare = [Edit("insert", step, meeting) for _ in range(rng.choice((1, 2)))]
+    document = apply(base.document, spare)[0]
+    return base, spare + move(document, after(step, len(spare)), rng.choice((-3, -2, -1, -1, 0)))
 
 
 def relaxed_poll(rng: Random) -> Mutant:

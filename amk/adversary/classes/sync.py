@@ -262,7 +262,15 @@ def wait_moved(rng: Random) -> Mutant:
     """14: a wait moves to an earlier or later step."""
     base = draw(rng)
     path, _ = rng.choice(waits(base.document))
-    return base, move(base.document, path[:-2], rng.choice((-3, -2, -1, 1, 2, 3, 4)))
+    step = path[:-2]
+    if rng.random() < 0.3:
+        return base, move(base.document, step, rng.choice((-3, -2, -1, 1, 2, 3, 4)))
+    holder = after(step, rng.choice((1, 1, 2, 2, 3, 4)))
+    body = at(base.document, step[:-1])
+    if int(holder[-1]) >= len(body) or "op" not in body[int(holder[-1])]:
+        holder = after(step)
+    held = at(base.document, step)["waits"]
+    return base, [Edit("replace", (*holder, "waits"), held), Edit("remove", step)]
 
 
 def equality_wait(rng: Random) -> Mutant:

@@ -11,6 +11,7 @@ from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.registers import registers_read
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
 from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
 
@@ -27,6 +28,7 @@ def broken_rules(spelled: Spelled) -> Iterator[str]:
     yield from _meetings(schedule)
     yield from _counters(spelled)
     yield from _graph(spelled)
+    yield from _registers(spelled)
 
 
 def policies(schedule: Schedule) -> Iterator[str]:
@@ -156,7 +158,7 @@ def _graph(spelled: Spelled) -> Iterator[str]:
         for segment in spelled.segments[span.start : span.stop]:
             for visit in segment.visits:
                 op = visit.step.op
-                if op.op in ("wait", "signal"):
+                if op.op in ("wait", "signal", "barrier"):
                     continue
                 expr = getattr(op, "layer", getattr(op, "index", None))
                 where = (
@@ -170,4 +172,18 @@ def _graph(spelled: Spelled) -> Iterator[str]:
                 yield f"{name} of index {where} does not exist"
 
 
-__all__ = ["broken_rules", "policies"]
+def _registers(spelled: Spelled) -> Iterator[str]:
+    """Every warp counts tokens in its own registers: loaded by `begin`, moved on by `select`, right at every use."""
+    tagged = {b.name for b in spelled.schedule.buffers if b.tagged}
+    for span in spelled.agents:
+        loaded, count, seen = False, 0, False
+        for segment in spelled.segments[span.start : span.stop]:
+            for visit in segment.visits:
+                seen = seen or visit.token >= 0
+                wanted = visit.token if visit.token >= 0 else spelled.tokens * seen
+                name = visit.step.op.op
+                if name == "begin":
+                    loaded, count = True, 0
+                elif registers_read(visit.step, tagged) and (not loaded or count != wanted):
+                    yield f"{name} uses registers that hold another token's values"
+                count += name == "select"

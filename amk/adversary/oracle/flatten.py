@@ -5,9 +5,9 @@ nothing can happen between its accesses that another warp could notice. Written 
 alone.
 
 Edges of three strengths are kept apart, because the questions differ:
-    block   every wait and signal: what can stop an agent
-    word    fenced counters with release and acquire, barriers, tagged words: what orders accesses in time
-    fence   the same without tagged words: what makes ordinary memory visible
+    block   every wait and signal: what can stop an agent, and what cannot happen without what
+    word    fenced counters with release and acquire, barriers, tagged words: what a plain read is over before
+    fence   the same without tagged words: what makes a write visible, or keeps a second write behind the first
 A signal that is too weak for an edge still counts, but promises nothing about what came before it: it may land first.
 """
 
@@ -108,6 +108,8 @@ class _Warp:
             self.cut()
             self.open.waits += waits
         if isinstance(step.op, BarrierOp):
+            if waits:
+                self.open.visits.append(Visit(step, loops, loops.get("t", -1), agent))
             self.meet(step.op)
         elif self.spell.names_words(step):
             self.cut_around(waits, Visit(step, loops, loops.get("t", -1), agent))

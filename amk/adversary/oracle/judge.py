@@ -10,13 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from amk.adversary.oracle.facts import broken_rules, policies
 from amk.adversary.oracle.flatten import Spelled, spell
 from amk.adversary.oracle.memory import Orders, misread, race, word_needs
 from amk.adversary.oracle.order import Needs, execute, system_of, withheld
-from amk.adversary.oracle.touched import Touched, Toucher
+from amk.adversary.oracle.touched import Toucher
 from amk.schedule_ir.schedule import Schedule
 
 
@@ -49,26 +47,22 @@ class Judge:
         order, orders = self._orders(needs)
         if orders is None:
             return f"{len(self.spelled.segments) - len(order)} segments never run"
-        return race(self.spelled, touched, self.tagged, orders) or self._misread(touched, order, pos)
-
-    def _misread(self, touched: Touched, order: list[int], pos: int) -> str | None:
-        return misread(self.toucher, touched, order, pos)
+        return race(self.spelled, touched, self.tagged, orders) or misread(self.toucher, touched, order, pos)
 
     def _orders(self, needs: Needs) -> tuple[list[int], Orders | None]:
         if self.known is not None and not self.tagged:
             return self.known
-        order = execute(system_of(self.spelled, "block", needs))
+        blocking = system_of(self.spelled, "block", needs)
+        order = execute(blocking)
         if len(order) < len(self.spelled.segments):
             return order, None
         word = withheld(system_of(self.spelled, "word", needs), order)
-        fence = withheld(system_of(self.spelled, "fence", needs), order) if self._weak() else word
-        position = np.empty(len(order), np.int64)
-        position[order] = np.arange(len(order))
-        self.known = order, Orders(word, fence, position)
+        fence, block = word, word
+        if self.tagged:
+            fence = withheld(system_of(self.spelled, "fence", needs), order)
+            block = withheld(blocking, order)
+        self.known = order, Orders(block, word, fence)
         return self.known
-
-    def _weak(self) -> bool:
-        return bool(self.tagged)
 
 
 def start_positions(schedule: Schedule, tokens: int) -> list[int]:

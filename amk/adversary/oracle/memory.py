@@ -49,11 +49,11 @@ def _covers(touched: Touched, rows: IntArray, read: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Orders:
-    """can matrices of the word and fence edges (see `order`), and a position of every segment in one execution."""
+    """can matrices (see `order`) of the three kinds of edges (see `flatten`)."""
 
+    block: np.ndarray
     word: np.ndarray
     fence: np.ndarray
-    position: IntArray
 
 
 def pairs(touched: Touched, agent_of: IntArray) -> Iterator[tuple[int, IntArray, IntArray]]:
@@ -72,18 +72,15 @@ def pairs(touched: Touched, agent_of: IntArray) -> Iterator[tuple[int, IntArray,
 
 
 def race(spelled: Spelled, touched: Touched, tagged: set[int], orders: Orders) -> str | None:
-    """The first conflicting pair that some execution does not separate (or whose write need not be visible)."""
-    plain_end = len(spelled.schedule.buffers)
+    """The first conflicting pair that some execution does not separate, or whose write may stay unseen."""
     for space, write, other in pairs(touched, spelled.agent_of):
         a, b = touched.segment[write], touched.segment[other]
-        before, after = ~orders.word[b, a], ~orders.word[a, b]
+        second_writes = touched.write[other]
+        before, after = ~orders.fence[b, a], ~np.where(second_writes, orders.fence[a, b], orders.word[a, b])
+        bad = ~before & ~after
         if space in tagged:
-            bad = _word_clash(touched, write, other, before, after, orders)
-        else:
-            bad = ~before & ~after
-            if space < plain_end:
-                bad |= before & orders.fence[b, a]
-                bad |= after & touched.write[other] & orders.fence[a, b]
+            bad &= second_writes
+            bad |= _word_clash(touched, write, other, before, ~orders.block[a, b])
         if bad.any():
             k = int(np.flatnonzero(bad)[0])
             return f"segments {a[k]} and {b[k]} touch a common byte of space {space} unordered"
@@ -91,13 +88,12 @@ def race(spelled: Spelled, touched: Touched, tagged: set[int], orders: Orders) -
 
 
 def _word_clash(
-    touched: Touched, write: IntArray, other: IntArray, before: np.ndarray, after: np.ndarray, orders: Orders
+    touched: Touched, write: IntArray, other: IntArray, before: np.ndarray, outlived: np.ndarray
 ) -> np.ndarray:
-    """Writers of one word follow each other with growing tags; a word outlives the readers of its tag."""
+    """Tags of one word grow from write to write; no word is overwritten unless the readers of its tag have found it."""
     both = touched.write[other]
     grows = np.where(before, touched.tag[write] < touched.tag[other], touched.tag[other] < touched.tag[write])
-    overwritten = ~both & (touched.tag[write] > touched.tag[other]) & ~after
-    bad: np.ndarray = (both & ((~before & ~after) | ~grows)) | overwritten
+    bad: np.ndarray = (both & ~grows) | (~both & (touched.tag[write] > touched.tag[other]) & ~outlived)
     return bad
 
 

@@ -11,16 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from amk.adversary.oracle.flatten import Spelled, Visit
-from amk.schedule_ir.expr import Env, IntArray
+from amk.schedule_ir.expr import Env, Expr, IntArray
 from amk.schedule_ir.ops import Access
+from amk.schedule_ir.ops.base import ValueKey
 
 CACHED = frozenset({"k", "v"})
 UNNAMED = -1
-POSITIONAL = frozenset({"rope_append", "attend", "merge", "combine"})
+POSITIONAL = frozenset({"rope_append", "attend", "merge", "combine", "reduce_splits"})
 """Ops whose footprint depends on the position; all others are evaluated once."""
 COUNTING = frozenset({"select"})
 """Ops whose footprint depends on the token's number within the launch."""
-Bools = np.ndarray
+Shape = tuple[int, int, int, int, ValueKey | None, int, Expr | None]
+"""(space, writes, lo, hi, value, shift, tag)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +55,10 @@ class Toucher:
         self.number = {b.name: i for i, b in enumerate(schedule.buffers)}
         self.by_name = {b.name: b for b in schedule.buffers}
         self.codes: dict[tuple[str, int, int], int] = {}
-        self.known: dict[tuple[int, ...], list[Access]] = {}
+        self.extent = {b.name: (b.bytes, b.role) for b in schedule.buffers}
+        self.known: dict[tuple[int, ...], list[Shape]] = {}
+        self.moving = [v for v in self._visits() if v[2].step.op.op in POSITIONAL]
+        self.fixed: IntArray | None = None
         self.outside: set[str] = set()
         self.constants: set[str] = set()
 
@@ -62,43 +67,53 @@ class Toucher:
         return self.codes.setdefault((family, index, -1 if family in CACHED else token), len(self.codes))
 
     def at(self, pos: int) -> Touched:
-        rows: list[tuple[int, ...]] = []
-        for number, segment in enumerate(self.spelled.segments):
-            for visit in segment.visits:
-                for access in self._accesses(visit, segment.worker, pos + max(visit.token, 0)):
-                    rows.append((number, *self._row(access, visit, segment.worker)))
-        table = np.array(rows, np.int64).reshape(-1, 8)
+        if self.fixed is None:
+            self.fixed = self._table([v for v in self._visits() if v[2].step.op.op not in POSITIONAL], 0)
+        table = np.concatenate((self.fixed, self._table(self.moving, pos)))
+        table = table[np.argsort(table[:, 0], kind="stable")]
         return Touched(
-            table[:, 0], table[:, 1], table[:, 2] == 1, table[:, 3], table[:, 4], table[:, 5], table[:, 6],
-            table[:, 7], tuple(sorted(self.outside)), tuple(sorted(self.constants)),
+            table[:, 1], table[:, 2], table[:, 3] == 1, table[:, 4], table[:, 5], table[:, 6], table[:, 7],
+            table[:, 8], tuple(sorted(self.outside)), tuple(sorted(self.constants)),
         )  # fmt: skip
 
-    def _accesses(self, visit: Visit, worker: int, pos: int) -> list[Access]:
+    def _visits(self) -> list[tuple[int, int, Visit, int]]:
+        """(number, segment, visit, worker) in program order of each segment."""
+        found = [(n, v, s.worker) for n, s in enumerate(self.spelled.segments) for v in s.visits]
+        return [(i, n, visit, worker) for i, (n, visit, worker) in enumerate(found)]
+
+    def _table(self, visits: list[tuple[int, int, Visit, int]], pos: int) -> IntArray:
+        rows: list[tuple[int, ...]] = []
+        for number, segment, visit, worker in visits:
+            for space, write, lo, hi, value, shift, tag in self._shapes(visit, worker, pos + max(visit.token, 0)):
+                content = UNNAMED if value is None else self.code(*value, visit.token)
+                stamp = 0 if tag is None else Env(loops=visit.loops, worker=0).eval_int(tag)
+                rows.append((number, segment, space, write, lo, hi, content, shift, stamp))
+        return np.array(rows, np.int64).reshape(-1, 9)
+
+    def _shapes(self, visit: Visit, worker: int, pos: int) -> list[Shape]:
+        """Accesses without what depends on the token; reads before writes."""
         op, loops = visit.step.op.op, visit.loops
         where, turn = (pos if op in POSITIONAL else 0), (loops.get("n", -1) if op in COUNTING else 0)
         key = (id(visit.step), loops.get("l", -1), turn, worker, visit.agent, where)
         if key not in self.known:
             env = Env(loops=loops, worker=worker, agent=visit.agent, pos=pos, tables=self.tables)
             found = [a for a in visit.step.op.accesses(env, self.geometry) if self._matters(a)]
-            self.known[key] = sorted(found, key=lambda a: a.kind == "write")
+            self.known[key] = [self._shape(a, worker) for a in sorted(found, key=lambda a: a.kind == "write")]
         return self.known[key]
 
     def _matters(self, access: Access) -> bool:
-        buffer = self.by_name[access.buffer]
-        if access.lo < 0 or access.hi > buffer.bytes:
+        size, role = self.extent[access.buffer]
+        if access.lo < 0 or access.hi > size:
             self.outside.add(access.buffer)
-        if buffer.role == "constant" and access.kind == "write":
+        if role == "constant" and access.kind == "write":
             self.constants.add(access.buffer)
-        return buffer.role != "constant" or access.kind == "write"
+        return role != "constant" or access.kind == "write"
 
-    def _row(self, access: Access, visit: Visit, worker: int) -> tuple[int, ...]:
+    def _shape(self, access: Access, worker: int) -> Shape:
         buffer = self.by_name[access.buffer]
         base, space = 0, self.number[access.buffer]
         if buffer.space == "shared":
             base, space = buffer.offset or 0, len(self.number) + worker
-        content = UNNAMED if access.value is None else self.code(*access.value, visit.token)
-        tag = 0
-        if buffer.tagged and buffer.tag is not None:
-            tag = Env(loops=visit.loops, worker=0).eval_int(buffer.tag)
         lo, hi = base + access.lo, base + access.hi
-        return space, int(access.kind == "write"), lo, hi, content, access.origin - lo, tag
+        tag = buffer.tag if buffer.tagged else None
+        return space, int(access.kind == "write"), lo, hi, access.value, access.origin - lo, tag

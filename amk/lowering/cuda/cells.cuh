@@ -77,6 +77,11 @@ struct Plain {
       out[2] = __uint_as_float(raw.z), out[3] = __uint_as_float(raw.w);
     }
   }
+  // Elements i to i + 3.
+  __device__ __forceinline__ void store_wide(int i, const float (&v)[kWide]) const {
+#pragma unroll
+    for (int k = 0; k < kWide; ++k) data[i + k] = static_cast<T>(v[k]);
+  }
   // Element i <- v where `live`; called by all lanes of the warp, lane n + 1 holding the element after lane n's.
   template <class C, class V>
   __device__ __forceinline__ void store(const C&, int i, V v, bool live) const {
@@ -124,6 +129,10 @@ struct Tagged {
       out[0] = __uint_as_float(sync::value_of(raw.first)), out[1] = __uint_as_float(sync::value_of(raw.second));
     }
   }
+  __device__ __forceinline__ void store_wide(int i, const float (&v)[kWide]) const {
+    static_assert(kPerWord == 2, "pairs of bf16");
+    sync::store_tagged_pair(words + i / 2, pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), tag);
+  }
   // Two bf16 elements share a word: the even lane stores its own and its neighbour's. i is even in even lanes.
   template <class C, class V>
   __device__ __forceinline__ void store(const C& c, int i, V v, bool live) const {
@@ -159,7 +168,8 @@ __device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int 
       bool fresh = true;
 #pragma unroll
       for (int k = 0; k < kPieces; ++k) {
-        raw[k] = typename Cell::Raw{};  // a conditional load alone would keep the old value alive around the loop
+        // Defined on both paths: otherwise the registers of every step's batch stay allocated through all loops around it.
+        raw[k] = {};
         if (base + k * kStride < hi) raw[k] = mine.fetch(k * kStride);
       }
 #pragma unroll
@@ -177,6 +187,18 @@ __device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int 
       use(i, k, v);
     }
   }
+}
+
+// x = the agent's contiguous share of kCount elements of `cell`, as bf16 in the order of x_place.
+template <int kCount, int kAgents, class Cell, class C>
+__device__ __forceinline__ void stage_share(const C& c, const Cell& cell, bf16* x, int agent) {
+  constexpr int kWide = Cell::kWide;
+  static_assert(kCount % (kWide * kAgents) == 0, "shares are whole fetches");
+  const int lo = share_begin(kCount, kAgents, agent), hi = share_begin(kCount, kAgents, agent + 1);
+  for_each_wide<kCount / kAgents>(c, cell, lo, hi, [&](int i, int, float (&v)[kWide]) {
+#pragma unroll
+    for (int k = 0; k < kWide; k += 2) *reinterpret_cast<u32*>(x + x_place(i + k)) = pack_bf16(v[k], v[k + 1]);
+  });
 }
 
 }  // namespace amk

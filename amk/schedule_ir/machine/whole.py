@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.schedule_ir.bfloat import F32, from_bf16_bits, to_bf16_bits
+from amk.schedule_ir.bfloat import F32, from_bf16_bits, round_bf16, to_bf16_bits
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.machine.memory import View
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, matrix
@@ -19,8 +19,8 @@ from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.base import Geometry, owned_groups
 from amk.schedule_ir.ops.gemv import GemvOp
-from amk.schedule_ir.packing import TensorSource, group_rows
-from amk.schedule_ir.quantised import Quantiser, nearest, rounded
+from amk.schedule_ir.quantised import Quantiser, dequantised, nearest
+from amk.schedule_ir.row_groups import TensorSource, group_rows, quantised_groups
 from amk.schedule_ir.weight_format import weight_format
 
 WIDE_ELEMENTS = 1 << 28
@@ -56,9 +56,14 @@ class LogicalWeights:
         step = max(1, (1 << 22) // (shape.k * ROWS_PER_GROUP))
         for first in range(0, shape.groups, step):
             last = min(first + step, shape.groups)
-            rows = group_rows(self._source, self._model, name, layer, first, last).reshape(-1, shape.k)
             here = slice(first * ROWS_PER_GROUP, last * ROWS_PER_GROUP)
-            out[here] = rounded(rows, form, self._quantise) if wide else to_bf16_bits(rows)
+            if form.codes != "bf16":
+                groups = range(first, last)
+                codes = quantised_groups(self._source, self._model, name, layer, groups, form, self._quantise)
+                out[here] = dequantised(codes, form)
+                continue
+            rows = group_rows(self._source, self._model, name, layer, first, last).reshape(-1, shape.k)
+            out[here] = round_bf16(rows) if wide else to_bf16_bits(rows)
         return out
 
     def tile(self, name: MatrixName, layer: int, group: int, k_chunk: int, chunk_k: int) -> F32:

@@ -9,7 +9,7 @@ from pydantic import Field
 from amk.schedule_ir.ops.add_residual import AddResidualOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, Work
 from amk.schedule_ir.ops.begin import BeginOp
 from amk.schedule_ir.ops.census import CensusOp
 from amk.schedule_ir.ops.combine import CombineOp
@@ -22,12 +22,14 @@ from amk.schedule_ir.ops.merge import MergeOp
 from amk.schedule_ir.ops.narrow import NarrowOp
 from amk.schedule_ir.ops.peak import PeakOp
 from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
+from amk.schedule_ir.ops.reduce_splits import ReduceSplitsOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.ops.report import ReportOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.ops.select import SelectOp
 from amk.schedule_ir.ops.select_draw import SelectDrawOp
 from amk.schedule_ir.ops.stage import StageOp
+from amk.schedule_ir.ops.stage_attention import StageAttentionOp
 from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.ops.store_rows import StoreRowsOp
 from amk.schedule_ir.ops.swiglu import SwigluOp
@@ -48,6 +50,8 @@ AnyOp = Annotated[
     | AttendOp
     | MergeOp
     | CombineOp
+    | ReduceSplitsOp
+    | StageAttentionOp
     | AddResidualOp
     | SwigluOp
     | StageOp
@@ -81,6 +85,8 @@ OPS: dict[str, type[Op]] = {
         AttendOp,
         MergeOp,
         CombineOp,
+        ReduceSplitsOp,
+        StageAttentionOp,
         AddResidualOp,
         SwigluOp,
         StageOp,
@@ -97,4 +103,4 @@ OPS: dict[str, type[Op]] = {
     )
 }
 
-__all__ = ["OPS", "Access", "AnyOp", "BarrierOp", "Geometry", "Memory", "Op", "SignalOp", "WaitOp"]
+__all__ = ["OPS", "Access", "AnyOp", "BarrierOp", "Geometry", "Memory", "Op", "SignalOp", "WaitOp", "Work"]

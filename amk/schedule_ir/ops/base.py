@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, Matrix, MatrixName, matrix
+from amk.schedule_ir.matrices import ROWS_PER_GROUP, Matrix, MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Buffer, Frozen, Name, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 
@@ -36,6 +36,17 @@ class Access(NamedTuple):
     hi: int
     value: ValueKey | None
     origin: int
+
+
+class Work(NamedTuple):
+    """What one agent does in one step, in bytes: reads of cached global memory, reads of memory that no cache holds
+    (and in how many spans), global writes, and everything together that passes through its registers."""
+
+    near: int
+    far: int
+    spans: int
+    written: int
+    handled: int
 
 
 @dataclass(frozen=True)
@@ -93,15 +104,38 @@ class Memory(Protocol):
 class Op(Frozen):
     """Base of all ops. Subclasses set `op` (the discriminator) and override accesses and reference.
 
-    registers: those of `STATE` that the op reads; the epoch is also read with every tag.
+    registers: those of `STATE` that the op reads; the epoch is also read with every tag. in_flight: bytes of global
+    loads that an agent has outstanding before it uses the first of them.
     """
 
+    in_flight: ClassVar[int] = 4096
     registers: ClassVar[tuple[str, ...]] = ()
     role: Name
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         """Every byte touched by agent env.agent of worker env.worker (both scalars) in this step."""
         return []
+
+    def touched(self, env: Env, geo: Geometry) -> list[Access]:
+        """The accesses that take time: `accesses`, unless that bounds a place known at run time only."""
+        return self.accesses(env, geo)
+
+    def work(self, env: Env, geo: Geometry) -> Work:
+        """Cost of the step for agent env.agent, from its footprint. State (the cache) is read from far memory."""
+        near = far = spans = written = handled = 0
+        for access in self.touched(env, geo):
+            buffer, size = geo.buffers[access.buffer], access.hi - access.lo
+            handled += size
+            if buffer.space == "shared":
+                continue
+            if access.kind == "write":
+                written += size
+            elif buffer.role == "state":
+                far += size
+                spans += 1
+            else:
+                near += size
+        return Work(near, far, spans, written, handled)
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         """Do what the device body does, in numpy, for one agent."""
@@ -114,14 +148,14 @@ def split(total: int, parts: int, index: int) -> tuple[int, int]:
 
 def owned_groups(env: Env, name: MatrixName) -> tuple[int, int]:
     """(first row group, number of row groups) of matrix `name` that the worker owns."""
-    shares = "hidden" if name in ("o", "down") else name
+    shares = share_table(name)
     first, count = env.symbol(f"{shares}.first"), env.symbol(f"{shares}.count")
     return int(first), int(count)
 
 
 def owned_count(env: Env, name: MatrixName) -> int:
     """Number of row groups of matrix `name` that the worker owns; reads nothing else of the worker."""
-    return int(env.symbol("hidden.count" if name in ("o", "down") else f"{name}.count"))
+    return int(env.symbol(f"{share_table(name)}.count"))
 
 
 def owned_rows(env: Env, geo: Geometry, name: MatrixName) -> tuple[int, int]:

@@ -27,6 +27,9 @@ class CombineOp(Op):
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
+    in_flight: ClassVar[int] = 2048
+    """Two pieces of two splits, 16 bytes of each a lane."""
+
     op: Literal["combine"] = "combine"
     layer: Expr
     split_partial: Name

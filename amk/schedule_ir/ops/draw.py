@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -19,6 +19,7 @@ class DrawOp(Op):
     The noise of a row is a function of seed, position and row alone. round is the number of rounds behind it, or LAST.
     """
 
+    registers: ClassVar[tuple[str, ...]] = ("pos",)
     op: Literal["draw"] = "draw"
     round: int
     logits: Name

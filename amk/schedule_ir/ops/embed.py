@@ -39,6 +39,12 @@ class EmbedOp(Op):
             *geo.span("write", self.residual, r0, r1, ("h", 0), first + r0),
         ]
 
+    def touched(self, env: Env, geo: Geometry) -> list[Access]:
+        """Of the table, the agent's share of one row and the owned part of it."""
+        found = [a for a in self.accesses(env, geo) if a.buffer != self.table]
+        elements = sum((a.hi - a.lo) // geo.buffers[a.buffer].item_bytes for a in found if a.buffer != self.norm)
+        return [*found, *geo.span("read", self.table, 0, elements, None)]
+
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         hidden, agent, agents = geo.model.hidden, int(env.agent), geo.role_size[self.role]
         lo, hi = split(hidden, agents, agent)

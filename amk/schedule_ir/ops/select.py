@@ -42,6 +42,11 @@ class Selection(Op):
             out += geo.span("write", self.output, n, n + 1, ("output", 0))
         return out
 
+    def touched(self, env: Env, geo: Geometry) -> list[Access]:
+        """All candidates, one index, and one word of the prompt."""
+        found = [a for a in self.accesses(env, geo) if a.buffer not in (self.best_index, self.prompt)]
+        return [*found, *geo.span("read", self.best_index, 0, 1, None), *geo.span("read", self.prompt, 0, 1, None)]
+
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         regs = mem.regs
         forced, *eos = (int(v) for v in mem.read_int(self.request, 0, len(REQUEST)))

@@ -26,6 +26,8 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
     "chunk_bytes": (1024, 2048, 4096, 8192, 16384),
     "kv_block": (16, 32, 64, 128, 256, None),
     "wide_epilogue": (0, 16, 32, 64, 128, 256, 1024),
+    "workers": (16, 24, 32, 48, 64, 80, 96, 112, 128, None),
+    "kv_splits": (1, 2, 4, 6, 8, 12, 16, None),
 }
 """Values in order of size; None, which leaves the choice to the planner, comes last."""
 

@@ -1,0 +1,88 @@
+"""From the name of a recorded run to its kernels: rows of `amk bench` or `amk calibrate`, or a search's journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from amk.planner.decode import plan
+from amk.planner.settings import PRESETS, Settings
+from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.schedule_ir.json_file import read_json
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import load_target
+from amk.simulator.calibrate import Run
+
+LIMIT = 16 << 20
+BENCH_CONTEXT = 8192
+"""Cache positions of a recorded row that does not say."""
+
+
+def measured_runs(names: list[str]) -> list[Run]:
+    """Every measured (kernel, position) of the named files and searches; AMK005 if there is none."""
+    found = [run for name in names for run in _runs_of(name)]
+    if not found:
+        raise AmkError(Diagnostic("AMK005", f"no measurement in {', '.join(names)}"))
+    return found
+
+
+def _runs_of(name: str) -> Iterator[Run]:
+    path = Path(name)
+    if not path.is_file():
+        yield from _of_search(name)
+        return
+    content = read_json(path, LIMIT)
+    rows = content.get("rows") if isinstance(content, dict) else None
+    try:
+        if not isinstance(rows, list):
+            raise TypeError("no rows")
+        for entry in rows:
+            yield _of_row(entry["row"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        message = f"not a record of measurements: {error}"
+        raise AmkError(Diagnostic("AMK005", message, where=Where(file=name))) from error
+
+
+def _of_row(row: dict[str, Any]) -> Run:
+    """A row of `amk bench` names a preset; one of `amk calibrate` has the settings themselves."""
+    key = row["key"]
+    model, gpu, pos, ms = str(key["model"]), str(key["gpu"]), int(key["pos"]), float(row["times"]["ms"])
+    if "settings" in row:
+        settings, name = settings_of(row["settings"]), f"{model} kernel {row['kernel']}"
+    else:
+        settings, name = PRESETS[key["plan"]], f"{model} {key['plan']}"
+    context = row.get("context") or min(BENCH_CONTEXT, load_model(model).max_context)
+    return Run(f"{name} at {pos}", _planned(model, gpu, settings, context), pos, ms)
+
+
+def settings_of(values: dict[str, Any]) -> Settings:
+    """Settings by field name; those that are absent keep their default."""
+    return replace(PRESETS["fast"], **(values | {"plan": "search"}))
+
+
+@cache
+def _planned(model: str, gpu: str, settings: Settings, context: int) -> Schedule:
+    return plan(load_model(model), load_target(gpu), settings=settings, max_context=context)
+
+
+def _of_search(name: str) -> Iterator[Run]:
+    """The measured proposals of a search on a GPU; AMK005 for a simulated one."""
+    from amk.agent.journal import read_state
+    from amk.agent.runs import find
+    from amk.agent.session import candidate_of
+
+    state = read_state(find(name))
+    run = state.run
+    if run is None or run.simulated:
+        raise AmkError(Diagnostic("AMK005", f"run {name} was simulated: it measured nothing"))
+    for trial in state.trials:
+        made = candidate_of(state, trial.index) if trial.measured else None
+        if made is None:
+            continue
+        measured = trial.measured.get("confirm") or next(iter(trial.measured.values()))
+        for pos, ms in zip(run.positions, measured.candidate_ms, strict=True):
+            yield Run(f"{run.model} proposal {trial.index} at {pos}", made.schedule, pos, ms)

@@ -1,0 +1,192 @@
+"""`amk simulate`: the time of a token by the simulator, and how well the simulator agrees with measured runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from math import expm1
+from pathlib import Path
+from typing import Any
+
+from amk.commands.measured_runs import measured_runs
+from amk.commands.output import add_format, print_json, print_table
+from amk.commands.planning import add_plan_arguments, given_or_planned
+from amk.planner.settings import PRESETS
+from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
+from amk.schedule_ir.codec import schedule_hash
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import Target
+from amk.simulator.agreement import Agreement, agreement
+from amk.simulator.calibrate import Run, fit
+from amk.simulator.constants import Constants, constants_for, load_constants, save_constants
+from amk.simulator.engine import PARTS
+from amk.simulator.picture import timeline_text
+from amk.simulator.predict import Phase, Prediction, predict, step_ms
+from amk.validator.verify import verify
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("schedule", nargs="?", help="schedule file; instead: --model and --gpu")
+    add_plan_arguments(parser, required=False)
+    parser.add_argument("--plan", choices=tuple(PRESETS), default="fast", help="plan of --model (default: fast)")
+    parser.add_argument("--pos", type=int, default=128, help="position of the token (default: 128)")
+    parser.add_argument(
+        "--constants", type=Path, metavar="FILE", help="constants of the machine, as --calibrate writes"
+    )
+    parser.add_argument("--calibrate", nargs="+", metavar="RUN", help="fit the constants to recorded runs or searches")
+    parser.add_argument("--against", nargs="+", metavar="RUN", help="compare predictions with recorded runs")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write what --calibrate or --against found")
+    add_format(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.calibrate is not None:
+        return _calibrate(arguments)
+    if arguments.against is not None:
+        return _compare(arguments)
+    schedule = given_or_planned(arguments)
+    if not 0 <= arguments.pos < schedule.kv.context:
+        message = f"--pos {arguments.pos}: the cache has positions 0 to {schedule.kv.context - 1:,}"
+        raise AmkError(Diagnostic("AMK005", message))
+    if arguments.schedule is not None:
+        _require_safe(schedule)
+    prediction = predict(schedule, arguments.pos, _constants(arguments, schedule.target))
+    if arguments.format == "json":
+        print_json(as_data(prediction))
+    else:
+        _print(prediction)
+    return int(Exit.SAFE)
+
+
+def _require_safe(schedule: Schedule) -> None:
+    """Only a schedule that runs has a time; the verdict's own diagnostics and exit code otherwise."""
+    verdict = verify(schedule)
+    if not verdict.safe:
+        exit_code = Exit.UNSAFE if verdict.status == "UNSAFE" else Exit.UNKNOWN
+        raise AmkError(verdict.diagnostics, exit_code)
+
+
+def _constants(arguments: argparse.Namespace, target: Target) -> Constants:
+    """AMK005 if the file is about another target."""
+    if arguments.constants is None:
+        return constants_for(target)
+    constants = load_constants(arguments.constants)
+    if constants.target != target.name:
+        message = f"constants of {constants.target}, the schedule is for {target.name}"
+        raise AmkError(Diagnostic("AMK005", message, where=Where(file=str(arguments.constants))))
+    return constants
+
+
+def as_data(prediction: Prediction) -> dict[str, Any]:
+    """What `--format json` prints; times in microseconds but for `ms_per_token` and `floor_ms`."""
+    return {
+        "ms_per_token": prediction.ms,
+        "simulated": True,
+        "schedule": schedule_hash(prediction.schedule),
+        "model": prediction.schedule.model.name,
+        "target": prediction.schedule.target.name,
+        "pos": prediction.pos,
+        "floor_ms": prediction.floor_ms,
+        "tokens_per_second": 1e3 / prediction.ms,
+        "layer_us": prediction.layer_us,
+        "phases": [_phase(p) for p in prediction.phases],
+        "timeline": [
+            {
+                "group": s.group,
+                "step": _label(prediction, s.group, s.item),
+                "part": s.part,
+                "start": s.start,
+                "end": s.end,
+            }
+            for s in prediction.spans
+        ],
+        "groups": [{"workers": list(g.workers), "fast_sm": g.fast} for g in prediction.window.groups],
+        "constants": prediction.constants.model_dump(mode="json"),
+    }
+
+
+def _phase(phase: Phase) -> dict[str, Any]:
+    return {
+        "phase": phase.name, "runs": phase.runs, "us": phase.us, "us_per_run": phase.us / phase.runs,
+        "bottleneck": phase.bottleneck, "parts": phase.parts,
+    }  # fmt: skip
+
+
+def _label(prediction: Prediction, group: int, item: int) -> str:
+    op = prediction.window.items[prediction.window.groups[group].program][item].step.op
+    matrix = getattr(op, "matrix", None)
+    return f"{op.op} {matrix}" if matrix else op.op
+
+
+def _print(prediction: Prediction) -> None:
+    schedule = prediction.schedule
+    print(f"{prediction.ms:.4f} ms per token, simulated: {schedule.name} at position {prediction.pos}")
+    share = 100 * prediction.floor_ms / prediction.ms
+    print(f"floor {prediction.floor_ms:.4f} ms ({share:.0f}%), a layer takes {prediction.layer_us:.1f} us\n")
+    rows = []
+    for p in prediction.phases:
+        parts = "  ".join(f"{n} {p.parts[n] / p.runs:.2f}" for n in PARTS if p.parts.get(n, 0) >= 0.01 * p.us)
+        rows.append((p.name, str(p.runs), f"{p.us / p.runs:.2f}", p.bottleneck, parts))
+    print_table(("phase", "runs", "us", "bottleneck", "where a worker's time goes, us"), rows)
+    print(f"\n{timeline_text(prediction)}")
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    runs = measured_runs(arguments.calibrate)
+    target = _one_target(runs)
+    found = fit(runs, _constants(arguments, target), told=lambda line: print(line, file=sys.stderr))
+    rows = [
+        (r.name, f"{r.ms:.4f}", f"{100 * expm1(b):+.1f}%", f"{100 * expm1(a):+.1f}%")
+        for r, b, a in zip(runs, found.before, found.after, strict=True)
+    ]
+    if arguments.output is not None:
+        save_constants(found.constants, arguments.output)
+    if arguments.format == "json":
+        print_json({"constants": found.constants.model_dump(mode="json"), "before": found.before, "after": found.after})
+    else:
+        print_table(("run", "measured ms", "error before", "error after"), rows)
+    return int(Exit.SAFE)
+
+
+def _one_target(runs: list[Run]) -> Target:
+    targets = {r.schedule.target.name: r.schedule.target for r in runs}
+    if len(targets) != 1:
+        raise AmkError(Diagnostic("AMK005", f"runs of {', '.join(sorted(targets))}: calibrate one target at a time"))
+    return next(iter(targets.values()))
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    """Agreement within each model: pooled over models, a correlation would only say that large models are slow."""
+    models: dict[str, list[tuple[str, float, float]]] = {}
+    for r in measured_runs(arguments.against):
+        ms = step_ms(r.schedule, r.pos, _constants(arguments, r.schedule.target))
+        models.setdefault(r.schedule.model.name, []).append((r.name, r.ms, ms))
+    try:
+        found = {name: agreement(pairs) for name, pairs in models.items()}
+    except ValueError as error:
+        raise AmkError(Diagnostic("AMK005", f"{error} of every model")) from error
+    data = {name: _agreement(a) for name, a in found.items()}
+    if arguments.output is not None:
+        arguments.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    if arguments.format == "json":
+        print_json(data)
+    else:
+        header = ("model", "kernels", "Spearman", "median error", "worst", "top-5 recall", "within 15% of the best")
+        print_table(header, [(name, *_cells(a)) for name, a in found.items()])
+    return int(Exit.SAFE)
+
+
+def _agreement(a: Agreement) -> dict[str, Any]:
+    return {
+        "kernels": len(a.pairs), "spearman": a.spearman, "median_error": a.median_error, "worst_error": a.worst_error,
+        "top5_recall": a.recall, "within_15_percent": a.near,
+        "pairs": [{"run": n, "measured_ms": m, "simulated_ms": round(p, 5)} for n, m, p in a.pairs],
+    }  # fmt: skip
+
+
+def _cells(a: Agreement) -> tuple[str, ...]:
+    return (
+        str(len(a.pairs)), f"{a.spearman:.3f}", f"{100 * a.median_error:.1f}%", f"{100 * a.worst_error:.1f}%",
+        f"{100 * a.recall:.0f}%", f"{100 * a.near:.0f}%",
+    )  # fmt: skip

@@ -1,0 +1,174 @@
+"""The synchronisation of the compiled kernel against the schedule, step by step.
+
+Property: the synchronising instructions of the PTX, in the order of the text, are those that the schedule asks for: the
+ring's start, then for every step its polls, what its op does, its signals. Every loop body and every program stands
+once in the PTX, so the sequence of one agent is the part of it whose steps name the agent's role.
+
+Expected per step (the table that ties the IR to sync.cuh):
+    wait        ld.acquire (acquire) or ld.relaxed (relaxed) poll, then the warp's barrier (M3, M4)
+    barrier     bar.sync with the step's id and the threads of its role
+    gemv        per chunk: wait for the copy (mbarrier, or all but slots - 1 groups), the warp's barrier, the proxy
+                fence iff the stream has refill_fence (M7), the next copy with its bytes expected or group committed
+    refill      per copy held back: the proxy fence likewise, before the first; the copy with its bytes expected
+    other ops   at least one tagged load if it reads tagged words, then at least one tagged store per tagged buffer
+                that it writes (M13); warp barriers of its own are allowed
+    signal      the warp's barrier (M1), then red.release or red.relaxed in the order of the schedule (M2)
+Forms outside the table of `readback` were refused before. The watchdog's accesses and non-coherent loads are left out.
+Not seen here: which lanes run an instruction, and addresses; the tests that run the kernel see those.
+
+AMK607 names the first step whose instructions are not there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from amk.lowering import refusal
+from amk.lowering.readback import Instruction, Kind
+from amk.report.diagnostic import AmkError, shown
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.memory import Stream
+from amk.schedule_ir.ops import BarrierOp, Op
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.refill import RefillOp
+from amk.schedule_ir.schedule import Node, Schedule, Step
+
+LETTERS = {
+    Kind.SIGNAL_RELEASE: "R",
+    Kind.SIGNAL_RELAXED: "r",
+    Kind.POLL_ACQUIRE: "P",
+    Kind.POLL_RELAXED: "p",
+    Kind.TAGGED_STORE: "T",
+    Kind.TAGGED_LOAD: "L",
+    Kind.WARP_BARRIER: "W",
+    Kind.MBARRIER_INIT: "I",
+    Kind.MBARRIER_INIT_FENCE: "F",
+    Kind.MBARRIER_EXPECT: "E",
+    Kind.MBARRIER_WAIT: "M",
+    Kind.PROXY_FENCE_SHARED: "X",
+    Kind.BULK_LOAD: "U",
+    Kind.COPY: "c",
+    Kind.COPY_COMMIT: "g",
+}
+"""One letter per kind; barriers and group waits carry their operands."""
+IGNORED = frozenset({Kind.WATCHDOG, Kind.LOAD_CONSTANT, Kind.BULK_PREFETCH})
+UNEXPECTED = "?"
+SAMPLES = 256
+"""Warps whose accesses are looked at to learn which tagged buffers an op reads and writes."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one step must have left in the PTX: a regular expression over the letters."""
+
+    label: str
+    pattern: str
+
+
+def check_synchronisation(schedule: Schedule, instructions: tuple[Instruction, ...]) -> None:
+    """Raise AMK607 if the kernel's synchronisation is not the schedule's."""
+    kept = [i for i in instructions if i.kind not in IGNORED]
+    parts = [*_start(schedule), *_programs(schedule)]
+    words = [_word(i) for i in kept]
+    if re.fullmatch("".join(p.pattern for p in parts), "".join(words)) is None:
+        raise _mismatch(parts, kept, words)
+
+
+def _word(instruction: Instruction) -> str:
+    if instruction.kind is Kind.CTA_BARRIER:
+        return f"B{','.join(instruction.operands)};"
+    if instruction.kind is Kind.COPY_WAIT:
+        return f"q{','.join(instruction.operands)};"
+    return LETTERS.get(instruction.kind, UNEXPECTED)
+
+
+def _mismatch(parts: list[Part], kept: list[Instruction], words: list[str]) -> AmkError:
+    """The first step after which no reading of the text fits, and the instruction reached there."""
+    text = "".join(words)
+    good, reached = 0, 0
+    for number in range(1, len(parts) + 1):
+        found = re.match("".join(p.pattern for p in parts[:number]), text)
+        if found is None:
+            break
+        good, reached = number, found.end()
+    place = next((n for n in range(len(words)) if len("".join(words[:n])) >= reached), len(words))
+    there = f"line {kept[place].line}: {kept[place].opcode}" if place < len(kept) else "the end of the kernel"
+    label = parts[good].label if good < len(parts) else "nothing more"
+    return refusal.unsafe(
+        "AMK607", f"expected the synchronisation of {label}", shown(f"the PTX has, from there on, {there}"),
+        advice="a primitive of the device headers, or its use, no longer does what the schedule says",
+    )  # fmt: skip
+
+
+def _start(schedule: Schedule) -> Iterator[Part]:
+    threads = schedule.launch.warps * 32
+    yield Part("the start of the kernel", f"B0,{threads};")
+    stream = schedule.streams[0]
+    if stream.engine == "bulk":
+        yield Part("the ring's start", "I+FW" + ("(?:EU)+" if stream.run_ahead else ""))
+    elif stream.run_ahead:
+        yield Part("the ring's start", "(?:c+g)+")
+
+
+def _programs(schedule: Schedule) -> Iterator[Part]:
+    def walk(body: tuple[Node, ...], path: str) -> Iterator[Part]:
+        for n, node in enumerate(body):
+            if isinstance(node, Step):
+                yield from _step(schedule, node, f"{path}/{n}")
+            else:
+                yield from walk(node.body, f"{path}/{n}/body")
+
+    for number, program in enumerate(schedule.programs):
+        yield from walk(program.body, f"/programs/{number}/body")
+
+
+def _step(schedule: Schedule, step: Step, path: str) -> Iterator[Part]:
+    for n, wait in enumerate(step.waits):
+        yield Part(f"{path}/waits/{n} on '{wait.counter}'", ("P" if wait.order == "acquire" else "p") + "W")
+    yield Part(f"{path} ({step.op.op})", _op(schedule, step.op))
+    if step.signals:
+        given = "".join("R" if s.order == "release" else "r" for s in step.signals)
+        yield Part(f"{path}/signals on {', '.join(s.counter for s in step.signals)}", f"W{given}")
+
+
+def _op(schedule: Schedule, op: Op) -> str:
+    if isinstance(op, BarrierOp):
+        return f"B{op.id},{op.agents * 32};"
+    if isinstance(op, GemvOp):
+        return _drain(next(s for s in schedule.streams if s.name == op.stream))
+    if isinstance(op, RefillOp):
+        return f"{'X' if next(s for s in schedule.streams if s.name == op.stream).refill_fence else ''}EU"
+    reads, writes = _tagged_use(schedule, op)
+    return "W*" + ("L[LW]*" if reads else "") + (f"(?:TW*){{{writes},}}" if writes else "")
+
+
+def _drain(stream: Stream) -> str:
+    if stream.engine == "bulk":
+        enter = "" if stream.run_ahead else "(?:EU)+"
+        return f"{enter}(?:MW{'X' if stream.refill_fence else ''}EU)+"
+    enter = "" if stream.run_ahead else "(?:c*g)+"
+    return f"{enter}(?:q{stream.slots - 1};WWc+g{'' if stream.run_ahead else 'g?'})+"
+
+
+def _tagged_use(schedule: Schedule, op: Op) -> tuple[int, int]:
+    """(tagged buffers read, tagged buffers written) by any warp."""
+    tagged = {b.name for b in schedule.buffers if b.tagged}
+    named = {value for _, value in op if isinstance(value, str)} & tagged
+    role = next(r for r in schedule.roles if r.name == op.role)
+    geometry = schedule.geometry()
+    tables = {name: np.array(column, np.int64) for name, column in schedule.tables.items()}
+    seen: dict[str, set[str]] = {"read": set(), "write": set()}
+    places = product(range(schedule.launch.workers), range(role.count))
+    for (worker, agent), _ in zip(places, range(SAMPLES if named else 0), strict=False):
+        env = Env({"t": 0, "n": 0, "l": 0}, worker, agent, schedule.kv.context - 1, tables)
+        for access in op.accesses(env, geometry):
+            if access.buffer in tagged:
+                seen[access.kind].add(access.buffer)
+        if seen["read"] | seen["write"] == named:
+            break
+    return len(seen["read"]), len(seen["write"])

@@ -1,0 +1,162 @@
+"""What a machine's parts cost: one set of numbers per target, stored as data with their sources.
+
+Times in microseconds, rates in 10^9 bytes per second. A set that was fitted or measured is stored whole. A target
+without one has only published figures (clock, L2 latency); its constants are those of the reference set, scaled: what
+an SM's instructions do by the ratio of clocks, what crosses the chip by the ratio of L2 latencies.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.report.schema import schema_error
+from amk.schedule_ir.json_file import read_json
+from amk.schedule_ir.target import Target
+
+Cost = Annotated[float, Field(ge=0, lt=1e6, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
+REFERENCE = "h200"
+MOST_BYTES = 1 << 20
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Constants(_Data):
+    """read_gbps: all SMs together. sm_gbps: one SM alone. fast_sms, fast_gain: share of the SMs that stand in small
+    groups of the chip, and their bandwidth relative to the others.
+
+    copy_us: latency of a copy into shared memory. copy_overhead: bytes of the memory's time that a copy costs beside
+    its own. chunk_us, chunk_gbps: a warp's time for a chunk, fixed and by size. drain_gbps: all warps of an SM.
+    refill_fence_us: per chunk. l2_us: a load that the L2 answers. l2_gbps: one SM from the L2. hop_us: from a signal
+    until others can see it. skew_us: spread of equal SMs: the last of n is late by
+    sqrt(2 ln n) of it. fence_us,
+    fence_us_per_kib: a release, and what each KiB of ring behind it adds. barrier_us, barrier_warp_us: a CTA barrier.
+    step_us: entering a step. round_us: 512 bytes through a warp's registers. far_us_per_kib: the same for attention
+    over cache rows.
+    """
+
+    target: str
+    read_gbps: Rate
+    sm_gbps: Rate
+    fast_sms: Annotated[float, Field(ge=0, le=1)]
+    fast_gain: Annotated[float, Field(ge=1, le=4)]
+    copy_us: Cost
+    copy_overhead: Cost
+    chunk_us: Cost
+    chunk_gbps: Rate
+    drain_gbps: Rate
+    refill_fence_us: Cost
+    l2_us: Cost
+    l2_gbps: Rate
+    hop_us: Cost
+    skew_us: Cost
+    fence_us: Cost
+    fence_us_per_kib: Cost
+    barrier_us: Cost
+    barrier_warp_us: Cost
+    step_us: Cost
+    round_us: Cost
+    far_us_per_kib: Cost
+    sources: dict[str, str]
+
+    def perturbed(self, rng: np.random.Generator, spread: float) -> Constants:
+        """Every cost times exp(N(0, spread)): another machine of the same kind, with the same memory."""
+        names = sorted((*INSTRUCTIONS, *CROSSINGS))
+        factors = np.exp(spread * rng.standard_normal(len(names)))
+        return self.model_copy(
+            update={n: getattr(self, n) * float(f) for n, f in zip(names, factors, strict=True)}
+            | {"sources": {"all": "perturbed"}}
+        )
+
+
+INSTRUCTIONS = (
+    "chunk_us", "refill_fence_us", "barrier_us", "barrier_warp_us", "step_us", "round_us", "far_us_per_kib",
+)  # fmt: skip
+"""Costs of an SM's own instructions: they scale with its clock."""
+
+CROSSINGS = ("copy_us", "l2_us", "hop_us", "skew_us", "fence_us", "fence_us_per_kib")
+"""Costs of crossing the chip: they scale with the L2's latency."""
+
+THROUGHPUTS = ("chunk_gbps", "drain_gbps", "l2_gbps", "sm_gbps")
+"""Rates of an SM: they scale with its clock."""
+
+
+class Published(_Data):
+    """Figures that others published for a target: boost clock, and latency of a load that hits the L2, in cycles."""
+
+    target: str
+    mhz: Rate
+    l2_cycles: Rate
+    sources: dict[str, str]
+
+    @property
+    def l2_us(self) -> float:
+        return self.l2_cycles / self.mhz
+
+
+class DataFile(_Data):
+    constants: Annotated[tuple[Constants, ...], Field(strict=False)]
+    published: Annotated[tuple[Published, ...], Field(strict=False)]
+
+
+@cache
+def stored() -> DataFile:
+    path = Path(str(files("amk.simulator") / "constants.json"))
+    try:
+        return DataFile.model_validate(read_json(path, MOST_BYTES))
+    except ValidationError as error:
+        raise schema_error(error, str(path)) from error
+
+
+def constants_for(target: Target) -> Constants:
+    """The stored set of the target, else the reference set scaled by published figures."""
+    known = {c.target: c for c in stored().constants}
+    if target.name in known:
+        return known[target.name]
+    return scaled(known[REFERENCE], target)
+
+
+def scaled(reference: Constants, target: Target) -> Constants:
+    """`reference` for another target; a target without published figures keeps the reference's clock and latency."""
+    figures = {p.target: p for p in stored().published}
+    base = figures[REFERENCE]
+    own = figures.get(target.name, base)
+    clock, crossing = base.mhz / own.mhz, own.l2_us / base.l2_us
+    update: dict[str, object] = {name: getattr(reference, name) * clock for name in INSTRUCTIONS}
+    update |= {name: getattr(reference, name) * crossing for name in CROSSINGS}
+    update |= {name: getattr(reference, name) / clock for name in THROUGHPUTS}
+    told = own.sources if own is not base else {"clock": f"assumed: that of {REFERENCE}"}
+    update |= {
+        "target": target.name, "read_gbps": target.read_ceiling_gbps, "fast_sms": 0.0, "fast_gain": 1.0,
+        "sources": {
+            "read_gbps": target.sources.get("read_ceiling_gbps", ""), **told,
+            "all others": f"constants of {reference.target}, scaled by clock and by L2 latency",
+        },
+    }  # fmt: skip
+    return reference.model_copy(update=update)
+
+
+def load_constants(path: Path) -> Constants:
+    """A file that `amk simulate --calibrate` wrote."""
+    try:
+        return Constants.model_validate(read_json(path, MOST_BYTES))
+    except ValidationError as error:
+        raise schema_error(error, str(path)) from error
+
+
+def save_constants(constants: Constants, path: Path) -> None:
+    """AMK001 if it cannot be written."""
+    try:
+        path.write_text(json.dumps(constants.model_dump(mode="json"), indent=1, sort_keys=True) + "\n")
+    except OSError as error:
+        raise AmkError(Diagnostic("AMK001", f"cannot write: {error}", where=Where(file=str(path)))) from error

@@ -1,0 +1,341 @@
+"""The event loop: groups of workers run their steps, wait for each other's signals and words, and share the memory.
+
+A group's warps have a clock each. Steps without memory traffic advance the clocks at once; a gemv and the reads of the
+cache go through `Supply`, and a wait blocks until the signals it needs were given. A wait for signals of everybody is
+exact; one for some of them counts signals by their time among those known when it is met.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import log, sqrt
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.schedule import Step
+from amk.simulator.constants import Constants
+from amk.simulator.program import Group, Window
+from amk.simulator.supply import NEVER, Supply
+from amk.simulator.words import Words
+from amk.validator.trace import Item
+
+ROUND_BYTES = 512
+KIB = 1024
+BF16_ROWS = 16
+"""Bytes of a column of a bf16 chunk: 8 rows."""
+SPANS_PER_TRIP = 2
+"""Keys and values of a run of positions are fetched together, and the next run after them."""
+LATE = 1e-9
+
+Part = Literal["memory", "drain", "cache", "waiting", "hand-off", "staging", "arithmetic", "barrier"]
+PARTS: tuple[Part, ...] = ("memory", "drain", "cache", "waiting", "hand-off", "staging", "arithmetic", "barrier")
+
+
+class Span(NamedTuple):
+    """What the first warp of a group does from `start` to `end`, microseconds; item: index in the program."""
+
+    group: int
+    item: int
+    part: Part
+    start: float
+    end: float
+
+
+class Arrow(NamedTuple):
+    """The signal that ended a wait: given by a group at a time, seen by another."""
+
+    source: int
+    given: float
+    group: int
+    seen: float
+
+
+class Stuck(Exception):
+    """The schedule waits for something that is never signalled."""
+
+
+@dataclass
+class _State:
+    """One group: next item, the item whose waits hold, clock of each warp, when its steps of the layers ended."""
+
+    group: Group
+    number: int
+    clocks: list[float]
+    next: int = 0
+    held: int = -1
+    began: float = 0.0
+    finished: bool = False
+    layer_ends: list[float] = field(default_factory=list)
+
+
+@dataclass
+class _Cell:
+    """Signals of one counter instance, (time, amount, group), and who waits for it."""
+
+    posted: list[tuple[float, int, int]] = field(default_factory=list)
+    total: int = 0
+    waiters: list[int] = field(default_factory=list)
+
+
+class Engine:
+    """One run over a window. `times[group][layer]` are the ends of layers, `spans` what the groups did."""
+
+    def __init__(self, window: Window, constants: Constants, words: Words) -> None:
+        self.window, self.constants, self.words = window, constants, words
+        schedule = window.schedule
+        self.roles = {r.name: range(r.first, r.first + r.count) for r in schedule.roles}
+        self.streams = {s.name: s for s in schedule.streams}
+        self.chunk_bytes = {s.name: s.chunk_bytes for s in schedule.streams}
+        self.spans: list[Span] = []
+        self.arrows: list[Arrow] = []
+        warps = schedule.launch.warps
+        self.states = [_State(g, n, [0.0] * warps) for n, g in enumerate(window.groups)]
+        self.cells: dict[int, _Cell] = {}
+        for counter in schedule.counters:
+            if counter.init:
+                base = window.instances.base[counter.name]
+                for cell in range(base, base + counter.count):
+                    self.cells[cell] = _Cell([(0.0, counter.init, -1)], counter.init)
+        self.supply = self._supply()
+        self.heap: list[tuple[float, int, int]] = []
+        self.order = 0
+        self.now = 0.0
+        self.ready = list(range(len(self.states)))
+        (stream, *_) = schedule.streams
+        self.in_flight = len(self.roles[stream.role]) * stream.slots * stream.chunk_bytes if stream.run_ahead else 0
+
+    def _supply(self) -> Supply:
+        c, schedule = self.constants, self.window.schedule
+        stream = schedule.streams[0]
+        ring = float(len(self.roles[stream.role]) * stream.slots * stream.chunk_bytes)
+        useful = stream.chunk_bytes / (stream.chunk_bytes + c.copy_overhead)
+        groups, sms = self.window.groups, schedule.target.sms
+        fast = c.fast_sms if any(g.fast for g in groups) else 0.0
+        weights = np.array([(1 - fast) * sms, fast * c.fast_gain * sms])
+        supply = Supply(
+            np.array([len(g.workers) for g in groups], float), np.array([int(g.fast) for g in groups], np.int64),
+            c.read_gbps * 1e3 * useful * weights / sms, c.sm_gbps * 1e3 * useful,
+        )  # fmt: skip
+        for n in range(len(groups)):
+            supply.ring(n, ring, stream.run_ahead, ring / c.copy_us if c.copy_us else NEVER)
+        return supply
+
+    def run(self) -> float:
+        """Until every group has finished; returns when the last one did."""
+        while True:
+            while self.ready:
+                self._go(self.states[self.ready.pop()])
+            step, event = self.supply.horizon(), self.heap[0][0] if self.heap else NEVER
+            if step == NEVER and event == NEVER:
+                break
+            # A step too short for the clock to show would be taken for ever.
+            target = min(self.now + max(step, LATE), event)
+            drained, read = self.supply.advance(max(0.0, target - self.now))
+            self.now = target
+            for n in drained:
+                self._drained(self.states[n])
+            for n in read:
+                self._read(self.states[n])
+            while self.heap and self.heap[0][0] <= self.now + LATE:
+                self._begin(self.states[heapq.heappop(self.heap)[2]])
+        if not all(s.finished for s in self.states):
+            raise Stuck
+        return max(max(s.clocks) for s in self.states)
+
+    def _items(self, state: _State) -> tuple[Item, ...]:
+        return self.window.items[state.group.program]
+
+    def _go(self, state: _State) -> None:
+        """Run steps until something blocks."""
+        items = self._items(state)
+        while state.next < len(items):
+            item = items[state.next]
+            if not self._step(state, item):
+                return
+            self._ended(state, item)
+        state.finished = True
+
+    def _ended(self, state: _State, item: Item) -> None:
+        layer = item.loops.get("l")
+        state.next += 1
+        items = self._items(state)
+        after = items[state.next].loops.get("l") if state.next < len(items) else None
+        if layer is not None and after != layer:
+            state.layer_ends.append(max(state.clocks))
+
+    def _step(self, state: _State, item: Item) -> bool:
+        """Run one step; False if it has to wait, and will be run again or ended by an event."""
+        step, role = item.step, self.roles[item.step.op.role]
+        if state.next in state.group.waits and state.held != state.next:
+            if not self._wait(state, role):
+                return False
+            state.held = state.next
+        if isinstance(step.op, BarrierOp):
+            self._meet(state, role)
+        elif isinstance(step.op, GemvOp):
+            start = max(state.clocks[w] for w in role)
+            ahead = self.streams[step.op.stream].run_ahead
+            self._advance(state, role, start, "barrier")
+            state.began = start
+            self._at(start if ahead else start + self.constants.copy_us, state)
+            return False
+        elif not isinstance(step.op, WaitOp | SignalOp) and not self._work(state, item, role):
+            return False
+        self._signal(state, step, role)
+        return True
+
+    def _at(self, time: float, state: _State) -> None:
+        self.order += 1
+        heapq.heappush(self.heap, (max(time, self.now), self.order, state.number))
+
+    def _advance(self, state: _State, warps: Iterable[int], until: float, part: Part) -> None:
+        """Clocks of `warps` not before `until`; the first warp's time is accounted."""
+        clocks = state.clocks
+        for w in warps:
+            if w == 0 and until > clocks[0]:
+                self.spans.append(Span(state.number, state.next, part, clocks[0], until))
+            if clocks[w] < until:
+                clocks[w] = until
+
+    def _spend(self, state: _State, warps: Iterable[int], time: float, part: Part) -> None:
+        clocks = state.clocks
+        for w in warps:
+            if w == 0 and time > 0:
+                self.spans.append(Span(state.number, state.next, part, clocks[0], clocks[0] + time))
+            clocks[w] += time
+
+    def _meet(self, state: _State, role: range) -> None:
+        c = self.constants
+        self._advance(state, role, max(state.clocks[w] for w in role), "barrier")
+        self._spend(state, role, c.barrier_us + c.barrier_warp_us * len(role), "barrier")
+
+    def _wait(self, state: _State, role: range) -> bool:
+        c = self.constants
+        until, source, givers = 0.0, -1, 1
+        for cell, threshold in state.group.waits[state.next]:
+            found = self.cells.setdefault(cell, _Cell())
+            if found.total < threshold:
+                found.waiters.append(state.number)
+                return False
+            given, by, among = self._reached(found.posted, threshold)
+            givers = max(givers, among)
+            if given > until:
+                until, source = given, by
+        if until > state.clocks[role.start]:
+            self.arrows.append(Arrow(source, until, state.number, until + c.hop_us + c.l2_us))
+        self._advance(state, role, until, "waiting")
+        self._advance(state, role, until + c.hop_us + c.skew_us * sqrt(2 * log(givers)), "hand-off")
+        self._spend(state, role, c.l2_us * len(state.group.waits[state.next]), "hand-off")
+        return True
+
+    def _signal(self, state: _State, step: Step, role: range) -> None:
+        given = state.group.signals.get(state.next, ())
+        if not given:
+            return
+        c = self.constants
+        if any(s.order == "release" for s in step.signals):
+            self._spend(state, role, c.fence_us + c.fence_us_per_kib * self.in_flight / KIB, "hand-off")
+        at = max(state.clocks[w] for w in role)
+        times = len(role) * len(state.group.workers)
+        for cell, amount in given:
+            found = self.cells.setdefault(cell, _Cell())
+            found.posted.append((at, amount * times, state.number))
+            found.total += amount * times
+            self.ready += found.waiters
+            found.waiters = []
+
+    def _work(self, state: _State, item: Item, role: range) -> bool:
+        """An op other than a gemv. Reads of tagged words wait for their writers, the cache's share the memory."""
+        c, op = self.constants, item.step.op
+        share = state.group.shares[item.site.number]
+        fresh = self.words.fresh(state.number, state.next)
+        if fresh is None:
+            self.words.wait(state.number, state.next)
+            return False
+        if share.near:
+            self._advance(state, role, fresh, "waiting")
+            trips = -(-share.work.near // op.in_flight)
+            self._spend(state, role, c.l2_us * trips + share.near / (c.l2_gbps * 1e3), "staging")
+        if share.far:
+            start = max(state.clocks[w] for w in role)
+            self._advance(state, role, start, "cache")
+            state.began = start
+            self._at(start, state)
+            return False
+        rounds = share.work.handled / ROUND_BYTES
+        self._spend(state, role, c.step_us + c.round_us * rounds, "arithmetic")
+        self._written(state)
+        return True
+
+    def _written(self, state: _State) -> None:
+        self.ready += self.words.written(state.number, state.next, max(state.clocks))
+
+    def _begin(self, state: _State) -> None:
+        """Memory traffic of the next step starts now."""
+        item = self._items(state)[state.next]
+        share = state.group.shares[item.site.number]
+        c, op = self.constants, item.step.op
+        if not isinstance(op, GemvOp):
+            trips = max(1, share.work.spans // SPANS_PER_TRIP)
+            self.supply.begin_direct(state.number, float(share.far), share.far / max(trips * c.copy_us, LATE))
+            return
+        most = max(share.chunks, default=0)
+        if not most:
+            self._drained(state)
+            return
+        amount = float(sum(share.chunks) * self.chunk_bytes[op.stream])
+        self.supply.begin_drain(state.number, amount, min(amount / (most * self.chunk_time(op)), c.drain_gbps * 1e3))
+
+    def chunk_time(self, op: GemvOp) -> float:
+        """Microseconds of a warp: narrow formats have as many columns to multiply as their chunk is wide."""
+        c, stream = self.constants, self.streams[op.stream]
+        handled = max(self.chunk_bytes[op.stream], BF16_ROWS * stream.chunk(op.matrix).columns)
+        return c.chunk_us + handled / (c.chunk_gbps * 1e3) + c.refill_fence_us * stream.refill_fence
+
+    def _drained(self, state: _State) -> None:
+        """The gemv has ended: what its warps could not have done faster is draining, the rest waited for memory."""
+        item = self._items(state)[state.next]
+        op, role = item.step.op, self.roles[item.step.op.role]
+        assert isinstance(op, GemvOp)
+        share = state.group.shares[item.site.number]
+        amount = sum(share.chunks) * self.chunk_bytes[op.stream]
+        busy = max(
+            max(share.chunks, default=0) * self.chunk_time(op), amount / (self.constants.drain_gbps * 1e3)
+        )  # fmt: skip
+        self._advance(state, role, min(state.began + busy, self.now), "drain")
+        self._advance(state, role, self.now, "memory")
+        self._spend(state, role, self.constants.step_us, "arithmetic")
+        self._resume(state, item, role)
+
+    def _read(self, state: _State) -> None:
+        """The cache has been read; what the warps do with it takes at least its time."""
+        item = self._items(state)[state.next]
+        role, share = self.roles[item.step.op.role], state.group.shares[item.site.number]
+        c = self.constants
+        self._advance(state, role, self.now, "cache")
+        busy = state.began + c.far_us_per_kib * share.work.far / KIB
+        self._advance(state, role, busy, "arithmetic")
+        rest = share.work.handled - share.work.far
+        self._spend(state, role, c.step_us + c.round_us * rest / ROUND_BYTES, "arithmetic")
+        self._written(state)
+        self._resume(state, item, role)
+
+    def _resume(self, state: _State, item: Item, role: range) -> None:
+        self._signal(state, item.step, role)
+        self._ended(state, item)
+        self.ready.append(state.number)
+
+    def _reached(self, posted: list[tuple[float, int, int]], threshold: int) -> tuple[float, int, int]:
+        """When the signals reached the threshold, whose signal did, and how many workers had signalled."""
+        total = workers = 0
+        for time, amount, group in sorted(posted):
+            total += amount
+            workers += len(self.window.groups[group].workers) if group >= 0 else 0
+            if total >= threshold:
+                return time, group, max(workers, 1)
+        raise ValueError(threshold)

@@ -1,0 +1,133 @@
+"""Memory bandwidth shared by all SMs, as fluid: who pulls, at which rate, and when that changes next.
+
+Flow g is the weight ring of one worker of group g, flow n + g its direct reads (the cache). A ring pulls while it has
+room, at most as fast as its bytes in flight allow (room / copy latency) and as one SM can receive; pullers share the
+memory max-min fairly within their part of the chip (SMs of small groups have more bandwidth each). Between events all
+rates are constant: `horizon` says how long, `advance` moves there.
+
+Units: bytes, microseconds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+TINY = 1e-3
+NEVER = float("inf")
+
+
+class Supply:
+    """members[g]: workers of group g. part[g]: index of its part of the chip; bandwidth[part]."""
+
+    def __init__(self, members: F64, part: NDArray[np.int64], bandwidth: F64, alone: float) -> None:
+        n = len(members)
+        self.count = n
+        self.members = np.concatenate((members, members))
+        self.part = np.concatenate((part, part))
+        self.bandwidth = bandwidth
+        self.level = np.zeros(n)
+        self.capacity = np.zeros(n)
+        self.ahead = np.zeros(n, bool)
+        self.fetch = np.zeros(n)
+        self.need = np.zeros(n)
+        self.drain = np.zeros(n)
+        self.direct = np.zeros(n)
+        self.most = np.full(2 * n, alone)
+        self.rate = np.zeros(2 * n)
+        self.out = np.zeros(n)
+        self.changed = True
+
+    def ring(self, group: int, capacity: float, ahead: bool, most: float) -> None:
+        """A ring of `capacity` bytes that starts full if it runs ahead."""
+        self.capacity[group], self.ahead[group] = capacity, ahead
+        self.level[group] = capacity if ahead else 0.0
+        self.most[group] = min(self.most[group], most)
+
+    def begin_drain(self, group: int, amount: float, rate: float) -> None:
+        self.need[group], self.drain[group] = amount, rate
+        if not self.ahead[group]:
+            self.fetch[group] = amount
+        self.changed = True
+
+    def begin_direct(self, group: int, amount: float, most: float) -> None:
+        self.direct[group] = amount
+        self.most[self.count + group] = most
+        self.changed = True
+
+    def _wanted(self) -> F64:
+        """The rate at which each flow would pull if it were alone; 0 if it does not pull."""
+        n = self.count
+        draining = self.need > TINY
+        open_ring = self.ahead | (self.fetch > TINY)
+        full = self.level >= self.capacity - TINY
+        ring = np.where(full, np.where(draining, np.minimum(self.most[:n], self.drain), 0.0), self.most[:n])
+        ring = np.where(open_ring, ring, 0.0)
+        return np.concatenate((ring, np.where(self.direct > TINY, self.most[n:], 0.0)))
+
+    def _share(self) -> None:
+        """Max-min fair rates; then what leaves each ring."""
+        wanted = self._wanted()
+        for p in range(len(self.bandwidth)):
+            mine = np.flatnonzero((self.part == p) & (wanted > 0))
+            if len(mine):
+                self.rate[self.part == p] = 0.0
+                self.rate[mine] = _fair(wanted[mine], self.members[mine], float(self.bandwidth[p]))
+            else:
+                self.rate[self.part == p] = 0.0
+        inward = self.rate[: self.count]
+        flowing = np.where(self.level > TINY, self.drain, np.minimum(self.drain, inward))
+        self.out = np.where(self.need > TINY, flowing, 0.0)
+        self.changed = False
+
+    def horizon(self) -> float:
+        """Time until a rate changes or something is done; NEVER if nothing moves."""
+        if self.changed:
+            self._share()
+        n, net = self.count, self.rate[: self.count] - self.out
+        with np.errstate(divide="ignore", invalid="ignore"):
+            times = np.concatenate((
+                np.where((net > TINY) & (self.level < self.capacity - TINY), (self.capacity - self.level) / net, NEVER),
+                np.where((net < -TINY) & (self.level > TINY), self.level / -net, NEVER),
+                np.where((self.need > TINY) & (self.out > 0), self.need / self.out, NEVER),
+                np.where((self.fetch > TINY) & (self.rate[:n] > 0), self.fetch / self.rate[:n], NEVER),
+                np.where((self.direct > TINY) & (self.rate[n:] > 0), self.direct / self.rate[n:], NEVER),
+            ))  # fmt: skip
+        return float(times.min())
+
+    def advance(self, time: float) -> tuple[list[int], list[int]]:
+        """Move on by `time`, at most the horizon: (groups whose drain is done, groups whose direct reads are)."""
+        if self.changed:
+            self._share()
+        n = self.count
+        inward = self.rate[:n]
+        needed, wanted = self.need > TINY, self.direct > TINY
+        before = (self.level >= self.capacity - TINY, self.level > TINY, self.fetch > TINY)
+        self.level = np.clip(self.level + (inward - self.out) * time, 0.0, self.capacity)
+        self.fetch = np.maximum(self.fetch - inward * time, 0.0)
+        self.need = np.maximum(self.need - self.out * time, 0.0)
+        self.direct = np.maximum(self.direct - self.rate[n:] * time, 0.0)
+        after = (self.level >= self.capacity - TINY, self.level > TINY, self.fetch > TINY)
+        drained, read = needed & (self.need <= TINY), wanted & (self.direct <= TINY)
+        if drained.any() or read.any() or any((a != b).any() for a, b in zip(before, after, strict=True)):
+            self.changed = True
+        return np.flatnonzero(drained).tolist(), np.flatnonzero(read).tolist()
+
+
+def _fair(wanted: F64, members: F64, bandwidth: float) -> F64:
+    """Max-min fair rate of each flow: nobody gets more than it wants, the rest is shared equally."""
+    if float(wanted @ members) <= bandwidth:
+        return wanted
+    order = np.argsort(wanted, kind="stable")
+    left, users = bandwidth, float(members.sum())
+    rates = np.zeros_like(wanted)
+    for place, i in enumerate(order.tolist()):
+        level = left / users
+        if wanted[i] >= level:
+            rates[order[place:]] = level
+            break
+        rates[i] = wanted[i]
+        left -= wanted[i] * members[i]
+        users -= members[i]
+    return rates

@@ -1,0 +1,180 @@
+"""A witness as a timeline: its interleaving one step after the other, with what goes wrong marked at the end.
+
+The axis counts steps of the interleaving. Agents that only stand for words take no step. Arrows lead from the signal
+that met a wait to the step that waited; between two racing steps there is none, which is the point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from amk.report.timeline import Arrow, Kind, Span, Timeline, Track
+from amk.schedule_ir.schedule import Schedule
+from amk.trace.steps import Agents, Steps, kind_of
+from amk.validator.compose import TOKENS
+from amk.validator.reduce import reduce_layers
+from amk.validator.system import READ, System
+from amk.validator.trace import trace
+from amk.validator.witness import Witness
+
+STUCK_PART = 0.06
+"""Length of a blocked wait, as a part of the interleaving."""
+
+
+class NotOfThisSchedule(ValueError):
+    """The system of the witness is not one that this schedule unrolls to."""
+
+
+def of_witness(schedule: Schedule, system: System, witness: Witness) -> Timeline:
+    """Raises `NotOfThisSchedule`, also for a system that was tampered with."""
+    reduced = reduce_layers(schedule)
+    traces = [trace(reduced, number, TOKENS) for number in range(len(reduced.programs))]
+    launch = reduced.launch
+    if system.agents < launch.workers * launch.warps:
+        raise NotOfThisSchedule(f"{system.agents} agents, the schedule has {launch.workers * launch.warps}")
+    steps = Steps(reduced, system, traces)
+    for agent in range(launch.workers * launch.warps):
+        local = steps.trace(agent // launch.warps)
+        events = slice(*system.agent_first[agent : agent + 2].tolist())
+        if not np.array_equal(system.event_tag[events], np.flatnonzero(local.warp_of == agent % launch.warps)):
+            raise NotOfThisSchedule(f"agent {agent} runs other events than the schedule says")
+    return _Drawing(schedule, steps, witness).timeline()
+
+
+class _Drawing:
+    def __init__(self, schedule: Schedule, steps: Steps, witness: Witness) -> None:
+        self.schedule, self.steps, self.system, self.witness = schedule, steps, steps.system, witness
+        self.order = self._events()
+        self.at: dict[int, int] = {}
+        for event in self.order:
+            if self._real(event):
+                self.at[event] = len(self.at)
+        self.span_of: dict[int, int] = {}
+        self.spans: list[Span] = []
+        self.tracks: dict[int, int] = {}
+
+    def _real(self, event: int) -> bool:
+        return self.steps.real(event) and int(self.system.agent_of[event]) < self._agents
+
+    @property
+    def _agents(self) -> int:
+        launch = self.schedule.launch
+        return launch.workers * launch.warps
+
+    def _events(self) -> list[int]:
+        at = self.system.agent_first[:-1].tolist()
+        found: list[int] = []
+        for agent, count in self.witness.order:
+            found += range(at[agent], at[agent] + count)
+            at[agent] += count
+        if any(at[agent] > self.system.agent_first[agent + 1] for agent in range(self.system.agents)):
+            raise NotOfThisSchedule("the interleaving runs an agent beyond its end")
+        return found
+
+    def timeline(self) -> Timeline:
+        end = float(len(self.at))
+        after = self._after()
+        agents = sorted({int(self.system.agent_of[e]) for e in (*self.at, *after)})
+        self.tracks = {agent: i for i, agent in enumerate(agents)}
+        guilty = self._guilty()
+        for event, at in self.at.items():
+            self._add(event, float(at), at + 1.0, kind_of(self.steps.step(event)[0]), event in guilty)
+        blocked = self.witness.kind == "deadlock"
+        for event in after:
+            length = max(end * STUCK_PART, 1.0)
+            self._add(event, end, end + length, "blocked" if blocked else kind_of(self.steps.step(event)[0]), True)
+        label = Agents(self.steps.schedule).label
+        tracks = tuple(Track(f"worker {a // self.steps.warps}", label(a % self.steps.warps, True)) for a in agents)
+        return Timeline(
+            f"{self.schedule.name}: witness of {self.witness.kind}", "steps of the interleaving", tracks,
+            tuple(self.spans), tuple(self._arrows()), notes=self._notes(), mark="witness",
+        )  # fmt: skip
+
+    def _after(self) -> list[int]:
+        """Events shown where the interleaving ends: the racing pair, or the blocked heads of the knot."""
+        if self.witness.kind == "deadlock":
+            found: Sequence[int] = [row[1] for row in self.witness.knot]
+        else:
+            found = self.witness.events if self.witness.kind in ("race", "unordered_sum") else ()
+        return [event for event in found if self._real(event)]
+
+    def _guilty(self) -> set[int]:
+        """The faulty event and the steps before it that write the byte."""
+        if self.witness.kind in ("race", "unordered_sum", "deadlock"):
+            return set()
+        buffer, byte = self.witness.buffer, self.witness.byte
+        system = self.system
+        assert byte is not None, "only a deadlock has no byte"
+        there = (system.access_buffer == buffer) & (system.access_lo <= byte) & (system.access_hi > byte)
+        writers = set(system.access_event[np.flatnonzero(there & (system.access_kind != READ))].tolist())
+        return set(self.witness.events) | (writers & set(self.at))
+
+    def _add(self, event: int, start: float, end: float, kind: Kind, marked: bool) -> None:
+        text = self.steps.detail(event) + self._accesses(event, marked)
+        track = self.tracks[int(self.system.agent_of[event])]
+        self.span_of[event] = len(self.spans)
+        self.spans.append(Span(track, start, end, self.steps.name(event), kind, text, marked))
+
+    def _accesses(self, event: int, marked: bool) -> str:
+        if not marked or self.witness.buffer is None:
+            return ""
+        span = range(*self.system.access_first[event : event + 2].tolist())
+        kinds = {int(self.system.access_kind[k]) for k in span if self._there(k)}
+        verbs = " and ".join("reads" if kind == READ else "writes" for kind in sorted(kinds))
+        name = self.system.buffer_name(self.witness.buffer)
+        return f"; {verbs} byte {self.witness.byte} of {name}" if verbs else ""
+
+    def _there(self, access: int) -> bool:
+        system, byte = self.system, self.witness.byte
+        inside = bool(byte is not None and system.access_lo[access] <= byte < system.access_hi[access])
+        return inside and int(system.access_buffer[access]) == self.witness.buffer
+
+    def _arrows(self) -> list[Arrow]:
+        """For every step that waited, the signal that met the wait last, if it came from another warp."""
+        value = dict(enumerate(self.system.counter_init.tolist()))
+        giver: dict[int, list[tuple[int, int]]] = {}
+        cause: dict[int, int] = {}
+        found = []
+        for event in [*self.order, *self._after()]:
+            late = max((self._met(k, value, giver, cause) for k in self._span("wait", event)), default=-1)
+            if self._real(event):
+                cause[event] = event
+                if late >= 0 and self.system.agent_of[late] != self.system.agent_of[event] and event in self.span_of:
+                    found.append(Arrow(self.span_of[late], self.span_of[event], "signal"))
+            else:
+                cause[event] = late
+            for k in self._span("signal", event):
+                counter = int(self.system.signal_counter[k])
+                value[counter] += int(self.system.signal_amount[k])
+                giver.setdefault(counter, []).append((value[counter], event))
+        return found
+
+    def _met(
+        self, wait: int, value: dict[int, int], giver: dict[int, list[tuple[int, int]]], cause: dict[int, int]
+    ) -> int:
+        """The real event that brought the counter to the threshold, -1 if none did."""
+        counter, threshold = int(self.system.wait_counter[wait]), int(self.system.wait_threshold[wait])
+        if value[counter] < threshold:
+            return -1
+        return next((cause[event] for reached, event in giver.get(counter, ()) if reached >= threshold), -1)
+
+    def _span(self, table: str, event: int) -> range:
+        return range(*getattr(self.system, f"{table}_first")[event : event + 2].tolist())
+
+    def _notes(self) -> tuple[str, ...]:
+        ends = {
+            "deadlock": "Each marked agent waits at the end for increments that come after the waits of the others.",
+            "race": "The two marked steps can both run next: nothing orders them, and they touch the same byte.",
+            "unordered_sum": "The two marked steps can both run next, so the order of this sum is open.",
+            "final": "After the marked writes the byte holds the wrong content for good.",
+        }  # fmt: skip
+        end = ends.get(
+            self.witness.kind, "The marked steps wrote the byte, and the last marked one touches it wrongly."
+        )
+        return (
+            f"{len(self.at)} of {self.system.events} events: what does not take part is left out.",
+            end,
+            "One interleaving of many, as `amk replay` runs it; the axis is no time.",
+        )

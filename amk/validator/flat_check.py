@@ -1,0 +1,135 @@
+"""The check event by event, where the composed check cannot take a schedule apart or finds what no run confirms.
+
+The composed check takes a step that touches tagged words as one, whichever warps run it, and wants the writes of one
+buffer wholly one after the other. Here every warp is an agent of its own, and the questions of `compose` are put to the
+flat system at every position.
+
+Property: as `compose`, for the launches of two tokens that start at one position. `FlatCheck.positions` lists all
+of them, or some if there are too many. Tokens beyond the second follow from `epochs`, as there. A finding at one
+position is UNSAFE with its witness; only no finding at all positions is SAFE.
+
+Cost: three or four flat systems and their clocks per position; `EVENTS` bounds what is done in all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.atoms import blocks, touches_of
+from amk.validator.compose import LIMIT, TOKENS, Blocking, Composition, groups_of, weak_races
+from amk.validator.counter_events import Instances
+from amk.validator.dataflow import find_faults
+from amk.validator.expand import Flat, expand
+from amk.validator.liveness import Run, greedy
+from amk.validator.order import Clocks, must_clocks
+from amk.validator.quotient import Edges, Group
+from amk.validator.system import I64, Bools, System
+
+EVENTS: Final = 250_000
+"""Flat events times positions that are checked."""
+SAMPLED: Final = 6
+"""Positions looked at when there are too many."""
+
+
+SYNCHRONISATION: Final = (
+    "agent_first", "wait_first", "wait_counter", "wait_threshold", "signal_first", "signal_counter", "signal_amount"
+)  # fmt: skip
+
+
+class FlatOrder:
+    """Order of the flat events under one kind of edges (`Ordering`)."""
+
+    def __init__(self, flat: Flat, groups: list[Group], known: dict[bytes, Clocks]) -> None:
+        """known: clocks by the waits and signals that they follow from; most positions agree on these."""
+        self.flat, self.groups = flat, groups
+        self.system: System = flat.system
+        key = b"".join(getattr(flat.system, name).tobytes() for name in SYNCHRONISATION)
+        if key not in known:
+            known[key] = must_clocks(greedy(flat.system))
+        self.run: Run = replace(known[key].run, system=flat.system)
+        self.clocks = replace(known[key], run=self.run)
+
+    @property
+    def position(self) -> I64:
+        return self.run.position
+
+    def precedes(self, before: I64, after: I64) -> Bools:
+        return self.clocks.precedes(before, after)
+
+    def node(self, number: int) -> tuple[Group, int, int]:
+        trace, worker, event = self.flat.owner(number)
+        return next(g for g in self.groups if g.first == trace.program.first), worker, event
+
+    def numbers(self, worker: I64, event: I64) -> I64:
+        found = np.empty_like(worker)
+        for group in self.groups:
+            mine = (worker >= group.first) & (worker < group.first + group.count)
+            found[mine] = self.flat.event_id[group.number][worker[mine] - group.first, event[mine]]
+        return found
+
+
+class FlatCheck:
+    """The flat systems of one schedule, position by position."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.instances = Instances(schedule.counters)
+        self.groups = groups_of(schedule, TOKENS, self.instances)
+        self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
+        self.known: Flat | None = None
+        self._clocks: dict[bytes, Clocks] = {}
+
+    def positions(self) -> tuple[list[int], bool]:
+        """Where two tokens may start, and whether these are all positions."""
+        last = self.schedule.kv.context - TOKENS
+        room = EVENTS // sum(g.count * g.order.trace.events for g in self.groups)
+        if room > last:
+            return list(range(last + 1)), True
+        count = min(room, SAMPLED)
+        return sorted({last * i // max(count - 1, 1) for i in range(count)}), False
+
+    def _flat(self, pos: int, edges: Edges) -> Flat:
+        self.known = expand(self.schedule, pos, TOKENS, edges, like=self.known)
+        return self.known
+
+    def _order(self, flat: Flat) -> FlatOrder:
+        return FlatOrder(flat, self.groups, self._clocks)
+
+    def at(self, pos: int) -> Composition:
+        """What `compose` answers, for launches of two tokens that start at `pos`; nodes are flat events."""
+        block = self._flat(pos, "block")
+        result = Composition(self.schedule, TOKENS, self.groups, self.instances, block.footprints, at=pos)
+        result.private, result.weak = ("shared memory",), True
+        result.block = ran = FlatRun(block, greedy(block.system))
+        if not ran.run.complete:
+            return result
+        word, fence = (self._order(self._flat(pos, edges)) for edges in ("word", "fence"))
+        blocking = Blocking(word, lambda: self._order(block))
+        result.order, result.dataflow = word, find_faults(blocks(touches_of(word.run)), LIMIT)
+        result.races, result.overwritten, result.unseen = weak_races(
+            _rows(word.system), self.tagged, word, blocking, fence
+        )
+        result.hints = blocking.with_hints
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class FlatRun:
+    """A flat system and its greedy run."""
+
+    flat: Flat
+    run: Run
+
+
+def _rows(system: System) -> I64:
+    """(event, buffer, kind, lo, hi, value, delta) of every access."""
+    event = np.repeat(np.arange(system.events), np.diff(system.access_first))
+    columns = (
+        event, system.access_buffer, system.access_kind, system.access_lo, system.access_hi, system.access_value,
+        system.access_delta,
+    )  # fmt: skip
+    return np.stack([np.asarray(c, np.int64) for c in columns], axis=1)

@@ -1,0 +1,161 @@
+"""Certificates of schedules: every SAFE plan has one, nothing unsafe has, and every edit that matters is noticed."""
+
+from __future__ import annotations
+
+import copy
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amk.adversary.cases import RECIPES, Recipe, make_case, repaired
+from amk.adversary.forgeries import offer
+from amk.checker import facts
+from amk.checker.certificate import EDGES, check_certificate
+from amk.cli import main
+from amk.planner.decode import plan
+from amk.report.diagnostic import AmkError, Exit
+from amk.schedule_ir.codec import load_schedule, save_schedule, schedule_hash
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import load_target
+from amk.validator.certificate import NotSafe
+from amk.validator.rings import ring_obligations
+from amk.validator.schedule_certificate import certify_schedule
+from tests.validator.plans import MODELS, SMALL, from_document, small_plan
+
+UNSOUND = [recipe for recipe in RECIPES if recipe.status != "SAFE"]
+
+
+def accepted(schedule: Schedule, certificate: object) -> str:
+    """The checker's reason, "" if it accepts; through JSON, as from a file."""
+    return check_certificate(schedule, schedule_hash(schedule), json.loads(json.dumps(certificate))).reason
+
+
+@pytest.mark.parametrize(
+    ("settings_name", "model"),
+    [("fast", "plain"), ("fast", "ragged"), ("naive", "deep"), ("heads", "bias"), ("two-warps", "qk-norm")],
+)
+def test_safe_plans_have_accepted_certificates(settings_name: str, model: str) -> None:
+    schedule = small_plan(SMALL[settings_name], MODELS[model])
+    certificate = certify_schedule(schedule)
+    assert accepted(schedule, certificate) == ""
+    assert len(json.dumps(certificate)) < 20_000
+
+
+@pytest.mark.parametrize("recipe", UNSOUND, ids=lambda recipe: recipe.name)
+def test_no_certificate_for_unsafe_or_open_cases(recipe: Recipe) -> None:
+    """Also not from the certificate of the safe twin, re-hashed."""
+    case = make_case(recipe)
+    try:
+        schedule = from_document(case["schedule"])
+    except AmkError:
+        return  # not a schedule at all
+    with pytest.raises(NotSafe):
+        certify_schedule(schedule)
+
+
+@pytest.mark.parametrize("name", ["missing-wait", "relaxed-signal", "order-at-some-positions", "weight-two"])
+def test_the_twins_certificate_does_not_fit_the_unsafe_case(name: str) -> None:
+    case = make_case(next(r for r in RECIPES if r.name == name))
+    unsafe, twin = from_document(case["schedule"]), from_document(repaired(case))
+    certificate = certify_schedule(twin)
+    assert accepted(twin, certificate) == ""
+    assert accepted(unsafe, certificate) == "certificate: made for another schedule"
+    assert accepted(unsafe, certificate | {"schedule": schedule_hash(unsafe)}) != ""
+
+
+@pytest.fixture(scope="module")
+def naive() -> tuple[Schedule, dict[str, Any]]:
+    schedule = small_plan(SMALL["naive"], MODELS["qk-norm"])
+    return schedule, certify_schedule(schedule)
+
+
+def test_a_vector_raised_anywhere_is_rejected(naive: tuple[Schedule, dict[str, Any]]) -> None:
+    schedule, certificate = naive
+    tried = 0
+    for edges in EDGES:
+        for number, (_, _, coded) in enumerate(certificate["clocks"][edges]):
+            for at in range(0, len(coded), 2):
+                forged = copy.deepcopy(certificate)
+                forged["clocks"][edges][number][2][at] += 1
+                assert accepted(schedule, forged) == "clocks: not a post-fixpoint"
+                tried += 1
+    assert tried > 10
+
+
+def test_a_vector_left_out_is_noticed(naive: tuple[Schedule, dict[str, Any]]) -> None:
+    schedule, certificate = naive
+    noticed = 0
+    for edges in EDGES:
+        for number in range(len(certificate["clocks"][edges])):
+            forged = copy.deepcopy(certificate)
+            del forged["clocks"][edges][number]
+            noticed += accepted(schedule, forged).startswith(("race", "epochs"))
+    assert noticed >= 4
+
+
+def test_a_run_that_is_not_legal_is_rejected(naive: tuple[Schedule, dict[str, Any]]) -> None:
+    schedule, certificate = naive
+    (row,) = certificate["times"]
+    assert accepted(schedule, certificate | {"times": [row[::-1]]}).startswith("times")
+    assert accepted(schedule, certificate | {"times": [row[:-1]]}) == "times: malformed"
+    assert accepted(schedule, certificate | {"times": [[0] * len(row)]}).startswith("times")
+    waiting = next(i for i, t in enumerate(row) if t)
+    early = [*row[:waiting], row[waiting - 1], *row[waiting + 1 :]]
+    assert accepted(schedule, certificate | {"times": [early]}) != ""
+
+
+def test_obligations_are_named(naive: tuple[Schedule, dict[str, Any]]) -> None:
+    schedule, certificate = naive
+    assert accepted(schedule, certificate | {"obligations": []}) == "obligations: the ring lemma is missing"
+    scripts = [o.script for o in ring_obligations()]
+    assert len(facts.RING_LEMMA) == len(scripts)
+
+
+def test_forgeries_are_not_accepted() -> None:
+    """The long run is `python -m amk.adversary.forgeries --n 100000`."""
+    reasons, fooled = offer(2000, seed=3, limit=6)
+    assert fooled == []
+    assert sum(reasons.values()) == 2000 and len(reasons) >= 3
+    assert reasons["race"] > 100, "forgeries whose vectors hold get as far as the race check"
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 5) | st.integers() | st.floats() | st.text(max_size=2),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@cache
+def _tiniest() -> tuple[Schedule, dict[str, Any]]:
+    schedule = small_plan(SMALL["fast"], MODELS["qk-norm"], workers=2)
+    return schedule, certify_schedule(schedule)
+
+
+@given(st.sampled_from(("format", "schedule", "times", "clocks", "obligations")), JUNK)
+@settings(max_examples=60, deadline=None)
+def test_any_certificate_gets_a_verdict(key: str, junk: object) -> None:
+    schedule, certificate = _tiniest()
+    assert check_certificate(schedule, schedule_hash(schedule), certificate | {key: junk}).accepted in (True, False)
+    assert not check_certificate(schedule, schedule_hash(schedule), junk).accepted
+
+
+def test_a_full_size_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schedule = plan(load_model("llama3-8b"), load_target("h200"))
+    file, evidence, other = tmp_path / "s.json", tmp_path / "c.json", tmp_path / "o.json"
+    save_schedule(schedule, file)
+    assert main(["verify", str(file), "--certificate", str(evidence)]) == Exit.SAFE
+    assert evidence.stat().st_size < 50_000
+    assert main(["check-certificate", str(file), str(evidence)]) == Exit.SAFE
+    assert "ACCEPTED" in capsys.readouterr().out
+    save_schedule(load_schedule(file)[0].model_copy(update={"name": "another"}), other)
+    assert main(["check-certificate", str(other), str(evidence)]) == Exit.UNSAFE
+    assert "AMK206" in capsys.readouterr().err
+    evidence.write_text("[")
+    assert main(["check-certificate", str(file), str(evidence)]) == Exit.INPUT

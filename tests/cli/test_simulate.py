@@ -1,0 +1,69 @@
+"""`amk simulate` as a user runs it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from amk.cli import main
+
+RECORD = str(Path(__file__).parents[1] / "records" / "h200-smollm2-135m-bf16.json")
+
+
+@pytest.fixture(scope="module")
+def schedule(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plan") / "s.json"
+    assert main(["plan", "--model", "smollm2-135m", "--gpu", "h200", "--max-context", "1024", "-o", str(path)]) == 0
+    return path
+
+
+def test_text_names_time_phases_and_bottlenecks(schedule: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", str(schedule)]) == 0
+    out = capsys.readouterr().out
+    assert "ms per token, simulated" in out and "gate_up" in out and "bottleneck" in out and "one layer" in out
+
+
+def test_json_has_ms_per_token_and_the_sources_of_its_constants(
+    schedule: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", str(schedule), "--format", "json", "--pos", "1000"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["ms_per_token"] >= data["floor_ms"] > 0 and data["simulated"] is True and data["pos"] == 1000
+    assert data["constants"]["sources"] and all(s["end"] >= s["start"] for s in data["timeline"])
+    assert sum(p["us"] for p in data["phases"]) == pytest.approx(1e3 * data["ms_per_token"], rel=0.1)
+
+
+def test_an_unsafe_schedule_has_no_time(schedule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = json.loads(schedule.read_text())
+    text["counters"][0]["init"] = 0
+    for node in text["programs"][0]["body"]:
+        for inner in node.get("body", []):
+            for step in inner.get("body", []):
+                step["signals"] = []
+    broken = tmp_path / "broken.json"
+    broken.write_text(json.dumps(text))
+    assert main(["simulate", str(broken)]) == 1
+    assert "AMK20" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [
+    ["--pos", "99999"], ["--constants", "no-such-file"], ["--against", "no-such-run"], ["--calibrate", __file__],
+], ids=str)  # fmt: skip
+def test_bad_input_is_one_diagnostic(words: list[str], schedule: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", str(schedule), *words]) == 2
+    assert capsys.readouterr().err.startswith("error[AMK")
+
+
+def test_constants_are_fitted_used_and_compared(
+    schedule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fitted, compared = tmp_path / "fitted.json", tmp_path / "compared.json"
+    rows = json.loads(Path(RECORD).read_text())
+    few = tmp_path / "few.json"
+    few.write_text(json.dumps(rows | {"rows": rows["rows"][:2]}))
+    assert main(["simulate", "--calibrate", str(few), "-o", str(fitted)]) == 0
+    assert main(["simulate", str(schedule), "--constants", str(fitted)]) == 0
+    assert main(["simulate", "--against", RECORD, "-o", str(compared)]) == 0
+    found = json.loads(compared.read_text())["smollm2-135m"]
+    assert found["kernels"] == 6 and 0 <= found["top5_recall"] <= 1 and len(found["pairs"]) == 6
+    assert "Spearman" in capsys.readouterr().out

@@ -1,0 +1,121 @@
+"""`amk trace`: pages and traces of schedules, witnesses and recordings; bad input is one diagnostic."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from amk import cli
+from amk.schedule_ir.codec import canonical_json, save_schedule
+from tests.report.test_timeline import Page, data
+from tests.trace.recordings import synthetic_recording
+from tests.validator.plans import from_document, small_plan
+
+ADVERSARIAL = Path(__file__).parents[2] / "adversarial"
+
+
+def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = cli.main(["trace", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture
+def schedule(tmp_path: Path) -> Path:
+    save_schedule(small_plan(), tmp_path / "s.json")
+    return tmp_path / "s.json"
+
+
+def test_a_schedule_becomes_a_page_and_a_trace(schedule: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, trace = schedule.with_name("t.html"), schedule.with_name("t.json")
+    code, out, err = run([str(schedule), "-o", str(page), "-o", str(trace), "--format", "json"], capsys)
+    found = json.loads(out)
+    assert code == 0 and err.count("wrote") == 2 and found["marked"] == 0
+    drawn = data(page.read_text())
+    assert len(drawn["spans"]["track"]) == found["spans"] and len(drawn["arrows"]["source"]) == found["arrows"] > 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert sum(e["ph"] == "X" for e in events) == found["spans"]
+
+
+def test_workers_warps_and_tokens_are_chosen(schedule: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [str(schedule), "--workers", "1,3", "--warps", "all", "--tokens", "2", "--format", "json"]
+    code, out, _ = run(words, capsys)
+    assert code == 0 and json.loads(out)["tracks"] == 2 * small_plan().launch.warps
+    code, out, _ = run([str(schedule), "--format", "json"], capsys)
+    assert code == 0 and json.loads(out)["tracks"] == 4 * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "marked"), [("missing-wait", 2), ("queue-inversion", None), ("merge-before-attend", None)]
+)
+def test_a_witness_is_drawn_and_marked(
+    name: str, marked: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = json.loads((ADVERSARIAL / f"{name}.json").read_text())
+    schedule, witness = tmp_path / "s.json", tmp_path / "w.json"
+    schedule.write_bytes(canonical_json(from_document(case["schedule"])))
+    assert cli.main(["verify", str(schedule), "--witness", str(witness)]) == 1
+    capsys.readouterr()
+    page = tmp_path / "t.html"
+    code, out, _ = run([str(schedule), "--witness", str(witness), "-o", str(page), "--format", "json"], capsys)
+    found = json.loads(out)
+    assert code == 0 and found["marked"] >= 1 and found["marked"] == (marked or found["marked"])
+    steps = sum(count for _, count in json.loads(witness.read_text())["witness"]["order"])
+    assert found["spans"] <= steps + 40
+    assert len(data(page.read_text())["spans"]["marked"]) == found["marked"]
+
+
+def test_a_witness_of_another_schedule_is_refused(
+    schedule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = json.loads((ADVERSARIAL / "missing-wait.json").read_text())
+    bad, witness = tmp_path / "bad.json", tmp_path / "w.json"
+    bad.write_bytes(canonical_json(from_document(case["schedule"])))
+    cli.main(["verify", str(bad), "--witness", str(witness)])
+    capsys.readouterr()
+    code, _, err = run([str(schedule), "--witness", str(witness)], capsys)
+    assert code == 2 and "AMK005" in err and "another schedule" in err
+    raw = json.loads(witness.read_text())
+    raw["system"]["event_tag"] = raw["system"]["event_tag"][::-1]
+    witness.write_text(json.dumps(raw))
+    code, _, err = run([str(bad), "--witness", str(witness)], capsys)
+    assert code == 2 and "AMK005" in err
+
+
+def test_a_recording_is_drawn_without_a_gpu(schedule: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw, page = schedule.with_name("raw.json"), schedule.with_name("t.html")
+    raw.write_text(synthetic_recording(small_plan()).model_dump_json())
+    code, out, _ = run([str(schedule), "--from", str(raw), "-o", str(page)], capsys)
+    assert code == 0 and "exposed wait us" in out and "gate_up" in out and "SM imbalance" in out
+    assert "Where a token" in Page(page.read_text()).text
+    _, out, _ = run([str(schedule), "--from", str(raw), "--format", "json"], capsys)
+    assert len(json.loads(out)["tables"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--workers", "4"], 2),
+        (["--pos", "-1"], 2),
+        (["--pos", "100000000"], 2),
+        (["--record", "x.json"], 2),
+        (["--from", "nope.json"], 2),
+        (["--witness", "nope.json"], 2),
+        (["-o", "/nonexistent/t.html"], 2),
+    ],
+)
+def test_bad_requests_are_one_diagnostic(
+    words: list[str], code: int, schedule: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, _, err = run([str(schedule), *words], capsys)
+    assert found == code and err.startswith("error[AMK") and "Traceback" not in err
+
+
+def test_a_hostile_recording_cannot_inject(schedule: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw, page = schedule.with_name("raw.json"), schedule.with_name("t.html")
+    recording = synthetic_recording(small_plan()).model_copy(update={"device": "</script><script>alert(1)</script>"})
+    raw.write_text(recording.model_dump_json())
+    assert run([str(schedule), "--from", str(raw), "-o", str(page)], capsys)[0] == 0
+    assert len(Page(page.read_text()).scripts) == 2

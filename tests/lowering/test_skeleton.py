@@ -1,0 +1,168 @@
+"""Every primitive that is taken out of the device headers, or weakened, fails the build."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from amk.lowering import headers
+from amk.lowering.compile import _call, _nvrtc, _text, cuda_include_directories
+from amk.lowering.emit import KERNEL, emit
+from amk.lowering.kernel import build
+from amk.lowering.readback import read_ptx
+from amk.lowering.skeleton import check_synchronisation
+from amk.planner.decode import plan
+from amk.planner.settings import FAST, NAIVE
+from amk.report.diagnostic import AmkError, Exit
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import load_target
+from tests.tiny import tiny
+
+SYNC, RING, CELLS = "amk/sync.cuh", "amk/ring.cuh", "amk/cells.cuh"
+SUBJECTS = {
+    "tagged": ("h200", FAST),
+    "fenced": ("h200", NAIVE),
+    "copies": ("l4", NAIVE),
+}
+
+
+@cache
+def subject(name: str) -> Schedule:
+    gpu, settings = SUBJECTS[name]
+    return plan(tiny(layers=1), load_target(gpu), settings=settings, max_context=128, workers=4)
+
+
+def ptx_of(schedule: Schedule, edit: Callable[[str, str], str]) -> str:
+    """PTX alone (no machine code, which would take most of the time), from headers passed through `edit`."""
+    source, nvrtc = emit(schedule), _nvrtc()
+    included = {name: edit(name, text).encode() for name, text in headers.closure(source).items()}
+    names = [name.encode() for name in included]
+    program = _call(nvrtc, "nvrtcCreateProgram", source.encode(), b"k.cu", len(names), list(included.values()), names)
+    flags = [f"--gpu-architecture={schedule.target.arch.replace('sm', 'compute')}", "--std=c++17"]
+    flags += [f"-I{path}" for path in cuda_include_directories()]
+    status = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])[0]
+    assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, _text(nvrtc, program, "nvrtcGetProgramLog")
+    return _text(nvrtc, program, "nvrtcGetPTX")
+
+
+def judge(schedule: Schedule, edit: Callable[[str, str], str] = lambda _, text: text) -> None:
+    check_synchronisation(schedule, tuple(read_ptx(ptx_of(schedule, edit))[KERNEL]))
+
+
+def replaced(header: str, old: str, new: str) -> Callable[[str, str], str]:
+    """One text for another in one header; the text must be there."""
+
+    def edit(name: str, text: str) -> str:
+        if name != header:
+            return text
+        assert old in text, f"{header} no longer contains {old!r}"
+        return text.replace(old, new)
+
+    return edit
+
+
+def without_assembly(function: str) -> Callable[[str, str], str]:
+    """Every overload of a primitive without its instruction."""
+
+    def edit(name: str, text: str) -> str:
+        if name != SYNC:
+            return text
+        pattern = re.compile(
+            rf"(\bvoid {function}\([^)]*\) {{(?:(?!\n}}).)*?)asm volatile\((?:[^;\"]|\"[^\"]*\")*\);", re.S
+        )
+        changed, count = pattern.subn(r"\1", text)
+        assert count, f"no primitive {function}"
+        return changed
+
+    return edit
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_plans_keep_the_schedules_synchronisation(name: str) -> None:
+    judge(subject(name))
+
+
+REMOVED = [
+    ("fenced", "signal_release"),
+    ("tagged", "signal_relaxed"),
+    ("fenced", "warp_barrier"),
+    ("copies", "warp_barrier"),
+    ("fenced", "cta_barrier"),
+    ("fenced", "mbarrier_init"),
+    ("fenced", "fence_mbarrier_init"),
+    ("fenced", "mbarrier_arrive_expect_tx"),
+    ("fenced", "fence_proxy_async_shared"),
+    ("fenced", "bulk_load"),
+    ("tagged", "store_tagged"),
+    ("copies", "copy_16"),
+    ("copies", "copy_commit"),
+    ("copies", "copy_wait"),
+]
+
+
+@pytest.mark.parametrize(("name", "function"), REMOVED, ids=lambda value: value)
+def test_a_primitive_that_does_nothing_fails(name: str, function: str) -> None:
+    with pytest.raises(AmkError, match=r"AMK607|AMK901") as caught:
+        judge(subject(name), without_assembly(function))
+    assert caught.value.exit_code in (Exit.UNSAFE, Exit.INTERNAL)
+
+
+WEAKENED = {
+    "acquire to relaxed": ("fenced", SYNC, "ld.acquire.gpu.global.u32", "ld.relaxed.gpu.global.u32"),
+    "acquire of the block": ("fenced", SYNC, "ld.acquire.gpu", "ld.acquire.cta"),
+    "release to relaxed": ("fenced", SYNC, "red.release.gpu", "red.relaxed.gpu"),
+    "release of the block": ("fenced", SYNC, "red.release.gpu", "red.release.cta"),
+    "weak words stored": ("tagged", SYNC, "st.relaxed.gpu.global.b64", "st.global.b64"),
+    "weak words read": ("tagged", SYNC, "ld.relaxed.gpu.global", "ld.global"),
+    "fewer threads": ("fenced", SYNC, '"n"(kId), "n"(kThreads)', '"n"(kId), "n"(kThreads - 32)'),
+    "one barrier for all": ("fenced", SYNC, '"n"(kId), "n"(kThreads)', '"n"(0), "n"(kThreads)'),
+    "mbarrier wait relaxed": ("fenced", SYNC, "try_wait.parity.acquire.cta", "try_wait.parity.relaxed.cta"),
+    "arrival without bytes": ("fenced", SYNC, "arrive.expect_tx.release.cta", "expect_tx.relaxed.cta"),
+    "one group too many": ("copies", SYNC, 'wait_group %0;" ::"n"(kPending)', 'wait_group %0;" ::"n"(kPending + 1)'),
+    "refill before the last read": ("fenced", RING, "sync::warp_barrier();\n    if (kRunAhead", "if (kRunAhead"),
+    "refill without its fence": ("fenced", RING, "if (lane == 0) sync::fence_proxy_async_shared();", ""),
+    "copy before its bytes are expected": (
+        "fenced", RING, "      sync::mbarrier_arrive_expect_tx(full + s, kBytes);\n", "",
+    ),
+    "words kept in plain memory": (
+        "tagged", CELLS, "sync::store_tagged(words + i, bits_of(static_cast<T>(v)), tag);",
+        "words[i] = sync::tagged(bits_of(static_cast<T>(v)), tag);",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WEAKENED)
+def test_a_weakened_primitive_fails(case: str) -> None:
+    name, header, old, new = WEAKENED[case]
+    with pytest.raises(AmkError, match=r"AMK607|AMK901"):
+        judge(subject(name), replaced(header, old, new))
+
+
+def test_a_build_says_which_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through `build`, from a copied header set."""
+    read = headers.read_header
+    edit = without_assembly("fence_proxy_async_shared")
+    monkeypatch.setattr(headers, "read_header", lambda name: edit(name, read(name)))
+    with pytest.raises(AmkError, match="AMK607") as caught:
+        build(subject("fenced"), use_cache=False)
+    assert "(gemv)" in caught.value.diagnostics[0].message
+    assert "mbarrier.arrive.expect_tx" in caught.value.diagnostics[0].facts[0].text
+
+
+def test_another_schedules_code_fails() -> None:
+    """The expectation comes from the schedule: a wait more, a signal of another order, a barrier of another id."""
+    text = tuple(read_ptx(ptx_of(subject("fenced"), lambda _, t: t))[KERNEL])
+    schedule = subject("fenced")
+    document = schedule.model_dump_json()
+    for old, new in (
+        ('"order":"release"', '"order":"relaxed"'),
+        ('"order":"acquire"', '"order":"relaxed"'),
+        ('"id":1', '"id":2'),
+        ('"refill_fence":true', '"refill_fence":false'),
+    ):
+        assert old in document
+        with pytest.raises(AmkError, match="AMK607"):
+            check_synchronisation(Schedule.model_validate_json(document.replace(old, new)), text)

@@ -1,0 +1,107 @@
+"""The simulator: bounds, what it must react to, periodicity, and agreement with the recorded measurements."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amk.commands.measured_runs import measured_runs
+from amk.planner.decode import plan
+from amk.planner.settings import FAST, NAIVE, Settings
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.schedule import Loop, Schedule, Step
+from amk.schedule_ir.target import load_target, targets
+from amk.simulator import predict as module
+from amk.simulator.constants import constants_for
+from amk.simulator.floor import floor_ms
+from amk.simulator.predict import predict, step_ms
+from tests.tiny import PLAIN, VARIANTS, tiny
+
+H200 = load_target("h200")
+RECORDS = Path(__file__).parents[1] / "records"
+
+
+def small(settings: Settings = FAST, **changes: Any) -> Schedule:
+    sizes = {"layers": 4, "hidden": 512, "ffn": 2048, "heads": 8, "kv_heads": 4, "vocab": 8192} | changes
+    return plan(tiny("small", **sizes), H200, settings=settings, max_context=4096)
+
+
+@pytest.mark.parametrize("model", VARIANTS, ids=lambda m: m.name)
+@pytest.mark.parametrize("settings", [FAST, NAIVE, replace(FAST, head_handoff=True)], ids=["fast", "naive", "heads"])
+def test_every_variant_ends_and_its_phases_add_up(model: Any, settings: Settings) -> None:
+    found = predict(plan(model, H200, settings=settings, max_context=4096), 300)
+    assert 0 < found.ms < 1
+    assert sum(p.us for p in found.phases) == pytest.approx(1e3 * found.ms, rel=0.1)
+    assert {p.name for p in found.phases} >= {"qkv", "attention", "o", "gate_up", "down", "lm_head"}
+
+
+def test_never_below_the_floor() -> None:
+    for target in targets():
+        schedule = plan(load_model("llama3.2-1b"), target, max_context=2048)
+        for pos in (0, 2047):
+            assert step_ms(schedule, pos) >= floor_ms(schedule, pos)
+
+
+def test_a_machine_without_latency_takes_the_time_of_its_bytes() -> None:
+    """All costs zero, memory the only limit: the time is bytes over bandwidth (a ring is full at the start)."""
+    schedule = plan(load_model("llama3.2-1b"), H200, max_context=2048)
+    costs = {n: 0.0 for n, v in constants_for(H200).model_dump().items() if n.endswith(("_us", "_kib", "overhead"))}
+    rates = {"chunk_gbps": 1e6, "drain_gbps": 1e6, "l2_gbps": 1e6, "sm_gbps": 1e6, "fast_gain": 1.0}
+    free = constants_for(H200).model_copy(update=costs | rates)
+    weights = next(b.bytes for b in schedule.buffers if b.name == "weights")
+    wanted = weights / free.read_gbps / 1e6
+    assert step_ms(schedule, 0, free) == pytest.approx(wanted, rel=0.05)
+
+
+@pytest.mark.parametrize("changes", [
+    {"run_ahead": False}, {"slots": 2}, {"head_handoff": True}, {"warps": 4}, {"chunk_bytes": 1024},
+    {"handoff": "fenced"}, {"wide_epilogue": 0}, {"kv_block": 16}, {"refill_fence": False}, {"max_ring_bytes": 32768},
+], ids=str)  # fmt: skip
+def test_every_knob_changes_the_prediction(changes: dict[str, Any]) -> None:
+    model = load_model("llama3.2-1b")
+    base, other = (plan(model, H200, settings=s, max_context=8192) for s in (FAST, replace(FAST, **changes)))
+    assert step_ms(base, 2047) != step_ms(other, 2047)
+
+
+def test_a_longer_text_takes_longer_and_a_slower_machine_too() -> None:
+    schedule = small()
+    times = [step_ms(schedule, pos) for pos in (10, 500, 4000)]
+    assert times == sorted(times) and times[0] < times[-1]
+    constants = constants_for(H200)
+    slower = constants.model_copy(update={"hop_us": 2 * constants.hop_us})
+    assert step_ms(schedule, 10, slower) > times[0]
+
+
+def test_layers_that_are_not_simulated_take_what_simulated_ones_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = small(layers=24)
+    short = step_ms(schedule, 100)
+    monkeypatch.setattr(module, "WINDOWS", (24,))
+    assert short == pytest.approx(step_ms(schedule, 100), rel=0.01)
+
+
+def test_a_schedule_that_gets_stuck_is_refused() -> None:
+    schedule = small(NAIVE)
+    token = next(n for n in schedule.programs[0].body if isinstance(n, Loop))
+    layer = next(n for n in token.body if isinstance(n, Loop))
+    silent = tuple(n.model_copy(update={"signals": ()}) if isinstance(n, Step) else n for n in layer.body)
+    body = tuple(layer.model_copy(update={"body": silent}) if n is layer else n for n in token.body)
+    loop = token.model_copy(update={"body": body})
+    program = schedule.programs[0].model_copy(update={"body": (loop,)})
+    with pytest.raises(AmkError) as caught:
+        predict(schedule.model_copy(update={"programs": (program,)}), 3)
+    assert caught.value.diagnostics[0].code == "AMK201"
+
+
+def test_recorded_runs_are_predicted() -> None:
+    """Within 6% at every recorded row, with one set of constants for models of 0.27 to 15 GB."""
+    runs = measured_runs([str(RECORDS / f"h200-{m}-bf16.json") for m in ("llama3-8b", "llama3.2-1b", "smollm2-135m")])
+    assert len(runs) >= 12
+    for run in runs:
+        assert step_ms(run.schedule, run.pos) == pytest.approx(run.ms, rel=0.06), run.name
+
+
+def test_all_positions_of_the_plain_model_finish() -> None:
+    schedule = plan(PLAIN, H200, max_context=512)
+    assert all(step_ms(schedule, pos) > 0 for pos in (0, 31, 32, 63, 64, 511))
