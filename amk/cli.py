@@ -47,6 +47,7 @@ COMMANDS = {
     "matrix": Command("amk.commands.matrix", "plan, verify and compile every model for every target"),
     "quantize": Command("amk.commands.quantize", "measure what each weight format costs in accuracy"),
     "bench": Command("amk.commands.bench", "measure a decode step beside torch on this machine's GPU"),
+    "calibrate": Command("amk.commands.calibrate", "measure what the simulator needs on this machine's GPU"),
     "schema": Command("amk.commands.schema", "print the JSON Schema of a schedule"),
     "explain": Command("amk.commands.explain", "explain a diagnostic code"),
     "verify": Command("amk.commands.verify", "prove a schedule safe, or show how it fails"),

@@ -171,13 +171,24 @@ class Matrix:
         yield from (cell for _, (cell, _) in sorted(self.entries.items()))
 
 
+LEGEND = """# Models and targets
+
+Every shipped model on every known target, planned with the defaults, proved SAFE for all positions, and compiled within
+the target's registers and shared memory without a spill. A cell says: cache positions; registers a thread; shared
+memory a worker; seconds to verify + to compile, on a machine shared with other work. AMK011: weights, cache and reserve
+do not fit the device memory; the record says by how many bytes. Written by `amk matrix --record FILE.json --render
+FILE.md`, which needs no GPU; `--resume` does again only what has changed since.
+"""
+
+
 def render(matrix: Matrix) -> str:
-    """The table as Markdown: models down, targets across, per cell context, registers and shared memory."""
+    """The record as Markdown: models down, targets across."""
     cells = list(matrix.cells())
-    parts = []
+    runs = sorted({f"{str(run['date'])[:10]} at commit {run['commit']}" for _, run in matrix.entries.values()})
+    parts = [LEGEND.strip(), f"Recorded {', '.join(runs)}."]
     for weights in sorted({cell.weights for cell in cells}):
         mine = {(cell.model, cell.gpu): cell for cell in cells if cell.weights == weights}
-        gpus = sorted({gpu for _, gpu in mine}, key=lambda name: (load_target(name).arch, name))
+        gpus = sorted({gpu for _, gpu in mine}, key=lambda name: (load_target(name).capability, name))
         lines = [f"| {weights} | " + " | ".join(gpus) + " |", "|---" * (len(gpus) + 1) + "|"]
         for model in sorted({model for model, _ in mine}, key=lambda name: load_model(name).params):
             shown = [_short(mine.get((model, gpu))) for gpu in gpus]

@@ -17,6 +17,7 @@ from amk.schedule_ir.codec import canonical_json, schedule_hash
 from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.sampling import MODES
 from amk.schedule_ir.schedule import Schedule, mode_of
+from amk.schedule_ir.shared_memory import peak
 
 READY = "ready"
 
@@ -57,6 +58,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 def memory_of(schedule: Schedule, settings: Settings) -> Budget:
     """Device memory of a plan made with `settings`."""
     (stream,) = schedule.streams
+    settings = replace(settings, kv_dtype=schedule.kv.dtype)
     chunks = {name: stream.chunk(name) for name in MATRICES}
     return budget(schedule.model, schedule.target, settings, schedule.launch.workers, chunks, schedule.kv.context)
 
@@ -75,6 +77,7 @@ def summary(schedule: Schedule, memory: Budget) -> dict[str, object]:
         "workers": launch.workers,
         "warps": launch.warps,
         "shared_bytes": launch.shared_bytes,
+        "shared_peak": peak(schedule),
         "shared_limit": schedule.target.smem_per_block,
         "ring_slots": stream.slots,
         "chunk_bytes": stream.chunk_bytes,
@@ -97,7 +100,10 @@ def _print(schedule: Schedule, memory: Budget) -> None:
         ("sha256", schedule_hash(schedule)),
         ("context", f"{schedule.kv.context:,} of the model's {schedule.model.max_context:,} positions"),
         ("workers", f"{launch.workers} of {launch.warps} warps, attention in {schedule.kv.splits} splits a head"),
-        ("shared memory", f"{launch.shared_bytes:,} of {schedule.target.smem_per_block:,} bytes a worker"),
+        (
+            "shared memory",
+            f"{launch.shared_bytes:,} of {schedule.target.smem_per_block:,} bytes a worker, {peak(schedule):,} at once",
+        ),
         ("ring", f"{stream.slots} chunks of {stream.chunk_bytes:,} bytes = {ring:,} bytes a warp"),
     ]
     print_table(("what", "value"), rows)

@@ -11,8 +11,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from amk.commands.planning import chosen_formats
 from amk.planner.decisions import Decisions, cache_key, cached, decisions_of, keep, ready_made
-from amk.planner.formats import formats
 from amk.planner.search import Problem, Search, search
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -47,7 +47,7 @@ def seconds(text: str) -> float:
 
 def problem_of(arguments: argparse.Namespace) -> Problem:
     return Problem(
-        load_model(arguments.model), load_target(arguments.gpu), formats(arguments.dtype, arguments.lm_head_dtype),
+        load_model(arguments.model), load_target(arguments.gpu), chosen_formats(arguments),
         arguments.max_context, POSITIONS,
     )  # fmt: skip
 

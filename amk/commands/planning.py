@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from amk.planner.decode import plan
 from amk.planner.formats import Formats, formats
@@ -13,7 +15,7 @@ from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.packed_config import layout_of_directory
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FORMATS
 
@@ -29,10 +31,11 @@ def add_plan_arguments(parser: argparse.ArgumentParser, *, required: bool) -> No
 
 
 def add_format_choice(parser: argparse.ArgumentParser) -> None:
-    """`--dtype` and `--lm-head-dtype`, which `chosen_formats` reads."""
+    """What is stored how: weights, which `chosen_formats` reads, and the cache."""
     own = "that of an AWQ or GPTQ directory, else bf16"
     parser.add_argument("--dtype", choices=(*FORMATS, AUTO), help=f"format of the weights (default: {own})")
     parser.add_argument("--lm-head-dtype", choices=FORMATS, help="format of lm_head (default: that of --dtype)")
+    parser.add_argument("--kv-dtype", choices=get_args(CacheDtype), default="bf16", help="of the cache (default: bf16)")
     parser.add_argument("--max-kl", type=float, metavar="NATS", help="with --dtype auto: bound on the mean KL to bf16")
     parser.add_argument("--text", metavar="FILE", help="with --dtype auto: the text that the KL is measured on")
 
@@ -75,7 +78,7 @@ def planned(arguments: argparse.Namespace, settings: Settings, max_context: int 
     return plan(
         load_model(arguments.model),
         load_target(arguments.gpu),
-        settings=settings,
+        settings=replace(settings, kv_dtype=arguments.kv_dtype),
         wanted=chosen_formats(arguments),
         max_context=max_context or arguments.max_context,
     )

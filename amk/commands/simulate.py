@@ -12,8 +12,11 @@ from typing import Any
 from amk.commands.measured_runs import measured_runs
 from amk.commands.output import add_format, print_json, print_table
 from amk.commands.planning import add_plan_arguments, given_or_planned
+from amk.commands.trace import output, write
 from amk.planner.settings import PRESETS
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
+from amk.report.timeline_html import html
+from amk.report.timeline_perfetto import perfetto
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import Target
@@ -23,6 +26,7 @@ from amk.simulator.constants import Constants, constants_for, load_constants, sa
 from amk.simulator.engine import PARTS
 from amk.simulator.picture import timeline_text
 from amk.simulator.predict import Phase, Prediction, predict, step_ms
+from amk.simulator.timeline import step_name, timeline_of
 from amk.validator.verify import verify
 
 
@@ -34,6 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--constants", type=Path, metavar="FILE", help="constants of the machine, as --calibrate writes"
     )
+    parser.add_argument(
+        "--timeline", action="append", default=[], type=output, metavar="FILE",
+        help="X.html: a page that needs nothing else; X.json: for https://ui.perfetto.dev; may be given twice",
+    )  # fmt: skip
     parser.add_argument("--calibrate", nargs="+", metavar="RUN", help="fit the constants to recorded runs or searches")
     parser.add_argument("--against", nargs="+", metavar="RUN", help="compare predictions with recorded runs")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write what --calibrate or --against found")
@@ -52,6 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.schedule is not None:
         _require_safe(schedule)
     prediction = predict(schedule, arguments.pos, _constants(arguments, schedule.target))
+    for path in arguments.timeline:
+        timeline = timeline_of(prediction)
+        write(path, html(timeline) if path.suffix == ".html" else json.dumps(perfetto(timeline)) + "\n")
     if arguments.format == "json":
         print_json(as_data(prediction))
     else:
@@ -94,7 +105,7 @@ def as_data(prediction: Prediction) -> dict[str, Any]:
         "timeline": [
             {
                 "group": s.group,
-                "step": _label(prediction, s.group, s.item),
+                "step": step_name(prediction, s.group, s.item),
                 "part": s.part,
                 "start": s.start,
                 "end": s.end,
@@ -111,12 +122,6 @@ def _phase(phase: Phase) -> dict[str, Any]:
         "phase": phase.name, "runs": phase.runs, "us": phase.us, "us_per_run": phase.us / phase.runs,
         "bottleneck": phase.bottleneck, "parts": phase.parts,
     }  # fmt: skip
-
-
-def _label(prediction: Prediction, group: int, item: int) -> str:
-    op = prediction.window.items[prediction.window.groups[group].program][item].step.op
-    matrix = getattr(op, "matrix", None)
-    return f"{op.op} {matrix}" if matrix else op.op
 
 
 def _print(prediction: Prediction) -> None:
@@ -168,7 +173,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         raise AmkError(Diagnostic("AMK005", f"{error} of every model")) from error
     data = {name: _agreement(a) for name, a in found.items()}
     if arguments.output is not None:
-        arguments.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        write(arguments.output, json.dumps(data, indent=1) + "\n")
     if arguments.format == "json":
         print_json(data)
     else:

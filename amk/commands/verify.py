@@ -33,8 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--emit-system", type=Path, metavar="FILE", help="write the flat system for other tools (small schedules)"
     )
-    parser.add_argument("--pos", type=int, default=0, help="first position of --emit-system (default: 0)")
-    parser.add_argument("--tokens", type=int, default=2, help="tokens of --emit-system (default: 2)")
+    parser.add_argument(
+        "--emit-promela", type=Path, metavar="FILE", help="write the flat system as a model for spin (tiny schedules)"
+    )
+    parser.add_argument("--pos", type=int, default=0, help="first position of an emitted system (default: 0)")
+    parser.add_argument("--tokens", type=int, default=2, help="tokens of an emitted system (default: 2)")
     parser.add_argument("--emit-smt", type=Path, metavar="DIR", help="write every proof obligation as SMT-LIB")
     parser.add_argument(
         "--solver", choices=("z3", "cvc5", "both"), default="z3", help="who decides the obligations (default: z3)"
@@ -44,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="with --fix: write the repaired schedule")
     parser.add_argument(
         "--fix-seconds", type=float, metavar="SECONDS",
-        help=f"look this long for a fix; 0 does not look (default: {OFFERED_S:g}, with --fix {SOUGHT_S:g})",
+        help=f"compute so long for a verified fix; 0 does not look (default: {OFFERED_S:g}, with --fix {SOUGHT_S:g})",
     )  # fmt: skip
     add_format(parser)
 
@@ -53,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None and not arguments.fix:
         raise AmkError(Diagnostic("AMK005", "-o writes the schedule that --fix finds; give both"))
     schedule, positions = load_schedule(arguments.schedule)
-    if arguments.emit_system:
+    if arguments.emit_system or arguments.emit_promela:
         _emit_system(arguments, schedule)
     verdict = verify(schedule, timeout_s=arguments.timeout, solver=arguments.solver)
     if arguments.witness and verdict.evidence is not None:
@@ -116,6 +119,8 @@ def _print_text(arguments: argparse.Namespace, schedule: Schedule, verdict: Verd
 def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:
     from amk.validator.flat_file import flat_file
     from amk.validator.local_order import NotComposable
+    from amk.validator.promela import promela
+    from amk.validator.system import from_json
     from amk.validator.trace import TooLarge
 
     last = schedule.kv.context - arguments.tokens
@@ -128,7 +133,13 @@ def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:
         raise AmkError(Diagnostic("AMK002", str(error))) from error
     except NotComposable as error:
         raise AmkError(Diagnostic("AMK513", str(error)), Exit.UNSAFE) from error
-    _write(arguments.emit_system, json.dumps(content, separators=(",", ":")))
+    if arguments.emit_system:
+        _write(arguments.emit_system, json.dumps(content, separators=(",", ":")))
+    if arguments.emit_promela:
+        # where hints or words make a difference, races are asked of what orders, and only `--emit-system` has it all
+        edges = "word" if "word" in content["systems"] else "block"
+        model = promela(from_json(content["systems"][edges]))
+        _write(arguments.emit_promela, f"/* schedule {content['schedule']}, edges: {edges} */\n{model}")
 
 
 def _certificate(schedule: Schedule) -> str:

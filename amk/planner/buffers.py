@@ -52,8 +52,8 @@ def state(model: ModelSpec, kv: KvLayout, settings: Settings) -> list[Buffer]:
     return [
         kept("state", "i32", len(STATE)),
         kept("output", "i32", settings.max_tokens),
-        kept("k_cache", "bf16", *cache),
-        kept("v_cache", "bf16", *cache),
+        kept("k_cache", kv.dtype, *cache),
+        kept("v_cache", kv.dtype, *cache),
         kept("logits", "f32", model.vocab),
     ]
 

@@ -63,9 +63,10 @@ def plan(
     author = Author(
         model, settings, count, rows, handoff.delta if handoff else None, held, slack, kv.splits if reduced else None
     )
+    stored = label(wanted) if kv.dtype == "bf16" else f"{label(wanted)}-kv-{kv.dtype}"
     registers = target.regs_per_sm // (settings.warps * 32) // REGISTER_UNIT * REGISTER_UNIT
     return Schedule(
-        name=f"{model.name}-{target.name}-{label(wanted)}"[:64],
+        name=f"{model.name}-{target.name}-{stored}"[:64],
         plan=settings.plan,
         model=model,
         target=target,
@@ -119,7 +120,7 @@ def held_back(
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:
     splits = splits_of(settings, model, workers, context)
-    return KvLayout(context=context, block=kv_block(settings, model), splits=splits)
+    return KvLayout(context=context, block=kv_block(settings, model), splits=splits, dtype=settings.kv_dtype)
 
 
 def counters(model: ModelSpec, settings: Settings) -> tuple[Counter, ...]:

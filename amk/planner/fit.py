@@ -42,7 +42,8 @@ class Budget:
 def budget(model: ModelSpec, target: Target, settings: Settings, workers: int, chunks: Chunks, context: int) -> Budget:
     """Memory of the plan with `context` positions."""
     block = kv_block(settings, model)
-    kv = KvLayout(context=context, block=block, splits=splits_of(settings, model, workers, context))
+    splits = splits_of(settings, model, workers, context)
+    kv = KvLayout(context=context, block=block, splits=splits, dtype=settings.kv_dtype)
     sizes = {b.name: b.bytes for b in global_buffers(model, kv, settings, workers, chunks)}
     cache = sizes.pop("k_cache") + sizes.pop("v_cache")
     constant = packed_bytes(model, chunks) + sizes.pop("embedding")

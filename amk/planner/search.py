@@ -159,7 +159,7 @@ class Search:
 
     def rounds(self) -> Iterator[int]:
         """Does one round after the other, yielding the number of expansions so far; ends when nothing is left."""
-        beam = [s for s in (self.look(self.space.start), *self._presets()) if s is not None]
+        beam = [s for s in (self.look(self.space.start), *self.presets()) if s is not None]
         yield self.expansions
         silent = cycle = 0
         while silent < SILENT_CYCLES:
@@ -176,7 +176,7 @@ class Search:
             silent = silent + 1 if len(self.keys) == known else 0
             cycle += 1
 
-    def _presets(self) -> list[State | None]:
+    def presets(self) -> list[State | None]:
         return [self.look(replace(s, plan="search", sampling=self.space.start.sampling)) for s in (FAST, NAIVE)]
 
     def _order(self, cycle: int) -> list[Knob]:

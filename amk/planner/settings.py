@@ -8,6 +8,7 @@ from typing import Literal
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.sampling import Mode
+from amk.schedule_ir.schedule import CacheDtype
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Settings:
     wide_epilogue: sum partials in all warps when a worker has more output rows than this. sampling: how a token is
     chosen; what the other modes do beyond greedy is steps of the schedule, their parameters are run-time values.
     workers: None = one per SM, fewer for small models. kv_splits: most splits of a head's cache, None = one for every
-    worker that there is.
+    worker that there is. kv_dtype: what the KV cache holds. overlay: arrays that are never live together share bytes.
     hint_slack: a hint says that looking is worth while when all producers but one in so many have signalled; 0: when
     all have. prefetch_cache: ask for earlier keys and values before the query is there. held_refills: share of a ring
     that a long product refills only after its result is published. reduce_from: with this many splits the workers of a
@@ -41,12 +42,14 @@ class Settings:
     refill_fence: bool = True
     max_tokens: int = 1024
     sampling: Mode = "greedy"
+    kv_dtype: CacheDtype = "bf16"
     workers: int | None = None
     kv_splits: int | None = None
     hint_slack: int = 8
     prefetch_cache: bool = True
     held_refills: float = 2 / 3
     reduce_from: int | None = 8
+    overlay: bool = True
 
 
 FAST = Settings()

@@ -31,8 +31,10 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
 }
 """Values in order of size; None, which leaves the choice to the planner, comes last."""
 
-FIXED = ("plan", "max_tokens", "sampling")
-"""The label of the plan, the length of a launch and how tokens are chosen are no choices of the search."""
+FIXED = ("plan", "max_tokens", "sampling", "kv_dtype")
+"""The label of the plan, the length of a launch, how tokens are chosen and what the cache holds are no choices of the
+search.
+"""
 
 
 class OutsideSpaceError(ValueError):

@@ -14,7 +14,12 @@ REACH = 6
 
 
 def orders(scene: Scene) -> Iterator[Candidate]:
-    """A relaxed operation becomes an acquire or a release."""
+    """What is outside the class becomes a plain wait or signal; a relaxed operation an acquire or a release."""
+    for kind, field, plain in (("waits", "compare", ">="), ("signals", "action", "add")):
+        for path, entry in scene.entries(kind):
+            if entry.get(field, plain) != plain:
+                text = f"{plain} instead of {entry[field]} on '{entry['counter']}'"
+                yield Candidate(text, [Edit("remove", (*path, field))])
     for kind, strong in (("waits", "acquire"), ("signals", "release")):
         for path, entry in scene.entries(kind):
             if entry["order"] == "relaxed":
@@ -123,16 +128,17 @@ def barriers(scene: Scene) -> Iterator[Candidate]:
 
 
 def moves(scene: Scene) -> Iterator[Candidate]:
-    """A step changes places with a neighbour, or goes a few steps up or down."""
-    for by in range(1, REACH + 1):
-        for path, _ in scene.near:
-            for target in (int(path[-1]) + by, int(path[-1]) - by):
-                body = scene.at(path[:-1])
-                if 0 <= target < len(body) and body[target] != body[int(path[-1])]:
-                    where = "after" if target > int(path[-1]) else "before"
-                    text = f"move {scene.step_name(path)} {where} step {target}"
-                    edits = [Edit("remove", path), Edit("insert", (*path[:-1], target), scene.at(path))]
-                    yield Candidate(text, edits)
+    """A step goes a few places up or down: those of the finding any distance, then all others, near ones first."""
+    guilty = [(path, by) for by in range(1, REACH + 1) for path in scene.places]
+    others = [(path, by) for by in range(1, REACH + 1) for path, _ in scene.near]
+    for path, by in dict.fromkeys([*guilty, *others]):
+        for target in (int(path[-1]) + by, int(path[-1]) - by):
+            body = scene.at(path[:-1])
+            if 0 <= target < len(body) and body[target] != body[int(path[-1])]:
+                where = "after" if target > int(path[-1]) else "before"
+                text = f"move {scene.step_name(path)} {where} step {target}"
+                edits = [Edit("remove", path), Edit("insert", (*path[:-1], target), scene.at(path))]
+                yield Candidate(text, edits)
 
 
 def removals(scene: Scene) -> Iterator[Candidate]:

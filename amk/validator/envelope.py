@@ -59,6 +59,7 @@ Slope = dict[tuple[int, int, int], tuple[int, int]]
 @dataclass(frozen=True, eq=False)
 class Slot:
     """One step on one agent; slots of one step have the same crew number. slope is None if it stands for one layer.
+    repeats: it stands for several layers, so every row must have a slope.
 
     events: (token + 1, layer) -> (local event, node of its crew).
     """
@@ -67,6 +68,7 @@ class Slot:
     agent: int
     crew: int
     slope: Slope | None
+    repeats: bool
     events: dict[tuple[int, int], tuple[int, int]]
 
 
@@ -82,6 +84,7 @@ class Envelope:
         self.representatives: list[tuple[Group, int]] = []
         self.least: list[I64] = [np.zeros((0, COLUMNS + 1), np.int64)]
         self.moving: set[tuple[int, int]] = set()
+        self._irregular: set[tuple[int, int]] = set()
         self._rows: list[I64] = []
         self._caches: dict[int, int] = {}
 
@@ -122,11 +125,12 @@ class Envelope:
             if layer >= 0 and item.site.number not in slopes:
                 slopes[item.site.number] = self._slope(group, item, len(role))
             slope = slopes.get(item.site.number) if layer >= 0 else {}
+            repeats = slope is not None and any(loop.count != 1 for loop in item.site.around if loop.var == "l")
             own_layer, own_token = (layer if slope is None else 0), (item.token if layer < 0 else 0)
             key = (item.site.number, own_layer, own_token)
             number = crews.setdefault(key, len(crews))
             for warp in role:
-                slot = found.setdefault((*key, warp), Slot(item, warp - role.start, number, slope, {}))
+                slot = found.setdefault((*key, warp), Slot(item, warp - role.start, number, slope, repeats, {}))
                 slot.events[item.token + 1, max(layer, 0)] = int(trace.event_of[i, warp]), crew(trace, i)
         return list(found.values())
 
@@ -134,21 +138,30 @@ class Envelope:
         slope: Slope = {}
         if all(loop.count == 1 for loop in item.site.around if loop.var == "l"):
             return slope
-        workers = range(group.first, group.first + group.count)
-        places = self.positions(item, workers)
-        for agent in range(agents):
-            for worker in (workers[0], workers[-1]):
-                if not self._measure(slope, group, item, worker, agent, places[worker - workers[0]]):
-                    return None
-        for agent in range(agents):
-            prints = self.footprints.of_workers(group.number, item, agent, workers, places)
-            for worker in _uncovered(slope, [f.rows for f in prints]):
-                if not self._measure(slope, group, item, workers[worker], agent, places[worker]):
+        if (group.number, item.site.number) in self._irregular:
+            return None
+        for worker in (group.first, group.first + group.count - 1):
+            for agent in range(agents):
+                if not self._measure(slope, group, item, worker, agent):
                     return None
         return slope
 
-    def _measure(self, slope: Slope, group: Group, item: Item, worker: int, agent: int, pos: int) -> bool:
+    def _complete(self, group: Group, found: list[Slot], rows: I64, slot_of: I64, worker_of: I64) -> bool:
+        """Measure the slopes of rows that only workers between the first and the last have; False if one is none."""
+        keys, first = np.unique((slot_of << 27) + _slope_keys(rows), return_index=True)
+        for at in first[np.isin(keys, _known_keys(found), invert=True)].tolist():
+            slot = found[int(slot_of[at])]
+            worker = group.first + int(worker_of[at])
+            if not slot.repeats or slot.slope is None:
+                continue
+            if not self._measure(slot.slope, group, slot.item, worker, slot.agent):
+                self._irregular.add((group.number, slot.item.site.number))
+                return False
+        return True
+
+    def _measure(self, slope: Slope, group: Group, item: Item, worker: int, agent: int) -> bool:
         """Add what one agent of one worker does between layers 0 and 1; False if that is no slope."""
+        pos = self.positions(item, range(worker, worker + 1))[0]
         later = Item(item.site, item.token, item.loops | {"l": item.loops["l"] + 1})
         now = self.footprints.of(group.number, item, worker, agent, pos).rows
         then = self.footprints.of(group.number, later, worker, agent, pos).rows
@@ -159,6 +172,9 @@ class Envelope:
         workers = range(group.first, group.first + group.count)
         found = self.slots(group)
         rows, slot_of, worker_of = self._collect(group, found, workers)
+        while not self._complete(group, found, rows, slot_of, worker_of):
+            found = self.slots(group)
+            rows, slot_of, worker_of = self._collect(group, found, workers)
         slope = _row_slopes(found, slot_of, rows)
         self._to_units(rows, slope)
         private = rows[:, 0] < 0
@@ -316,19 +332,25 @@ def _slope_keys(rows: I64) -> I64:
     return keys
 
 
-def _uncovered(slope: Slope, rows: list[I64]) -> list[int]:
-    """The first of the footprints that has each key without a slope."""
-    keys, first = np.unique(_slope_keys(np.concatenate(rows)), return_index=True)
-    owner = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
-    covered = {((b + 1) << 17 | kind << 16) + family + 1 for b, kind, family in slope}
-    return sorted({int(owner[f]) for key, f in zip(keys.tolist(), first.tolist(), strict=True) if key not in covered})
+def _known_keys(found: list[Slot]) -> I64:
+    """Slot and key, as one number, of every slope."""
+    known = [
+        (number << 27) + ((buffer + 1) << 17 | kind << 16) + family + 1
+        for number, slot in enumerate(found)
+        for buffer, kind, family in slot.slope or ()
+    ]
+    return np.array(known, np.int64)
+
+
+def _slope_of(slot: Slot, row: list[int]) -> tuple[int, int]:
+    """KeyError if nobody measured it: such rows would all carry the content of layer 0."""
+    return slot.slope[row[0], row[1], row[4] >> FAMILY_SHIFT] if slot.repeats and slot.slope is not None else (0, 0)
 
 
 def _row_slopes(found: list[Slot], slot_of: I64, rows: I64) -> I64:
     """[n, 2] slope of each row."""
     _, first, which = np.unique((slot_of << 27) + _slope_keys(rows), return_index=True, return_inverse=True)
     parts = zip(slot_of[first].tolist(), rows[first].tolist(), strict=True)
-    # a missing key is an error: rows whose slope nobody measured would all carry the content of layer 0
-    values = [(slope[r[0], r[1], r[4] >> FAMILY_SHIFT] if (slope := found[s].slope) else (0, 0)) for s, r in parts]
+    values = [_slope_of(found[s], row) for s, row in parts]
     slopes: I64 = np.array(values, np.int64).reshape(-1, 2)[which.reshape(-1)]
     return slopes

@@ -31,6 +31,8 @@ from amk.validator.system import I64, Bools, System
 
 EVENTS: Final = 250_000
 """Flat events times positions that are checked."""
+LARGEST: Final = 60_000
+"""Events of the largest system that is looked at."""
 SAMPLED: Final = 6
 """Positions looked at when there are too many."""
 
@@ -86,7 +88,8 @@ class FlatCheck:
     def positions(self) -> tuple[list[int], bool]:
         """Where two tokens may start, and whether these are all positions."""
         last = self.schedule.kv.context - TOKENS
-        room = EVENTS // sum(g.count * g.order.trace.events for g in self.groups)
+        events = sum(g.count * g.order.trace.events for g in self.groups)
+        room = EVENTS // events if events <= LARGEST else 0
         if room > last:
             return list(range(last + 1)), True
         count = min(room, SAMPLED)

@@ -94,6 +94,15 @@ def test_a_recording_is_drawn_without_a_gpu(schedule: Path, capsys: pytest.Captu
     assert len(json.loads(out)["tables"]) == 2
 
 
+def test_a_simulation_is_drawn_in_microseconds(schedule: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = schedule.with_name("t.html")
+    code, out, _ = run([str(schedule), "--predict", "-o", str(page), "--format", "json"], capsys)
+    found = json.loads(out)
+    assert code == 0 and found["unit"] == "us" and found["spans"] > 50 and found["arrows"] > 0
+    assert "Simulated, not measured" in found["notes"][0] and "Simulated" in Page(page.read_text()).text
+    assert found["tables"][0]["header"][:3] == ["phase", "runs", "us"]
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [

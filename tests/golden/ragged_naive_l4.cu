@@ -77,6 +77,7 @@ struct Plan {
   static constexpr int kStreamAgents = 8;
   static constexpr float kRmsEps = 1.000000000e-05f;
   static constexpr float kQueryScale = 1.250000000e-01f;
+  using Cache = amk::bf16;
   struct Shares {
     int qkv_first, qkv_count, hidden_first, hidden_count, gate_up_first, gate_up_count, lm_head_first, lm_head_count, attn_head, attn_split;
     static __device__ __forceinline__ Shares of(int w) { return {t_qkv_first[w], t_qkv_count[w], t_hidden_first[w], t_hidden_count[w], t_gate_up_first[w], t_gate_up_count[w], t_lm_head_first[w], t_lm_head_count[w], t_attn_head[w], t_attn_split[w]}; }
@@ -135,8 +136,8 @@ struct S1 {
   static __device__ __forceinline__ amk::Plain<amk::bf16> table(const Ctx& c) { return {c.globals.b_embedding}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 8832); }
-  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 8576); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
+  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
 };
 struct S2 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -149,14 +150,14 @@ struct S3 {
   using Matrix = Plan::Qkv;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
-  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
 };
 struct S4 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
-  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 8832); }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
   static constexpr int kSsqAgents = 8;
   static constexpr bool kHasBias = false;
   static __device__ __forceinline__ amk::Plain<float> out(const Ctx& c) { return {c.globals.b_qkv}; }
@@ -194,7 +195,7 @@ struct S8 {
   static __device__ __forceinline__ amk::Plain<float> split_partial(const Ctx& c) { return {c.globals.b_split_partial}; }
   static __device__ __forceinline__ amk::Plain<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale}; }
   static constexpr int kHeads = 2;
-  static __device__ __forceinline__ float* mix(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static __device__ __forceinline__ float* mix(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
 };
 struct S9 {
@@ -202,15 +203,15 @@ struct S9 {
   using Matrix = Plan::O;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
-  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
 };
 struct S10 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::O;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
-  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
-  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 8576); }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_mid}; }
 };
 struct S11 {
@@ -219,21 +220,21 @@ struct S11 {
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_mid}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 8832); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
 };
 struct S12 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::GateUp;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
-  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
 };
 struct S13 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
-  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 8832); }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
   static constexpr int kSsqAgents = 8;
   static __device__ __forceinline__ amk::Plain<amk::bf16> act(const Ctx& c) { return {c.globals.b_act}; }
 };
@@ -248,15 +249,15 @@ struct S15 {
   using Matrix = Plan::Down;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
-  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
 };
 struct S16 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::Down;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
-  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
-  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 8576); }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_out}; }
 };
 struct S17 {
@@ -265,20 +266,20 @@ struct S17 {
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_out}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 8832); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
 };
 struct S18 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::LmHead;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
-  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
 };
 struct S19 {
   static constexpr int kFirst = 0, kAgents = 8;
-  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 8832); }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
   static constexpr int kSsqAgents = 8;
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Plain<float> best_value(const Ctx& c) { return {c.globals.b_best_value}; }
@@ -312,7 +313,7 @@ amk_decode(const __grid_constant__ Globals globals) {
         static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)};
   if (c.warp >= 0 && c.warp < 8) {
     const int agent = c.warp - 0, place = c.worker * 8 + agent;
-    c.ring.start(shared + 8960 + agent * 2048,
+    c.ring.start(shared + 7680 + agent * 2048,
                  nullptr,
                  reinterpret_cast<const char*>(globals.b_weights) +
                      static_cast<long long>(t_stream_base[place]) * 512,

@@ -36,6 +36,7 @@ QUICK = {
     "missing-wait": "wait for h_mid",
     "initial-value": "init 0",
     "zero-tag": "tag",
+    "wait-for-equal": ">= instead of ==",
 }
 """Case -> words of its fix; each is among the first candidates."""
 

@@ -55,6 +55,7 @@ PLANS = {
     "refills held back": lambda: tiny_plan(tiny_model(), warps=2, slots=2, chunk_bytes=512, held_refills=0.5),
     "drawing": lambda: tiny_plan(tiny_model(), sampling="top-k-top-p"),
     "drawing, idle agents": lambda: tiny_plan(tiny_model(layers=1, vocab=21), workers=5, warps=4, sampling="top-p"),
+    "fp8 cache": lambda: tiny_plan(tiny_model(), kv_dtype="fp8"),
     "padded chunks": lambda: narrow_chunks(tiny_plan(tiny_model(hidden=96, ffn=160), workers=3)),
 }  # fmt: skip
 
@@ -101,7 +102,7 @@ def fresh_arrays(schedule: Schedule, seed: int) -> dict[str, Array]:
     for buffer in schedule.buffers:
         if buffer.name in ("weights", "ring", "full"):
             continue
-        if buffer.dtype in ("f32", "bf16"):
+        if buffer.dtype in ("f32", "bf16", "fp8"):
             arrays[buffer.name] = draw.standard_normal(buffer.elements).astype(np.float32)
         else:
             arrays[buffer.name] = draw.integers(0, schedule.model.vocab, buffer.elements)

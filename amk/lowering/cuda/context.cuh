@@ -8,6 +8,9 @@
 namespace amk {
 
 using bf16 = __nv_bfloat16;
+struct fp8 {
+  unsigned char e4m3;
+};
 
 // Plan and Globals are generated from the schedule: Plan holds every constant, Globals every device pointer.
 template <class Plan, class Globals, class Ring>

@@ -343,6 +343,15 @@ __device__ __forceinline__ uint4 load_stream(const void* global, u64 policy) {
 // already puts the write before it, so it is no race and the acquire has dropped stale L1 lines; it needs no strength
 // of its own. Without that acquire (after poll_relaxed alone, or for tagged words) it is illegal. no_allocate: the
 // bytes are read once per SM and would only displace others.
+__device__ __forceinline__ uint2 load_global_v2(const void* global) {
+  uint2 data;
+  asm volatile("ld.global.L1::no_allocate.v2.b32 {%0, %1}, [%2];"
+               : "=r"(data.x), "=r"(data.y)
+               : "l"(global_address(global))
+               : "memory");
+  return data;
+}
+
 __device__ __forceinline__ uint4 load_global_v4(const void* global) {
   uint4 data;
   asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"

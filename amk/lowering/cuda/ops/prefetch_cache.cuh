@@ -9,7 +9,7 @@ namespace amk::ops {
 template <class S, class C>
 __device__ __forceinline__ void prefetch_cache(C& c) {
   using P = typename C::P;
-  constexpr int kRowBytes = P::kHeadDim * 2, kLine = 128;
+  constexpr int kRowBytes = P::kHeadDim * static_cast<int>(sizeof(typename P::Cache)), kLine = 128;
   const int head = c.shares.attn_head, agent = c.warp - S::kFirst;
   const int first = c.shares.attn_split * P::kKvBlock, rows = min(P::kKvBlock, c.pos - first);
   if (head < 0 || rows <= 0) return;

@@ -2,8 +2,10 @@
 //
 // Threads: unit u (query heads, key, value) is done by agent u mod n; a lane takes pairs (i, i + head_dim / 2). Reads global
 // qkv (f32 hand-off), rope, norms (f32); writes shared q (each pair of f32
-// as a pair of bf16 and the pair of bf16 that it leaves), global caches (bf16, private to the worker's split).
+// as a pair of bf16 and the pair of bf16 that it leaves), global caches (bf16 or
+// fp8, private to the worker's split).
 #pragma once
+#include "amk/cache.cuh"
 #include "amk/cells.cuh"
 
 namespace amk::ops {
@@ -73,8 +75,9 @@ __device__ __forceinline__ void rope_append(C& c) {
           *reinterpret_cast<uint2*>(q) = low, *reinterpret_cast<uint2*>(q + kHalf) = high;
         }
       } else if (i < kHalf) {
-        bf16* cache = (key ? S::k_cache(c).data : S::v_cache(c).data) + row;
-        cache[i] = __float2bfloat16(lo), cache[kHalf + i] = __float2bfloat16(hi);
+        auto* cache = (key ? S::k_cache(c).data : S::v_cache(c).data) + row;
+        using Row = CacheRow<typename P::Cache>;
+        cache[i] = Row::of(lo), cache[kHalf + i] = Row::of(hi);
       }
     }
   }
