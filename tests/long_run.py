@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from amk.bench.hardware import commit
+from amk.bench.provenance import commit
 
 Slice = Callable[[int], dict[str, Any]]
 """Number of the slice -> counts, and `differences`: a list of strings."""

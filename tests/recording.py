@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from amk.bench.hardware import commit, gpu_state
+from amk.bench.hardware import gpu_state
+from amk.bench.provenance import commit
 from amk.lowering.launch import Device
 from amk.report.diagnostic import AmkError
 

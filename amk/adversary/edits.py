@@ -10,7 +10,7 @@ Path = tuple[str | int, ...]
 
 
 class Edit(NamedTuple):
-    """replace the value at `path`, insert `value` before it (lists), or remove it."""
+    """replace the value at `path`, insert `value` before it (a new key of an object), or remove it."""
 
     do: Literal["replace", "insert", "remove"]
     path: Path
@@ -41,7 +41,10 @@ def _applied(part: Json, edit: Edit, path: Path) -> tuple[Json, Edit]:
         return copied, inverse
     key: Any = path[0]
     if edit.do == "insert":
-        copied.insert(key, edit.value)
+        if isinstance(copied, dict):
+            copied[key] = edit.value
+        else:
+            copied.insert(key, edit.value)
         return copied, Edit("remove", edit.path)
     if edit.do == "remove":
         return copied, Edit("insert", edit.path, copied.pop(key))

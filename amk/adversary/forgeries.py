@@ -10,17 +10,20 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import platform
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from amk import __version__
 from amk.adversary.cases import RECIPES, make_case, repaired
-from amk.checker.certificate import Proof
+from amk.checker.certificate import EDGES, Proof
 from amk.checker.programs import Rejected
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule
@@ -30,6 +33,8 @@ from amk.validator.verify import verify
 
 Claims = dict[str, Any]
 HUGE = 1 << 20
+SLICE = 1000
+"""Forgeries between two writes of the record."""
 
 
 @dataclass
@@ -77,7 +82,7 @@ def _victim(name: str, case: dict[str, Any]) -> Victim | None:
     try:
         times = run_times(victim.proof)
         victim.proof.run(times)
-        clocks = {edges: coded(claims_of(victim.proof, edges)) for edges in ("time", "fence")}
+        clocks = {edges: coded(claims_of(victim.proof, edges)) for edges in EDGES}
         victim.donors.append({"times": times, "clocks": clocks})
     except (NotSafe, Rejected):
         victim.donors.append({"times": [list(range(len(p.items))) for p in victim.proof.programs], "clocks": {}})
@@ -90,7 +95,7 @@ def forge(rng: Random, donors: list[Claims], strangers: list[Claims]) -> Claims:
     own = rng.random() < 0.8
     times, clocks = rng.choice(donors)["times"], rng.choice(donors if own else strangers)["clocks"]
     forged: Claims = {"times": copy.deepcopy(times), "clocks": copy.deepcopy(clocks)}
-    forged["clocks"] = {edges: forged["clocks"].get(edges, []) for edges in ("time", "fence")}
+    forged["clocks"] = {edges: forged["clocks"].get(edges, []) for edges in EDGES}
     for _ in range(rng.randrange(4)):
         rng.choice(CHANGES)(rng, forged)
     if rng.random() < 0.05:
@@ -99,7 +104,7 @@ def forge(rng: Random, donors: list[Claims], strangers: list[Claims]) -> Claims:
 
 
 def _rows(rng: Random, forged: Claims) -> list[Any]:
-    rows: list[Any] = forged["clocks"][rng.choice(("time", "fence"))]
+    rows: list[Any] = forged["clocks"][rng.choice(EDGES)]
     return rows
 
 
@@ -141,7 +146,7 @@ def _swap(rng: Random, forged: Claims) -> None:
 
 def _share(rng: Random, forged: Claims) -> None:
     """What holds in time is claimed for what is visible, or the other way round."""
-    one, two = rng.sample(("time", "fence"), 2)
+    one, two = rng.sample(EDGES, 2)
     forged["clocks"][one] = copy.deepcopy(forged["clocks"][two])
 
 
@@ -164,10 +169,9 @@ def _break(rng: Random, forged: Claims) -> None:
 CHANGES = (_shuffle, _raise, _raise, _top, _retarget, _swap, _swap, _share, _drop, _drop)
 
 
-def offer(count: int, seed: int, limit: int | None = None) -> tuple[Counter[str], list[str]]:
+def offer(known: list[Victim], count: int, seed: str) -> tuple[Counter[str], list[str]]:
     """(how often each kind of reason was given, descriptions of accepted forgeries) for `count` forgeries."""
     rng = Random(seed)
-    known = list(victims(limit))
     reasons: Counter[str] = Counter()
     accepted: list[str] = []
     strangers = [donor for victim in known for donor in victim.donors]
@@ -183,19 +187,36 @@ def offer(count: int, seed: int, limit: int | None = None) -> tuple[Counter[str]
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="offer forged certificates of unsafe schedules to the checker")
-    parser.add_argument("--n", type=int, default=2000)
+    parser.add_argument("--n", type=int, default=2000, help="forgeries in all (default: 2000)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--record", type=Path, help="write the counts as JSON")
+    parser.add_argument("--record", type=Path, help="count in this file, and go on where it stops")
     arguments = parser.parse_args(argv)
-    started = time.monotonic()
-    reasons, accepted = offer(arguments.n, arguments.seed)
-    summary = {"offered": arguments.n, "seed": arguments.seed, "accepted": len(accepted), "reasons": dict(reasons)}
-    summary["seconds"] = round(time.monotonic() - started, 1)
-    print(json.dumps(summary, indent=2))
-    sys.stderr.writelines(f"accepted: {text}\n" for text in accepted[:5])
-    if arguments.record:
-        arguments.record.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    return 1 if accepted else 0
+    found = _begun(arguments)
+    known = list(victims())
+    while found["offered"] < arguments.n:
+        started = time.monotonic()
+        count = min(SLICE, arguments.n - found["offered"])
+        reasons, accepted = offer(known, count, f"{arguments.seed}/{found['offered']}")
+        found["offered"] += count
+        found["accepted"] += len(accepted)
+        found["reasons"] = dict(sorted((Counter(found["reasons"]) + reasons).items()))
+        found["seconds"] = round(found["seconds"] + time.monotonic() - started, 1)
+        sys.stderr.writelines(f"accepted: {text}\n" for text in accepted)
+        if arguments.record:
+            arguments.record.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(found, indent=2))
+    return 1 if found["accepted"] else 0
+
+
+def _begun(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The record so far, if it is of this run."""
+    command = f"python -m amk.adversary.forgeries --n {arguments.n} --seed {arguments.seed}"
+    if arguments.record and arguments.record.exists():
+        found: dict[str, Any] = json.loads(arguments.record.read_text(encoding="utf-8"))
+        if found.get("command") == command:
+            return found
+    head = {"command": command, "version": __version__, "date": date.today().isoformat(), "cpu": platform.machine()}
+    return head | {"offered": 0, "accepted": 0, "reasons": {}, "seconds": 0.0}
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ from amk.agent.measure import Job, positions_within
 from amk.agent.noise import Noise
 from amk.agent.propose.base import Proposer
 from amk.agent.simulated import SimulatedBackend
-from amk.agent.space import Space
 from amk.planner.settings import Settings
+from amk.planner.space import Space
 from amk.simulator.constants import constants_for
 from amk.simulator.predict import Simulator
 

@@ -34,9 +34,9 @@ from amk.agent.journal import Journal
 from amk.agent.lanes import Lane, finished
 from amk.agent.measure import ROUNDS, STEPS, Backend, Fault, Job
 from amk.agent.propose.base import Context, History, Proposer, Suggestion
-from amk.agent.space import OutsideSpaceError, Space
 from amk.agent.state import START, State, Trial
 from amk.planner.settings import Settings
+from amk.planner.space import OutsideSpaceError, Space
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
 RETRIES = 2

@@ -19,9 +19,9 @@ from amk.agent.candidate import Impossible, Workshop
 from amk.agent.certify import installed
 from amk.agent.html_report import verdict
 from amk.agent.journal import read_state
-from amk.agent.space import OutsideSpaceError, Space
 from amk.agent.state import State
 from amk.planner.settings import PRESETS
+from amk.planner.space import OutsideSpaceError, Space
 from amk.report.codes import TITLES, explanation, normalise
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model import load_model

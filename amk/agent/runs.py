@@ -21,9 +21,9 @@ from amk.agent.events import Limits, RunStarted, SessionStarted
 from amk.agent.journal import DATABASE, Journal, is_busy, read_state
 from amk.agent.measure import Backend, positions_within
 from amk.agent.propose.base import Suggestion
-from amk.agent.space import Space
 from amk.agent.state import State
 from amk.planner.settings import PRESETS
+from amk.planner.space import Space
 from amk.report.diagnostic import AmkError, Diagnostic
 
 MANIFEST = "manifest.json"

@@ -29,11 +29,11 @@ from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
 from amk.agent.propose.surrogate import Surrogate
 from amk.agent.simulated import SimulatedBackend
-from amk.agent.space import Space
 from amk.agent.state import START, State
 from amk.agent.supervisor import Supervisor
 from amk.agent.transport import Cassette, Transport
 from amk.planner.settings import PRESETS
+from amk.planner.space import Space
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.target import Target, load_target

@@ -15,6 +15,7 @@ from amk.bench.row import Key, Row
 from amk.bench.subject import Subject
 from amk.bench.timing import Contestant, race
 from amk.schedule_ir.matrices import MATRICES, matrix
+from amk.schedule_ir.memory import ITEM_BYTES
 from amk.schedule_ir.schedule import Schedule
 
 BASELINES = ("cublas-graph", "compile")
@@ -75,4 +76,5 @@ def needed_bytes(schedule: Schedule, pos: int) -> int:
     for shape in (matrix(model, name) for name in MATRICES):
         each = stream.chunk(shape.name).weights.needed_bytes(shape.rows, shape.k)
         weights += each * (model.layers if shape.per_layer else 1)
-    return weights + 2 * 2 * model.layers * model.kv_heads * pos * model.head_dim
+    item = ITEM_BYTES[schedule.kv.dtype]
+    return weights + 2 * item * model.layers * model.kv_heads * pos * model.head_dim

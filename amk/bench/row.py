@@ -61,7 +61,7 @@ class Row:
         return asdict(self) | derived
 
 
-BEFORE = ("model", "plan", "pos", "ms/token", "p10", "p90", "tok/s", "floor", "% ceiling")
+BEFORE = ("model", "weights", "plan", "pos", "ms/token", "p10", "p90", "tok/s", "floor", "% ceiling")
 AFTER = ("error", "torch err", "KL", "argmax", "bitwise", "verdict")
 
 
@@ -76,6 +76,7 @@ def cells(row: Row) -> tuple[str, ...]:
     ]
     return (
         row.key.model,
+        row.key.dtype,
         row.key.plan,
         str(row.key.pos),
         f"{row.times.ms:.4f}",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from amk.bench.device_packing import packed_weights, streamed
-from amk.bench.torch_model import TorchDecoder, TorchWeights
+from amk.bench.torch_model import TorchDecoder, TorchWeights, as_kept
 from amk.engine.admission import AdmittedKernel
 from amk.engine.cuda_engine import CudaEngine
 from amk.lowering.launch import Device
@@ -23,7 +23,7 @@ from amk.schedule_ir.schedule import Schedule
 class Subject:
     """engine and `exact` hold the same weights, `weights` has them in bf16: one object unless the stream is quantised.
 
-    The caches, bf16 [layers, kv_heads, context, head_dim], are torch's.
+    The caches, bf16 [layers, kv_heads, context, head_dim], are torch's; they hold numbers that the engine's can hold.
     """
 
     schedule: Schedule
@@ -45,14 +45,15 @@ class Subject:
         shape = (model.layers, model.kv_heads, schedule.kv.context, model.head_dim)
         gen = torch.Generator("cuda").manual_seed(seed + 1)
         caches = [torch.randn(shape, generator=gen, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+        caches = [as_kept(cache, schedule.kv.dtype) for cache in caches]
         engine.reset()
         no_prompt(engine)
         return cls(schedule, engine, weights, caches[0], caches[1], exact)
 
     def load_cache(self) -> None:
         """Give the engine torch's cache."""
-        copy_to(self.engine, "k_cache", self.k_cache)
-        copy_to(self.engine, "v_cache", self.v_cache)
+        for name, cache in (("k_cache", self.k_cache), ("v_cache", self.v_cache)):
+            copy_to(self.engine, name, cache.to(torch.float8_e4m3fn) if self.schedule.kv.dtype == "fp8" else cache)
 
     def logits(self, token: int, pos: int) -> Tensor:
         """One token of the kernel, scratch poisoned before: f32 [vocab] on the GPU."""
@@ -68,7 +69,7 @@ class Subject:
 
     def torch_logits(self, token: int, pos: int, dtype: torch.dtype) -> Tensor:
         """The same token by torch in `dtype`; the cache is left as it was."""
-        decoder = TorchDecoder(self.source(dtype), self.k_cache, self.v_cache, dtype)
+        decoder = TorchDecoder(self.source(dtype), self.k_cache, self.v_cache, dtype, self.schedule.kv.dtype)
         with self.preserved(pos):
             return decoder.step(torch.tensor([token], device="cuda"), pos, decoder.rope(pos))
 

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.quantised import E4M3_MOST
 from amk.schedule_ir.rope import rope_frequencies
+from amk.schedule_ir.schedule import CacheDtype
 
 
 @dataclass
@@ -55,12 +57,16 @@ class TorchWeights:
 
 @dataclass
 class TorchDecoder:
-    """One decode step in `dtype`. caches: k and v, bf16 [layers, kv_heads, context, head_dim], rows < pos filled."""
+    """One decode step in `dtype`, keys and values kept as `kept`.
+
+    caches: k and v, bf16 [layers, kv_heads, context, head_dim], rows < pos filled.
+    """
 
     weights: TorchWeights
     k_cache: Tensor
     v_cache: Tensor
     dtype: torch.dtype
+    kept: CacheDtype = "bf16"
 
     def rope(self, pos: int) -> tuple[Tensor, Tensor]:
         angles = torch.tensor(rope_frequencies(self.weights.model) * pos, dtype=torch.float64)
@@ -93,8 +99,8 @@ class TorchDecoder:
             q = F.rms_norm(q, (model.head_dim,), w.q_norm[layer].to(self.dtype), model.rms_eps)
             k = F.rms_norm(k, (model.head_dim,), w.k_norm[layer].to(self.dtype), model.rms_eps)
         q, k = rotated(q, rotation), rotated(k, rotation)
-        self.k_cache[layer, :, pos] = k.to(self.k_cache.dtype)
-        self.v_cache[layer, :, pos] = v.to(self.v_cache.dtype)
+        self.k_cache[layer, :, pos] = as_kept(k, self.kept).to(self.k_cache.dtype)
+        self.v_cache[layer, :, pos] = as_kept(v, self.kept).to(self.v_cache.dtype)
         keys, values = (
             self.k_cache[layer, :, : pos + 1].to(self.dtype),
             self.v_cache[layer, :, : pos + 1].to(self.dtype),
@@ -103,6 +109,13 @@ class TorchDecoder:
             q.view(1, model.heads, 1, model.head_dim), keys.unsqueeze(0), values.unsqueeze(0), enable_gqa=True
         )
         return self.linear("o", layer, out.reshape(1, -1))
+
+
+def as_kept(values: Tensor, kept: CacheDtype) -> Tensor:
+    """`values` as a cache of that type holds them, in their own type: rounded to e4m3 for fp8."""
+    if kept == "bf16":
+        return values
+    return values.clamp(-E4M3_MOST, E4M3_MOST).to(torch.float8_e4m3fn).to(values.dtype)
 
 
 def rotated(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:

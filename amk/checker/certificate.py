@@ -5,15 +5,15 @@ Accepts if, for two tokens and three layers (why that is enough: `programs.short
 (1) the certificate's item times are a complete legal run: they grow along every warp, every wait is met by signals of
     earlier items, and every word read was written by an earlier item;
 (2) the claimed vectors are a post-fixpoint (`order`);
-(3) neighbouring accesses of each byte that conflict are ordered: in `fence` if the first writes ordinary memory, in
-    `time` else; a word that is read waits for its own writer;
+(3) neighbouring accesses of each byte that conflict are ordered: in `fence` if the first is a write, in `time` if it is
+    a read, in `wait` if it is a read of tagged words; a word that is read waits for its own writer;
 (4) along the run each byte read holds the value (family, index, token, displacement, tag) that the reading step
     means, and the final content is what the model wants;
 (5) rings are private: nothing else lies in their bytes, their source is constant, and refills are fenced;
 (6) epochs: each awaited counter gains per token what its thresholds grow by, thresholds reach at most one token back,
     signals of one token are all given before any of the next, and values stay within the wrapping comparison;
 (7) at every position exactly one (split, warp) reads each row, and the split that appends a row reads it;
-(8) all workers are resident at once; (9) numbers that repeat others agree.
+(8) all workers are resident at once; (9) numbers that repeat others agree; (10) registers hold the token that is meant.
 
 Total: any input yields a verdict. What it takes on trust: README.md.
 """
@@ -28,7 +28,14 @@ import numpy as np
 import numpy.typing as npt
 
 from amk.checker.counters import AMOUNT, INSTANCE, ITEM, WEAK, WORKER, Counters
-from amk.checker.facts import check_launch, check_numbers, check_obligations, check_positions, check_rings
+from amk.checker.facts import (
+    check_launch,
+    check_numbers,
+    check_obligations,
+    check_positions,
+    check_registers,
+    check_rings,
+)
 from amk.checker.footprints import DONT_CARE, READ, WRITE, Footprints, crewed
 from amk.checker.order import Claims, Order
 from amk.checker.programs import CREW, TOKENS, Rejected, programs_of, require, short
@@ -37,6 +44,7 @@ from amk.schedule_ir.schedule import Schedule
 
 I64 = npt.NDArray[np.int64]
 FORMAT: Final = "amk.certificate/2"
+EDGES: Final = ("time", "fence", "wait")
 INCIDENCES: Final = 1 << 27
 OUTSIDE: Final = -1
 LAG: Final = 1 << 31
@@ -81,23 +89,32 @@ class Proof:
     def check(self, times: object, clocks: object) -> None:
         """Rejected, or the schedule is SAFE."""
         self.run(times)
-        require(isinstance(clocks, Mapping) and set(clocks) <= {"time", "fence"}, "clocks: malformed")
+        require(isinstance(clocks, Mapping) and set(clocks) == set(EDGES), "clocks: malformed")
         assert isinstance(clocks, Mapping)
-        self.time, self.fence = (self.order(edges, self._claims(clocks.get(edges))) for edges in ("time", "fence"))
-        self.time.check()
-        self.fence.check()
+        claims = {edges: self._claims(clocks.get(edges)) for edges in EDGES}
+        self.time = self.order("time", claims["time"])
+        self.fence = self.order("fence", claims["fence"]) if self.words.readings else self.time
+        self.wait = self.order("wait", claims["wait"]) if self.hints else self.time
+        for order in {id(order): order for order in (self.time, self.fence, self.wait)}.values():
+            order.check()
         self.memory()
         check_rings(self.schedule)
         check_epochs(self)
         check_positions(self.full, self.programs)
         check_launch(self.full)
         check_numbers(self.schedule, self.programs)
+        check_registers(self.schedule, self.programs)
 
     def _claims(self, raw: object) -> Claims:
         return read_claims(raw, self.schedule.launch.workers, len(self.counters.init))
 
     def order(self, edges: str, claims: Claims) -> Order:
-        return Order(self.programs, self.counters, self.words if edges == "time" else None, self.level, claims)
+        return Order(edges, self.programs, self.counters, self.words, self.level, claims)
+
+    @property
+    def hints(self) -> bool:
+        """Is there anything that blocks and orders no memory?"""
+        return bool(self.counters.waits[:, WEAK].any())
 
     def run(self, times: object) -> None:
         """(1)"""
@@ -133,8 +150,7 @@ class Proof:
         tagged = {n for n, b in enumerate(self.schedule.buffers) if b.tagged}
         for part in np.split(rows, np.flatnonzero(np.diff(rows[:, 3])) + 1):
             if len(part):
-                private = int(part[0, 3]) >= len(self.schedule.buffers)
-                self._bytes(part, int(part[0, 3]) in tagged, private)
+                self._bytes(part, int(part[0, 3]) in tagged)
 
     def _boundary(self) -> I64:
         """Launch state before; outputs, state and the last logits after."""
@@ -147,7 +163,7 @@ class Proof:
         found += [(OUTSIDE, 1, 0, number[b], lo, hi, READ, value, 0, 15, 0) for b, lo, hi, value in wanted]
         return np.array(found, np.int64)
 
-    def _bytes(self, rows: I64, tagged: bool, private: bool) -> None:
+    def _bytes(self, rows: I64, tagged: bool) -> None:
         bounds = np.unique(rows[:, 4:6])
         first, last = np.searchsorted(bounds, rows[:, 4]), np.searchsorted(bounds, rows[:, 5])
         count = last - first
@@ -161,10 +177,10 @@ class Proof:
         place[np.lexsort((rows[:, 6], rows[:, 2], rows[:, 0], when))] = np.arange(len(rows))
         by_atom = np.argsort(atom * len(rows) + place[row], kind="stable")
         row, atom = row[by_atom], atom[by_atom]
-        self._ordered(rows, row, atom, tagged, private)
+        self._ordered(rows, row, atom, tagged)
         self._values(rows, row, atom)
 
-    def _ordered(self, rows: I64, row: I64, atom: I64, tagged: bool, private: bool) -> None:
+    def _ordered(self, rows: I64, row: I64, atom: I64, tagged: bool) -> None:
         """Every pair from neighbouring groups; a group is one write, or the reads between two. A read of words follows
         the write that it waits for, so there only writes need to come after something."""
         kind = rows[row, 6]
@@ -177,8 +193,8 @@ class Proof:
         later = np.repeat(np.arange(len(row)), count)
         base = np.repeat(starts - previous, size) - (np.cumsum(count) - count)
         p, q = row[np.repeat(base, count) + np.arange(len(later))], row[later]
-        timed = (rows[:, 6] == READ) | tagged | private
-        for order, at in ((self.time, timed[p]), (self.fence, ~timed[p])):
+        read = rows[:, 6][p] == READ
+        for order, at in ((self.wait if tagged else self.time, read), (self.fence, ~read)):
             require(self._before(order, rows, p[at], q[at]), f"race: in {self._name(int(rows[0, 3]))}")
 
     def _before(self, order: Order, rows: I64, p: I64, q: I64) -> bool:
@@ -250,12 +266,11 @@ def check_epochs(proof: Proof) -> None:
         base = asked[1] - counters.init[instance]
         require((asked[2] - asked[1] == gain).all() and (base > -gain).all() and (base <= gain).all(), "epochs: growth")
         require(gain < LAG // 2, "epochs: a token goes beyond the wrap")
-        if not (waits[waits[:, INSTANCE] == instance, WEAK] == 0).any():
-            continue
+        strong = (waits[waits[:, INSTANCE] == instance, WEAK] == 0).any()
         early, late = rows[tokens == 0], rows[tokens == 1]
         one, two = np.repeat(np.arange(len(early)), len(late)), np.tile(np.arange(len(late)), len(early))
         p, q = early[one], late[two]
-        apart = proof.time.before(p[:, WORKER], p[:, ITEM], q[:, WORKER], q[:, ITEM])
+        apart = (proof.time if strong else proof.wait).before(p[:, WORKER], p[:, ITEM], q[:, WORKER], q[:, ITEM])
         near = np.flatnonzero((p[:, WORKER] == q[:, WORKER]) & ~apart)
         for g, program in enumerate(programs):
             at = near[proof.group[p[near, WORKER]] == g]

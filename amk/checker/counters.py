@@ -34,6 +34,7 @@ class Counters:
         rows = self._all(programs, waiting=False)
         self.signals = rows[rows[:, AMOUNT] != 0]
         require((self.signals[:, AMOUNT] > 0).all(), "signals: a counter is decremented")
+        require(all(c.compare == "lag" for c in schedule.counters), "class: a counter compared as unsigned")
         touched = np.unique(np.concatenate((self.waits, rows))[:, [INSTANCE, WORKER]], axis=0)[:, 0]
         narrow = np.repeat([c.scope == "cta" for c in schedule.counters], [c.count for c in schedule.counters])
         require(not narrow[touched[1:][touched[1:] == touched[:-1]]].any(), "scope: a block's counter joins several")

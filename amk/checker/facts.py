@@ -9,15 +9,18 @@ from typing import Final
 
 import numpy as np
 
-from amk.checker.programs import Program, require
+from amk.checker.programs import TOKENS, Item, Program, require
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.attention import agent_positions, owns_position
+from amk.schedule_ir.ops.begin import BeginOp
 from amk.schedule_ir.ops.census import CensusOp
 from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.gather import GatherOp
+from amk.schedule_ir.ops.select import Selection
 from amk.schedule_ir.ops.stage_norm import StageNormOp
+from amk.schedule_ir.registers import registers_read
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
 
@@ -124,3 +127,25 @@ def check_numbers(schedule: Schedule, programs: list[Program]) -> None:
     for op, _ in steps:
         for field, sizes in writers.items():
             require(getattr(op, field, None) is None or sizes == {getattr(op, field)}, f"numbers: {field}")
+
+
+def check_registers(schedule: Schedule, programs: list[Program]) -> None:
+    """(10) Along each warp: registers are loaded once, before the tokens, and used only while they are this token's."""
+    tagged = {b.name for b in schedule.buffers if b.tagged}
+    for program in programs:
+        for warp in range(program.warps):
+            mine = [item for item, role in zip(program.items, program.roles, strict=True) if warp in role]
+            _check_warp(mine, tagged)
+
+
+def _check_warp(items: list[Item], tagged: set[str]) -> None:
+    moved = -1  # not loaded; then the token whose registers these are
+    for item in items:
+        if isinstance(item.step.op, BeginOp):
+            require(item.token < 0 and moved == -1, "registers: loaded again")
+            moved = 0
+        elif registers_read(item.step, tagged):
+            here = moved in (0, TOKENS) if item.token < 0 else moved == item.token
+            require(here, "registers: not loaded, or of another token")
+        if isinstance(item.step.op, Selection):
+            moved += 1

@@ -5,8 +5,9 @@ in every execution. In one pass in run order each warp carries its own vector: i
 waits, by the start of the steps whose words it has read, and meets the others at barriers. A claim v = K(c, t)[x] > 0
 holds if the signals that may be given while worker x has not finished v items weigh less than t - init(c).
 
-Two orders: `time` (words and acquired counters: something is over), `fence` (acquired counters only: what was written
-is visible).
+Three orders: `fence` (releases and acquires: what was written is visible), `time` (these and tagged words: what was
+read has been read, because what is stored in a word was computed from it), `wait` (these and all that blocks: a word
+has been seen with its tag, because whoever waits behind hints for its reader does not go on before).
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ class Order:
     """Rows of S for one kind of edges, and the crews of every counter that signal it."""
 
     def __init__(
-        self, programs: list[Program], counters: Counters, words: Words | None, level: I64, claims: Claims
+        self, edges: str, programs: list[Program], counters: Counters, words: Words, level: I64, claims: Claims
     ) -> None:
-        self.programs, self.counters, self.words, self.claims = programs, counters, words, claims
+        self.programs, self.counters, self.claims = programs, counters, claims
+        self.words = words if edges != "fence" else None
+        self.hints = edges == "wait"
         self.workers, self.longest = level.shape
         warps = programs[0].warps
         require(self.workers * self.workers * max(self.longest, warps) <= CELLS, "schedule: too large")
         self.starts: I32 = np.zeros((self.workers, self.longest, self.workers), np.int32)
-        waits = counters.waits[counters.waits[:, WEAK] == 0]
+        waits = counters.waits[(counters.waits[:, WEAK] == 0) | self.hints]
         self._waits = {
             (g, j, a): rows for g, program in enumerate(programs) for j, a, rows in _grouped(waits, program.workers)
         }
@@ -80,11 +83,12 @@ class Order:
 
     def producers(self, instance: int) -> tuple[I64, I32, I64, I64]:
         """Crews that signal: (worker, item) rows, their starts, their weight, what is missing while a crew is not over.
-        Weak signals know nothing."""
+        Signals that are weak for this order know nothing."""
         rows = self.counters.signals[self.counters.signals[:, INSTANCE] == instance]
-        weak = rows[:, WEAK] != 0
-        crews, which = np.unique(rows[~weak][:, [WORKER, ITEM]], axis=0, return_inverse=True)
-        amount = rows[~weak, AMOUNT]
+        weak = (rows[:, WEAK] != 0) & (not self.hints)
+        warps, part = np.unique(rows[~weak][:, [WORKER, ITEM, WARP]], axis=0, return_inverse=True)
+        amount = np.bincount(part.reshape(-1), rows[~weak, AMOUNT], minlength=len(warps)).astype(np.int64)
+        crews, which = np.unique(warps[:, :2], axis=0, return_inverse=True)
         weight = np.bincount(which.reshape(-1), amount, minlength=len(crews)).astype(np.int64)
         least = np.zeros(len(crews), np.int64)
         parts = np.bincount(which.reshape(-1), minlength=len(crews))

@@ -87,6 +87,7 @@ def programs_of(schedule: Schedule) -> list[Program]:
         require(len(items) <= MAX_ITEMS, "program: too long")
         roles = [ranges[item.step.op.role] for item in items]
         for item, role in zip(items, roles, strict=True):
+            require(_within_class(item.step), "class: synchronisation outside of it")
             require(role.stop <= schedule.launch.warps, "roles: more warps than a worker has")
             if isinstance(item.step.op, BarrierOp):
                 require(item.step.op.agents == len(role), "barrier: not joined by exactly its role")
@@ -95,6 +96,13 @@ def programs_of(schedule: Schedule) -> list[Program]:
     workers = sorted(w for p in found for w in p.workers)
     require(workers == list(range(schedule.launch.workers)), "programs: not a partition of the workers")
     return found
+
+
+def _within_class(step: Step) -> bool:
+    plain = all(w.compare == ">=" and w.data is None for w in step.waits) and all(
+        s.action == "add" for s in step.signals
+    )
+    return plain and step.when is None and not step.takes and not step.gives
 
 
 def _items(

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.resume and arguments.record is None:
         raise AmkError(Diagnostic("AMK005", "--resume needs --record FILE, which holds the rows to keep"))
     schedules = _schedules(arguments)
-    device = _usable_gpu()
+    device = usable_gpu()
     for schedule in schedules:
         admit(schedule)
     record = importlib.import_module("amk.bench.record")
@@ -99,10 +99,10 @@ def _schedules(arguments: argparse.Namespace) -> tuple[Schedule, ...]:
     if last >= context:
         raise AmkError(Diagnostic("AMK011", f"--max-context {context} has no position {last}"))
     presets = ("naive", "fast") if arguments.plan == "both" else (arguments.plan,)
-    return tuple(planned(arguments, preset, context) for preset in presets)
+    return tuple(planned(arguments, PRESETS[preset], context) for preset in presets)
 
 
-def _usable_gpu() -> Device:
+def usable_gpu() -> Device:
     """The GPU, or AMK602 (exit 5) saying what is missing."""
     device = Device.open()
     if importlib.util.find_spec("torch") is None:

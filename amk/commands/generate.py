@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from amk.commands.judging import QUANTISERS
 from amk.commands.planning import add_format_choice, chosen_formats, positive
 from amk.commands.sampling import add_sampling_arguments, sampling_of
 from amk.engine.admission import admit
@@ -37,22 +38,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schedule", metavar="FILE", help="run this schedule instead of planning one")
     parser.add_argument("--gpu", help="plan for this target; needed with --device cuda unless --schedule is given")
     add_format_choice(parser)
+    parser.add_argument(
+        "--quantiser",
+        choices=tuple(QUANTISERS),
+        default="search",
+        help="search takes longer for 4 bits (default: search)",
+    )
     add_sampling_arguments(parser)
     parser.add_argument("--max-context", type=positive, help="cache positions of the plan")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    sampling = sampling_of(arguments)
     path = find_checkpoint(arguments.model)
     checkpoint = open_checkpoint(path)
     tokenizer = open_tokenizer(path, checkpoint.spec.vocab)
-    prompt, sampling = _tokens(arguments, tokenizer), sampling_of(arguments)
+    prompt = _tokens(arguments, tokenizer)
     device: DeviceName = arguments.device or ("cuda" if _has_gpu() else "cpu")
     schedule = _schedule(arguments, checkpoint, device, len(prompt), sampling.mode)
     require(mode_of(schedule), sampling)
     admit(schedule)
     check_prompt(schedule, prompt)
     with _progress() as progress:
-        session = load(schedule, checkpoint, device, progress)
+        session = load(schedule, checkpoint, device, progress, QUANTISERS[arguments.quantiser])
     stream = tokenizer.stream()
     try:
         for token in session.generate(prompt, arguments.max_tokens, checkpoint.spec.eos, sampling):
@@ -79,10 +87,10 @@ def _schedule(
     model, forms = checkpoint.spec, chosen_formats(arguments)
     wanted = arguments.max_context or min(prompt + arguments.max_tokens, model.max_context)
     if device == "cpu" and arguments.gpu is None:
-        return plan_for_cpu(model, wanted, mode, forms)
+        return plan_for_cpu(model, wanted, mode, forms, arguments.kv_dtype)
     if arguments.gpu is None:
         raise AmkError(Diagnostic("AMK010", "which GPU to plan for is not known", help="pass --gpu or --schedule"))
-    settings = replace(PRESETS["fast"], sampling=mode)
+    settings = replace(PRESETS["fast"], sampling=mode, kv_dtype=arguments.kv_dtype)
     return plan(model, load_target(arguments.gpu), settings=settings, wanted=forms, max_context=wanted)
 
 

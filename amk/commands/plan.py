@@ -8,19 +8,27 @@ from dataclasses import replace
 from pathlib import Path
 
 from amk.commands.output import add_format, print_json, print_table
+from amk.commands.plan_search import add_search_arguments, ready_settings, searched_settings
 from amk.commands.planning import add_plan_arguments, planned
 from amk.planner.fit import Budget, budget
-from amk.planner.settings import PRESETS
+from amk.planner.settings import PRESETS, Settings
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.schedule_ir.codec import canonical_json, schedule_hash
 from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.sampling import MODES
 from amk.schedule_ir.schedule import Schedule, mode_of
+from amk.schedule_ir.shared_memory import peak
+
+READY = "ready"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_arguments(parser, required=True)
-    parser.add_argument("--plan", choices=tuple(PRESETS), default="fast", help="which plan (default: fast)")
+    parser.add_argument(
+        "--plan", choices=(*PRESETS, READY), default="fast",
+        help="which plan; ready: found by a search and shipped (default: fast)",
+    )  # fmt: skip
+    add_search_arguments(parser)
     parser.add_argument(
         "--sampling", choices=MODES, default="greedy", help="how tokens can be chosen when it runs (default: greedy)"
     )
@@ -29,8 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    schedule = planned(arguments, arguments.plan, sampling=arguments.sampling)
-    memory = memory_of(schedule)
+    settings = replace(_settings(arguments), sampling=arguments.sampling)
+    schedule = planned(arguments, settings)
+    memory = memory_of(schedule, settings)
     if arguments.output is not None:
         _write(Path(arguments.output), canonical_json(schedule))
     if arguments.format == "json":
@@ -40,10 +49,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def memory_of(schedule: Schedule) -> Budget:
-    """Device memory of a plan made by one of the presets."""
+def _settings(arguments: argparse.Namespace) -> Settings:
+    if arguments.search:
+        return searched_settings(arguments)
+    return ready_settings(arguments) if arguments.plan == READY else PRESETS[arguments.plan]
+
+
+def memory_of(schedule: Schedule, settings: Settings) -> Budget:
+    """Device memory of a plan made with `settings`."""
     (stream,) = schedule.streams
-    settings = replace(PRESETS[schedule.plan], sampling=mode_of(schedule))
+    settings = replace(settings, kv_dtype=schedule.kv.dtype)
     chunks = {name: stream.chunk(name) for name in MATRICES}
     return budget(schedule.model, schedule.target, settings, schedule.launch.workers, chunks, schedule.kv.context)
 
@@ -62,6 +77,7 @@ def summary(schedule: Schedule, memory: Budget) -> dict[str, object]:
         "workers": launch.workers,
         "warps": launch.warps,
         "shared_bytes": launch.shared_bytes,
+        "shared_peak": peak(schedule),
         "shared_limit": schedule.target.smem_per_block,
         "ring_slots": stream.slots,
         "chunk_bytes": stream.chunk_bytes,
@@ -84,7 +100,10 @@ def _print(schedule: Schedule, memory: Budget) -> None:
         ("sha256", schedule_hash(schedule)),
         ("context", f"{schedule.kv.context:,} of the model's {schedule.model.max_context:,} positions"),
         ("workers", f"{launch.workers} of {launch.warps} warps, attention in {schedule.kv.splits} splits a head"),
-        ("shared memory", f"{launch.shared_bytes:,} of {schedule.target.smem_per_block:,} bytes a worker"),
+        (
+            "shared memory",
+            f"{launch.shared_bytes:,} of {schedule.target.smem_per_block:,} bytes a worker, {peak(schedule):,} at once",
+        ),
         ("ring", f"{stream.slots} chunks of {stream.chunk_bytes:,} bytes = {ring:,} bytes a warp"),
     ]
     print_table(("what", "value"), rows)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from amk.planner.decode import plan
 from amk.planner.formats import Formats, formats
-from amk.planner.settings import PRESETS
+from amk.planner.settings import PRESETS, Settings
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.packed_config import layout_of_directory
-from amk.schedule_ir.sampling import Mode
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FORMATS
+
+AUTO = "auto"
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
@@ -28,17 +31,38 @@ def add_plan_arguments(parser: argparse.ArgumentParser, *, required: bool) -> No
 
 
 def add_format_choice(parser: argparse.ArgumentParser) -> None:
-    """`--dtype` and `--lm-head-dtype`, which `chosen_formats` reads."""
+    """What is stored how: weights, which `chosen_formats` reads, and the cache."""
     own = "that of an AWQ or GPTQ directory, else bf16"
-    parser.add_argument("--dtype", choices=FORMATS, help=f"format of the weights (default: {own})")
+    parser.add_argument("--dtype", choices=(*FORMATS, AUTO), help=f"format of the weights (default: {own})")
     parser.add_argument("--lm-head-dtype", choices=FORMATS, help="format of lm_head (default: that of --dtype)")
+    parser.add_argument("--kv-dtype", choices=get_args(CacheDtype), default="bf16", help="of the cache (default: bf16)")
+    parser.add_argument("--max-kl", type=float, metavar="NATS", help="with --dtype auto: bound on the mean KL to bf16")
+    parser.add_argument("--text", metavar="FILE", help="with --dtype auto: the text that the KL is measured on")
 
 
 def chosen_formats(arguments: argparse.Namespace) -> Formats:
     """The format of every matrix: what was asked for, else how a directory of weights stores its layers."""
+    if arguments.dtype == AUTO:
+        return _measured_formats(arguments)
+    if arguments.max_kl is not None or arguments.text is not None:
+        raise AmkError(Diagnostic("AMK005", "--max-kl and --text are for --dtype auto, which measures"))
     if arguments.dtype is None and (layout := layout_of_directory(Path(arguments.model))) is not None:
         return formats(layout.form, arguments.lm_head_dtype or "bf16")
     return formats(arguments.dtype or "bf16", arguments.lm_head_dtype)
+
+
+def _measured_formats(arguments: argparse.Namespace) -> Formats:
+    """The fewest bytes whose KL stays below the bound, measured on the checkpoint."""
+    if arguments.max_kl is None or not arguments.max_kl > 0 or arguments.text is None:
+        message = "--dtype auto needs --max-kl, a positive number of nats, and --text, what the KL is measured on"
+        raise AmkError(Diagnostic("AMK005", message))
+    # Imported here: plans without a checkpoint need none of it.
+    from amk.commands.judging import judge_of
+    from amk.quantize.choose import choose
+
+    judge = judge_of(arguments.model, arguments.text)
+    choice = choose(judge, arguments.max_kl, lambda line: print(line, file=sys.stderr))
+    return choice.forms | ({"lm_head": arguments.lm_head_dtype} if arguments.lm_head_dtype else {})
 
 
 def positive(text: str) -> int:
@@ -49,14 +73,12 @@ def positive(text: str) -> int:
     return value
 
 
-def planned(
-    arguments: argparse.Namespace, preset: str, max_context: int | None = None, sampling: Mode = "greedy"
-) -> Schedule:
-    """The plan that the arguments name; `preset` is a key of PRESETS."""
+def planned(arguments: argparse.Namespace, settings: Settings, max_context: int | None = None) -> Schedule:
+    """The plan that the arguments name, made with `settings`."""
     return plan(
         load_model(arguments.model),
         load_target(arguments.gpu),
-        settings=replace(PRESETS[preset], sampling=sampling),
+        settings=replace(settings, kv_dtype=arguments.kv_dtype),
         wanted=chosen_formats(arguments),
         max_context=max_context or arguments.max_context,
     )
@@ -68,5 +90,5 @@ def given_or_planned(arguments: argparse.Namespace) -> Schedule:
     if arguments.schedule is not None and not named:
         return load_schedule(Path(arguments.schedule))[0]
     if arguments.schedule is None and arguments.model is not None and arguments.gpu is not None:
-        return planned(arguments, arguments.plan)
+        return planned(arguments, PRESETS[arguments.plan])
     raise AmkError(Diagnostic("AMK005", "give either a schedule file, or both --model and --gpu"))

@@ -1,4 +1,4 @@
-"""`amk trace`: a timeline of a schedule in logical order, of a witness, or of a launch on a GPU."""
+"""`amk trace`: a timeline of a schedule in logical order, of its simulation, of a witness, or of a launch on a GPU."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from amk.report.timeline_html import html, shown
 from amk.report.timeline_perfetto import perfetto
 from amk.schedule_ir.codec import load_schedule, schedule_hash
 from amk.schedule_ir.schedule import Schedule
+from amk.simulator.predict import predict
+from amk.trace.from_prediction import of_prediction
 from amk.trace.from_recording import of_recording
 from amk.trace.from_schedule import Choice, of_schedule
 from amk.trace.from_witness import NotOfThisSchedule, of_witness
@@ -37,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--witness", type=Path, metavar="FILE", help="draw this witness of the schedule")
+    source.add_argument("--predict", action="store_true", help="draw the simulated token, in microseconds")
     source.add_argument("--measure", action="store_true", help="record a launch on this machine's GPU and draw it")
     source.add_argument("--from", dest="recorded", type=Path, metavar="FILE", help="draw what --record wrote")
     parser.add_argument("--record", type=Path, metavar="FILE", help="with --measure: keep the raw recording")
@@ -46,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--warps", choices=("roles", "all"), default="roles", help="one warp a role, or all of them")
     parser.add_argument("--layers", choices=("few", "all"), default="few", help="of the logical order (default: few)")
     parser.add_argument("--tokens", type=positive, help="tokens (default: 1; of a recorded launch: 4)")
-    parser.add_argument("--pos", type=int, help="position of the first, or of the recorded token (default: 0, or 128)")
+    parser.add_argument("--pos", type=int, help="position of the first token, or of the timed one (default: 0, or 128)")
     add_format(parser)
 
 
@@ -78,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         where = Where(file=str(arguments.recorded or arguments.witness or arguments.schedule))
         raise AmkError(Diagnostic(code, str(error), where=where)) from error
     for path in arguments.output:
-        _write(path, html(timeline) if path.suffix == ".html" else json.dumps(perfetto(timeline)) + "\n")
+        write(path, html(timeline) if path.suffix == ".html" else json.dumps(perfetto(timeline)) + "\n")
     if arguments.format == "json":
         print_json(summary(schedule, timeline))
     else:
@@ -129,20 +132,28 @@ def _check(arguments: argparse.Namespace, schedule: Schedule) -> None:
 def _timeline(arguments: argparse.Namespace, schedule: Schedule) -> Timeline:
     every = arguments.warps == "all"
     if arguments.witness is not None:
-        return _witness(arguments.witness, schedule)
+        return _witness(arguments.witness, schedule, arguments.workers)
     if arguments.measure or arguments.recorded is not None:
         recording = _recording(arguments, schedule)
         return of_recording(schedule, recording, arguments.workers, every)
+    if arguments.predict:
+        return of_prediction(predict(schedule, _position(arguments, schedule)))
     choice = Choice(arguments.workers, every, arguments.layers == "all", arguments.pos or 0, arguments.tokens or 1)
     return of_schedule(schedule, choice)
 
 
-def _witness(path: Path, schedule: Schedule) -> Timeline:
+def _position(arguments: argparse.Namespace, schedule: Schedule) -> int:
+    """Of a token that takes time."""
+    given: int | None = arguments.pos
+    return min(128, schedule.kv.context - 1) if given is None else given
+
+
+def _witness(path: Path, schedule: Schedule, workers: tuple[int, ...] | None) -> Timeline:
     found = read_witness(path)
     if found.schedule != schedule_hash(schedule):
         message = "the witness is of another schedule"
         raise AmkError(Diagnostic("AMK005", message, where=Where(file=str(path)), help="give the schedule it is about"))
-    return of_witness(schedule, found.system, found.witness)
+    return of_witness(schedule, found.system, found.witness, workers)
 
 
 def _recording(arguments: argparse.Namespace, schedule: Schedule) -> Recording:
@@ -150,14 +161,13 @@ def _recording(arguments: argparse.Namespace, schedule: Schedule) -> Recording:
         return read_recording(arguments.recorded, schedule)
     # Imported here: drawing needs neither a GPU nor torch.
     measure = importlib.import_module("amk.commands.trace_measure").measure
-    pos = min(128, schedule.kv.context - 1) if arguments.pos is None else arguments.pos
-    recording: Recording = measure(schedule, pos, arguments.tokens or 4)
+    recording: Recording = measure(schedule, _position(arguments, schedule), arguments.tokens or 4)
     if arguments.record is not None:
-        _write(arguments.record, recording.model_dump_json() + "\n")
+        write(arguments.record, recording.model_dump_json() + "\n")
     return recording
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -2,16 +2,23 @@
 
 import argparse
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from amk.commands.output import add_format, print_json
+from amk.repair.search import Repair, find_repair
+from amk.repair.text import fix
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
 from amk.report.render import as_json
-from amk.schedule_ir.codec import load_schedule, located, schedule_hash
+from amk.schedule_ir.codec import canonical_json, load_schedule, located, schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.verify import Verdict, obligations_of, verify
 
+OFFERED_S = 3.0
+SOUGHT_S = 60.0
+"""Seconds that a fix is looked for: while saying what is wrong, and when asked to repair."""
 EXITS = {"SAFE": Exit.SAFE, "UNSAFE": Exit.UNSAFE, "UNKNOWN": Exit.UNKNOWN}
 
 
@@ -26,19 +33,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--emit-system", type=Path, metavar="FILE", help="write the flat system for other tools (small schedules)"
     )
-    parser.add_argument("--pos", type=int, default=0, help="first position of --emit-system (default: 0)")
-    parser.add_argument("--tokens", type=int, default=2, help="tokens of --emit-system (default: 2)")
+    parser.add_argument(
+        "--emit-promela", type=Path, metavar="FILE", help="write the flat system as a model for spin (tiny schedules)"
+    )
+    parser.add_argument("--pos", type=int, default=0, help="first position of an emitted system (default: 0)")
+    parser.add_argument("--tokens", type=int, default=2, help="tokens of an emitted system (default: 2)")
     parser.add_argument("--emit-smt", type=Path, metavar="DIR", help="write every proof obligation as SMT-LIB")
     parser.add_argument(
         "--solver", choices=("z3", "cvc5", "both"), default="z3", help="who decides the obligations (default: z3)"
     )
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="answer UNKNOWN after this time")
+    parser.add_argument("--fix", action="store_true", help="look longer for a verified fix, and write it with -o")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="with --fix: write the repaired schedule")
+    parser.add_argument(
+        "--fix-seconds", type=float, metavar="SECONDS",
+        help=f"compute so long for a verified fix; 0 does not look (default: {OFFERED_S:g}, with --fix {SOUGHT_S:g})",
+    )  # fmt: skip
     add_format(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.output is not None and not arguments.fix:
+        raise AmkError(Diagnostic("AMK005", "-o writes the schedule that --fix finds; give both"))
     schedule, positions = load_schedule(arguments.schedule)
-    if arguments.emit_system:
+    if arguments.emit_system or arguments.emit_promela:
         _emit_system(arguments, schedule)
     verdict = verify(schedule, timeout_s=arguments.timeout, solver=arguments.solver)
     if arguments.witness and verdict.evidence is not None:
@@ -47,12 +65,28 @@ def run(arguments: argparse.Namespace) -> int:
         _write(arguments.certificate, _certificate(schedule))
     if arguments.emit_smt:
         _emit_smt(arguments.emit_smt, schedule)
+    repair = _repair(arguments, schedule, verdict)
     told = [located(d, str(arguments.schedule), positions) for d in verdict.diagnostics]
+    if repair is not None and told:
+        told[0] = replace(told[0], fix=fix(repair.description, repair.before, repair.document, positions))
     if arguments.format == "json":
         print_json(_summary(schedule, verdict) | {"diagnostics": [as_json(d) for d in told]})
     else:
         _print_text(arguments, schedule, verdict, told)
     return int(EXITS[verdict.status])
+
+
+def _repair(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict) -> Repair | None:
+    """A verified fix, written where --fix asks for it. Nothing is sought for what was not decided in time."""
+    seconds = arguments.fix_seconds
+    if seconds is None:
+        seconds = SOUGHT_S if arguments.fix else OFFERED_S
+    hopeless = verdict.safe or any(d.code == "AMK205" for d in verdict.diagnostics)
+    found = None if hopeless else find_repair(schedule, verdict, seconds)
+    if arguments.output is not None and (found is not None or verdict.safe):
+        _write(arguments.output, canonical_json(found.schedule if found else schedule).decode("ascii").rstrip("\n"))
+        print(f"wrote {arguments.output}", file=sys.stderr)
+    return found
 
 
 def _summary(schedule: Schedule, verdict: Verdict) -> dict[str, Any]:
@@ -85,6 +119,8 @@ def _print_text(arguments: argparse.Namespace, schedule: Schedule, verdict: Verd
 def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:
     from amk.validator.flat_file import flat_file
     from amk.validator.local_order import NotComposable
+    from amk.validator.promela import promela
+    from amk.validator.system import from_json
     from amk.validator.trace import TooLarge
 
     last = schedule.kv.context - arguments.tokens
@@ -97,7 +133,13 @@ def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:
         raise AmkError(Diagnostic("AMK002", str(error))) from error
     except NotComposable as error:
         raise AmkError(Diagnostic("AMK513", str(error)), Exit.UNSAFE) from error
-    _write(arguments.emit_system, json.dumps(content, separators=(",", ":")))
+    if arguments.emit_system:
+        _write(arguments.emit_system, json.dumps(content, separators=(",", ":")))
+    if arguments.emit_promela:
+        # where hints or words make a difference, races are asked of what orders, and only `--emit-system` has it all
+        edges = "word" if "word" in content["systems"] else "block"
+        model = promela(from_json(content["systems"][edges]))
+        _write(arguments.emit_promela, f"/* schedule {content['schedule']}, edges: {edges} */\n{model}")
 
 
 def _certificate(schedule: Schedule) -> str:

@@ -12,12 +12,14 @@ from amk.engine.session import Engine, Session
 from amk.planner.decode import plan
 from amk.planner.formats import BF16, Formats
 from amk.planner.settings import Settings
+from amk.quantize.search import searched
 from amk.schedule_ir.bfloat import Bits
 from amk.schedule_ir.constants import constants
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.packing import pack_weights
+from amk.schedule_ir.quantised import Quantiser
 from amk.schedule_ir.sampling import Mode
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.schedule_ir.target import load_target
 
 DeviceName = Literal["cpu", "cuda"]
@@ -31,17 +33,23 @@ GPU_SLICE = 8
 
 
 def load(
-    schedule: Schedule, checkpoint: Checkpoint, device: DeviceName = "cpu", progress: Progress | None = None
+    schedule: Schedule,
+    checkpoint: Checkpoint,
+    device: DeviceName = "cpu",
+    progress: Progress | None = None,
+    quantise: Quantiser = searched,
 ) -> Session:
     """A session that runs `schedule` with the weights of `checkpoint`; progress is told (bytes packed, bytes in all).
+
+    quantise: makes the codes of matrices that the schedule does not stream in bf16 and the checkpoint does not hold so.
 
     The caller has the schedule's verdict. Raises AMK013 when schedule and checkpoint are of different models, AMK602
     (exit 5) without a usable GPU, and what compiling raises.
     """
     check_model(schedule.model, checkpoint)
     if device == "cpu":
-        return Session(CpuEngine(schedule, checkpoint))
-    return Session(_cuda_engine(schedule, checkpoint, progress), GPU_SLICE)
+        return Session(CpuEngine(schedule, checkpoint, quantise=quantise))
+    return Session(_cuda_engine(schedule, checkpoint, progress, quantise), GPU_SLICE)
 
 
 def check_model(model: ModelSpec, checkpoint: Checkpoint) -> None:
@@ -53,17 +61,23 @@ def check_model(model: ModelSpec, checkpoint: Checkpoint) -> None:
         raise bad_weights(checkpoint.path, f"the schedule is for {model.name}, the weights are not", *different)
 
 
-def plan_for_cpu(model: ModelSpec, positions: int, sampling: Mode = "greedy", wanted: Formats = BF16) -> Schedule:
+def plan_for_cpu(
+    model: ModelSpec,
+    positions: int,
+    sampling: Mode = "greedy",
+    wanted: Formats = BF16,
+    kv_dtype: CacheDtype = "bf16",
+) -> Schedule:
     """A plan with few workers and a cache of `positions`, for the interpreter.
 
     AMK011 if the model has fewer positions.
     """
     workers = max(2, -(-model.vocab // CPU_ROWS))
-    settings = Settings(warps=CPU_WARPS, sampling=sampling)
+    settings = Settings(warps=CPU_WARPS, sampling=sampling, kv_dtype=kv_dtype)
     return plan(model, load_target("h200"), settings=settings, wanted=wanted, max_context=positions, workers=workers)
 
 
-def _cuda_engine(schedule: Schedule, checkpoint: Checkpoint, progress: Progress | None) -> Engine:
+def _cuda_engine(schedule: Schedule, checkpoint: Checkpoint, progress: Progress | None, quantise: Quantiser) -> Engine:
     # Imported here: the interpreter works where the driver's Python package does not.
     from amk.engine.admission import admitted
     from amk.engine.cuda_engine import CudaEngine
@@ -78,6 +92,6 @@ def _cuda_engine(schedule: Schedule, checkpoint: Checkpoint, progress: Progress 
     def upload(first: int, packed: Bits) -> None:
         engine.upload(stream.source, packed, first * stream.chunk_bytes)
 
-    pack_weights(schedule, checkpoint, upload, progress)
+    pack_weights(schedule, checkpoint, upload, progress, quantise)
     engine.reset()
     return engine

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from amk.lowering import refusal
 from amk.lowering.compile import Compiled, compile_cuda
 from amk.lowering.cubin import Budget, Resources, check_budget
 from amk.lowering.emit import KERNEL, emit
@@ -18,6 +19,7 @@ from amk.lowering.skeleton import check_synchronisation
 from amk.lowering.stamp import stamped
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.outside import check_outside
 from amk.validator.resources import CompiledResources, check_resources
 
 
@@ -53,6 +55,10 @@ def build(schedule: Schedule, *, cache_directory: Path | None = None, use_cache:
     one SM do not fit it together, AMK607 if the PTX does not synchronise as the schedule says, AMK601 for an
     architecture that cannot be compiled for, AMK605 without a compiler.
     """
+    if found := check_outside(schedule):
+        raise AmkError(found, Exit.UNKNOWN)
+    if schedule.pools:
+        raise refusal.unsupported("AMK601", "no code is generated for taking from a pool")
     source, arch = stamped(emit(schedule), schedule), schedule.target.arch
     compiled = compile_cuda(source, arch, cache_directory=cache_directory, use_cache=use_cache)
     built = BuiltKernel(schedule, source, compiled, tuple(read_ptx(compiled.ptx).get(KERNEL, ())))

@@ -38,6 +38,7 @@ def plan_struct(schedule: Schedule) -> str:
     lines = [f"  static constexpr int {name} = {value};" for name, value in numbers.items()]
     lines.append(f"  static constexpr float kRmsEps = {float_literal(model.rms_eps)};")
     lines.append(f"  static constexpr float kQueryScale = {float_literal(model.head_dim**-0.5)};")
+    lines.append(f"  using Cache = amk::{kv.dtype};")
     lines.append(_shares_struct())
     for name in MATRICES:
         shares = share_table(name)

@@ -52,8 +52,8 @@ def state(model: ModelSpec, kv: KvLayout, settings: Settings) -> list[Buffer]:
     return [
         kept("state", "i32", len(STATE)),
         kept("output", "i32", settings.max_tokens),
-        kept("k_cache", "bf16", *cache),
-        kept("v_cache", "bf16", *cache),
+        kept("k_cache", kv.dtype, *cache),
+        kept("v_cache", kv.dtype, *cache),
         kept("logits", "f32", model.vocab),
     ]
 
@@ -74,6 +74,7 @@ def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int) -
         crossing("qkv", "f32", model.q_dim + 2 * model.kv_dim),
         crossing("split_partial", wide, model.heads, kv.splits, model.head_dim),
         crossing("split_scale", "f32", model.heads, kv.splits, 2),
+        crossing("attn", wide, model.q_dim),
         crossing("h_mid", wide, model.hidden),
         crossing("h_out", wide, model.hidden),
         crossing("act", "bf16", model.ffn),

@@ -7,14 +7,16 @@ from typing import Literal
 
 from amk.planner.buffers import global_buffers
 from amk.planner.fit import choose_context
-from amk.planner.formats import BF16, Formats
+from amk.planner.formats import BF16, Chunks, Formats
 from amk.planner.program import Author
-from amk.planner.settings import FAST, Settings, handoff_of, kv_block
+from amk.planner.settings import FAST, Settings, handoff_of, kv_block, splits_of
 from amk.planner.shares import attention_tables, head_handoff, row_tables
-from amk.planner.storage import choose_chunks, shared_plan
-from amk.schedule_ir.matrices import matrix
+from amk.planner.storage import Shares, choose_chunks, shared_plan
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops.reduce_splits import sliceable
 from amk.schedule_ir.ranking import LAST
 from amk.schedule_ir.schedule import KvLayout, Launch, Program, Role, Schedule
 from amk.schedule_ir.target import Target
@@ -37,10 +39,11 @@ def plan(
 
     max_context: cache positions; default min(the model's, 32,768, what fits). workers: default `choose_workers`.
     wanted: the format of every matrix.
-    Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit, AMK401 when shared
-    memory does not.
+    Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit or has more KV heads than
+    there are workers, AMK401 when shared memory does not hold it.
     """
-    count = workers or choose_workers(model, target)
+    count = workers if workers is not None else settings.workers or choose_workers(model, target)
+    _require_places(count, model, target)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
     rows_of = row_tables(model, count, wanted)
     chunks = choose_chunks(model, target, settings, rows_of, wanted)
@@ -51,10 +54,19 @@ def plan(
     shared = shared_plan(model, target, settings, chunks, tables)
     rows = {n.removesuffix(".count"): 8 * max(c) for n, c in tables.items() if n.endswith(".count")}
     rows |= {"o": rows["hidden"], "down": rows["hidden"]}
-    author = Author(model, settings, count, rows, handoff.delta if handoff else None)
+    held = held_back(model, settings, target, chunks, tables, shared.stream.slots)
+    # A worker without rows of some matrix is held back by hints alone, so then they must be exact.
+    exact = any(matrix(model, name).groups < count for name in MATRICES)
+    slack = 0 if exact else settings.hint_slack
+    reduced = settings.reduce_from is not None and kv.splits >= settings.reduce_from
+    reduced = reduced and sliceable(model.heads, model.kv_heads, model.head_dim, kv.splits)
+    author = Author(
+        model, settings, count, rows, handoff.delta if handoff else None, held, slack, kv.splits if reduced else None
+    )
+    stored = label(wanted) if kv.dtype == "bf16" else f"{label(wanted)}-kv-{kv.dtype}"
     registers = target.regs_per_sm // (settings.warps * 32) // REGISTER_UNIT * REGISTER_UNIT
     return Schedule(
-        name=f"{model.name}-{target.name}-{label(wanted)}"[:64],
+        name=f"{model.name}-{target.name}-{stored}"[:64],
         plan=settings.plan,
         model=model,
         target=target,
@@ -72,23 +84,50 @@ def plan(
     )  # fmt: skip
 
 
+def _require_places(workers: int, model: ModelSpec, target: Target) -> None:
+    """AMK011 unless every KV head has a worker, AMK402 unless every worker has an SM of its own."""
+    if workers < model.kv_heads:
+        message = f"{model.kv_heads} KV heads need as many workers, there are {workers}: each has workers of its own"
+        raise AmkError(Diagnostic("AMK011", message))
+    if workers > target.sms:
+        raise AmkError(Diagnostic("AMK402", f"{workers} workers, {target.name} has {target.sms} SMs"))
+
+
 def choose_workers(model: ModelSpec, target: Target) -> int:
     """One per SM; for a model with fewer row groups than SMs, as many as all own rows of both QKV and gate-up."""
     qkv, gate_up = (matrix(model, name).groups for name in ("qkv", "gate_up"))
     return target.sms if gate_up >= target.sms else min(qkv, gate_up)
 
 
+def held_back(
+    model: ModelSpec, settings: Settings, target: Target, chunks: Chunks, tables: Shares, slots: int
+) -> dict[MatrixName, int]:
+    """Refills that the product of each matrix defers: `held_refills` of a ring, where an agent drains twice as many.
+
+    Behind a full ring of requests, what a worker publishes and polls waits for microseconds. A product of few chunks
+    has drained its ring before it could hold anything back.
+    """
+    most = int(slots * settings.held_refills)
+    if not target.has("bulk_copy") or not settings.run_ahead or not most:
+        return {}
+    found: dict[MatrixName, int] = {}
+    for name, chunk in chunks.items():
+        groups = min(tables[f"{'hidden' if name in ('o', 'down') else name}.count"])
+        if groups * matrix(model, name).k_chunks(chunk.columns) // settings.warps >= 2 * most:
+            found[name] = most
+    return found
+
+
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:
-    block = kv_block(settings, model)
-    splits = max(1, min(workers // model.kv_heads, -(-context // block)))
-    return KvLayout(context=context, block=block, splits=splits)
+    splits = splits_of(settings, model, workers, context)
+    return KvLayout(context=context, block=kv_block(settings, model), splits=splits, dtype=settings.kv_dtype)
 
 
 def counters(model: ModelSpec, settings: Settings) -> tuple[Counter, ...]:
     """One counter per hand-off and layer, so that only the token edge needs epoch separation."""
     heads = model.kv_heads if settings.head_handoff else 1
     kind: Literal["fenced", "hint"] = "hint" if settings.handoff == "tagged" else "fenced"
-    shapes = {"qkv": (model.layers, heads), "best": (1,)} | {
+    shapes = {"qkv": (model.layers, heads), "split": (model.layers, model.kv_heads), "best": (1,)} | {
         n: (model.layers,) for n in ("attn", "h_mid", "act", "h_out")
     }
     out = tuple(Counter(name=name, shape=shape, handoff=kind) for name, shape in shapes.items())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from amk.planner.buffers import global_buffers
 from amk.planner.formats import Chunks
-from amk.planner.settings import Settings, kv_block
+from amk.planner.settings import Settings, kv_block, splits_of
 from amk.planner.storage import packed_bytes
 from amk.report.diagnostic import AmkError, Diagnostic, because
 from amk.schedule_ir.model_spec import ModelSpec
@@ -42,8 +42,8 @@ class Budget:
 def budget(model: ModelSpec, target: Target, settings: Settings, workers: int, chunks: Chunks, context: int) -> Budget:
     """Memory of the plan with `context` positions."""
     block = kv_block(settings, model)
-    splits = max(1, min(workers // model.kv_heads, -(-context // block)))
-    kv = KvLayout(context=context, block=block, splits=splits)
+    splits = splits_of(settings, model, workers, context)
+    kv = KvLayout(context=context, block=block, splits=splits, dtype=settings.kv_dtype)
     sizes = {b.name: b.bytes for b in global_buffers(model, kv, settings, workers, chunks)}
     cache = sizes.pop("k_cache") + sizes.pop("v_cache")
     constant = packed_bytes(model, chunks) + sizes.pop("embedding")

@@ -11,11 +11,14 @@ from amk.schedule_ir.matrices import ROWS_PER_GROUP, matrix
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.attention import PARTIAL_EXTRA
+from amk.schedule_ir.ops.combine import share_heads
 from amk.schedule_ir.ranking import PICK, TALLY
+from amk.schedule_ir.shared_memory import extent
 from amk.schedule_ir.target import Target
 
 MBARRIER_BYTES = 8
 Shares = dict[str, tuple[int, ...]]
+Array = tuple[str, str, tuple[int, ...]]
 
 STATIC_SHARED = 1024
 """Static shared memory of the generated kernel: the watchdog's words, padded to the alignment of what follows them."""
@@ -60,23 +63,41 @@ class SharedPlan:
 
 
 def fixed_buffers(model: ModelSpec, settings: Settings, counts: Shares) -> tuple[list[Buffer], int]:
-    """The shared arrays other than the rings, and the offset behind them."""
+    """The shared arrays other than the rings, and the offset behind them.
+
+    The arrays of attention and those of products are never live at the same stage (`amk.schedule_ir.shared_memory`):
+    with `overlay` they take the same bytes.
+    """
     warps, dim = settings.warps, model.head_dim
     most = max(max(c) for name, c in counts.items() if name.endswith(".count"))
     group = model.heads // model.kv_heads
-    wanted = [
+    products: list[Array] = [
         ("x", "bf16", (max(model.hidden, model.heads * dim, model.ffn),)),
         ("part", "f32", (most + warps, ROWS_PER_GROUP)),
-        ("att", "f32", (warps, group, dim + PARTIAL_EXTRA)),
-        ("q", "f32", (group, dim)),
+    ]
+    attention: list[Array] = [("att", "f32", (warps, group, dim + PARTIAL_EXTRA)), ("q", "f32", (group, dim))]
+    kept: list[Array] = [
         ("residual", "f32", (max(counts["hidden.count"]) * ROWS_PER_GROUP,)),
         ("ssq", "f32", (warps,)),
     ]
     if settings.sampling != "greedy":
-        wanted += [("pick", "i32", (warps, len(PICK)))]
-        wanted += [(name, "i32", (warps, TALLY)) for name in ("tally", "gathered")]
-    buffers, offset = [], 0
-    for name, dtype, shape in wanted:
+        kept += [("pick", "i32", (warps, len(PICK)))]
+        kept += [(name, "i32", (warps, TALLY)) for name in ("tally", "gathered")]
+    splits = max(1, len(counts["hidden.count"]) // model.kv_heads)
+    mixed: list[Array] = [("mix", "f32", (warps, share_heads(model.heads, dim, warps), splits, 2))]
+    first, end = _laid_out(products, 0)
+    second, behind = _laid_out(attention, 0 if settings.overlay else end)
+    # The weights of splits are used while x is written, so they may lie on the partial sums only.
+    part = next(b.offset or 0 for b in first if b.name == "part")
+    third, beyond = _laid_out(mixed, part if settings.overlay else behind)
+    fourth, offset = _laid_out(kept, max(end, behind, beyond))
+    return [*first, *second, *third, *fourth], offset
+
+
+def _laid_out(arrays: list[Array], offset: int) -> tuple[list[Buffer], int]:
+    """Shared buffers one after the other from `offset`, and the offset behind them."""
+    buffers = []
+    for name, dtype, shape in arrays:
         buffer = Buffer.model_validate(
             {"name": name, "space": "shared", "dtype": dtype, "shape": shape, "offset": offset}
         )
@@ -125,4 +146,4 @@ def shared_plan(model: ModelSpec, target: Target, settings: Settings, chunks: Ch
         refill_fence=settings.refill_fence and bulk,
         chunks={name: chunk for name, chunk in chunks.items() if chunk.format != "bf16"},
     )  # fmt: skip
-    return SharedPlan(buffers, stream, offset)
+    return SharedPlan(buffers, stream, extent(buffers))

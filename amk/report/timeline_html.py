@@ -120,4 +120,6 @@ def shown(cell: Cell) -> str:
     """A cell as text: integers with separators, other numbers with four significant digits."""
     if isinstance(cell, str):
         return cell
-    return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.4g}" if abs(cell) < 1000 else f"{cell:,.0f}"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    return f"{round(cell, 9):,.4g}" if abs(cell) < 1000 else f"{cell:,.0f}"

@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.matrices import MATRICES, MatrixName
 from amk.schedule_ir.name import Name as Name
+from amk.schedule_ir.outside import Wrapping, unless
 from amk.schedule_ir.weight_format import Chunk, plain_chunk
 
-Dtype = Literal["f32", "bf16", "u32", "i32"]
-ITEM_BYTES: dict[str, int] = {"f32": 4, "bf16": 2, "u32": 4, "i32": 4}
+Dtype = Literal["f32", "bf16", "u32", "i32", "fp8"]
+ITEM_BYTES: dict[str, int] = {"f32": 4, "bf16": 2, "u32": 4, "i32": 4, "fp8": 1}
 
 Dim = Annotated[int, Field(ge=1, le=2**40)]
 
@@ -66,7 +67,7 @@ class Counter(Frozen):
     `fenced`: red.release / ld.acquire, a wait orders everything its signals follow before everything after it. `hint`:
     relaxed on both sides, a wait blocks but makes nothing visible; it says when tagged words are worth reading, and
     when nobody looks for them any more. Values count from `init` over all launches; nothing is ever reset while a
-    kernel runs.
+    kernel runs. compare other than lag is outside the class.
     """
 
     name: Name
@@ -74,6 +75,7 @@ class Counter(Frozen):
     scope: Literal["gpu", "sys", "cta"] = "gpu"
     handoff: Literal["fenced", "hint"] = "fenced"
     init: int = Field(default=0, ge=0, le=2**31)
+    compare: Wrapping = unless("lag")
 
     @property
     def count(self) -> int:

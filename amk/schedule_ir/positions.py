@@ -83,14 +83,22 @@ class Positions(Mapping[str, int]):
         if extent is None:
             return None
         quoted = self._content[extent.first : extent.last].decode("utf-8", "replace")
-        key = pointer.rpartition("/")[2]
-        named = f'"{key}": {quoted[: 4 * SHOWN]}' if key and not key.isdigit() else quoted[: 4 * SHOWN]
-        text = printable(" ".join(named.split()))
+        text = printable(" ".join((_label(pointer, quoted) + quoted[: 4 * SHOWN]).split()))
         text = text if len(text) <= SHOWN and len(quoted) <= 4 * SHOWN else text[: SHOWN - 3] + "..."
         return Region(*self.place(extent.first), *self.place(extent.last), text)
 
-    def text(self, first: int, last: int) -> str:
-        return self._content[first:last].decode("utf-8")
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return self._content.decode("utf-8")
+
+
+def _label(pointer: str, quoted: str) -> str:
+    """The key of a value, or the list and index of a scalar; an object in a list speaks for itself."""
+    *_, around, key = ("", *pointer.split("/"))
+    if not key.isdigit():
+        return f'"{key}": ' if key else ""
+    return "" if quoted[0] in "{[" or not around else f'"{around}"[{key}]: '
 
 
 def _scan(content: bytes) -> dict[str, Extent]:

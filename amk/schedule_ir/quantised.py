@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,3 +133,8 @@ def to_e4m3(values: F32) -> Bytes:
     small = np.rint(magnitude * np.float32(512)).astype(np.int32)
     codes = np.where(magnitude < np.float32(2.0**-6), small, normal - (120 << 3)).astype(np.uint8)
     return codes | np.where(np.signbit(values), np.uint8(128), np.uint8(0))
+
+
+def round_e4m3(values: NDArray[Any]) -> F32:
+    """The nearest e4m3 numbers, clipped to +-448."""
+    return np.asarray(E4M3[to_e4m3(np.asarray(values, np.float32))], np.float32)

@@ -32,8 +32,8 @@ BUFFER_FIELDS: dict[str, tuple[str, str | None, str | None]] = {
     "request": ("global", "i32", "request"),
     "prompt": ("global", "i32", "prompt"),
     "output": ("global", "i32", "output"),
-    "k_cache": ("global", "bf16", "k_cache"),
-    "v_cache": ("global", "bf16", "v_cache"),
+    "k_cache": ("global", "cache", "k_cache"),
+    "v_cache": ("global", "cache", "v_cache"),
     "logits": ("global", "f32", "logits"),
     "x": ("shared", "bf16", None),
     "ssq": ("shared", "f32", None),
@@ -57,7 +57,9 @@ BUFFER_FIELDS: dict[str, tuple[str, str | None, str | None]] = {
     "tally": ("shared", "i32", None),
     "gathered": ("shared", "i32", None),
 }
-"""Field of an op -> space, dtype (None: f32 or bf16), and the buffer it must be where the host knows it by name."""
+"""Field of an op -> space, dtype (None: f32 or bf16; cache: that of the KV layout), and the buffer it must be where the
+host knows it by name.
+"""
 
 OPTIONAL = frozenset({"qkv_bias", "q_norm", "k_norm", "sampling"})
 """Buffers of parts that a model or a plan may lack."""
@@ -83,7 +85,7 @@ def _missing(kind: str, name: str, known: Iterable[str], path: Path) -> Diagnost
 
 
 def _unique(schedule: Schedule) -> Iterator[Diagnostic]:
-    for field in ("roles", "buffers", "counters", "streams", "programs"):
+    for field in ("roles", "buffers", "counters", "streams", "programs", "pools"):
         seen: set[str] = set()
         for i, entry in enumerate(getattr(schedule, field)):
             if entry.name in seen:
@@ -184,6 +186,7 @@ def _nodes(schedule: Schedule, body: tuple[Node, ...], path: Path, scope: tuple[
 
 def _step(schedule: Schedule, step: Step, path: Path, scope: tuple[str, ...]) -> Iterator[Diagnostic]:
     yield from _op(schedule, step.op, (*path, "op"), scope)
+    yield from _outside(schedule, step, path)
     counters = {c.name: c for c in schedule.counters}
     entries: list[tuple[Path, Wait | Signal]] = [((*path, "waits", i), w) for i, w in enumerate(step.waits)]
     entries += [((*path, "signals", i), s) for i, s in enumerate(step.signals)]
@@ -203,6 +206,21 @@ def _step(schedule: Schedule, step: Step, path: Path, scope: tuple[str, ...]) ->
             yield from _scoped(schedule, entry.add, (*here, "add"), scope, {"t"})
 
 
+def _outside(schedule: Schedule, step: Step, path: Path) -> Iterator[Diagnostic]:
+    """Names in the fields for what the analysis does not cover."""
+    buffers, pools = {b.name for b in schedule.buffers}, {p.name: p.units for p in schedule.pools}
+    words = [((*path, "when"), step.when), *(((*path, "waits", i, "data"), w.data) for i, w in enumerate(step.waits))]
+    for here, name in words:
+        if name is not None and name not in buffers:
+            yield _missing("buffer", name, buffers, here)
+    for field, units in (("takes", step.takes), ("gives", step.gives)):
+        for name, count in units.items():
+            if name not in pools:
+                yield _missing("pool", name, pools, (*path, field, name))
+            elif not 0 < count <= pools[name]:
+                yield _at("AMK005", f"{field} {count} of the {pools[name]} units of '{name}'", (*path, field, name))
+
+
 def _op(schedule: Schedule, op: Op, path: Path, scope: tuple[str, ...]) -> Iterator[Diagnostic]:
     roles, streams = {r.name for r in schedule.roles}, {s.name for s in schedule.streams}
     buffers = {b.name: b for b in schedule.buffers}
@@ -216,6 +234,7 @@ def _op(schedule: Schedule, op: Op, path: Path, scope: tuple[str, ...]) -> Itera
             yield from _scoped(schedule, value, (*path, field), scope, {"t", WORKER, AGENT, *schedule.tables})
         elif field in BUFFER_FIELDS and value is not None:
             space, dtype, name = BUFFER_FIELDS[field]
+            dtype = schedule.kv.dtype if dtype == "cache" else dtype
             buffer = buffers.get(value)
             if buffer is None:
                 yield _missing("buffer", value, buffers, (*path, field))

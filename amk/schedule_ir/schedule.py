@@ -21,6 +21,7 @@ from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp, Geometry
 from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.peak import PeakOp
+from amk.schedule_ir.outside import Action, Compare, Pool, unless
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import label
@@ -29,29 +30,45 @@ VERSION = 1
 
 
 class Wait(Frozen):
-    """counter[index] >= at_least, with the semantics of the counter's hand-off."""
+    """counter[index] >= at_least, with the semantics of the counter's hand-off.
+
+    compare other than >=, and data (a buffer whose first word is added to the threshold), are outside the class.
+    """
 
     counter: Name
     index: tuple[Expr, ...] = (0,)
     at_least: Expr
     order: Literal["acquire", "relaxed"] = "acquire"
+    compare: Compare = unless(">=")
+    data: Name | None = unless(None)
 
 
 class Signal(Frozen):
-    """counter[index] += add, after the accesses of the event; add 0 is no signal."""
+    """counter[index] += add, after the accesses of the event; add 0 is no signal.
+
+    Actions other than add are outside the class.
+    """
 
     counter: Name
     index: tuple[Expr, ...] = (0,)
     add: Expr = 1
     order: Literal["release", "relaxed"] = "release"
+    action: Action = unless("add")
 
 
 class Step(Frozen):
-    """One op run by every agent of its role."""
+    """One op run by every agent of its role.
+
+    when (a buffer whose first word decides whether the step runs) and taking from a pool that others take from are
+    outside the class. takes and gives count units of pools, taken before the op and given back after it.
+    """
 
     op: AnyOp
     waits: tuple[Wait, ...] = Field(default=(), max_length=64)
     signals: tuple[Signal, ...] = Field(default=(), max_length=64)
+    when: Name | None = unless(None)
+    takes: dict[Name, int] = unless({}, max_length=8)
+    gives: dict[Name, int] = unless({}, max_length=8)
 
 
 class Loop(Frozen):
@@ -99,13 +116,19 @@ class Launch(Frozen):
     max_tokens: int = Field(default=1024, ge=1, le=2**20)
 
 
+CacheDtype = Literal["bf16", "fp8"]
+
+
 class KvLayout(Frozen):
-    """Cache positions in blocks of `block`, dealt to `splits` splits in turn; `context` positions are allocated."""
+    """Cache positions in blocks of `block`, dealt to `splits` splits in turn; `context` positions are allocated.
+
+    dtype: what keys and values are rounded to as they are appended; fp8 is e4m3 with scale 1, clipped to +-448.
+    """
 
     context: int = Field(ge=1, le=2**24)
     block: int = Field(ge=1, le=2**20)
     splits: int = Field(ge=1, le=4096)
-    dtype: Literal["bf16"] = "bf16"
+    dtype: CacheDtype = "bf16"
 
 
 class Schedule(Frozen):
@@ -126,11 +149,13 @@ class Schedule(Frozen):
     counters: tuple[Counter, ...] = Field(max_length=256)
     streams: tuple[Stream, ...] = Field(max_length=16)
     programs: tuple[Program, ...] = Field(min_length=1, max_length=4096)
+    pools: tuple[Pool, ...] = unless((), max_length=8)
 
     @property
     def weights_label(self) -> str:
-        """Short name of the formats of the streamed matrices."""
-        return label({name: self.streams[0].chunk(name).format for name in MATRICES})
+        """Short name of the formats of the streamed matrices, and of the cache unless it is bf16."""
+        weights = label({name: self.streams[0].chunk(name).format for name in MATRICES})
+        return weights if self.kv.dtype == "bf16" else f"{weights}-kv-{self.kv.dtype}"
 
     def geometry(self) -> Geometry:
         return Geometry(

@@ -130,11 +130,13 @@ def _deadlock(result: Composition) -> Finding:
     found = diagnose(run)
     if found is None:
         message = "the workers' programs may block each other; one flat run finished"
-        return Finding(Diagnostic("AMK201", message), None)
+        return Finding(Diagnostic("AMK201", message, where=Where(path="/programs")), None)
     code = "AMK202" if found.cause == "too few producers" else "AMK201"
     head = next((h for h in (*found.knot, *found.heads) if flat.system.event_tag[h.event] >= 0), found.knot[0])
     facts = [shown(_blocked(flat, h)) for h in found.knot[:6]]
-    facts.append(because(f"{len(found.heads)} of {flat.system.agents} warps never finish"))
+    stuck = sum(int(flat.system.event_tag[head.event]) >= 0 for head in found.heads)
+    launch = result.schedule.launch
+    facts.append(because(f"{stuck} of {launch.workers * launch.warps} warps never finish"))
     trace, _, event = flat.owner(head.event)
     message = "some waits can never be met" if code == "AMK202" else "agents wait for each other in a cycle"
     diagnostic = Diagnostic(code, message, where=_where(trace, int(trace.item[event])), facts=tuple(facts))
@@ -148,7 +150,12 @@ def _blocked(flat: Flat, head: BlockedHead) -> str:
         return f"{who} are complete when {counter} >= {head.threshold}, which stays at {head.value}"
     trace, worker, event = flat.owner(head.event)
     who, what = place(trace, worker, int(trace.item[event]), int(trace.warp_of[event]))
-    return f"{who} waits for {counter} >= {head.threshold}, which stays at {head.value}: {what}"
+    more = "; nothing adds to it any more"
+    if head.missing:
+        agents = ", ".join(flat.system.agent_name(agent) for agent, _ in head.missing[:3])
+        rest = f" and {len(head.missing) - 3} others" if len(head.missing) > 3 else ""
+        more = f"; {sum(n for _, n in head.missing)} more would come from {agents}{rest}, stuck as well"
+    return f"{who}, {what}: waits for {counter} >= {head.threshold}, which stays at {head.value}{more}"
 
 
 def _race(result: Composition, edges: Edges, races: list[Race]) -> Finding:
@@ -156,10 +163,31 @@ def _race(result: Composition, edges: Edges, races: list[Race]) -> Finding:
     for race in _varied(result, races)[: None if nodes <= SMALL else TRIED]:
         a, b = _node(result, race.first), _node(result, race.second)
         if evidence := _confirmed_race(result, edges, a, b):
-            return Finding(_race_diagnostic(result, race, a, b, edges), evidence)
+            return Finding(_race_diagnostic(result, race, a, b, edges, _pair(result, evidence)), evidence)
     first, second = _node(result, races[0].first), _node(result, races[0].second)
-    diagnostic = _race_diagnostic(result, races[0], first, second, edges)
-    return Finding(diagnostic, None)
+    facts = [_access(*first, None, races[0].first_kind), _access(*second, None, races[0].second_kind)]
+    return Finding(_race_diagnostic(result, races[0], first, second, edges, facts), None)
+
+
+def _access(trace: Trace, worker: int, item: int, warp: int | None, kind: int) -> Fact:
+    who, what = place(trace, worker, item, warp)
+    return shown(f"{who} {'reads' if kind == READ else 'writes'}: {what}")
+
+
+def _pair(result: Composition, evidence: Evidence) -> list[Fact]:
+    """The two accesses of the witness, with their warps."""
+    system, witness, facts = evidence.system, evidence.witness, []
+    assert witness.byte is not None, "a race has a byte"
+    for event in witness.events:
+        worker, warp = divmod(int(system.agent_of[event]), result.schedule.launch.warps)
+        group = next(g for g in result.groups if g.first <= worker < g.first + g.count)
+        trace = group.order.trace
+        span = slice(*system.access_first[event : event + 2].tolist())
+        here = (system.access_buffer[span] == witness.buffer) & (system.access_lo[span] <= witness.byte)
+        here &= system.access_hi[span] > witness.byte
+        kind = int(system.access_kind[span][here].max())
+        facts.append(_access(trace, worker, int(trace.item[int(system.event_tag[event])]), warp, kind))
+    return facts
 
 
 def _varied(result: Composition, races: list[Race]) -> list[Race]:
@@ -225,13 +253,12 @@ def _enabled(system: System, run: Run, event: int) -> bool:
     return met and int(run.cut[system.agent_of[event]]) == int(system.index_of[event])
 
 
-def _race_diagnostic(result: Composition, race: Race, a: Place, b: Place, edges: Edges) -> Diagnostic:
+def _race_diagnostic(
+    result: Composition, race: Race, a: Place, b: Place, edges: Edges, accesses: list[Fact]
+) -> Diagnostic:
     both = race.first_kind != READ and race.second_kind != READ
-    facts: list[Fact] = []
-    for (trace, worker, item), kind in ((a, race.first_kind), (b, race.second_kind)):
-        who, what = place(trace, worker, item, None)
-        facts.append(shown(f"{who} {'reads' if kind == READ else 'writes'}: {what}"))
-    name = _buffer(result, race.buffer)
+    facts = [*accesses]
+    name = _buffer(result, race.buffer, race.lo)
     if edges == "fence":
         facts.append(because("they follow each other in time, but no release and acquire makes the write visible"))
     else:
@@ -240,11 +267,16 @@ def _race_diagnostic(result: Composition, race: Race, a: Place, b: Place, edges:
     return Diagnostic("AMK301" if both else "AMK302", message, where=_where(b[0], b[2]), facts=tuple(facts))
 
 
-def _buffer(result: Composition, number: int) -> str:
+def _buffer(result: Composition, number: int, lo: int) -> str:
+    """The buffer by name; of shared memory, the buffers that lie at the byte."""
     buffers = result.schedule.buffers
     if number < len(buffers):
         return f"'{buffers[number].name}'"
-    return result.private[(number - len(buffers)) % len(result.private)]
+    private = result.private[(number - len(buffers)) % len(result.private)]
+    if private != "shared memory":
+        return private
+    there = [b.name for b in buffers if b.space == "shared" and (b.offset or 0) <= lo < (b.offset or 0) + b.bytes]
+    return f"{private} ({' and '.join(repr(name) for name in there)})" if there else private
 
 
 CODES: Final = {"uninitialised": "AMK105", "stale": "AMK104", "partial": "AMK104"}
@@ -276,12 +308,13 @@ def _confirmed_fault(result: Composition, fault: Fault) -> Evidence | None:
 
 
 def _fault_diagnostic(result: Composition, fault: Fault) -> Diagnostic:
-    prints, name = result.footprints, _buffer(result, fault.buffer)
+    prints, name = result.footprints, _buffer(result, fault.buffer, fault.lo)
     expected = prints.family_name(fault.expected[0])
     if fault.event < 0:
         code = "AMK101" if fault.kind == "uninitialised" else "AMK104"
         message = f"bytes {fault.lo:,}..{fault.hi - 1:,} of {name} end without {expected}"
-        return Diagnostic(code, message)
+        where = json_pointer(("buffers", fault.buffer)) if fault.buffer < len(result.schedule.buffers) else "/buffers"
+        return Diagnostic(code, message, where=Where(path=where))
     trace, worker, item = _node(result, fault.event)
     who, what = place(trace, worker, item, None)
     facts = [shown(f"{who} reads: {what}"), because(f"expected {expected}")]

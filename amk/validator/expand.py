@@ -24,6 +24,7 @@ from typing import Final
 
 import numpy as np
 
+from amk.schedule_ir.memory import ITEM_BYTES
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.builder import assemble
 from amk.validator.compose import boundary_content
@@ -265,7 +266,7 @@ class _Expansion:
     def _cache_rows(self, upto: int) -> I64:
         """Positions [0, upto) of every layer and head hold what was appended for them."""
         schedule = self.schedule
-        row = schedule.model.head_dim * 2
+        row = schedule.model.head_dim * ITEM_BYTES[schedule.kv.dtype]
         found = []
         for family in sorted(CACHED) if upto else ():
             number = self.footprints.number[f"{family}_cache"]

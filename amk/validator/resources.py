@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.shared_memory import extent
 from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
 
 WARP = 32
@@ -51,7 +52,7 @@ def _shared(schedule: Schedule, compiled: CompiledResources | None) -> Iterator[
         if (buffer.offset or 0) % buffer.align:
             message = f"'{buffer.name}' at {buffer.offset} is not aligned to {buffer.align} bytes"
             yield _finding("AMK406", message, ("buffers", i, "offset"))
-    need = launch.shared_bytes + (compiled.static_shared if compiled else 0)
+    need = max(launch.shared_bytes, extent(schedule.buffers)) + (compiled.static_shared if compiled else 0)
     if need > target.smem_per_block:
         message = (
             f"a worker needs {need:,} bytes of shared memory, a block on {target.name} has {target.smem_per_block:,}"

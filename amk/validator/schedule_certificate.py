@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from amk.checker.certificate import FORMAT, Proof
+from amk.checker.certificate import EDGES, FORMAT, Proof
 from amk.checker.counters import AMOUNT, INSTANCE, ITEM, WEAK, WORKER
 from amk.checker.order import Claims, Order, holds
 from amk.checker.programs import Program, Rejected
@@ -38,7 +38,7 @@ def certify_schedule(schedule: Schedule, checked: bool = True) -> dict[str, Any]
         proof = Proof(schedule)
         times = run_times(proof)
         proof.run(times)
-        clocks = {edges: coded(claims_of(proof, edges)) for edges in ("time", "fence")}
+        clocks = {edges: coded(claims_of(proof, edges)) for edges in EDGES}
         if checked:
             proof.check(times, clocks)
     except Rejected as reason:
@@ -136,8 +136,8 @@ class _Guessing(dict[tuple[int, int], I64]):
         need = threshold - int(counters.init[instance])
         enough = int(np.searchsorted(np.cumsum(rows[:, AMOUNT]), need)) + 1 if need > 0 else 0
         rows = rows[:enough]
-        rows = rows[rows[:, WEAK] == 0]
         assert order is not None
+        rows = rows[(rows[:, WEAK] == 0) | order.hints]
         known = np.zeros(order.workers, np.int64)
         if len(rows):
             known = order.starts[rows[:, WORKER], rows[:, ITEM]].max(axis=0).astype(np.int64)
@@ -155,10 +155,11 @@ class _FirstPass(Order):
 
 
 def claims_of(proof: Proof, edges: str) -> Claims:
-    """The greatest claims that hold."""
-    words = proof.words if edges == "time" else None
+    """The greatest claims that hold; none for edges that are those of `time`."""
+    if (edges == "fence" and not proof.words.readings) or (edges == "wait" and not proof.hints):
+        return {}
     guessed = _Guessing(proof)
-    _FirstPass(proof.programs, proof.counters, words, proof.level, guessed)
+    _FirstPass(edges, proof.programs, proof.counters, proof.words, proof.level, guessed)
     claims: Claims = dict(guessed)
     for _ in range(ROUNDS):
         order = proof.order(edges, claims)

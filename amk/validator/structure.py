@@ -181,8 +181,6 @@ def _indices(schedule: Schedule) -> Iterator[Diagnostic]:
                         f"index {int(values.min())}..{int(values.max())} of '{entry.counter}' is outside 0..{dim - 1}"
                     )
                     yield _finding("AMK103", message, (*path, "index"))
-            if isinstance(entry, Signal) and min(int(np.min(env.eval(entry.add))) for env in envs) < 0:
-                yield _finding("AMK205", "a signal would decrement its counter", (*path, "add"))
 
 
 def _repeated_numbers(schedule: Schedule) -> Iterator[Diagnostic]:

@@ -30,6 +30,7 @@ from amk.validator.local_order import NotComposable
 from amk.validator.memory_model import check_constants, check_scopes, weak_orders
 from amk.validator.model_graph import check_model_graph
 from amk.validator.order import ClocksTooLarge
+from amk.validator.outside import check_outside
 from amk.validator.position import position_obligations
 from amk.validator.reduce import reduce_layers
 from amk.validator.registers import check_registers
@@ -41,6 +42,9 @@ from amk.validator.trace import TooLarge, unroll
 from amk.validator.words import check_tags
 
 Status = Literal["SAFE", "UNSAFE", "UNKNOWN"]
+OUTSIDE = frozenset(f"AMK{code}" for code in range(208, 215))
+"""Synchronisation for which nothing else that is checked here holds."""
+PROGRAMS = Where(path="/programs")
 UNDECIDED = frozenset({"AMK507", "AMK514", "AMK515"})
 """Findings that leave the question open: policy, or side conditions that are sufficient but not necessary."""
 
@@ -125,15 +129,19 @@ class _Verification:
     def run(self) -> Verdict:
         started = time.monotonic()
         try:
-            self._static()
-            if not self.found:
+            self.open += check_outside(self.schedule)
+            if not self.open:
+                self._static()
+            if not self.found and not (self.open and self.open[0].code in OUTSIDE):
                 self._composed()
                 self._obligations()
         except (TooLarge, ClocksTooLarge, NotComposable) as error:
             reason = because("larger than the check is willing to enumerate, or outside the class it decides")
-            self.open.append(Diagnostic("AMK205", str(error), facts=(reason,)))
+            self.open.append(Diagnostic("AMK205", str(error), where=PROGRAMS, facts=(reason,)))
         except _Late:
-            self.open.append(Diagnostic("AMK205", "the time limit passed before the check was complete"))
+            self.open.append(
+                Diagnostic("AMK205", "the time limit passed before the check was complete", where=PROGRAMS)
+            )
         self.stats["seconds"] = round(time.monotonic() - started, 3)
         status: Status = "UNSAFE" if self.found else "UNKNOWN" if self.open else "SAFE"
         told = (*self.found, *self.open, *self.notes)
@@ -166,7 +174,7 @@ class _Verification:
             if doubt is None and not self.found and not self.open:
                 doubt = self._judge(compose(reduced, 1, result.footprints))
         except NotComposable as error:
-            doubt = Diagnostic("AMK205", str(error))
+            doubt = Diagnostic("AMK205", str(error), where=PROGRAMS)
         if doubt is not None:
             self._flat(reduced, doubt)
 
@@ -233,5 +241,6 @@ class _Verification:
                 continue
             refuted = proof.outcome == "refuted"
             message = f"{'false' if refuted else 'not decided'}: {proof.obligation.name}"
-            diagnostic = Diagnostic(proof.obligation.code, message, facts=(because(proof.model),))
+            where = Where(path="/streams" if proof.obligation.code in ("AMK514", "AMK515") else "/kv")
+            diagnostic = Diagnostic(proof.obligation.code, message, where=where, facts=(because(proof.model),))
             (self.found if refuted else self.open).append(diagnostic)

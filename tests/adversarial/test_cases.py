@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from amk.adversary import published
 from amk.adversary.cases import FORMAT, RECIPES, make_case, repaired
 from amk.adversary.classes.table import BY_NUMBER, CLASSES
 from amk.adversary.confusion import tokens_for
 from amk.adversary.minimal import minimal_case, minimal_name
 from amk.adversary.oracle.judge import rule
 from amk.adversary.oracle.systems import rule_system
+from amk.adversary.published import PLANS, plan_case, system_case
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.flat import judge
@@ -83,6 +85,9 @@ def test_a_case_of_a_flat_system_and_its_twin(file: Path) -> None:
     bad, good = from_json(case["system"]), from_json(case["twin"])
     assert not judge(bad).safe and rule_system(bad).status == "UNSAFE"
     assert judge(good).safe and rule_system(good).status == "SAFE"
+    if "witness" in case:
+        assert replay(case["system"], case["witness"])
+        assert not replay(case["twin"], case["witness"])
 
 
 @pytest.mark.parametrize("file", BY_CLASS, ids=lambda f: f.stem)
@@ -92,6 +97,14 @@ def test_the_oracle_says_what_the_file_says(file: Path) -> None:
     assert rule(schedule, tokens_for(schedule)).status == case["status"] == "UNSAFE"
     twin = _schedule(repaired(case))
     assert rule(twin, tokens_for(twin)).status == "SAFE"
+
+
+def test_the_published_mistakes_are_what_their_module_makes() -> None:
+    made = {c["name"]: c for c in [*map(plan_case, PLANS), *map(system_case, published.SYSTEMS)]}
+    files = {f.stem: json.loads(f.read_text()) for f in (FOLDER / "published").glob("*.json")}
+    assert files == made and len({c["published"] for c in files.values()}) == 3
+    many = _schedule(files["auto-race-among-many-tasks"]["schedule"])
+    assert verify(many).stats["nodes"] > 8_000
 
 
 def test_every_class_has_a_file() -> None:

@@ -15,8 +15,8 @@ from amk.agent.measure import Backend, positions_within
 from amk.agent.propose.base import Proposer
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.simulated import SimulatedBackend
-from amk.agent.space import Space
 from amk.planner.settings import NAIVE
+from amk.planner.space import Space
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target

@@ -13,8 +13,8 @@ from amk.agent.propose.local import Local
 from amk.agent.propose.portfolio import Portfolio
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.simulated import SimulatedBackend
-from amk.agent.space import Space
 from amk.planner.settings import NAIVE
+from amk.planner.space import Space
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.target import load_target
 from tests.agent.conftest import CONTEXT, fences_kept, start_run

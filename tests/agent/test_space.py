@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from amk.agent.candidate import Candidate, Workshop
-from amk.agent.space import FIXED, OutsideSpaceError, Space, knobs_of
 from amk.planner.settings import FAST, NAIVE, Settings
+from amk.planner.space import FIXED, OutsideSpaceError, Space, knobs_of
 
 SPACE = Space.around(NAIVE)
 

@@ -9,10 +9,12 @@ import pytest
 
 from amk.planner.decode import plan
 from amk.planner.formats import formats
+from amk.planner.settings import Settings
 from amk.schedule_ir import quantised
 from amk.schedule_ir.bfloat import round_bf16
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.matrices import MATRICES, matrix, tensor_rows
+from amk.schedule_ir.model import load_model
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.packing import packed_array
 from amk.schedule_ir.target import load_target
@@ -142,3 +144,25 @@ def test_quantised_on_the_device_as_on_the_host(form: FormatName) -> None:
             want = quantised.rounded(rows.float().numpy(), schedule.streams[0].chunk(name).weights)
             np.testing.assert_array_equal(got.float().numpy(), want)
             np.testing.assert_array_equal(half.float().numpy(), round_bf16(want))
+
+
+@pytest.mark.parametrize(
+    ("layers", "lm_head", "kept", "pos", "gigabytes"),
+    [
+        ("bf16", "bf16", "bf16", 0, 15.01),
+        ("int8", "int8", "bf16", 0, 7.51),
+        ("int4-g128", "int4-g128", "bf16", 0, 3.87),
+        ("int4-g128-zp", "bf16", "bf16", 0, 4.677),
+        ("bf16", "bf16", "bf16", 8191, 16.08),
+        ("bf16", "bf16", "fp8", 8191, 15.55),
+    ],
+)
+def test_the_floor_counts_the_bytes_of_the_formats(
+    layers: FormatName, lm_head: FormatName, kept: Any, pos: int, gigabytes: float
+) -> None:
+    from amk.bench.decode_bench import needed_bytes
+
+    model, settings = load_model("llama3-8b"), Settings(kv_dtype=kept)
+    schedule = plan(model, load_target("h200"), settings=settings, wanted=formats(layers, lm_head), max_context=8192)
+    assert needed_bytes(schedule, pos) / 1e9 == pytest.approx(gigabytes, abs=0.01)
+    assert ("kv-fp8" in schedule.weights_label) == (kept == "fp8") and schedule.weights_label.startswith(layers)

@@ -28,6 +28,38 @@ def test_a_prompt_longer_than_the_context_is_refused(smollm2_path: Path, capsys:
     assert "AMK014" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["--temperature nan", "--temperature -1", "--temperature 1e30", "--top-p 0", "--top-p inf", "--top-k -3",
+     "--temperature 1 --top-k 99999999999", "--seed -1", "--seed 18446744073709551616"],
+)  # fmt: skip
+def test_sampling_outside_its_range_is_refused(
+    words: str, smollm2_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["generate", "--model", str(smollm2_path), "--prompt", "Hi", "--device", "cpu", *words.split()]
+    assert main(asked) == 2
+    assert "AMK015" in capsys.readouterr().err
+
+
+def test_a_drawn_text_is_a_function_of_its_seed(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--model", str(smollm2_path), "--prompt", "Once upon a time", "--plain", "--device", "cpu"]
+    words += ["--max-tokens", "4", "--temperature", "0.9", "--top-k", "50", "--top-p", "0.9", "--seed", "3"]
+    assert main(words) == 0
+    assert capsys.readouterr().out == ", the town had\n"
+
+
+def test_a_greedy_schedule_draws_nothing(
+    smollm2_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "s.json"
+    model = load_model("smollm2-135m")
+    save_schedule(plan(model, load_target("h200"), settings=Settings(warps=2), max_context=64, workers=4), file)
+    words = ["generate", "--model", str(smollm2_path), "--prompt", "Hi", "--device", "cpu", "--schedule", str(file)]
+    assert main([*words, "--temperature", "0.7"]) == 2
+    err = capsys.readouterr().err
+    assert "AMK015" in err and "--sampling temperature" in err
+
+
 def test_a_schedule_of_another_model_is_refused(
     smollm2_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

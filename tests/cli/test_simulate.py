@@ -33,6 +33,12 @@ def test_json_has_ms_per_token_and_the_sources_of_its_constants(
     assert sum(p["us"] for p in data["phases"]) == pytest.approx(1e3 * data["ms_per_token"], rel=0.1)
 
 
+def test_the_timeline_is_a_page_and_a_perfetto_file(schedule: Path, tmp_path: Path) -> None:
+    page, file = tmp_path / "t.html", tmp_path / "t.json"
+    assert main(["simulate", str(schedule), "--timeline", str(page), "--timeline", str(file)]) == 0
+    assert "gate_up" in page.read_text() and len(json.loads(file.read_text())["traceEvents"]) > 100
+
+
 def test_an_unsafe_schedule_has_no_time(schedule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = json.loads(schedule.read_text())
     text["counters"][0]["init"] = 0
@@ -67,3 +73,6 @@ def test_constants_are_fitted_used_and_compared(
     found = json.loads(compared.read_text())["smollm2-135m"]
     assert found["kernels"] == 6 and 0 <= found["top5_recall"] <= 1 and len(found["pairs"]) == 6
     assert "Spearman" in capsys.readouterr().out
+    assert main(["simulate", "--against", RECORD, "-o", str(tmp_path / "plot.svg")]) == 0
+    assert (tmp_path / "plot.svg").read_text().count("<circle") == 7
+    assert main(["simulate", "--against", RECORD, "--held-out"]) == 2  # no other model to fit on

@@ -65,6 +65,8 @@ def test_a_witness_is_drawn_and_marked(
     steps = sum(count for _, count in json.loads(witness.read_text())["witness"]["order"])
     assert found["spans"] <= steps + 40
     assert len(data(page.read_text())["spans"]["marked"]) == found["marked"]
+    code, out, _ = run([str(schedule), "--witness", str(witness), "--workers", "0", "--format", "json"], capsys)
+    assert code == 0 and 0 < json.loads(out)["tracks"] <= small_plan().launch.warps
 
 
 def test_a_witness_of_another_schedule_is_refused(
@@ -92,6 +94,15 @@ def test_a_recording_is_drawn_without_a_gpu(schedule: Path, capsys: pytest.Captu
     assert "Where a token" in Page(page.read_text()).text
     _, out, _ = run([str(schedule), "--from", str(raw), "--format", "json"], capsys)
     assert len(json.loads(out)["tables"]) == 2
+
+
+def test_a_simulation_is_drawn_in_microseconds(schedule: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = schedule.with_name("t.html")
+    code, out, _ = run([str(schedule), "--predict", "-o", str(page), "--format", "json"], capsys)
+    found = json.loads(out)
+    assert code == 0 and found["unit"] == "us" and found["spans"] > 50 and found["arrows"] > 0
+    assert "Simulated, not measured" in found["notes"][0] and "Simulated" in Page(page.read_text()).text
+    assert found["tables"][0]["header"][:3] == ["phase", "runs", "us"]
 
 
 @pytest.mark.parametrize(

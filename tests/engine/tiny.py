@@ -12,8 +12,9 @@ from amk.planner.formats import BF16, Formats
 from amk.planner.settings import Settings
 from amk.schedule_ir.bfloat import round_bf16
 from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.schedule_ir.target import load_target
+from tests.reference.codes import nearest_e4m3
 from tests.reference.llama_numpy import Config, Decoder
 
 TINY: dict[str, Any] = {
@@ -80,9 +81,12 @@ class RandomTensors:
         return self.arrays[name][rows].copy()
 
 
-def reference_decoder(model: ModelSpec, arrays: dict[str, NDArray[np.float32]]) -> Decoder:
+def reference_decoder(
+    model: ModelSpec, arrays: dict[str, NDArray[np.float32]], kv_dtype: CacheDtype = "bf16"
+) -> Decoder:
+    """The independent decoder; a bf16 cache is kept in float32, as the interpreter's exact numerics do."""
     config = Config(
         layers=model.layers, heads=model.heads, kv_heads=model.kv_heads, head_dim=model.head_dim,
         rms_eps=model.rms_eps, rope_theta=model.rope_theta,
     )  # fmt: skip
-    return Decoder(config, arrays)
+    return Decoder(config, arrays, kept=nearest_e4m3 if kv_dtype == "fp8" else np.asarray)

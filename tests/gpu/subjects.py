@@ -48,7 +48,7 @@ def fresh_decoder(subject: Subject, dtype: torch.dtype, positions: int) -> Torch
     model = subject.schedule.model
     shape = (model.layers, model.kv_heads, positions, model.head_dim)
     caches = [torch.zeros(shape, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
-    return TorchDecoder(subject.source(dtype), caches[0], caches[1], dtype)
+    return TorchDecoder(subject.source(dtype), caches[0], caches[1], dtype, subject.schedule.kv.dtype)
 
 
 def forced_logits(decoder: TorchDecoder, tokens: list[int]) -> torch.Tensor:

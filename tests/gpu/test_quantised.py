@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,10 @@ import pytest
 from amk.lowering.launch import Device
 from amk.planner.decode import plan
 from amk.planner.formats import formats
+from amk.planner.settings import FAST
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.schedule import CacheDtype
 from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import FORMATS, FormatName
 from tests.tiny import NORMED, PLAIN, RAGGED
@@ -22,7 +26,8 @@ pytestmark = pytest.mark.gpu
 POSITIONS = (0, 127, 2048)
 CONTEXT = 4096
 
-Case = tuple[ModelSpec, FormatName, FormatName]
+Case = tuple[ModelSpec, FormatName, FormatName] | tuple[ModelSpec, FormatName, FormatName, CacheDtype]
+"""Model, formats of the layers and of lm_head, and of the cache where it is not bf16."""
 CASES: list[Case] = [
     *((PLAIN, form, form) for form in FORMATS if form != "bf16"),
     *((RAGGED, form, form) for form in FORMATS if form != "bf16"),
@@ -30,16 +35,20 @@ CASES: list[Case] = [
     (load_model("smollm2-135m"), "int8", "int8"),
     (load_model("smollm2-135m"), "int4-g128-zp", "bf16"),
     (load_model("qwen2.5-0.5b"), "fp8", "int8-g128"),
+    (PLAIN, "bf16", "bf16", "fp8"),
+    (RAGGED, "int8", "int8", "fp8"),
+    (load_model("llama3.2-1b"), "fp8", "fp8", "fp8"),
     *((load_model("llama3.2-1b"), form, form) for form in ("int8", "fp8", "int4-g128")),
 ]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0].name}-{case[1]}-{case[2]}")
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join((case[0].name, *case[1:])))
 def subject(request: pytest.FixtureRequest, torch_gpu: Device, gpu: Target) -> Iterator[Any]:
     from tests.gpu.subjects import loaded
 
-    model, layers, lm_head = request.param
-    with loaded(plan(model, gpu, wanted=formats(layers, lm_head), max_context=CONTEXT)) as found:
+    model, layers, lm_head, *cache = request.param
+    settings = replace(FAST, kv_dtype=cache[0] if cache else "bf16")
+    with loaded(plan(model, gpu, settings=settings, wanted=formats(layers, lm_head), max_context=CONTEXT)) as found:
         yield found
 
 
@@ -95,3 +104,28 @@ def test_one_launch_of_n_tokens_is_n_launches_of_one(subject: Any) -> None:
     assert apart == together
     again = engine.read("logits", np.float32, subject.schedule.model.vocab)
     np.testing.assert_array_equal(again.view(np.uint32), last.view(np.uint32))
+
+
+@pytest.mark.parametrize(("layers", "lm_head"), [("int8", "int8"), ("fp8", "fp8"), ("int4-g64-zp", "int8-g64")])
+def test_a_real_checkpoint_packed_on_the_host(
+    smollm2_path: Path, torch_gpu: Device, gpu: Target, layers: FormatName, lm_head: FormatName
+) -> None:
+    """Through the door of `generate`: logits of the stored numbers in float32, up to the rounding of activations."""
+    from amk.engine.checkpoint import open_checkpoint
+    from amk.engine.load import load
+    from amk.quantize.forward import StoredTensors, text_logits
+    from amk.quantize.search import searched
+
+    checkpoint, forms = open_checkpoint(smollm2_path), formats(layers, lm_head)
+    prompt = [1, 504, 3575, 282, 4649, 314, 260, 1028, 523, 33, 100, 7]
+    session = load(plan(checkpoint.spec, gpu, wanted=forms, max_context=256), checkpoint, "cuda")
+    try:
+        list(session.generate(prompt, 1))
+        found = session.engine.read("logits", np.float32, checkpoint.spec.vocab)  # type: ignore[attr-defined]
+    finally:
+        session.engine.free()
+    expected = text_logits(checkpoint.spec, StoredTensors(checkpoint, forms, searched), prompt)[-1]
+    plain = text_logits(checkpoint.spec, checkpoint, prompt)[-1]
+    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    quantising = np.linalg.norm(plain - expected) / np.linalg.norm(expected)
+    assert error < 2e-2 and (layers == "int8" or error < quantising / 2), (error, quantising)

@@ -123,7 +123,7 @@ def test_draws_do_not_depend_on_the_number_of_workers(torch_gpu: Device, gpu: Ta
 
     sampling, found = Sampling(0.9, 60, 0.95, 11), []
     model: ModelSpec = PLAIN
-    for workers in (1, 4, 16):
+    for workers in (2, 4, 16):
         with loaded(planned(model, gpu, 256, replace(FAST, sampling="top-k-top-p"), workers)) as subject:
             subject.engine.request([5, 6], sampling=sampling)
             found.append(subject.engine.step(STEPS).tolist())

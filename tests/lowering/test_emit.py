@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,14 @@ def cp_async() -> Schedule:
     return plan(RAGGED, load_target("l4"), settings=NAIVE, max_context=256, workers=3)
 
 
-@pytest.mark.parametrize(("name", "make"), [("plain_fast_h200", bulk), ("ragged_naive_l4", cp_async)])
+def drawing() -> Schedule:
+    return plan(RAGGED, load_target("b200"), settings=replace(FAST, sampling="top-p"), max_context=256, workers=3)
+
+
+MADE = [("plain_fast_h200", bulk), ("ragged_naive_l4", cp_async), ("ragged_top_p_b200", drawing)]
+
+
+@pytest.mark.parametrize(("name", "make"), MADE)
 def test_golden(name: str, make: object, update_golden: bool) -> None:
     """After a change that is meant: pytest tests/lowering/test_emit.py --update-golden, and read the difference."""
     source = emit(make())  # type: ignore[operator]

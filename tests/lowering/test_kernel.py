@@ -35,15 +35,14 @@ def test_a_plan_is_within_its_budget(schedule: Schedule) -> None:
     [
         ({"registers": 32}, "AMK403"),
         ({"shared_bytes": 101_376}, "AMK401"),
-        ({"workers": 59}, "AMK402"),
+        ({"sms": 1}, "AMK402"),
     ],
     ids=["registers", "shared memory", "more workers than SMs"],
 )
 def test_over_budget(schedule: Schedule, changes: dict[str, int], code: str) -> None:
-    changed = launched(schedule, **changes)
-    if changes.get("workers"):
-        full = plan(PLAIN, load_target("l4"), max_context=256, workers=changes["workers"])
-        changed = launched(full, **changes)
+    sms = changes.get("sms", schedule.target.sms)
+    changed = launched(schedule, **{k: v for k, v in changes.items() if k != "sms"})
+    changed = changed.model_copy(update={"target": schedule.target.model_copy(update={"sms": sms})})
     with pytest.raises(AmkError, match=code) as caught:
         build(changed)
     assert caught.value.exit_code is Exit.UNSAFE

@@ -15,6 +15,7 @@ from amk.schedule_ir.bfloat import from_bf16_bits, round_bf16
 from amk.schedule_ir.chunks import pack_quantised
 from amk.schedule_ir.quantised import Quantised, dequantised
 from amk.schedule_ir.weight_format import FORMATS, Chunk, FormatName, weight_format
+from tests.reference.codes import e4m3 as reference_e4m3
 
 Words = NDArray[np.uint32]
 Floats = NDArray[np.float64]
@@ -125,3 +126,21 @@ def test_lanes_multiply_what_the_codes_stand_for(name: FormatName, chunks: int) 
         for i, stored in enumerate(packed)
     )
     np.testing.assert_allclose(found, dequantised(rows, form).astype(np.float64) @ x, rtol=1e-9, atol=1e-9)
+
+
+def byte_perm(word: Words, selector: int) -> Words:
+    """__byte_perm(word, 0, selector)."""
+    octets = [word >> np.uint32(8 * i) & np.uint32(255) for i in range(4)] + [np.zeros_like(word)] * 4
+    picked = [octets[selector >> 4 * i & 7] << np.uint32(8 * i) for i in range(4)]
+    return picked[0] | picked[1] | picked[2] | picked[3]
+
+
+def test_a_word_of_an_fp8_cache_row_is_four_numbers_in_order() -> None:
+    codes = np.array([code for code in range(256) if code & 127 != 127] + [0, 1], np.uint8)
+    words = codes.view(np.uint32)
+    halves = []
+    for selector in (0x1404, 0x3424):  # as in cache.cuh
+        apart = byte_perm(words, selector)
+        halves.append(pair(apart & 0x80008000 | apart >> np.uint32(4) & 0x07F007F0) * 2.0**120)
+    found = np.concatenate(halves, axis=-1).reshape(-1)
+    np.testing.assert_array_equal(found, [reference_e4m3(int(code)) for code in codes])

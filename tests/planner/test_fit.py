@@ -10,7 +10,7 @@ from amk.planner.settings import PRESETS
 from amk.planner.storage import STATIC_SHARED
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model import load_model, shipped_models
-from amk.schedule_ir.target import targets
+from amk.schedule_ir.target import load_target, targets
 from tests.tiny import PLAIN, tiny
 
 TOO_LARGE = {"llama3-70b": {"h200", "b200"}}
@@ -41,3 +41,10 @@ def test_chunks_divide_every_width() -> None:
     assert chunk_widths(PLAIN, 4096) == [128, 64, 32]
     with pytest.raises(AmkError, match="AMK011"):
         chunk_widths(tiny(hidden=120), 4096)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_fewer_workers_than_kv_heads_are_refused(workers: int) -> None:
+    with pytest.raises(AmkError, match="2 KV heads need as many workers"):
+        plan(PLAIN, load_target("h200"), max_context=256, workers=workers)
+    assert plan(PLAIN, load_target("h200"), max_context=256, workers=PLAIN.kv_heads).launch.workers == 2

@@ -13,6 +13,7 @@ from amk.planner.formats import formats
 from amk.planner.settings import FAST, PRESETS
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.references import check_references
 from amk.schedule_ir.sampling import MODES, Mode
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
@@ -102,6 +103,20 @@ def test_quantised_plans_are_safe(model: ModelSpec, layers: FormatName, lm_head:
     for gpu in ("h200", "l4"):
         verdict = verify(plan(model, load_target(gpu), wanted=formats(layers, lm_head), max_context=256))
         assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
+
+
+@pytest.mark.parametrize("context", [256, 2048])
+def test_plans_with_an_fp8_cache_are_safe(context: int) -> None:
+    schedule = plan(PLAIN, load_target("h200"), settings=replace(FAST, kv_dtype="fp8"), max_context=context)
+    assert verify(schedule).safe
+    cache = next(buffer for buffer in schedule.buffers if buffer.name == "k_cache")
+    assert cache.bytes == PLAIN.layers * PLAIN.kv_heads * context * PLAIN.head_dim
+
+
+def test_a_cache_of_another_type_than_the_layout_is_refused() -> None:
+    schedule = plan(PLAIN, load_target("h200"), settings=replace(FAST, kv_dtype="fp8"), max_context=256)
+    other = schedule.model_copy(update={"kv": schedule.kv.model_copy(update={"dtype": "bf16"})})
+    assert {diagnostic.code for diagnostic in check_references(other)} == {"AMK005"}
 
 
 def test_a_chunk_that_is_no_whole_tile_is_refused() -> None:

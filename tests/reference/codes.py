@@ -34,3 +34,12 @@ def numbers(
             zero = None if zeros is None else int(zeros[r, g])
             out[r, c] = number(kind, code, zero) * float(scales[r, g])
     return out
+
+
+E4M3 = np.array([e4m3(code) for code in range(127)])
+
+
+def nearest_e4m3(values: NDArray[Any]) -> NDArray[Any]:
+    """Each number's nearest e4m3, by looking at all of them; at most +-448."""
+    place = np.abs(np.abs(values)[..., None] - E4M3).argmin(axis=-1)
+    return np.asarray(np.sign(values) * E4M3[place], values.dtype)

@@ -11,7 +11,7 @@ and for each layer i 'l{i}.attn_norm', 'l{i}.wq|wk|wv|wo', optional 'l{i}.bq|bk|
 [head_dim], 'l{i}.ffn_norm', 'l{i}.w_gate|w_up|w_down'. Matrices are [out, in].
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,13 +75,17 @@ def softmax(x: Array) -> Array:
 
 @dataclass
 class Decoder:
-    """A model with its KV cache; `forward` appends tokens, so one instance is one conversation."""
+    """A model with its KV cache; `forward` appends tokens, so one instance is one conversation.
+
+    kept: what the cache makes of keys and values.
+    """
 
     config: Config
     weights: Mapping[str, Array]
     dtype: Any = np.float32
     length: int = 0
     cache: dict[int, tuple[Array, Array]] = field(default_factory=dict)
+    kept: Callable[[Array], Array] = np.asarray
 
     def __post_init__(self) -> None:
         self.weights = {name: np.asarray(array, dtype=self.dtype) for name, array in self.weights.items()}
@@ -114,7 +118,7 @@ class Decoder:
         angle = positions[:, None] * self._frequencies[None, :]
         q = rotate(self._projected(layer, normed, "q", config.heads), angle)
         k = rotate(self._projected(layer, normed, "k", config.kv_heads), angle)
-        v = self._projected(layer, normed, "v", config.kv_heads)
+        k, v = self.kept(k), self.kept(self._projected(layer, normed, "v", config.kv_heads))
         if layer in self.cache:
             k, v = (np.concatenate([old, new]) for old, new in zip(self.cache[layer], (k, v), strict=True))
         self.cache[layer] = (k, v)

@@ -48,8 +48,14 @@ PLANS = {
     "one at a time": lambda: tiny_plan(
         tiny_model(), handoff="fenced", head_handoff=False, run_ahead=False, wide_epilogue=0
     ),
+    "splits reduced": lambda: tiny_plan(tiny_model(), workers=8, kv_block=8, reduce_from=2),
+    "splits reduced, fenced": lambda: tiny_plan(
+        tiny_model(), workers=9, kv_block=8, reduce_from=2, handoff="fenced"
+    ),
+    "refills held back": lambda: tiny_plan(tiny_model(), warps=2, slots=2, chunk_bytes=512, held_refills=0.5),
     "drawing": lambda: tiny_plan(tiny_model(), sampling="top-k-top-p"),
     "drawing, idle agents": lambda: tiny_plan(tiny_model(layers=1, vocab=21), workers=5, warps=4, sampling="top-p"),
+    "fp8 cache": lambda: tiny_plan(tiny_model(), kv_dtype="fp8"),
     "padded chunks": lambda: narrow_chunks(tiny_plan(tiny_model(hidden=96, ffn=160), workers=3)),
 }  # fmt: skip
 
@@ -96,7 +102,7 @@ def fresh_arrays(schedule: Schedule, seed: int) -> dict[str, Array]:
     for buffer in schedule.buffers:
         if buffer.name in ("weights", "ring", "full"):
             continue
-        if buffer.dtype in ("f32", "bf16"):
+        if buffer.dtype in ("f32", "bf16", "fp8"):
             arrays[buffer.name] = draw.standard_normal(buffer.elements).astype(np.float32)
         else:
             arrays[buffer.name] = draw.integers(0, schedule.model.vocab, buffer.elements)

@@ -16,6 +16,7 @@ SMALL = {
     "naive": replace(NAIVE, warps=4, kv_block=8),
     "heads": replace(NAIVE, warps=4, kv_block=8, wide_epilogue=64, head_handoff=True),
     "two-warps": replace(FAST, warps=2, kv_block=4, wide_epilogue=8),
+    "drawing": replace(FAST, warps=2, kv_block=8, sampling="top-k-top-p"),
 }
 MODELS: dict[str, ModelSpec] = {
     "plain": TINY,

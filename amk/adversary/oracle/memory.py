@@ -11,6 +11,7 @@ from amk.adversary.oracle.flatten import Spelled
 from amk.adversary.oracle.order import Needs
 from amk.adversary.oracle.touched import CACHED, UNNAMED, Touched, Toucher
 from amk.schedule_ir.expr import IntArray
+from amk.schedule_ir.memory import ITEM_BYTES
 
 NOTHING = -2
 """Content of a byte that nobody has written."""
@@ -142,7 +143,7 @@ def misread(toucher: Toucher, touched: Touched, order: list[int], pos: int) -> s
 def _caches(memory: Memory, upto: int) -> Iterator[tuple[int, int, int, int]]:
     """(space, lo, hi, content) of the cache rows of positions below `upto`."""
     schedule, toucher = memory.toucher.spelled.schedule, memory.toucher
-    row = schedule.model.head_dim * 2
+    row = schedule.model.head_dim * ITEM_BYTES[schedule.kv.dtype]
     for family in sorted(CACHED) if upto > 0 else ():
         for layer in range(schedule.model.layers):
             for head in range(schedule.model.kv_heads):

@@ -15,9 +15,9 @@ import numpy as np
 
 from amk.agent.candidate import Impossible, Workshop
 from amk.agent.journal import Journal
-from amk.agent.space import OutsideSpaceError, Space, Value
 from amk.agent.state import START, State, Trial
 from amk.planner.settings import Settings
+from amk.planner.space import OutsideSpaceError, Space, Value
 
 REFUSALS = 3
 """Refusals for one reason after which proposers avoid what the refused had in common."""

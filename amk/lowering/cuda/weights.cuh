@@ -48,20 +48,22 @@ struct Int8 {
   }
 };
 
-// e4m3 bits in place of a bf16's: exponents are then 120 too small, which a product puts right, subnormals included.
+// Two e4m3 numbers, their signs and their other bits where bf16 has them: exponents are then 120 too small, which a product
+// puts right, subnormals included.
+__device__ __forceinline__ u32 e4m3_pair(u32 signs, u32 rest) {
+  return fma_pair((signs & 0x80008000u) | (rest & 0x07f007f0u), 0x7b807b80u, 0x80008000u);
+}
+
 template <int kGroupColumns>
 struct Fp8 {
   static constexpr int kGroup = kGroupColumns, kUnits = 1, kOffset = 0;
   static constexpr bool kPlain = false, kZeros = false;
-  static __device__ __forceinline__ u32 scaled(u32 signs, u32 rest) {
-    return fma_pair((signs & 0x80008000u) | (rest & 0x07f007f0u), 0x7b807b80u, 0x80008000u);
-  }
   static __device__ __forceinline__ void operands(const uint4& v, int, u32 (&a)[2][4]) {
     const u32 words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      a[i / 2][i % 2] = scaled(words[i] << 8, words[i] << 4);
-      a[i / 2][i % 2 + 2] = scaled(words[i], words[i] >> 4);
+      a[i / 2][i % 2] = e4m3_pair(words[i] << 8, words[i] << 4);
+      a[i / 2][i % 2 + 2] = e4m3_pair(words[i], words[i] >> 4);
     }
   }
 };

@@ -1,7 +1,8 @@
 """Memory of the numpy machine: global buffers once, shared ones per worker, poison in what nobody has written.
 
 Numerics: `exact` keeps every float as float32, so that only the constants carry the rounding of their declared type;
-`device` rounds what is written to bf16 buffers to nearest even, as the kernel does.
+`device` rounds what is written to bf16 buffers to nearest even, as the kernel does. fp8 is a choice of the plan, not of
+the arithmetic: what is written to such a buffer is rounded either way.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from amk.schedule_ir.machine.fault import Fault, OutOfBounds, PoisonRead
 from amk.schedule_ir.machine.tagged import TaggedWords
 from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.memory import Buffer
+from amk.schedule_ir.quantised import round_e4m3
 from amk.schedule_ir.schedule import Schedule
 
 Numerics = Literal["exact", "device"]
@@ -31,7 +33,7 @@ POISON_INT = np.int32(-0x5A5A5A5A)
 
 def poisoned(buffer: Buffer) -> Array:
     """A fresh array [elements] for `buffer`, float32 or int32; constants start as zeros."""
-    floats = buffer.dtype in ("f32", "bf16")
+    floats = buffer.dtype in ("f32", "bf16", "fp8")
     if buffer.role == "constant":
         return np.zeros(buffer.elements, np.float32 if floats else np.int32)
     return np.full(buffer.elements, POISON_FLOAT if floats else POISON_INT, np.float32 if floats else np.int32)
@@ -58,7 +60,8 @@ class Storage:
         self.shared: list[dict[str, Array]] = [
             {b.name: poisoned(b) for b in self._shared} for _ in range(schedule.launch.workers)
         ]
-        self.rounded = {b.name for b in own if numerics == "device" and b.dtype == "bf16" and b.role != "constant"}
+        kept = {"fp8": round_e4m3} | ({"bf16": round_bf16} if numerics == "device" else {})
+        self.rounded = {b.name: kept[b.dtype] for b in own if b.dtype in kept and b.role != "constant"}
         self.constant = {b.name for b in own if b.role == "constant"}
         self.aliases = overlaps([b for b in schedule.buffers if b.space == "shared"])
         self.tagged: dict[str, TaggedWords[Any]] = {b.name: TaggedWords(b) for b in own if b.tagged}
@@ -140,7 +143,7 @@ class View:
             raise Fault(f"writes {buffer}, a launch constant")
         values = np.asarray(data)
         target = self._slice(buffer, lo, lo + values.size)
-        target[:] = round_bf16(values) if buffer in self._rounded else values
+        target[:] = self._rounded[buffer](values) if buffer in self._rounded else values
         if buffer in self._tagged:
             self._storage.woken += self._tagged[buffer].write(lo, lo + values.size, self.tags[buffer])
         if buffer in self._aliases:

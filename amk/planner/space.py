@@ -26,11 +26,15 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
     "chunk_bytes": (1024, 2048, 4096, 8192, 16384),
     "kv_block": (16, 32, 64, 128, 256, None),
     "wide_epilogue": (0, 16, 32, 64, 128, 256, 1024),
+    "workers": (16, 24, 32, 48, 64, 80, 96, 112, 128, None),
+    "kv_splits": (1, 2, 4, 6, 8, 12, 16, None),
 }
 """Values in order of size; None, which leaves the choice to the planner, comes last."""
 
-FIXED = ("plan", "max_tokens", "sampling")
-"""The label of the plan, the length of a launch and how tokens are chosen are no choices of the search."""
+FIXED = ("plan", "max_tokens", "sampling", "kv_dtype")
+"""The label of the plan, the length of a launch, how tokens are chosen and what the cache holds are no choices of the
+search.
+"""
 
 
 class OutsideSpaceError(ValueError):

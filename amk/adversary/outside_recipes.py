@@ -1,0 +1,47 @@
+"""Synchronisation outside the class: well-formed, and to be answered UNKNOWN with its own code."""
+
+from __future__ import annotations
+
+from amk.adversary.edits import Edit, Json, Path, signalling, waiting
+from amk.adversary.recipe import Make, Recipe
+
+
+def added(place: str, counter: str, field: str, value: object) -> Make:
+    """A field that is left out while it holds its default, in the step that waits on or signals a counter."""
+
+    def make(schedule: Json) -> list[Edit]:
+        step = waiting(schedule, counter) if place == "waits" else signalling(schedule, counter)
+        path: Path = (*step, place, 0, field) if place != "step" else (*step, field)
+        return [Edit("insert", path, value)]
+
+    return make
+
+
+def pooled(schedule: Json) -> list[Edit]:
+    pool = [{"name": "file", "kind": "registers", "units": 8}]
+    step = next(i for i, n in enumerate(schedule["programs"][0]["body"]) if n.get("op", {}).get("op") == "begin")
+    taken = Edit("insert", ("programs", 0, "body", step, "takes"), {"file": 4})
+    return [Edit("insert", ("pools",), pool), taken]
+
+
+def unsigned(schedule: Json) -> list[Edit]:
+    return [Edit("insert", ("counters", 0, "compare"), "unsigned")]
+
+
+OUTSIDE = [
+    Recipe("wait-for-equal", "15 == wait", "fenced", "AMK208", "the counter may pass the value between two polls",
+           added("waits", "act", "compare", "=="), "UNKNOWN"),
+    Recipe("decrement", "outside: decrement", "fenced", "AMK209", "a wait that held may not hold when it is looked at",
+           lambda s: [Edit("replace", (*signalling(s, "act"), "signals", 0, "add"), -1)], "UNKNOWN"),
+    Recipe("reset-in-flight", "42 counter reset", "fenced", "AMK210", "arrivals of others may be wiped out",
+           added("signals", "act", "action", "reset"), "UNKNOWN"),
+    Recipe("threshold-from-memory", "outside: data", "fenced", "AMK211", "what is waited for depends on data",
+           added("waits", "act", "data", "request"), "UNKNOWN"),
+    Recipe("step-when", "outside: data", "fenced", "AMK211", "whether the signal is given depends on data",
+           added("step", "act", "when", "request"), "UNKNOWN"),
+    Recipe("lock", "outside: lock", "fenced", "AMK212", "who takes it first decides what follows",
+           added("signals", "act", "action", "exchange"), "UNKNOWN"),
+    Recipe("unsigned-compare", "outside: wrap", "fenced", "AMK213", "after the wrap every wait passes at once",
+           unsigned, "UNKNOWN"),
+    Recipe("shared-pool", "outside: pool", "fenced", "AMK214", "all warps block on one pool", pooled, "UNKNOWN"),
+]  # fmt: skip

@@ -1,0 +1,89 @@
+"""Many different kernels of one model, measured one after the other: what predictions are judged by."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from amk.bench.accuracy import relative_error
+from amk.bench.decode_bench import own
+from amk.bench.kernel_choice import Kernel
+from amk.bench.subject import Subject
+from amk.bench.timing import race
+from amk.bench.torch_model import TorchWeights
+from amk.planner.search import Problem
+from amk.planner.settings import FAST
+from amk.planner.space import Space
+
+TOLERANCE = 0.05
+"""Relative error of the logits against torch's bf16 forward: both are rounded, so it is no exact check."""
+
+
+def measure(
+    problem: Problem, made: Iterator[Kernel], path: Path, run: dict[str, object], deadline: float, steps: int,
+    told: Callable[[str], None],
+) -> int:  # fmt: skip
+    """Measures and records kernels until `deadline` (time.monotonic()); returns how many.
+
+    Kernels that the file has are neither measured again nor dropped.
+    """
+    entries = _recorded(path)
+    done = {(e["row"]["key"]["model"], e["row"]["kernel"], e["row"]["key"]["pos"]) for e in entries}
+    weights: TorchWeights | None = None
+    count = 0
+    for kernel in made:
+        missing = [p for p in problem.positions if (problem.model.name, kernel.number, p) not in done]
+        if not missing:
+            continue
+        if time.monotonic() > deadline:
+            told("the time is up; the same command goes on")
+            break
+        weights = weights or TorchWeights.random(problem.model, 0)
+        subject = Subject.random(kernel.admitted, 0, weights)
+        subject.load_cache()
+        for pos in missing:
+            row = _row(kernel, subject, pos, steps)
+            entries.append({"row": row, "run": run})
+            count += 1
+            told(f"kernel {kernel.number} at {pos}: {row['times']['ms']:.4f} ms{'' if row['correct'] else ', WRONG'}")
+        subject.free()
+        del subject
+        gc.collect()
+        torch.cuda.empty_cache()
+        _write(path, entries)
+    return count
+
+
+def _row(kernel: Kernel, subject: Subject, pos: int, steps: int) -> dict[str, Any]:
+    schedule, tokens = subject.schedule, 4
+    token = 1000 % schedule.model.vocab
+    first, second = subject.logits(token, pos), subject.logits(token, pos)
+    error = relative_error(first, subject.torch_logits(token, pos, torch.bfloat16))
+    times = race([own(subject, pos, tokens)], steps)["amk"]
+    subject.engine.check()
+    space = Space.around(FAST)
+    key = {"model": schedule.model.name, "gpu": schedule.target.name, "dtype": "bf16", "pos": pos, "tokens": tokens}
+    same = bool(torch.equal(first, second))
+    return {
+        "key": key, "kernel": kernel.number, "settings": space.changes(kernel.settings, FAST),
+        "context": schedule.kv.context, "times": asdict(times), "error": error, "correct": same and error < TOLERANCE,
+    }  # fmt: skip
+
+
+def _recorded(path: Path) -> list[dict[str, Any]]:
+    return list(json.loads(path.read_text(encoding="utf-8"))["rows"]) if path.exists() else []
+
+
+def _write(path: Path, entries: list[dict[str, Any]]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    lines = ",\n".join(json.dumps(e) for e in entries)
+    temporary.write_text('{"format": 1, "rows": [\n' + lines + "\n]}\n", encoding="utf-8")
+    os.replace(temporary, path)

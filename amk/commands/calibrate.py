@@ -1,0 +1,64 @@
+"""`amk calibrate`: what the simulator needs from this machine's GPU."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from amk.commands.bench import positions, usable_gpu
+from amk.commands.planning import positive
+from amk.planner.search import Problem
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.target import load_target
+from amk.simulator.constants import constants_for, save_constants
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--gpu", required=True, help="the target that this machine's GPU is")
+    parser.add_argument("--micro", type=Path, metavar="FILE", help="measure micro-benchmarks, write the constants here")
+    parser.add_argument("--model", help="measure many kernels of this model")
+    parser.add_argument("--kernels", type=positive, default=36, help="how many (default: 36)")
+    parser.add_argument("--positions", type=positions, default=(128,), metavar="P,P,...", help="default: 128")
+    parser.add_argument("--max-context", type=positive, default=4096, help="cache positions (default: 4096)")
+    parser.add_argument("--seed", type=int, default=0, help="of the choice of kernels (default: 0)")
+    parser.add_argument("--steps", type=positive, default=30, help="measured launches of a kernel (default: 30)")
+    parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, help="processes that verify and compile")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="add every kernel to this JSON file")
+    parser.add_argument("--time-limit", type=positive, metavar="SECONDS", help="begin no kernel after this time")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    began = time.monotonic()
+    if arguments.micro is None and (arguments.model is None or arguments.record is None):
+        raise AmkError(Diagnostic("AMK005", "give --micro FILE, or --model and --record FILE"))
+    target = load_target(arguments.gpu)
+    device = usable_gpu()
+    hardware = importlib.import_module("amk.bench.hardware")
+    command = "amk " + shlex.join(sys.argv[1:])
+    if arguments.micro is not None:
+        micro = importlib.import_module("amk.bench.micro")
+        source = f"micro-benchmark on {device.name}, commit {hardware.commit()}, {time.strftime('%Y-%m-%d')}"
+        save_constants(micro.measured_constants(device, constants_for(target), _say, source), arguments.micro)
+    if arguments.model is not None:
+        kernel_set = importlib.import_module("amk.bench.kernel_set")
+        kernel_choice = importlib.import_module("amk.bench.kernel_choice")
+        model = load_model(arguments.model)
+        context = min(arguments.max_context, model.max_context)
+        if max(arguments.positions) >= context:
+            raise AmkError(Diagnostic("AMK011", f"--max-context {context} has no position {max(arguments.positions)}"))
+        problem = Problem(model, target, context=context, positions=arguments.positions)
+        made = kernel_choice.kernels(problem, arguments.kernels, arguments.seed, arguments.jobs)
+        deadline = began + (arguments.time_limit or float("inf"))
+        run_info = hardware.provenance(command, device)
+        kernel_set.measure(problem, made, arguments.record, run_info, deadline, arguments.steps, _say)
+    return int(Exit.SAFE)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

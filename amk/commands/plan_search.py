@@ -1,0 +1,119 @@
+"""`amk plan --search` and `--plan ready`: decisions found offline, expanded to a schedule."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from amk.commands.planning import chosen_formats
+from amk.planner.decisions import Decisions, cache_key, cached, decisions_of, keep, ready_made
+from amk.planner.search import Problem, Search, search
+from amk.planner.settings import Settings
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.codec import schedule_hash
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import label
+
+DEFAULT_EXPANSIONS = 200
+POSITIONS = (128, 2047)
+_BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+
+
+def add_search_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--search", action="store_true", help="search for a faster plan on the simulator")
+    parser.add_argument(
+        "--expansions", type=int, metavar="N", help=f"plans to simulate (default: {DEFAULT_EXPANSIONS})"
+    )
+    parser.add_argument("--budget", type=seconds, metavar="TIME", help="stop at the last whole round, e.g. 60s or 5m")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the search (default: 0)")
+    parser.add_argument("--no-cache", action="store_true", help="search even if the same search was made before")
+
+
+def seconds(text: str) -> float:
+    """`90`, `60s`, `5m`, `1h`."""
+    found = _BUDGET.fullmatch(text)
+    if found is None or float(found[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is no time; give for example 60s or 5m")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def problem_of(arguments: argparse.Namespace) -> Problem:
+    return Problem(
+        load_model(arguments.model), load_target(arguments.gpu), chosen_formats(arguments),
+        arguments.max_context, POSITIONS,
+    )  # fmt: skip
+
+
+def searched_settings(arguments: argparse.Namespace) -> Settings:
+    """The settings that the search finds, or found when it was last asked the same; says so on stderr."""
+    if arguments.expansions is not None and arguments.expansions < 1:
+        raise AmkError(Diagnostic("AMK005", f"--expansions {arguments.expansions}: at least 1 is needed"))
+    problem = problem_of(arguments)
+    limit = arguments.expansions
+    if limit is None and arguments.budget is None:
+        limit = DEFAULT_EXPANSIONS
+    asked = {"seed": arguments.seed, "expansions": limit, "budget": arguments.budget}
+    key = cache_key(problem, asked)
+    known = None if arguments.no_cache else cached(key)
+    if known is None or schedule_hash(problem.schedule(known.settings())) != known.schedule:
+        with Bar(limit, arguments.budget) as bar:
+            found = search(
+                problem, seed=arguments.seed, expansions=limit, budget_s=arguments.budget, told=bar.show
+            )  # fmt: skip
+        known = decisions_of(problem, found, arguments.seed)
+        keep(key, known)
+    _say(known, arguments)
+    return known.settings()
+
+
+def ready_settings(arguments: argparse.Namespace) -> Settings:
+    """The shipped decisions; AMK010 if there are none for this model, target and format."""
+    problem = problem_of(arguments)
+    found = ready_made(problem.model.name, problem.target.name, label(problem.wanted))
+    if found is None:
+        message = f"no ready-made plan of {problem.model.name} in {label(problem.wanted)} on {problem.target.name}"
+        raise AmkError(Diagnostic("AMK010", message, help="use --plan fast, or --search"))
+    return found.settings()
+
+
+def _say(found: Decisions, arguments: argparse.Namespace) -> None:
+    times = ", ".join(f"{ms:.4f} ms at {pos}" for ms, pos in zip(found.ms, found.positions, strict=True))
+    default = ", ".join(f"{ms:.4f}" for ms in found.default_ms)
+    changes = ", ".join(f"{k}={v}" for k, v in found.changes.items()) or "the default plan"
+    print(f"simulated {times} (default plan {default}): {changes}", file=sys.stderr)
+    print(f"the same again: --expansions {found.expansions} --seed {found.seed}", file=sys.stderr)
+
+
+class Bar:
+    """A progress bar on a terminal's standard error; nothing elsewhere."""
+
+    def __init__(self, expansions: int | None, budget: float | None) -> None:
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self._budget = budget if expansions is None else None
+        self._task = self._progress.add_task("searching (simulated)", total=self._budget or expansions)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, made: Search) -> None:
+        best = made.best
+        text = f"{made.expansions} plans, best {best.ms[0]:.4f} ms (simulated)" if best else "no plan yet"
+        elapsed = self._progress.tasks[0].elapsed or 0.0
+        done = elapsed if self._budget is not None else made.expansions
+        self._progress.update(self._task, completed=done, description=text)

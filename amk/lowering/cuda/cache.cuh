@@ -1,0 +1,36 @@
+// Rows of the KV cache, in bf16 or in fp8 (e4m3, scale 1): read eight elements at a time as bf16 pairs, which hold either
+// exactly, written one by one.
+#pragma once
+#include <cuda_fp8.h>
+
+#include "amk/weights.cuh"
+
+namespace amk {
+
+template <class T>
+struct CacheRow;
+
+template <>
+struct CacheRow<bf16> {
+  using Raw = uint4;
+  static __device__ __forceinline__ Raw load(const bf16* row) { return sync::load_global_v4(row); }
+  static __device__ __forceinline__ const uint4& pairs(const Raw& raw) { return raw; }
+  static __device__ __forceinline__ bf16 of(float v) { return __float2bfloat16(v); }
+};
+
+template <>
+struct CacheRow<fp8> {
+  using Raw = uint2;
+  static __device__ __forceinline__ Raw load(const fp8* row) { return sync::load_global_v2(row); }
+  // Two bytes of a word into the upper halves of two: sign and exponent then stand as in e4m3_pair's arguments.
+  static __device__ __forceinline__ u32 pair(u32 word, u32 bytes) {
+    const u32 apart = __byte_perm(word, 0u, bytes);
+    return e4m3_pair(apart, apart >> 4);
+  }
+  static __device__ __forceinline__ uint4 pairs(const Raw& raw) {
+    return make_uint4(pair(raw.x, 0x1404u), pair(raw.x, 0x3424u), pair(raw.y, 0x1404u), pair(raw.y, 0x3424u));
+  }
+  static __device__ __forceinline__ fp8 of(float v) { return {__nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3)}; }
+};
+
+}  // namespace amk

@@ -1,0 +1,53 @@
+"""A time that no completion of a prefix can beat, in the simulator's own terms.
+
+    bound(prefix) = max(floor, drain(prefix))
+
+drain: the busiest warp drains its chunks of every gemv, and while a step waits for one gemv it drains no other. What is
+not decided yet counts as its cheapest value: more warps are never slower to drain, nor are larger chunks or no fence.
+The memory's own time is the floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from amk.planner.decode import choose_workers
+from amk.planner.formats import Formats
+from amk.planner.settings import Settings
+from amk.planner.space import ALLOWED
+from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.target import Target
+from amk.schedule_ir.weight_format import weight_format
+from amk.simulator.constants import Constants
+
+MOST_WARPS = max(v for v in ALLOWED["warps"] if isinstance(v, int))
+
+
+def drain_ms(
+    model: ModelSpec, target: Target, wanted: Formats, constants: Constants, known: Mapping[str, Any]
+) -> float:
+    """Lower bound in ms; `known` are the decided knobs."""
+    workers = known.get("workers") or choose_workers(model, target)
+    if "workers" not in known:
+        workers = target.sms
+    warps = known.get("warps", MOST_WARPS)
+    fence = constants.refill_fence_us if known.get("refill_fence") and target.has("bulk_copy") else 0.0
+    total = 0.0
+    for name in MATRICES:
+        shape = matrix(model, name)
+        groups = -(-shape.groups // workers)
+        handled = groups * ROWS_PER_GROUP * shape.k * 2 / warps
+        us = handled / (constants.chunk_gbps * 1e3)
+        if "chunk_bytes" in known:
+            bits = weight_format(wanted[name]).bits
+            columns = max(known["chunk_bytes"] * 8 // (ROWS_PER_GROUP * bits), 1)
+            us += groups * shape.k / columns / warps * (constants.chunk_us + fence)
+        total += us * (model.layers if shape.per_layer else 1)
+    return total / 1e3
+
+
+def decided(settings: Settings, names: Sequence[str]) -> dict[str, Any]:
+    """The knobs `names` of `settings`."""
+    return {name: getattr(settings, name) for name in names}

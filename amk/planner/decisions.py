@@ -1,0 +1,125 @@
+"""Plans as decisions: the few knobs in which a plan differs from the default, from which it expands deterministically.
+
+Two stores of them: the ready-made ones that are shipped, and a cache of the user's own searches. A cached entry's name
+is a hash of everything that the result depends on: model, target with its constants, formats, context, positions,
+knobs, version of the program, and what was asked of the search. If any of it changes, the name does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from amk import __version__
+from amk.planner.search import Found, Problem
+from amk.planner.settings import FAST, Settings
+from amk.planner.space import OutsideSpaceError, Space
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.report.schema import schema_error
+from amk.schedule_ir.json_file import read_json
+from amk.schedule_ir.weight_format import label
+from amk.simulator.constants import constants_for
+
+MOST_BYTES = 4096
+"""Of one plan's decisions."""
+
+FILE_BYTES = 1 << 20
+
+
+class Decisions(BaseModel):
+    """`changes`: knob values that differ from the default plan. ms, default_ms: simulated, at `positions`.
+
+    The verdict was SAFE for the schedule with the hash `schedule`.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    model: str
+    target: str
+    dtype: str
+    context: int
+    changes: dict[str, int | float | bool | str | None]
+    positions: tuple[int, ...] = Field(strict=False)
+    ms: tuple[float, ...] = Field(strict=False)
+    default_ms: tuple[float, ...] = Field(strict=False)
+    expansions: int
+    seed: int
+    schedule: str
+
+    def settings(self) -> Settings:
+        """AMK005 if the planner has no such knobs any more."""
+        try:
+            return Space.around(FAST).parse(self.changes)
+        except OutsideSpaceError as error:
+            raise AmkError(Diagnostic("AMK005", f"decisions of another version: {error}")) from error
+
+
+def decisions_of(problem: Problem, found: Found, seed: int) -> Decisions:
+    space = Space.around(FAST)
+    best, default = found.best, found.default
+    return Decisions(
+        model=problem.model.name, target=problem.target.name, dtype=label(problem.wanted),
+        context=found.schedule.kv.context, changes=space.changes(best.settings, space.start),
+        positions=problem.positions, ms=best.ms, default_ms=default.ms if default else (),
+        expansions=found.expansions, seed=seed, schedule=best.key,
+    )  # fmt: skip
+
+
+def ready_made(model: str, target: str, dtype: str) -> Decisions | None:
+    """The shipped decisions for these names, if there are any."""
+    return next((d for d in shipped() if (d.model, d.target, d.dtype) == (model, target, dtype)), None)
+
+
+def shipped() -> tuple[Decisions, ...]:
+    path = Path(str(files("amk.planner") / "decisions.json"))
+    try:
+        return tuple(Decisions.model_validate(entry) for entry in read_json(path, FILE_BYTES))
+    except ValidationError as error:
+        raise schema_error(error, str(path)) from error
+
+
+def cache_directory() -> Path:
+    """`$AMK_CACHE`, else the user's cache directory."""
+    given = os.environ.get("AMK_CACHE")
+    return (Path(given) if given else Path(platformdirs.user_cache_dir("amk", appauthor=False))) / "plans"
+
+
+def cache_key(problem: Problem, asked: dict[str, Any]) -> str:
+    """sha256 of everything that the result depends on; `asked`: seed, expansions, budget, start."""
+    constants = problem.constants or constants_for(problem.target)
+    space = Space.around(FAST)
+    content = {
+        "model": problem.model.model_dump(mode="json"), "target": problem.target.model_dump(mode="json"),
+        "constants": constants.model_dump(mode="json"), "dtype": label(problem.wanted), "context": problem.context,
+        "positions": problem.positions, "knobs": {k.name: k.values for k in space.knobs},
+        "default": space.point(space.start), "version": __version__, "asked": asked,
+    }  # fmt: skip
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def cached(key: str) -> Decisions | None:
+    """None if there is no such entry, or if it cannot be read: then it is searched again."""
+    path = cache_directory() / f"{key}.json"
+    try:
+        return Decisions.model_validate(read_json(path, MOST_BYTES)) if path.is_file() else None
+    except (AmkError, ValidationError):
+        return None
+
+
+def keep(key: str, decisions: Decisions) -> None:
+    """Write the entry whole or not at all; a cache that cannot be written is no error."""
+    path = cache_directory() / f"{key}.json"
+    temporary = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(decisions.model_dump_json())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,256 @@
+"""Offline search for a faster plan: a beam over prefixes of decisions, on the simulator.
+
+A *prefix* is a set of decided knobs; the others keep the values of the state it was grown from, so every prefix is
+also a plan. Knobs that claim workers, registers and shared memory are decided first: what cannot fit is cut before time
+is spent on it. Each *round* decides one more knob for all states of the beam:
+
+* a child whose bound (see `bound`) is not below the best time so far is pruned;
+* a child that cannot be planned, or whose schedule is that of a known state, is dropped;
+* a state that another one beats in time while it takes no more shared memory and no more registers is dominated;
+* the `width` fastest of the rest survive.
+
+When all knobs are decided the beam starts again from the best states with the knobs in another order. When a whole
+cycle finds nothing better, or the beam is empty, the fallback draws mutations of the best states (or random plans).
+Everything is a function of the seed and of the number of expansions; an expansion is one simulated schedule.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import exp, log
+
+import numpy as np
+
+from amk.planner.bound import decided, drain_ms
+from amk.planner.decode import plan
+from amk.planner.formats import BF16, Formats
+from amk.planner.settings import FAST, NAIVE, Settings
+from amk.planner.space import Knob, Space, moved
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.codec import schedule_hash
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import Target
+from amk.simulator.constants import Constants, constants_for
+from amk.simulator.predict import step_ms
+from amk.validator.verify import verify
+
+WIDTH = 6
+DRAWS = 16
+SILENT_CYCLES = 3
+TIGHT = ("workers", "warps", "chunk_bytes", "refill_fence", "max_ring_bytes", "slots")
+"""Knobs that claim SMs, registers or shared memory, or that the bound knows; decided first, in this order."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is planned, and at which positions its time counts."""
+
+    model: ModelSpec
+    target: Target
+    wanted: Formats = field(default_factory=lambda: BF16)
+    context: int | None = None
+    positions: tuple[int, ...] = (128, 2047)
+    constants: Constants | None = None
+
+    def schedule(self, settings: Settings) -> Schedule:
+        """AmkError where there is none."""
+        labelled = replace(settings, plan="search")
+        return plan(self.model, self.target, settings=labelled, wanted=self.wanted, max_context=self.context)
+
+    def times(self, schedule: Schedule) -> tuple[float, ...]:
+        """Simulated ms per token at each position that the cache has."""
+        return tuple(step_ms(schedule, min(p, schedule.kv.context - 1), self.constants) for p in self.positions)
+
+
+@dataclass(frozen=True)
+class State:
+    """A plan: score is the mean log of its times, the rest is what it claims."""
+
+    settings: Settings
+    key: str
+    ms: tuple[float, ...]
+    shared: int
+    warps: int
+
+    @property
+    def score(self) -> float:
+        return sum(log(t) for t in self.ms) / len(self.ms)
+
+    def dominates(self, other: State) -> bool:
+        """Faster everywhere with no more memory and registers."""
+        no_more = self.shared <= other.shared and self.warps <= other.warps
+        return no_more and all(a < b for a, b in zip(self.ms, other.ms, strict=True))
+
+
+@dataclass(frozen=True)
+class Found:
+    """The result: states best first; `expansions` and `seed` reproduce it."""
+
+    best: State
+    schedule: Schedule
+    default: State | None
+    naive: State | None
+    expansions: int
+    rounds: int
+    pruned: int
+    refused: tuple[str, ...]
+
+    def gain(self, other: State | None) -> float | None:
+        """How many times faster than `other`, by the simulator."""
+        return None if other is None else exp(other.score - self.best.score)
+
+
+class Search:
+    """One search. `rounds()` does the work; `known` holds every state that was simulated."""
+
+    def __init__(self, problem: Problem, start: Settings = FAST, seed: int = 0, width: int = WIDTH) -> None:
+        self.problem, self.seed, self.width = problem, seed, width
+        self.space = Space.around(start)
+        self.rng = np.random.default_rng(seed)
+        self.known: dict[Settings, State | None] = {}
+        self.keys: dict[str, State] = {}
+        self.expansions = self.pruned = 0
+        self.limit: int | None = None
+        self.constants = problem.constants or constants_for(problem.target)
+
+    @property
+    def best(self) -> State | None:
+        return min(self.keys.values(), key=lambda s: (s.score, s.key), default=None)
+
+    def ranked(self) -> list[State]:
+        """Everything that was simulated, best first."""
+        return sorted(self.keys.values(), key=lambda s: (s.score, s.key))
+
+    @property
+    def spent(self) -> bool:
+        return self.limit is not None and self.expansions >= self.limit
+
+    def look(self, settings: Settings) -> State | None:
+        """The state of `settings`, simulated unless it is known; None if there is no such plan or nothing is left."""
+        if settings in self.known:
+            return self.known[settings]
+        if self.spent:
+            return None
+        self.known[settings] = None
+        try:
+            schedule = self.problem.schedule(settings)
+        except AmkError:
+            return None
+        key = schedule_hash(schedule)
+        if key not in self.keys:
+            self.expansions += 1
+            launch = schedule.launch
+            state = State(settings, key, self.problem.times(schedule), launch.shared_bytes, launch.warps)
+            self.keys[key] = state
+        self.known[settings] = self.keys[key]
+        return self.known[settings]
+
+    def hopeless(self, settings: Settings, names: Sequence[str]) -> bool:
+        """Whether no completion of the prefix can beat the best."""
+        best = self.best
+        if best is None:
+            return False
+        problem = self.problem
+        bound = drain_ms(problem.model, problem.target, problem.wanted, self.constants, decided(settings, names))
+        return bound >= max(best.ms)
+
+    def rounds(self) -> Iterator[int]:
+        """Does one round after the other, yielding the number of expansions so far; ends when nothing is left."""
+        beam = [s for s in (self.look(self.space.start), *self.presets()) if s is not None]
+        yield self.expansions
+        silent = cycle = 0
+        while silent < SILENT_CYCLES:
+            before, known = self.best, len(self.keys)
+            names: list[str] = []
+            for knob in self._order(cycle):
+                names.append(knob.name)
+                beam = self._round(beam, knob, names)
+                yield self.expansions
+            if not beam or self.best == before:
+                beam = self._fallback()
+                yield self.expansions
+            beam = beam[: max(1, self.width // 2)]
+            silent = silent + 1 if len(self.keys) == known else 0
+            cycle += 1
+
+    def presets(self) -> list[State | None]:
+        return [self.look(replace(s, plan="search", sampling=self.space.start.sampling)) for s in (FAST, NAIVE)]
+
+    def _order(self, cycle: int) -> list[Knob]:
+        knobs = sorted(self.space.knobs, key=lambda k: TIGHT.index(k.name) if k.name in TIGHT else len(TIGHT))
+        return knobs if cycle == 0 else [knobs[int(i)] for i in self.rng.permutation(len(knobs))]
+
+    def _round(self, beam: list[State], knob: Knob, names: Sequence[str]) -> list[State]:
+        """All values of `knob` for every state of the beam."""
+        grown = {s.key: s for s in beam}
+        for state in beam:
+            for value in knob.values:
+                child = moved(state.settings, {knob.name: value})
+                if self.hopeless(child, names):
+                    self.pruned += 1
+                    continue
+                found = self.look(child)
+                if found is not None:
+                    grown.setdefault(found.key, replace(found, settings=child))
+        ranked = sorted(grown.values(), key=lambda s: (s.score, s.key))
+        kept: list[State] = []
+        for state in ranked:
+            if not any(k.dominates(state) for k in kept):
+                kept.append(state)
+        return kept[: self.width]
+
+    def _fallback(self) -> list[State]:
+        """Mutations of the best states; random plans while there is none."""
+        ranked = self.ranked()[: self.width]
+        drawn = []
+        for number in range(DRAWS):
+            if ranked:
+                parent = ranked[number % len(ranked)].settings
+                drawn.append(self.look(self.space.mutate(parent, self.rng, 1 + number % 3)))
+            else:
+                drawn.append(self.look(self.space.random(self.rng)))
+        unique = {s.key: s for s in [*ranked, *(d for d in drawn if d is not None)]}
+        return sorted(unique.values(), key=lambda s: (s.score, s.key))[: self.width]
+
+
+def search(
+    problem: Problem,
+    *,
+    start: Settings = FAST,
+    seed: int = 0,
+    expansions: int | None = None,
+    budget_s: float | None = None,
+    told: Callable[[Search], None] = lambda _: None,
+) -> Found:
+    """Search until `expansions` schedules were simulated, `budget_s` seconds have passed, or nothing is left.
+
+    A budget counts whole rounds only: what the last, unfinished one found is forgotten, so that `expansions` of the
+    result reproduces it on any machine. The result is verified SAFE; plans that are not are passed over. AMK011 if
+    nothing can be planned.
+    """
+    made = Search(problem, start, seed)
+    made.limit = expansions
+    began, rounds = time.monotonic(), 0
+    for _ in made.rounds():
+        rounds += 1
+        told(made)
+        if made.spent or (budget_s is not None and time.monotonic() - began >= budget_s):
+            break
+    return _verified(made, rounds)
+
+
+def _verified(made: Search, rounds: int) -> Found:
+    refused: list[str] = []
+    for state in made.ranked():
+        schedule = made.problem.schedule(state.settings)
+        verdict = verify(schedule)
+        if verdict.safe:
+            default, naive = (made.known.get(replace(s, plan="search", sampling=made.space.start.sampling))
+                              for s in (FAST, NAIVE))  # fmt: skip
+            return Found(state, schedule, default, naive, made.expansions, rounds, made.pruned, tuple(refused))
+        refused.append(f"{state.key[:12]} {verdict.status}")
+    message = f"no plan of {made.problem.model.name} on {made.problem.target.name} was found that is SAFE"
+    raise AmkError(Diagnostic("AMK011", message))

@@ -1,0 +1,1 @@
+"""Quantisers, and what they cost in accuracy."""

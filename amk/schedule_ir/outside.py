@@ -1,0 +1,35 @@
+"""Synchronisation that other kernels use and the exact analysis does not cover, as data that can be named.
+
+A schedule may say what it does even where amk cannot decide about it: the verdict is then UNKNOWN with the code of the
+first such operation. Fields that hold their default are left out of the text, so schedules without any are unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from amk.schedule_ir.name import Name
+
+Compare = Literal[">=", "==", "!=", "<"]
+"""How a wait looks at its counter; only >= stays true once it is."""
+Action = Literal["add", "reset", "exchange"]
+"""What a signal does: add; store `add` whatever the value was; take or free a lock by compare-and-swap."""
+Wrapping = Literal["lag", "unsigned"]
+"""How a 32-bit counter that has wrapped is compared: by the sign of the difference, or as it stands."""
+
+
+def unless(default: Any, **more: Any) -> Any:
+    """A field with this default that is left out of the text while it holds it."""
+    return Field(default=default, exclude_if=lambda value: value == default, **more)
+
+
+class Pool(BaseModel):
+    """A resource that agents take and give back, and block for while too little is left."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    name: Name
+    kind: Literal["registers", "tensor_memory"]
+    units: int = Field(ge=1, le=2**20)

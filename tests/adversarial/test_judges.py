@@ -1,0 +1,228 @@
+"""The suite's own machinery: generators, oracle, confusion table, and close calls that few mutants reach."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from amk.adversary.classes.table import BY_NUMBER, CLASSES
+from amk.adversary.confusion import Mutation, Table, decide, mutation, share, tokens_for
+from amk.adversary.edits import Edit, Json, apply, named, steps
+from amk.adversary.minimal import minimal_name
+from amk.adversary.oracle.flatten import spell
+from amk.adversary.oracle.judge import rule, start_positions
+from amk.adversary.oracle.touched import COUNTING, POSITIONAL, Toucher
+from amk.adversary.subjects import SETTINGS, subject, users
+from amk.adversary.suite import folder
+from amk.cli import main
+from amk.schedule_ir.codec import parse_schedule
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.system import System
+from amk.validator.verify import verify
+
+
+def schedule_of(document: Json) -> Schedule:
+    return parse_schedule(json.dumps(document).encode(), "test")[0]
+
+
+def first_code(document: Json) -> str:
+    return verify(schedule_of(document)).diagnostics[0].code
+
+
+def small(kind: str = "fenced") -> Json:
+    return subject(kind, 2, 2, 1).document
+
+
+def test_mutants_of_every_class_are_judged_alike() -> None:
+    """A slice of `amk adversarial --n 5000`, which CI runs as a command."""
+    table = Table()
+    for number, seed in share(2 * len(CLASSES), seed=3):
+        table.add(decide(mutation(number, seed)))
+    assert table.clean and not table.differences
+    assert table.total("cases") == 2 * len(CLASSES)
+    assert table.total("safe") > 20 and table.total("unsafe") > 20
+
+
+def test_a_validator_that_says_yes_to_everything_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Yes:
+        status, diagnostics, evidence, safe = "SAFE", (), None, True
+
+    monkeypatch.setattr("amk.adversary.confusion.verify", lambda _: Yes)
+    monkeypatch.setattr("amk.adversary.confusion.judge", lambda _: Yes)
+    table = Table()
+    for number, seed in share(len(CLASSES), seed=4):
+        table.add(decide(mutation(number, seed)))
+    assert table.total("false_accepts") == table.total("unsafe") + table.total("open") > 10
+    assert not table.clean and table.differences
+
+
+def test_a_table_with_an_empty_class_is_not_clean() -> None:
+    table = Table()
+    table.add(decide(mutation(25, "0")))
+    assert not table.clean and len(table.empty) == len(CLASSES) - 1
+
+
+def test_equal_seeds_make_equal_mutants() -> None:
+    for found in CLASSES:
+        one, two = mutation(found.number, "same"), mutation(found.number, "same")
+        if isinstance(one.subject, System) and isinstance(two.subject, System):
+            assert one.subject.to_json() == two.subject.to_json()
+        else:
+            assert one == Mutation(found.number, "same/" + str(found.number), two.subject)
+
+
+@pytest.mark.parametrize("kind", sorted(SETTINGS))
+def test_the_oracle_accepts_plans_at_every_position(kind: str) -> None:
+    schedule = schedule_of(small(kind))
+    assert rule(schedule, tokens_for(schedule), start_positions(schedule, 3)).status == "SAFE"
+
+
+def test_footprints_depend_on_position_and_turn_only_where_the_oracle_thinks_so() -> None:
+    spelled = spell(schedule_of(small()), 2)
+    toucher = Toucher(spelled)
+    for segment in spelled.segments:
+        for visit in segment.visits:
+            seen = set()
+            for pos in (0, 3, 7):
+                for n in (0, 1):
+                    env = Env(
+                        loops=visit.loops | {"n": n}, worker=segment.worker, agent=visit.agent, pos=pos,
+                        tables=toucher.tables,
+                    )  # fmt: skip
+                    key = (pos if visit.step.op.op in POSITIONAL else 0, n if visit.step.op.op in COUNTING else 0)
+                    seen.add((key, tuple(visit.step.op.accesses(env, toucher.geometry))))
+            assert len({key for key, _ in seen}) == len(seen)
+
+
+def edited(*edits: Edit, kind: str = "fenced") -> Json:
+    return apply(small(kind), list(edits))[0]
+
+
+def test_limits_of_the_launch_are_exact() -> None:
+    """Each line has one number that just fits and one that just does not."""
+
+    def launch(**fields: Any) -> list[Edit]:
+        return [Edit("replace", ("launch", name), value) for name, value in fields.items()]
+
+    limit = small()["target"]["smem_per_sm"]
+    close = [
+        ([Edit("replace", ("target", "sms"), 2)], [Edit("replace", ("target", "sms"), 1)]),
+        (launch(ctas_per_sm=5, registers=200), launch(ctas_per_sm=5, registers=204)),
+        (
+            launch(ctas_per_sm=2, registers=64, shared_bytes=limit // 2 - 1024),
+            launch(ctas_per_sm=2, registers=64, shared_bytes=limit // 2),
+        ),
+    ]
+    for fits, fails in close:
+        assert verify(schedule_of(edited(*fits))).safe and rule(schedule_of(edited(*fits))).status == "SAFE"
+        assert first_code(edited(*fails)) == "AMK402" and rule(schedule_of(edited(*fails))).status == "UNSAFE"
+
+
+def test_counters_may_start_below_half_of_their_range_only() -> None:
+    for start, code in ((2**31 - 1, None), (2**31, "AMK204")):
+        document = small()
+        edits = [
+            Edit("replace", (*path, "waits", i, "at_least"), {"t": 2, "1": 2 + start})
+            for path, step in steps(document)
+            for i, wait in enumerate(step["waits"])
+            if wait["counter"] == "act"
+        ]
+        edits.append(Edit("replace", (*named(document, "counters", "act"), "init"), start))
+        verdict = verify(schedule_of(edited(*edits)))
+        assert [d.code for d in verdict.diagnostics] == ([code] if code else [])
+
+
+def test_every_split_needs_a_worker() -> None:
+    document = edited(Edit("replace", ("tables", "attn.head"), [0, -1]))
+    assert first_code(document) == "AMK101" and rule(schedule_of(document)).status == "UNSAFE"
+
+
+def test_what_words_order_in_time_is_not_visible_without_a_fence() -> None:
+    """The scales lie in plain memory beside tagged partials: whoever found the partials may still read old scales."""
+    number = int(named(small("tagged"), "buffers", "split_scale")[1])
+    plain = [Edit("replace", ("buffers", number, field), value) for field, value in (("tagged", False), ("tag", None))]
+    document = edited(*plain, kind="tagged")
+    assert first_code(document) == "AMK302" and rule(schedule_of(document)).status == "UNSAFE"
+
+
+@pytest.mark.parametrize(("missing", "status"), [(0, "SAFE"), (1, "SAFE"), (2, "UNSAFE")])
+def test_partial_thresholds_over_signals_with_a_common_past(missing: int, status: str) -> None:
+    """Every warp signals behind a barrier: one warp's signal says that all warps of its worker have written.
+
+    No single signal is guaranteed when one may be missing, so only the check event by event can tell.
+    """
+    document = subject("wide", 2, 2, 1).document
+    giving, waiting = users(document, "act")[1][0], users(document, "act")[0][0]
+    edits = [
+        Edit("replace", (*giving[:-2], "op", "role"), "all"),
+        Edit("replace", (*waiting, "at_least"), {"t": 4, "1": 4 - missing}),
+    ]
+    schedule = schedule_of(apply(document, edits)[0])
+    assert verify(schedule).status == rule(schedule).status == status
+
+
+def test_the_command_runs_the_files_and_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["adversarial", "--n", "44", "--seed", "9", "--jobs", "1", "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["cases"] == 44 and report["false_accepts"] == report["false_rejects"] == 0
+    assert set(report["classes"]) == {str(c) for c in BY_NUMBER} and "unknown" in report
+    assert main(["adversarial", "--n", "3", "--jobs", "1"]) == 1
+    assert "classes without a case" in capsys.readouterr().out
+
+
+def test_without_a_number_the_stored_cases_are_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`test_cases` judges every file; here one that tells the truth, and the same one telling a lie."""
+    source = json.loads((folder() / f"{minimal_name(BY_NUMBER[3])}.json").read_text())
+    monkeypatch.setattr("amk.adversary.suite.folder", lambda: tmp_path)
+    (tmp_path / "true.json").write_text(json.dumps(source))
+    assert main(["adversarial", "--format", "json"]) == 1  # the other classes are empty
+    report = json.loads(capsys.readouterr().out)
+    assert (report["cases"], report["false_accepts"], report["false_rejects"]) == (2, 0, 0)
+    (tmp_path / "false.json").write_text(json.dumps(source | {"status": "SAFE"}))
+    assert main(["adversarial", "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["false_rejects"] == 1
+
+
+def test_metamorphic_edits_keep_the_verdict() -> None:
+    """Renaming and reordering counters, and equal copies of a program, change nothing."""
+    rng = Random(5)
+    for number in (3, 9, 12, 14, 22):
+        for n in range(4):
+            case = mutation(number, f"meta/{n}")
+            assert isinstance(case.subject, Schedule)
+            document = json.loads(case.subject.model_dump_json())
+            verdict = verify(case.subject).status
+            for change in (_renamed, _reordered, _split):
+                assert verify(schedule_of(change(document, rng))).status == verdict
+
+
+def _renamed(document: Json, rng: Random) -> Json:
+    text = json.dumps(document)
+    for name in ("attn", "best"):
+        text = text.replace(f'"counter": "{name}"', f'"counter": "new_{name}"')
+    made = json.loads(text)
+    for counter in made["counters"]:
+        counter["name"] = f"new_{counter['name']}" if counter["name"] in ("attn", "best") else counter["name"]
+    return made
+
+
+def _reordered(document: Json, rng: Random) -> Json:
+    counters = list(document["counters"])
+    rng.shuffle(counters)
+    return document | {"counters": counters}
+
+
+def _split(document: Json, rng: Random) -> Json:
+    """The last worker of the first program gets a copy of it."""
+    first, *rest = document["programs"]
+    if first["count"] < 2:
+        return document
+    last = first | {"name": "copy", "first": first["first"] + first["count"] - 1, "count": 1}
+    return document | {"programs": [first | {"count": first["count"] - 1}, last, *rest]}

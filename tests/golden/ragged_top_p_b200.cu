@@ -1,0 +1,801 @@
+#include "amk/context.cuh"
+#include "amk/cells.cuh"
+#include "amk/ring.cuh"
+#include "amk/weights.cuh"
+#include "amk/ops/add_residual.cuh"
+#include "amk/ops/argmax_rows.cuh"
+#include "amk/ops/attend.cuh"
+#include "amk/ops/begin.cuh"
+#include "amk/ops/census.cuh"
+#include "amk/ops/combine.cuh"
+#include "amk/ops/draw.cuh"
+#include "amk/ops/embed.cuh"
+#include "amk/ops/finish.cuh"
+#include "amk/ops/gather.cuh"
+#include "amk/ops/gemv.cuh"
+#include "amk/ops/merge.cuh"
+#include "amk/ops/narrow.cuh"
+#include "amk/ops/peak.cuh"
+#include "amk/ops/prefetch_cache.cuh"
+#include "amk/ops/report.cuh"
+#include "amk/ops/rope_append.cuh"
+#include "amk/ops/select_draw.cuh"
+#include "amk/ops/stage.cuh"
+#include "amk/ops/stage_norm.cuh"
+#include "amk/ops/store_rows.cuh"
+#include "amk/ops/swiglu.cuh"
+
+namespace {
+
+__constant__ int t_attn_gate[3] = {0, 0, 0};
+__constant__ int t_attn_head[3] = {0, 0, -1};
+__constant__ int t_attn_serves[3] = {1, 1, 0};
+__constant__ int t_attn_split[3] = {0, 1, 0};
+__constant__ int t_gate_up_count[3] = {30, 29, 29};
+__constant__ int t_gate_up_first[3] = {0, 30, 59};
+__constant__ int t_hidden_count[3] = {8, 8, 8};
+__constant__ int t_hidden_first[3] = {0, 8, 16};
+__constant__ int t_lm_head_count[3] = {14, 14, 14};
+__constant__ int t_lm_head_first[3] = {0, 14, 28};
+__constant__ int t_qkv_count[3] = {13, 14, 13};
+__constant__ int t_qkv_first[3] = {0, 13, 27};
+__constant__ int t_stream_base[24] = {0, 106, 217, 325, 436, 542, 653, 761, 872, 978, 1089, 1197, 1308, 1414, 1525, 1633, 1744, 1848, 1957, 2065, 2174, 2278, 2387, 2495};
+__constant__ int t_stream_total[24] = {106, 111, 108, 111, 106, 111, 108, 111, 106, 111, 108, 111, 106, 111, 108, 111, 104, 109, 108, 109, 104, 109, 108, 109};
+struct Globals {
+  amk::bf16* b_weights;
+  amk::bf16* b_embedding;
+  float* b_norm;
+  float* b_rope;
+  int* b_request;
+  int* b_prompt;
+  int* b_sampling;
+  int* b_state;
+  int* b_output;
+  amk::bf16* b_k_cache;
+  amk::bf16* b_v_cache;
+  float* b_logits;
+  amk::u64* b_qkv;
+  amk::u64* b_split_partial;
+  amk::u64* b_split_scale;
+  amk::u64* b_attn;
+  amk::u64* b_h_mid;
+  amk::u64* b_h_out;
+  amk::u64* b_act;
+  amk::u64* b_best_value;
+  amk::u64* b_best_index;
+  int* b_counted;
+  amk::u64* b_draw_value;
+  amk::u64* b_draw_index;
+  amk::u32* counters;
+  amk::sync::WatchdogLog* watchdog_log;
+  const amk::u32* abort_word;
+  amk::u64 stall_ns;
+  amk::u64 tokens;
+  amk::u32* trace;
+};
+static_assert(sizeof(Globals) == 240, "host layout");
+struct Plan {
+  static constexpr int kHidden = 192;
+  static constexpr int kFfn = 352;
+  static constexpr int kHeads = 3;
+  static constexpr int kKvHeads = 1;
+  static constexpr int kHeadDim = 64;
+  static constexpr int kLayers = 2;
+  static constexpr int kContext = 256;
+  static constexpr int kKvBlock = 128;
+  static constexpr int kKvSplits = 2;
+  static constexpr int kStreamAgents = 8;
+  static constexpr float kRmsEps = 1.000000000e-05f;
+  static constexpr float kQueryScale = 1.250000000e-01f;
+  using Cache = amk::bf16;
+  struct Shares {
+    int qkv_first, qkv_count, hidden_first, hidden_count, gate_up_first, gate_up_count, lm_head_first, lm_head_count, attn_head, attn_split;
+    static __device__ __forceinline__ Shares of(int w) { return {t_qkv_first[w], t_qkv_count[w], t_hidden_first[w], t_hidden_count[w], t_gate_up_first[w], t_gate_up_count[w], t_lm_head_first[w], t_lm_head_count[w], t_attn_head[w], t_attn_split[w]}; }
+  };
+  struct Qkv {
+    static constexpr int kRows = 320, kK = 192, kColumns = 32, kChunks = 6;
+    using Weights = amk::Bf16;
+    template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.qkv_first; }
+    template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.qkv_count; }
+    template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
+  };
+  struct O {
+    static constexpr int kRows = 192, kK = 192, kColumns = 32, kChunks = 6;
+    using Weights = amk::Bf16;
+    template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.hidden_first; }
+    template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.hidden_count; }
+    template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
+  };
+  struct GateUp {
+    static constexpr int kRows = 704, kK = 192, kColumns = 32, kChunks = 6;
+    using Weights = amk::Bf16;
+    template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.gate_up_first; }
+    template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.gate_up_count; }
+    template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
+  };
+  struct Down {
+    static constexpr int kRows = 192, kK = 352, kColumns = 32, kChunks = 11;
+    using Weights = amk::Bf16;
+    template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.hidden_first; }
+    template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.hidden_count; }
+    template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
+  };
+  struct LmHead {
+    static constexpr int kRows = 331, kK = 192, kColumns = 32, kChunks = 6;
+    using Weights = amk::Bf16;
+    template <class C> static __device__ __forceinline__ int first(const C& c) { return c.shares.lm_head_first; }
+    template <class C> static __device__ __forceinline__ int count(const C& c) { return c.shares.lm_head_count; }
+    template <class C> static __device__ __forceinline__ int first_row(const C& c) { return min(first(c) * 8, kRows); }
+    template <class C> static __device__ __forceinline__ int end_row(const C& c) { return min((first(c) + count(c)) * 8, kRows); }
+  };
+  using Hidden = O;
+};
+using Ring = amk::BulkRing<52, 512, true, true>;
+using Ctx = amk::Context<Plan, Globals, Ring>;
+
+struct S0 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ amk::Plain<int> state(const Ctx& c) { return {c.globals.b_state}; }
+};
+struct S1 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ amk::Plain<amk::bf16> table(const Ctx& c) { return {c.globals.b_embedding}; }
+  static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
+  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+};
+struct S2 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
+};
+struct S3 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  using Matrix = Plan::Qkv;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static constexpr int kDeferred = 0;
+};
+struct S4 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
+  static constexpr int kSsqAgents = 8;
+  static constexpr bool kHasBias = false;
+  static __device__ __forceinline__ amk::Tagged<float> out(const Ctx& c) { return {c.globals.b_qkv, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+};
+struct S5 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ amk::Tagged<float> qkv(const Ctx& c) { return {c.globals.b_qkv, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static __device__ __forceinline__ amk::Plain<float> rope(const Ctx& c) { return {c.globals.b_rope}; }
+  static constexpr bool kHasQNorm = false;
+  static constexpr bool kHasKNorm = false;
+  static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 6528); }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
+};
+struct S6 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 6528); }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
+  static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 0); }
+};
+struct S7 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 0); }
+  static constexpr int kAttendAgents = 8;
+  static __device__ __forceinline__ amk::Tagged<amk::bf16> split_partial(const Ctx& c) { return {c.globals.b_split_partial, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static __device__ __forceinline__ amk::Tagged<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+};
+struct S8 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ amk::Tagged<amk::bf16> split_partial(const Ctx& c) { return {c.globals.b_split_partial, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static __device__ __forceinline__ amk::Tagged<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static constexpr int kHeads = 2;
+  static __device__ __forceinline__ float* mix(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+};
+struct S9 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  using Matrix = Plan::O;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static constexpr int kDeferred = 0;
+};
+struct S10 {
+  static constexpr int kFirst = 0, kAgents = 1;
+  using Matrix = Plan::O;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_mid, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+};
+struct S11 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int index(const Ctx& c) { return 2 * c.l + 1; }
+  static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_mid, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
+};
+struct S12 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  using Matrix = Plan::GateUp;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static constexpr int kDeferred = 0;
+};
+struct S13 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
+  static constexpr int kSsqAgents = 8;
+  static __device__ __forceinline__ amk::Tagged<amk::bf16> act(const Ctx& c) { return {c.globals.b_act, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+};
+struct S14 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ amk::Tagged<amk::bf16> act(const Ctx& c) { return {c.globals.b_act, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+};
+struct S15 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  using Matrix = Plan::Down;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static constexpr int kDeferred = 0;
+};
+struct S16 {
+  static constexpr int kFirst = 0, kAgents = 1;
+  using Matrix = Plan::Down;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_out, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+};
+struct S17 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int index(const Ctx& c) { return 2 * c.l + 2; }
+  static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_out, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
+};
+struct S18 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  using Matrix = Plan::LmHead;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 0; }
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static constexpr int kDeferred = 0;
+};
+struct S19 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
+  static constexpr int kSsqAgents = 8;
+  static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
+  static __device__ __forceinline__ amk::Tagged<float> best_value(const Ctx& c) { return {c.globals.b_best_value, static_cast<amk::u32>(1 + c.epoch)}; }
+  static __device__ __forceinline__ amk::Tagged<int> best_index(const Ctx& c) { return {c.globals.b_best_index, static_cast<amk::u32>(1 + c.epoch)}; }
+};
+struct S20 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 7;
+  static constexpr int kCandidates = 24;
+  static __device__ __forceinline__ amk::Tagged<float> best_value(const Ctx& c) { return {c.globals.b_best_value, static_cast<amk::u32>(1 + c.epoch)}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+};
+struct S21 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 7;
+  static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+};
+struct S22 {
+  static constexpr int kFirst = 0, kAgents = 1;
+  static constexpr int kRound = 7;
+  static constexpr int kTallyAgents = 8;
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+};
+struct S23 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 7;
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+};
+struct S24 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 7;
+  static constexpr int kGatherAgents = 8;
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+};
+struct S25 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 8;
+  static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+};
+struct S26 {
+  static constexpr int kFirst = 0, kAgents = 1;
+  static constexpr int kRound = 8;
+  static constexpr int kTallyAgents = 8;
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+};
+struct S27 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 8;
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+};
+struct S28 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 8;
+  static constexpr int kGatherAgents = 8;
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+};
+struct S29 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 9;
+  static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+};
+struct S30 {
+  static constexpr int kFirst = 0, kAgents = 1;
+  static constexpr int kRound = 9;
+  static constexpr int kTallyAgents = 8;
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+};
+struct S31 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 9;
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+};
+struct S32 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 9;
+  static constexpr int kGatherAgents = 8;
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+};
+struct S33 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 10;
+  static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+};
+struct S34 {
+  static constexpr int kFirst = 0, kAgents = 1;
+  static constexpr int kRound = 10;
+  static constexpr int kTallyAgents = 8;
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+};
+struct S35 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 10;
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+};
+struct S36 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 10;
+  static constexpr int kGatherAgents = 8;
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+};
+struct S37 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 11;
+  static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+};
+struct S38 {
+  static constexpr int kFirst = 0, kAgents = 1;
+  static constexpr int kRound = 11;
+  static constexpr int kTallyAgents = 8;
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+};
+struct S39 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 11;
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+};
+struct S40 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 11;
+  static constexpr int kGatherAgents = 8;
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+};
+struct S41 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 12;
+  static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+};
+struct S42 {
+  static constexpr int kFirst = 0, kAgents = 1;
+  static constexpr int kRound = 12;
+  static constexpr int kTallyAgents = 8;
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+};
+struct S43 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 12;
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+};
+struct S44 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 12;
+  static constexpr int kGatherAgents = 8;
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+};
+struct S45 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 13;
+  static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+};
+struct S46 {
+  static constexpr int kFirst = 0, kAgents = 1;
+  static constexpr int kRound = 13;
+  static constexpr int kTallyAgents = 8;
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+};
+struct S47 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 13;
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+};
+struct S48 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 13;
+  static constexpr int kGatherAgents = 8;
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+};
+struct S49 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 14;
+  static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static __device__ __forceinline__ amk::Tagged<float> draw_value(const Ctx& c) { return {c.globals.b_draw_value, static_cast<amk::u32>(1 + c.epoch)}; }
+  static __device__ __forceinline__ amk::Tagged<int> draw_index(const Ctx& c) { return {c.globals.b_draw_index, static_cast<amk::u32>(1 + c.epoch)}; }
+};
+struct S50 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kCandidates = 24;
+  static __device__ __forceinline__ amk::Tagged<float> best_value(const Ctx& c) { return {c.globals.b_draw_value, static_cast<amk::u32>(1 + c.epoch)}; }
+  static __device__ __forceinline__ amk::Tagged<int> best_index(const Ctx& c) { return {c.globals.b_draw_index, static_cast<amk::u32>(1 + c.epoch)}; }
+  static __device__ __forceinline__ amk::Plain<int> request(const Ctx& c) { return {c.globals.b_request}; }
+  static __device__ __forceinline__ amk::Plain<int> prompt(const Ctx& c) { return {c.globals.b_prompt}; }
+  static __device__ __forceinline__ amk::Plain<int> output(const Ctx& c) { return {c.globals.b_output}; }
+};
+struct S51 {
+  static constexpr int kFirst = 0, kAgents = 1;
+  static __device__ __forceinline__ amk::Plain<int> state(const Ctx& c) { return {c.globals.b_state}; }
+};
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+amk_decode(const __grid_constant__ Globals globals) {
+  extern __shared__ __align__(1024) char shared[];
+  __shared__ amk::sync::Watchdog dog;
+  if (threadIdx.x == 0) {
+    amk::sync::watchdog_start(dog, globals.watchdog_log, globals.abort_word, globals.stall_ns, blockIdx.x);
+  }
+  amk::sync::cta_barrier<0, 256>();
+  Ctx c{globals, shared, dog, Ring{}, Plan::Shares::of(blockIdx.x), static_cast<int>(blockIdx.x),
+        static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)};
+  if (c.warp >= 0 && c.warp < 8) {
+    const int agent = c.warp - 0, place = c.worker * 8 + agent;
+    c.ring.start(shared + 12032 + agent * 26624,
+                 reinterpret_cast<amk::u64*>(shared + 225024) + agent * 52,
+                 reinterpret_cast<const char*>(globals.b_weights) +
+                     static_cast<long long>(t_stream_base[place]) * 512,
+                 t_stream_total[place], static_cast<int>(globals.tokens), c.lane);
+  }
+  c.enter_step();
+  amk::ops::begin<S0>(c);
+  #pragma unroll 1
+  for (c.n = 0; c.n < static_cast<int>(globals.tokens); ++c.n) {
+    c.enter_step();
+    amk::ops::embed<S1>(c);
+    #pragma unroll 1
+    for (c.l = 0; c.l < 2; ++c.l) {
+      c.enter_step();
+      amk::ops::prefetch_cache<S2>(c);
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::gemv<S3>(c);
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::store_rows<S4>(c);
+      if (c.warp >= 0 && c.warp < 1) {
+        amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (c.l) * 32, 1);
+      }
+      if (c.warp >= 0 && c.warp < 1) {
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, c.l, globals.counters + (c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+      }
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::rope_append<S5>(c);
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::attend<S6>(c);
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::merge<S7>(c);
+      if (c.warp >= 0 && c.warp < 1) {
+        amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (5 + c.l) * 32, 1);
+      }
+      if (c.warp >= 0 && c.warp < 1) {
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 5 + c.l, globals.counters + (5 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+      }
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::combine<S8>(c);
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::gemv<S9>(c);
+      amk::sync::cta_barrier<1, 256>();
+      if (c.warp >= 0 && c.warp < 1) {
+        c.enter_step();
+        amk::ops::add_residual<S10>(c);
+        amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (7 + c.l) * 32, 1);
+      }
+      if (c.warp >= 0 && c.warp < 1) {
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 7 + c.l, globals.counters + (7 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+      }
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::stage_norm<S11>(c);
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::gemv<S12>(c);
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::swiglu<S13>(c);
+      if (c.warp >= 0 && c.warp < 1) {
+        amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (9 + c.l) * 32, 1);
+      }
+      if (c.warp >= 0 && c.warp < 1) {
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 9 + c.l, globals.counters + (9 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+      }
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::stage<S14>(c);
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::gemv<S15>(c);
+      amk::sync::cta_barrier<1, 256>();
+      if (c.warp >= 0 && c.warp < 1) {
+        c.enter_step();
+        amk::ops::add_residual<S16>(c);
+        amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (11 + c.l) * 32, 1);
+      }
+      if (c.warp >= 0 && c.warp < 1) {
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 11 + c.l, globals.counters + (11 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+      }
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::stage_norm<S17>(c);
+    }
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::gemv<S18>(c);
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::argmax_rows<S19>(c);
+    if (c.warp >= 0 && c.warp < 1) {
+      amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (4) * 32, 1);
+    }
+    if (c.warp >= 0 && c.warp < 1) {
+      if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 4, globals.counters + (4) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+    }
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::peak<S20>(c);
+    c.enter_step();
+    amk::ops::census<S21>(c);
+    amk::sync::cta_barrier<1, 256>();
+    if (c.warp >= 0 && c.warp < 1) {
+      c.enter_step();
+      amk::ops::report<S22>(c);
+      amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::signal_release(globals.counters + (21) * 32, 1);
+    }
+    if (c.warp >= 0 && c.warp < 1) {
+      if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 21, globals.counters + (21) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+    }
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::gather<S23>(c);
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::narrow<S24>(c);
+    c.enter_step();
+    amk::ops::census<S25>(c);
+    amk::sync::cta_barrier<1, 256>();
+    if (c.warp >= 0 && c.warp < 1) {
+      c.enter_step();
+      amk::ops::report<S26>(c);
+      amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::signal_release(globals.counters + (22) * 32, 1);
+    }
+    if (c.warp >= 0 && c.warp < 1) {
+      if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 22, globals.counters + (22) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+    }
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::gather<S27>(c);
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::narrow<S28>(c);
+    c.enter_step();
+    amk::ops::census<S29>(c);
+    amk::sync::cta_barrier<1, 256>();
+    if (c.warp >= 0 && c.warp < 1) {
+      c.enter_step();
+      amk::ops::report<S30>(c);
+      amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::signal_release(globals.counters + (23) * 32, 1);
+    }
+    if (c.warp >= 0 && c.warp < 1) {
+      if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 23, globals.counters + (23) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+    }
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::gather<S31>(c);
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::narrow<S32>(c);
+    c.enter_step();
+    amk::ops::census<S33>(c);
+    amk::sync::cta_barrier<1, 256>();
+    if (c.warp >= 0 && c.warp < 1) {
+      c.enter_step();
+      amk::ops::report<S34>(c);
+      amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::signal_release(globals.counters + (24) * 32, 1);
+    }
+    if (c.warp >= 0 && c.warp < 1) {
+      if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 24, globals.counters + (24) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+    }
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::gather<S35>(c);
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::narrow<S36>(c);
+    c.enter_step();
+    amk::ops::census<S37>(c);
+    amk::sync::cta_barrier<1, 256>();
+    if (c.warp >= 0 && c.warp < 1) {
+      c.enter_step();
+      amk::ops::report<S38>(c);
+      amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::signal_release(globals.counters + (25) * 32, 1);
+    }
+    if (c.warp >= 0 && c.warp < 1) {
+      if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 25, globals.counters + (25) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+    }
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::gather<S39>(c);
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::narrow<S40>(c);
+    c.enter_step();
+    amk::ops::census<S41>(c);
+    amk::sync::cta_barrier<1, 256>();
+    if (c.warp >= 0 && c.warp < 1) {
+      c.enter_step();
+      amk::ops::report<S42>(c);
+      amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::signal_release(globals.counters + (26) * 32, 1);
+    }
+    if (c.warp >= 0 && c.warp < 1) {
+      if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 26, globals.counters + (26) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+    }
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::gather<S43>(c);
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::narrow<S44>(c);
+    c.enter_step();
+    amk::ops::census<S45>(c);
+    amk::sync::cta_barrier<1, 256>();
+    if (c.warp >= 0 && c.warp < 1) {
+      c.enter_step();
+      amk::ops::report<S46>(c);
+      amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::signal_release(globals.counters + (27) * 32, 1);
+    }
+    if (c.warp >= 0 && c.warp < 1) {
+      if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 27, globals.counters + (27) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+    }
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::gather<S47>(c);
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::narrow<S48>(c);
+    c.enter_step();
+    amk::ops::draw<S49>(c);
+    if (c.warp >= 0 && c.warp < 1) {
+      amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (13) * 32, 1);
+    }
+    if (c.warp >= 0 && c.warp < 1) {
+      if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 13, globals.counters + (13) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+    }
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::select_draw<S50>(c);
+  }
+  if (c.warp >= 0 && c.warp < 1) {
+    c.enter_step();
+    amk::ops::finish<S51>(c);
+  }
+}

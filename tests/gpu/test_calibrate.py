@@ -1,0 +1,28 @@
+"""`amk calibrate` on the GPU: probes give sensible constants, kernels are recorded and read back."""
+
+from pathlib import Path
+
+import pytest
+
+from amk.cli import main
+from amk.commands.measured_runs import measured_runs
+from amk.lowering.launch import Device
+from amk.schedule_ir.target import Target
+from amk.simulator.constants import load_constants
+
+pytestmark = pytest.mark.gpu
+
+
+def test_micro_benchmarks(torch_gpu: Device, gpu: Target, tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    assert main(["calibrate", "--gpu", gpu.name, "--micro", str(path)]) == 0
+    found = load_constants(path)
+    assert 0.05 < found.l2_us < 2 and 0.1 < found.copy_us < 5 and 0 <= found.hop_us < 5
+    assert 5 < found.sm_gbps < found.read_gbps < 20_000 and 0 <= found.fast_sms < 0.6
+
+
+def test_kernels_are_measured_and_recorded(torch_gpu: Device, gpu: Target, tmp_path: Path) -> None:
+    path = tmp_path / "k.json"
+    words = ["calibrate", "--gpu", gpu.name, "--model", "smollm2-135m", "--kernels", "3", "--max-context", "512"]
+    assert main([*words, "--record", str(path), "--steps", "5"]) == 0
+    assert len(measured_runs([str(path)])) == 3

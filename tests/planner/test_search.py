@@ -1,0 +1,156 @@
+"""The search: deterministic, bounded, never worse than the default, close to the optimum where that is known."""
+
+import itertools
+import json
+from dataclasses import replace
+from math import exp, prod
+from pathlib import Path
+
+import pytest
+
+from amk.cli import main
+from amk.planner import decisions as store
+from amk.planner import space as space_module
+from amk.planner.bound import decided, drain_ms
+from amk.planner.formats import BF16
+from amk.planner.search import Found, Problem, Search, search
+from amk.planner.settings import FAST, PRESETS
+from amk.planner.space import Space
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.target import load_target
+from amk.simulator.constants import constants_for
+from tests.tiny import tiny
+
+H200 = load_target("h200")
+MODEL = tiny("small", layers=2, hidden=512, ffn=1024, heads=8, kv_heads=4, vocab=4096)
+PROBLEM = Problem(MODEL, H200, context=2048, positions=(200,))
+REDUCED = {
+    "warps": (4, 8, 16), "slots": (2, 4, None), "chunk_bytes": (1024, 2048), "workers": (32, 64, None),
+    "kv_splits": (2, 8, None), "wide_epilogue": (0, 64),
+}  # fmt: skip
+
+
+@pytest.fixture
+def reduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the knobs of REDUCED, with few values."""
+    keep = {k.name: (getattr(FAST, k.name),) for k in Space.around(FAST).knobs} | REDUCED
+    monkeypatch.setattr(space_module, "values_of", lambda name, _: keep.get(name, ()))
+
+
+def found(expansions: int, seed: int = 0, problem: Problem = PROBLEM) -> Found:
+    return search(problem, expansions=expansions, seed=seed)
+
+
+def test_the_same_seed_and_count_give_the_same_plan_byte_for_byte() -> None:
+    one, two = found(30, seed=3), found(30, seed=3)
+    assert one.best == two.best and one.schedule.model_dump_json() == two.schedule.model_dump_json()
+    assert one.expansions == 30
+
+
+def test_never_worse_than_the_default_plan() -> None:
+    result = found(12)
+    assert result.default is not None and result.best.score <= result.default.score
+    assert result.gain(result.naive) is not None
+
+
+def test_a_budget_stops_at_a_whole_round_whose_count_reproduces_it() -> None:
+    limited = search(PROBLEM, budget_s=0.4, seed=1)
+    assert limited.expansions >= 1
+    again = search(PROBLEM, expansions=limited.expansions, seed=1)
+    assert again.best.key == limited.best.key
+
+
+def test_within_three_percent_of_exhaustive_search(reduced: None) -> None:
+    """A space of 324 points, 60 of which may be simulated."""
+    everything = Search(PROBLEM)
+    for values in itertools.product(*REDUCED.values()):
+        everything.look(replace(everything.space.start, **dict(zip(REDUCED, values, strict=True))))
+    optimum = everything.best
+    assert optimum is not None and len(everything.keys) > 100
+    for seed in (0, 1):
+        assert exp(found(60, seed).best.score - optimum.score) <= 1.03
+
+
+def test_the_bound_is_below_every_completion() -> None:
+    made, names = Search(PROBLEM), ("workers", "warps", "chunk_bytes", "refill_fence")
+    constants = constants_for(H200)
+    for _ in range(25):
+        settings = made.space.random(made.rng)
+        state = made.look(settings)
+        if state is None:
+            continue
+        for depth in range(len(names) + 1):
+            known = decided(settings, names[:depth])
+            assert drain_ms(MODEL, H200, BF16, constants, known) <= min(state.ms) * (1 + 1e-9)
+
+
+def test_a_beam_without_a_start_falls_back_to_draws() -> None:
+    """With a start that cannot be planned the beam is empty."""
+    start = replace(FAST, warps=16, chunk_bytes=16384, slots=24, workers=4000)
+    made = Search(PROBLEM, start)
+    made.limit = 10
+    made.presets = lambda: []  # type: ignore[method-assign]
+    for _ in itertools.islice(made.rounds(), 60):
+        if made.best is not None:
+            break
+    assert made.best is not None
+
+
+def test_a_model_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(AmkError) as caught:
+        search(Problem(load_model("llama3-70b"), load_target("l4")), expansions=3)
+    assert caught.value.diagnostics[0].code == "AMK011"
+
+
+def arguments(path: Path, *more: str) -> list[str]:
+    named = ["plan", "--model", "smollm2-135m", "--gpu", "l4", "--max-context", "256"]
+    return [*named, "-o", str(path), "--search", *more]
+
+
+def test_the_command_searches_once_and_then_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AMK_CACHE", str(tmp_path / "cache"))
+    one, two, three = (tmp_path / f"{n}.json" for n in (1, 2, 3))
+    assert main(arguments(one, "--expansions", "4", "--seed", "5")) == 0
+    assert "--expansions 4 --seed 5" in capsys.readouterr().err
+    (entry,) = (tmp_path / "cache" / "plans").glob("*.json")
+    assert entry.stat().st_size <= store.MOST_BYTES
+
+    def fail(*_: object, **__: object) -> Found:
+        raise AssertionError("searched again")
+
+    monkeypatch.setattr("amk.commands.plan_search.search", fail)
+    assert main(arguments(two, "--expansions", "4", "--seed", "5")) == 0
+    assert one.read_bytes() == two.read_bytes()
+    monkeypatch.setattr(store, "__version__", "another")
+    assert main(arguments(three, "--expansions", "4", "--seed", "5")) == 4  # another version: not this entry
+    monkeypatch.undo()
+
+
+def test_every_part_of_the_key_counts() -> None:
+    key = store.cache_key(PROBLEM, {"seed": 0})
+    others = [
+        replace(PROBLEM, model=tiny("small")), replace(PROBLEM, target=load_target("l4")), replace(PROBLEM, context=99),
+        replace(PROBLEM, positions=(1,)),
+    ]  # fmt: skip
+    keys = {key, store.cache_key(PROBLEM, {"seed": 1}), *(store.cache_key(o, {"seed": 0}) for o in others)}
+    assert len(keys) == len(others) + 2
+
+
+def test_shipped_decisions_expand() -> None:
+    found_any = store.shipped()
+    names = [(d.model, d.target, d.dtype) for d in found_any]
+    assert len(names) == len(set(names))
+    for entry in found_any:
+        assert len(json.dumps(entry.model_dump(mode="json"))) <= store.MOST_BYTES
+        assert entry.settings() is not None and entry.settings() != PRESETS["naive"]
+        assert prod(entry.ms) <= prod(entry.default_ms) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("words", [["--expansions", "0"], ["--plan", "ready", "--model", "no-such"]], ids=str)
+def test_bad_requests(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["plan", "--model", "smollm2-135m", "--gpu", "l4"]
+    assert main([*base, *(["--search"] if "--expansions" in words else []), *words]) == 2
+    assert capsys.readouterr().err.startswith("error[AMK")

@@ -1,0 +1,70 @@
+"""Shared memory by stage, lifetime and K-split: the same numbers in planner, schedule and proof."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from amk.planner.decode import plan
+from amk.planner.k_split import row, rows
+from amk.planner.settings import FAST, NAIVE, Settings
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.shared_memory import extent, peak, stages
+from amk.schedule_ir.target import load_target
+from amk.validator.verify import verify
+from tests.tiny import PLAIN, VARIANTS
+
+OVERLAID = replace(FAST, overlay=True)
+
+
+@pytest.mark.parametrize("model", VARIANTS, ids=lambda m: m.name)
+@pytest.mark.parametrize("settings", [FAST, OVERLAID, replace(NAIVE, overlay=True)], ids=["fast", "overlaid", "naive"])
+def test_arrays_that_share_bytes_are_never_live_together(model: ModelSpec, settings: Settings) -> None:
+    schedule = plan(model, load_target("h200"), settings=settings, max_context=256)
+    place = {b.name: (b.offset or 0, (b.offset or 0) + b.bytes) for b in schedule.buffers if b.space == "shared"}
+    for stage in stages(schedule):
+        for a, b in combinations(stage.live, 2):
+            assert place[a][1] <= place[b][0] or place[b][1] <= place[a][0], f"{a} and {b} at {stage.step}"
+    assert peak(schedule) <= extent(schedule.buffers) == schedule.launch.shared_bytes
+    assert verify(schedule).safe
+
+
+def test_the_proof_refuses_arrays_that_are_live_together() -> None:
+    """`q` laid over `att`, which is written while `q` is still read."""
+    schedule = plan(PLAIN, load_target("h200"), settings=OVERLAID, max_context=256)
+    att = next(b for b in schedule.buffers if b.name == "att")
+    buffers = tuple(b.model_copy(update={"offset": att.offset}) if b.name == "q" else b for b in schedule.buffers)
+    assert verify(schedule.model_copy(update={"buffers": buffers})).status == "UNSAFE"
+
+
+def test_liveness_of_a_layer() -> None:
+    found = {s.step: set(s.live) for s in stages(plan(PLAIN, load_target("h200"), max_context=256))}
+    assert "x" not in found["attend"] and {"att", "q", "residual", "ring"} <= found["attend"]
+    assert {"x", "part"} <= found["gemv"] and "att" not in found["combine"]
+    assert "q" not in found["merge"] and found["finish"] <= {"ring", "full"}
+
+
+def test_overlaying_makes_room_for_deeper_rings() -> None:
+    model, target = load_model("llama3-8b"), load_target("l4")
+    rings = [
+        next(b.bytes for b in plan(model, target, settings=s, max_context=256).buffers if b.name == "ring")
+        for s in (FAST, OVERLAID)
+    ]
+    assert rings[1] > rings[0]
+
+
+def test_the_table_is_the_planner_s_arithmetic() -> None:
+    model, target = load_model("qwen2.5-1.5b"), load_target("l4")
+    made = row(model, target, 64, 24 * 1024)
+    settings = replace(FAST, chunk_bytes=made.chunk, slots=made.slots)
+    assert plan(model, target, settings=settings, max_context=256).launch.shared_bytes == made.peak
+    assert made.ms is not None
+
+
+def test_a_k_split_halves_the_peak_at_equal_bytes_in_flight() -> None:
+    found = list(rows(load_model("llama3-8b"), load_target("l4")))
+    whole, best = found[0], min(found, key=lambda r: r.peak)
+    assert whole.k_split == 1 and whole.ms is None and best.ms is not None
+    coarse = [r for r in found if r.chunk <= 16384]
+    assert best.overlaid <= coarse[0].overlaid / 2

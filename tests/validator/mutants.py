@@ -1,0 +1,99 @@
+"""Mutants of the validator itself: each edit of its source must be noticed by a test.
+
+By hand, resumable (killed mutants are not tried again): `python -m tests.validator.mutants --record FILE`. The edits
+are in mutants.json. Every mutant runs in a copy of the package, against the narrowest tests that should notice it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from amk.bench.provenance import commit
+
+ROOT = Path(__file__).parents[2]
+SEVERAL = 400.0
+"""Seconds a mutant gets, many times what its tests take; one that does not end is noticed too, but tried again."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`old` occurs exactly once in amk/validator/`module`.py; `tests` are arguments of pytest."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def mutants() -> list[Mutant]:
+    rows = json.loads(Path(__file__).with_suffix(".json").read_text())
+    return [Mutant(**row | {"tests": tuple(row["tests"])}) for row in rows]
+
+
+def source(mutant: Mutant) -> str:
+    """The module with the edit made; ValueError unless the old text occurs exactly once."""
+    text = (ROOT / "amk" / "validator" / f"{mutant.module}.py").read_text()
+    if text.count(mutant.old) != 1:
+        raise ValueError(f"{mutant.name}: {text.count(mutant.old)} places in {mutant.module}.py, expected 1")
+    return text.replace(mutant.old, mutant.new)
+
+
+def outcome(mutant: Mutant) -> str:
+    """killed, survived, or hung: what the mutant's tests say in a copy of the tree."""
+    changed = source(mutant)
+    with tempfile.TemporaryDirectory(prefix="amk-mutant-") as name:
+        folder = Path(name)
+        for part in ("amk", "tests"):
+            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for part in ("adversarial", "models"):
+            (folder / part).symlink_to(ROOT / part)
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        (folder / "amk" / "validator" / f"{mutant.module}.py").write_text(changed)
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests]
+        environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SEVERAL)
+        except subprocess.TimeoutExpired:
+            return "hung"
+        if done.returncode not in (0, 1):
+            raise RuntimeError(f"{mutant.name}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}")
+        return "killed" if done.returncode == 1 else "survived"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--only", help="run the mutants whose name contains this")
+    options = parser.parse_args()
+    record: dict[str, Any] = json.loads(options.record.read_text()) if options.record.exists() else {"format": 1}
+    results: dict[str, str] = record.setdefault("results", {})
+    for mutant in mutants():
+        again = options.only and options.only in mutant.name
+        if (results.get(mutant.name) == "killed" and not again) or (options.only and not again):
+            continue
+        results[mutant.name] = outcome(mutant)
+        print(f"{results[mutant.name]:<10}{mutant.name}", flush=True)
+        record["counts"] = dict(sorted(Counter(results.values()).items()))
+        record["run"] = {
+            "command": "python -m tests.validator.mutants",
+            "commit": commit(),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        options.record.write_text(json.dumps(record, indent=1) + "\n")
+    return 1 if "survived" in results.values() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
