@@ -24,7 +24,7 @@ from amk.schedule_ir.ops.add_residual import AddResidualOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.begin import BeginOp
-from amk.schedule_ir.ops.combine import CombineOp
+from amk.schedule_ir.ops.combine import CombineOp, share_heads
 from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.finish import FinishOp
 from amk.schedule_ir.ops.gemv import GemvOp
@@ -65,7 +65,7 @@ MEET_FOUR = barrier("four", 2, ATTENDING)
 
 def schedule(gpu: str = "h200") -> Schedule:
     target = load_target(gpu)
-    shared, end = shared_buffers(MODEL, WARPS, groups=16)
+    shared, end = shared_buffers(MODEL, KV, WARPS, groups=16)
     return Schedule(
         name="split-attention",
         model=MODEL,
@@ -165,7 +165,15 @@ def rows_of_heads() -> list[Step]:
 
 
 def output() -> list[Step]:
-    combine = CombineOp(role="all", layer=LAYER, split_partial="split_partial", split_scale="split_scale", x="x")
+    combine = CombineOp(
+        role="all",
+        layer=LAYER,
+        split_partial="split_partial",
+        split_scale="split_scale",
+        heads=share_heads(MODEL.heads, MODEL.head_dim, WARPS),
+        mix="mix",
+        x="x",
+    )
     looked = [wait("first", "attn", (LAYER,), SERVING, relaxed=True), MEET]
     return [*looked, step(combine), *gemv("o"), *residual("o", "h_mid")]
 
