@@ -190,7 +190,7 @@ def render(matrix: Matrix) -> str:
         mine = {(cell.model, cell.gpu): cell for cell in cells if cell.weights == weights}
         gpus = sorted({gpu for _, gpu in mine}, key=lambda name: (load_target(name).capability, name))
         lines = [f"| {weights} | " + " | ".join(gpus) + " |", "|---" * (len(gpus) + 1) + "|"]
-        for model in sorted({model for model, _ in mine}, key=lambda name: load_model(name).params):
+        for model in sorted({model for model, _ in mine}, key=lambda name: (load_model(name).params, name)):
             shown = [_short(mine.get((model, gpu))) for gpu in gpus]
             lines.append(f"| {model} | " + " | ".join(shown) + " |")
         parts.append("\n".join(lines))

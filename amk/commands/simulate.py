@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from math import expm1
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import Target
 from amk.simulator.agreement import Agreement, agreement
-from amk.simulator.calibrate import Run, fit
+from amk.simulator.calibrate import Run, fit, fit_few
 from amk.simulator.constants import Constants, constants_for, load_constants, save_constants
 from amk.simulator.engine import PARTS
 from amk.simulator.picture import timeline_text
 from amk.simulator.predict import Phase, Prediction, predict, step_ms
+from amk.simulator.scatter import scatter
 from amk.simulator.timeline import step_name, timeline_of
 from amk.validator.verify import verify
 
@@ -44,7 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--calibrate", nargs="+", metavar="RUN", help="fit the constants to recorded runs or searches")
     parser.add_argument("--against", nargs="+", metavar="RUN", help="compare predictions with recorded runs")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write what --calibrate or --against found")
+    parser.add_argument("--held-out", action="store_true", help="--against: fit on the other models, predict each")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="write what --calibrate or --against found; X.svg: a plot"
+    )
     add_format(parser)
 
 
@@ -163,23 +168,37 @@ def _one_target(runs: list[Run]) -> Target:
 
 def _compare(arguments: argparse.Namespace) -> int:
     """Agreement within each model: pooled over models, a correlation would only say that large models are slow."""
-    models: dict[str, list[tuple[str, float, float]]] = {}
+    models: dict[str, list[Run]] = {}
     for r in measured_runs(arguments.against):
-        ms = step_ms(r.schedule, r.pos, _constants(arguments, r.schedule.target))
-        models.setdefault(r.schedule.model.name, []).append((r.name, r.ms, ms))
+        models.setdefault(r.schedule.model.name, []).append(r)
     try:
-        found = {name: agreement(pairs) for name, pairs in models.items()}
+        found = {name: agreement(_pairs(arguments, name, models)) for name in models}
     except ValueError as error:
         raise AmkError(Diagnostic("AMK005", f"{error} of every model")) from error
     data = {name: _agreement(a) for name, a in found.items()}
     if arguments.output is not None:
-        write(arguments.output, json.dumps(data, indent=1) + "\n")
+        drawn = arguments.output.suffix == ".svg"
+        write(arguments.output, scatter(found) if drawn else json.dumps(data, indent=1) + "\n")
     if arguments.format == "json":
         print_json(data)
     else:
         header = ("model", "kernels", "Spearman", "median error", "worst", "top-5 recall", "within 15% of the best")
         print_table(header, [(name, *_cells(a)) for name, a in found.items()])
     return int(Exit.SAFE)
+
+
+def _pairs(arguments: argparse.Namespace, name: str, models: Mapping[str, list[Run]]) -> list[tuple[str, float, float]]:
+    """(run, measured, simulated) of one model; with --held-out by constants fitted to the other models only."""
+    own = models[name]
+    constants = _constants(arguments, own[0].schedule.target)
+    if arguments.held_out:
+        others = [r for other, runs in models.items() if other != name for r in runs]
+        if not others:
+            raise AmkError(Diagnostic("AMK005", "--held-out needs runs of at least two models"))
+        _one_target([*own, *others])
+        print(f"fitting without {name}", file=sys.stderr)
+        constants = fit_few(others, constants, told=lambda line: print(line, file=sys.stderr)).constants
+    return [(r.name, r.ms, step_ms(r.schedule, r.pos, constants)) for r in own]
 
 
 def _agreement(a: Agreement) -> dict[str, Any]:

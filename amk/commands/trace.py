@@ -132,7 +132,7 @@ def _check(arguments: argparse.Namespace, schedule: Schedule) -> None:
 def _timeline(arguments: argparse.Namespace, schedule: Schedule) -> Timeline:
     every = arguments.warps == "all"
     if arguments.witness is not None:
-        return _witness(arguments.witness, schedule)
+        return _witness(arguments.witness, schedule, arguments.workers)
     if arguments.measure or arguments.recorded is not None:
         recording = _recording(arguments, schedule)
         return of_recording(schedule, recording, arguments.workers, every)
@@ -148,12 +148,12 @@ def _position(arguments: argparse.Namespace, schedule: Schedule) -> int:
     return min(128, schedule.kv.context - 1) if given is None else given
 
 
-def _witness(path: Path, schedule: Schedule) -> Timeline:
+def _witness(path: Path, schedule: Schedule, workers: tuple[int, ...] | None) -> Timeline:
     found = read_witness(path)
     if found.schedule != schedule_hash(schedule):
         message = "the witness is of another schedule"
         raise AmkError(Diagnostic("AMK005", message, where=Where(file=str(path)), help="give the schedule it is about"))
-    return of_witness(schedule, found.system, found.witness)
+    return of_witness(schedule, found.system, found.witness, workers)
 
 
 def _recording(arguments: argparse.Namespace, schedule: Schedule) -> Recording:

@@ -9,6 +9,7 @@ Expected per step (the table that ties the IR to sync.cuh):
     barrier     bar.sync with the step's id and the threads of its role
     gemv        per chunk: wait for the copy (mbarrier, or all but slots - 1 groups), the warp's barrier, the proxy
                 fence iff the stream has refill_fence (M7), the next copy with its bytes expected or group committed
+    refill      per copy held back: the proxy fence likewise, before the first; the copy with its bytes expected
     other ops   at least one tagged load if it reads tagged words, then at least one tagged store per tagged buffer
                 that it writes (M13); warp barriers of its own are allowed
     signal      the warp's barrier (M1), then red.release or red.relaxed in the order of the schedule (M2)
@@ -34,6 +35,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import BarrierOp, Op
 from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Node, Schedule, Step
 
 LETTERS = {
@@ -139,6 +141,8 @@ def _op(schedule: Schedule, op: Op) -> str:
         return f"B{op.id},{op.agents * 32};"
     if isinstance(op, GemvOp):
         return _drain(next(s for s in schedule.streams if s.name == op.stream))
+    if isinstance(op, RefillOp):
+        return f"{'X' if next(s for s in schedule.streams if s.name == op.stream).refill_fence else ''}EU"
     reads, writes = _tagged_use(schedule, op)
     return "W*" + ("L[LW]*" if reads else "") + (f"(?:TW*){{{writes},}}" if writes else "")
 

@@ -74,6 +74,7 @@ def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int) -
         crossing("qkv", "f32", model.q_dim + 2 * model.kv_dim),
         crossing("split_partial", wide, model.heads, kv.splits, model.head_dim),
         crossing("split_scale", "f32", model.heads, kv.splits, 2),
+        crossing("attn", wide, model.q_dim),
         crossing("h_mid", wide, model.hidden),
         crossing("h_out", wide, model.hidden),
         crossing("act", "bf16", model.ffn),

@@ -7,15 +7,16 @@ from typing import Literal
 
 from amk.planner.buffers import global_buffers
 from amk.planner.fit import choose_context
-from amk.planner.formats import BF16, Formats
+from amk.planner.formats import BF16, Chunks, Formats
 from amk.planner.program import Author
 from amk.planner.settings import FAST, Settings, handoff_of, kv_block, splits_of
 from amk.planner.shares import attention_tables, head_handoff, row_tables
-from amk.planner.storage import choose_chunks, shared_plan
+from amk.planner.storage import Shares, choose_chunks, shared_plan
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.matrices import matrix
+from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops.reduce_splits import sliceable
 from amk.schedule_ir.ranking import LAST
 from amk.schedule_ir.schedule import KvLayout, Launch, Program, Role, Schedule
 from amk.schedule_ir.target import Target
@@ -53,7 +54,15 @@ def plan(
     shared = shared_plan(model, target, settings, chunks, tables)
     rows = {n.removesuffix(".count"): 8 * max(c) for n, c in tables.items() if n.endswith(".count")}
     rows |= {"o": rows["hidden"], "down": rows["hidden"]}
-    author = Author(model, settings, count, rows, handoff.delta if handoff else None)
+    held = held_back(model, settings, target, chunks, tables, shared.stream.slots)
+    # A worker without rows of some matrix is held back by hints alone, so then they must be exact.
+    exact = any(matrix(model, name).groups < count for name in MATRICES)
+    slack = 0 if exact else settings.hint_slack
+    reduced = settings.reduce_from is not None and kv.splits >= settings.reduce_from
+    reduced = reduced and sliceable(model.heads, model.kv_heads, model.head_dim, kv.splits)
+    author = Author(
+        model, settings, count, rows, handoff.delta if handoff else None, held, slack, kv.splits if reduced else None
+    )
     stored = label(wanted) if kv.dtype == "bf16" else f"{label(wanted)}-kv-{kv.dtype}"
     registers = target.regs_per_sm // (settings.warps * 32) // REGISTER_UNIT * REGISTER_UNIT
     return Schedule(
@@ -90,6 +99,25 @@ def choose_workers(model: ModelSpec, target: Target) -> int:
     return target.sms if gate_up >= target.sms else min(qkv, gate_up)
 
 
+def held_back(
+    model: ModelSpec, settings: Settings, target: Target, chunks: Chunks, tables: Shares, slots: int
+) -> dict[MatrixName, int]:
+    """Refills that the product of each matrix defers: `held_refills` of a ring, where an agent drains twice as many.
+
+    Behind a full ring of requests, what a worker publishes and polls waits for microseconds. A product of few chunks
+    has drained its ring before it could hold anything back.
+    """
+    most = int(slots * settings.held_refills)
+    if not target.has("bulk_copy") or not settings.run_ahead or not most:
+        return {}
+    found: dict[MatrixName, int] = {}
+    for name, chunk in chunks.items():
+        groups = min(tables[f"{'hidden' if name in ('o', 'down') else name}.count"])
+        if groups * matrix(model, name).k_chunks(chunk.columns) // settings.warps >= 2 * most:
+            found[name] = most
+    return found
+
+
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:
     splits = splits_of(settings, model, workers, context)
     return KvLayout(context=context, block=kv_block(settings, model), splits=splits, dtype=settings.kv_dtype)
@@ -99,7 +127,7 @@ def counters(model: ModelSpec, settings: Settings) -> tuple[Counter, ...]:
     """One counter per hand-off and layer, so that only the token edge needs epoch separation."""
     heads = model.kv_heads if settings.head_handoff else 1
     kind: Literal["fenced", "hint"] = "hint" if settings.handoff == "tagged" else "fenced"
-    shapes = {"qkv": (model.layers, heads), "best": (1,)} | {
+    shapes = {"qkv": (model.layers, heads), "split": (model.layers, model.kv_heads), "best": (1,)} | {
         n: (model.layers,) for n in ("attn", "h_mid", "act", "h_out")
     }
     out = tuple(Counter(name=name, shape=shape, handoff=kind) for name, shape in shapes.items())

@@ -14,14 +14,18 @@ from amk.schedule_ir.ops.add_residual import AddResidualOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.begin import BeginOp
-from amk.schedule_ir.ops.combine import CombineOp
+from amk.schedule_ir.ops.combine import CombineOp, share_heads
 from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.finish import FinishOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.merge import MergeOp
+from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
+from amk.schedule_ir.ops.reduce_splits import ReduceSplitsOp
+from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.ops.select import SelectOp
 from amk.schedule_ir.ops.stage import StageOp
+from amk.schedule_ir.ops.stage_attention import StageAttentionOp
 from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.ops.store_rows import StoreRowsOp
 from amk.schedule_ir.ops.swiglu import SwigluOp
@@ -39,6 +43,9 @@ class Author:
     workers: int
     rows: dict[str, int]
     head_delta: int | None
+    held: dict[MatrixName, int]
+    slack: int
+    splits: int | None
 
     def barrier(self) -> Step:
         return Step(op=BarrierOp(role="all", id=1, agents=self.settings.warps))
@@ -46,16 +53,26 @@ class Author:
     def wait(self, counter: str, index: tuple[Expr, ...], delta: int | None = None) -> list[Step]:
         """One poller per worker, then everybody."""
         amount = delta or self.workers
+        early = amount // self.slack if self.tagged and self.slack else 0
         wait = Wait(
-            counter=counter, index=index, at_least={"t": amount, "1": amount},
+            counter=counter, index=index, at_least={"t": amount, "1": amount - early},
             order="relaxed" if self.tagged else "acquire",
         )  # fmt: skip
         return [Step(op=WaitOp(role="w0"), waits=(wait,)), self.barrier()]
 
     def gemv(self, name: MatrixName) -> list[Step]:
         layer: Expr = 0 if name == "lm_head" else LAYER
-        op = GemvOp(role="all", matrix=name, layer=layer, stream="weights", x="x", part="part")
+        op = GemvOp(
+            role="all", matrix=name, layer=layer, stream="weights", x="x", part="part", deferred=self.deferred(name)
+        )  # fmt: skip
         return [self.barrier(), Step(op=op), self.barrier()]
+
+    def deferred(self, name: MatrixName) -> int:
+        return self.held.get(name, 0)
+
+    def refill(self, name: MatrixName) -> list[Step]:
+        """What the product of `name` held back goes out once its result is published."""
+        return [Step(op=RefillOp(role="all", stream="weights"))] if self.deferred(name) else []
 
     def role(self, name: MatrixName) -> str:
         """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""
@@ -81,9 +98,9 @@ class Author:
             ssq_agents=self.settings.warps, bias="qkv_bias" if self.model.qkv_bias else None, out="qkv",
         )  # fmt: skip
         if self.head_delta is None:
-            return [*self.gemv("qkv"), *self.publish(op, (self.signal("qkv", (LAYER, 0)),))]
+            return [*self.gemv("qkv"), *self.publish(op, (self.signal("qkv", (LAYER, 0)),)), *self.refill("qkv")]
         signals = tuple(self.signal("qkv", (LAYER, k), {f"qkv.to.{k}": 1}) for k in range(self.model.kv_heads))
-        return [*self.gemv("qkv"), *self.publish(op, signals)]
+        return [*self.gemv("qkv"), *self.publish(op, signals), *self.refill("qkv")]
 
     def attention(self) -> list[Step]:
         norm = self.model.qk_norm
@@ -103,15 +120,32 @@ class Author:
             self.barrier(),
             Step(op=attend),
             self.barrier(),
-            *self.publish(merge, (self.signal("attn", (LAYER,)),)),
+            *self.reduced(merge),
+        ]
+
+    def reduced(self, merge: MergeOp) -> list[Step]:
+        """Publish the split's partials; where there are many splits, reduce them among the workers of the kv head."""
+        if self.splits is None:
+            return self.publish(merge, (self.signal("attn", (LAYER,)),))
+        own: tuple[Expr, ...] = (LAYER, {"attn.gate": 1})
+        reduce = ReduceSplitsOp(
+            role="w0", layer=LAYER, split_partial="split_partial", split_scale="split_scale", attn="attn"
+        )
+        return [
+            *self.publish(merge, (self.signal("split", own, {"attn.serves": 1}),)),
+            *self.wait("split", own, self.splits),
+            *self.publish(reduce, (self.signal("attn", (LAYER,)),)),
         ]
 
     def output(self) -> list[Step]:
+        combine = CombineOp(
+            role="all", layer=LAYER, split_partial="split_partial", split_scale="split_scale",
+            heads=share_heads(self.model.heads, self.model.head_dim, self.settings.warps), mix="mix", x="x",
+        )  # fmt: skip
+        staged = StageAttentionOp(role="all", layer=LAYER, attn="attn", x="x")
         return [
             *self.wait("attn", (LAYER,)),
-            Step(
-                op=CombineOp(role="all", layer=LAYER, split_partial="split_partial", split_scale="split_scale", x="x")
-            ),
+            Step(op=combine if self.splits is None else staged),
             *self.gemv("o"),
             *self.residual("o", "h_mid"),
         ]
@@ -121,7 +155,7 @@ class Author:
         op = AddResidualOp(
             role=self.role(name), matrix=name, layer=LAYER, stream="weights", part="part", residual="residual", h=h
         )
-        return self.publish(op, (self.signal(h, (LAYER,)),))
+        return [*self.publish(op, (self.signal(h, (LAYER,)),)), *self.refill(name)]
 
     def mlp(self) -> list[Step]:
         swiglu = SwigluOp(
@@ -133,6 +167,7 @@ class Author:
             Step(op=StageNormOp(role="all", index={"l": 2, "1": 1}, h="h_mid", norm="norm", x="x", ssq="ssq")),
             *self.gemv("gate_up"),
             *self.publish(swiglu, (self.signal("act", (LAYER,)),)),
+            *self.refill("gate_up"),
             *self.wait("act", (LAYER,)),
             Step(op=StageOp(role="all", layer=LAYER, act="act", x="x")),
             *self.gemv("down"),
@@ -146,7 +181,12 @@ class Author:
             role="all", stream="weights", part="part", ssq="ssq", ssq_agents=self.settings.warps, logits="logits",
             best_value="best_value", best_index="best_index",
         )  # fmt: skip
-        steps = [*self.gemv("lm_head"), *self.publish(best, (self.signal("best"),)), *self.wait("best", (0,))]
+        steps = [
+            *self.gemv("lm_head"),
+            *self.publish(best, (self.signal("best"),)),
+            *self.refill("lm_head"),
+            *self.wait("best", (0,)),
+        ]
         if self.settings.sampling != "greedy":
             return [*steps, *draw_steps(self)]
         select = SelectOp(
@@ -157,8 +197,10 @@ class Author:
 
     def body(self) -> tuple[Node, ...]:
         embed = EmbedOp(role="all", table="embedding", norm="norm", x="x", ssq="ssq", residual="residual")
+        cache = PrefetchCacheOp(role="all", layer=LAYER, k_cache="k_cache", v_cache="v_cache")
+        early = [Step(op=cache)] if self.settings.prefetch_cache else []
         layer = Loop(
-            var="l", count=self.model.layers, body=(*self.qkv(), *self.attention(), *self.output(), *self.mlp())
+            var="l", count=self.model.layers, body=(*early, *self.qkv(), *self.attention(), *self.output(), *self.mlp())
         )
         return (
             Step(op=BeginOp(role="all", state="state")),

@@ -16,19 +16,23 @@ class Settings:
     """One point of the plan space.
 
     warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most max_ring_bytes.
-    chunk_bytes: upper bound of one copy. kv_block: positions per attention block, None = 64, or 32 where a kv head's
-    queries are wide and registers are short. handoff: how activations cross SMs, by counters behind a release fence or
-    by tagged words, None = handoff_of. head_handoff: attention waits for its head's rows only.
+    chunk_bytes: upper bound of one copy. kv_block: positions per attention block, None = 128, or 64 where rows are
+    wide. handoff: how activations cross SMs, by counters behind a release fence or by tagged words, None = handoff_of.
+    head_handoff: attention waits for its head's rows only.
     wide_epilogue: sum partials in all warps when a worker has more output rows than this. sampling: how a token is
     chosen; what the other modes do beyond greedy is steps of the schedule, their parameters are run-time values.
     workers: None = one per SM, fewer for small models. kv_splits: most splits of a head's cache, None = one for every
     worker that there is. kv_dtype: what the KV cache holds. overlay: arrays that are never live together share bytes.
+    hint_slack: a hint says that looking is worth while when all producers but one in so many have signalled; 0: when
+    all have. prefetch_cache: ask for earlier keys and values before the query is there. held_refills: share of a ring
+    that a long product refills only after its result is published. reduce_from: with this many splits the workers of a
+    kv head reduce them, a slice each, before everybody reads the result; None: everybody reads all splits.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
     warps: int = 8
     slots: int | None = None
-    max_ring_bytes: int = 176 * 1024
+    max_ring_bytes: int = 216 * 1024
     chunk_bytes: int = 2048
     kv_block: int | None = None
     handoff: Literal["fenced", "tagged"] | None = None
@@ -41,7 +45,11 @@ class Settings:
     kv_dtype: CacheDtype = "bf16"
     workers: int | None = None
     kv_splits: int | None = None
-    overlay: bool = False
+    hint_slack: int = 8
+    prefetch_cache: bool = True
+    held_refills: float = 2 / 3
+    reduce_from: int | None = 8
+    overlay: bool = True
 
 
 FAST = Settings()
@@ -51,7 +59,7 @@ PRESETS = {"fast": FAST, "naive": NAIVE}
 
 def kv_block(settings: Settings, model: ModelSpec) -> int:
     """Positions per attention block."""
-    return settings.kv_block or (64 if model.group * model.head_dim <= 256 else 32)
+    return settings.kv_block or (128 if model.head_dim <= 64 else 64)
 
 
 def splits_of(settings: Settings, model: ModelSpec, workers: int, context: int) -> int:

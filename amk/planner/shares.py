@@ -47,13 +47,17 @@ def _shared_out(groups: int, load: list[int]) -> Table:
 
 
 def attention_tables(model: ModelSpec, workers: int, splits: int) -> dict[str, Table]:
-    """attn.head, attn.split: worker w serves head w // splits; left-over workers serve none and wait like head 0."""
+    """attn.head, attn.split: worker w serves head w // splits; left-over workers serve none and wait like head 0.
+
+    attn.serves: 1 for those that serve a head.
+    """
     served = model.kv_heads * splits
     head = [w // splits if w < served else -1 for w in range(workers)]
     return {
         "attn.head": tuple(head),
         "attn.split": tuple(w % splits if w < served else 0 for w in range(workers)),
         "attn.gate": tuple(max(h, 0) for h in head),
+        "attn.serves": tuple(int(h >= 0) for h in head),
     }
 
 

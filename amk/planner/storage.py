@@ -11,6 +11,7 @@ from amk.schedule_ir.matrices import ROWS_PER_GROUP, matrix
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.attention import PARTIAL_EXTRA
+from amk.schedule_ir.ops.combine import share_heads
 from amk.schedule_ir.ranking import PICK, TALLY
 from amk.schedule_ir.shared_memory import extent
 from amk.schedule_ir.target import Target
@@ -82,10 +83,15 @@ def fixed_buffers(model: ModelSpec, settings: Settings, counts: Shares) -> tuple
     if settings.sampling != "greedy":
         kept += [("pick", "i32", (warps, len(PICK)))]
         kept += [(name, "i32", (warps, TALLY)) for name in ("tally", "gathered")]
+    splits = max(1, len(counts["hidden.count"]) // model.kv_heads)
+    mixed: list[Array] = [("mix", "f32", (warps, share_heads(model.heads, dim, warps), splits, 2))]
     first, end = _laid_out(products, 0)
     second, behind = _laid_out(attention, 0 if settings.overlay else end)
-    third, offset = _laid_out(kept, max(end, behind))
-    return [*first, *second, *third], offset
+    # The weights of splits are used while x is written, so they may lie on the partial sums only.
+    part = next(b.offset or 0 for b in first if b.name == "part")
+    third, beyond = _laid_out(mixed, part if settings.overlay else behind)
+    fourth, offset = _laid_out(kept, max(end, behind, beyond))
+    return [*first, *second, *third, *fourth], offset
 
 
 def _laid_out(arrays: list[Array], offset: int) -> tuple[list[Buffer], int]:

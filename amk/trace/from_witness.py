@@ -1,7 +1,7 @@
 """A witness as a timeline: its interleaving one step after the other, with what goes wrong marked at the end.
 
-The axis counts steps of the interleaving. Agents that only stand for words take no step. Arrows lead from the signal
-that met a wait to the step that waited; between two racing steps there is none, which is the point.
+The axis counts the steps of the interleaving that are shown. Agents that only stand for words take no step. Arrows
+lead from the signal that met a wait to the step that waited. Between two racing steps there is none: that is the point.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 
 from amk.report.timeline import Arrow, Kind, Span, Timeline, Track
 from amk.schedule_ir.schedule import Schedule
+from amk.trace.from_schedule import WORKERS
 from amk.trace.steps import Agents, Steps, kind_of
 from amk.validator.compose import TOKENS
 from amk.validator.reduce import reduce_layers
@@ -19,6 +20,7 @@ from amk.validator.system import READ, System
 from amk.validator.trace import trace
 from amk.validator.witness import Witness
 
+MANY = 16
 STUCK_PART = 0.06
 """Length of a blocked wait, as a part of the interleaving."""
 
@@ -27,8 +29,11 @@ class NotOfThisSchedule(ValueError):
     """The system of the witness is not one that this schedule unrolls to."""
 
 
-def of_witness(schedule: Schedule, system: System, witness: Witness) -> Timeline:
-    """Raises `NotOfThisSchedule`, also for a system that was tampered with."""
+def of_witness(schedule: Schedule, system: System, witness: Witness, workers: Sequence[int] | None = None) -> Timeline:
+    """Raises `NotOfThisSchedule`, also for a system that was tampered with.
+
+    workers None: all that take part, or `WORKERS` of them if they are more than `MANY`, those with marked steps first.
+    """
     reduced = reduce_layers(schedule)
     traces = [trace(reduced, number, TOKENS) for number in range(len(reduced.programs))]
     launch = reduced.launch
@@ -40,13 +45,15 @@ def of_witness(schedule: Schedule, system: System, witness: Witness) -> Timeline
         events = slice(*system.agent_first[agent : agent + 2].tolist())
         if not np.array_equal(system.event_tag[events], np.flatnonzero(local.warp_of == agent % launch.warps)):
             raise NotOfThisSchedule(f"agent {agent} runs other events than the schedule says")
-    return _Drawing(schedule, steps, witness).timeline()
+    return _Drawing(schedule, steps, witness, workers).timeline()
 
 
 class _Drawing:
-    def __init__(self, schedule: Schedule, steps: Steps, witness: Witness) -> None:
+    def __init__(self, schedule: Schedule, steps: Steps, witness: Witness, workers: Sequence[int] | None) -> None:
+        self.workers = workers
         self.schedule, self.steps, self.system, self.witness = schedule, steps, steps.system, witness
         self.order = self._events()
+        self.steps_taken = 0
         self.at: dict[int, int] = {}
         for event in self.order:
             if self._real(event):
@@ -74,11 +81,13 @@ class _Drawing:
         return found
 
     def timeline(self) -> Timeline:
-        end = float(len(self.at))
         after = self._after()
-        agents = sorted({int(self.system.agent_of[e]) for e in (*self.at, *after)})
-        self.tracks = {agent: i for i, agent in enumerate(agents)}
         guilty = self._guilty()
+        agents = self._shown([*after, *guilty])
+        self.tracks = {agent: i for i, agent in enumerate(agents)}
+        drawn = (event for event in self.at if int(self.system.agent_of[event]) in self.tracks)
+        self.steps_taken, self.at = len(self.at), {event: i for i, event in enumerate(drawn)}
+        end = float(len(self.at))
         for event, at in self.at.items():
             self._add(event, float(at), at + 1.0, kind_of(self.steps.step(event)[0]), event in guilty)
         blocked = self.witness.kind == "deadlock"
@@ -89,8 +98,18 @@ class _Drawing:
         tracks = tuple(Track(f"worker {a // self.steps.warps}", label(a % self.steps.warps, True)) for a in agents)
         return Timeline(
             f"{self.schedule.name}: witness of {self.witness.kind}", "steps of the interleaving", tracks,
-            tuple(self.spans), tuple(self._arrows()), notes=self._notes(), mark="witness",
+            tuple(self.spans), tuple(self._arrows()), notes=self._notes(agents), mark="witness",
         )  # fmt: skip
+
+    def _shown(self, marked: Sequence[int]) -> list[int]:
+        """Agents that get a track."""
+        taking = {int(self.system.agent_of[event]) for event in (*self.at, *marked)}
+        workers = self.workers
+        if workers is None:
+            first = [int(self.system.agent_of[event]) // self.steps.warps for event in marked]
+            every = list(dict.fromkeys([*first, *sorted(agent // self.steps.warps for agent in taking)]))
+            workers = every if len(every) <= MANY else every[:WORKERS]
+        return sorted(agent for agent in taking if agent // self.steps.warps in set(workers))
 
     def _after(self) -> list[int]:
         """Events shown where the interleaving ends: the racing pair, or the blocked heads of the knot."""
@@ -112,8 +131,10 @@ class _Drawing:
         return set(self.witness.events) | (writers & set(self.at))
 
     def _add(self, event: int, start: float, end: float, kind: Kind, marked: bool) -> None:
+        track = self.tracks.get(int(self.system.agent_of[event]))
+        if track is None:
+            return
         text = self.steps.detail(event) + self._accesses(event, marked)
-        track = self.tracks[int(self.system.agent_of[event])]
         self.span_of[event] = len(self.spans)
         self.spans.append(Span(track, start, end, self.steps.name(event), kind, text, marked))
 
@@ -141,7 +162,11 @@ class _Drawing:
             late = max((self._met(k, value, giver, cause) for k in self._span("wait", event)), default=-1)
             if self._real(event):
                 cause[event] = event
-                if late >= 0 and self.system.agent_of[late] != self.system.agent_of[event] and event in self.span_of:
+                if (
+                    late >= 0
+                    and self.system.agent_of[late] != self.system.agent_of[event]
+                    and {event, late} <= self.span_of.keys()
+                ):
                     found.append(Arrow(self.span_of[late], self.span_of[event], "signal"))
             else:
                 cause[event] = late
@@ -163,7 +188,7 @@ class _Drawing:
     def _span(self, table: str, event: int) -> range:
         return range(*getattr(self.system, f"{table}_first")[event : event + 2].tolist())
 
-    def _notes(self) -> tuple[str, ...]:
+    def _notes(self, agents: Sequence[int]) -> tuple[str, ...]:
         ends = {
             "deadlock": "Each marked agent waits at the end for increments that come after the waits of the others.",
             "race": "The two marked steps can both run next: nothing orders them, and they touch the same byte.",
@@ -174,7 +199,8 @@ class _Drawing:
             self.witness.kind, "The marked steps wrote the byte, and the last marked one touches it wrongly."
         )
         return (
-            f"{len(self.at)} of {self.system.events} events: what does not take part is left out.",
+            f"{self.steps_taken:,} of {self.system.events:,} events: what does not take part is left out. "
+            f"{len({agent // self.steps.warps for agent in agents})} workers are shown.",
             end,
             "One interleaving of many, as `amk replay` runs it; the axis is no time.",
         )

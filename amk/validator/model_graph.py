@@ -33,11 +33,16 @@ LAYER_OPS = (
 )  # fmt: skip
 ROUND_OPS = ("census", "report", "gather", "narrow")
 TOKEN_OPS = ("embed", "argmax_rows")
-SYNC_OPS = frozenset({"wait", "signal", "barrier"})
+REDUCED = ("reduce_splits", "stage_attention")
+"""What may stand for `combine`: each worker of a kv head reduces a slice, then everybody stages the whole."""
+FREE_OPS = frozenset({"wait", "signal", "barrier", "prefetch_cache", "refill"})
+"""Ops that touch no memory: as many as the plan likes."""
+
 SHARE_OF = {
     "gemv qkv": "qkv", "store_rows": "qkv", "gemv o": "hidden", "combine": "hidden", "add_residual o": "hidden",
-    "gemv gate_up": "gate_up", "swiglu": "gate_up", "gemv down": "hidden", "stage": "hidden",
-    "add_residual down": "hidden", "gemv lm_head": "lm_head",
+    "stage_attention": "hidden", "gemv gate_up": "gate_up", "swiglu": "gate_up",
+    "gemv down": "hidden", "stage": "hidden", "add_residual down": "hidden",
+    "gemv lm_head": "lm_head",
 }  # fmt: skip
 
 
@@ -65,7 +70,7 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
     where: dict[Key, tuple[str | int, ...]] = {}
     for item in unroll(program, number, 1):
         op = item.step.op
-        if op.op in SYNC_OPS:
+        if op.op in FREE_OPS:
             continue
         name = f"{op.op} {op.matrix}" if hasattr(op, "matrix") else op.op
         expr = getattr(op, "layer", getattr(op, "index", getattr(op, "round", None)))
@@ -73,6 +78,10 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
         present[key] += 1
         where[key] = item.site.path
     wanted = expected(schedule.model.layers, mode_of(schedule))
+    if any(name in REDUCED for name, _ in present):
+        layers = range(schedule.model.layers)
+        wanted -= Counter(("combine", layer) for layer in layers)
+        wanted += Counter((name, layer) for layer in layers for name in REDUCED)
     idle = {part for part in ("qkv", "hidden", "gate_up", "lm_head") if not _owns(schedule, program, part)}
     for key, count in sorted((present - wanted).items())[:4]:
         message = f"program '{program.name}' runs {_named(key)} {count} time(s) too often"
@@ -95,7 +104,7 @@ def _owns(schedule: Schedule, program: Program, part: str) -> bool:
 
 def _may_miss(schedule: Schedule, program: Program, key: Key, idle: set[str]) -> bool:
     served = schedule.tables["attn.head"][program.first : program.first + program.count]
-    if key[0] in ("rope_append", "attend", "merge"):
+    if key[0] in ("rope_append", "attend", "merge", "reduce_splits"):
         return set(served) == {-1}
     if key[0] == "finish":
         return program.first > 0

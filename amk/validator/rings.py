@@ -23,11 +23,13 @@ from amk.report.schema import json_pointer
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.builder import SystemBuilder
 from amk.validator.smt import Obligation, obligation
 from amk.validator.structure import all_sites
 from amk.validator.system import System
+from amk.validator.trace import unroll
 
 MBARRIER_BYTES = 8
 BULK_ALIGN = 16
@@ -64,12 +66,40 @@ def check_rings(schedule: Schedule) -> Iterator[Diagnostic]:
         yield from _room(stream, buffers, agents, path)
         yield from _overlaps(schedule, stream, buffers, path)
         yield from _drained(schedule, stream, path)
+        yield from _refilled(schedule, stream)
         if stream.engine == "bulk" and not stream.refill_fence:
             message = f"slots of '{stream.name}' are refilled by bulk copies without a proxy fence after the reads"
             policy = because(
                 "whether the fence is needed here is a policy: the memory model is silent, so no verdict is SAFE"
             )
             yield Diagnostic("AMK507", message, where=Where(path=json_pointer(path)), facts=(policy,))
+
+
+def _refilled(schedule: Schedule, stream: Stream) -> Iterator[Diagnostic]:
+    """Between a product that defers refills and the next product on the stream, its role refills.
+
+    Two tokens of every program are looked at, so the order around each loop's edge is seen too. With that, the copies
+    of a ring are still issued by its owner, after the slot's last read and before the owner's next wait for any slot.
+    """
+    for number, program in enumerate(schedule.programs):
+        held: tuple[str | int, ...] | None = None
+        for item in unroll(program, number, 2):
+            op = item.step.op
+            if isinstance(op, RefillOp) and op.stream == stream.name and op.role == stream.role:
+                held = None
+            elif isinstance(op, GemvOp) and op.stream == stream.name:
+                if held is not None:
+                    yield _finding(
+                        "AMK302", "refills that this step defers are not issued before the next product", held
+                    )
+                    break
+                held = (*item.site.path, "op") if op.deferred else None
+                if op.deferred > stream.slots or (op.deferred and (stream.engine != "bulk" or not stream.run_ahead)):
+                    message = (
+                        f"{op.deferred} refills deferred on '{stream.name}', whose rings have {stream.slots} slots"
+                    )
+                    yield _finding("AMK302", message, (*item.site.path, "op"))
+                    break
 
 
 def _finding(code: str, message: str, path: tuple[str | int, ...]) -> Diagnostic:

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from amk.bench.matrix import Matrix, examine
+from amk.bench.matrix import Cell, Matrix, examine, render
 from amk.cli import main
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.model import shipped_models
 from amk.schedule_ir.target import targets
+
+RECORDED = Path(__file__).parents[1] / "records" / "matrix-bf16.json"
+TABLE = Path(__file__).parents[1] / "records" / "matrix-bf16.md"
 
 
 @pytest.mark.parametrize("gpu", [target.name for target in targets()])
@@ -63,3 +67,12 @@ def test_a_file_that_is_no_matrix_is_refused(text: str, tmp_path: Path) -> None:
 def test_unknown_names_are_refused(tmp_path: Path) -> None:
     for words in (["--gpus", "l5"], ["--models", "llama9"]):
         assert main(["matrix", "--record", str(tmp_path / "m.json"), *words]) == 2
+
+
+def test_the_recorded_matrix_is_complete_and_its_table_is_current() -> None:
+    matrix = Matrix.open(RECORDED)
+    cells: dict[tuple[str, str], Cell] = {(cell.model, cell.gpu): cell for cell in matrix.cells()}
+    assert set(cells) == {(model, target.name) for model in shipped_models() for target in targets()}
+    for cell in cells.values():
+        assert cell.outcome == "does not fit" or (cell.outcome, cell.verdict, cell.spill_bytes) == ("runs", "SAFE", 0)
+    assert render(matrix) == TABLE.read_text(encoding="utf-8")

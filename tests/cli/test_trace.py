@@ -65,6 +65,8 @@ def test_a_witness_is_drawn_and_marked(
     steps = sum(count for _, count in json.loads(witness.read_text())["witness"]["order"])
     assert found["spans"] <= steps + 40
     assert len(data(page.read_text())["spans"]["marked"]) == found["marked"]
+    code, out, _ = run([str(schedule), "--witness", str(witness), "--workers", "0", "--format", "json"], capsys)
+    assert code == 0 and 0 < json.loads(out)["tracks"] <= small_plan().launch.warps
 
 
 def test_a_witness_of_another_schedule_is_refused(

@@ -11,6 +11,7 @@
 #include "amk/ops/finish.cuh"
 #include "amk/ops/gemv.cuh"
 #include "amk/ops/merge.cuh"
+#include "amk/ops/prefetch_cache.cuh"
 #include "amk/ops/rope_append.cuh"
 #include "amk/ops/select.cuh"
 #include "amk/ops/stage.cuh"
@@ -21,8 +22,9 @@
 namespace {
 
 __constant__ int t_attn_gate[3] = {0, 0, 0};
-__constant__ int t_attn_head[3] = {0, 0, 0};
-__constant__ int t_attn_split[3] = {0, 1, 2};
+__constant__ int t_attn_head[3] = {0, 0, -1};
+__constant__ int t_attn_serves[3] = {1, 1, 0};
+__constant__ int t_attn_split[3] = {0, 1, 0};
 __constant__ int t_gate_up_count[3] = {30, 29, 29};
 __constant__ int t_gate_up_first[3] = {0, 30, 59};
 __constant__ int t_hidden_count[3] = {8, 8, 8};
@@ -48,6 +50,7 @@ struct Globals {
   float* b_qkv;
   float* b_split_partial;
   float* b_split_scale;
+  float* b_attn;
   float* b_h_mid;
   float* b_h_out;
   amk::bf16* b_act;
@@ -60,7 +63,7 @@ struct Globals {
   amk::u64 tokens;
   amk::u32* trace;
 };
-static_assert(sizeof(Globals) == 200, "host layout");
+static_assert(sizeof(Globals) == 208, "host layout");
 struct Plan {
   static constexpr int kHidden = 192;
   static constexpr int kFfn = 352;
@@ -69,8 +72,8 @@ struct Plan {
   static constexpr int kHeadDim = 64;
   static constexpr int kLayers = 2;
   static constexpr int kContext = 256;
-  static constexpr int kKvBlock = 64;
-  static constexpr int kKvSplits = 3;
+  static constexpr int kKvBlock = 128;
+  static constexpr int kKvSplits = 2;
   static constexpr int kStreamAgents = 8;
   static constexpr float kRmsEps = 1.000000000e-05f;
   static constexpr float kQueryScale = 1.250000000e-01f;
@@ -133,143 +136,156 @@ struct S1 {
   static __device__ __forceinline__ amk::Plain<amk::bf16> table(const Ctx& c) { return {c.globals.b_embedding}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9600); }
-  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9344); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
+  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
 };
 struct S2 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
+};
+struct S3 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::Qkv;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static constexpr int kDeferred = 0;
 };
-struct S3 {
+struct S4 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9600); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
   static constexpr int kSsqAgents = 8;
   static constexpr bool kHasBias = false;
   static __device__ __forceinline__ amk::Plain<float> out(const Ctx& c) { return {c.globals.b_qkv}; }
 };
-struct S4 {
+struct S5 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::Plain<float> qkv(const Ctx& c) { return {c.globals.b_qkv}; }
   static __device__ __forceinline__ amk::Plain<float> rope(const Ctx& c) { return {c.globals.b_rope}; }
   static constexpr bool kHasQNorm = false;
   static constexpr bool kHasKNorm = false;
-  static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 8576); }
+  static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 6528); }
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
-};
-struct S5 {
-  static constexpr int kFirst = 0, kAgents = 8;
-  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
-  static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 8576); }
-  static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
-  static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
-  static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 2048); }
 };
 struct S6 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
-  static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 2048); }
-  static constexpr int kAttendAgents = 8;
-  static __device__ __forceinline__ amk::Plain<float> split_partial(const Ctx& c) { return {c.globals.b_split_partial}; }
-  static __device__ __forceinline__ amk::Plain<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale}; }
+  static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 6528); }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
+  static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 0); }
 };
 struct S7 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 0); }
+  static constexpr int kAttendAgents = 8;
   static __device__ __forceinline__ amk::Plain<float> split_partial(const Ctx& c) { return {c.globals.b_split_partial}; }
   static __device__ __forceinline__ amk::Plain<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale}; }
-  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
 };
 struct S8 {
   static constexpr int kFirst = 0, kAgents = 8;
-  using Matrix = Plan::O;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ amk::Plain<float> split_partial(const Ctx& c) { return {c.globals.b_split_partial}; }
+  static __device__ __forceinline__ amk::Plain<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale}; }
+  static constexpr int kHeads = 2;
+  static __device__ __forceinline__ float* mix(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
-  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
 };
 struct S9 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::O;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9344); }
-  static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_mid}; }
+  static constexpr int kDeferred = 0;
 };
 struct S10 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  using Matrix = Plan::O;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_mid}; }
+};
+struct S11 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int index(const Ctx& c) { return 2 * c.l + 1; }
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_mid}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9600); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
 };
-struct S11 {
+struct S12 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::GateUp;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-};
-struct S12 {
-  static constexpr int kFirst = 0, kAgents = 8;
-  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
-  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9600); }
-  static constexpr int kSsqAgents = 8;
-  static __device__ __forceinline__ amk::Plain<amk::bf16> act(const Ctx& c) { return {c.globals.b_act}; }
+  static constexpr int kDeferred = 0;
 };
 struct S13 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
+  static constexpr int kSsqAgents = 8;
   static __device__ __forceinline__ amk::Plain<amk::bf16> act(const Ctx& c) { return {c.globals.b_act}; }
-  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
 };
 struct S14 {
   static constexpr int kFirst = 0, kAgents = 8;
-  using Matrix = Plan::Down;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> act(const Ctx& c) { return {c.globals.b_act}; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
-  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
 };
 struct S15 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::Down;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9344); }
-  static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_out}; }
+  static constexpr int kDeferred = 0;
 };
 struct S16 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  using Matrix = Plan::Down;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_out}; }
+};
+struct S17 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int index(const Ctx& c) { return 2 * c.l + 2; }
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_out}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9600); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
 };
-struct S17 {
+struct S18 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::LmHead;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static constexpr int kDeferred = 0;
 };
-struct S18 {
+struct S19 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9600); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
   static constexpr int kSsqAgents = 8;
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Plain<float> best_value(const Ctx& c) { return {c.globals.b_best_value}; }
   static __device__ __forceinline__ amk::Plain<int> best_index(const Ctx& c) { return {c.globals.b_best_index}; }
 };
-struct S19 {
+struct S20 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kCandidates = 24;
   static __device__ __forceinline__ amk::Plain<float> best_value(const Ctx& c) { return {c.globals.b_best_value}; }
@@ -278,7 +294,7 @@ struct S19 {
   static __device__ __forceinline__ amk::Plain<int> prompt(const Ctx& c) { return {c.globals.b_prompt}; }
   static __device__ __forceinline__ amk::Plain<int> output(const Ctx& c) { return {c.globals.b_output}; }
 };
-struct S20 {
+struct S21 {
   static constexpr int kFirst = 0, kAgents = 1;
   static __device__ __forceinline__ amk::Plain<int> state(const Ctx& c) { return {c.globals.b_state}; }
 };
@@ -297,7 +313,7 @@ amk_decode(const __grid_constant__ Globals globals) {
         static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)};
   if (c.warp >= 0 && c.warp < 8) {
     const int agent = c.warp - 0, place = c.worker * 8 + agent;
-    c.ring.start(shared + 9728 + agent * 2048,
+    c.ring.start(shared + 7680 + agent * 2048,
                  nullptr,
                  reinterpret_cast<const char*>(globals.b_weights) +
                      static_cast<long long>(t_stream_base[place]) * 512,
@@ -311,12 +327,14 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::ops::embed<S1>(c);
     #pragma unroll 1
     for (c.l = 0; c.l < 2; ++c.l) {
+      c.enter_step();
+      amk::ops::prefetch_cache<S2>(c);
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::gemv<S2>(c);
+      amk::ops::gemv<S3>(c);
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::store_rows<S3>(c);
+      amk::ops::store_rows<S4>(c);
       amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
@@ -327,30 +345,13 @@ amk_decode(const __grid_constant__ Globals globals) {
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::rope_append<S4>(c);
+      amk::ops::rope_append<S5>(c);
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::attend<S5>(c);
+      amk::ops::attend<S6>(c);
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::merge<S6>(c);
-      amk::sync::cta_barrier<1, 256>();
-      if (c.warp >= 0 && c.warp < 1) {
-        amk::sync::warp_barrier();
-        if (c.lane == 0) amk::sync::signal_release(globals.counters + (3 + c.l) * 32, 1);
-      }
-      if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 3 + c.l, globals.counters + (3 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
-      }
-      amk::sync::cta_barrier<1, 256>();
-      c.enter_step();
-      amk::ops::combine<S7>(c);
-      amk::sync::cta_barrier<1, 256>();
-      c.enter_step();
-      amk::ops::gemv<S8>(c);
-      amk::sync::cta_barrier<1, 256>();
-      c.enter_step();
-      amk::ops::add_residual<S9>(c);
+      amk::ops::merge<S7>(c);
       amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
@@ -361,13 +362,13 @@ amk_decode(const __grid_constant__ Globals globals) {
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::stage_norm<S10>(c);
+      amk::ops::combine<S8>(c);
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::gemv<S11>(c);
+      amk::ops::gemv<S9>(c);
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::swiglu<S12>(c);
+      amk::ops::add_residual<S10>(c);
       amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
@@ -378,13 +379,13 @@ amk_decode(const __grid_constant__ Globals globals) {
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::stage<S13>(c);
+      amk::ops::stage_norm<S11>(c);
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::gemv<S14>(c);
+      amk::ops::gemv<S12>(c);
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::add_residual<S15>(c);
+      amk::ops::swiglu<S13>(c);
       amk::sync::cta_barrier<1, 256>();
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
@@ -395,28 +396,45 @@ amk_decode(const __grid_constant__ Globals globals) {
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::stage_norm<S16>(c);
+      amk::ops::stage<S14>(c);
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::gemv<S15>(c);
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::add_residual<S16>(c);
+      amk::sync::cta_barrier<1, 256>();
+      if (c.warp >= 0 && c.warp < 1) {
+        amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::signal_release(globals.counters + (11 + c.l) * 32, 1);
+      }
+      if (c.warp >= 0 && c.warp < 1) {
+        if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 11 + c.l, globals.counters + (11 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+      }
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::stage_norm<S17>(c);
     }
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::gemv<S17>(c);
+    amk::ops::gemv<S18>(c);
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::argmax_rows<S18>(c);
+    amk::ops::argmax_rows<S19>(c);
     amk::sync::cta_barrier<1, 256>();
     if (c.warp >= 0 && c.warp < 1) {
       amk::sync::warp_barrier();
-      if (c.lane == 0) amk::sync::signal_release(globals.counters + (2) * 32, 1);
+      if (c.lane == 0) amk::sync::signal_release(globals.counters + (4) * 32, 1);
     }
     if (c.warp >= 0 && c.warp < 1) {
-      if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 2, globals.counters + (2) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 4, globals.counters + (4) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
     }
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::select<S19>(c);
+    amk::ops::select<S20>(c);
   }
   if (c.warp >= 0 && c.warp < 1) {
     c.enter_step();
-    amk::ops::finish<S20>(c);
+    amk::ops::finish<S21>(c);
   }
 }

@@ -16,6 +16,7 @@
 #include "amk/ops/merge.cuh"
 #include "amk/ops/narrow.cuh"
 #include "amk/ops/peak.cuh"
+#include "amk/ops/prefetch_cache.cuh"
 #include "amk/ops/report.cuh"
 #include "amk/ops/rope_append.cuh"
 #include "amk/ops/select_draw.cuh"
@@ -27,8 +28,9 @@
 namespace {
 
 __constant__ int t_attn_gate[3] = {0, 0, 0};
-__constant__ int t_attn_head[3] = {0, 0, 0};
-__constant__ int t_attn_split[3] = {0, 1, 2};
+__constant__ int t_attn_head[3] = {0, 0, -1};
+__constant__ int t_attn_serves[3] = {1, 1, 0};
+__constant__ int t_attn_split[3] = {0, 1, 0};
 __constant__ int t_gate_up_count[3] = {30, 29, 29};
 __constant__ int t_gate_up_first[3] = {0, 30, 59};
 __constant__ int t_hidden_count[3] = {8, 8, 8};
@@ -55,6 +57,7 @@ struct Globals {
   amk::u64* b_qkv;
   amk::u64* b_split_partial;
   amk::u64* b_split_scale;
+  amk::u64* b_attn;
   amk::u64* b_h_mid;
   amk::u64* b_h_out;
   amk::u64* b_act;
@@ -70,7 +73,7 @@ struct Globals {
   amk::u64 tokens;
   amk::u32* trace;
 };
-static_assert(sizeof(Globals) == 232, "host layout");
+static_assert(sizeof(Globals) == 240, "host layout");
 struct Plan {
   static constexpr int kHidden = 192;
   static constexpr int kFfn = 352;
@@ -79,8 +82,8 @@ struct Plan {
   static constexpr int kHeadDim = 64;
   static constexpr int kLayers = 2;
   static constexpr int kContext = 256;
-  static constexpr int kKvBlock = 64;
-  static constexpr int kKvSplits = 3;
+  static constexpr int kKvBlock = 128;
+  static constexpr int kKvSplits = 2;
   static constexpr int kStreamAgents = 8;
   static constexpr float kRmsEps = 1.000000000e-05f;
   static constexpr float kQueryScale = 1.250000000e-01f;
@@ -131,7 +134,7 @@ struct Plan {
   };
   using Hidden = O;
 };
-using Ring = amk::BulkRing<44, 512, true, true>;
+using Ring = amk::BulkRing<52, 512, true, true>;
 using Ctx = amk::Context<Plan, Globals, Ring>;
 
 struct S0 {
@@ -143,362 +146,375 @@ struct S1 {
   static __device__ __forceinline__ amk::Plain<amk::bf16> table(const Ctx& c) { return {c.globals.b_embedding}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9600); }
-  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9344); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
+  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
 };
 struct S2 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
+};
+struct S3 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::Qkv;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static constexpr int kDeferred = 0;
 };
-struct S3 {
+struct S4 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9600); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
   static constexpr int kSsqAgents = 8;
   static constexpr bool kHasBias = false;
   static __device__ __forceinline__ amk::Tagged<float> out(const Ctx& c) { return {c.globals.b_qkv, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
 };
-struct S4 {
+struct S5 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::Tagged<float> qkv(const Ctx& c) { return {c.globals.b_qkv, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Plain<float> rope(const Ctx& c) { return {c.globals.b_rope}; }
   static constexpr bool kHasQNorm = false;
   static constexpr bool kHasKNorm = false;
-  static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 8576); }
+  static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 6528); }
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
-};
-struct S5 {
-  static constexpr int kFirst = 0, kAgents = 8;
-  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
-  static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 8576); }
-  static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
-  static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
-  static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 2048); }
 };
 struct S6 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
-  static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 2048); }
-  static constexpr int kAttendAgents = 8;
-  static __device__ __forceinline__ amk::Tagged<amk::bf16> split_partial(const Ctx& c) { return {c.globals.b_split_partial, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
-  static __device__ __forceinline__ amk::Tagged<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 6528); }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
+  static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 0); }
 };
 struct S7 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 0); }
+  static constexpr int kAttendAgents = 8;
   static __device__ __forceinline__ amk::Tagged<amk::bf16> split_partial(const Ctx& c) { return {c.globals.b_split_partial, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Tagged<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
-  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
 };
 struct S8 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ amk::Tagged<amk::bf16> split_partial(const Ctx& c) { return {c.globals.b_split_partial, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static __device__ __forceinline__ amk::Tagged<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static constexpr int kHeads = 2;
+  static __device__ __forceinline__ float* mix(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+};
+struct S9 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::O;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static constexpr int kDeferred = 0;
 };
-struct S9 {
+struct S10 {
   static constexpr int kFirst = 0, kAgents = 1;
   using Matrix = Plan::O;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9344); }
+  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_mid, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
 };
-struct S10 {
+struct S11 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int index(const Ctx& c) { return 2 * c.l + 1; }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_mid, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9600); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
 };
-struct S11 {
+struct S12 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::GateUp;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-};
-struct S12 {
-  static constexpr int kFirst = 0, kAgents = 8;
-  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
-  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9600); }
-  static constexpr int kSsqAgents = 8;
-  static __device__ __forceinline__ amk::Tagged<amk::bf16> act(const Ctx& c) { return {c.globals.b_act, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static constexpr int kDeferred = 0;
 };
 struct S13 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
+  static constexpr int kSsqAgents = 8;
+  static __device__ __forceinline__ amk::Tagged<amk::bf16> act(const Ctx& c) { return {c.globals.b_act, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+};
+struct S14 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> act(const Ctx& c) { return {c.globals.b_act, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
 };
-struct S14 {
+struct S15 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::Down;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static constexpr int kDeferred = 0;
 };
-struct S15 {
+struct S16 {
   static constexpr int kFirst = 0, kAgents = 1;
   using Matrix = Plan::Down;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9344); }
+  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_out, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
 };
-struct S16 {
+struct S17 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int index(const Ctx& c) { return 2 * c.l + 2; }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_out, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9600); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
 };
-struct S17 {
+struct S18 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::LmHead;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static constexpr int kDeferred = 0;
 };
-struct S18 {
+struct S19 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 9600); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
   static constexpr int kSsqAgents = 8;
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Tagged<float> best_value(const Ctx& c) { return {c.globals.b_best_value, static_cast<amk::u32>(1 + c.epoch)}; }
   static __device__ __forceinline__ amk::Tagged<int> best_index(const Ctx& c) { return {c.globals.b_best_index, static_cast<amk::u32>(1 + c.epoch)}; }
 };
-struct S19 {
+struct S20 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 7;
   static constexpr int kCandidates = 24;
   static __device__ __forceinline__ amk::Tagged<float> best_value(const Ctx& c) { return {c.globals.b_best_value, static_cast<amk::u32>(1 + c.epoch)}; }
-  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9728); }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
 };
-struct S20 {
+struct S21 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 7;
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
-  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9728); }
-  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
 };
-struct S21 {
+struct S22 {
   static constexpr int kFirst = 0, kAgents = 1;
   static constexpr int kRound = 7;
   static constexpr int kTallyAgents = 8;
-  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-};
-struct S22 {
-  static constexpr int kFirst = 0, kAgents = 8;
-  static constexpr int kRound = 7;
-  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 12032); }
 };
 struct S23 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 7;
-  static constexpr int kGatherAgents = 8;
-  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 12032); }
-  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
-  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9728); }
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
 };
 struct S24 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 7;
+  static constexpr int kGatherAgents = 8;
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+};
+struct S25 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 8;
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
-  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9728); }
-  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
 };
-struct S25 {
+struct S26 {
   static constexpr int kFirst = 0, kAgents = 1;
   static constexpr int kRound = 8;
   static constexpr int kTallyAgents = 8;
-  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-};
-struct S26 {
-  static constexpr int kFirst = 0, kAgents = 8;
-  static constexpr int kRound = 8;
-  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 12032); }
 };
 struct S27 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 8;
-  static constexpr int kGatherAgents = 8;
-  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 12032); }
-  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
-  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9728); }
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
 };
 struct S28 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 8;
+  static constexpr int kGatherAgents = 8;
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+};
+struct S29 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 9;
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
-  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9728); }
-  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
 };
-struct S29 {
+struct S30 {
   static constexpr int kFirst = 0, kAgents = 1;
   static constexpr int kRound = 9;
   static constexpr int kTallyAgents = 8;
-  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-};
-struct S30 {
-  static constexpr int kFirst = 0, kAgents = 8;
-  static constexpr int kRound = 9;
-  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 12032); }
 };
 struct S31 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 9;
-  static constexpr int kGatherAgents = 8;
-  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 12032); }
-  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
-  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9728); }
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
 };
 struct S32 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 9;
+  static constexpr int kGatherAgents = 8;
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+};
+struct S33 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 10;
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
-  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9728); }
-  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
 };
-struct S33 {
+struct S34 {
   static constexpr int kFirst = 0, kAgents = 1;
   static constexpr int kRound = 10;
   static constexpr int kTallyAgents = 8;
-  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-};
-struct S34 {
-  static constexpr int kFirst = 0, kAgents = 8;
-  static constexpr int kRound = 10;
-  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 12032); }
 };
 struct S35 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 10;
-  static constexpr int kGatherAgents = 8;
-  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 12032); }
-  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
-  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9728); }
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
 };
 struct S36 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 10;
+  static constexpr int kGatherAgents = 8;
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+};
+struct S37 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 11;
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
-  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9728); }
-  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
 };
-struct S37 {
+struct S38 {
   static constexpr int kFirst = 0, kAgents = 1;
   static constexpr int kRound = 11;
   static constexpr int kTallyAgents = 8;
-  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-};
-struct S38 {
-  static constexpr int kFirst = 0, kAgents = 8;
-  static constexpr int kRound = 11;
-  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 12032); }
 };
 struct S39 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 11;
-  static constexpr int kGatherAgents = 8;
-  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 12032); }
-  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
-  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9728); }
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
 };
 struct S40 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 11;
+  static constexpr int kGatherAgents = 8;
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+};
+struct S41 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 12;
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
-  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9728); }
-  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
 };
-struct S41 {
+struct S42 {
   static constexpr int kFirst = 0, kAgents = 1;
   static constexpr int kRound = 12;
   static constexpr int kTallyAgents = 8;
-  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-};
-struct S42 {
-  static constexpr int kFirst = 0, kAgents = 8;
-  static constexpr int kRound = 12;
-  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 12032); }
 };
 struct S43 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 12;
-  static constexpr int kGatherAgents = 8;
-  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 12032); }
-  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
-  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9728); }
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
 };
 struct S44 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 12;
+  static constexpr int kGatherAgents = 8;
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+};
+struct S45 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 13;
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
-  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9728); }
-  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
 };
-struct S45 {
+struct S46 {
   static constexpr int kFirst = 0, kAgents = 1;
   static constexpr int kRound = 13;
   static constexpr int kTallyAgents = 8;
-  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-};
-struct S46 {
-  static constexpr int kFirst = 0, kAgents = 8;
-  static constexpr int kRound = 13;
-  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
-  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 12032); }
 };
 struct S47 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 13;
-  static constexpr int kGatherAgents = 8;
-  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 12032); }
-  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
-  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9728); }
+  static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
 };
 struct S48 {
+  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kRound = 13;
+  static constexpr int kGatherAgents = 8;
+  static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+};
+struct S49 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 14;
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
-  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9728); }
+  static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ amk::Tagged<float> draw_value(const Ctx& c) { return {c.globals.b_draw_value, static_cast<amk::u32>(1 + c.epoch)}; }
   static __device__ __forceinline__ amk::Tagged<int> draw_index(const Ctx& c) { return {c.globals.b_draw_index, static_cast<amk::u32>(1 + c.epoch)}; }
 };
-struct S49 {
+struct S50 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kCandidates = 24;
   static __device__ __forceinline__ amk::Tagged<float> best_value(const Ctx& c) { return {c.globals.b_draw_value, static_cast<amk::u32>(1 + c.epoch)}; }
@@ -507,7 +523,7 @@ struct S49 {
   static __device__ __forceinline__ amk::Plain<int> prompt(const Ctx& c) { return {c.globals.b_prompt}; }
   static __device__ __forceinline__ amk::Plain<int> output(const Ctx& c) { return {c.globals.b_output}; }
 };
-struct S50 {
+struct S51 {
   static constexpr int kFirst = 0, kAgents = 1;
   static __device__ __forceinline__ amk::Plain<int> state(const Ctx& c) { return {c.globals.b_state}; }
 };
@@ -526,8 +542,8 @@ amk_decode(const __grid_constant__ Globals globals) {
         static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)};
   if (c.warp >= 0 && c.warp < 8) {
     const int agent = c.warp - 0, place = c.worker * 8 + agent;
-    c.ring.start(shared + 14080 + agent * 22528,
-                 reinterpret_cast<amk::u64*>(shared + 194304) + agent * 44,
+    c.ring.start(shared + 12032 + agent * 26624,
+                 reinterpret_cast<amk::u64*>(shared + 225024) + agent * 52,
                  reinterpret_cast<const char*>(globals.b_weights) +
                      static_cast<long long>(t_stream_base[place]) * 512,
                  t_stream_total[place], static_cast<int>(globals.tokens), c.lane);
@@ -540,12 +556,14 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::ops::embed<S1>(c);
     #pragma unroll 1
     for (c.l = 0; c.l < 2; ++c.l) {
+      c.enter_step();
+      amk::ops::prefetch_cache<S2>(c);
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::gemv<S2>(c);
+      amk::ops::gemv<S3>(c);
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::store_rows<S3>(c);
+      amk::ops::store_rows<S4>(c);
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (c.l) * 32, 1);
@@ -555,30 +573,14 @@ amk_decode(const __grid_constant__ Globals globals) {
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::rope_append<S4>(c);
+      amk::ops::rope_append<S5>(c);
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::attend<S5>(c);
+      amk::ops::attend<S6>(c);
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::merge<S6>(c);
+      amk::ops::merge<S7>(c);
       if (c.warp >= 0 && c.warp < 1) {
-        amk::sync::warp_barrier();
-        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (3 + c.l) * 32, 1);
-      }
-      if (c.warp >= 0 && c.warp < 1) {
-        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 3 + c.l, globals.counters + (3 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
-      }
-      amk::sync::cta_barrier<1, 256>();
-      c.enter_step();
-      amk::ops::combine<S7>(c);
-      amk::sync::cta_barrier<1, 256>();
-      c.enter_step();
-      amk::ops::gemv<S8>(c);
-      amk::sync::cta_barrier<1, 256>();
-      if (c.warp >= 0 && c.warp < 1) {
-        c.enter_step();
-        amk::ops::add_residual<S9>(c);
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (5 + c.l) * 32, 1);
       }
@@ -587,14 +589,14 @@ amk_decode(const __grid_constant__ Globals globals) {
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::stage_norm<S10>(c);
+      amk::ops::combine<S8>(c);
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::gemv<S11>(c);
+      amk::ops::gemv<S9>(c);
       amk::sync::cta_barrier<1, 256>();
-      c.enter_step();
-      amk::ops::swiglu<S12>(c);
       if (c.warp >= 0 && c.warp < 1) {
+        c.enter_step();
+        amk::ops::add_residual<S10>(c);
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (7 + c.l) * 32, 1);
       }
@@ -603,14 +605,14 @@ amk_decode(const __grid_constant__ Globals globals) {
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::stage<S13>(c);
+      amk::ops::stage_norm<S11>(c);
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::gemv<S14>(c);
+      amk::ops::gemv<S12>(c);
       amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::swiglu<S13>(c);
       if (c.warp >= 0 && c.warp < 1) {
-        c.enter_step();
-        amk::ops::add_residual<S15>(c);
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (9 + c.l) * 32, 1);
       }
@@ -619,66 +621,46 @@ amk_decode(const __grid_constant__ Globals globals) {
       }
       amk::sync::cta_barrier<1, 256>();
       c.enter_step();
-      amk::ops::stage_norm<S16>(c);
+      amk::ops::stage<S14>(c);
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::gemv<S15>(c);
+      amk::sync::cta_barrier<1, 256>();
+      if (c.warp >= 0 && c.warp < 1) {
+        c.enter_step();
+        amk::ops::add_residual<S16>(c);
+        amk::sync::warp_barrier();
+        if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (11 + c.l) * 32, 1);
+      }
+      if (c.warp >= 0 && c.warp < 1) {
+        if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 11 + c.l, globals.counters + (11 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+      }
+      amk::sync::cta_barrier<1, 256>();
+      c.enter_step();
+      amk::ops::stage_norm<S17>(c);
     }
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::gemv<S17>(c);
+    amk::ops::gemv<S18>(c);
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::argmax_rows<S18>(c);
+    amk::ops::argmax_rows<S19>(c);
     if (c.warp >= 0 && c.warp < 1) {
       amk::sync::warp_barrier();
-      if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (2) * 32, 1);
+      if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (4) * 32, 1);
     }
     if (c.warp >= 0 && c.warp < 1) {
-      if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 2, globals.counters + (2) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 4, globals.counters + (4) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
     }
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::peak<S19>(c);
+    amk::ops::peak<S20>(c);
     c.enter_step();
-    amk::ops::census<S20>(c);
+    amk::ops::census<S21>(c);
     amk::sync::cta_barrier<1, 256>();
     if (c.warp >= 0 && c.warp < 1) {
       c.enter_step();
-      amk::ops::report<S21>(c);
-      amk::sync::warp_barrier();
-      if (c.lane == 0) amk::sync::signal_release(globals.counters + (19) * 32, 1);
-    }
-    if (c.warp >= 0 && c.warp < 1) {
-      if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 19, globals.counters + (19) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
-    }
-    amk::sync::cta_barrier<1, 256>();
-    c.enter_step();
-    amk::ops::gather<S22>(c);
-    amk::sync::cta_barrier<1, 256>();
-    c.enter_step();
-    amk::ops::narrow<S23>(c);
-    c.enter_step();
-    amk::ops::census<S24>(c);
-    amk::sync::cta_barrier<1, 256>();
-    if (c.warp >= 0 && c.warp < 1) {
-      c.enter_step();
-      amk::ops::report<S25>(c);
-      amk::sync::warp_barrier();
-      if (c.lane == 0) amk::sync::signal_release(globals.counters + (20) * 32, 1);
-    }
-    if (c.warp >= 0 && c.warp < 1) {
-      if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 20, globals.counters + (20) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
-    }
-    amk::sync::cta_barrier<1, 256>();
-    c.enter_step();
-    amk::ops::gather<S26>(c);
-    amk::sync::cta_barrier<1, 256>();
-    c.enter_step();
-    amk::ops::narrow<S27>(c);
-    c.enter_step();
-    amk::ops::census<S28>(c);
-    amk::sync::cta_barrier<1, 256>();
-    if (c.warp >= 0 && c.warp < 1) {
-      c.enter_step();
-      amk::ops::report<S29>(c);
+      amk::ops::report<S22>(c);
       amk::sync::warp_barrier();
       if (c.lane == 0) amk::sync::signal_release(globals.counters + (21) * 32, 1);
     }
@@ -687,16 +669,16 @@ amk_decode(const __grid_constant__ Globals globals) {
     }
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::gather<S30>(c);
+    amk::ops::gather<S23>(c);
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::narrow<S31>(c);
+    amk::ops::narrow<S24>(c);
     c.enter_step();
-    amk::ops::census<S32>(c);
+    amk::ops::census<S25>(c);
     amk::sync::cta_barrier<1, 256>();
     if (c.warp >= 0 && c.warp < 1) {
       c.enter_step();
-      amk::ops::report<S33>(c);
+      amk::ops::report<S26>(c);
       amk::sync::warp_barrier();
       if (c.lane == 0) amk::sync::signal_release(globals.counters + (22) * 32, 1);
     }
@@ -705,16 +687,16 @@ amk_decode(const __grid_constant__ Globals globals) {
     }
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::gather<S34>(c);
+    amk::ops::gather<S27>(c);
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::narrow<S35>(c);
+    amk::ops::narrow<S28>(c);
     c.enter_step();
-    amk::ops::census<S36>(c);
+    amk::ops::census<S29>(c);
     amk::sync::cta_barrier<1, 256>();
     if (c.warp >= 0 && c.warp < 1) {
       c.enter_step();
-      amk::ops::report<S37>(c);
+      amk::ops::report<S30>(c);
       amk::sync::warp_barrier();
       if (c.lane == 0) amk::sync::signal_release(globals.counters + (23) * 32, 1);
     }
@@ -723,16 +705,16 @@ amk_decode(const __grid_constant__ Globals globals) {
     }
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::gather<S38>(c);
+    amk::ops::gather<S31>(c);
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::narrow<S39>(c);
+    amk::ops::narrow<S32>(c);
     c.enter_step();
-    amk::ops::census<S40>(c);
+    amk::ops::census<S33>(c);
     amk::sync::cta_barrier<1, 256>();
     if (c.warp >= 0 && c.warp < 1) {
       c.enter_step();
-      amk::ops::report<S41>(c);
+      amk::ops::report<S34>(c);
       amk::sync::warp_barrier();
       if (c.lane == 0) amk::sync::signal_release(globals.counters + (24) * 32, 1);
     }
@@ -741,16 +723,16 @@ amk_decode(const __grid_constant__ Globals globals) {
     }
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::gather<S42>(c);
+    amk::ops::gather<S35>(c);
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::narrow<S43>(c);
+    amk::ops::narrow<S36>(c);
     c.enter_step();
-    amk::ops::census<S44>(c);
+    amk::ops::census<S37>(c);
     amk::sync::cta_barrier<1, 256>();
     if (c.warp >= 0 && c.warp < 1) {
       c.enter_step();
-      amk::ops::report<S45>(c);
+      amk::ops::report<S38>(c);
       amk::sync::warp_barrier();
       if (c.lane == 0) amk::sync::signal_release(globals.counters + (25) * 32, 1);
     }
@@ -759,25 +741,61 @@ amk_decode(const __grid_constant__ Globals globals) {
     }
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::gather<S46>(c);
+    amk::ops::gather<S39>(c);
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::narrow<S47>(c);
+    amk::ops::narrow<S40>(c);
     c.enter_step();
-    amk::ops::draw<S48>(c);
+    amk::ops::census<S41>(c);
+    amk::sync::cta_barrier<1, 256>();
+    if (c.warp >= 0 && c.warp < 1) {
+      c.enter_step();
+      amk::ops::report<S42>(c);
+      amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::signal_release(globals.counters + (26) * 32, 1);
+    }
+    if (c.warp >= 0 && c.warp < 1) {
+      if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 26, globals.counters + (26) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+    }
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::gather<S43>(c);
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::narrow<S44>(c);
+    c.enter_step();
+    amk::ops::census<S45>(c);
+    amk::sync::cta_barrier<1, 256>();
+    if (c.warp >= 0 && c.warp < 1) {
+      c.enter_step();
+      amk::ops::report<S46>(c);
+      amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::signal_release(globals.counters + (27) * 32, 1);
+    }
+    if (c.warp >= 0 && c.warp < 1) {
+      if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 27, globals.counters + (27) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+    }
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::gather<S47>(c);
+    amk::sync::cta_barrier<1, 256>();
+    c.enter_step();
+    amk::ops::narrow<S48>(c);
+    c.enter_step();
+    amk::ops::draw<S49>(c);
     if (c.warp >= 0 && c.warp < 1) {
       amk::sync::warp_barrier();
-      if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (11) * 32, 1);
+      if (c.lane == 0) amk::sync::signal_relaxed(globals.counters + (13) * 32, 1);
     }
     if (c.warp >= 0 && c.warp < 1) {
-      if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 11, globals.counters + (11) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
+      if (c.lane == 0) amk::sync::wait_hint(dog, c.warp, 13, globals.counters + (13) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
     }
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
-    amk::ops::select_draw<S49>(c);
+    amk::ops::select_draw<S50>(c);
   }
   if (c.warp >= 0 && c.warp < 1) {
     c.enter_step();
-    amk::ops::finish<S50>(c);
+    amk::ops::finish<S51>(c);
   }
 }

@@ -20,7 +20,7 @@ FORBIDDEN = re.compile(
     r"\bbar\.|\bbarrier\.|__threadfence|__syncthreads|__syncwarp|\batomic[A-Z]\w*\s*\(|cuda::atomic|__ldg|ld\.global\.nc"
 )
 ASM = re.compile(r"\basm\b(?P<qualifier>\s+volatile)?\s*\(\s*(?P<text>(?:\"(?:[^\"\\]|\\.)*\"\s*)+)")
-ALLOWED_ELSEWHERE = re.compile(r"^\s*(?:\{\s*)?(?:mma\.|ldmatrix\.|cvt\.|fma\.|prmt\.|lop3\.)")
+ALLOWED_ELSEWHERE = re.compile(r"^\s*(?:\{\s*)?(?:mma\.|ldmatrix\.|movmatrix\.|cvt\.|prmt\.|lop3\.|fma\.)")
 VOLATILE = re.compile(r"\bvolatile\b")
 
 

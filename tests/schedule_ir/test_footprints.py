@@ -48,6 +48,11 @@ PLANS = {
     "one at a time": lambda: tiny_plan(
         tiny_model(), handoff="fenced", head_handoff=False, run_ahead=False, wide_epilogue=0
     ),
+    "splits reduced": lambda: tiny_plan(tiny_model(), workers=8, kv_block=8, reduce_from=2),
+    "splits reduced, fenced": lambda: tiny_plan(
+        tiny_model(), workers=9, kv_block=8, reduce_from=2, handoff="fenced"
+    ),
+    "refills held back": lambda: tiny_plan(tiny_model(), warps=2, slots=2, chunk_bytes=512, held_refills=0.5),
     "drawing": lambda: tiny_plan(tiny_model(), sampling="top-k-top-p"),
     "drawing, idle agents": lambda: tiny_plan(tiny_model(layers=1, vocab=21), workers=5, warps=4, sampling="top-p"),
     "fp8 cache": lambda: tiny_plan(tiny_model(), kv_dtype="fp8"),

@@ -1,7 +1,15 @@
 """The stream lemma against exhaustive exploration of small rings with every copy as an event."""
 
+from collections.abc import Callable
+
 import pytest
 
+from amk.planner.decode import plan
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.refill import RefillOp
+from amk.schedule_ir.schedule import Loop, Node, Step, steps_of
+from amk.schedule_ir.target import load_target
 from amk.validator.explore import explore, explore_memory
 from amk.validator.flat import judge
 from amk.validator.rings import check_rings, ring_system
@@ -36,3 +44,25 @@ def test_static_conditions_hold_for_plans_and_fail_one_by_one() -> None:
     assert codes(refill_fence=False) == {"AMK507"}
     assert "AMK106" in codes(role="w0")
     assert "AMK302" in codes(source="state")
+
+
+def test_refills_held_back_are_issued_before_the_next_product() -> None:
+    schedule = plan(load_model("llama3.2-1b"), load_target("h200"), max_context=256)
+    held = [s.op for p in schedule.programs for s in steps_of(p.body) if isinstance(s.op, GemvOp) and s.op.deferred]
+    assert {op.matrix for op in held} == {"gate_up", "down", "lm_head"}
+    assert not list(check_rings(schedule))
+
+    def codes(change: Callable[[Step], Step | None]) -> set[str]:
+        def rewritten(body: tuple[Node, ...]) -> tuple[Node, ...]:
+            out = (n.model_copy(update={"body": rewritten(n.body)}) if isinstance(n, Loop) else change(n) for n in body)
+            return tuple(n for n in out if n is not None)
+
+        programs = tuple(p.model_copy(update={"body": rewritten(p.body)}) for p in schedule.programs)
+        return {d.code for d in check_rings(schedule.model_copy(update={"programs": programs}))}
+
+    def too_many(step: Step) -> Step:
+        change = {"deferred": schedule.streams[0].slots + 1}
+        return step.model_copy(update={"op": step.op.model_copy(update=change)}) if step.op in held else step
+
+    assert codes(lambda step: None if isinstance(step.op, RefillOp) else step) == {"AMK302"}
+    assert codes(too_many) == {"AMK302"}

@@ -17,7 +17,7 @@ from amk.schedule_ir.ops.base import ValueKey
 
 CACHED = frozenset({"k", "v"})
 UNNAMED = -1
-POSITIONAL = frozenset({"rope_append", "attend", "merge", "combine"})
+POSITIONAL = frozenset({"rope_append", "attend", "merge", "combine", "reduce_splits"})
 """Ops whose footprint depends on the position; all others are evaluated once."""
 COUNTING = frozenset({"select"})
 """Ops whose footprint depends on the token's number within the launch."""

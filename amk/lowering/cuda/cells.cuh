@@ -22,6 +22,13 @@ __device__ __forceinline__ float2 unpack_bf16(u32 bits) {
   return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(bits));
 }
 
+// A pair of floats as two bf16 pairs that add up to it: 16 bits of mantissa.
+__device__ __forceinline__ void split_pair(float lo, float hi, u32& coarse, u32& rest) {
+  coarse = pack_bf16(lo, hi);
+  const float2 back = unpack_bf16(coarse);
+  rest = pack_bf16(lo - back.x, hi - back.y);
+}
+
 template <int kElementBytes>
 struct RawOf {
   using type = uint4;
@@ -70,6 +77,11 @@ struct Plain {
       out[2] = __uint_as_float(raw.z), out[3] = __uint_as_float(raw.w);
     }
   }
+  // Elements i to i + 3.
+  __device__ __forceinline__ void store_wide(int i, const float (&v)[kWide]) const {
+#pragma unroll
+    for (int k = 0; k < kWide; ++k) data[i + k] = static_cast<T>(v[k]);
+  }
   // Element i <- v where `live`; called by all lanes of the warp, lane n + 1 holding the element after lane n's.
   template <class C, class V>
   __device__ __forceinline__ void store(const C&, int i, V v, bool live) const {
@@ -117,6 +129,10 @@ struct Tagged {
       out[0] = __uint_as_float(sync::value_of(raw.first)), out[1] = __uint_as_float(sync::value_of(raw.second));
     }
   }
+  __device__ __forceinline__ void store_wide(int i, const float (&v)[kWide]) const {
+    static_assert(kPerWord == 2, "pairs of bf16");
+    sync::store_tagged_pair(words + i / 2, pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), tag);
+  }
   // Two bf16 elements share a word: the even lane stores its own and its neighbour's. i is even in even lanes.
   template <class C, class V>
   __device__ __forceinline__ void store(const C& c, int i, V v, bool live) const {
@@ -139,11 +155,11 @@ __device__ __forceinline__ void until_fresh(const C& c, u32 tag, Fetch fetch) {
   }
 }
 
-// Calls use(i, piece, values) for this lane's part of elements [lo, hi) of `cell`, up to 8 fetches of a lane in flight at
+// Calls use(i, piece, values) for this lane's part of elements [lo, hi) of `cell`, up to 16 fetches of a lane in flight at
 // once, piece counting them. lo and hi are multiples of Cell::kWide; kMost bounds hi - lo.
 template <int kMost, class Cell, class C, class Use>
 __device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int lo, int hi, Use use) {
-  constexpr int kStride = 32 * Cell::kWide, kAll = (kMost + kStride - 1) / kStride, kPieces = kAll < 8 ? kAll : 8;
+  constexpr int kStride = 32 * Cell::kWide, kAll = (kMost + kStride - 1) / kStride, kPieces = kAll < 16 ? kAll : 16;
 #pragma unroll 1
   for (int base = lo + c.lane * Cell::kWide; base < hi; base += kPieces * kStride) {
     const Cell mine = cell.from(base);
@@ -171,6 +187,18 @@ __device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int 
       use(i, k, v);
     }
   }
+}
+
+// x = the agent's contiguous share of kCount elements of `cell`, as bf16 in the order of x_place.
+template <int kCount, int kAgents, class Cell, class C>
+__device__ __forceinline__ void stage_share(const C& c, const Cell& cell, bf16* x, int agent) {
+  constexpr int kWide = Cell::kWide;
+  static_assert(kCount % (kWide * kAgents) == 0, "shares are whole fetches");
+  const int lo = share_begin(kCount, kAgents, agent), hi = share_begin(kCount, kAgents, agent + 1);
+  for_each_wide<kCount / kAgents>(c, cell, lo, hi, [&](int i, int, float (&v)[kWide]) {
+#pragma unroll
+    for (int k = 0; k < kWide; k += 2) *reinterpret_cast<u32*>(x + x_place(i + k)) = pack_bf16(v[k], v[k + 1]);
+  });
 }
 
 }  // namespace amk

@@ -34,7 +34,10 @@ struct Context {
 
   // Before each step. Otherwise the addresses of all steps are hoisted out of the layer loop, and spilled.
   __device__ __forceinline__ void enter_step() {
-    lane = sync::opaque(lane), warp = sync::opaque(warp);
+    lane = sync::opaque(lane), warp = sync::opaque(warp), pos = sync::opaque(pos);
+    shares.qkv_count = sync::opaque(shares.qkv_count), shares.hidden_count = sync::opaque(shares.hidden_count);
+    shares.gate_up_count = sync::opaque(shares.gate_up_count), shares.lm_head_count = sync::opaque(shares.lm_head_count);
+    shares.attn_split = sync::opaque(shares.attn_split), shares.attn_head = sync::opaque(shares.attn_head);
   }
 
   // Cycle counter of the SM at the start of the token and after each step of this warp; the last token's stay.
@@ -49,6 +52,13 @@ struct Context {
 
 // The index-th of `parts` contiguous shares of [0, total); the same rule as split() of the schedule's ops.
 __device__ __forceinline__ int share_begin(int total, int parts, int index) { return total * index / parts; }
+
+// Where element i of a staged vector stands: in each run of 8 the second and the third pair change places, so that a lane of
+// gemv reads the two pairs it needs as 8 bytes.
+__device__ __forceinline__ int x_place(int i) {
+  const int pair = i / 2 % 4;
+  return pair == 1 ? i + 2 : pair == 2 ? i - 2 : i;
+}
 
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
@@ -70,7 +80,7 @@ __device__ __forceinline__ float inverse_rms(const float* ssq, int agents) {
 template <int kChunksPerGroup, int kAgents>
 __device__ __forceinline__ float sum_partials(const float* part, int row, int chunks) {
   // floor(m / chunks) as (m + 1/2) * (1 / chunks): at least 1 / (2 chunks) away from an integer, far above rounding.
-  const float per_chunk = __frcp_rn(static_cast<float>(chunks));
+  const float per_chunk = __fdividef(1.f, static_cast<float>(chunks));
   const int first_chunk = row / 8 * kChunksPerGroup;
   const int from = static_cast<int>((static_cast<float>((first_chunk + 1) * kAgents) - 0.5f) * per_chunk);
   const int last =

@@ -42,8 +42,8 @@ __device__ __forceinline__ float chunk_product(const char* slot, const bf16* xs,
     }
     u32 a[2][4];
     W::operands(v, unit % W::kUnits, a);
-    mma_weights(sum[0], a[0], xv.x, xv.y);
-    mma_weights(sum[1], a[1], xv.z, xv.w);
+    mma_weights(sum[0], a[0], xv.x, xv.z);
+    mma_weights(sum[1], a[1], xv.y, xv.w);
     if constexpr (W::kOffset != 0) {
       mma_weights(ones, kOnes, xv.x, xv.y);
       mma_weights(ones, kOnes, xv.z, xv.w);
@@ -79,10 +79,10 @@ __device__ __forceinline__ void quantised_gemv(C& c) {
   c.ring.enter(hi - lo, c.lane);
 #pragma unroll 1
   for (int chunk = lo; chunk < hi; ++chunk) {
-    const char* slot = c.ring.wait(c.dog, c.warp);
+    const char* slot = sync::shared_pointer(c.ring.wait(c.dog, c.warp));
     const int first = column * M::kColumns;
     total += chunk_product<M>(slot, x + first, M::kK - first - place, c.lane);
-    c.ring.release(c.lane, hi - chunk - 1);
+    c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1);
     if (++column == M::kChunks) {
       flush();
       column = 0, ++group;

@@ -10,23 +10,23 @@ namespace amk {
 // Bulk copies that complete on one mbarrier per slot (sm_90 and later).
 template <int kSlots, int kBytes, bool kRunAhead, bool kFence>
 struct BulkRing {
-  char* slots;
-  u64* full;
+  u32 slots;  // addresses in shared memory
+  u32 full;
   const char* source;
-  u64 policy;
   int per_token;     // chunks of this warp in one token
   int next;          // index within a token of the next chunk to issue
-  long long left;    // chunks still to issue in this launch
+  int left;          // chunks still to issue in this launch
   int slot = 0;      // next slot to drain
   u32 parity = 0;
+  int held = 0;  // slots drained last whose refill is deferred
 
   __device__ __forceinline__ void start(char* slots_, u64* full_, const char* source_, int per_token_, int tokens,
                                         int lane) {
-    slots = slots_, full = full_, source = source_, per_token = per_token_, next = 0;
-    left = static_cast<long long>(per_token_) * tokens;
-    policy = sync::policy_evict_first();
+    slots = sync::opaque(sync::shared_address(slots_)), full = sync::opaque(sync::shared_address(full_));
+    source = source_, per_token = per_token_, next = 0;
+    left = per_token_ * tokens;
     if (lane == 0) {
-      for (int s = 0; s < kSlots; ++s) sync::mbarrier_init(full + s, 1);
+      for (int s = 0; s < kSlots; ++s) sync::mbarrier_init(full_ + s, 1);
       sync::fence_mbarrier_init();
     }
     sync::warp_barrier();
@@ -38,8 +38,9 @@ struct BulkRing {
   __device__ __forceinline__ void issue(int s, int lane) {
     if (left <= 0) return;
     if (lane == 0) {
-      sync::mbarrier_arrive_expect_tx(full + s, kBytes);
-      sync::bulk_load(slots + s * kBytes, source + static_cast<long long>(next) * kBytes, kBytes, full + s, policy);
+      sync::mbarrier_arrive_expect_tx(full + s * 8, kBytes);
+      sync::bulk_load(slots + s * kBytes, source + static_cast<long long>(next) * kBytes, kBytes, full + s * 8,
+                      sync::policy_evict_first());
     }
     --left;
     next = next + 1 == per_token ? 0 : next + 1;
@@ -56,21 +57,39 @@ struct BulkRing {
     }
   }
 
-  __device__ __forceinline__ const char* wait(sync::Watchdog& dog, int warp) {
-    sync::wait_mbarrier(dog, warp, slot, full + slot, parity);
+  __device__ __forceinline__ u32 wait(sync::Watchdog& dog, int warp) {
+    sync::wait_mbarrier(dog, warp, slot, full + slot * 8, parity);
     return slots + slot * kBytes;
   }
 
-  // After the last read of the slot; `remaining` chunks of the step come after this one.
+  // After the last read of the slot; `remaining` chunks of the step come after this one. The refills of the step's last
+  // kDeferred slots wait for refill(): what an agent hands to others does not queue behind copies that nobody needs yet.
+  template <int kDeferred>
   __device__ __forceinline__ void release(int lane, int remaining) {
     sync::warp_barrier();
-    if (kRunAhead || remaining >= kSlots) {
+    if (remaining < kDeferred) {
+      ++held;
+    } else if (kRunAhead || remaining >= kSlots) {
       if constexpr (kFence) {
         if (lane == 0) sync::fence_proxy_async_shared();
       }
       issue(slot, lane);
     }
     if (++slot == kSlots) slot = 0, parity ^= 1;
+  }
+
+  // The refills that release() deferred, oldest first.
+  __device__ __forceinline__ void refill(int lane) {
+    if constexpr (kFence) {
+      if (lane == 0) sync::fence_proxy_async_shared();
+    }
+    int s = slot - held;
+    if (s < 0) s += kSlots;
+#pragma unroll 1
+    for (; held > 0; --held) {
+      issue(s, lane);
+      s = s + 1 == kSlots ? 0 : s + 1;
+    }
   }
 };
 
@@ -79,16 +98,14 @@ template <int kSlots, int kBytes, bool kRunAhead>
 struct CopyRing {
   char* slots;
   const char* source;
-  u64 policy;
   int per_token;
   int next;
-  long long left;
+  int left;
   int slot = 0;
 
   __device__ __forceinline__ void start(char* slots_, u64*, const char* source_, int per_token_, int tokens, int lane) {
     slots = slots_, source = source_, per_token = per_token_, next = 0;
-    left = static_cast<long long>(per_token_) * tokens;
-    policy = sync::policy_evict_first();
+    left = per_token_ * tokens;
     if constexpr (kRunAhead) {
       for (int s = 0; s < kSlots; ++s) issue(s, lane);
     }
@@ -101,11 +118,11 @@ struct CopyRing {
 #pragma unroll
       for (int i = 0; i < kBytes / 512; ++i) {
         const int at = (i * 32 + lane) * 16;
-        sync::copy_16(slots + s * kBytes + at, from + at, policy);
+        sync::copy_16(slots + s * kBytes + at, from + at, sync::policy_evict_first());
       }
       if constexpr (kBytes % 512 != 0) {
         const int at = kBytes / 512 * 512 + lane * 16;
-        if (at < kBytes) sync::copy_16(slots + s * kBytes + at, from + at, policy);
+        if (at < kBytes) sync::copy_16(slots + s * kBytes + at, from + at, sync::policy_evict_first());
       }
       --left;
       next = next + 1 == per_token ? 0 : next + 1;
@@ -127,13 +144,15 @@ struct CopyRing {
     }
   }
 
-  __device__ __forceinline__ const char* wait(sync::Watchdog&, int) {
+  __device__ __forceinline__ u32 wait(sync::Watchdog&, int) {
     sync::copy_wait<kSlots - 1>();
     sync::warp_barrier();
-    return slots + slot * kBytes;
+    return sync::shared_address(slots) + slot * kBytes;
   }
 
+  template <int kDeferred>
   __device__ __forceinline__ void release(int lane, int remaining) {
+    static_assert(kDeferred == 0, "group counts need one commit a chunk");
     sync::warp_barrier();
     if (kRunAhead || remaining >= kSlots) {
       issue(slot, lane);

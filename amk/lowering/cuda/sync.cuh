@@ -22,6 +22,10 @@ __device__ __forceinline__ u32 shared_address(const void* generic) {
   return static_cast<u32>(__cvta_generic_to_shared(generic));
 }
 
+__device__ __forceinline__ const char* shared_pointer(u32 address) {
+  return static_cast<const char*>(__cvta_shared_to_generic(address));
+}
+
 // ---- Counters: 32-bit words in global memory that only grow -------------------------------------------------------
 
 // True when a counter that reads `value` has passed `target`. Right while they are less than 2^31 apart, so a counter
@@ -129,6 +133,23 @@ __device__ __forceinline__ void cta_barrier_arrive() {
   asm volatile("bar.arrive %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
 }
 
+// 16 or 8 bytes of this block's shared memory by address. An address kept in a register spares the conversion of a pointer
+// at every use, which reads a slow special register.
+__device__ __forceinline__ uint4 load_shared_v4(u32 address) {
+  uint4 data;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(data.x), "=r"(data.y), "=r"(data.z), "=r"(data.w)
+               : "r"(address)
+               : "memory");
+  return data;
+}
+
+__device__ __forceinline__ uint2 load_shared_v2(u32 address) {
+  uint2 data;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(data.x), "=r"(data.y) : "r"(address) : "memory");
+  return data;
+}
+
 // All 32 lanes meet; orders memory among them.
 __device__ __forceinline__ void warp_barrier() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
@@ -173,17 +194,20 @@ __device__ __forceinline__ void mbarrier_arrive(u64* barrier) {
 
 // One arrival and the byte count of the phase in one instruction, so that a phase cannot complete between them.
 template <int kTarget = kArch>
-__device__ __forceinline__ void mbarrier_arrive_expect_tx(u64* barrier, u32 bytes) {
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
   static_assert(kTarget >= 90, "transaction counts need sm_90");
-  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+template <int kTarget = kArch>
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(u64* barrier, u32 bytes) {
+  mbarrier_arrive_expect_tx<kTarget>(shared_address(barrier), bytes);
 }
 
 // True once the phase of this parity has completed; then its bytes are visible to this thread. May suspend the thread
 // for about `suspend_ns` before it answers false.
 template <int kTarget = kArch>
-__device__ __forceinline__ bool mbarrier_try_wait(u64* barrier, u32 parity, u32 suspend_ns) {
+__device__ __forceinline__ bool mbarrier_try_wait(u32 barrier, u32 parity, u32 suspend_ns) {
   static_assert(kTarget >= 90, "mbarrier waits by parity need sm_90");
   u32 complete;
   asm volatile(
@@ -191,9 +215,14 @@ __device__ __forceinline__ bool mbarrier_try_wait(u64* barrier, u32 parity, u32 
       "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%1], %2, %3;\n\t"
       "selp.u32 %0, 1, 0, done;\n\t}"
       : "=r"(complete)
-      : "r"(shared_address(barrier)), "r"(parity), "r"(suspend_ns)
+      : "r"(barrier), "r"(parity), "r"(suspend_ns)
       : "memory");
   return complete != 0;
+}
+
+template <int kTarget = kArch>
+__device__ __forceinline__ bool mbarrier_try_wait(u64* barrier, u32 parity, u32 suspend_ns) {
+  return mbarrier_try_wait<kTarget>(shared_address(barrier), parity, suspend_ns);
 }
 
 // M7: between ordinary accesses to shared memory and a later bulk copy into the same bytes (slot refill).
@@ -224,13 +253,18 @@ __device__ __forceinline__ void bulk_load(void* shared, const void* global, u32 
 
 // The same with an L2 policy from one of the functions below.
 template <int kTarget = kArch>
-__device__ __forceinline__ void bulk_load(void* shared, const void* global, u32 bytes, u64* barrier, u64 policy) {
+__device__ __forceinline__ void bulk_load(u32 shared, const void* global, u32 bytes, u32 barrier, u64 policy) {
   static_assert(kTarget >= 90, "bulk copies need sm_90");
   asm volatile(
       "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-          shared_address(shared)),
-      "l"(global_address(global)), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+          shared),
+      "l"(global_address(global)), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
+}
+
+template <int kTarget = kArch>
+__device__ __forceinline__ void bulk_load(void* shared, const void* global, u32 bytes, u64* barrier, u64 policy) {
+  bulk_load<kTarget>(shared_address(shared), global, bytes, shared_address(barrier), policy);
 }
 
 // The cluster form, for a destination given as a shared::cluster address (a block's own address is one too).
@@ -334,6 +368,10 @@ __device__ __forceinline__ void prefetch_l2(const void* global) {
 
 // The same value, about which the compiler knows nothing: keeps it from computing addresses far ahead of their use.
 __device__ __forceinline__ int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+__device__ __forceinline__ u32 opaque(u32 value) {
   asm volatile("" : "+r"(value));
   return value;
 }

@@ -152,13 +152,18 @@ __device__ __forceinline__ uint2 wait_tagged_pair(Watchdog& dog, u32 agent, u32 
 
 // Waits until the phase of `parity` has completed. The suspend time bounds how late the watchdog notices.
 template <int kTarget = kArch>
-__device__ __forceinline__ void wait_mbarrier(Watchdog& dog, u32 agent, u32 object, u64* barrier, u32 parity) {
+__device__ __forceinline__ void wait_mbarrier(Watchdog& dog, u32 agent, u32 object, u32 barrier, u32 parity) {
   Stall<Blocked::mbarrier> stall;
 #pragma unroll 1
   while (true) {
     if (mbarrier_try_wait<kTarget>(barrier, parity, 20000)) return;
     if (stall.gives_up(dog, agent, object, parity, parity ^ 1)) return;
   }
+}
+
+template <int kTarget = kArch>
+__device__ __forceinline__ void wait_mbarrier(Watchdog& dog, u32 agent, u32 object, u64* barrier, u32 parity) {
+  wait_mbarrier<kTarget>(dog, agent, object, shared_address(barrier), parity);
 }
 
 }  // namespace sync

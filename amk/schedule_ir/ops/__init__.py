@@ -21,11 +21,15 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.merge import MergeOp
 from amk.schedule_ir.ops.narrow import NarrowOp
 from amk.schedule_ir.ops.peak import PeakOp
+from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
+from amk.schedule_ir.ops.reduce_splits import ReduceSplitsOp
+from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.ops.report import ReportOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.ops.select import SelectOp
 from amk.schedule_ir.ops.select_draw import SelectDrawOp
 from amk.schedule_ir.ops.stage import StageOp
+from amk.schedule_ir.ops.stage_attention import StageAttentionOp
 from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.ops.store_rows import StoreRowsOp
 from amk.schedule_ir.ops.swiglu import SwigluOp
@@ -39,11 +43,15 @@ AnyOp = Annotated[
     | EmbedOp
     | StageNormOp
     | GemvOp
+    | PrefetchCacheOp
+    | RefillOp
     | StoreRowsOp
     | RopeAppendOp
     | AttendOp
     | MergeOp
     | CombineOp
+    | ReduceSplitsOp
+    | StageAttentionOp
     | AddResidualOp
     | SwigluOp
     | StageOp
@@ -70,11 +78,15 @@ OPS: dict[str, type[Op]] = {
         EmbedOp,
         StageNormOp,
         GemvOp,
+        PrefetchCacheOp,
+        RefillOp,
         StoreRowsOp,
         RopeAppendOp,
         AttendOp,
         MergeOp,
         CombineOp,
+        ReduceSplitsOp,
+        StageAttentionOp,
         AddResidualOp,
         SwigluOp,
         StageOp,

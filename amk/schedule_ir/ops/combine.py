@@ -13,8 +13,18 @@ from amk.schedule_ir.ops.attention import active_splits, partial_width
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
 
 
+def share_heads(heads: int, dim: int, agents: int) -> int:
+    """Most query heads that one of `agents` equal shares of heads * dim outputs touches."""
+    shares = [split(heads * dim, agents, agent) for agent in range(agents)]
+    return max(-(-hi // dim) - lo // dim for lo, hi in shares)
+
+
 class CombineOp(Op):
-    """x[i] = combined attention output i, for this agent's share [q_dim*a/n, q_dim*(a+1)/n), splits in index order."""
+    """x[i] = combined attention output i, for this agent's share [q_dim*a/n, q_dim*(a+1)/n), splits in index order.
+
+    mix, f32 [agents, heads, splits, 2], is where the agent keeps (weight, sum of weights) of each split of the heads
+    its share touches, at most `heads` of them; nobody else reads it.
+    """
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
     in_flight: ClassVar[int] = 2048
@@ -24,6 +34,8 @@ class CombineOp(Op):
     layer: Expr
     split_partial: Name
     split_scale: Name
+    heads: int
+    mix: Name
     x: Name
 
     def _share(self, env: Env, geo: Geometry) -> list[tuple[int, int, int]]:
@@ -35,7 +47,9 @@ class CombineOp(Op):
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer, dim = env.eval_int(self.layer), geo.model.head_dim
         out: list[Access] = []
-        for head, d0, d1 in self._share(env, geo):
+        for local, (head, d0, d1) in enumerate(self._share(env, geo)):
+            mixed = (int(env.agent) * self.heads + local) * geo.kv_splits * 2
+            out += geo.span("write", self.mix, mixed, mixed + 2 * active_splits(env.pos, geo), None)
             for s in range(active_splits(env.pos, geo)):
                 row = head * geo.kv_splits + s
                 out += geo.span("read", self.split_partial, row * dim + d0, row * dim + d1, ("part", layer))
@@ -46,11 +60,14 @@ class CombineOp(Op):
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         dim, width = geo.model.head_dim, partial_width(geo)
         splits = active_splits(env.pos, geo)
-        for head, d0, d1 in self._share(env, geo):
+        for local, (head, d0, d1) in enumerate(self._share(env, geo)):
             parts = np.zeros((splits, width), np.float32)
             for s in range(splits):
                 row = head * geo.kv_splits + s
                 parts[s, d0:d1] = mem.read(self.split_partial, row * dim + d0, row * dim + d1)
                 parts[s, dim : dim + 2] = mem.read(self.split_scale, row * 2, row * 2 + 2)
             merged = merge_partials(parts, dim)
+            weights = np.exp(parts[:, dim] - merged[dim]) / merged[dim + 1]
+            mixed = (int(env.agent) * self.heads + local) * geo.kv_splits * 2
+            mem.write(self.mix, mixed, np.stack([weights, parts[:, dim + 1]], axis=1).reshape(-1))
             mem.write(self.x, head * dim + d0, merged[d0:d1] / merged[dim + 1])

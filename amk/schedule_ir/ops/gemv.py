@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName
@@ -28,7 +29,8 @@ class GemvOp(Op):
     """part[g + a, :] = W[group g, this agent's k chunks] @ x for each local row group g the agent touches.
 
     The worker's chunks form one group-major sequence of count * k_chunks; agent a drains its contiguous share. x has
-    k elements (columns beyond k are zero padding and are not read), part is f32 [slots, 8].
+    k elements (columns beyond k are zero padding and are not read), part is f32 [slots, 8]. The slots of the last
+    `deferred` chunks are refilled by the next `refill` step instead of at once.
     """
 
     op: Literal["gemv"] = "gemv"
@@ -37,6 +39,7 @@ class GemvOp(Op):
     stream: Name
     x: Name
     part: Name
+    deferred: int = Field(default=0, ge=0, le=64)
 
     def share(self, env: Env, geo: Geometry) -> tuple[int, int, int]:
         """(first chunk, end chunk, k chunks per group) of the agent within the worker's sequence."""

@@ -18,7 +18,7 @@ __device__ __forceinline__ void embed(C& c) {
   for (int i = share_begin(P::kHidden, S::kAgents, agent) + c.lane; i < hi; i += 32) {
     const float h = __bfloat162float(row[i]);
     squares += h * h;
-    x[i] = __float2bfloat16(h * norm[i]);
+    x[x_place(i)] = __float2bfloat16(h * norm[i]);
   }
   squares = warp_sum(squares);
   if (c.lane == 0) S::ssq(c)[agent] = squares;

@@ -1,7 +1,9 @@
 // q[g] = rope(norm(query head)) / sqrt(head_dim) of the worker's kv head; the owner of the position appends key and value.
 //
 // Threads: unit u (query heads, key, value) is done by agent u mod n; a lane takes pairs (i, i + head_dim / 2). Reads global
-// qkv (f32 hand-off), rope, norms (f32); writes shared q (f32), global caches (bf16 or fp8, private to the worker's split).
+// qkv (f32 hand-off), rope, norms (f32); writes shared q (each pair of f32
+// as a pair of bf16 and the pair of bf16 that it leaves), global caches (bf16 or
+// fp8, private to the worker's split).
 #pragma once
 #include "amk/cache.cuh"
 #include "amk/cells.cuh"
@@ -60,15 +62,19 @@ __device__ __forceinline__ void rope_append(C& c) {
 #pragma unroll
     for (int k = 0; k < kPairs; ++k) {
       const int i = c.lane + 32 * k;
-      if (i >= kHalf) continue;
       float lo = a[k], hi = b[k];
       if (query || key) {
         lo = a[k] * cosine[k] - b[k] * sine[k], hi = b[k] * cosine[k] + a[k] * sine[k];
       }
       if (query) {
-        float* q = S::q(c) + unit * kDim;
-        q[i] = lo * P::kQueryScale, q[kHalf + i] = hi * P::kQueryScale;
-      } else {
+        uint2 low, high;
+        split_pair(lo * P::kQueryScale, __shfl_down_sync(0xffffffffu, lo, 1) * P::kQueryScale, low.x, low.y);
+        split_pair(hi * P::kQueryScale, __shfl_down_sync(0xffffffffu, hi, 1) * P::kQueryScale, high.x, high.y);
+        if (i < kHalf && i % 2 == 0) {
+          float* q = S::q(c) + unit * kDim + i;
+          *reinterpret_cast<uint2*>(q) = low, *reinterpret_cast<uint2*>(q + kHalf) = high;
+        }
+      } else if (i < kHalf) {
         auto* cache = (key ? S::k_cache(c).data : S::v_cache(c).data) + row;
         using Row = CacheRow<typename P::Cache>;
         cache[i] = Row::of(lo), cache[kHalf + i] = Row::of(hi);

@@ -32,7 +32,7 @@ __device__ __forceinline__ void stage_norm(C& c) {
 #pragma unroll
     for (int k = 0; k < kWide; k += 2) {
       squares += v[k] * v[k] + v[k + 1] * v[k + 1];
-      *reinterpret_cast<u32*>(x + i + k) = pack_bf16(v[k] * weight[piece][k], v[k + 1] * weight[piece][k + 1]);
+      *reinterpret_cast<u32*>(x + x_place(i + k)) = pack_bf16(v[k] * weight[piece][k], v[k + 1] * weight[piece][k + 1]);
     }
   });
   squares = warp_sum(squares);

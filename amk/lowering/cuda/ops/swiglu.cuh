@@ -22,7 +22,7 @@ __device__ __forceinline__ void swiglu(C& c) {
     if (live) {
       const float gate = sum_partials<M::kChunks, P::kStreamAgents>(S::part(c), row, chunks) * scale;
       const float up = sum_partials<M::kChunks, P::kStreamAgents>(S::part(c), row + 4, chunks) * scale;
-      y = gate / (1.f + __expf(-gate)) * up;
+      y = __fdividef(gate, 1.f + __expf(-gate)) * up;
     }
     act.store(c, first + i, y, live);
   }

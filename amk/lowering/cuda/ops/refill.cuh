@@ -1,0 +1,12 @@
+// The copies that the warp's ring held back are issued.
+#pragma once
+#include "amk/context.cuh"
+
+namespace amk::ops {
+
+template <class S, class C>
+__device__ __forceinline__ void refill(C& c) {
+  c.ring.refill(c.lane);
+}
+
+}  // namespace amk::ops

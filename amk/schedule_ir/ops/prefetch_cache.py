@@ -1,0 +1,21 @@
+"""Bring the earlier keys and values of a worker into the L2 cache before its query is known."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from amk.schedule_ir.expr import Expr
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.base import Op
+
+
+class PrefetchCacheOp(Op):
+    """Ask for the cache rows of the first block of the worker's split, up to the position.
+
+    A prefetch delivers nothing, so the step has no accesses: it changes when bytes arrive.
+    """
+
+    op: Literal["prefetch_cache"] = "prefetch_cache"
+    layer: Expr
+    k_cache: Name
+    v_cache: Name

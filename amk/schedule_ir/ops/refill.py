@@ -1,0 +1,19 @@
+"""Issue the copies that a stream held back at the end of a product."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.base import Op
+
+
+class RefillOp(Op):
+    """Each agent issues the copies into the slots whose refill its last `gemv` on the stream deferred.
+
+    It comes before the next `gemv` on the stream, so a drain never waits for a copy that its own agent holds back. No
+    other agent touches the slots: for everybody else the copies are only slower.
+    """
+
+    op: Literal["refill"] = "refill"
+    stream: Name
