@@ -95,8 +95,7 @@ def barrier(role: str, number: int, warps: int) -> Step:
     return Step(op=BarrierOp(role=role, id=number, agents=warps))
 
 
-def wait(role: str, counter: str, index: tuple[Expr, ...], per_token: int, relaxed: bool = False) -> Step:
+def wait(role: str, counter: str, index: tuple[Expr, ...], per_token: int) -> Step:
     """Every counter of these schedules gains the same number per token, so the threshold is that many tokens' worth."""
     threshold: Expr = {"t": per_token, "1": per_token}
-    order = "relaxed" if relaxed else "acquire"
-    return Step(op=WaitOp(role=role), waits=(Wait(counter=counter, index=index, at_least=threshold, order=order),))
+    return Step(op=WaitOp(role=role), waits=(Wait(counter=counter, index=index, at_least=threshold),))

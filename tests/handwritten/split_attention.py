@@ -5,12 +5,12 @@ Two programs. Workers 0 to 7 run `rows`: they own every row of every matrix and 
 so it leaves out every step that multiplies.
 
 Queries, keys and values, the partial results of the splits and the candidates of the next token cross as tagged words:
-who needs a word re-reads it until it carries the reader's own tag, and no counter stands between. Two things words do
-not say. A split that owns no position yet has nothing to write, so nobody would wait for its worker; yet it reads the
-queries, and they must not be overwritten before: the hint `attn` counts all attention workers, active or not, and holds
-the row workers back. And a token that the prompt gives is not chosen, so nobody looks at candidates, and nothing would
-keep worker 0 from storing the state of the next launch before a late worker has loaded that of this one: `best` is a
-fenced counter of all workers. What only row workers exchange stands behind fenced counters too.
+who needs a word re-reads it until it carries the reader's own tag, and no counter stands between. What words do not
+say: a split that owns no position yet has nothing to write, so nobody would wait for its worker; yet it reads the
+queries, and they must not be overwritten before. `attn` counts all attention workers, active or not, and holds the row
+workers back. A hint would do for the words; it is fenced, because a token that the prompt gives is not chosen, nobody
+looks at candidates then, and worker 0 must not store the next launch's state before all have loaded this one's.
+`best` only saves polling. What row workers alone exchange stands behind fenced counters.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def schedule(gpu: str = "h200") -> Schedule:
         tables=row_tables(MODEL, ROWS, WORKERS) | attention_tables(),
         buffers=(*host_buffers(MODEL, KV, MAX_TOKENS), *words(), *fenced(), *shared),
         counters=(
-            Counter(name="attn", shape=(MODEL.layers,), handoff="hint"),
+            Counter(name="attn", shape=(MODEL.layers,)),
             *(Counter(name=name, shape=(MODEL.layers,)) for name in ("h_mid", "act", "h_out")),
             Counter(name="best", shape=(1,)),
         ),
@@ -150,7 +150,7 @@ def attention() -> list[Step]:
         role="four", layer=LAYER, partial="att", attend_agents=ATTENDING, split_partial="split_partial",
         split_scale="split_scale",
     )  # fmt: skip
-    done = Step(op=SignalOp(role="first"), signals=(Signal(counter="attn", index=(LAYER,), order="relaxed"),))
+    done = Step(op=SignalOp(role="first"), signals=(Signal(counter="attn", index=(LAYER,)),))
     return [step(rope), MEET_FOUR, step(attend), MEET_FOUR, step(merge), done]
 
 
@@ -174,7 +174,7 @@ def output() -> list[Step]:
         mix="mix",
         x="x",
     )
-    looked = [wait("first", "attn", (LAYER,), SERVING, relaxed=True), MEET]
+    looked = [wait("first", "attn", (LAYER,), SERVING), MEET]
     return [*looked, step(combine), *gemv("o"), *residual("o", "h_mid")]
 
 

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from amk.adversary.edits import Edit, Json, apply, at, find, signalling, steps, waiting
+from amk.adversary.edits import Edit, Json, apply, at, find, named, signalling, steps, waiting
 from amk.adversary.edits import Path as Place
 from amk.engine.cpu_engine import CpuEngine
 from amk.engine.session import Session
@@ -127,17 +127,17 @@ def test_the_sync_warp_counts_at_the_barrier() -> None:
     assert verify(broken(sync_agent, *edits)).diagnostics[0].code == "AMK404"
 
 
-def without_attn_hint() -> Schedule:
+def without_attn() -> Schedule:
     return broken(split_attention, Edit("remove", waiting(document(split_attention), "attn")))
 
 
-def test_inactive_splits_are_overtaken_without_their_hint() -> None:
-    assert refused(verify(without_attn_hint()), "AMK302")
+def test_inactive_splits_are_overtaken_without_their_counter() -> None:
+    assert refused(verify(without_attn()), "AMK302")
 
 
 def test_the_interpreter_hangs_where_the_validator_says_so() -> None:
     """Worker 9 serves a split without positions. Late enough, it looks for queries that have been overwritten."""
-    schedule = without_attn_hint()
+    schedule = without_attn()
     engine = CpuEngine(schedule, RandomTensors(schedule.model), order=lambda: named_order("delay:9"))
     engine.request(PROMPT)
     with pytest.raises(Deadlock) as caught:
@@ -151,14 +151,24 @@ def test_fenced_hand_offs_need_their_waits(counter: str) -> None:
     assert refused(verify(broken(split_attention, Edit("remove", path))), "AMK302")
 
 
+def attn_and_best(order: str) -> Schedule:
+    """`attn` handed off in this way, and no wait for `best` among the row workers."""
+    data = document(split_attention)
+    edits = [
+        Edit("replace", (*named(data, "counters", "attn"), "handoff"), order),
+        Edit("remove", waiting(data, "best")),
+    ]
+    return broken(split_attention, *edits)
+
+
 def test_candidates_are_not_read_for_a_given_token() -> None:
-    """So their words order nothing, and without the counter the launch state is stored before all have loaded it."""
-    path = waiting(document(split_attention), "best")
-    verdict = verify(broken(split_attention, Edit("remove", path)))
+    """So their words order nothing, and with a mere hint the launch state is stored before all have loaded it."""
+    assert verify(attn_and_best("fenced")).status == "SAFE"
+    verdict = verify(attn_and_best("hint"))
     assert refused(verdict, "AMK302") and "'state'" in verdict.diagnostics[0].message
 
 
-def test_a_hint_that_counts_fewer_holds_nobody_back() -> None:
+def test_a_counter_of_fewer_holds_nobody_back() -> None:
     path = (*waiting(document(split_attention), "attn"), "waits", 0, "at_least")
     late = {"t": split_attention.SERVING, "1": split_attention.SERVING - 1}
     assert refused(verify(broken(split_attention, Edit("replace", path, late))), "AMK302")
