@@ -252,7 +252,7 @@ ORDER = [
         "merge-before-attend",
         "swapped steps",
         "fenced",
-        "AMK105",
+        "AMK104",
         "partials are merged before they exist",
         lambda s: exchange(s, find(s, "attend"), find(s, "merge")),
     ),
