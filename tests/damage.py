@@ -15,7 +15,7 @@ def raised_threshold(schedule: Schedule, counter: str) -> Schedule:
     """The first wait on `counter` wants one more than is ever signalled."""
     data = schedule.model_dump(mode="json")
     wait = next(w for step in steps(data["programs"][0]["body"]) for w in step["waits"] if w["counter"] == counter)
-    wait["at_least"]["1"] += 1
+    wait["at_least"]["1"] = wait["at_least"]["t"] + 1
     return Schedule.model_validate_json(json.dumps(data))
 
 

@@ -199,7 +199,9 @@ class Footprints:
         first, last = rows[:, 4] // size, (rows[:, 5] - 1) // size
         layer, head = np.divmod(first // kv.context, model.kv_heads)
         block = first % kv.context // kv.block
-        mine = (first // kv.context == last // kv.context) & (block == last % kv.context // kv.block)
+        mine = (first // kv.context == last // kv.context) & (
+            (block == last % kv.context // kv.block) | (kv.splits == 1)
+        )
         mine &= (head == self.tables["attn.head"][rows[:, 0]]) & (
             block % kv.splits == self.tables["attn.split"][rows[:, 0]]
         )

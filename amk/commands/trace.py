@@ -1,4 +1,4 @@
-"""`amk trace`: a timeline of a schedule in logical order, of its simulation, of a witness, or of a launch on a GPU."""
+"""`amk trace`: a timeline of a schedule in logical order, of a witness, or of a launch on a GPU."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from amk.report.timeline_html import html, shown
 from amk.report.timeline_perfetto import perfetto
 from amk.schedule_ir.codec import load_schedule, schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.simulator.predict import predict
-from amk.trace.from_prediction import of_prediction
 from amk.trace.from_recording import of_recording
 from amk.trace.from_schedule import Choice, of_schedule
 from amk.trace.from_witness import NotOfThisSchedule, of_witness
@@ -39,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--witness", type=Path, metavar="FILE", help="draw this witness of the schedule")
-    source.add_argument("--predict", action="store_true", help="draw the simulated token, in microseconds")
     source.add_argument("--measure", action="store_true", help="record a launch on this machine's GPU and draw it")
     source.add_argument("--from", dest="recorded", type=Path, metavar="FILE", help="draw what --record wrote")
     parser.add_argument("--record", type=Path, metavar="FILE", help="with --measure: keep the raw recording")
@@ -49,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--warps", choices=("roles", "all"), default="roles", help="one warp a role, or all of them")
     parser.add_argument("--layers", choices=("few", "all"), default="few", help="of the logical order (default: few)")
     parser.add_argument("--tokens", type=positive, help="tokens (default: 1; of a recorded launch: 4)")
-    parser.add_argument("--pos", type=int, help="position of the first token, or of the timed one (default: 0, or 128)")
+    parser.add_argument(
+        "--pos", type=int, help="position of the first token, or of the recorded one (default: 0, or 128)"
+    )
     add_format(parser)
 
 
@@ -136,14 +135,12 @@ def _timeline(arguments: argparse.Namespace, schedule: Schedule) -> Timeline:
     if arguments.measure or arguments.recorded is not None:
         recording = _recording(arguments, schedule)
         return of_recording(schedule, recording, arguments.workers, every)
-    if arguments.predict:
-        return of_prediction(predict(schedule, _position(arguments, schedule)))
     choice = Choice(arguments.workers, every, arguments.layers == "all", arguments.pos or 0, arguments.tokens or 1)
     return of_schedule(schedule, choice)
 
 
 def _position(arguments: argparse.Namespace, schedule: Schedule) -> int:
-    """Of a token that takes time."""
+    """Of the recorded token."""
     given: int | None = arguments.pos
     return min(128, schedule.kv.context - 1) if given is None else given
 

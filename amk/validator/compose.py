@@ -2,6 +2,9 @@
 
 Property: liveness, race freedom and reads-from of the schedule for any number of tokens, all positions included.
 
+Two tokens show every neighbourhood but one: in a launch of one token what stands before the loop meets what stands
+behind it (`begin` loads the state that `finish` stores). So `verify` asks for one token too.
+
 Assumptions: structure, positions and streams are checked elsewhere (barriers are joined by exactly their role, cache
 rows never cross workers, weight rings are private). Tokens beyond the second follow from `epochs`; layers beyond the
 third from `reduce`.
@@ -111,11 +114,14 @@ def groups_of(schedule: Schedule, tokens: int, instances: Instances) -> list[Gro
     return found
 
 
-def compose(schedule: Schedule, tokens: int = TOKENS) -> Composition:
-    """Check the schedule; raises `TooLarge`, `ClocksTooLarge` or `NotComposable`."""
+def compose(schedule: Schedule, tokens: int = TOKENS, footprints: Footprints | None = None) -> Composition:
+    """Check the schedule; raises `TooLarge`, `ClocksTooLarge` or `NotComposable`.
+
+    footprints: those of an earlier check of the same schedule.
+    """
     instances = Instances(schedule.counters)
     groups = groups_of(schedule, tokens, instances)
-    result = Composition(schedule, tokens, groups, instances, Footprints(schedule))
+    result = Composition(schedule, tokens, groups, instances, footprints or Footprints(schedule))
     result.stuck = tuple(schedule.programs[g.number].name for g in groups if not g.order.complete)
     if result.stuck:
         return result
@@ -152,23 +158,26 @@ def _check_memory(result: Composition, rows: I64, most: Words, always: Words, en
     result.order = least = BracketOrder(Quotient(groups, instances, always, "word"))
     fence = BracketOrder(Quotient(groups, instances, most, "fence"))
     blocking = Blocking(least, lambda: BracketOrder(Quotient(groups, instances, always, "wait")))
-    result.races, result.overwritten, result.unseen = weak_races(rows, envelope.tagged, least, blocking, fence)
+    result.races, result.overwritten, result.unseen = weak_races(rows, envelope.tagged, order, least, blocking, fence)
     result.hints = blocking.with_hints
 
 
 def weak_races(
-    rows: I64, buffers: list[int], least: Ordering, blocking: Blocking, fence: Ordering
+    rows: I64, buffers: list[int], run: Ordering, least: Ordering, blocking: Blocking, fence: Ordering
 ) -> tuple[RaceReport, RaceReport, RaceReport]:
-    """(races, overwritten, unseen) of `Composition`; rows as in `touches_in_order`, buffers: the tagged ones."""
+    """(races, overwritten, unseen) of `Composition`; rows as in `touches_in_order`, buffers: the tagged ones.
+
+    run: an execution in which every read waits for its words; least: what is ordered whatever is read.
+    """
     tagged = np.isin(rows[:, 1], buffers)
-    words_ = _numbered(touches_in_order(rows[tagged], least, NOTHING, NOTHING))
+    words_ = _numbered(touches_in_order(rows[tagged], run, NOTHING, NOTHING))
     overwritten = _halved(find_races(blocks(words_), cast(Clocks, blocking), LIMIT))
     written = ~tagged | (rows[:, 2] != READ)
-    seen = _numbered(touches_in_order(rows[written], least, NOTHING, NOTHING))
+    seen = _numbered(touches_in_order(rows[written], run, NOTHING, NOTHING))
     unseen = races = _halved(find_races(blocks(seen), cast(Clocks, _Visibility(least, fence)), LIMIT))
     if unseen.racy:
         # what a fence orders is ordered in time too, so only now the two can differ
-        plain = touches_in_order(rows[~tagged], least, NOTHING, NOTHING)
+        plain = touches_in_order(rows[~tagged], run, NOTHING, NOTHING)
         races = find_races(blocks(plain), cast(Clocks, least), LIMIT)
     return races, overwritten, unseen
 

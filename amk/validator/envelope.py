@@ -7,8 +7,8 @@ and waits and signals never depend on it. So one check of the *envelope* covers 
     row of the current token. The unit is private to the worker: `position` proves that rows never cross workers and
     that the split that appends a row is the one that reads it. The cache ops are evaluated at a position that the
     worker's split owns, where they do all that they ever do.
-Words that a step reads at some positions only give no order at the others: `least` holds the reads of tagged words that
-happen at every position, in crews (group, node) of `moving`.
+Words that a step reads at some positions only give no order at the others, and candidates are not read for a token that
+was given: `least` holds the reads of tagged words that always happen, in crews (group, node) of `moving`.
 A race in the envelope may be impossible at every single position; it is then confirmed or refuted by the flat check.
 
 Shared memory is checked for one worker of each class. Two workers are in one class if all their events have the same
@@ -199,7 +199,8 @@ class Envelope:
         self._spread(group, moving, rows[kept], slope[kept], slot_of[kept], worker_of[kept], True)
         self.least += self._rows[before:]
         del self._rows[before:]
-        self.moving |= {(group.number, node) for s in moving for _, node in s.events.values()}
+        perhaps = [s for s in reading if s.item.step.op.perhaps]
+        self.moving |= {(group.number, node) for s in (*moving, *perhaps) for _, node in s.events.values()}
 
     def _collect(self, group: Group, found: list[Slot], workers: range, least: bool = False) -> tuple[I64, I64, I64]:
         """All rows of layer 0 or the slot's own layer, with the slot and the worker (counted from the first)."""

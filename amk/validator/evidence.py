@@ -73,9 +73,15 @@ def explain(result: Composition) -> Finding | None:
     reports: tuple[tuple[Edges, RaceReport | None], ...] = (
         ("word", result.races), ("wait", result.overwritten), ("fence", result.unseen)
     )  # fmt: skip
+    doubts = []
     for edges, report in reports:
         if report is not None and report.racy:
-            return _race(result, edges, list(report.races))
+            finding = _race(result, edges, list(report.races))
+            if finding.evidence is not None:
+                return finding
+            doubts.append(finding)
+    if doubts:
+        return doubts[0]
     if result.dataflow is not None and not result.dataflow.correct:
         return _fault(result, list(result.dataflow.faults))
     return None
@@ -204,7 +210,7 @@ def _confirmed_race(result: Composition, edges: Edges, a: Place, b: Place) -> Ev
     workers = {a[1], b[1]}
     for pos in positions(result, workers):
         try:
-            flat = expand(result.schedule, pos, result.tokens, edges, workers)
+            flat = expand(result.schedule, pos, result.tokens, edges, workers, sure=True)
         except (TooLarge, NotComposable):
             return None
         for race in _conflicts(flat.system, _flat_events(flat, *a), _flat_events(flat, *b)):

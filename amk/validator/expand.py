@@ -33,7 +33,7 @@ from amk.validator.envelope import FAMILY_SHIFT, NO_DATA
 from amk.validator.footprint import CACHED, SHARED, Footprints, with_token
 from amk.validator.local_order import NotComposable
 from amk.validator.quotient import Edges
-from amk.validator.system import I64, System
+from amk.validator.system import I64, WRITE, Bools, System
 from amk.validator.trace import TooLarge, Trace, trace
 from amk.validator.word_events import MISSING, joints
 from amk.validator.words import tag_of, words
@@ -74,13 +74,15 @@ def expand(
     edges: Edges = "block",
     touching: Collection[int] | None = None,
     like: Flat | None = None,
+    sure: bool = False,
 ) -> Flat:
     """The flat system of a launch of `tokens` tokens that starts at position `pos`, epoch 0.
 
     touching: only these workers' accesses are listed (all events stay), for witnesses of large schedules. like: a flat
-    system of the same schedule and number of tokens, whose parts are used again.
+    system of the same schedule and number of tokens, whose parts are used again. sure: without the waits of reads that
+    may not happen (`Op.perhaps`), for what must be ordered whatever the data say.
     """
-    return _Expansion(schedule, pos, tokens, edges, touching, like).build()
+    return _Expansion(schedule, pos, tokens, edges, touching, like, sure).build()
 
 
 class _Expansion:
@@ -94,7 +96,9 @@ class _Expansion:
         edges: Edges,
         touching: Collection[int] | None,
         like: Flat | None,
+        sure: bool,
     ) -> None:
+        self.sure = sure
         self.schedule, self.pos, self.tokens, self.edges = schedule, pos, tokens, edges
         self.instances = like.instances if like else Instances(schedule.counters)
         self.footprints = like.footprints if like else Footprints(schedule)
@@ -183,6 +187,9 @@ class _Expansion:
         crews = words(self.schedule, [t.items for t in self.traces], rows)
         if order := [d for d in crews.never if d.code != "AMK202"]:
             raise NotComposable(order[0].message)
+        if self.sure:
+            always = ~self._perhaps(table, group, item)
+            table, group, item = table[always], group[always], item[always]
         tag = self._tags(group, item, table[:, 1])
         found = joints(np.stack((table[:, 0], table[:, 1], tag, *table[:, [4, 2, 3]].T), axis=1))
         writers = sorted({w for joint in found.writers for w in joint} - {MISSING})
@@ -199,6 +206,13 @@ class _Expansion:
         needs = [(first + j, counter[w], 1) for j, members in enumerate(found.writers) for w in members]
         self.waits.append(np.array(needs, np.int64).reshape(-1, 3))
         self.signals.append(np.array([(first + j, base + j, 1) for j in range(count)], np.int64).reshape(-1, 3))
+
+    def _perhaps(self, table: I64, group: I64, item: I64) -> Bools:
+        """Reads that the data may make unnecessary."""
+        steps = [[bool(i.step.op.perhaps) for i in t.items] for t in self.traces]
+        found: Bools = np.array([steps[g][i] for g, i in zip(group.tolist(), item.tolist(), strict=True)], bool)
+        found &= table[:, 4] != WRITE
+        return found
 
     def _tags(self, group: I64, item: I64, buffer: I64) -> I64:
         """The tag that each access writes or looks for."""

@@ -29,9 +29,9 @@ from amk.validator.order import Clocks, must_clocks
 from amk.validator.quotient import Edges, Group
 from amk.validator.system import I64, Bools, System
 
-EVENTS: Final = 250_000
+EVENTS: Final = 120_000
 """Flat events times positions that are checked."""
-LARGEST: Final = 60_000
+LARGEST: Final = 30_000
 """Events of the largest system that is looked at."""
 SAMPLED: Final = 6
 """Positions looked at when there are too many."""
@@ -75,19 +75,19 @@ class FlatOrder:
 
 
 class FlatCheck:
-    """The flat systems of one schedule, position by position."""
+    """The flat systems of launches of one schedule, position by position."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
+    def __init__(self, schedule: Schedule, tokens: int = TOKENS) -> None:
+        self.schedule, self.tokens = schedule, tokens
         self.instances = Instances(schedule.counters)
-        self.groups = groups_of(schedule, TOKENS, self.instances)
+        self.groups = groups_of(schedule, tokens, self.instances)
         self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
         self.known: Flat | None = None
         self._clocks: dict[bytes, Clocks] = {}
 
     def positions(self) -> tuple[list[int], bool]:
-        """Where two tokens may start, and whether these are all positions."""
-        last = self.schedule.kv.context - TOKENS
+        """Where a launch may start, and whether these are all positions."""
+        last = self.schedule.kv.context - self.tokens
         events = sum(g.count * g.order.trace.events for g in self.groups)
         room = EVENTS // events if events <= LARGEST else 0
         if room > last:
@@ -95,26 +95,27 @@ class FlatCheck:
         count = min(room, SAMPLED)
         return sorted({last * i // max(count - 1, 1) for i in range(count)}), False
 
-    def _flat(self, pos: int, edges: Edges) -> Flat:
-        self.known = expand(self.schedule, pos, TOKENS, edges, like=self.known)
+    def _flat(self, pos: int, edges: Edges, sure: bool = True) -> Flat:
+        self.known = expand(self.schedule, pos, self.tokens, edges, like=self.known, sure=sure)
         return self.known
 
     def _order(self, flat: Flat) -> FlatOrder:
         return FlatOrder(flat, self.groups, self._clocks)
 
     def at(self, pos: int) -> Composition:
-        """What `compose` answers, for launches of two tokens that start at `pos`; nodes are flat events."""
-        block = self._flat(pos, "block")
-        result = Composition(self.schedule, TOKENS, self.groups, self.instances, block.footprints, at=pos)
+        """What `compose` answers, for launches that start at `pos`; nodes are flat events."""
+        block = self._flat(pos, "block", sure=False)
+        result = Composition(self.schedule, self.tokens, self.groups, self.instances, block.footprints, at=pos)
         result.private, result.weak = ("shared memory",), True
         result.block = ran = FlatRun(block, greedy(block.system))
         if not ran.run.complete:
             return result
-        word, fence = (self._order(self._flat(pos, edges)) for edges in ("word", "fence"))
-        blocking = Blocking(word, lambda: self._order(block))
-        result.order, result.dataflow = word, find_faults(blocks(touches_of(word.run)), LIMIT)
+        word = self._order(self._flat(pos, "word", sure=False))
+        least, fence = (self._order(self._flat(pos, edges)) for edges in ("word", "fence"))
+        blocking = Blocking(least, lambda: self._order(self._flat(pos, "wait")))
+        result.order, result.dataflow = least, find_faults(blocks(touches_of(word.run)), LIMIT)
         result.races, result.overwritten, result.unseen = weak_races(
-            _rows(word.system), self.tagged, word, blocking, fence
+            _rows(word.system), self.tagged, word, least, blocking, fence
         )
         result.hints = blocking.with_hints
         return result

@@ -68,7 +68,7 @@ def _row_shares(schedule: Schedule) -> Iterator[Diagnostic]:
             if start > end:
                 yield _finding("AMK101", f"row groups {end}..{start - 1} of {name} have no owner", path)
             elif start < end:
-                twice = f"row groups {start}..{min(end, stop or end) - 1} of {name}"
+                twice = f"row groups {start}..{(min(end, stop) if right >= 0 else end) - 1} of {name}"
                 message = f"{twice} are owned by workers {left} and {right}" if right >= 0 else f"{twice} do not exist"
                 yield _finding("AMK102" if right >= 0 else "AMK103", message, path)
 

@@ -22,7 +22,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Severity, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.compose import Composition, compose
+from amk.validator.compose import TOKENS, Composition, compose
 from amk.validator.epochs import check_epochs, check_wrap
 from amk.validator.evidence import Evidence, explain
 from amk.validator.flat_check import FlatCheck
@@ -167,29 +167,33 @@ class _Verification:
         self.stats |= {"layers checked": reduced.model.layers, "workers": reduced.launch.workers}
         try:
             result = compose(reduced)
+            nodes = sum(g.count * g.nodes for g in result.groups)
+            self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
+            self._in_time()
+            doubt = self._judge(result)
+            if doubt is None and not self.found and not self.open:
+                doubt = self._judge(compose(reduced, 1, result.footprints))
         except NotComposable as error:
-            self._flat(reduced, Diagnostic("AMK205", str(error), where=PROGRAMS))
-            return
-        nodes = sum(g.count * g.nodes for g in result.groups)
-        self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
-        self._in_time()
-        if (doubt := self._judge(result)) is not None:
+            doubt = Diagnostic("AMK205", str(error), where=PROGRAMS)
+        if doubt is not None:
             self._flat(reduced, doubt)
 
     def _flat(self, reduced: Schedule, doubt: Diagnostic) -> None:
         """Event by event, position by position, until something is wrong; `doubt` stays if that is too much."""
-        flat = FlatCheck(reduced)
-        positions, complete = flat.positions()
-        self.stats["positions checked"] = len(positions)
-        for pos in positions:
-            self._in_time()
-            found = self._judge(flat.at(pos))
-            self.open += [found] if found is not None else []
-            if self.found or self.open:
+        for tokens in (TOKENS, 1):
+            flat = FlatCheck(reduced, tokens)
+            positions, complete = flat.positions()
+            self.stats["positions checked"] = len(positions)
+            for pos in positions:
+                self._in_time()
+                found = self._judge(flat.at(pos))
+                self.open += [found] if found is not None else []
+                if self.found or self.open:
+                    return
+            if not complete:
+                more = because(f"too large to be checked at every position; nothing was found at {len(positions)}")
+                self.open.append(replace(doubt, facts=(*doubt.facts, more)))
                 return
-        if not complete:
-            more = because(f"too large to be checked at every position; nothing was found at {len(positions)}")
-            self.open.append(replace(doubt, facts=(*doubt.facts, more)))
 
     def _judge(self, result: Composition) -> Diagnostic | None:
         """Findings of one composition and, without any, what carries it from two tokens to all.
@@ -202,7 +206,7 @@ class _Verification:
         self.found += check_scopes(self.schedule, result.groups, result.instances)
         if self.found or (doubt := self._findings(result)) is not None:
             return None if self.found else doubt
-        if not self.found and result.order is not None:
+        if not self.found and result.order is not None and result.tokens == TOKENS:
             epochs = check_epochs(result)
             self.found += epochs.starving
             self.open += epochs.open

@@ -11,7 +11,7 @@ import pytest
 
 from amk.adversary.classes.table import BY_NUMBER, CLASSES
 from amk.adversary.confusion import Mutation, Table, decide, mutation, share, tokens_for
-from amk.adversary.edits import Edit, Json, apply, named, steps
+from amk.adversary.edits import Edit, Json, apply, at, named, steps
 from amk.adversary.minimal import minimal_name
 from amk.adversary.oracle.flatten import spell
 from amk.adversary.oracle.judge import rule, start_positions
@@ -135,6 +135,12 @@ def test_counters_may_start_below_half_of_their_range_only() -> None:
         edits.append(Edit("replace", (*named(document, "counters", "act"), "init"), start))
         verdict = verify(schedule_of(edited(*edits)))
         assert [d.code for d in verdict.diagnostics] == ([code] if code else [])
+
+
+def test_shared_arrays_are_aligned() -> None:
+    path = (*named(small(), "buffers", "ssq"), "offset")
+    document = edited(Edit("replace", path, at(small(), path) + 4))
+    assert first_code(document) == "AMK406" and rule(schedule_of(document)).status == "UNSAFE"
 
 
 def test_every_split_needs_a_worker() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from amk.adversary.cases import RECIPES, Recipe, make_case, repaired
 from amk.adversary.forgeries import main as forge_many
 from amk.adversary.forgeries import offer, victims
+from amk.adversary.suite import folder
 from amk.checker import facts
 from amk.checker.certificate import EDGES, check_certificate
 from amk.cli import main
@@ -65,6 +66,21 @@ def test_no_certificate_for_unsafe_or_open_cases(recipe: Recipe) -> None:
         return  # not a schedule at all
     with pytest.raises(NotSafe):
         certify_schedule(schedule)
+
+
+@pytest.mark.parametrize("name", ["class-43-split-count", "class-13-dropped-wait-masked-by-same-sm-order"])
+def test_twins_of_the_class_files_have_certificates(name: str) -> None:
+    case = json.loads((folder() / f"{name}.json").read_text())
+    assert accepted(from_document(repaired(case)), certify_schedule(from_document(repaired(case)))) == ""
+    with pytest.raises(NotSafe):
+        certify_schedule(from_document(case["schedule"]))
+
+
+def test_words_that_are_not_always_looked_at_order_nothing() -> None:
+    """An idle worker is known to be past its first read only through candidates, which a given token does not read."""
+    case = json.loads((folder() / "idle-worker-behind-hints.json").read_text())
+    with pytest.raises(NotSafe, match="race: in 'state'"):
+        certify_schedule(from_document(case["schedule"]))
 
 
 @pytest.mark.parametrize("name", ["missing-wait", "relaxed-signal", "order-at-some-positions", "weight-two"])

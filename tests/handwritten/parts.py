@@ -9,6 +9,7 @@ from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
 from amk.schedule_ir.memory import Buffer, Dtype, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp, BarrierOp, WaitOp
+from amk.schedule_ir.ops.combine import share_heads
 from amk.schedule_ir.schedule import KvLayout, Signal, Step, Wait
 from amk.schedule_ir.target import Target
 
@@ -56,7 +57,7 @@ def host_buffers(model: ModelSpec, kv: KvLayout, max_tokens: int) -> list[Buffer
     return found + [Buffer(name=n, space="global", dtype=d, shape=s, role="state") for n, (d, s) in state.items()]
 
 
-def shared_buffers(model: ModelSpec, math: int, groups: int) -> tuple[list[Buffer], int]:
+def shared_buffers(model: ModelSpec, kv: KvLayout, math: int, groups: int) -> tuple[list[Buffer], int]:
     """One worker's shared memory and its size. math: warps that multiply; groups: most row groups of a worker."""
     heads = model.heads // model.kv_heads
     wanted: list[tuple[str, Dtype, tuple[int, ...]]] = [
@@ -66,6 +67,7 @@ def shared_buffers(model: ModelSpec, math: int, groups: int) -> tuple[list[Buffe
         ("q", "f32", (heads, model.head_dim)),
         ("residual", "f32", (groups * ROWS_PER_GROUP,)),
         ("ssq", "f32", (math,)),
+        ("mix", "f32", (math, share_heads(model.heads, model.head_dim, math), kv.splits, 2)),
         ("ring", "bf16", (math, SLOTS, ROWS_PER_GROUP * CHUNK_K)),
         ("full", "u32", (math, SLOTS, 2)),
     ]

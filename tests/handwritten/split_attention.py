@@ -5,10 +5,12 @@ Two programs. Workers 0 to 7 run `rows`: they own every row of every matrix and 
 so it leaves out every step that multiplies.
 
 Queries, keys and values, the partial results of the splits and the candidates of the next token cross as tagged words:
-who needs a word re-reads it until it carries the reader's own tag, and no counter stands between. Two hints remain. A
-split that owns no position yet has nothing to write, so nobody would wait for its worker; yet it reads the queries, and
-they must not be overwritten before. The hint `attn` counts all attention workers, active or not, and holds the row
-workers back; `best` says when all candidates are there. What only row workers exchange stands behind fenced counters.
+who needs a word re-reads it until it carries the reader's own tag, and no counter stands between. Two things words do
+not say. A split that owns no position yet has nothing to write, so nobody would wait for its worker; yet it reads the
+queries, and they must not be overwritten before: the hint `attn` counts all attention workers, active or not, and holds
+the row workers back. And a token that the prompt gives is not chosen, so nobody looks at candidates, and nothing would
+keep worker 0 from storing the state of the next launch before a late worker has loaded that of this one: `best` is a
+fenced counter of all workers. What only row workers exchange stands behind fenced counters too.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from amk.schedule_ir.ops.add_residual import AddResidualOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.begin import BeginOp
-from amk.schedule_ir.ops.combine import CombineOp
+from amk.schedule_ir.ops.combine import CombineOp, share_heads
 from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.finish import FinishOp
 from amk.schedule_ir.ops.gemv import GemvOp
@@ -63,7 +65,7 @@ MEET_FOUR = barrier("four", 2, ATTENDING)
 
 def schedule(gpu: str = "h200") -> Schedule:
     target = load_target(gpu)
-    shared, end = shared_buffers(MODEL, WARPS, groups=16)
+    shared, end = shared_buffers(MODEL, KV, WARPS, groups=16)
     return Schedule(
         name="split-attention",
         model=MODEL,
@@ -79,8 +81,8 @@ def schedule(gpu: str = "h200") -> Schedule:
         buffers=(*host_buffers(MODEL, KV, MAX_TOKENS), *words(), *fenced(), *shared),
         counters=(
             Counter(name="attn", shape=(MODEL.layers,), handoff="hint"),
-            Counter(name="best", shape=(1,), handoff="hint"),
             *(Counter(name=name, shape=(MODEL.layers,)) for name in ("h_mid", "act", "h_out")),
+            Counter(name="best", shape=(1,)),
         ),
         streams=(weight_stream(target, "all"),),
         programs=(
@@ -163,7 +165,15 @@ def rows_of_heads() -> list[Step]:
 
 
 def output() -> list[Step]:
-    combine = CombineOp(role="all", layer=LAYER, split_partial="split_partial", split_scale="split_scale", x="x")
+    combine = CombineOp(
+        role="all",
+        layer=LAYER,
+        split_partial="split_partial",
+        split_scale="split_scale",
+        heads=share_heads(MODEL.heads, MODEL.head_dim, WARPS),
+        mix="mix",
+        x="x",
+    )
     looked = [wait("first", "attn", (LAYER,), SERVING, relaxed=True), MEET]
     return [*looked, step(combine), *gemv("o"), *residual("o", "h_mid")]
 
@@ -203,5 +213,4 @@ def chosen(role: str, meet: Step) -> list[Step]:
         role=role, candidates=WORKERS, best_value="best_value", best_index="best_index", request="request",
         prompt="prompt", output="output",
     )  # fmt: skip
-    offered = step(best, Signal(counter="best", order="relaxed"))
-    return [offered, wait("first", "best", (0,), WORKERS, relaxed=True), meet, step(select)]
+    return [step(best, Signal(counter="best")), wait("first", "best", (0,), WORKERS), meet, step(select)]

@@ -19,7 +19,7 @@ from amk.schedule_ir.ops.add_residual import AddResidualOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.begin import BeginOp
-from amk.schedule_ir.ops.combine import CombineOp
+from amk.schedule_ir.ops.combine import CombineOp, share_heads
 from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.finish import FinishOp
 from amk.schedule_ir.ops.gemv import GemvOp
@@ -57,7 +57,7 @@ STAGED = barrier("math", 2, MATH)
 
 def schedule(gpu: str = "h200") -> Schedule:
     target = load_target(gpu)
-    shared, end = shared_buffers(MODEL, MATH, groups=16)
+    shared, end = shared_buffers(MODEL, KV, MATH, groups=16)
     return Schedule(
         name="sync-agent",
         model=MODEL,
@@ -148,7 +148,8 @@ def attention() -> list[Step]:
 
 def output() -> list[Step]:
     combine = CombineOp(
-        role="math", layer=LAYER, split_partial="split_partial", split_scale="split_scale", x="x"
+        role="math", layer=LAYER, split_partial="split_partial", split_scale="split_scale",
+        heads=share_heads(MODEL.heads, MODEL.head_dim, MATH), mix="mix", x="x",
     )  # fmt: skip
     return [step(combine), STAGED, *gemv("o"), *residual("o", "h_mid")]
 

@@ -151,10 +151,11 @@ def test_fenced_hand_offs_need_their_waits(counter: str) -> None:
     assert refused(verify(broken(split_attention, Edit("remove", path))), "AMK302")
 
 
-def test_the_hint_of_the_candidates_may_be_left_out() -> None:
-    """Their words say when they are there, and every worker passes one on."""
+def test_candidates_are_not_read_for_a_given_token() -> None:
+    """So their words order nothing, and without the counter the launch state is stored before all have loaded it."""
     path = waiting(document(split_attention), "best")
-    assert verify(broken(split_attention, Edit("remove", path))).status == "SAFE"
+    verdict = verify(broken(split_attention, Edit("remove", path)))
+    assert refused(verdict, "AMK302") and "'state'" in verdict.diagnostics[0].message
 
 
 def test_a_hint_that_counts_fewer_holds_nobody_back() -> None:

@@ -135,7 +135,8 @@ def test_verify_offers_the_fix_in_every_form(tmp_path: Path, capsys: pytest.Capt
     assert "verified fix: counter 'h_out' with scope gpu" in capsys.readouterr().err
     assert cli.main(["verify", str(bad), "--fix-seconds", "30", "--format", "json"]) == 1
     (change,) = json.loads(capsys.readouterr().out)["diagnostics"][0]["fix"]["changes"]
-    assert (change["do"], change["path"], change["value"]) == ("replace", "/counters/5/scope", "gpu")
+    number = next(i for i, c in enumerate(load_schedule(bad)[0].counters) if c.name == "h_out")
+    assert (change["do"], change["path"], change["value"]) == ("replace", f"/counters/{number}/scope", "gpu")
     assert cli.main(["verify", str(bad), "--fix-seconds", "30", "--format", "sarif"]) == 1
     result = json.loads(capsys.readouterr().out)["runs"][0]["results"][0]
     (replacement,) = result["fixes"][0]["artifactChanges"][0]["replacements"]

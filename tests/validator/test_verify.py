@@ -25,7 +25,7 @@ from amk.validator.races import Race
 from amk.validator.reduce import KEPT, reduce_layers
 from amk.validator.resources import CompiledResources
 from amk.validator.structure import check_structure
-from amk.validator.system import READ
+from amk.validator.system import READ, System
 from amk.validator.verify import verify
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
 
@@ -114,7 +114,8 @@ def _flat_is_safe(schedule: Schedule, weak: bool) -> bool:
         if not greedy(expand(schedule, pos, 2, "block").system).complete:
             return False
         word = judge(expand(schedule, pos, 2, "word").system, None)
-        if not word.dataflow.correct or any(race.buffer not in tagged for race in word.races.races):
+        least = judge(expand(schedule, pos, 2, "word", sure=True).system, None)
+        if not word.dataflow.correct or any(race.buffer not in tagged for race in least.races.races):
             return False
         if weak and (_overwritten(schedule, tagged, pos) or _invisible(schedule, tagged, pos, word)):
             return False
@@ -123,8 +124,15 @@ def _flat_is_safe(schedule: Schedule, weak: bool) -> bool:
 
 def _overwritten(schedule: Schedule, tagged: set[int], pos: int) -> bool:
     """A tagged word may be written again before one of its readers has found it."""
-    wait = judge(expand(schedule, pos, 2, "wait").system, None)
-    return any(r.buffer in tagged and _kinds(wait, r)[0] == READ for r in wait.races.races)
+    wait = judge(expand(schedule, pos, 2, "wait", sure=True).system, None)
+    found = [r for r in wait.races.races if r.buffer in tagged and READ in (r.first_kind, r.second_kind)]
+    return any(_value(wait.run.system, r.first, r.buffer) != _value(wait.run.system, r.second, r.buffer) for r in found)
+
+
+def _value(system: System, event: int, buffer: int) -> int:
+    """What the event writes to a tagged buffer, or looks for there."""
+    mine = range(int(system.access_first[event]), int(system.access_first[event + 1]))
+    return next(int(system.access_value[i]) for i in mine if system.access_buffer[i] == buffer)
 
 
 def _invisible(schedule: Schedule, tagged: set[int], pos: int, word: Judgement) -> bool:

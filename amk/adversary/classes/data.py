@@ -54,9 +54,11 @@ def straddling_tile(rng: Random) -> Mutant:
     wanted = [list(heads[max(h, 0)]) for h in document["tables"]["attn.head"]]
     room = max(map(len, wanted))
     columns = [[own[i] if i < len(own) else own[-1] for own in wanted] for i in range(room)]
-    if rng.random() < 0.6:
-        column, worker = rng.choice(columns), rng.randrange(k)
-        column[worker] = rng.randrange(k)
+    if rng.random() < 0.9:  # one worker no longer waits for one of those whose rows it reads
+        worker = rng.randrange(k)
+        lost, other = rng.choice(wanted[worker]), rng.randrange(k)
+        for column in columns:
+            column[worker] = other if column[worker] == lost else column[worker]
     counter = {"name": "rows", "shape": [layers, k], "scope": "gpu", "handoff": "fenced", "init": 0}
     waiting, giving = users(document, "qkv")
     given = {"counter": "rows", "index": [{"l": 1}, {"worker": 1}], "add": 1, "order": "release"}
@@ -79,7 +81,7 @@ def overlapping_rows(rng: Random) -> Mutant:
     counts[giver] -= amount
     counts[taker] += amount
     edits = reshare(base.document, key, counts)
-    if rng.random() < 0.5:
+    if rng.random() < 0.3:
         worker, by = rng.randrange(base.workers), rng.choice((-1, 1))
         column = apply(base.document, edits)[0]["tables"]
         which = rng.choice((f"{key}.first", f"{key}.count"))

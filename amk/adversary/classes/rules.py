@@ -135,11 +135,11 @@ def split_count(rng: Random) -> Mutant:
     base = draw(rng, (*FENCED, "tagged"))
     document, kv = base.document, base.document["kv"]
     which = rng.random()
-    if which < 0.4:
+    if which < 0.25:
         context = kv["block"] * rng.randint(1, 3) + rng.choice((-1, 0, 1))
         return base, _context(document, max(context, 4))
-    if which < 0.7:
-        return base, [Edit("replace", ("kv", "splits"), max(1, kv["splits"] + rng.choice((-1, 1))))]
+    if which < 0.75:
+        return base, [Edit("replace", ("kv", "splits"), max(1, kv["splits"] + rng.choice((-1, 1, 1))))]
     return base, [Edit("replace", ("kv", "block"), rng.choice((1, 2, 3, 5, 6, 12)))]
 
 

@@ -25,6 +25,7 @@ def broken_rules(spelled: Spelled) -> Iterator[str]:
     yield from _resident(schedule)
     yield from _shared(schedule)
     yield from _rings(schedule)
+    yield from _tiles(schedule)
     yield from _meetings(schedule)
     yield from _counters(spelled)
     yield from _graph(spelled)
@@ -102,6 +103,16 @@ def _rings(schedule: Schedule) -> Iterator[str]:
             yield "the source of a stream that runs ahead is not constant"
         if any(matrix(schedule.model, name).k % stream.chunk_k for name in MATRICES):
             yield "chunks do not tile a matrix"
+
+
+def _tiles(schedule: Schedule) -> Iterator[str]:
+    """Every row group that a worker multiplies exists; otherwise its copies read behind the packed weights."""
+    for name in MATRICES:
+        share = "hidden" if name in ("o", "down") else name
+        first, count = schedule.tables[f"{share}.first"], schedule.tables[f"{share}.count"]
+        groups = matrix(schedule.model, name).groups
+        if any(c and not 0 <= f <= f + c <= groups for f, c in zip(first, count, strict=True)):
+            yield f"a worker owns row groups of {name} that do not exist"
 
 
 def _meet(one: range, two: range) -> bool:

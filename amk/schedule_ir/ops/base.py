@@ -110,6 +110,8 @@ class Op(Frozen):
 
     in_flight: ClassVar[int] = 4096
     registers: ClassVar[tuple[str, ...]] = ()
+    perhaps: ClassVar[tuple[str, ...]] = ()
+    """Fields whose buffers are read only if the data say so: nobody may rely on a wait for words there."""
     role: Name
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:

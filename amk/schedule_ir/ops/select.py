@@ -22,6 +22,7 @@ class Selection(Op):
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos", "epoch", "done")
+    perhaps: ClassVar[tuple[str, ...]] = ("best_value", "best_index")
     candidate: ClassVar[str]
     candidates: int
     best_value: Name
