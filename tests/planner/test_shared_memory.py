@@ -15,11 +15,13 @@ from amk.schedule_ir.target import load_target
 from amk.validator.verify import verify
 from tests.tiny import PLAIN, VARIANTS
 
-OVERLAID = replace(FAST, overlay=True)
+APART, OVERLAID = (replace(FAST, overlay=o) for o in (False, True))
 
 
 @pytest.mark.parametrize("model", VARIANTS, ids=lambda m: m.name)
-@pytest.mark.parametrize("settings", [FAST, OVERLAID, replace(NAIVE, overlay=True)], ids=["fast", "overlaid", "naive"])
+@pytest.mark.parametrize(
+    "settings", [APART, OVERLAID, replace(NAIVE, overlay=True)], ids=["apart", "overlaid", "naive"]
+)
 def test_arrays_that_share_bytes_are_never_live_together(model: ModelSpec, settings: Settings) -> None:
     schedule = plan(model, load_target("h200"), settings=settings, max_context=256)
     place = {b.name: (b.offset or 0, (b.offset or 0) + b.bytes) for b in schedule.buffers if b.space == "shared"}
@@ -49,15 +51,15 @@ def test_overlaying_makes_room_for_deeper_rings() -> None:
     model, target = load_model("llama3-8b"), load_target("l4")
     rings = [
         next(b.bytes for b in plan(model, target, settings=s, max_context=256).buffers if b.name == "ring")
-        for s in (FAST, OVERLAID)
+        for s in (replace(APART, max_ring_bytes=1 << 20), replace(OVERLAID, max_ring_bytes=1 << 20))
     ]
     assert rings[1] > rings[0]
 
 
 def test_the_table_is_the_planner_s_arithmetic() -> None:
     model, target = load_model("qwen2.5-1.5b"), load_target("l4")
-    made = row(model, target, 64, 24 * 1024)
-    settings = replace(FAST, chunk_bytes=made.chunk, slots=made.slots)
+    made = row(model, target, 64, 24 * 1024, APART)
+    settings = replace(APART, chunk_bytes=made.chunk, slots=made.slots)
     assert plan(model, target, settings=settings, max_context=256).launch.shared_bytes == made.peak
     assert made.ms is not None
 

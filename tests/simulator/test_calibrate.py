@@ -16,15 +16,14 @@ from tests.tiny import tiny
 def test_hidden_constants_are_found(tmp_path) -> None:
     target = load_target("h200")
     known = constants_for(target)
-    hidden = known.model_copy(update={"l2_us": known.l2_us * 1.6, "chunk_us": known.chunk_us * 2})
+    hidden = known.model_copy(update={"l2_us": known.l2_us * 1.6})
     model = tiny("small", layers=2, hidden=2048, ffn=4096, heads=32, kv_heads=8, vocab=60_000)
     runs = []
     for settings in (FAST, NAIVE):
         schedule = plan(model, target, settings=settings, max_context=4096)
         runs += [Run(settings.plan, schedule, p, step_ms(schedule, p, hidden)) for p in (5, 3000)]
-    found = fit(runs, known, ("l2_us", "chunk_us"), spread=3.0)
+    found = fit(runs, known, ("l2_us",), spread=3.0)
     assert found.constants.l2_us == pytest.approx(hidden.l2_us, rel=0.15)
-    assert found.constants.chunk_us == pytest.approx(hidden.chunk_us, rel=0.15)
     assert max(map(abs, found.after)) < 0.01 < max(map(abs, found.before))
     save_constants(found.constants, tmp_path / "c.json")
     assert load_constants(tmp_path / "c.json") == found.constants

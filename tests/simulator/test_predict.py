@@ -68,11 +68,11 @@ def test_every_knob_changes_the_prediction(changes: dict[str, Any]) -> None:
 
 def test_a_longer_text_takes_longer_and_a_slower_machine_too() -> None:
     schedule = small()
-    times = [step_ms(schedule, pos) for pos in (10, 500, 4000)]
+    times = [step_ms(schedule, pos) for pos in (200, 1000, 4000)]
     assert times == sorted(times) and times[0] < times[-1]
     constants = constants_for(H200)
     slower = constants.model_copy(update={"hop_us": 2 * constants.hop_us})
-    assert step_ms(schedule, 10, slower) > times[0]
+    assert step_ms(schedule, 200, slower) > times[0]
 
 
 def test_layers_that_are_not_simulated_take_what_simulated_ones_would(monkeypatch: pytest.MonkeyPatch) -> None:
