@@ -208,18 +208,17 @@ FACTS = [
         lambda s: drift(s),
         "UNKNOWN",
     ),
-]
-
-LEGAL = [
     Recipe(
         "idle-worker-behind-hints",
         "43 inactive split",
         "tagged",
-        "SAFE",
-        "worker 3 passes nothing on, but nobody overwrites its words before its signals exist",
+        "AMK302",
+        "worker 3 passes nothing on, and with a given token nobody looks at its candidates before the state is stored",
         lambda s: idle_worker(s),
-        "SAFE",
     ),
+]
+
+LEGAL = [
     Recipe(
         "redundant-wait",
         "12 dropped redundant wait",
