@@ -122,7 +122,9 @@ WEAKENED = {
     "mbarrier wait relaxed": ("fenced", SYNC, "try_wait.parity.acquire.cta", "try_wait.parity.relaxed.cta"),
     "arrival without bytes": ("fenced", SYNC, "arrive.expect_tx.release.cta", "expect_tx.relaxed.cta"),
     "one group too many": ("copies", SYNC, 'wait_group %0;" ::"n"(kPending)', 'wait_group %0;" ::"n"(kPending + 1)'),
-    "refill before the last read": ("fenced", RING, "sync::warp_barrier();\n    if (remaining < kDeferred", "if (remaining < kDeferred"),
+    "refill before the last read": (
+        "fenced", RING, "sync::warp_barrier();\n    if (remaining < kDeferred", "if (remaining < kDeferred",
+    ),
     "refill without its fence": ("fenced", RING, "if (lane == 0) sync::fence_proxy_async_shared();", ""),
     "copy before its bytes are expected": (
         "fenced", RING, "      sync::mbarrier_arrive_expect_tx(full + s * 8, kBytes);\n", "",
