@@ -50,7 +50,7 @@ def test_encoding_separates_points() -> None:
 
 
 def test_every_knob_changes_the_lowered_kernel(workshop: Workshop) -> None:
-    """On a model whose workers all own rows of every matrix; the small one has hints without slack, whatever is asked."""
+    """On a model whose workers all own rows of every matrix; hints of the small one have no slack."""
     large = Workshop(load_model("llama3.2-1b"), workshop.target, workshop.context)
     base = replace(FAST, plan="search")
     for knob in knobs_of(base):

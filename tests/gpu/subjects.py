@@ -10,7 +10,7 @@ import torch
 
 from amk.bench.subject import Subject
 from amk.bench.torch_model import TorchDecoder, TorchWeights
-from amk.engine.admission import admitted
+from amk.engine.admission import AdmittedKernel, admitted
 from amk.lowering.kernel import build
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, Settings
@@ -26,7 +26,13 @@ def loaded(
     schedule: Schedule, weights: TorchWeights | None = None, image: bytes | str | None = None
 ) -> Iterator[Subject]:
     """The schedule's kernel with random weights on the GPU; its memory is free again afterwards."""
-    subject = Subject.random(admitted(schedule, image or build(schedule).compiled.cubin), SEED, weights)
+    with running(admitted(schedule, image or build(schedule).compiled.cubin), weights) as subject:
+        yield subject
+
+
+@contextmanager
+def running(kernel: AdmittedKernel, weights: TorchWeights | None = None) -> Iterator[Subject]:
+    subject = Subject.random(kernel, SEED, weights)
     try:
         yield subject
     finally:

@@ -20,10 +20,11 @@ LIMIT_SECONDS = 10.0
 
 @pytest.mark.parametrize("counter", ["qkv", "attn", "h_mid", "act", "h_out", "best"])
 def test_a_raised_threshold_is_reported(counter: str, torch_gpu: Device, gpu: Target) -> None:
-    from tests.gpu.subjects import loaded, planned
+    from tests.gpu.broken import smuggled
+    from tests.gpu.subjects import loaded, planned, running
 
     good = planned(PLAIN, gpu, 256)
-    with loaded(raised_threshold(good, counter)) as subject:
+    with running(smuggled(raised_threshold(good, counter))) as subject:
         subject.engine.stall_ns = STALL_NS
         subject.engine.set_state(token=1, pos=0, done=0)
         began = time.monotonic()
