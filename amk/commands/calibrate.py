@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from amk.bench.provenance import commit
 from amk.commands.bench import positions, usable_gpu
 from amk.commands.planning import positive
 from amk.planner.search import Problem
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     command = "amk " + shlex.join(sys.argv[1:])
     if arguments.micro is not None:
         micro = importlib.import_module("amk.bench.micro")
-        source = f"micro-benchmark on {device.name}, commit {hardware.commit()}, {time.strftime('%Y-%m-%d')}"
+        source = f"micro-benchmark on {device.name}, commit {commit()}, {time.strftime('%Y-%m-%d')}"
         save_constants(micro.measured_constants(device, constants_for(target), _say, source), arguments.micro)
     if arguments.model is not None:
         kernel_set = importlib.import_module("amk.bench.kernel_set")
