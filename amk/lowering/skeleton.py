@@ -112,8 +112,7 @@ def _start(schedule: Schedule) -> Iterator[Part]:
     if stream.engine == "bulk":
         yield Part("the ring's start", "I+FW" + ("(?:EU)+" if stream.run_ahead else ""))
     elif stream.run_ahead:
-        # A group is also closed where nothing is left to copy, and that branch may come first in the text.
-        yield Part("the ring's start", "(?:c*g)*c+g(?:c*g)*")
+        yield Part("the ring's start", "c+g")
 
 
 def _programs(schedule: Schedule) -> Iterator[Part]:

@@ -107,6 +107,7 @@ struct CopyRing {
     slots = slots_, source = source_, per_token = per_token_, next = 0;
     left = per_token_ * tokens;
     if constexpr (kRunAhead) {
+#pragma unroll 1
       for (int s = 0; s < kSlots; ++s) issue(s, lane);
     }
   }
