@@ -7,7 +7,7 @@ from typing import Literal
 
 from amk.planner.buffers import global_buffers
 from amk.planner.fit import choose_context
-from amk.planner.formats import BF16, Chunks, Formats
+from amk.planner.formats import BF16, Chunks, Formats, formats
 from amk.planner.program import Author
 from amk.planner.settings import FAST, Settings, handoff_of, kv_block, splits_of
 from amk.planner.shares import attention_tables, head_handoff, row_tables
@@ -20,10 +20,12 @@ from amk.schedule_ir.ops.reduce_splits import sliceable
 from amk.schedule_ir.ranking import LAST
 from amk.schedule_ir.schedule import KvLayout, Launch, Program, Role, Schedule
 from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import label
+from amk.schedule_ir.weight_format import FormatName, label
 
 REGISTER_UNIT = 8
 """Registers are allocated to a thread in multiples of 8 (CUDA occupancy rules)."""
+NARROWER: tuple[FormatName, ...] = ("int8", "int4-g128")
+"""Formats that are named when a model does not fit, widest first."""
 
 
 def plan(
@@ -47,7 +49,9 @@ def plan(
     settings = replace(settings, handoff=handoff_of(settings, model, count))
     rows_of = row_tables(model, count, wanted)
     chunks = choose_chunks(model, target, settings, rows_of, wanted)
-    context = choose_context(model, target, settings, count, chunks, max_context)
+    context = choose_context(
+        model, target, settings, count, chunks, max_context, lambda: _narrower(model, target, settings, count)
+    )
     kv = kv_layout(model, settings, count, context)
     tables = rows_of | attention_tables(model, count, kv.splits)
     handoff = head_handoff(model, tables) if settings.head_handoff else None
@@ -82,6 +86,12 @@ def plan(
         streams=(shared.stream,),
         programs=(Program(name="decode", first=0, count=count, body=author.body()),),
     )  # fmt: skip
+
+
+def _narrower(model: ModelSpec, target: Target, settings: Settings, workers: int) -> list[Chunks]:
+    """Chunks of the same plan in formats of fewer bytes, widest first."""
+    every = [formats(form) for form in NARROWER]
+    return [choose_chunks(model, target, settings, row_tables(model, workers, each), each) for each in every]
 
 
 def _require_places(workers: int, model: ModelSpec, target: Target) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from amk.planner.buffers import global_buffers
@@ -62,9 +63,18 @@ def largest_context(model: ModelSpec, target: Target, settings: Settings, worker
 
 
 def choose_context(
-    model: ModelSpec, target: Target, settings: Settings, workers: int, chunks: Chunks, wanted: int | None
+    model: ModelSpec,
+    target: Target,
+    settings: Settings,
+    workers: int,
+    chunks: Chunks,
+    wanted: int | None,
+    others: Callable[[], Iterable[Chunks]] = tuple,
 ) -> int:
-    """The context of the plan; AMK011 if `wanted` (or any) does not fit or exceeds what the model was trained for."""
+    """The context of the plan; AMK011 if `wanted` (or any) does not fit or exceeds what the model was trained for.
+
+    others: chunks in other formats, whose largest contexts the refusal names too.
+    """
     most = largest_context(model, target, settings, workers, chunks)
     context = wanted or min(DEFAULT_CONTEXT, most)
     if 1 <= context <= most:
@@ -75,8 +85,15 @@ def choose_context(
     need = budget(model, target, settings, workers, chunks, max(context, 1))
     short = need.total - need.device
     facts = tuple(because(line) for line in [*need.lines(), f"{'shortfall':<14}{short:>18,} bytes"])
-    stored = label({name: chunk.format for name, chunk in chunks.items()})
-    fits = f"largest context that fits in {stored}: {most:,}"
-    help_line = fits if most else f"no context fits in {stored} on this GPU"
+    stored = _stored(chunks)
+    fitting = [(_stored(each), largest_context(model, target, settings, workers, each)) for each in others()]
+    rest = "".join(f", in {form}: {largest:,}" for form, largest in fitting if largest > most)
+    own = f"largest context that fits in {stored}: {most:,}" if most else f"no context fits in {stored} on this GPU"
+    help_line = own + (rest if most or not rest else f"; largest{rest.removeprefix(',')}")
     message = f"{model.name} in {stored} with {max(context, 1):,} positions does not fit on {target.name}"
     raise AmkError(Diagnostic("AMK011", message, facts=facts, help=help_line))
+
+
+def _stored(chunks: Chunks) -> str:
+    """The formats of a plan in one word."""
+    return label({name: chunk.format for name, chunk in chunks.items()})

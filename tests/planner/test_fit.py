@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from amk.planner.decode import plan
-from amk.planner.formats import chunk_widths
+from amk.planner.formats import chunk_widths, formats
 from amk.planner.settings import PRESETS
 from amk.planner.storage import STATIC_SHARED
 from amk.report.diagnostic import AmkError
@@ -48,3 +50,20 @@ def test_fewer_workers_than_kv_heads_are_refused(workers: int) -> None:
     with pytest.raises(AmkError, match="2 KV heads need as many workers"):
         plan(PLAIN, load_target("h200"), max_context=256, workers=workers)
     assert plan(PLAIN, load_target("h200"), max_context=256, workers=PLAIN.kv_heads).launch.workers == 2
+
+
+def help_of(model: str, gpu: str, **changes: Any) -> str:
+    with pytest.raises(AmkError) as caught:
+        plan(load_model(model), load_target(gpu), **changes)
+    return str(caught.value.diagnostics[0].help)
+
+
+def test_a_refusal_names_the_formats_that_would_fit() -> None:
+    none = "no context fits in bf16 on this GPU"
+    assert help_of("llama3-70b", "h100") == f"{none}; largest in int8: 8,192, in int4-g128: 8,192"
+    assert help_of("llama3-70b", "a10g") == none
+    found = help_of("llama3.1-8b", "l4", max_context=131_072)
+    assert found.startswith("largest context that fits in bf16: ") and ", in int8: " in found
+    fits = int(found.rpartition(", in int4-g128: ")[2].replace(",", ""))
+    made = plan(load_model("llama3.1-8b"), load_target("l4"), wanted=formats("int4-g128"), max_context=fits)
+    assert made.kv.context == fits
