@@ -13,13 +13,17 @@ WARM_UP = 5
 
 @dataclass(frozen=True)
 class Contestant:
-    """`run` enqueues the work of `tokens` tokens on `stream`; `prepare` runs before it, outside the measured time."""
+    """`run` enqueues the work of `tokens` tokens on `stream`; `prepare` runs before it, outside the measured time.
+
+    free: gives back what it holds.
+    """
 
     name: str
     tokens: int
     stream: torch.cuda.Stream
     run: Callable[[], None]
     prepare: Callable[[], None] = lambda: None
+    free: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)

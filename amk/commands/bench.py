@@ -20,7 +20,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 
-BASELINES = ("cublas-graph", "compile")
+BASELINES = ("cublas-graph", "compile", "pdl-graph")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
