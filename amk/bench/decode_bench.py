@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -23,12 +23,9 @@ from amk.schedule_ir.schedule import Schedule
 OWN = "amk"
 
 
-def bench_position(
-    subject: Subject, pos: int, *, steps: int = 50, tokens: int = 4, baselines: Sequence[str] = ("cublas-graph",)
-) -> Row:
-    """Correctness at `pos`, then the kernel (launches of `tokens` tokens from `pos`) and the baselines in turn."""
-    schedule = subject.schedule
-    tokens = max(1, min(tokens, schedule.kv.context - pos, schedule.launch.max_tokens))
+def bench_position(subject: Subject, key: Key) -> Row:
+    """Correctness at the key's position, then the kernel (launches of its tokens) and the baselines in turn."""
+    schedule, pos, tokens, baselines = subject.schedule, key.pos, key.tokens, key.baselines
     subject.load_cache()
     token = 1000 % schedule.model.vocab
     first, second = subject.logits(token, pos), subject.logits(token, pos)
@@ -39,17 +36,13 @@ def bench_position(
     with subject.preserved(pos):
         case = Case(subject, pos, tokens, token, torch_error, reference)
         others = [MAKERS[name](case) for name in baselines]
-        times = race([own(subject, pos, tokens), *others], steps)
+        times = race([own(subject, pos, tokens), *others], key.steps)
         for other in others:
             other.free()
     subject.engine.check()
     reproducible = torch.equal(first, second) and torch.equal(first, subject.logits(token, pos))
     return Row(
-        key=Key(
-            schedule.model.name, schedule.target.name, schedule.weights_label, schedule.plan, pos, tokens, steps,
-            tuple(baselines),
-        ),
-        times=times[OWN], baselines={name: times[name] for name in baselines},
+        key=key, times=times[OWN], baselines={name: times[name] for name in baselines},
         bytes=needed_bytes(schedule, pos), ceiling_gbps=ceiling, error=error, torch_error=torch_error,
         kl=kl_divergence(first, reference), argmax_agrees=bool(first.argmax() == reference.argmax()),
         reproducible=reproducible, correct=reproducible and within_tolerance(error, torch_error),
