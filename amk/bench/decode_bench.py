@@ -71,10 +71,18 @@ class Case:
 MAKERS: dict[str, Callable[[Case], Contestant]] = {
     "cublas-graph": lambda case: cublas_graph(case.subject, case.pos),
     "compile": lambda case: compiled(case.subject, case.pos, case.token, case.torch_error, case.reference),
+    "int8": lambda case: _int8(case),
     "pdl-graph": lambda case: pdl_graph(
         case.subject, case.pos, case.tokens, case.token, case.torch_error, case.reference
     ),
 }
+
+
+def _int8(case: Case) -> Contestant:
+    # Imported here: it needs Triton, which torch brings only where it can compile.
+    from amk.bench.int8_baseline import int8_compiled
+
+    return int8_compiled(case.subject, case.pos, case.token, case.torch_error, case.reference)
 
 
 def needed_bytes(schedule: Schedule, pos: int) -> int:
