@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from amk.agent.isolation import resident_bytes, worker_environment
 from amk.agent.measure import Fault
-from amk.agent.wire import MAX_ANSWER, Answer, Block, Canary, Check, Load, Open
+from amk.agent.wire import MAX_ANSWER, Answer, Canary, Open, Question
 
 WORKER = (sys.executable, "-m", "amk.agent.worker")
 GRACE = 2.0
@@ -75,7 +75,7 @@ class Supervisor:
         self.kill()
         return self._start()
 
-    def ask(self, question: Open | Load | Check | Block | Canary, seconds: float) -> Answer | Fault:
+    def ask(self, question: Question, seconds: float) -> Answer | Fault:
         """The worker's answer within `seconds`, or why there is none; after a fault the worker is gone."""
         began = time.monotonic()
         process = self._process
