@@ -50,7 +50,7 @@ RETRIES = 2
 """Attempts of one phase before a proposal is given up as the cause."""
 
 LOST = 8
-"""Times that a driver may end during one phase before the proposal is suspected of it."""
+"""Times that driver or supervisor may end during one phase before the proposal is suspected of it."""
 
 FRUITLESS = 400
 """Proposals in a row that no GPU needed to see, after which the space counts as exhausted."""
@@ -298,7 +298,7 @@ class Loop:
         if len(failed) >= RETRIES:
             self._decide_fault(trial, Fault(failed[-1].fault, failed[-1].detail))
         elif len(before) - len(failed) >= LOST:
-            self._decide_fault(trial, Fault("lost", "the driver ended too often while it was measured"))
+            self._decide_fault(trial, Fault("lost", "driver or supervisor ended too often while it was measured"))
         else:
             return len(before) + 1
         return None
@@ -343,7 +343,7 @@ class Loop:
             self._quarantine(lane, fault.detail)
         elif job.index == START:
             lane.failures += 1
-            if fault.suspect or lane.failures >= RETRIES:
+            if fault.suspect or lane.failures >= (LOST if fault.kind == "lost" else RETRIES):
                 self._quarantine(lane, f"the incumbent itself cannot be measured: {fault.kind}: {fault.detail}")
         elif fault.suspect:
             self._decide_fault(self.state.trials[job.index], fault)

@@ -31,7 +31,6 @@ from amk.agent.propose.replay import Replay
 from amk.agent.propose.surrogate import Surrogate
 from amk.agent.simulated import SimulatedBackend
 from amk.agent.state import START, State
-from amk.agent.supervisor import Supervisor
 from amk.agent.transport import Cassette, Transport
 from amk.planner.formats import formats
 from amk.planner.settings import PRESETS
@@ -93,11 +92,11 @@ def backends_for(target: Target, seed: int, folder: Path | None, gpus: int = 1) 
         return (SimulatedBackend(target.name, seed),)
     if len(found) < gpus:
         raise AmkError(Diagnostic("AMK005", f"--gpus {gpus}: this machine has {len(found)} of {target.title}"))
-    from amk.agent.gpu_backend import GpuBackend
+    from amk.agent.station import Post, StationBackend
 
     logs = [folder / WORKER_LOG.format(gpu.ordinal) for gpu in found]
     pairs = zip(found[:gpus], logs, strict=False)
-    return tuple(GpuBackend(Supervisor(log, gpu.ordinal), gpu.name) for gpu, log in pairs)
+    return tuple(StationBackend(Post(gpu.name, gpu.ordinal, log)) for gpu, log in pairs)
 
 
 @contextmanager
