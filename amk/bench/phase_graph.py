@@ -108,6 +108,10 @@ class PhaseGraph:
         self.engine.check()
         return torch.from_numpy(self.buffers["logits"].download(np.float32, self.vocab)).cuda()
 
+    def tokens(self, count: int) -> list[int]:
+        """What the last launch chose."""
+        return [int(token) for token in self.buffers["output"].download(np.int32, count)]
+
     def free(self) -> None:
         self.graph.close()
         self.module.close()
