@@ -10,6 +10,7 @@ Expected per step (the table that ties the IR to sync.cuh):
     gemv        per chunk: wait for the copy (mbarrier, or all but slots - 1 groups), the warp's barrier, the proxy
                 fence iff the stream has refill_fence (M7), the next copy with its bytes expected or group committed
     refill      per copy held back: the proxy fence likewise, before the first; the copy with its bytes expected
+    prefetch_weights: at least one request to L2
     other ops   at least one tagged load if it reads tagged words, then at least one tagged store per tagged buffer
                 that it writes (M13); warp barriers of its own are allowed
     signal      the warp's barrier (M1), then red.release or red.relaxed in the order of the schedule (M2)
@@ -35,6 +36,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import BarrierOp, Op
 from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.prefetch_weights import PrefetchWeightsOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Node, Schedule, Step
 
@@ -52,11 +54,12 @@ LETTERS = {
     Kind.MBARRIER_WAIT: "M",
     Kind.PROXY_FENCE_SHARED: "X",
     Kind.BULK_LOAD: "U",
+    Kind.BULK_PREFETCH: "V",
     Kind.COPY: "c",
     Kind.COPY_COMMIT: "g",
 }
 """One letter per kind; barriers and group waits carry their operands."""
-IGNORED = frozenset({Kind.WATCHDOG, Kind.LOAD_CONSTANT, Kind.BULK_PREFETCH})
+IGNORED = frozenset({Kind.WATCHDOG, Kind.LOAD_CONSTANT})
 UNEXPECTED = "?"
 SAMPLES = 256
 """Warps whose accesses are looked at to learn which tagged buffers an op reads and writes."""
@@ -141,6 +144,8 @@ def _op(schedule: Schedule, op: Op) -> str:
         return f"B{op.id},{op.agents * 32};"
     if isinstance(op, GemvOp):
         return _drain(next(s for s in schedule.streams if s.name == op.stream))
+    if isinstance(op, PrefetchWeightsOp):
+        return "V+"
     if isinstance(op, RefillOp):
         return f"{'X' if next(s for s in schedule.streams if s.name == op.stream).refill_fence else ''}EU"
     reads, writes = _tagged_use(schedule, op)

@@ -20,6 +20,8 @@ def step_struct(name: str, op: Op, schedule: Schedule) -> str:
     lines = [f"  static constexpr int kFirst = {role.first}, kAgents = {role.count};"]
     for field, info in type(op).model_fields.items():
         value = getattr(op, field)
+        if field == "stream" and op.addresses_stream:
+            lines += _stream_accessors(schedule, value)
         if field in ("op", "role", "stream"):
             continue
         if field == "matrix":
@@ -34,6 +36,20 @@ def step_struct(name: str, op: Op, schedule: Schedule) -> str:
         elif isinstance(value, int):
             lines.append(f"  static constexpr int k{camel(field)} = {value};")
     return f"struct {name} {{\n" + "\n".join(lines) + "\n};\n"
+
+
+def _stream_accessors(schedule: Schedule, name: str) -> list[str]:
+    """Chunks of the rings of stream `name`, by place = worker * agents + agent."""
+    stream = next(s for s in schedule.streams if s.name == name)
+    agents = next(r.count for r in schedule.roles if r.name == stream.role)
+    inline = "  static __device__ __forceinline__"
+    source = f"reinterpret_cast<const char*>(c.globals.b_{identifier(stream.source)})"
+    first = f"static_cast<long long>(t_stream_base[place]) * {stream.chunk_bytes}"
+    return [
+        f"  static constexpr int kStreamAgents = {agents}, kStreamBytes = {stream.chunk_bytes};",
+        f"{inline} int stream_chunks(int place) {{ return t_stream_total[place]; }}",
+        f"{inline} const char* stream(const Ctx& c, int place) {{ return {source} + {first}; }}",
+    ]
 
 
 def _optional(annotation: Any) -> bool:

@@ -20,6 +20,7 @@ from amk.schedule_ir.ops.finish import FinishOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.merge import MergeOp
 from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
+from amk.schedule_ir.ops.prefetch_weights import PrefetchWeightsOp
 from amk.schedule_ir.ops.reduce_splits import ReduceSplitsOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
@@ -65,7 +66,22 @@ class Author:
         op = GemvOp(
             role="all", matrix=name, layer=layer, stream="weights", x="x", part="part", deferred=self.deferred(name)
         )  # fmt: skip
-        return [self.barrier(), Step(op=op), self.barrier()]
+        return [self.barrier(), Step(op=op), *self.met(name, layer)]
+
+    def met(self, name: MatrixName, layer: Expr) -> list[Step]:
+        """Everybody has finished the product; the prefetches that follow it may start. After `down`, all have ended."""
+        windows = [a for a in self.settings.ahead if a.after == name]
+        if not windows and not (self.settings.ahead and name == "down"):
+            return [self.barrier()]
+        prefetches = [
+            PrefetchWeightsOp(
+                role="ahead", matrix=name, layer=layer, stream="weights", skip=a.skip, count=a.chunks, stride=a.stride,
+                delay_ns=a.delay_ns, pause_ns=a.pause_ns,
+            )
+            for a in windows
+        ]  # fmt: skip
+        meet = BarrierOp(role="crew", id=2, agents=self.settings.warps + 1)
+        return [Step(op=meet), *(Step(op=p) for p in prefetches)]
 
     def deferred(self, name: MatrixName) -> int:
         return self.held.get(name, 0)

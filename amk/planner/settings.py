@@ -5,10 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from amk.schedule_ir.matrices import MATRICES, matrix
+from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Weights asked for in L2 while the rings are full and everybody waits, by a warp of its own.
+
+    It starts when the worker's product of `after` is over and asks for `chunks` chunks of every ring: the skip-th
+    behind that product, then every stride-th. delay_ns, pause_ns: before the first, between two.
+    """
+
+    after: MatrixName = "qkv"
+    chunks: int = 12
+    skip: int = 16
+    stride: int = 2
+    delay_ns: int = 0
+    pause_ns: int = 700
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,7 @@ class Settings:
     held_refills: float = 2 / 3
     reduce_from: int | None = 8
     overlay: bool = True
+    ahead: tuple[Ahead, ...] = ()
 
 
 FAST = Settings()

@@ -34,7 +34,7 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
 }
 """Values in order of size; None, which leaves the choice to the planner, comes last."""
 
-FIXED = ("plan", "max_tokens", "sampling", "kv_dtype")
+FIXED = ("plan", "max_tokens", "sampling", "kv_dtype", "ahead")
 """The label of the plan, the length of a launch, how tokens are chosen and what the cache holds are no choices of the
 search.
 """

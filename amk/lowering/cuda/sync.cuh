@@ -383,5 +383,10 @@ __device__ __forceinline__ u64 global_nanoseconds() {
   return now;
 }
 
+// The warp sleeps for about this long.
+__device__ __forceinline__ void pause(u32 nanoseconds) {
+  if (nanoseconds != 0) asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds));
+}
+
 }  // namespace sync
 }  // namespace amk
