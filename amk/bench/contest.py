@@ -25,7 +25,7 @@ from amk.bench.decode_bench import own
 from amk.bench.subject import Subject
 from amk.bench.timing import Times, race
 from amk.bench.torch_model import TorchWeights
-from amk.engine.admission import AdmittedKernel, admitted
+from amk.engine.admission import AdmittedKernel, admit, admitted
 from amk.lowering.kernel import build
 from amk.planner.decode import plan
 from amk.planner.formats import formats
@@ -75,6 +75,7 @@ def made(arguments: argparse.Namespace, changes: str) -> AdmittedKernel | str:
     """The kernel, or why there is none."""
     try:
         schedule = schedule_of(arguments, changes)
+        admit(schedule)
         return admitted(schedule, build(schedule).compiled.cubin)
     except AmkError as error:
         return str(error)

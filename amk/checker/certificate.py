@@ -9,7 +9,8 @@ Accepts if, for two tokens and three layers (why that is enough: `programs.short
     a read, in `wait` if it is a read of tagged words; a word that is read waits for its own writer;
 (4) along the run each byte read holds the value (family, index, token, displacement, tag) that the reading step
     means, and the final content is what the model wants;
-(5) rings are private: nothing else lies in their bytes, their source is constant, and refills are fenced;
+(5) rings are private: nothing else lies in their bytes, their source is constant, refills are fenced, and no agent
+    waits for a copy that it has not issued;
 (6) epochs: each awaited counter gains per token what its thresholds grow by, thresholds reach at most one token back,
     signals of one token are all given before any of the next, and values stay within the wrapping comparison;
 (7) at every position exactly one (split, warp) reads each row, and the split that appends a row reads it;
@@ -33,6 +34,7 @@ from amk.checker.facts import (
     check_numbers,
     check_obligations,
     check_positions,
+    check_refills,
     check_registers,
     check_rings,
 )
@@ -99,6 +101,7 @@ class Proof:
             order.check()
         self.memory()
         check_rings(self.schedule)
+        check_refills(self.schedule, self.programs)
         check_epochs(self)
         check_positions(self.full, self.programs)
         check_launch(self.full)

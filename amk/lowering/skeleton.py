@@ -7,8 +7,8 @@ once in the PTX, so the sequence of one agent is the part of it whose steps name
 Expected per step (the table that ties the IR to sync.cuh):
     wait        ld.acquire (acquire) or ld.relaxed (relaxed) poll, then the warp's barrier (M3, M4)
     barrier     bar.sync with the step's id and the threads of its role
-    gemv        per chunk: wait for the copy (mbarrier, or all but slots - 1 groups), the warp's barrier, the proxy
-                fence iff the stream has refill_fence (M7), the next copy with its bytes expected or group committed
+    gemv        per burst: wait for its copies (mbarriers, or all but slots - 1 groups), the warp's barrier, the proxy
+                fence iff the stream has refill_fence (M7), the next copies with their bytes expected or group committed
     refill      per copy held back: the proxy fence likewise, before the first; the copy with its bytes expected
     prefetch_weights: at least one request to L2
     other ops   at least one tagged load if it reads tagged words, then at least one tagged store per tagged buffer
@@ -143,7 +143,7 @@ def _op(schedule: Schedule, op: Op) -> str:
     if isinstance(op, BarrierOp):
         return f"B{op.id},{op.agents * 32};"
     if isinstance(op, GemvOp):
-        return _drain(next(s for s in schedule.streams if s.name == op.stream))
+        return _drain(next(s for s in schedule.streams if s.name == op.stream), op.burst)
     if isinstance(op, PrefetchWeightsOp):
         return "V+"
     if isinstance(op, RefillOp):
@@ -152,10 +152,10 @@ def _op(schedule: Schedule, op: Op) -> str:
     return "W*" + ("L[LW]*" if reads else "") + (f"(?:TW*){{{writes},}}" if writes else "")
 
 
-def _drain(stream: Stream) -> str:
+def _drain(stream: Stream, burst: int) -> str:
     if stream.engine == "bulk":
         enter = "" if stream.run_ahead else "(?:EU)+"
-        return f"{enter}(?:MW{'X' if stream.refill_fence else ''}EU)+"
+        return f"{enter}(?:M{{1,{burst}}}W{'X' if stream.refill_fence else ''}EU)+"
     enter = "" if stream.run_ahead else "(?:c*g)+"
     return f"{enter}(?:q{stream.slots - 1};WWc+g{'' if stream.run_ahead else 'g?'})+"
 

@@ -65,7 +65,15 @@ def plan(
     reduced = settings.reduce_from is not None and kv.splits >= settings.reduce_from
     reduced = reduced and sliceable(model.heads, model.kv_heads, model.head_dim, kv.splits)
     author = Author(
-        model, settings, count, rows, handoff.delta if handoff else None, held, slack, kv.splits if reduced else None
+        model,
+        settings,
+        count,
+        rows,
+        handoff.delta if handoff else None,
+        held,
+        slack,
+        kv.splits if reduced else None,
+        min(settings.burst, shared.stream.slots) if shared.stream.engine == "bulk" else 1,
     )
     stored = label(wanted) if kv.dtype == "bf16" else f"{label(wanted)}-kv-{kv.dtype}"
     warps = settings.warps + bool(settings.ahead)
@@ -132,9 +140,13 @@ def held_back(
         return {}
     found: dict[MatrixName, int] = {}
     for name, chunk in chunks.items():
-        groups = min(tables[f"{'hidden' if name in ('o', 'down') else name}.count"])
-        if groups * matrix(model, name).k_chunks(chunk.columns) // settings.warps >= 2 * most:
+        counts = tables[f"{'hidden' if name in ('o', 'down') else name}.count"]
+        groups = max(counts) if settings.hold_down else min(counts)
+        drained = -(-groups * matrix(model, name).k_chunks(chunk.columns) // settings.warps)
+        if drained >= 2 * most:
             found[name] = most
+        elif settings.hold_short and drained <= slots:
+            found[name] = drained
     return found
 
 

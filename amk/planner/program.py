@@ -47,6 +47,7 @@ class Author:
     held: dict[MatrixName, int]
     slack: int
     splits: int | None
+    burst: int
 
     def barrier(self) -> Step:
         return Step(op=BarrierOp(role="all", id=1, agents=self.settings.warps))
@@ -54,7 +55,8 @@ class Author:
     def wait(self, counter: str, index: tuple[Expr, ...], delta: int | None = None) -> list[Step]:
         """One poller per worker, then everybody."""
         amount = delta or self.workers
-        early = amount // self.slack if self.tagged and self.slack else 0
+        slack = self.slack if counter != "attn" or self.settings.early_attention else 0
+        early = amount // slack if self.tagged and slack else 0
         wait = Wait(
             counter=counter, index=index, at_least={"t": amount, "1": amount - early},
             order="relaxed" if self.tagged else "acquire",
@@ -64,7 +66,8 @@ class Author:
     def gemv(self, name: MatrixName) -> list[Step]:
         layer: Expr = 0 if name == "lm_head" else LAYER
         op = GemvOp(
-            role="all", matrix=name, layer=layer, stream="weights", x="x", part="part", deferred=self.deferred(name)
+            role="all", matrix=name, layer=layer, stream="weights", x="x", part="part", deferred=self.deferred(name),
+            burst=self.burst,
         )  # fmt: skip
         return [self.barrier(), Step(op=op), *self.met(name, layer)]
 
@@ -88,7 +91,13 @@ class Author:
 
     def refill(self, name: MatrixName) -> list[Step]:
         """What the product of `name` held back goes out once its result is published."""
-        return [Step(op=RefillOp(role="all", stream="weights"))] if self.deferred(name) else []
+        most = self.settings.refill_first
+        return [Step(op=RefillOp(role="all", stream="weights", most=most))] if self.deferred(name) and most else []
+
+    def rest(self, name: MatrixName) -> list[Step]:
+        """What `refill` left, once the input of the next product is there."""
+        later = self.deferred(name) - self.settings.refill_first
+        return [Step(op=RefillOp(role="all", stream="weights"))] if later > 0 else []
 
     def role(self, name: MatrixName) -> str:
         """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""
@@ -133,6 +142,7 @@ class Author:
         return [
             *self.wait("qkv", (LAYER, gate), self.head_delta),
             Step(op=rope),
+            *self.rest("qkv"),
             self.barrier(),
             Step(op=attend),
             self.barrier(),
@@ -181,15 +191,18 @@ class Author:
         return [
             *self.wait("h_mid", (LAYER,)),
             Step(op=StageNormOp(role="all", index={"l": 2, "1": 1}, h="h_mid", norm="norm", x="x", ssq="ssq")),
+            *self.rest("o"),
             *self.gemv("gate_up"),
             *self.publish(swiglu, (self.signal("act", (LAYER,)),)),
             *self.refill("gate_up"),
             *self.wait("act", (LAYER,)),
             Step(op=StageOp(role="all", layer=LAYER, act="act", x="x")),
+            *self.rest("gate_up"),
             *self.gemv("down"),
             *self.residual("down", "h_out"),
             *self.wait("h_out", (LAYER,)),
             Step(op=StageNormOp(role="all", index={"l": 2, "1": 2}, h="h_out", norm="norm", x="x", ssq="ssq")),
+            *self.rest("down"),
         ]
 
     def head(self) -> list[Step]:
@@ -202,6 +215,7 @@ class Author:
             *self.publish(best, (self.signal("best"),)),
             *self.refill("lm_head"),
             *self.wait("best", (0,)),
+            *self.rest("lm_head"),
         ]
         if self.settings.sampling != "greedy":
             return [*steps, *draw_steps(self)]

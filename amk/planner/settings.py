@@ -67,6 +67,11 @@ class Settings:
     reduce_from: int | None = 8
     overlay: bool = True
     ahead: tuple[Ahead, ...] = ()
+    burst: int = 1
+    hold_short: bool = False
+    refill_first: int = 64
+    hold_down: bool = False
+    early_attention: bool = True
 
 
 FAST = Settings()

@@ -83,10 +83,12 @@ def _refilled(schedule: Schedule, stream: Stream) -> Iterator[Diagnostic]:
     """
     for number, program in enumerate(schedule.programs):
         held: tuple[str | int, ...] | None = None
+        waiting = 0
         for item in unroll(program, number, 2):
             op = item.step.op
             if isinstance(op, RefillOp) and op.stream == stream.name and op.role == stream.role:
-                held = None
+                waiting = max(0, waiting - op.most)
+                held = held if waiting else None
             elif isinstance(op, GemvOp) and op.stream == stream.name:
                 if held is not None:
                     yield _finding(
@@ -94,6 +96,13 @@ def _refilled(schedule: Schedule, stream: Stream) -> Iterator[Diagnostic]:
                     )
                     break
                 held = (*item.site.path, "op") if op.deferred else None
+                waiting = op.deferred
+                if op.burst > stream.slots or (op.burst > 1 and stream.engine != "bulk"):
+                    message = (
+                        f"'{stream.name}' is drained {op.burst} chunks at a time, its rings have {stream.slots} slots"
+                    )
+                    yield _finding("AMK302", message, (*item.site.path, "op"))
+                    break
                 if op.deferred > stream.slots or (op.deferred and (stream.engine != "bulk" or not stream.run_ahead)):
                     message = (
                         f"{op.deferred} refills deferred on '{stream.name}', whose rings have {stream.slots} slots"
