@@ -20,11 +20,12 @@ from amk.agent.gate import Ready
 POSITIONS = (1, 128, 2048, 8191)
 """Never position 0 alone: a plan that is fast only with an empty cache is not fast."""
 
-STEPS = 20
+STEPS: dict[Phase, int] = {"calibrate": 10, "screen": 20, "race": 10, "confirm": 10}
+"""Steps of a block at each position. A round is the unit of the statistics: of many rounds each may be short."""
 ROUNDS: dict[Phase, int] = {"calibrate": 24, "screen": 6, "race": 24, "confirm": 24}
-HOPELESS = log(1.05)
+HOPELESS = log(1.02)
 HOPELESS_ROUNDS = 2
-"""A screen ends early when its first rounds agree that the candidate is 5% slower."""
+"""A screen ends early when its first rounds agree that the candidate is 2% slower."""
 
 ABBA = "abba"
 Block = tuple[float, ...]
@@ -90,6 +91,10 @@ class Backend(Protocol):
     def simulated(self) -> bool: ...
 
     def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault: ...
+
+    def expect(self, ready: Ready) -> None:
+        """`ready` will be measured soon; called from any thread, returns at once."""
+        ...
 
     def stop(self) -> None:
         """Make a running `measure` return soon; called from another thread. Nothing is measured afterwards."""

@@ -29,7 +29,7 @@ from amk.engine.admission import AdmittedKernel, admit, admitted
 from amk.lowering.kernel import build
 from amk.planner.decode import plan
 from amk.planner.formats import formats
-from amk.planner.settings import FAST, Ahead, Settings
+from amk.planner.settings import FAST, Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
@@ -53,13 +53,11 @@ class Result:
 
 
 def settings_of(changes: str) -> Settings:
-    """`warps=10; ahead=[{"after": "o"}]` -> the default plan with these fields, whose values are Python literals."""
+    """`warps=10; chunk_bytes=4096` -> the default plan with these fields, whose values are Python literals."""
     values: dict[str, Any] = {}
     for part in filter(None, (p.strip() for p in changes.split(";"))):
         name, _, text = part.partition("=")
         values[name.strip()] = ast.literal_eval(text.strip())
-    if "ahead" in values:
-        values["ahead"] = tuple(Ahead(**fields) for fields in values["ahead"])
     return replace(FAST, **values)
 
 

@@ -74,8 +74,8 @@ def check_rings(schedule: Schedule) -> None:
 
 
 def check_refills(schedule: Schedule, programs: list[Program]) -> None:
-    """(5) An agent never waits for a copy that it has not issued: a burst fits into the ring, and what a product defers
-    is issued before the next one drains the same ring."""
+    """(5) An agent never waits for a copy that it has not issued: what a product defers is issued before the next one
+    drains the same ring, and is no more than the ring holds."""
     for stream in schedule.streams:
         for program in programs:
             owed = 0
@@ -85,9 +85,8 @@ def check_refills(schedule: Schedule, programs: list[Program]) -> None:
                     owed = max(0, owed - op.most)
                 elif isinstance(op, GemvOp) and op.stream == stream.name:
                     require(owed == 0, "ring: drained before its refills are issued")
-                    require(max(op.burst, op.deferred) <= stream.slots, "ring: fewer slots than a product counts on")
-                    plain = stream.engine == "bulk" and (stream.run_ahead or not op.deferred)
-                    require(plain or (op.burst == 1 and not op.deferred), "ring: copies that complete in order")
+                    able = stream.engine == "bulk" and stream.run_ahead and op.deferred <= stream.slots
+                    require(able or not op.deferred, "ring: more refills deferred than it can do without")
                     owed = op.deferred
 
 

@@ -6,7 +6,7 @@ the same name; nothing here knows what an op does. Waits, signals and barriers a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from amk.lowering.abi import COUNTER_STRIDE, Abi, abi, flat_index
 from amk.lowering.expression import expression
@@ -128,36 +128,7 @@ class _Printer:
         return f"  if (c.worker >= {first} && c.worker < {first + count}) {{\n{inner}  }}\n"
 
     def nodes(self, body: tuple[Node, ...], pad: str) -> str:
-        return "".join(
-            self.loop(run, pad) if isinstance(run, Loop) else self.guarded(run, pad) for run in self.runs(body)
-        )
-
-    def runs(self, body: tuple[Node, ...]) -> Iterator[list[Step] | Loop]:
-        """Loops alone; a step together with those that follow it and are run by no other warps than it."""
-        run: list[Step] = []
-        for node in body:
-            if isinstance(node, Step) and run and self.within(node, run[0]):
-                run.append(node)
-                continue
-            if run:
-                yield run
-            run = [node] if isinstance(node, Step) else []
-            if isinstance(node, Loop):
-                yield node
-        if run:
-            yield run
-
-    def within(self, inner: Step, outer: Step) -> bool:
-        a, b = self.roles[inner.op.role], self.roles[outer.op.role]
-        return b.first <= a.first and a.first + a.count <= b.first + b.count
-
-    def guarded(self, run: list[Step], pad: str) -> str:
-        """Each step under a test of the warp's number, unless the warps are those that get here."""
-        role = self.roles[run[0].op.role]
-        if role.count == self.schedule.launch.warps:
-            return "".join(self.step(step, self.schedule.launch.warps, pad) for step in run)
-        inner = "".join(self.step(step, role.count, pad + "  ") for step in run)
-        return f"{pad}if ({_in_role(role.first, role.count)}) {{\n{inner}{pad}}}\n"
+        return "".join(self.loop(n, pad) if isinstance(n, Loop) else self.step(n, pad) for n in body)
 
     def loop(self, loop: Loop, pad: str) -> str:
         outside, self.tracing = self.tracing, self.trace
@@ -169,13 +140,12 @@ class _Printer:
             head += f"{pad}  c.restart_trace({trace_length(self.schedule)});\n"
         return f"{head}{inner}{pad}}}\n"
 
-    def step(self, step: Step, here: int, pad: str) -> str:
-        """here: how many warps get to this point."""
+    def step(self, step: Step, pad: str) -> str:
         role = self.roles[step.op.role]
         lines = [self.wait(w) for w in step.waits] + self.call(step) + self.signals(step.signals)
         if self.tracing:
             lines.append("c.mark();")
-        if role.count != here:
+        if role.count != self.schedule.launch.warps:
             inner = "".join(f"{pad}  {line}\n" for line in lines)
             return f"{pad}if ({_in_role(role.first, role.count)}) {{\n{inner}{pad}}}\n"
         return "".join(f"{pad}{line}\n" for line in lines)

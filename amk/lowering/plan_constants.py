@@ -48,12 +48,7 @@ def plan_struct(schedule: Schedule) -> str:
 
 
 def _matrix_struct(name: str, shares: str, shape: Matrix, chunk: Chunk) -> str:
-    numbers = {
-        "kRows": shape.rows,
-        "kK": shape.k,
-        "kColumns": chunk.columns,
-        "kChunks": shape.k_chunks(chunk.columns),
-    } | {"kPlace": MATRICES.index(shape.name)}
+    numbers = {"kRows": shape.rows, "kK": shape.k, "kColumns": chunk.columns, "kChunks": shape.k_chunks(chunk.columns)}
     constants = ", ".join(f"{constant} = {value}" for constant, value in numbers.items())
     inline = "template <class C> static __device__ __forceinline__ int"
     return (

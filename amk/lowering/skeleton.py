@@ -7,10 +7,9 @@ once in the PTX, so the sequence of one agent is the part of it whose steps name
 Expected per step (the table that ties the IR to sync.cuh):
     wait        ld.acquire (acquire) or ld.relaxed (relaxed) poll, then the warp's barrier (M3, M4)
     barrier     bar.sync with the step's id and the threads of its role
-    gemv        per burst: wait for its copies (mbarriers, or all but slots - 1 groups), the warp's barrier, the proxy
-                fence iff the stream has refill_fence (M7), the next copies with their bytes expected or group committed
+    gemv        per chunk: wait for the copy (mbarrier, or all but slots - 1 groups), the warp's barrier, the proxy
+                fence iff the stream has refill_fence (M7), the next copy with its bytes expected or group committed
     refill      per copy held back: the proxy fence likewise, before the first; the copy with its bytes expected
-    prefetch_weights: at least one request to L2
     other ops   at least one tagged load if it reads tagged words, then at least one tagged store per tagged buffer
                 that it writes (M13); warp barriers of its own are allowed
     signal      the warp's barrier (M1), then red.release or red.relaxed in the order of the schedule (M2)
@@ -36,7 +35,6 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import BarrierOp, Op
 from amk.schedule_ir.ops.gemv import GemvOp
-from amk.schedule_ir.ops.prefetch_weights import PrefetchWeightsOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Node, Schedule, Step
 
@@ -54,12 +52,11 @@ LETTERS = {
     Kind.MBARRIER_WAIT: "M",
     Kind.PROXY_FENCE_SHARED: "X",
     Kind.BULK_LOAD: "U",
-    Kind.BULK_PREFETCH: "V",
     Kind.COPY: "c",
     Kind.COPY_COMMIT: "g",
 }
 """One letter per kind; barriers and group waits carry their operands."""
-IGNORED = frozenset({Kind.WATCHDOG, Kind.LOAD_CONSTANT})
+IGNORED = frozenset({Kind.WATCHDOG, Kind.LOAD_CONSTANT, Kind.BULK_PREFETCH})
 UNEXPECTED = "?"
 SAMPLES = 256
 """Warps whose accesses are looked at to learn which tagged buffers an op reads and writes."""
@@ -143,19 +140,17 @@ def _op(schedule: Schedule, op: Op) -> str:
     if isinstance(op, BarrierOp):
         return f"B{op.id},{op.agents * 32};"
     if isinstance(op, GemvOp):
-        return _drain(next(s for s in schedule.streams if s.name == op.stream), op.burst)
-    if isinstance(op, PrefetchWeightsOp):
-        return "V+"
+        return _drain(next(s for s in schedule.streams if s.name == op.stream))
     if isinstance(op, RefillOp):
         return f"{'X' if next(s for s in schedule.streams if s.name == op.stream).refill_fence else ''}EU"
     reads, writes = _tagged_use(schedule, op)
     return "W*" + ("L[LW]*" if reads else "") + (f"(?:TW*){{{writes},}}" if writes else "")
 
 
-def _drain(stream: Stream, burst: int) -> str:
+def _drain(stream: Stream) -> str:
     if stream.engine == "bulk":
         enter = "" if stream.run_ahead else "(?:EU)+"
-        return f"{enter}(?:M{{1,{burst}}}W{'X' if stream.refill_fence else ''}EU)+"
+        return f"{enter}(?:MW{'X' if stream.refill_fence else ''}EU)+"
     enter = "" if stream.run_ahead else "(?:c*g)+"
     return f"{enter}(?:q{stream.slots - 1};WWc+g{'' if stream.run_ahead else 'g?'})+"
 

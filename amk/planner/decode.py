@@ -65,45 +65,27 @@ def plan(
     reduced = settings.reduce_from is not None and kv.splits >= settings.reduce_from
     reduced = reduced and sliceable(model.heads, model.kv_heads, model.head_dim, kv.splits)
     author = Author(
-        model,
-        settings,
-        count,
-        rows,
-        handoff.delta if handoff else None,
-        held,
-        slack,
-        kv.splits if reduced else None,
-        min(settings.burst, shared.stream.slots) if shared.stream.engine == "bulk" else 1,
+        model, settings, count, rows, handoff.delta if handoff else None, held, slack, kv.splits if reduced else None
     )
     stored = label(wanted) if kv.dtype == "bf16" else f"{label(wanted)}-kv-{kv.dtype}"
-    warps = settings.warps + bool(settings.ahead)
-    registers = target.regs_per_sm // (warps * 32) // REGISTER_UNIT * REGISTER_UNIT
+    registers = target.regs_per_sm // (settings.warps * 32) // REGISTER_UNIT * REGISTER_UNIT
     return Schedule(
         name=f"{model.name}-{target.name}-{stored}"[:64],
         plan=settings.plan,
         model=model,
         target=target,
         launch=Launch(
-            workers=count, warps=warps, shared_bytes=shared.bytes, registers=min(registers, 255),
+            workers=count, warps=settings.warps, shared_bytes=shared.bytes, registers=min(registers, 255),
             max_tokens=settings.max_tokens,
         ),
         kv=kv,
-        roles=roles(settings),
+        roles=(Role(name="all", first=0, count=settings.warps), Role(name="w0", first=0, count=1)),
         tables=tables | (handoff.tables if handoff else {}),
         buffers=(*global_buffers(model, kv, settings, count, chunks), *shared.buffers),
         counters=counters(model, settings),
         streams=(shared.stream,),
         programs=(Program(name="decode", first=0, count=count, body=author.body()),),
     )  # fmt: skip
-
-
-def roles(settings: Settings) -> tuple[Role, ...]:
-    """Warps of a worker. The one that prefetches is not one of `all`: it meets the others, the `crew`, at barriers."""
-    own = (Role(name="all", first=0, count=settings.warps), Role(name="w0", first=0, count=1))
-    if not settings.ahead:
-        return own
-    crew = Role(name="crew", first=0, count=settings.warps + 1)
-    return (*own, Role(name="ahead", first=settings.warps, count=1), crew)
 
 
 def _narrower(model: ModelSpec, target: Target, settings: Settings, workers: int) -> list[Chunks]:
@@ -140,13 +122,9 @@ def held_back(
         return {}
     found: dict[MatrixName, int] = {}
     for name, chunk in chunks.items():
-        counts = tables[f"{'hidden' if name in ('o', 'down') else name}.count"]
-        groups = max(counts) if settings.hold_down else min(counts)
-        drained = -(-groups * matrix(model, name).k_chunks(chunk.columns) // settings.warps)
-        if drained >= 2 * most:
+        groups = min(tables[f"{'hidden' if name in ('o', 'down') else name}.count"])
+        if groups * matrix(model, name).k_chunks(chunk.columns) // settings.warps >= 2 * most:
             found[name] = most
-        elif settings.hold_short and drained <= slots:
-            found[name] = drained
     return found
 
 

@@ -20,7 +20,6 @@ from amk.schedule_ir.ops.finish import FinishOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.merge import MergeOp
 from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
-from amk.schedule_ir.ops.prefetch_weights import PrefetchWeightsOp
 from amk.schedule_ir.ops.reduce_splits import ReduceSplitsOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
@@ -47,7 +46,6 @@ class Author:
     held: dict[MatrixName, int]
     slack: int
     splits: int | None
-    burst: int
 
     def barrier(self) -> Step:
         return Step(op=BarrierOp(role="all", id=1, agents=self.settings.warps))
@@ -55,8 +53,7 @@ class Author:
     def wait(self, counter: str, index: tuple[Expr, ...], delta: int | None = None) -> list[Step]:
         """One poller per worker, then everybody."""
         amount = delta or self.workers
-        slack = self.slack if counter != "attn" or self.settings.early_attention else 0
-        early = amount // slack if self.tagged and slack else 0
+        early = amount // self.slack if self.tagged and self.slack else 0
         wait = Wait(
             counter=counter, index=index, at_least={"t": amount, "1": amount - early},
             order="relaxed" if self.tagged else "acquire",
@@ -66,38 +63,25 @@ class Author:
     def gemv(self, name: MatrixName) -> list[Step]:
         layer: Expr = 0 if name == "lm_head" else LAYER
         op = GemvOp(
-            role="all", matrix=name, layer=layer, stream="weights", x="x", part="part", deferred=self.deferred(name),
-            burst=self.burst,
+            role="all", matrix=name, layer=layer, stream="weights", x="x", part="part", deferred=self.deferred(name)
         )  # fmt: skip
-        return [self.barrier(), Step(op=op), *self.met(name, layer)]
-
-    def met(self, name: MatrixName, layer: Expr) -> list[Step]:
-        """Everybody has finished the product; the prefetches that follow it may start. After `down`, all have ended."""
-        windows = [a for a in self.settings.ahead if a.after == name]
-        if not windows and not (self.settings.ahead and name == "down"):
-            return [self.barrier()]
-        prefetches = [
-            PrefetchWeightsOp(
-                role="ahead", matrix=name, layer=layer, stream="weights", skip=a.skip, count=a.chunks, stride=a.stride,
-                delay_ns=a.delay_ns, pause_ns=a.pause_ns,
-            )
-            for a in windows
-        ]  # fmt: skip
-        meet = BarrierOp(role="crew", id=2, agents=self.settings.warps + 1)
-        return [Step(op=meet), *(Step(op=p) for p in prefetches)]
+        return [self.barrier(), Step(op=op), self.barrier()]
 
     def deferred(self, name: MatrixName) -> int:
         return self.held.get(name, 0)
 
     def refill(self, name: MatrixName) -> list[Step]:
-        """What the product of `name` held back goes out once its result is published."""
-        most = self.settings.refill_first
-        return [Step(op=RefillOp(role="all", stream="weights", most=most))] if self.deferred(name) and most else []
+        """Part of what the product of `name` held back goes out once its result is published."""
+        first = self.first_refills(name)
+        return [Step(op=RefillOp(role="all", stream="weights", most=first))] if first else []
 
-    def rest(self, name: MatrixName) -> list[Step]:
-        """What `refill` left, once the input of the next product is there."""
-        later = self.deferred(name) - self.settings.refill_first
-        return [Step(op=RefillOp(role="all", stream="weights"))] if later > 0 else []
+    def refill_rest(self, name: MatrixName) -> list[Step]:
+        """The rest, once the next product's input is there: what is read until then does not queue behind it."""
+        rest = self.deferred(name) - self.first_refills(name)
+        return [Step(op=RefillOp(role="all", stream="weights", most=rest))] if rest else []
+
+    def first_refills(self, name: MatrixName) -> int:
+        return round(self.deferred(name) * self.settings.first_refills)
 
     def role(self, name: MatrixName) -> str:
         """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""
@@ -142,7 +126,7 @@ class Author:
         return [
             *self.wait("qkv", (LAYER, gate), self.head_delta),
             Step(op=rope),
-            *self.rest("qkv"),
+            *self.refill_rest("qkv"),
             self.barrier(),
             Step(op=attend),
             self.barrier(),
@@ -191,18 +175,18 @@ class Author:
         return [
             *self.wait("h_mid", (LAYER,)),
             Step(op=StageNormOp(role="all", index={"l": 2, "1": 1}, h="h_mid", norm="norm", x="x", ssq="ssq")),
-            *self.rest("o"),
+            *self.refill_rest("o"),
             *self.gemv("gate_up"),
             *self.publish(swiglu, (self.signal("act", (LAYER,)),)),
             *self.refill("gate_up"),
             *self.wait("act", (LAYER,)),
             Step(op=StageOp(role="all", layer=LAYER, act="act", x="x")),
-            *self.rest("gate_up"),
+            *self.refill_rest("gate_up"),
             *self.gemv("down"),
             *self.residual("down", "h_out"),
             *self.wait("h_out", (LAYER,)),
             Step(op=StageNormOp(role="all", index={"l": 2, "1": 2}, h="h_out", norm="norm", x="x", ssq="ssq")),
-            *self.rest("down"),
+            *self.refill_rest("down"),
         ]
 
     def head(self) -> list[Step]:
@@ -215,7 +199,7 @@ class Author:
             *self.publish(best, (self.signal("best"),)),
             *self.refill("lm_head"),
             *self.wait("best", (0,)),
-            *self.rest("lm_head"),
+            *self.refill_rest("lm_head"),
         ]
         if self.settings.sampling != "greedy":
             return [*steps, *draw_steps(self)]

@@ -5,26 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
+from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype
-
-
-@dataclass(frozen=True)
-class Ahead:
-    """Weights asked for in L2 while the rings are full and everybody waits, by a warp of its own.
-
-    It starts when the worker's product of `after` is over and asks for `chunks` chunks of every ring: the skip-th
-    behind that product, then every stride-th. delay_ns, pause_ns: before the first, between two.
-    """
-
-    after: MatrixName = "qkv"
-    chunks: int = 12
-    skip: int = 16
-    stride: int = 2
-    delay_ns: int = 0
-    pause_ns: int = 700
 
 
 @dataclass(frozen=True)
@@ -41,7 +25,8 @@ class Settings:
     worker that there is. kv_dtype: what the KV cache holds. overlay: arrays that are never live together share bytes.
     hint_slack: a hint says that looking is worth while when all producers but one in so many have signalled; 0: when
     all have. prefetch_cache: ask for earlier keys and values before the query is there. held_refills: share of a ring
-    that a long product refills only after its result is published. reduce_from: with this many splits the workers of a
+    that a long product refills only after its result is published, first_refills: share of these that go out then, the
+    others once the next input is there. reduce_from: with this many splits the workers of a
     kv head reduce them, a slice each, before everybody reads the result; None: everybody reads all splits.
     """
 
@@ -64,14 +49,9 @@ class Settings:
     hint_slack: int = 8
     prefetch_cache: bool = True
     held_refills: float = 2 / 3
+    first_refills: float = 1 / 2
     reduce_from: int | None = 8
     overlay: bool = True
-    ahead: tuple[Ahead, ...] = ()
-    burst: int = 1
-    hold_short: bool = False
-    refill_first: int = 64
-    hold_down: bool = False
-    early_attention: bool = True
 
 
 FAST = Settings()

@@ -7,9 +7,6 @@ from collections.abc import Collection
 from amk.schedule_ir.expr import EPOCH, symbols
 from amk.schedule_ir.schedule import Step
 
-NO_BUFFERS = ("op", "role", "stream", "matrix")
-"""Fields of ops whose values are names of something else."""
-
 
 def registers_read(step: Step, tagged: Collection[str]) -> set[str]:
     """Words of `STATE` that the step reads in registers: by its op, in thresholds, in tags of the buffers `tagged`."""
@@ -17,7 +14,6 @@ def registers_read(step: Step, tagged: Collection[str]) -> set[str]:
     names = set(op.registers)
     if any(EPOCH in symbols(wait.at_least) for wait in step.waits):
         names.add("epoch")
-    named = {value for field, value in op if isinstance(value, str) and field not in NO_BUFFERS}
-    if named & set(tagged):
+    if any(getattr(op, field) in tagged for field in type(op).model_fields if isinstance(getattr(op, field), str)):
         names.add("epoch")
     return names

@@ -35,7 +35,7 @@ ROUND_OPS = ("census", "report", "gather", "narrow")
 TOKEN_OPS = ("embed", "argmax_rows")
 REDUCED = ("reduce_splits", "stage_attention")
 """What may stand for `combine`: each worker of a kv head reduces a slice, then everybody stages the whole."""
-FREE_OPS = frozenset({"wait", "signal", "barrier", "prefetch_cache", "prefetch_weights", "refill"})
+FREE_OPS = frozenset({"wait", "signal", "barrier", "prefetch_cache", "refill"})
 """Ops that touch no memory: as many as the plan likes."""
 
 SHARE_OF = {

@@ -76,7 +76,7 @@ def check_rings(schedule: Schedule) -> Iterator[Diagnostic]:
 
 
 def _refilled(schedule: Schedule, stream: Stream) -> Iterator[Diagnostic]:
-    """Between a product that defers refills and the next product on the stream, its role refills.
+    """Between a product that defers refills and the next product on the stream, its role issues all of them.
 
     Two tokens of every program are looked at, so the order around each loop's edge is seen too. With that, the copies
     of a ring are still issued by its owner, after the slot's last read and before the owner's next wait for any slot.
@@ -97,12 +97,6 @@ def _refilled(schedule: Schedule, stream: Stream) -> Iterator[Diagnostic]:
                     break
                 held = (*item.site.path, "op") if op.deferred else None
                 waiting = op.deferred
-                if op.burst > stream.slots or (op.burst > 1 and stream.engine != "bulk"):
-                    message = (
-                        f"'{stream.name}' is drained {op.burst} chunks at a time, its rings have {stream.slots} slots"
-                    )
-                    yield _finding("AMK302", message, (*item.site.path, "op"))
-                    break
                 if op.deferred > stream.slots or (op.deferred and (stream.engine != "bulk" or not stream.run_ahead)):
                     message = (
                         f"{op.deferred} refills deferred on '{stream.name}', whose rings have {stream.slots} slots"

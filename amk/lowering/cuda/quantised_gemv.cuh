@@ -78,19 +78,15 @@ __device__ __forceinline__ void quantised_gemv(C& c) {
   };
   c.ring.enter(hi - lo, c.lane);
 #pragma unroll 1
-  for (int chunk = lo; chunk < hi; chunk += S::kBurst) {
-    const int count = min(S::kBurst, hi - chunk);
-#pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      const char* slot = sync::shared_pointer(c.ring.wait(c.dog, c.warp, i));
-      const int first = column * M::kColumns;
-      total += chunk_product<M>(slot, x + first, M::kK - first - place, c.lane);
-      if (++column == M::kChunks) {
-        flush();
-        column = 0, ++group;
-      }
+  for (int chunk = lo; chunk < hi; ++chunk) {
+    const char* slot = sync::shared_pointer(c.ring.wait(c.dog, c.warp));
+    const int first = column * M::kColumns;
+    total += chunk_product<M>(slot, x + first, M::kK - first - place, c.lane);
+    c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1);
+    if (++column == M::kChunks) {
+      flush();
+      column = 0, ++group;
     }
-    c.ring.template release<S::kDeferred>(c.lane, count, hi - chunk - count);
   }
   if (column != 0 && lo < hi) flush();
 }

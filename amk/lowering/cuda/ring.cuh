@@ -57,49 +57,40 @@ struct BulkRing {
     }
   }
 
-  // The address of the i-th of the next chunks, once it is there; i < kSlots.
-  __device__ __forceinline__ u32 wait(sync::Watchdog& dog, int warp, int i) {
-    const bool wraps = slot + i >= kSlots;
-    const int s = wraps ? slot + i - kSlots : slot + i;
-    sync::wait_mbarrier(dog, warp, s, full + s * 8, wraps ? parity ^ 1 : parity);
-    return slots + s * kBytes;
+  __device__ __forceinline__ u32 wait(sync::Watchdog& dog, int warp) {
+    sync::wait_mbarrier(dog, warp, slot, full + slot * 8, parity);
+    return slots + slot * kBytes;
   }
 
-  // After the last read of `count` slots; `remaining` chunks of the step come after them. The refills of the step's last
+  // After the last read of the slot; `remaining` chunks of the step come after this one. The refills of the step's last
   // kDeferred slots wait for refill(): what an agent hands to others does not queue behind copies that nobody needs yet.
   template <int kDeferred>
-  __device__ __forceinline__ void release(int lane, int count, int remaining) {
-    constexpr int kLast = kRunAhead ? kDeferred : kSlots;
+  __device__ __forceinline__ void release(int lane, int remaining) {
     sync::warp_barrier();
-    const int kept = min(max(kLast - remaining, 0), count);
-    fill(slot, count - kept, lane);
-    if (kRunAhead) held += kept;
-    slot += count;
-    if (slot >= kSlots) slot -= kSlots, parity ^= 1;
+    if (remaining < kDeferred) {
+      ++held;
+    } else if (kRunAhead || remaining >= kSlots) {
+      if constexpr (kFence) {
+        if (lane == 0) sync::fence_proxy_async_shared();
+      }
+      issue(slot, lane);
+    }
+    if (++slot == kSlots) slot = 0, parity ^= 1;
   }
 
   // The next `most` of the refills that release() deferred, oldest first.
   __device__ __forceinline__ void refill(int lane, int most) {
-    const int count = min(held, most), s = slot - held;
-    fill(s < 0 ? s + kSlots : s, count, lane);
-    held -= count;
-  }
-
- private:
-  // The next `count` chunks into the slots from s on, one a lane.
-  __device__ __forceinline__ void fill(int s, int count, int lane) {
-    count = min(count, left);
-    if (lane < count) {
-      if constexpr (kFence) sync::fence_proxy_async_shared();
-      const int mine = s + lane >= kSlots ? s + lane - kSlots : s + lane;
-      int chunk = next + lane;
-      while (chunk >= per_token) chunk -= per_token;
-      sync::mbarrier_arrive_expect_tx(full + mine * 8, kBytes);
-      sync::bulk_load(slots + mine * kBytes, source + static_cast<long long>(chunk) * kBytes, kBytes, full + mine * 8,
-                      sync::policy_evict_first());
+    if constexpr (kFence) {
+      if (lane == 0) sync::fence_proxy_async_shared();
     }
-    left -= count, next += count;
-    while (count > 0 && next >= per_token) next -= per_token;
+    int s = slot - held;
+    if (s < 0) s += kSlots;
+    const int left_over = max(held - most, 0);
+#pragma unroll 1
+    for (; held > left_over; --held) {
+      issue(s, lane);
+      s = s + 1 == kSlots ? 0 : s + 1;
+    }
   }
 };
 
@@ -155,14 +146,14 @@ struct CopyRing {
     }
   }
 
-  __device__ __forceinline__ u32 wait(sync::Watchdog&, int, int) {
+  __device__ __forceinline__ u32 wait(sync::Watchdog&, int) {
     sync::copy_wait<kSlots - 1>();
     sync::warp_barrier();
     return sync::shared_address(slots) + slot * kBytes;
   }
 
   template <int kDeferred>
-  __device__ __forceinline__ void release(int lane, int, int remaining) {
+  __device__ __forceinline__ void release(int lane, int remaining) {
     static_assert(kDeferred == 0, "group counts need one commit a chunk");
     sync::warp_barrier();
     if (kRunAhead || remaining >= kSlots) {

@@ -22,7 +22,6 @@ from amk.schedule_ir.ops.merge import MergeOp
 from amk.schedule_ir.ops.narrow import NarrowOp
 from amk.schedule_ir.ops.peak import PeakOp
 from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
-from amk.schedule_ir.ops.prefetch_weights import PrefetchWeightsOp
 from amk.schedule_ir.ops.reduce_splits import ReduceSplitsOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.ops.report import ReportOp
@@ -45,7 +44,6 @@ AnyOp = Annotated[
     | StageNormOp
     | GemvOp
     | PrefetchCacheOp
-    | PrefetchWeightsOp
     | RefillOp
     | StoreRowsOp
     | RopeAppendOp
@@ -81,7 +79,6 @@ OPS: dict[str, type[Op]] = {
         StageNormOp,
         GemvOp,
         PrefetchCacheOp,
-        PrefetchWeightsOp,
         RefillOp,
         StoreRowsOp,
         RopeAppendOp,

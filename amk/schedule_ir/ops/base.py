@@ -112,8 +112,6 @@ class Op(Frozen):
     registers: ClassVar[tuple[str, ...]] = ()
     perhaps: ClassVar[tuple[str, ...]] = ()
     """Fields whose buffers are read only if the data say so: nobody may rely on a wait for words there."""
-    addresses_stream: ClassVar[bool] = False
-    """Whether the op needs the address of its stream's chunks, not only its ring."""
     role: Name
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:

@@ -30,8 +30,7 @@ class GemvOp(Op):
 
     The worker's chunks form one group-major sequence of count * k_chunks; agent a drains its contiguous share. x has
     k elements (columns beyond k are zero padding and are not read), part is f32 [slots, 8]. The slots of the last
-    `deferred` chunks are refilled by the next `refill` steps instead of at once. An agent waits for `burst` chunks (the
-    last time: for those left) before it refills the slots of all of them, so a ring must hold that many.
+    `deferred` chunks are refilled by the next `refill` step instead of at once.
     """
 
     op: Literal["gemv"] = "gemv"
@@ -41,7 +40,6 @@ class GemvOp(Op):
     x: Name
     part: Name
     deferred: int = Field(default=0, ge=0, le=64)
-    burst: int = Field(default=1, ge=1, le=16)
 
     def share(self, env: Env, geo: Geometry) -> tuple[int, int, int]:
         """(first chunk, end chunk, k chunks per group) of the agent within the worker's sequence."""

@@ -14,8 +14,7 @@ namespace amk::ops {
 
 template <class S, class C>
 __device__ __forceinline__ void plain_gemv(C& c) {
-  constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks, kTiles = kWidth / 32;
-  constexpr int kChains = kTiles % 4 == 0 ? 4 : kTiles % 2 == 0 ? 2 : 1;
+  constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks, kChains = 2;
   static_assert(S::Matrix::kK % kWidth == 0 && kWidth % 32 == 0, "chunks cover k exactly");
   const int agent = c.warp - S::kFirst;
   const int chunks = S::Matrix::count(c) * kChunks;
@@ -25,47 +24,29 @@ __device__ __forceinline__ void plain_gemv(C& c) {
   int group = lo / kChunks, column = lo % kChunks;
   float acc[kChains][4] = {};
   const auto flush = [&] {
-    float sum = 0.f;
-#pragma unroll
-    for (int i = 0; i < kChains; ++i) sum += acc[i][0] + acc[i][3];
-    if (c.lane % 4 == 0) part[group * 8] = sum;
+    if (c.lane % 4 == 0) part[group * 8] = (acc[0][0] + acc[0][3]) + (acc[1][0] + acc[1][3]);
 #pragma unroll
     for (int i = 0; i < kChains; ++i) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.f;
   };
   c.ring.enter(hi - lo, c.lane);
 #pragma unroll 1
-  for (int chunk = lo; chunk < hi; chunk += S::kBurst) {
-    const int count = min(S::kBurst, hi - chunk);
-    uint4 weights[S::kBurst][kTiles];
-    uint2 inputs[S::kBurst][kTiles];
-    int ahead = column;
+  for (int chunk = lo; chunk < hi; ++chunk) {
+    const u32 w = c.ring.wait(c.dog, c.warp) + c.lane * 16, xs = x + column * (kWidth * 2);
+    uint4 weights[kWidth / 32];
+    uint2 inputs[kWidth / 32];
 #pragma unroll
-    for (int j = 0; j < S::kBurst; ++j) {
-      // Defined on both paths, or the registers stay allocated through all loops around this one.
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) weights[j][i] = {}, inputs[j][i] = {};
-      if (j < count) {
-        const u32 w = c.ring.wait(c.dog, c.warp, j) + c.lane * 16, xs = x + ahead * (kWidth * 2);
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
-          weights[j][i] = sync::load_shared_v4(w + i * 512), inputs[j][i] = sync::load_shared_v2(xs + i * 64);
-        }
-      }
-      ahead = ahead + 1 == kChunks ? 0 : ahead + 1;
+    for (int i = 0; i < kWidth / 32; ++i) {
+      weights[i] = sync::load_shared_v4(w + i * 512), inputs[i] = sync::load_shared_v2(xs + i * 64);
     }
 #pragma unroll
-    for (int j = 0; j < S::kBurst; ++j) {
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        const uint4& a = weights[j][i];
-        mma_16(acc[i % kChains], a.x, a.y, a.z, a.w, inputs[j][i].x, inputs[j][i].y);
-      }
-      if (j < count && ++column == kChunks) {
-        flush();
-        column = 0, ++group;
-      }
+    for (int i = 0; i < kWidth / 32; ++i) {
+      mma_16(acc[i % kChains], weights[i].x, weights[i].y, weights[i].z, weights[i].w, inputs[i].x, inputs[i].y);
     }
-    c.ring.template release<S::kDeferred>(c.lane, count, hi - chunk - count);
+    c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1);
+    if (++column == kChunks) {
+      flush();
+      column = 0, ++group;
+    }
   }
   if (column != 0 && lo < hi) flush();
 }
