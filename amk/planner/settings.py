@@ -25,7 +25,8 @@ class Settings:
     worker that there is. kv_dtype: what the KV cache holds. overlay: arrays that are never live together share bytes.
     hint_slack: a hint says that looking is worth while when all producers but one in so many have signalled; 0: when
     all have. prefetch_cache: ask for earlier keys and values before the query is there. held_refills: share of a ring
-    that a long product refills only after its result is published. reduce_from: with this many splits the workers of a
+    that a long product refills only after its result is published, first_refills: share of these that go out then, the
+    others once the next input is there. reduce_from: with this many splits the workers of a
     kv head reduce them, a slice each, before everybody reads the result; None: everybody reads all splits.
     """
 
@@ -48,6 +49,7 @@ class Settings:
     hint_slack: int = 8
     prefetch_cache: bool = True
     held_refills: float = 2 / 3
+    first_refills: float = 1 / 2
     reduce_from: int | None = 8
     overlay: bool = True
 
