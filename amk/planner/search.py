@@ -110,8 +110,12 @@ class Found:
 class Search:
     """One search. `rounds()` does the work; `known` holds every state that was simulated."""
 
-    def __init__(self, problem: Problem, start: Settings = FAST, seed: int = 0, width: int = WIDTH) -> None:
-        self.problem, self.seed, self.width = problem, seed, width
+    def __init__(
+        self, problem: Problem, start: Settings = FAST, seed: int = 0, width: int = WIDTH,
+        known: tuple[Settings, ...] = (FAST, NAIVE),
+    ) -> None:  # fmt: skip
+        """`known`: plans to begin with beside `start`."""
+        self.problem, self.seed, self.width, self.begin = problem, seed, width, known
         self.space = Space.around(start)
         self.rng = np.random.default_rng(seed)
         self.known: dict[Settings, State | None] = {}
@@ -181,7 +185,7 @@ class Search:
             cycle += 1
 
     def presets(self) -> list[State | None]:
-        return [self.look(replace(s, plan="search", sampling=self.space.start.sampling)) for s in (FAST, NAIVE)]
+        return [self.look(replace(s, plan="search", sampling=self.space.start.sampling)) for s in self.begin]
 
     def _order(self, cycle: int) -> list[Knob]:
         knobs = sorted(self.space.knobs, key=lambda k: TIGHT.index(k.name) if k.name in TIGHT else len(TIGHT))
