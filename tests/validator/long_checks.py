@@ -17,6 +17,7 @@ from amk.adversary.confusion import HEAD, Table, decide, mutation
 from amk.adversary.forgeries import Victim, offer, victims
 from amk.validator.flat import judge
 from tests import long_run
+from tests.adversarial.full_size import full_size_slice
 from tests.adversarial.fuzz import fuzzed, outcome
 from tests.long_run import Run
 from tests.validator.batches import differences
@@ -143,6 +144,7 @@ WHAT: dict[str, Check] = {
     "promela": Check(promela_slice, "promela-systems.json", 50, 6.0),
     "fuzz": Check(fuzz_slice, "fuzzed-schedules.json", 100_000, 12.0, HOURS),
     "mutants": Check(mutants_slice, "adversarial-mutants.json", 910, 20.0),
+    "full-size": Check(full_size_slice, "full-size-mutants.json", 500, 60.0),
     "forgeries": Check(forgeries_slice, "forgeries.json", 200, 10.0),
 }
 
