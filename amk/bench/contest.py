@@ -23,7 +23,8 @@ import torch
 from amk.bench.accuracy import relative_error, within_tolerance
 from amk.bench.decode_bench import own
 from amk.bench.subject import Subject
-from amk.bench.timing import Times, race
+from amk.bench.times import Times
+from amk.bench.timing import race
 from amk.bench.torch_model import TorchWeights
 from amk.engine.admission import AdmittedKernel, admit, admitted
 from amk.lowering.kernel import build
