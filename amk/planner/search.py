@@ -12,6 +12,10 @@ is spent on it. Each *round* decides one more knob for all states of the beam:
 When all knobs are decided the beam starts again from the best states with the knobs in another order. When a whole
 cycle finds nothing better, or the beam is empty, the fallback draws mutations of the best states (or random plans).
 Everything is a function of the seed and of the number of expansions; an expansion is one simulated schedule.
+
+The result is the best state that is verified SAFE and that the caller accepts: the planner cannot know how many
+registers the compiled code needs, who compiles can. A refusal is taken to hold for all plans of as many warps and as
+wide chunks, so that a number of warps that never compiles is not tried a hundred times.
 """
 
 from __future__ import annotations
@@ -228,12 +232,13 @@ def search(
     expansions: int | None = None,
     budget_s: float | None = None,
     told: Callable[[Search], None] = lambda _: None,
+    why_not: Callable[[Schedule], str | None] = lambda _: None,
 ) -> Found:
     """Search until `expansions` schedules were simulated, `budget_s` seconds have passed, or nothing is left.
 
     A budget counts whole rounds only: what the last, unfinished one found is forgotten, so that `expansions` of the
-    result reproduces it on any machine. The result is verified SAFE; plans that are not are passed over. AMK011 if
-    nothing can be planned.
+    result reproduces it on any machine. The result is verified SAFE and `why_not` says None of it; plans of which that
+    is not so are passed over. AMK011 if nothing can be planned.
     """
     made = Search(problem, start, seed)
     made.limit = expansions
@@ -243,18 +248,24 @@ def search(
         told(made)
         if made.spent or (budget_s is not None and time.monotonic() - began >= budget_s):
             break
-    return _verified(made, rounds)
+    return _verified(made, rounds, why_not)
 
 
-def _verified(made: Search, rounds: int) -> Found:
+def _verified(made: Search, rounds: int, why_not: Callable[[Schedule], str | None]) -> Found:
     refused: list[str] = []
+    hopeless: set[tuple[int, int]] = set()
     for state in made.ranked():
+        if (kind := (state.warps, state.settings.chunk_bytes)) in hopeless:
+            continue
         schedule = made.problem.schedule(state.settings)
         verdict = verify(schedule)
-        if verdict.safe:
+        reason = why_not(schedule) if verdict.safe else verdict.status
+        if reason is None:
             default, naive = (made.known.get(replace(s, plan="search", sampling=made.space.start.sampling))
                               for s in (FAST, NAIVE))  # fmt: skip
             return Found(state, schedule, default, naive, made.expansions, rounds, made.pruned, tuple(refused))
-        refused.append(f"{state.key[:12]} {verdict.status}")
-    message = f"no plan of {made.problem.model.name} on {made.problem.target.name} was found that is SAFE"
+        if verdict.safe:
+            hopeless.add(kind)
+        refused.append(f"{state.key[:12]} {reason}")
+    message = f"no plan of {made.problem.model.name} on {made.problem.target.name} was found that is SAFE and compiles"
     raise AmkError(Diagnostic("AMK011", message))
