@@ -19,8 +19,9 @@ from amk.agent.events import Gated
 from amk.agent.gate import Gate, Judged
 from amk.agent.isolation import die_with, first_to_be_killed
 
-AHEAD_PER_JOB = 1.25
-"""Open proposals for each judging process, so that none waits for the driver."""
+AHEAD = 6
+"""Proposals under judgement at once, if there are as many processes: enough for a device, and what is proposed earlier
+knows less."""
 
 BATCH = 4
 NICENESS = 5
@@ -57,8 +58,7 @@ class GatePool(Gate):
 
     @classmethod
     def of(cls, workshop: Workshop, jobs: int) -> GatePool:
-        ahead = round(jobs * AHEAD_PER_JOB) + BATCH
-        return cls(workshop, certify.installed(), ahead=ahead, batch=BATCH, jobs=jobs)
+        return cls(workshop, certify.installed(), ahead=min(jobs, AHEAD) + BATCH, batch=BATCH, jobs=jobs)
 
     @property
     def immediate(self) -> bool:

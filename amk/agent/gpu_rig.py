@@ -9,6 +9,7 @@ import base64
 import gc
 import multiprocessing
 import os
+from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from amk.schedule_ir.schedule import Schedule
 
 CANARY_SIZE = 1 << 20
 WARM_UP = 2
+REMEMBERED = 16
+"""Admitted kernels that are kept: those of a batch are loaded twice."""
 Kind = tuple[object, ...]
 References = tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
@@ -47,6 +50,7 @@ class GpuRig:
     streams: dict[Kind, tuple[TorchWeights, TorchWeights]] = field(default_factory=dict)
     references: dict[Kind, References] = field(default_factory=dict)
     staged: dict[str, Future[AdmittedKernel]] = field(default_factory=dict)
+    known: OrderedDict[str, AdmittedKernel] = field(default_factory=OrderedDict)
     aside: ProcessPoolExecutor | None = None
 
     def open(self, device: int) -> str:
@@ -61,11 +65,14 @@ class GpuRig:
         self.staged[question.key] = self.aside.submit(admit, *words)
 
     def admitted(self, question: Load) -> AdmittedKernel:
-        """The kernel that was admitted aside, or is admitted now."""
-        staged = self.staged.pop(question.key, None)
-        if staged is not None:
-            return staged.result()
-        return admit(question.schedule, question.certificate, base64.b64decode(question.cubin))
+        """The kernel that was admitted before or aside, or is admitted now."""
+        staged, known = self.staged.pop(question.key, None), self.known.pop(question.key, None)
+        words = question.schedule, question.certificate, base64.b64decode(question.cubin)
+        found = known or (staged.result() if staged is not None else admit(*words))
+        self.known[question.key] = found
+        if len(self.known) > REMEMBERED:
+            self.known.popitem(last=False)
+        return found
 
     def load(self, question: Load) -> None:
         old = self.subjects.pop(question.slot, None)

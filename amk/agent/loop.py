@@ -38,7 +38,7 @@ from amk.agent.events import (
 from amk.agent.gate import Gate, Judged, Ready
 from amk.agent.journal import Journal
 from amk.agent.lanes import Lane, finished
-from amk.agent.measure import ROUNDS, STEPS, Backend, Fault, Job
+from amk.agent.measure import ROUNDS, Backend, Fault, Job, steps_of
 from amk.agent.pipeline import Pipeline
 from amk.agent.propose.base import Context, History, Proposer, Suggestion
 from amk.agent.state import START, State, Trial
@@ -308,7 +308,9 @@ class Loop:
         run = self.state.run
         assert run is not None
         incumbent, best = self.incumbent(), self.state.best
-        job = Job(index, phase, attempt, ROUNDS[phase], STEPS[phase], run.positions, secrets.randbits(SEED_BITS))
+        known = self.state.calibrated.get(lane.backend.device)
+        steps = steps_of(phase, None if known is None else float(np.mean(known.incumbent_ms)))
+        job = Job(index, phase, attempt, ROUNDS[phase], steps, run.positions, secrets.randbits(SEED_BITS))
         self.note(
             LeaseReserved(index=index, phase=phase, attempt=attempt, device=lane.backend.device, seconds=0.0)
         )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
+from math import ceil, log
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +21,10 @@ POSITIONS = (1, 128, 2048, 8191)
 """Never position 0 alone: a plan that is fast only with an empty cache is not fast."""
 
 STEPS: dict[Phase, int] = {"calibrate": 10, "screen": 20, "race": 10, "confirm": 10}
-"""Steps of a block at each position. A round is the unit of the statistics: of many rounds each may be short."""
+"""Most steps of a block at each position. A round is the unit of the statistics: of many rounds each may be short."""
+FEWEST_STEPS = 5
+BLOCK_MS: dict[Phase, float] = {"calibrate": 10.0, "screen": 15.0, "race": 10.0, "confirm": 10.0}
+"""A block needs no more steps than take this long at one position: long steps vary less."""
 ROUNDS: dict[Phase, int] = {"calibrate": 24, "screen": 6, "race": 24, "confirm": 24}
 HOPELESS = log(1.02)
 HOPELESS_ROUNDS = 2
@@ -74,6 +77,13 @@ class Fault:
     detail: str = ""
     seconds: float = 0.0
     suspect: bool = False
+
+
+def steps_of(phase: Phase, step_ms: float | None) -> int:
+    """Steps of a block at each position, where one takes about `step_ms`."""
+    if step_ms is None:
+        return STEPS[phase]
+    return max(FEWEST_STEPS, min(STEPS[phase], ceil(BLOCK_MS[phase] / step_ms)))
 
 
 class Backend(Protocol):

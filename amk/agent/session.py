@@ -22,6 +22,7 @@ from amk.agent.measure import Backend
 from amk.agent.prices import price_of
 from amk.agent.propose.base import Proposer
 from amk.agent.propose.beam import Beam
+from amk.agent.propose.combine import Combine
 from amk.agent.propose.evolution import Evolution
 from amk.agent.propose.llm import Edits, Llm
 from amk.agent.propose.local import Local
@@ -58,12 +59,13 @@ def offline(name: str, recorded: tuple[dict[str, Any], ...] = (), prior: bool = 
     """A proposer that needs no network. Without `prior` none asks the simulator; AMK005 for the beam, which must."""
     if name == "beam" and not prior:
         raise AmkError(Diagnostic("AMK005", "the beam proposes by the simulator, which --no-prior forbids"))
-    arms: tuple[Proposer, ...] = (Surrogate(), Evolution(), Local(), RandomDraw())
+    arms: tuple[Proposer, ...] = (Surrogate(), Combine(), Evolution(), Local(), RandomDraw())
     simple: dict[str, Callable[[], Proposer]] = {
         "random": RandomDraw,
         "local": Local,
         "evolution": Evolution,
         "beam": Beam,
+        "combine": Combine,
         "surrogate": Surrogate,
         "replay": lambda: Replay(recorded),
         "portfolio": lambda: Portfolio((Beam(), *arms) if prior else arms),

@@ -22,7 +22,6 @@ from amk.lowering.emit_phases import PhaseSource, emit_phases
 from amk.lowering.launch import Module, OverlappingLaunch
 from amk.lowering.stream import Graph
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.schedule import Schedule
 
 BLOCKS = (1, 2, 3)
@@ -65,6 +64,7 @@ class PhaseGraph:
             for b in source.buffers
             if b.role != "constant" and b.name not in SHARED_WITH_ENGINE
         }
+        self.words = tuple(engine.state())
         self.module = Module(engine.device, cubin)
         launch = subject.schedule.launch
         self.kernels = []
@@ -90,8 +90,8 @@ class PhaseGraph:
 
     def place(self, pos: int, token: int) -> None:
         """Where the next token stands."""
-        words = {"token": token, "pos": pos, "epoch": 0, "done": 0}
-        self.buffers["state"].upload(np.array([words[name] for name in STATE], np.int32))
+        words = {"token": token, "pos": pos}
+        self.buffers["state"].upload(np.array([words.get(name, 0) for name in self.words], np.int32))
 
     def replay(self) -> None:
         self.graph.replay(self.engine.stream)
@@ -107,6 +107,10 @@ class PhaseGraph:
         self.engine.stream.synchronise()
         self.engine.check()
         return torch.from_numpy(self.buffers["logits"].download(np.float32, self.vocab)).cuda()
+
+    def tokens(self, count: int) -> list[int]:
+        """What the last launch chose."""
+        return [int(token) for token in self.buffers["output"].download(np.int32, count)]
 
     def free(self) -> None:
         self.graph.close()

@@ -77,6 +77,19 @@ class Case(_Data):
         return plan(model, target, settings=settings, wanted=wanted, max_context=self.context)
 
 
+class Published(_Data):
+    """A figure that others published and that was not measured here: labelled so wherever it is shown.
+
+    what: model, weights, GPU and load as the source states them.
+    """
+
+    program: Annotated[str, Field(max_length=60)]
+    what: Annotated[str, Field(max_length=200)]
+    figure: Annotated[str, Field(max_length=100)]
+    source: Annotated[str, Field(pattern=r"^https://[^ ]{1,200}$")]
+    date: Annotated[str, Field(pattern=r"^20[0-9]{2}-[0-9]{2}$")] | None = None
+
+
 class Table(_Data):
     """Cases on one GPU. steps, tokens: measured launches and tokens of each, as of `amk bench`."""
 
@@ -84,6 +97,7 @@ class Table(_Data):
     steps: _Positive
     tokens: _Positive
     cases: Annotated[tuple[Case, ...], Field(strict=False, min_length=1, max_length=200)]
+    published: Annotated[tuple[Published, ...], Field(strict=False, max_length=50)] = ()
 
 
 def load_table(name: str) -> Table:

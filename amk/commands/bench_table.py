@@ -18,6 +18,8 @@ from amk.bench.wanted import Wanted, wanted
 from amk.commands.output import print_json, print_table
 from amk.report.diagnostic import AmkError, Exit
 
+PUBLISHED = ("program", "what", "figure", "source")
+
 
 def wanted_of(arguments: argparse.Namespace) -> list[Wanted]:
     """The cases that can be planned; those that cannot are named on stderr."""
@@ -54,9 +56,13 @@ def print_table_of(arguments: argparse.Namespace, rows: Sequence[Row], provenanc
     keys = {name: _first_run(each.key) for name, each in found.items()}
     judged = judge(table, keys, rows)
     if arguments.format == "json":
-        print_json({"cases": [as_json(each) for each in judged], "run": provenance})
-    else:
-        print_table(HEADER, [cells(each) for each in judged])
+        published = [each.model_dump() for each in table.published]
+        print_json({"cases": [as_json(each) for each in judged], "published": published, "run": provenance})
+        return
+    print_table(HEADER, [cells(each) for each in judged])
+    if table.published:
+        print("\nPublished by others, not measured here:")
+        print_table(PUBLISHED, [(p.program, p.what, p.figure, p.source) for p in table.published])
 
 
 def _first_run(key: Key) -> Key:

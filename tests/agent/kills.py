@@ -113,6 +113,7 @@ class Search:
     driver: subprocess.Popen[bytes] | None = None
     known: list[tuple[int, float, str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    stops: int = 0
     moments: Counter[str] = field(default_factory=Counter)
 
     def start(self) -> None:
@@ -122,6 +123,8 @@ class Search:
 
     def kill(self, kind: str) -> bool:
         """Kill one process of `kind` at a random moment; False if the search ended first."""
+        if self.driver is not None and self.driver.poll() not in (None, 0):
+            self.stopped()
         if self.driver is None:
             self.start()
         assert self.driver is not None
@@ -140,13 +143,23 @@ class Search:
         self._acknowledged()
         return True
 
+    def stopped(self) -> None:
+        """A driver whose worker is killed again and again before anything was measured gives the device up, says so
+        and ends; it is started again like a killed one."""
+        assert self.driver is not None
+        if not read_state(self.folder).quarantined:
+            self.problems.append(f"the driver ended with status {self.driver.returncode} and no reason")
+        self.stops, self.driver = self.stops + 1, None
+
     def finish(self) -> None:
         """Let it end in peace and look at the whole."""
-        if self.driver is None:
-            self.start()
-        assert self.driver is not None
-        if self.driver.wait(timeout=600) != 0:
-            self.problems.append(f"the driver ended with status {self.driver.returncode}")
+        for _ in range(2):
+            if self.driver is None:
+                self.start()
+            assert self.driver is not None
+            if self.driver.wait(timeout=600) == 0:
+                break
+            self.stopped()
         self._acknowledged()
         self.problems += failures(self.folder, self.evals)
 
@@ -194,7 +207,7 @@ def campaign(kills: int, seed: int, evals: int = EVALS) -> dict[str, Any]:
     done: Counter[str] = Counter()
     moments: Counter[str] = Counter()
     problems: list[str] = []
-    searches = 0
+    searches = stops = 0
     with tempfile.TemporaryDirectory() as root:
         search: Search | None = None
         for kind in orders(kills, rng):
@@ -202,13 +215,14 @@ def campaign(kills: int, seed: int, evals: int = EVALS) -> dict[str, Any]:
                 search = search or Search(Path(root) / str(searches), evals, rng)
                 if search.kill(kind):
                     break
-                searches += _close(search, moments, problems)
+                searches, stops = searches + 1, stops + _close(search, moments, problems)
                 search = None
             done[kind] += 1
         if search is not None:
-            searches += _close(search, moments, problems)
+            searches, stops = searches + 1, stops + _close(search, moments, problems)
     return {
-        "kills": dict(done), "seed": seed, "searches": searches, "evaluations": searches * evals,
+        "kills": dict(done), "seed": seed, "searches": searches, "devices given up": stops,
+        "evaluations": searches * evals,
         "last event at a kill": dict(moments.most_common()), "problems": problems,
         "seconds": round(time.monotonic() - began, 1),
     }  # fmt: skip
@@ -218,7 +232,7 @@ def _close(search: Search, moments: Counter[str], problems: list[str]) -> int:
     search.finish()
     moments.update(search.moments)
     problems += [f"search {search.folder.name}: {problem}" for problem in search.problems]
-    return 1
+    return search.stops
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amk.cli import main
-from amk.commands import bench
+from amk.commands import bench, bench_table
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
 ASK = ["bench", "--model", "llama3.2-1b", "--gpu", "h200"]
@@ -110,3 +110,37 @@ def test_old_and_new_records_are_drawn_without_a_gpu(tmp_path: Path, capsys: pyt
 def test_arguments_that_do_not_go_together(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *words]) == 2
     assert "error[AMK005]" in capsys.readouterr().err
+
+
+def test_separate_runs_are_separate_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[list[str]] = []
+
+    class Done:
+        returncode = 0
+
+    def start(command: list[str], **options: object) -> Done:
+        asked.append(command)
+        return Done()
+
+    monkeypatch.setattr(bench_table.subprocess, "run", start)
+    words = [
+        "bench",
+        "--table",
+        "h200",
+        "--runs",
+        "3",
+        "--record",
+        str(tmp_path / "r.json"),
+        "--time-limit=100",
+        "--resume",
+    ]
+    monkeypatch.setattr("sys.argv", ["amk", *words])
+    assert main(words) == 0
+    assert [command[command.index("--run") + 1] for command in asked] == ["1", "2", "3"]
+    assert all("--runs" not in command and "--resume" in command for command in asked)
+    assert all(int(command[command.index("--time-limit") + 1]) <= 100 for command in asked)
+    printed = capsys.readouterr().out
+    assert "llama3-8b int8, 128" in printed and "not measured" in printed
+    assert "Published by others, not measured here" in printed

@@ -31,7 +31,8 @@ def sweep(context: int) -> list[int]:
 def cut(name: str, layers: int, vocab: int) -> ModelSpec:
     """A known model with fewer layers and rows of lm_head: its widths, heads and rotation are kept."""
     model = load_model(name)
-    return model.model_copy(update={"layers": layers, "vocab": vocab, "max_context": CONTEXT})
+    changes = {"layers": layers, "vocab": vocab, "max_context": CONTEXT, "bos": None, "eos": ()}
+    return ModelSpec.model_validate(model.model_dump() | changes)
 
 
 CASES = [
