@@ -35,7 +35,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import Target
 from amk.simulator.constants import Constants, constants_for
 from amk.simulator.predict import step_ms
-from amk.validator.verify import verify
+from amk.validator.verify import Verifier
 
 WIDTH = 6
 DRAWS = 16
@@ -244,9 +244,10 @@ def search(
 
 def _verified(made: Search, rounds: int) -> Found:
     refused: list[str] = []
+    verifier = Verifier()
     for state in made.ranked():
         schedule = made.problem.schedule(state.settings)
-        verdict = verify(schedule)
+        verdict = verifier(schedule)
         if verdict.safe:
             default, naive = (made.known.get(replace(s, plan="search", sampling=made.space.start.sampling))
                               for s in (FAST, NAIVE))  # fmt: skip
