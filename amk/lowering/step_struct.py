@@ -13,8 +13,11 @@ from amk.schedule_ir.ops import Op
 from amk.schedule_ir.schedule import Schedule
 
 
-def step_struct(name: str, op: Op, schedule: Schedule) -> str:
-    """Fields of `op` by kind: role, matrix, buffer, optional buffer, expression, integer. Streams have no accessor."""
+def step_struct(name: str, op: Op, schedule: Schedule, slices: frozenset[str] = frozenset()) -> str:
+    """Fields of `op` by kind: role, matrix, buffer, optional buffer, expression, integer. Streams have no accessor.
+
+    slices: global buffers [workers, n] that the op takes for shared memory of the worker.
+    """
     buffers = {b.name: b for b in schedule.buffers}
     role = next(r for r in schedule.roles if r.name == op.role)
     lines = [f"  static constexpr int kFirst = {role.first}, kAgents = {role.count};"]
@@ -28,7 +31,7 @@ def step_struct(name: str, op: Op, schedule: Schedule) -> str:
         if _optional(info.annotation):
             lines.append(f"  static constexpr bool kHas{camel(field)} = {str(value is not None).lower()};")
         if isinstance(value, str):
-            lines.append(_buffer_accessor(field, buffers[value]))
+            lines.append(_buffer_accessor(field, buffers[value], value in slices))
         elif _is_expression(info.annotation):
             lines.append(f"  static __device__ __forceinline__ int {field}(const Ctx& c) {{ return {_layer(value)}; }}")
         elif isinstance(value, int):
@@ -50,9 +53,12 @@ def _layer(value: int | dict[str, int]) -> str:
     return f"{value.get('l', 0)} * c.l + {value.get('1', 0)}"
 
 
-def _buffer_accessor(field: str, buffer: Buffer) -> str:
+def _buffer_accessor(field: str, buffer: Buffer, sliced: bool) -> str:
     c_type = C_TYPES[buffer.dtype]
-    if buffer.space == "shared":
+    if sliced:
+        each = buffer.elements // buffer.shape[0]
+        result, text = f"{c_type}*", f"c.globals.b_{identifier(buffer.name)} + c.worker * {each}"
+    elif buffer.space == "shared":
         result, text = f"{c_type}*", f"reinterpret_cast<{c_type}*>(c.shared + {buffer.offset})"
     elif buffer.tagged:
         tag = expression(buffer.tag if buffer.tag is not None else 0)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from amk.planner.buffers import global_buffers
+from amk.planner.fetches import require_whole_fetches
 from amk.planner.fit import choose_context
 from amk.planner.formats import BF16, Chunks, Formats, formats
 from amk.planner.program import Author
@@ -64,6 +65,7 @@ def plan(
     slack = 0 if exact else settings.hint_slack
     reduced = settings.reduce_from is not None and kv.splits >= settings.reduce_from
     reduced = reduced and sliceable(model.heads, model.kv_heads, model.head_dim, kv.splits)
+    require_whole_fetches(model, settings, reduced)
     author = Author(
         model, settings, count, rows, handoff.delta if handoff else None, held, slack, kv.splits if reduced else None
     )

@@ -71,8 +71,17 @@ class Author:
         return self.held.get(name, 0)
 
     def refill(self, name: MatrixName) -> list[Step]:
-        """What the product of `name` held back goes out once its result is published."""
-        return [Step(op=RefillOp(role="all", stream="weights"))] if self.deferred(name) else []
+        """Part of what the product of `name` held back goes out once its result is published."""
+        first = self.first_refills(name)
+        return [Step(op=RefillOp(role="all", stream="weights", most=first))] if first else []
+
+    def refill_rest(self, name: MatrixName) -> list[Step]:
+        """The rest, once the next product's input is there: what is read until then does not queue behind it."""
+        rest = self.deferred(name) - self.first_refills(name)
+        return [Step(op=RefillOp(role="all", stream="weights", most=rest))] if rest else []
+
+    def first_refills(self, name: MatrixName) -> int:
+        return round(self.deferred(name) * self.settings.first_refills)
 
     def role(self, name: MatrixName) -> str:
         """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""
@@ -117,6 +126,7 @@ class Author:
         return [
             *self.wait("qkv", (LAYER, gate), self.head_delta),
             Step(op=rope),
+            *self.refill_rest("qkv"),
             self.barrier(),
             Step(op=attend),
             self.barrier(),
@@ -165,15 +175,18 @@ class Author:
         return [
             *self.wait("h_mid", (LAYER,)),
             Step(op=StageNormOp(role="all", index={"l": 2, "1": 1}, h="h_mid", norm="norm", x="x", ssq="ssq")),
+            *self.refill_rest("o"),
             *self.gemv("gate_up"),
             *self.publish(swiglu, (self.signal("act", (LAYER,)),)),
             *self.refill("gate_up"),
             *self.wait("act", (LAYER,)),
             Step(op=StageOp(role="all", layer=LAYER, act="act", x="x")),
+            *self.refill_rest("gate_up"),
             *self.gemv("down"),
             *self.residual("down", "h_out"),
             *self.wait("h_out", (LAYER,)),
             Step(op=StageNormOp(role="all", index={"l": 2, "1": 2}, h="h_out", norm="norm", x="x", ssq="ssq")),
+            *self.refill_rest("down"),
         ]
 
     def head(self) -> list[Step]:
@@ -186,6 +199,7 @@ class Author:
             *self.publish(best, (self.signal("best"),)),
             *self.refill("lm_head"),
             *self.wait("best", (0,)),
+            *self.refill_rest("lm_head"),
         ]
         if self.settings.sampling != "greedy":
             return [*steps, *draw_steps(self)]

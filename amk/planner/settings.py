@@ -25,8 +25,10 @@ class Settings:
     worker that there is. kv_dtype: what the KV cache holds. overlay: arrays that are never live together share bytes.
     hint_slack: a hint says that looking is worth while when all producers but one in so many have signalled; 0: when
     all have. prefetch_cache: ask for earlier keys and values before the query is there. held_refills: share of a ring
-    that a long product refills only after its result is published. reduce_from: with this many splits the workers of a
+    that a long product refills only after its result is published, first_refills: share of these that go out then, the
+    others once the next input is there. reduce_from: with this many splits the workers of a
     kv head reduce them, a slice each, before everybody reads the result; None: everybody reads all splits.
+    handoff_dtype: of hidden states and attention outputs that cross SMs, None = bf16 in tagged words, f32 elsewhere.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -48,8 +50,10 @@ class Settings:
     hint_slack: int = 8
     prefetch_cache: bool = True
     held_refills: float = 2 / 3
+    first_refills: float = 1 / 2
     reduce_from: int | None = 8
     overlay: bool = True
+    handoff_dtype: Literal["bf16", "f32"] | None = None
 
 
 FAST = Settings()
@@ -66,6 +70,11 @@ def splits_of(settings: Settings, model: ModelSpec, workers: int, context: int) 
     """Splits of a kv head's cache: at most one per worker and per block."""
     most = min(workers // model.kv_heads, -(-context // kv_block(settings, model)))
     return max(1, min(most, settings.kv_splits or most))
+
+
+def crossing_dtype(settings: Settings) -> Literal["bf16", "f32"]:
+    """What hidden states and attention outputs are between SMs; `handoff` is decided."""
+    return settings.handoff_dtype or ("bf16" if settings.handoff == "tagged" else "f32")
 
 
 def handoff_of(settings: Settings, model: ModelSpec, workers: int) -> Literal["fenced", "tagged"]:

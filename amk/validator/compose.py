@@ -63,8 +63,8 @@ class Composition:
     stuck: programs whose worker alone does not finish. never: words that nobody writes, tags out of order. races,
     dataflow: over composite nodes with word edges; overwritten: tagged words that a reader may still look for; unseen:
     writes that fences do not order. outside, written_constants: see `Gathered`. memo: what may serve again.
-    hints: the order with hints, if words alone do not keep the words. at:
-    the only position that was looked at. private: what the buffers behind the schedule's are, in turn.
+    hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is not
+    `order`. at: the only position that was looked at. private: what the buffers behind the schedule's are, in turn.
     """
 
     schedule: Schedule
@@ -82,6 +82,7 @@ class Composition:
     overwritten: RaceReport | None = None
     unseen: RaceReport | None = None
     hints: Ordering | None = None
+    fence: Ordering | None = None
     dataflow: DataflowReport | None = None
     classes: int = 0
     incidences: int = 0
@@ -223,6 +224,7 @@ class _Composer:
         seen = memo(reads_from, self.accesses, order).value
         result.incidences, result.dataflow, result.order = seen.incidences, seen.dataflow, least.value
         fence = self._order("fence")
+        result.fence = fence.value
         result.races, result.unseen = memo(unseen, self.accesses, order, least, fence).value
         early, asked = memo(overwritten, self.accesses, order, least, None).value
         if asked:

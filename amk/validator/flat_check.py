@@ -123,7 +123,7 @@ class FlatCheck:
         rows = _rows(word.system)
         result.races, result.unseen = unseen_writes(rows, self.tagged, word, least, fence)
         result.overwritten = early_writes(rows, self.tagged, word, blocking)
-        result.hints = blocking.with_hints
+        result.hints, result.fence = blocking.with_hints, fence
         return result
 
 
