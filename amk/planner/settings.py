@@ -7,6 +7,7 @@ from typing import Literal
 
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops.reduce_splits import sliceable
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype
 
@@ -26,7 +27,8 @@ class Settings:
     hint_slack: a hint says that looking is worth while when all producers but one in so many have signalled; 0: when
     all have. prefetch_cache: ask for earlier keys and values before the query is there. held_refills: share of a ring
     that a long product refills only after its result is published. reduce_from: with this many splits the workers of a
-    kv head reduce them, a slice each, before everybody reads the result; None: everybody reads all splits.
+    kv head reduce them, a slice each, before everybody reads the result; None: everybody reads all splits. batch:
+    sequences that are decoded together; splits are then always reduced.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -50,11 +52,17 @@ class Settings:
     held_refills: float = 2 / 3
     reduce_from: int | None = 8
     overlay: bool = True
+    batch: int = 1
 
 
 FAST = Settings()
 NAIVE = Settings(plan="naive", handoff="fenced", head_handoff=False, wide_epilogue=0, run_ahead=False, slots=4)
 PRESETS = {"fast": FAST, "naive": NAIVE}
+
+
+def per_sequence(settings: Settings) -> tuple[int, ...]:
+    """The leading dimension of what every sequence of a batch has of its own."""
+    return (settings.batch,) if settings.batch > 1 else ()
 
 
 def kv_block(settings: Settings, model: ModelSpec) -> int:
@@ -63,9 +71,18 @@ def kv_block(settings: Settings, model: ModelSpec) -> int:
 
 
 def splits_of(settings: Settings, model: ModelSpec, workers: int, context: int) -> int:
-    """Splits of a kv head's cache: at most one per worker and per block."""
-    most = min(workers // model.kv_heads, -(-context // kv_block(settings, model)))
-    return max(1, min(most, settings.kv_splits or most))
+    """Splits of a kv head's cache: at most one per worker and per block, and in a batch so many that can be reduced."""
+    most = min(workers // (settings.batch * model.kv_heads), -(-context // kv_block(settings, model)))
+    splits = max(1, min(most, settings.kv_splits or most))
+    return splits if settings.batch == 1 else max(n for n in range(1, splits + 1) if reducible(settings, model, n))
+
+
+def reducible(settings: Settings, model: ModelSpec, splits: int) -> bool:
+    """Whether so many splits are reduced by the workers of their kv head; in a batch they always have to be."""
+    few = settings.reduce_from is None or splits < settings.reduce_from
+    if settings.batch == 1:
+        return not few and sliceable(model.heads, model.kv_heads, model.head_dim, splits)
+    return sliceable(model.heads, model.kv_heads, model.head_dim, splits, pieces=model.head_dim * model.heads)
 
 
 def handoff_of(settings: Settings, model: ModelSpec, workers: int) -> Literal["fenced", "tagged"]:

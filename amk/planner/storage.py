@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from amk.planner.formats import Chunks, Formats, chunk_choices
-from amk.planner.settings import Settings
+from amk.planner.settings import Settings, per_sequence
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, matrix
 from amk.schedule_ir.memory import Buffer, Stream
@@ -71,20 +71,23 @@ def fixed_buffers(model: ModelSpec, settings: Settings, counts: Shares) -> tuple
     warps, dim = settings.warps, model.head_dim
     most = max(max(c) for name, c in counts.items() if name.endswith(".count"))
     group = model.heads // model.kv_heads
-    products: list[Array] = [
-        ("x", "bf16", (max(model.hidden, model.heads * dim, model.ffn),)),
-        ("part", "f32", (most + warps, ROWS_PER_GROUP)),
-    ]
+    batch, each = settings.batch, per_sequence(settings)
+    # In a batch, rows 64 bytes apart modulo 128: what the lanes of a warp read together then lies in different banks.
+    width = max(model.hidden, model.q_dim, model.ffn)
+    width = width if batch == 1 else -(-width // 64) * 64 + 32
+    products: list[Array] = [("x", "bf16", (*each, width)), ("part", "f32", (most + warps, *each, ROWS_PER_GROUP))]
     attention: list[Array] = [("att", "f32", (warps, group, dim + PARTIAL_EXTRA)), ("q", "f32", (group, dim))]
     kept: list[Array] = [
-        ("residual", "f32", (max(counts["hidden.count"]) * ROWS_PER_GROUP,)),
-        ("ssq", "f32", (warps,)),
+        ("residual", "f32", (*each, max(counts["hidden.count"]) * ROWS_PER_GROUP)),
+        ("ssq", "f32", (*each, warps)),
     ]
     if settings.sampling != "greedy":
         kept += [("pick", "i32", (warps, len(PICK)))]
         kept += [(name, "i32", (warps, TALLY)) for name in ("tally", "gathered")]
     splits = max(1, len(counts["hidden.count"]) // model.kv_heads)
-    mixed: list[Array] = [("mix", "f32", (warps, share_heads(model.heads, dim, warps), splits, 2))]
+    mixed: list[Array] = []
+    if batch == 1:
+        mixed.append(("mix", "f32", (warps, share_heads(model.heads, dim, warps), splits, 2)))
     first, end = _laid_out(products, 0)
     second, behind = _laid_out(attention, 0 if settings.overlay else end)
     # The weights of splits are used while x is written, so they may lie on the partial sums only.

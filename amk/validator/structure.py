@@ -1,7 +1,8 @@
 """Static facts that the other checks build on: shares, shapes, counter indices, barriers.
 
 Properties, each with its code:
-    AMK101/102  the row groups of every matrix, and the (kv head, split) pairs of attention, have exactly one owner
+    AMK101/102  the row groups of every matrix, and the (kv head, split) pairs of attention, have exactly one owner;
+                in a batch every sequence has kv heads of its own
     AMK103      counter indices lie in the counter's shape, host-filled buffers have the shape that the ops index
     AMK404      a barrier is joined by exactly the warps of its role, and an id belongs to one role
     AMK405      chunks tile every matrix, and are made of whole tiles and groups of their format
@@ -24,12 +25,13 @@ from amk.schedule_ir.matrices import MATRICES, matrix, share_table
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
-from amk.schedule_ir.ops.begin import STATE
+from amk.schedule_ir.ops.base import PER_SEQUENCE
+from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.ops.census import CensusOp
 from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.gather import GatherOp
-from amk.schedule_ir.ops.select import REQUEST
+from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.ranking import PARAMETERS
 from amk.schedule_ir.schedule import Schedule, Signal, Wait
@@ -38,7 +40,7 @@ from amk.validator.trace import Path, Site, sites
 
 def check_structure(schedule: Schedule) -> list[Diagnostic]:
     """All findings; an empty list lets the other checks rely on the properties above."""
-    checks = (_row_shares, _attention_shares, _shapes, _chunks, _barriers, _indices, _repeated_numbers)
+    checks = (_row_shares, _attention_shares, _shapes, _sequences, _chunks, _barriers, _indices, _repeated_numbers)
     return [diagnostic for check in checks for diagnostic in check(schedule)]
 
 
@@ -75,7 +77,7 @@ def _row_shares(schedule: Schedule) -> Iterator[Diagnostic]:
 
 def _attention_shares(schedule: Schedule) -> Iterator[Diagnostic]:
     """Every (kv head, split) that can own a position is served by exactly one worker."""
-    heads, kv = schedule.model.kv_heads, schedule.kv
+    heads, kv = schedule.caches, schedule.kv
     served: dict[tuple[int, int], int] = {}
     for worker, pair in enumerate(zip(schedule.tables["attn.head"], schedule.tables["attn.split"], strict=True)):
         if pair[0] == -1:
@@ -99,19 +101,20 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
     """Buffers that the ops index by layer, position or token have the extent that those can reach."""
     model, kv = schedule.model, schedule.kv
     rows = model.q_dim + 2 * model.kv_dim
-    cache = (model.layers, model.kv_heads, kv.context, model.head_dim)
+    cache = (model.layers, schedule.caches, kv.context, model.head_dim)
+    each = () if schedule.batch == 1 else (schedule.batch,)
     wanted: dict[str, tuple[int, ...]] = {
         "embedding": (model.vocab, model.hidden),
         "norm": (2 * model.layers + 1, model.hidden),
         "rope": (kv.context, model.head_dim),
-        "request": (len(REQUEST),),
+        "request": (request_words(schedule.batch),),
         "sampling": (len(PARAMETERS),),
-        "prompt": (kv.context,),
-        "state": (len(STATE),),
-        "output": (schedule.launch.max_tokens,),
+        "prompt": (*each, kv.context),
+        "state": (len(state_words(schedule.batch)),),
+        "output": (schedule.launch.max_tokens, *each),
         "k_cache": cache,
         "v_cache": cache,
-        "logits": (model.vocab,),
+        "logits": (*each, model.vocab),
         "qkv_bias": (model.layers, rows),
         "q_norm": (model.layers, model.head_dim),
         "k_norm": (model.layers, model.head_dim),
@@ -121,6 +124,27 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
         if shape is not None and buffer.shape != shape:
             message = f"'{buffer.name}' has shape {list(buffer.shape)}, the model and plan need {list(shape)}"
             yield _finding("AMK103", message, ("buffers", i, "shape"))
+
+
+def _sequences(schedule: Schedule) -> Iterator[Diagnostic]:
+    """In a batch, what holds a row per sequence has as many rows, and every op decodes all sequences."""
+    if schedule.batch == 1:
+        return
+    shapes = {b.name: b.shape for b in schedule.buffers}
+    for site in all_sites(schedule):
+        op, path = site.step.op, (*site.path, "op")
+        if op.op in ALONE:
+            message = f"{op.op} serves one sequence, the batch has {schedule.batch}"
+            yield _finding("AMK106", message, path, f"in a batch {ALONE[op.op]}")
+        for field in PER_SEQUENCE:
+            name = getattr(op, field, None)
+            if name is not None and (len(shapes[name]) < 2 or shapes[name][0] != schedule.batch):
+                message = f"'{name}' has shape {list(shapes[name])}, {field} needs one row for each sequence"
+                yield _finding("AMK103", message, (*path, field), f"the batch has {schedule.batch} sequences")
+
+
+ALONE = {"combine": "splits are reduced, then staged", "peak": "tokens are the largest logits"}
+"""Ops that work for a single sequence only, and what stands in their place."""
 
 
 def _chunks(schedule: Schedule) -> Iterator[Diagnostic]:

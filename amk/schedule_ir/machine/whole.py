@@ -82,8 +82,11 @@ def gemv_share(op: GemvOp, env: Env, geo: Geometry, view: View, weights: Logical
     for group, end, c0, c1 in _pieces(lo, hi, k_chunks):
         k0, k1 = c0 * width, min(c1 * width, k)
         rows = weights.rows(op.matrix, layer, first + group, first + end)
-        sums = rows[:, k0:k1] @ np.asarray(view.read(op.x, k0, k1), np.float32)
-        view.write(op.part, (group + int(env.agent)) * ROWS_PER_GROUP, sums)
+        starts = [geo.row(op.x, s) for s in range(geo.batch)]
+        # One product a sequence: the sums are those of the sequence alone, whatever else is in the batch.
+        sums = [rows[:, k0:k1] @ np.asarray(view.read(op.x, at + k0, at + k1), np.float32) for at in starts]
+        slots = np.stack(sums).reshape(geo.batch, -1, ROWS_PER_GROUP).transpose(1, 0, 2)
+        view.write(op.part, (group + int(env.agent)) * ROWS_PER_GROUP * geo.batch, slots.reshape(-1))
 
 
 def _pieces(lo: int, hi: int, k_chunks: int) -> list[tuple[int, int, int, int]]:

@@ -52,16 +52,18 @@ class AddResidualOp(Op):
         before = 2 * layer + (self.matrix == "down")
         return [
             *partial_spans(env, geo, self.part, self.matrix, self.stream, groups, partial_value(self.matrix, layer)),
-            *geo.span("read", self.residual, lo - start, hi - start, ("h", before), lo),
-            *geo.span("write", self.residual, lo - start, hi - start, ("h", before + 1), lo),
-            *geo.span("write", self.h, lo, hi, ("h", before + 1)),
+            *geo.rows("read", self.residual, lo - start, hi - start, ("h", before), geo.model.hidden, lo),
+            *geo.rows("write", self.residual, lo - start, hi - start, ("h", before + 1), geo.model.hidden, lo),
+            *geo.rows("write", self.h, lo, hi, ("h", before + 1)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         groups, lo, hi, start = self._rows(env, geo)
         if lo == hi:
             return
-        y = sum_partials(env, geo, mem, self.part, self.matrix, self.stream, groups)[: hi - lo]
-        y = np.asarray(mem.read(self.residual, lo - start, hi - start), np.float32) + y
-        mem.write(self.residual, lo - start, y)
-        mem.write(self.h, lo, y)
+        y = sum_partials(env, geo, mem, self.part, self.matrix, self.stream, groups)[:, : hi - lo]
+        for s in range(geo.batch):
+            at = geo.row(self.residual, s) + lo - start
+            total = np.asarray(mem.read(self.residual, at, at + hi - lo), np.float32) + y[s]
+            mem.write(self.residual, at, total)
+            mem.write(self.h, geo.row(self.h, s) + lo, total)

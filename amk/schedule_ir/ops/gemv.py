@@ -26,11 +26,12 @@ def partial_value(name: MatrixName, layer: int) -> ValueKey:
 
 
 class GemvOp(Op):
-    """part[g + a, :] = W[group g, this agent's k chunks] @ x for each local row group g the agent touches.
+    """part[g + a, s] = W[group g, this agent's k chunks] @ x[s] for each local row group g the agent touches.
 
     The worker's chunks form one group-major sequence of count * k_chunks; agent a drains its contiguous share. x has
-    k elements (columns beyond k are zero padding and are not read), part is f32 [slots, 8]. The slots of the last
-    `deferred` chunks are refilled by the next `refill` step instead of at once.
+    k elements (columns beyond k are zero padding and are not read) for each sequence s of the batch, part is f32
+    [slots, batch, 8]: the weights are read once, whatever the batch. The slots of the last `deferred` chunks are
+    refilled by the next `refill` step instead of at once.
     """
 
     op: Literal["gemv"] = "gemv"
@@ -56,13 +57,10 @@ class GemvOp(Op):
         width, k = geo.columns(self.stream, self.matrix), geo.matrix(self.matrix).k
         columns = {c % k_chunks for c in range(lo, min(hi, lo + k_chunks))}
         x = staged_value(self.matrix, layer, geo.model.layers)
-        reads = [a for c in sorted(columns) for a in geo.span("read", self.x, c * width, min((c + 1) * width, k), x)]
+        reads = [a for c in sorted(columns) for a in geo.rows("read", self.x, c * width, min((c + 1) * width, k), x, k)]
         slots = range(lo // k_chunks + int(env.agent), (hi - 1) // k_chunks + int(env.agent) + 1)
-        value = partial_value(self.matrix, layer)
-        return [
-            *reads,
-            *geo.span("write", self.part, slots.start * ROWS_PER_GROUP, slots.stop * ROWS_PER_GROUP, value),
-        ]
+        value, size = partial_value(self.matrix, layer), ROWS_PER_GROUP * geo.batch
+        return [*reads, *geo.span("write", self.part, slots.start * size, slots.stop * size, value)]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         lo, hi, k_chunks = self.share(env, geo)
@@ -74,7 +72,9 @@ class GemvOp(Op):
             group, column = divmod(chunk, k_chunks)
             tile = mem.tile(self.stream, self.matrix, layer, first + group, column)
             c0, c1 = column * width, min((column + 1) * width, k)
-            product = tile[:, : c1 - c0].astype(np.float32) @ np.asarray(mem.read(self.x, c0, c1), np.float32)
+            rows = tile[:, : c1 - c0].astype(np.float32)
+            starts = [geo.row(self.x, s) for s in range(geo.batch)]
+            product = np.stack([rows @ np.asarray(mem.read(self.x, at + c0, at + c1), np.float32) for at in starts])
             sums[group] = sums[group] + product if group in sums else product
         for group, total in sums.items():
-            mem.write(self.part, (group + agent) * ROWS_PER_GROUP, total)
+            mem.write(self.part, (group + agent) * ROWS_PER_GROUP * geo.batch, total.reshape(-1))

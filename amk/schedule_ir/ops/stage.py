@@ -10,7 +10,7 @@ from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
 
 
 class StageOp(Op):
-    """x[i] = act[i] for this agent's share [ffn*a/n, ffn*(a+1)/n)."""
+    """x[i] = act[i] for this agent's share [ffn*a/n, ffn*(a+1)/n) of each sequence's row."""
 
     op: Literal["stage"] = "stage"
     layer: Expr
@@ -20,8 +20,13 @@ class StageOp(Op):
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer = env.eval_int(self.layer)
         lo, hi = split(geo.model.ffn, geo.role_size[self.role], int(env.agent))
-        return [*geo.span("read", self.act, lo, hi, ("act", layer)), *geo.span("write", self.x, lo, hi, ("xd", layer))]
+        return [
+            *geo.rows("read", self.act, lo, hi, ("act", layer)),
+            *geo.rows("write", self.x, lo, hi, ("xd", layer), geo.model.ffn),
+        ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         lo, hi = split(geo.model.ffn, geo.role_size[self.role], int(env.agent))
-        mem.write(self.x, lo, mem.read(self.act, lo, hi))
+        for s in range(geo.batch):
+            at = geo.row(self.act, s)
+            mem.write(self.x, geo.row(self.x, s) + lo, mem.read(self.act, at + lo, at + hi))

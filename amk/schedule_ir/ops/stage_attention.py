@@ -10,7 +10,7 @@ from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
 
 
 class StageAttentionOp(Op):
-    """x[i] = attn[i] for this agent's share [q_dim*a/n, q_dim*(a+1)/n)."""
+    """x[i] = attn[i] for this agent's share [q_dim*a/n, q_dim*(a+1)/n) of each sequence's row."""
 
     op: Literal["stage_attention"] = "stage_attention"
     layer: Expr
@@ -23,8 +23,13 @@ class StageAttentionOp(Op):
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer = env.eval_int(self.layer)
         lo, hi = self._share(env, geo)
-        return [*geo.span("read", self.attn, lo, hi, ("ao", layer)), *geo.span("write", self.x, lo, hi, ("xo", layer))]
+        return [
+            *geo.rows("read", self.attn, lo, hi, ("ao", layer)),
+            *geo.rows("write", self.x, lo, hi, ("xo", layer), geo.model.q_dim),
+        ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         lo, hi = self._share(env, geo)
-        mem.write(self.x, lo, mem.read(self.attn, lo, hi))
+        for s in range(geo.batch):
+            at = geo.row(self.attn, s)
+            mem.write(self.x, geo.row(self.x, s) + lo, mem.read(self.attn, at + lo, at + hi))

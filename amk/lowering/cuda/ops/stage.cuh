@@ -1,4 +1,4 @@
-// x = act for the warp's share of the MLP activation.
+// x = act for the warp's share of the MLP activation, for each sequence.
 //
 // Threads: each warp its contiguous share, 16 bytes of act a lane. Reads global act (hand-off); writes
 // shared x (bf16).
@@ -9,7 +9,14 @@ namespace amk::ops {
 
 template <class S, class C>
 __device__ __forceinline__ void stage(C& c) {
-  stage_share<C::P::kFfn, S::kAgents>(c, S::act(c), S::x(c), c.warp - S::kFirst);
+  using P = typename C::P;
+  constexpr int kCount = P::kFfn;
+  const int agent = c.warp - S::kFirst;
+  if constexpr (P::kBatch > 1) {
+    stage_share<kCount, S::kAgents, P::kBatch, S::kActRow, S::kXRow>(c, S::act(c), S::x(c), agent);
+  } else {
+    stage_share<kCount, S::kAgents, 1, 0, 0>(c, S::act(c), S::x(c), agent);
+  }
 }
 
 }  // namespace amk::ops

@@ -1,4 +1,4 @@
-// x = attn for the warp's share of the attention output.
+// x = attn for the warp's share of the attention output, for each sequence.
 //
 // Threads: each warp its contiguous share, 16 bytes of attn a lane. Reads global attn (hand-off); writes shared x (bf16).
 #pragma once
@@ -9,7 +9,13 @@ namespace amk::ops {
 template <class S, class C>
 __device__ __forceinline__ void stage_attention(C& c) {
   using P = typename C::P;
-  stage_share<P::kHeads * P::kHeadDim, S::kAgents>(c, S::attn(c), S::x(c), c.warp - S::kFirst);
+  constexpr int kCount = P::kHeads * P::kHeadDim;
+  const int agent = c.warp - S::kFirst;
+  if constexpr (P::kBatch > 1) {
+    stage_share<kCount, S::kAgents, P::kBatch, S::kAttnRow, S::kXRow>(c, S::attn(c), S::x(c), agent);
+  } else {
+    stage_share<kCount, S::kAgents, 1, 0, 0>(c, S::attn(c), S::x(c), agent);
+  }
 }
 
 }  // namespace amk::ops
