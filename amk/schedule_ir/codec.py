@@ -10,12 +10,14 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from amk.report.diagnostic import AmkError, Diagnostic, Source, Where
 from amk.report.schema import schema_error
 from amk.schedule_ir.json_file import parse_json, read_bytes
+from amk.schedule_ir.name import is_name
 from amk.schedule_ir.positions import Positions as Positions
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import VERSION, Schedule
@@ -49,10 +51,22 @@ def _check_version(value: object, file: str, positions: Positions) -> None:
     version = value.get("version")
     if type(version) is int and version == VERSION:
         return
-    shown = "no version" if "version" not in value else "an unknown version"
+    if "version" not in value:
+        shown = "no version"
+    elif type(version) is int and 0 < version < VERSION:
+        shown = f"version {version}, of an older amk"
+    else:
+        shown = "an unknown version"
     message = f"the file has {shown}; this program reads version {VERSION}"
-    wrong = Diagnostic("AMK004", message, where=Where(path="/version"), help="make the schedule again with `amk plan`")
-    raise AmkError(located(wrong, file, positions))
+    help_ = f"make the schedule again: `amk plan{_named(value, 'model', 'model')}{_named(value, 'target', 'gpu')}`"
+    raise AmkError(located(Diagnostic("AMK004", message, where=Where(path="/version"), help=help_), file, positions))
+
+
+def _named(value: dict[str, Any], part: str, option: str) -> str:
+    """The option of `amk plan` that the file's own name for its model or target gives, if it is a plain name."""
+    found = value.get(part)
+    name = found.get("name") if isinstance(found, dict) else None
+    return f" --{option} {name}" if isinstance(name, str) and is_name(name) else ""
 
 
 def _without_tags(diagnostic: Diagnostic, value: object) -> Diagnostic:

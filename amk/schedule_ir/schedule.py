@@ -10,7 +10,7 @@ zero. Ops see `n`, the token's number within the launch.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
@@ -26,8 +26,8 @@ from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import label
 
-VERSION = 1
-MAX_BATCH = 8
+VERSION: Final = 2
+MAX_BATCH: Final = 8
 
 
 class Wait(Frozen):
@@ -133,12 +133,12 @@ class KvLayout(Frozen):
 
 
 class Schedule(Frozen):
-    """A decode step of `model` on `target`; format version 1.
+    """A decode step of `model` on `target`; in the format of `VERSION`.
 
     batch: sequences that are decoded together, each with tokens and caches of its own, all at the same position.
     """
 
-    version: Literal[1] = 1
+    version: Literal[2] = VERSION
     name: Name
     plan: Literal["fast", "naive", "search", "custom"] = "custom"
     model: ModelSpec

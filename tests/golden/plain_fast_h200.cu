@@ -75,6 +75,8 @@ struct Plan {
   static constexpr int kKvBlock = 128;
   static constexpr int kKvSplits = 2;
   static constexpr int kStreamAgents = 8;
+  static constexpr int kBatch = 1;
+  static constexpr int kCaches = 2;
   static constexpr float kRmsEps = 1.000000000e-05f;
   static constexpr float kQueryScale = 1.250000000e-01f;
   using Cache = amk::bf16;

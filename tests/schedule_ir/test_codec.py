@@ -12,9 +12,11 @@ import pytest
 from amk.cli import main
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.codec import canonical_json, load_schedule, parse_schedule, schedule_hash
+from amk.schedule_ir.schedule import VERSION
 from tests.validator.plans import small_plan
 
 TEXT = canonical_json(small_plan())
+HEAD = f'"version":{VERSION}'.encode()
 
 
 def _codes(content: bytes) -> list[str]:
@@ -44,7 +46,7 @@ def _changed(path: tuple[str | int, ...], value: Any) -> bytes:
 @pytest.mark.parametrize(
     ("path", "value", "code"),
     [
-        (("version",), 2, "AMK004"),
+        (("version",), VERSION + 1, "AMK004"),
         (("version",), True, "AMK004"),
         (("surprise",), 1, "AMK005"),
         (("launch", "workers"), -1, "AMK005"),
@@ -80,8 +82,24 @@ def test_damaged_text_is_refused() -> None:
     assert _codes(b"[1, 2]") == ["AMK005"]
     assert _codes(b"[" * 100_000) == ["AMK003"]
     assert _codes(TEXT.replace(b'"block":', b'"block":NaN,"x":', 1)) == ["AMK006"]
-    assert _codes(TEXT.replace(b'"version":1', b'"version":1,"version":1', 1)) == ["AMK007"]
-    assert _codes(TEXT.replace(b'"version":1', b'"version":' + b"9" * 5000, 1)) == ["AMK005"]
+    assert _codes(TEXT.replace(HEAD, HEAD + b"," + HEAD, 1)) == ["AMK007"]
+    assert _codes(TEXT.replace(HEAD, b'"version":' + b"9" * 5000, 1)) == ["AMK005"]
+
+
+def test_an_older_file_is_refused_by_its_version_and_told_how_to_be_made_again() -> None:
+    """Before anything else in it is read: fields of older files mean other things, or are missing."""
+    document = json.loads(TEXT)
+    document["version"] = 1
+    del document["programs"]
+    with pytest.raises(AmkError) as caught:
+        parse_schedule(json.dumps(document).encode(), "old.json")
+    (found,) = caught.value.diagnostics
+    assert found.code == "AMK004" and "version 1" in found.message and f"version {VERSION}" in found.message
+    assert f"amk plan --model {document['model']['name']} --gpu {document['target']['name']}`" in str(found.help)
+    document["model"]["name"], document["target"] = "x; rm -rf /", 7
+    with pytest.raises(AmkError) as caught:
+        parse_schedule(json.dumps(document).encode(), "old.json")
+    assert "`amk plan`" in str(caught.value.diagnostics[0].help)
 
 
 def test_random_bytes_and_random_damage_never_do_anything_else() -> None:
