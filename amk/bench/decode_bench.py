@@ -43,11 +43,11 @@ def bench_position(
     return Row(
         key=Key(
             schedule.model.name, schedule.target.name, schedule.weights_label, schedule.plan, pos, tokens, steps,
-            tuple(baselines),
+            tuple(baselines), schedule.batch,
         ),
         times=times[OWN], baselines={name: times[name] for name in baselines},
         bytes=needed_bytes(schedule, pos), ceiling_gbps=ceiling, error=error, torch_error=torch_error,
-        kl=kl_divergence(first, reference), argmax_agrees=bool(first.argmax() == reference.argmax()),
+        kl=kl_divergence(first, reference), argmax_agrees=torch.equal(first.argmax(-1), reference.argmax(-1)),
         reproducible=reproducible, correct=reproducible and within_tolerance(error, torch_error),
     )  # fmt: skip
 
@@ -69,7 +69,7 @@ def _baseline(name: str, subject: Subject, pos: int, token: int, torch_error: fl
 
 def needed_bytes(schedule: Schedule, pos: int) -> int:
     """Bytes that any decode step with these formats must read: every matrix once, scales included, and the cache of
-    `pos` earlier positions.
+    `pos` earlier positions, of every sequence.
     """
     model, (stream,) = schedule.model, schedule.streams
     weights = 0
@@ -77,4 +77,4 @@ def needed_bytes(schedule: Schedule, pos: int) -> int:
         each = stream.chunk(shape.name).weights.needed_bytes(shape.rows, shape.k)
         weights += each * (model.layers if shape.per_layer else 1)
     item = ITEM_BYTES[schedule.kv.dtype]
-    return weights + 2 * item * model.layers * model.kv_heads * pos * model.head_dim
+    return weights + 2 * item * model.layers * schedule.caches * pos * model.head_dim

@@ -15,6 +15,8 @@ from amk.schedule_ir.json_file import read_json
 
 FORMAT = 1
 LIMIT = 4 << 20
+ONE = {"batch": 1}
+"""What rows that do not say otherwise are about."""
 
 
 @dataclass
@@ -38,12 +40,12 @@ class Record:
     def find(self, key: Key) -> Row | None:
         """The recorded row of `key`, if there is one."""
         wanted = json.loads(json.dumps(asdict(key)))
-        return next((row_of(entry["row"]) for entry in self.entries if entry["row"]["key"] == wanted), None)
+        return next((row_of(e["row"]) for e in self.entries if ONE | e["row"]["key"] == wanted), None)
 
     def add(self, row: Row, run: dict[str, object]) -> None:
         """Write the file with `row`, which replaces an earlier one of the same key; atomic."""
         key = json.loads(json.dumps(asdict(row.key)))
-        self.entries = [entry for entry in self.entries if entry["row"]["key"] != key]
+        self.entries = [entry for entry in self.entries if ONE | entry["row"]["key"] != key]
         self.entries.append({"row": row.record(), "run": run})
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         temporary.write_text(json.dumps({"format": FORMAT, "rows": self.entries}, indent=1) + "\n", encoding="utf-8")

@@ -22,7 +22,7 @@ Find = Callable[[Key], Row | None]
 
 @dataclass(frozen=True)
 class Suite:
-    """schedules: one per plan, all of one model. deadline: no row is begun after this time.monotonic()."""
+    """schedules: one per plan and batch, all of one model. deadline: no row is begun after this time.monotonic()."""
 
     schedules: tuple[Schedule, ...]
     positions: tuple[int, ...]
@@ -35,7 +35,9 @@ class Suite:
     def key(self, schedule: Schedule, pos: int) -> Key:
         tokens = max(1, min(self.tokens, schedule.kv.context - pos, schedule.launch.max_tokens))
         name, target = schedule.model.name, schedule.target.name
-        return Key(name, target, schedule.weights_label, schedule.plan, pos, tokens, self.steps, self.baselines)
+        return Key(
+            name, target, schedule.weights_label, schedule.plan, pos, tokens, self.steps, self.baselines, schedule.batch
+        )  # fmt: skip
 
     def rows(self, find: Find) -> Iterator[tuple[Row, bool]]:
         """(row, whether it was measured now), until everything is there or the deadline has passed."""

@@ -8,6 +8,7 @@ import importlib.util
 import shlex
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ BASELINES = ("cublas-graph", "compile")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_arguments(parser, required=True)
+    parser.add_argument(
+        "--batch", type=batches, default=(1,), metavar="N,N,...", help="sequences decoded together (default: 1)"
+    )
     parser.add_argument("--plan", choices=(*PRESETS, "both"), default="fast", help="which plan (default: fast)")
     parser.add_argument("--positions", type=positions, default=(16, 128), metavar="P,P,...", help="default: 16,128")
     parser.add_argument(
@@ -45,6 +49,11 @@ def positions(text: str) -> tuple[int, ...]:
     if any(value < 0 for value in values):
         raise argparse.ArgumentTypeError("positions start at 0")
     return values
+
+
+def batches(text: str) -> tuple[int, ...]:
+    """`1,4,8` -> (1, 4, 8)."""
+    return tuple(positive(part) for part in text.split(","))
 
 
 def baselines(text: str) -> tuple[str, ...]:
@@ -78,7 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
         rows.append(found)
         if kept and measured:
             kept.add(found, provenance(command, device))
-        print(f"{found.key.model} {found.key.plan} at {found.key.pos}: {found.times.ms:.4f} ms", file=sys.stderr)
+        name = f"{found.key.model} {found.key.plan}, batch {found.key.batch}, at {found.key.pos}"
+        print(f"{name}: {found.times.ms:.4f} ms", file=sys.stderr)
     if arguments.format == "json":
         print_json({"rows": [each.record() for each in rows], "run": provenance(command, device)})
     else:
@@ -90,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _schedules(arguments: argparse.Namespace) -> tuple[Schedule, ...]:
-    """One schedule per plan, with room for the furthest position and the tokens after it."""
+    """One schedule per plan and batch, with room for the furthest position and the tokens after it."""
     model, last = load_model(arguments.model), max(arguments.positions)
     if last >= model.max_context:
         message = f"{model.name} has positions 0 to {model.max_context - 1}, {last} was asked for"
@@ -99,7 +109,8 @@ def _schedules(arguments: argparse.Namespace) -> tuple[Schedule, ...]:
     if last >= context:
         raise AmkError(Diagnostic("AMK011", f"--max-context {context} has no position {last}"))
     presets = ("naive", "fast") if arguments.plan == "both" else (arguments.plan,)
-    return tuple(planned(arguments, PRESETS[preset], context) for preset in presets)
+    settings = [replace(PRESETS[preset], batch=batch) for preset in presets for batch in arguments.batch]
+    return tuple(planned(arguments, each, context) for each in settings)
 
 
 def usable_gpu() -> Device:
