@@ -24,8 +24,8 @@ class Key:
 
 @dataclass(frozen=True)
 class Row:
-    """ms per step, a token of each sequence; bytes that a step must read; the ceiling in 10^9 bytes/s; errors are those of
-    logits, relative 2-norms.
+    """ms per step, a token of each sequence; bytes that a step must read; ceiling in 10^9 bytes/s; errors are relative
+    2-norms of logits.
     """
 
     key: Key

@@ -11,7 +11,7 @@ from amk.planner.formats import BF16, Chunks, Formats, formats
 from amk.planner.program import Author
 from amk.planner.settings import FAST, Settings, handoff_of, kv_block, reducible, splits_of
 from amk.planner.shares import attention_tables, head_handoff, row_tables
-from amk.planner.storage import Shares, choose_chunks, shared_plan
+from amk.planner.storage import Shares, choose_chunks, choose_parts, shared_plan
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
 from amk.schedule_ir.memory import Counter
@@ -48,6 +48,7 @@ def plan(
     _require_places(count, model, target, settings.batch)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
     rows_of = row_tables(model, count, wanted)
+    settings = replace(settings, k_parts=choose_parts(model, target, settings, rows_of, wanted))
     chunks = choose_chunks(model, target, settings, rows_of, wanted)
     context = choose_context(
         model, target, settings, count, chunks, max_context, lambda: _narrower(model, target, settings, count)
@@ -141,7 +142,8 @@ def held_back(
     found: dict[MatrixName, int] = {}
     for name, chunk in chunks.items():
         groups = min(tables[f"{'hidden' if name in ('o', 'down') else name}.count"])
-        if groups * matrix(model, name).k_chunks(chunk.columns) // settings.warps >= 2 * most:
+        k_chunks = matrix(model, name).k_chunks(chunk.columns) // (settings.k_parts or 1 if name == "down" else 1)
+        if groups * k_chunks // settings.warps >= 2 * most:
             found[name] = most
     return found
 

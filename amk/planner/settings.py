@@ -28,7 +28,8 @@ class Settings:
     all have. prefetch_cache: ask for earlier keys and values before the query is there. held_refills: share of a ring
     that a long product refills only after its result is published. reduce_from: with this many splits the workers of a
     kv head reduce them, a slice each, before everybody reads the result; None: everybody reads all splits. batch:
-    sequences that are decoded together; splits are then always reduced.
+    sequences that are decoded together; splits are then always reduced. k_parts: steps that the product of `down` is
+    done in, so that its input fits; None: as few as leave comfortable rings.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -53,6 +54,7 @@ class Settings:
     reduce_from: int | None = 8
     overlay: bool = True
     batch: int = 1
+    k_parts: int | None = None
 
 
 FAST = Settings()

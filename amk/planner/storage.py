@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from amk.planner.formats import Chunks, Formats, chunk_choices
 from amk.planner.settings import Settings, per_sequence
@@ -41,6 +41,24 @@ def choose_chunks(model: ModelSpec, target: Target, settings: Settings, counts: 
     return comfortable[0] if comfortable else choices[depths.index(max(depths))]
 
 
+def choose_parts(model: ModelSpec, target: Target, settings: Settings, counts: Shares, wanted: Formats) -> int:
+    """The fewest steps for the product of `down` with which rings are comfortably deep, one where none is enough.
+
+    For a single sequence always one: its input is small.
+    """
+    if settings.k_parts or settings.batch == 1:
+        return settings.k_parts or 1
+    for parts in (1, 2, 4, 8):
+        parted = replace(settings, k_parts=parts)
+        chunks = choose_chunks(model, target, parted, counts, wanted)
+        if model.ffn % (parts * chunks["down"].columns):
+            continue
+        fixed = fixed_buffers(model, parted, counts)[1]
+        if ring_slots(target, parted, largest(chunks), fixed) >= COMFORTABLE_SLOTS:
+            return parts
+    return 1
+
+
 def largest(chunks: Chunks) -> int:
     """Bytes of the largest chunk: what every chunk takes in the stream and in a slot."""
     return max(chunk.bytes for chunk in chunks.values())
@@ -73,7 +91,7 @@ def fixed_buffers(model: ModelSpec, settings: Settings, counts: Shares) -> tuple
     group = model.heads // model.kv_heads
     batch, each = settings.batch, per_sequence(settings)
     # In a batch, rows 64 bytes apart modulo 128: what the lanes of a warp read together then lies in different banks.
-    width = max(model.hidden, model.q_dim, model.ffn)
+    width = max(model.hidden, model.q_dim, -(-model.ffn // (settings.k_parts or 1)))
     width = width if batch == 1 else -(-width // 64) * 64 + 32
     products: list[Array] = [("x", "bf16", (*each, width)), ("part", "f32", (most + warps, *each, ROWS_PER_GROUP))]
     attention: list[Array] = [("att", "f32", (warps, group, dim + PARTIAL_EXTRA)), ("q", "f32", (group, dim))]

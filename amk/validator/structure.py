@@ -23,6 +23,7 @@ from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.matrices import MATRICES, matrix, share_table
 from amk.schedule_ir.ops import BarrierOp
+from amk.schedule_ir.ops.add_residual import AddResidualOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.base import PER_SEQUENCE
@@ -31,7 +32,9 @@ from amk.schedule_ir.ops.census import CensusOp
 from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.gather import GatherOp
+from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.select import request_words
+from amk.schedule_ir.ops.stage import StageOp
 from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.ranking import PARAMETERS
 from amk.schedule_ir.schedule import Schedule, Signal, Wait
@@ -40,7 +43,17 @@ from amk.validator.trace import Path, Site, sites
 
 def check_structure(schedule: Schedule) -> list[Diagnostic]:
     """All findings; an empty list lets the other checks rely on the properties above."""
-    checks = (_row_shares, _attention_shares, _shapes, _sequences, _chunks, _barriers, _indices, _repeated_numbers)
+    checks = (
+        _row_shares,
+        _attention_shares,
+        _shapes,
+        _sequences,
+        _parts,
+        _chunks,
+        _barriers,
+        _indices,
+        _repeated_numbers,
+    )
     return [diagnostic for check in checks for diagnostic in check(schedule)]
 
 
@@ -147,14 +160,41 @@ ALONE = {"combine": "splits are reduced, then staged", "peak": "tokens are the l
 """Ops that work for a single sequence only, and what stands in their place."""
 
 
+Parted = GemvOp | StageOp | AddResidualOp
+
+
+def _parted(schedule: Schedule) -> Iterator[tuple[Parted, Path]]:
+    """The steps of products, with what may say that they do a part of the columns."""
+    for site in all_sites(schedule):
+        if isinstance(site.step.op, Parted):
+            yield site.step.op, (*site.path, "op")
+
+
+def _parts(schedule: Schedule) -> Iterator[Diagnostic]:
+    """Only the columns of down come in parts, and all steps of that product divide them alike."""
+    counts = {op.k_parts for op, _ in _parted(schedule) if getattr(op, "matrix", "down") == "down"}
+    for op, path in _parted(schedule):
+        name, part = getattr(op, "matrix", "down"), getattr(op, "k_part", 0)
+        if part >= op.k_parts or (op.k_parts > 1 and name != "down"):
+            message = f"{op.op} of {name} is part {part} of {op.k_parts}"
+            yield _finding("AMK405", message, path, "only the columns of down come in parts")
+        elif name == "down" and counts != {op.k_parts}:
+            message = f"{op.op} counts {op.k_parts} parts, the steps of the product {sorted(counts)}"
+            yield _finding("AMK405", message, path, "all steps of a product divide its columns alike")
+
+
 def _chunks(schedule: Schedule) -> Iterator[Diagnostic]:
     """bf16 chunks tile a row exactly; others are whole tiles and whole groups, the last one padded by the packing."""
+    down_parts = max((op.k_parts for op, _ in _parted(schedule)), default=1)
     for i, stream in enumerate(schedule.streams):
         for name in MATRICES:
             k, chunk = matrix(schedule.model, name).k, stream.chunk(name)
             path: Path = ("streams", i, "chunks", name) if name in stream.chunks else ("streams", i, "chunk_k")
             if chunk.format == "bf16" and k % chunk.columns:
                 message = f"{name} has {k} columns, no multiple of the {chunk.columns} columns of a chunk"
+                yield _finding("AMK405", message, path)
+            elif name == "down" and k % (chunk.columns * down_parts):
+                message = f"{name} has {k} columns, no multiple of {down_parts} parts of whole chunks"
                 yield _finding("AMK405", message, path)
             elif chunk.columns % chunk.weights.unit:
                 message = f"chunks of {name} have {chunk.columns} columns, no multiple of {chunk.weights.unit}"

@@ -41,6 +41,7 @@ CASES: dict[str, tuple[ModelSpec, int, dict[str, Any]]] = {
         tiny_model(qk_norm=True), 2, {"workers": 13, "warps": 8, "chunk_bytes": 1024, "kv_splits": 2},
     ),
     "naive": (tiny_model(), 3, {"workers": 6, "handoff": "fenced", "run_ahead": False, "wide_epilogue": 0}),
+    "down in parts": (tiny_model(ffn=128), 2, {"workers": 5, "k_parts": 4}),
     "fp8 cache": (tiny_model(), 2, {"workers": 4, "kv_dtype": "fp8"}),
 }  # fmt: skip
 

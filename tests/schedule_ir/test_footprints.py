@@ -60,6 +60,8 @@ PLANS = {
     "batch of two, fenced": lambda: tiny_plan(
         tiny_model(heads=3, kv_heads=1, hidden=96, layers=1), workers=5, warps=2, batch=2, handoff="fenced"
     ),
+    "down in parts": lambda: tiny_plan(tiny_model(), k_parts=3, warps=2),
+    "batch of two, down in parts": lambda: tiny_plan(tiny_model(), workers=4, batch=2, k_parts=3),
     "fp8 cache": lambda: tiny_plan(tiny_model(), kv_dtype="fp8"),
     "padded chunks": lambda: narrow_chunks(tiny_plan(tiny_model(hidden=96, ffn=160), workers=3)),
 }  # fmt: skip

@@ -64,6 +64,7 @@ __device__ __forceinline__ float chunk_product(const char* slot, const bf16* xs,
 
 template <class S, class C>
 __device__ __forceinline__ void quantised_gemv(C& c) {
+  static_assert(C::P::kBatch == 1 && S::kKParts == 1, "one sequence, all columns at once");
   using M = typename S::Matrix;
   const int agent = c.warp - S::kFirst, chunks = M::count(c) * M::kChunks;
   const int lo = share_begin(chunks, S::kAgents, agent), hi = share_begin(chunks, S::kAgents, agent + 1);

@@ -227,18 +227,20 @@ def partial_runs(groups: range, k_chunks: int, chunks: int, agents: int) -> tupl
 
 
 def partial_spans(
-    env: Env, geo: Geometry, part: str, name: MatrixName, stream: str, groups: range, value: ValueKey
+    env: Env, geo: Geometry, part: str, name: MatrixName, stream: str, groups: range, value: ValueKey, k_parts: int = 1
 ) -> list[Access]:
     """Reads of every partial sum that belongs to the worker's local row groups `groups`."""
-    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name)
+    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name) // k_parts
     runs = partial_runs(groups, k_chunks, owned_count(env, name) * k_chunks, geo.role_size[ring.role])
     size = ROWS_PER_GROUP * geo.batch
     return [a for lo, hi in runs for a in geo.span("read", part, lo * size, hi * size, value)]
 
 
-def sum_partials(env: Env, geo: Geometry, mem: Memory, part: str, name: MatrixName, stream: str, groups: range) -> F32:
+def sum_partials(
+    env: Env, geo: Geometry, mem: Memory, part: str, name: MatrixName, stream: str, groups: range, k_parts: int = 1
+) -> F32:
     """Row sums of the worker's local row groups `groups`, [batch, len(groups) * 8], added in slot order."""
-    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name)
+    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name) // k_parts
     chunks = owned_count(env, name) * k_chunks
     size = ROWS_PER_GROUP * geo.batch
     out = np.zeros((geo.batch, len(groups), ROWS_PER_GROUP), np.float32)

@@ -12,7 +12,7 @@ __device__ __forceinline__ void add_residual(C& c) {
   using P = typename C::P;
   using M = typename S::Matrix;
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
-  constexpr int kBatch = P::kBatch, kSlot = 8 * kBatch;
+  constexpr int kBatch = P::kBatch, kSlot = 8 * kBatch, kChunks = M::kChunks / S::kKParts;
   const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * kSlot;
   float* residual = S::residual(c);
   const auto h = S::h(c);
@@ -24,7 +24,7 @@ __device__ __forceinline__ void add_residual(C& c) {
     if constexpr (kBatch > 1) to += at.sequence * S::kHRow, own += at.sequence * S::kResidualRow;
     float y = 0.f;
     if (live) {
-      y = residual[own] + sum_partials<M::kChunks, P::kStreamAgents, kBatch>(S::part(c), number, count * M::kChunks);
+      y = residual[own] + sum_partials<kChunks, P::kStreamAgents, kBatch>(S::part(c), number, count * kChunks);
       residual[own] = y;
     }
     h.store(c, to, y, live);

@@ -5,7 +5,8 @@
 // k = 32 i + 8 q .. + 8. Its 16 bytes are an operand of mma.m16n8k16 as they are: its words 0 and 2 count as row r, 1 and 3 as
 // row r + 8. The other operand has x of the former in its even columns and of the latter in its odd ones, columns 2 s and
 // 2 s + 1 those of sequence s of four, so that row r of its product is the sum of (r, column 2 s) and (r + 8, column 2 s + 1),
-// both in lane 4 r + s. More than four sequences take a second product with the same weights.
+// both in lane 4 r + s. More than four sequences take a second product with the same weights. A later part of the columns adds
+// to what the warp left in part before.
 #pragma once
 #include "amk/context.cuh"
 #include "amk/quantised_gemv.cuh"
@@ -15,8 +16,8 @@ namespace amk::ops {
 
 template <class S, class C>
 __device__ __forceinline__ void plain_gemv(C& c) {
-  constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks, kChains = 2;
-  static_assert(S::Matrix::kK % kWidth == 0 && kWidth % 32 == 0, "chunks cover k exactly");
+  constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks / S::kKParts, kChains = 2;
+  static_assert(S::Matrix::kK % (kWidth * S::kKParts) == 0 && kWidth % 32 == 0, "chunks cover k exactly");
   const int agent = c.warp - S::kFirst;
   const int chunks = S::Matrix::count(c) * kChunks;
   const int lo = share_begin(chunks, S::kAgents, agent), hi = share_begin(chunks, S::kAgents, agent + 1);
@@ -40,7 +41,9 @@ __device__ __forceinline__ void plain_gemv(C& c) {
       const int sequence = t * 4 + c.lane % 4;
       float(&sums)[kChains][4] = acc[t];
       if (sequence < kBatch) {
-        part[(group * kBatch + sequence) * 8] = (sums[0][0] + sums[0][3]) + (sums[1][0] + sums[1][3]);
+        float total = (sums[0][0] + sums[0][3]) + (sums[1][0] + sums[1][3]);
+        if constexpr (S::kKPart > 0) total = part[(group * kBatch + sequence) * 8] + total;
+        part[(group * kBatch + sequence) * 8] = total;
       }
 #pragma unroll
       for (int i = 0; i < kChains; ++i) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.f;
