@@ -1,10 +1,11 @@
-"""Runs too long for CI: numbered slices, resumed where the record ends.
+"""Runs too long for CI: numbered slices spread over processes, resumed where the record ends.
 
-    python -m tests.validator.long_checks random --record tests/records/random-systems.json --seconds 600
+    python -m tests.validator.evidence --jobs 60 --seconds 560 --records tests/records
 
-Slice k of a run is always the same cases, so a record that says `done: 1000` says what was looked at. A record keeps
-command, commit, date and hardware of its last slice, the seconds of all of them, sums of what each slice counted, and
-every difference found (there should be none).
+Slice k of a run is always the same cases, so a record that says `done: 1000` says what was looked at: slices 0 to 999,
+and those listed in `ahead`. A record keeps command, commit, date and hardware of its last slice, the seconds of all of
+them (`seconds` by the clock, `cpu_seconds`, both summed over slices), sums of what each slice counted, and every
+difference found (there should be none). It is written, at once or not at all, after every slice.
 """
 
 from __future__ import annotations
@@ -17,63 +18,141 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from amk.bench.provenance import commit
+from amk.bench.provenance import commit as commit_now
 
+commit = cache(commit_now)
 Slice = Callable[[int], dict[str, Any]]
-"""Number of the slice -> counts, and `differences`: a list of strings."""
+"""Number of the slice -> counts, nested by name, and `differences`: a list of strings."""
+MARGIN = 1.3
+"""A slice is not begun if this many times what its run's slices take on average is more than the time left."""
+
+
+@dataclass
+class Run:
+    """One record that grows. slices: how many there are; cpu_seconds: ends after this much work instead; guess: seconds
+    of a slice before any was seen."""
+
+    name: str
+    slice_: Slice
+    path: Path
+    slices: int
+    cpu_seconds: float | None = None
+    guess: float = 10.0
+    record: dict[str, Any] = field(default_factory=dict)
+    open: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        head = {"format": 1, "name": self.name, "done": 0, "ahead": [], "seconds": 0.0, "cpu_seconds": 0.0}
+        known = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.record = head | {"counts": {}, "differences": []} | known
+
+    @property
+    def finished(self) -> int:
+        return int(self.record["done"]) + len(self.record["ahead"])
+
+    @property
+    def each(self) -> float:
+        """Seconds of a slice."""
+        return float(self.record["seconds"]) / self.finished if self.finished else self.guess
+
+    @property
+    def left(self) -> float:
+        """Seconds of work that nobody has begun."""
+        if self.cpu_seconds is not None:
+            return max(0.0, self.cpu_seconds - float(self.record["cpu_seconds"]) - len(self.open) * self.each)
+        return (self.slices - self.finished - len(self.open)) * self.each
+
+    def begin(self) -> int:
+        """The least slice that is neither done nor begun."""
+        taken = self.open | set(self.record["ahead"])
+        number = int(self.record["done"])
+        while number in taken:
+            number += 1
+        self.open.add(number)
+        return number
+
+    def end(self, number: int, found: dict[str, Any], seconds: float, cpu_seconds: float) -> None:
+        record = self.record
+        self.open.remove(number)
+        ahead = {*record["ahead"], number}
+        while record["done"] in ahead:
+            ahead.remove(record["done"])
+            record["done"] += 1
+        record["ahead"] = sorted(ahead)
+        record["differences"] += found.pop("differences", [])
+        record["seconds"] = round(record["seconds"] + seconds, 1)
+        record["cpu_seconds"] = round(record["cpu_seconds"] + cpu_seconds, 1)
+        add(record["counts"], found)
+        record["run"] = provenance(self.path)
+        temporary = self.path.with_name(f".{self.path.name}.tmp")
+        temporary.write_text(json.dumps(record, indent=1) + "\n")
+        os.replace(temporary, self.path)
+
+
+def add(total: dict[str, Any], found: dict[str, Any]) -> None:
+    """Sum numbers, name by name; what is not a number is kept from the first."""
+    for key, value in found.items():
+        if isinstance(value, dict):
+            add(total.setdefault(key, {}), value)
+        elif isinstance(value, str):
+            total.setdefault(key, value)
+        else:
+            total[key] = total.get(key, 0) + value
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--record", type=Path, required=True, help="JSON file to continue")
     parser.add_argument("--seconds", type=float, default=600.0, help="stop after this time (default: 600)")
-    parser.add_argument("--slices", type=int, default=1_000_000, help="stop after this many slices in all")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
 
 
-def run(name: str, slice_: Slice, options: argparse.Namespace) -> int:
-    """Continue the record until time or slices are used up; 1 if it holds a difference."""
-    record = _load(options.record, name)
+def go(runs: list[Run], options: argparse.Namespace) -> int:
+    """Continue the records until time or slices are used up, the run with most left to do first; 1 if one holds a
+    difference."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     until = time.monotonic() + options.seconds
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        while time.monotonic() < until and record["done"] < options.slices:
-            began = time.monotonic()
-            count = min(options.jobs, options.slices - record["done"])
-            for found in pool.map(slice_, range(record["done"], record["done"] + count)):
-                _add(record, found)
-            record["seconds"] = round(record["seconds"] + time.monotonic() - began, 1)
-            _save(options.record, record)
-    print(json.dumps(record, indent=1))
-    return 1 if record["differences"] else 0
+        going: dict[Future[tuple[dict[str, Any], float, float]], tuple[Run, int]] = {}
+        while True:
+            while len(going) < options.jobs and (run := _next(runs, until - time.monotonic())) is not None:
+                number = run.begin()
+                going[pool.submit(measured, run.slice_, number)] = run, number
+            if not going:
+                break
+            for future in wait(going, return_when=FIRST_COMPLETED).done:
+                run, number = going.pop(future)
+                run.end(number, *future.result())
+    for run in runs:
+        found = {key: run.record[key] for key in ("name", "done", "ahead", "seconds", "differences")}
+        print(json.dumps(found | {"counts": {k: v for k, v in run.record["counts"].items() if k != "classes"}}))
+    return 1 if any(run.record["differences"] for run in runs) else 0
 
 
-def _load(path: Path, name: str) -> dict[str, Any]:
-    if path.exists():
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
-    return {"format": 1, "name": name, "done": 0, "seconds": 0.0, "counts": {}, "differences": []}
+def _next(runs: list[Run], remaining: float) -> Run | None:
+    fitting = [run for run in runs if run.left > 0 and run.each * MARGIN <= remaining]
+    return max(fitting, key=lambda run: run.left, default=None)
 
 
-def _add(record: dict[str, Any], found: dict[str, Any]) -> None:
-    record["done"] += 1
-    record["differences"] += found.pop("differences", [])
-    for key, value in found.items():
-        record["counts"][key] = record["counts"].get(key, 0) + value
+def measured(slice_: Slice, number: int) -> tuple[dict[str, Any], float, float]:
+    """(what the slice found, seconds by the clock, seconds of processor time, children included)."""
+    began, used = time.monotonic(), sum(os.times()[:4])
+    found = slice_(number)
+    return found, time.monotonic() - began, sum(os.times()[:4]) - used
 
 
-def _save(path: Path, record: dict[str, Any]) -> None:
-    words = [w for w in sys.argv[1:] if w != str(path) and w != "--record"]
-    record["run"] = {
-        "command": shlex.join(["python", "-m", sys.modules["__main__"].__spec__.name, *words]),  # type: ignore[union-attr]
+def provenance(path: Path) -> dict[str, str]:
+    words = [w for w in sys.argv[1:] if w not in (str(path), str(path.parent), "--record", "--records")]
+    main = sys.modules["__main__"].__spec__
+    return {
+        "command": shlex.join(["python", "-m", main.name if main else "tests", *words]),
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": f"{os.cpu_count()} cores, {platform.machine()}, no GPU",
+        "hardware": f"{os.cpu_count()} cores, {platform.machine()}, no GPU used",
     }
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(record, indent=1) + "\n")
-    os.replace(temporary, path)

@@ -2,7 +2,8 @@
 
 A case is a false accept if the validator says SAFE and the oracle does not, a false reject if it says UNSAFE and the
 oracle does not, or if its witness does not replay. UNKNOWN is counted apart; where the oracle says that only policy
-decides (OPEN), UNKNOWN is the right answer and everything else a mistake.
+decides (OPEN), UNKNOWN is the right answer and everything else a mistake. Every SAFE needs a certificate that the
+independent checker accepts; one without is counted as uncertified.
 """
 
 from __future__ import annotations
@@ -19,16 +20,21 @@ from amk.adversary.edits import Json, apply
 from amk.adversary.oracle.flatten import TooBig
 from amk.adversary.oracle.judge import Ruling, rule
 from amk.adversary.oracle.systems import rule_system
+from amk.checker.certificate import check_certificate
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.codec import parse_schedule
+from amk.schedule_ir.codec import parse_schedule, schedule_hash
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.certificate import NotSafe, make_certificate
+from amk.validator.checker import check
 from amk.validator.flat import judge
 from amk.validator.replay import replay
+from amk.validator.schedule_certificate import certify_schedule
 from amk.validator.system import System
 from amk.validator.verify import verify
 
 TITLES = {str(c.number): c.title for c in CLASSES}
 OPEN = frozenset(str(c.number) for c in CLASSES if c.open)
+HEAD = ("cases", "false_accepts", "false_rejects", "unknown", "witnesses", "certificates", "uncertified")
 TRIES = 40
 """Draws until a generator's mutant is well-formed; they nearly always are at once."""
 
@@ -44,7 +50,8 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What both judges said. kind: number of the class, or its name. replayed: None without a witness."""
+    """What both judges said. kind: number of the class, or its name. replayed: None without a witness. uncertified: why
+    a SAFE has no accepted certificate, "" if it has one or needs none."""
 
     kind: str
     seed: str
@@ -52,6 +59,7 @@ class Outcome:
     codes: tuple[str, ...]
     ruling: Ruling
     replayed: bool | None
+    uncertified: str = ""
 
     @property
     def false_accept(self) -> bool:
@@ -78,6 +86,9 @@ class Row:
     false_accepts: int = 0
     false_rejects: int = 0
     unknown: int = 0
+    witnesses: int = 0
+    certificates: int = 0
+    uncertified: int = 0
 
     def add(self, outcome: Outcome) -> None:
         self.cases += 1
@@ -87,6 +98,9 @@ class Row:
         self.false_accepts += outcome.false_accept
         self.false_rejects += outcome.false_reject
         self.unknown += outcome.unknown
+        self.witnesses += outcome.replayed is True
+        self.uncertified += outcome.uncertified != ""
+        self.certificates += outcome.verdict == "SAFE" and not outcome.uncertified
 
 
 @dataclass
@@ -101,6 +115,8 @@ class Table:
         if outcome.false_accept or outcome.false_reject:
             told = f"{outcome.verdict} {','.join(outcome.codes)} / {outcome.ruling.status} {outcome.ruling.why}"
             self.differences.append(f"{outcome.seed}: {told}")
+        if outcome.uncertified:
+            self.differences.append(f"{outcome.seed}: SAFE without a certificate: {outcome.uncertified}")
 
     def total(self, name: str) -> int:
         return sum(getattr(row, name) for row in self.rows.values())
@@ -123,10 +139,11 @@ class Table:
 
     @property
     def clean(self) -> bool:
-        return not (self.total("false_accepts") or self.total("false_rejects") or self.empty)
+        wrong = ("false_accepts", "false_rejects", "uncertified")
+        return not (any(self.total(name) for name in wrong) or self.empty)
 
     def as_json(self) -> dict[str, Any]:
-        head = {name: self.total(name) for name in ("cases", "false_accepts", "false_rejects", "unknown")}
+        head = {name: self.total(name) for name in HEAD}
         classes = {kind: asdict(self.rows[kind]) for kind in self.kinds}
         return head | {
             "unknown_outside": self.unknown_outside,
@@ -168,9 +185,8 @@ def tokens_for(schedule: Schedule) -> int:
 def decide(case: Mutation) -> Outcome:
     """Both judges on one mutant."""
     if isinstance(case.subject, System):
-        mine = judge(case.subject)
-        verdict = "SAFE" if mine.safe else "UNSAFE"
-        return Outcome(str(case.number), case.seed, verdict, (), rule_system(case.subject), None)
+        verdict, uncertified = judged_system(case.subject)
+        return Outcome(str(case.number), case.seed, verdict, (), rule_system(case.subject), None, uncertified)
     found = verify(case.subject)
     codes = tuple(d.code for d in found.diagnostics)
     replayed = None
@@ -180,7 +196,23 @@ def decide(case: Mutation) -> Outcome:
         ruling = rule(case.subject, tokens_for(case.subject))
     except TooBig as error:
         raise ValueError(f"{case.seed} is too large for the oracle: {error}") from error
-    return Outcome(str(case.number), case.seed, found.status, codes, ruling, replayed)
+    uncertified = certified(case.subject) if found.safe else ""
+    return Outcome(str(case.number), case.seed, found.status, codes, ruling, replayed, uncertified)
+
+
+def judged_system(system: System) -> tuple[str, str]:
+    """Verdict on a flat system, and why its certificate is not accepted, if it is SAFE."""
+    mine = judge(system)
+    return ("SAFE", check(system.to_json(), make_certificate(mine)).reason) if mine.safe else ("UNSAFE", "")
+
+
+def certified(schedule: Schedule) -> str:
+    """Empty if the schedule has a certificate, as a file would hold it, that the checker accepts; else why not."""
+    try:
+        certificate = json.loads(json.dumps(certify_schedule(schedule, checked=False)))
+    except NotSafe as reason:
+        return str(reason)
+    return check_certificate(schedule, schedule_hash(schedule), certificate).reason
 
 
 def share(count: int, seed: int) -> Iterator[tuple[int, str]]:

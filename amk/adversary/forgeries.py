@@ -23,7 +23,8 @@ from typing import Any
 
 from amk import __version__
 from amk.adversary.cases import RECIPES, make_case, repaired
-from amk.checker.certificate import EDGES, Proof
+from amk.checker.certificate import Proof
+from amk.checker.core import EDGES
 from amk.checker.programs import Rejected
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule
@@ -85,7 +86,9 @@ def _victim(name: str, case: dict[str, Any]) -> Victim | None:
         clocks = {edges: coded(claims_of(victim.proof, edges)) for edges in EDGES}
         victim.donors.append({"times": times, "clocks": clocks})
     except (NotSafe, Rejected):
-        victim.donors.append({"times": [list(range(len(p.items))) for p in victim.proof.programs], "clocks": {}})
+        programs = sorted(victim.proof.programs, key=lambda p: p.workers.start)
+        times = [[len(p.workers), list(range(len(p.items)))] for p in programs]
+        victim.donors.append({"times": times, "clocks": {}})
     return victim
 
 
@@ -110,7 +113,7 @@ def _rows(rng: Random, forged: Claims) -> list[Any]:
 
 def _shuffle(rng: Random, forged: Claims) -> None:
     """Two items change places in time, or one moves."""
-    row = rng.choice(forged["times"])
+    row = rng.choice(forged["times"])[1]
     if len(row) > 1:
         i = rng.randrange(len(row) - 1)
         j = rng.choice((i + 1, rng.randrange(len(row))))
@@ -163,7 +166,7 @@ def _break(rng: Random, forged: Claims) -> None:
         entry = rng.choice(rows)
         entry[2] = rng.choice(([], [1], [HUGE], [-1, 4], ["1", 4], [1.0, 4], None, [1 << 70, 4]))
     else:
-        forged["times"] = rng.choice(([], None, [[0]], [[-1] * 9], "times"))
+        forged["times"] = rng.choice(([], None, [[0]], [[1, [-1] * 9]], [[4, None]], "times"))
 
 
 CHANGES = (_shuffle, _raise, _raise, _top, _retarget, _swap, _swap, _share, _drop, _drop)

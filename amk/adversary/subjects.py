@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
@@ -11,6 +14,7 @@ from amk.adversary.edits import Edit, Json, Path, steps
 from amk.adversary.recipe import TINY
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, NAIVE, Settings
+from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.target import load_target
 
 CONTEXT = 12
@@ -36,9 +40,34 @@ class Subject:
     layers: int
 
 
-@lru_cache(maxsize=512)
+_MODEL: ContextVar[ModelSpec | None] = ContextVar("_MODEL", default=None)
+
+
+@contextmanager
+def full_size(model: ModelSpec) -> Iterator[None]:
+    """Inside, every subject is the plan of this model for a whole h200, whatever size is asked for."""
+    token = _MODEL.set(model)
+    try:
+        yield
+    finally:
+        _MODEL.reset(token)
+
+
 def subject(kind: str, workers: int, warps: int, layers: int, gpu: str = "h200") -> Subject:
-    """The plan of a tiny model on a target of as many SMs as the plan has workers."""
+    """The plan of a tiny model on a target of as many SMs as the plan has workers; or see `full_size`."""
+    model = _MODEL.get()
+    return _small(kind, workers, warps, layers, gpu) if model is None else _full(kind, model)
+
+
+@lru_cache(maxsize=32)
+def _full(kind: str, model: ModelSpec) -> Subject:
+    made = plan(model, load_target("h200"), settings=SETTINGS[kind])
+    document = json.loads(made.model_dump_json())
+    return Subject(document, kind, made.launch.workers, made.launch.warps, model.layers)
+
+
+@lru_cache(maxsize=512)
+def _small(kind: str, workers: int, warps: int, layers: int, gpu: str) -> Subject:
     target = load_target(gpu).model_copy(update={"sms": workers, "name": f"{gpu}-of-{workers}-sms"})
     model = TINY.model_copy(update={"layers": layers, "max_context": CONTEXT})
     settings = replace(SETTINGS[kind], warps=warps, kv_block=4)

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from amk.adversary.cases import repaired
-from amk.adversary.confusion import Outcome, Table
+from amk.adversary.confusion import Outcome, Table, certified, judged_system
 from amk.adversary.edits import Json
 from amk.adversary.oracle.judge import Ruling
 from amk.schedule_ir.codec import parse_schedule
-from amk.validator.flat import judge
 from amk.validator.replay import replay
 from amk.validator.system import from_json
 from amk.validator.verify import verify
@@ -54,13 +53,16 @@ def judged(case: Json) -> Iterator[Outcome]:
 
 
 def _schedule(kind: str, name: str, document: Json, stated: Ruling) -> Outcome:
-    verdict = verify(parse_schedule(json.dumps(document).encode(), name)[0])
+    schedule = parse_schedule(json.dumps(document).encode(), name)[0]
+    verdict = verify(schedule)
     codes = tuple(d.code for d in verdict.diagnostics)
     replayed = None
     if verdict.evidence is not None:
         replayed = replay(verdict.evidence.system.to_json(), verdict.evidence.witness.to_json())
-    return Outcome(kind, name, verdict.status, codes, stated, replayed)
+    uncertified = certified(schedule) if verdict.safe else ""
+    return Outcome(kind, name, verdict.status, codes, stated, replayed, uncertified)
 
 
 def _system(kind: str, name: str, columns: Json, stated: Ruling) -> Outcome:
-    return Outcome(kind, name, "SAFE" if judge(from_json(columns)).safe else "UNSAFE", (), stated, None)
+    verdict, uncertified = judged_system(from_json(columns))
+    return Outcome(kind, name, verdict, (), stated, None, uncertified)

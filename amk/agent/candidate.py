@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from amk.lowering.emit import emit
 from amk.planner.decode import plan
+from amk.planner.formats import BF16, Formats
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model_spec import ModelSpec
@@ -46,10 +47,16 @@ def program_key(schedule: Schedule, source: str) -> str:
 
 
 class Workshop:
-    """Settings -> candidate, for one model on one target with one context; remembers recent results."""
+    """Settings -> candidate, for one model on one target with one context; remembers recent results.
 
-    def __init__(self, model: ModelSpec, target: Target, context: int | None = None) -> None:
+    wanted: how each matrix is stored, which is part of the problem and no choice of the search.
+    """
+
+    def __init__(
+        self, model: ModelSpec, target: Target, context: int | None = None, wanted: Formats | None = None
+    ) -> None:
         self.model, self.target, self.context = model, target, context
+        self.wanted = BF16 if wanted is None else wanted
         self._made: OrderedDict[Settings, Candidate | Impossible] = OrderedDict()
 
     def make(self, settings: Settings) -> Candidate | Impossible:
@@ -65,7 +72,7 @@ class Workshop:
     def _build(self, settings: Settings) -> Candidate | Impossible:
         labelled = replace(settings, plan="search")
         try:
-            schedule = plan(self.model, self.target, settings=labelled, max_context=self.context)
+            schedule = plan(self.model, self.target, settings=labelled, wanted=self.wanted, max_context=self.context)
         except AmkError as error:
             return Impossible(tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
         source = emit(schedule)

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from amk.schedule_ir.weight_format import FormatName
+
 Text = Annotated[str, Field(max_length=4000)]
 Ratios = tuple[float, ...]
 Phase = Literal["calibrate", "screen", "race", "confirm"]
@@ -31,7 +33,7 @@ class RunStarted(Event):
     run: Text
     model: Text
     target: Text
-    dtype: Text
+    dtype: FormatName
     context: int
     positions: tuple[int, ...]
     start: Text
@@ -44,6 +46,8 @@ class RunStarted(Event):
     limits: Limits
     manifest: Text
     version: Text
+    prior: bool = True
+    """Whether the simulator, whose constants were fitted to measured plans, may propose."""
 
 
 class SessionStarted(Event):
@@ -74,6 +78,8 @@ class Proposed(Event):
     settings: dict[str, Any]
     why: Text = ""
     handle: Text | None = None
+    key: Text | None = None
+    """Of the lowered program; None if there is none."""
 
 
 class Gated(Event):

@@ -1,6 +1,6 @@
 """From a proposal to a candidate that may run: within the space, new, certified, compiled, within resources.
 
-Property: `Gate.admit` returns a `Ready` only for a schedule judged SAFE whose kernel compiled within the registers that
+Property: `Gate.judge` returns a `Ready` only for a schedule judged SAFE whose kernel compiled within the registers that
 co-residency allows and without spills. Everything else ends in a `Gated` event with its reason codes.
 """
 
@@ -33,6 +33,9 @@ class Ready:
     certificate: str = ""
 
 
+Judged = tuple[Gated, Ready | None]
+
+
 class Compiler(Protocol):
     """Candidate -> cubin; AmkError if it does not compile or exceeds its resources."""
 
@@ -51,31 +54,55 @@ def not_compiled(candidate: Candidate) -> bytes:
 
 @dataclass
 class Gate:
+    """Judges in this process, one candidate after the other.
+
+    ahead: proposals beyond one per device that are open at once. batch: of those that pass the screen against one
+    incumbent, so many are collected before the best of them is raced.
+    """
+
     workshop: Workshop
     certify: Certifier
     compile: Compiler = compile_checked
+    ahead: int = 1
+    batch: int = 1
 
-    def admit(self, index: int, settings: Settings, seen: Mapping[str, int]) -> tuple[Gated, Ready | None]:
-        """`seen`: program key -> index of the proposal that had it first."""
+    @property
+    def immediate(self) -> bool:
+        """Whether `submit` returns what is already judged."""
+        return True
+
+    def look(self, index: int, settings: Settings, seen: Mapping[str, int]) -> Gated | Candidate:
+        """What can be told without judging. `seen`: program key -> index of the proposal that had it first."""
         made = self.workshop.make(settings)
         if isinstance(made, Impossible):
-            return Gated(index=index, verdict="impossible", codes=made.codes, detail=made.detail[:DETAIL]), None
+            return Gated(index=index, verdict="impossible", codes=made.codes, detail=made.detail[:DETAIL])
         first = seen.get(made.key)
         if first is not None and first != index:
             what = "the start schedule" if first < 0 else f"proposal {first}"
-            return Gated(index=index, verdict="duplicate", key=made.key, detail=f"lowers to the kernel of {what}"), None
-        return self.judge(index, made)
+            return Gated(index=index, verdict="duplicate", key=made.key, detail=f"lowers to the kernel of {what}")
+        return made
 
-    def judge(self, index: int, candidate: Candidate) -> tuple[Gated, Ready | None]:
+    def admit(self, index: int, settings: Settings, seen: Mapping[str, int]) -> Judged:
+        looked = self.look(index, settings, seen)
+        return (looked, None) if isinstance(looked, Gated) else self.judge(index, looked)
+
+    def submit(self, index: int, candidate: Candidate) -> Future[Judged]:
+        """The judgement, now or later."""
+        judged: Future[Judged] = Future()
+        judged.set_result(self.judge(index, candidate))
+        return judged
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def judge(self, index: int, candidate: Candidate) -> Judged:
         """Validator and compiler work side by side, so that the device waits for the slower one only."""
         with ThreadPoolExecutor(1) as beside:
             compiled = beside.submit(self.compile, candidate)
             judgement = self.certify(candidate.schedule)
             return self._join(index, candidate, judgement, compiled)
 
-    def _join(
-        self, index: int, candidate: Candidate, judgement: Judgement, compiled: Future[bytes]
-    ) -> tuple[Gated, Ready | None]:
+    def _join(self, index: int, candidate: Candidate, judgement: Judgement, compiled: Future[bytes]) -> Judged:
         if judgement.outcome != "SAFE":
             verdict = "unsafe" if judgement.outcome == "UNSAFE" else "unknown"
             refused = Gated.model_validate(

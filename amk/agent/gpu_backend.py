@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from amk.agent import audit
 from amk.agent.gate import Ready
 from amk.agent.measure import ABBA, Block, Fault, Job, Samples, hopeless
 from amk.agent.supervisor import Supervisor, nonce
-from amk.agent.wire import Answer, Check, Load, Slot
+from amk.agent.wire import Answer, Check, Load, Slot, Stage
 from amk.agent.wire import Block as BlockQuestion
 
 LOAD_SECONDS = 180.0
@@ -38,6 +40,8 @@ class GpuBackend:
     simulated: bool = False
     _starts: int = 0
     _loaded: dict[Slot, str] = field(default_factory=dict)
+    _expected: deque[Ready] = field(default_factory=deque)
+    _order: tuple[Slot, Slot] = ("a", "b")
     _calibrated: dict[str, Block] = field(default_factory=dict)
 
     @property
@@ -57,6 +61,9 @@ class GpuBackend:
             return lost or Fault(result.kind, result.detail, time.monotonic() - began, result.suspect)
         return result
 
+    def expect(self, ready: Ready) -> None:
+        self._expected.append(ready)
+
     def stop(self) -> None:
         self.supervisor.stopping.set()
 
@@ -64,48 +71,60 @@ class GpuBackend:
         self.supervisor.kill()
 
     def _measure(self, job: Job, incumbent: Ready, candidate: Ready, began: float) -> Samples | Fault:
-        fault = self._prepare(job, {"a": incumbent, "b": candidate}) or self._check(job, "before")
+        fault = self._prepare(job, incumbent, candidate) or self._check(job, "before")
         if fault:
             return fault
         rounds: list[Four] = []
         for _ in range(job.rounds):
-            found = self._round(job, {"a": incumbent, "b": candidate})
+            found = self._round(job, incumbent, candidate)
             if isinstance(found, Fault):
                 return found
             rounds.append(found)
             if hopeless(job, rounds):
-                break
+                return Samples(tuple(rounds), time.monotonic() - began)
         samples = Samples(tuple(rounds), time.monotonic() - began)
         return self._check(job, "after") or self._steady(job, incumbent, samples) or samples
 
-    def _prepare(self, job: Job, programs: dict[Slot, Ready]) -> Fault | None:
-        if job.fresh:
-            self._loaded.clear()
+    def _prepare(self, job: Job, incumbent: Ready, candidate: Ready) -> Fault | None:
+        """Both programs in their slots; what a new incumbent was as a candidate stays where it is."""
         fault = self.supervisor.fresh() if job.fresh else self.supervisor.ready()
         if fault:
             return fault
         if self.supervisor.starts != self._starts:
-            self._loaded, self._starts = {}, self.supervisor.starts
-        for slot, ready in programs.items():
-            candidate = ready.candidate
-            question = Load(
-                nonce=nonce(), slot=slot, schedule=candidate.schedule.model_dump_json(), key=candidate.key,
-                certificate=ready.certificate, cubin=base64.b64encode(ready.cubin).decode(), seed=self.drawn(),
-            )  # fmt: skip
-            if self._loaded.get(slot) == candidate.key and not job.fresh:
-                continue
-            answered = self.supervisor.ask(question, self.load_seconds)
-            fault = answered if isinstance(answered, Fault) else audit.loaded(answered, candidate.key)
-            if fault:
-                return fault
-            self._loaded[slot] = candidate.key
+            self._loaded, self._starts, self._order = {}, self.supervisor.starts, ("a", "b")
+        if self._loaded.get(self._order[1]) == incumbent.candidate.key != self._loaded.get(self._order[0]):
+            self._order = (self._order[1], self._order[0])
+        pairs = [(s, r) for s, r in zip(self._order, (incumbent, candidate), strict=True) if not self._holds(s, r)]
+        if len(pairs) > 1 and incumbent is not candidate:
+            self._expected.extendleft(ready for _, ready in reversed(pairs))
+        fault = self._stage()
+        for slot, ready in pairs:
+            fault = fault or self._load(slot, ready)
+        return fault
+
+    def _holds(self, slot: Slot, ready: Ready) -> bool:
+        return self._loaded.get(slot) == ready.candidate.key
+
+    def _stage(self) -> Fault | None:
+        """Tell the worker what it will be asked to load, so that it is admitted beside the measurements."""
+        while self._expected:
+            answered = self.supervisor.ask(Stage(nonce=nonce(), **program(self._expected.popleft())), self.load_seconds)
+            if isinstance(answered, Fault):
+                return answered
         return None
+
+    def _load(self, slot: Slot, ready: Ready) -> Fault | None:
+        question = Load(nonce=nonce(), slot=slot, seed=self.drawn(), **program(ready))
+        answered = self.supervisor.ask(question, self.load_seconds)
+        fault = answered if isinstance(answered, Fault) else audit.loaded(answered, ready.candidate.key)
+        if fault is None:
+            self._loaded[slot] = ready.candidate.key
+        return fault
 
     def _check(self, job: Job, when: str) -> Fault | None:
         """Both programs on the same secret inputs, which no earlier check has used."""
         seed = self.drawn()
-        slots: tuple[Slot, ...] = ("a", "b")
-        for slot in slots:
+        for slot in self._order:
             question = Check(nonce=nonce(), slot=slot, positions=job.positions, seed=seed)
             answered = self.supervisor.ask(question, self.check_seconds)
             fault = answered if isinstance(answered, Fault) else audit.correct(answered, job.positions, when)
@@ -113,12 +132,11 @@ class GpuBackend:
                 return self._blame(fault, slot)
         return None
 
-    def _round(self, job: Job, programs: dict[Slot, Ready]) -> Four | Fault:
+    def _round(self, job: Job, incumbent: Ready, candidate: Ready) -> Four | Fault:
         blocks: list[Block] = []
-        order: tuple[Slot, ...] = ("a", "b", "b", "a")
-        assert "".join(order) == ABBA
-        for slot in order:
-            found = self._block(job, slot, programs[slot])
+        for letter in ABBA:
+            slot, ready = self._order["ab".index(letter)], incumbent if letter == "a" else candidate
+            found = self._block(job, slot, ready)
             if isinstance(found, Fault):
                 return self._blame(found, slot)
             blocks.append(found)
@@ -140,7 +158,7 @@ class GpuBackend:
 
     def _blame(self, fault: Fault, slot: Slot) -> Fault:
         """What the incumbent does wrong is not held against the candidate."""
-        if slot == "a" and fault.suspect:
+        if slot == self._order[0] and fault.suspect:
             return Fault(f"incumbent_{fault.kind}", fault.detail, fault.seconds)
         return fault
 
@@ -148,6 +166,15 @@ class GpuBackend:
         now = samples.median_ms("a")
         known = self._calibrated.setdefault(incumbent.candidate.key, now)
         return audit.steady(now, known) if job.phase != "calibrate" else None
+
+
+def program(ready: Ready) -> dict[str, Any]:
+    """What a worker is told of a program."""
+    candidate = ready.candidate
+    return {
+        "schedule": candidate.schedule.model_dump_json(), "key": candidate.key, "certificate": ready.certificate,
+        "cubin": base64.b64encode(ready.cubin).decode(),
+    }  # fmt: skip
 
 
 def medians(answer: Answer) -> Block:

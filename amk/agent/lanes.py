@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import Any
 
 from amk.agent.gate import Ready
 from amk.agent.measure import Backend, Fault, Job, Samples
@@ -14,13 +15,12 @@ from amk.agent.state import START
 
 @dataclass
 class Lane:
-    """`trial` stays with the lane until it is decided; `failures` counts failed calibrations of the session.
+    """`failures` counts failed calibrations of the session.
 
     All measurements of a lane run in one thread that lives as long as the lane, because a worker dies with its thread.
     """
 
     backend: Backend
-    trial: int | None = None
     failures: int = 0
     job: Job | None = None
     against: int = START
@@ -51,8 +51,10 @@ class Lane:
         self._thread.shutdown(wait=True)
 
 
-def finished(lanes: Sequence[Lane]) -> list[Lane]:
-    """Waits until at least one busy lane has its result; those that have, in the order of the lanes."""
-    running = {lane._future: lane for lane in lanes if lane._future is not None}
-    done = wait(running, return_when=FIRST_COMPLETED).done
+def finished(lanes: Sequence[Lane], gated: Iterable[Future[Any]] = ()) -> list[Lane]:
+    """Waits until a busy lane has its result; lanes that have, in their order. While a lane is idle, one of `gated`
+    ends the wait too."""
+    running: set[Future[Any]] = {lane._future for lane in lanes if lane._future is not None}
+    idle = any(not lane.busy for lane in lanes)
+    done = wait(running | set(gated) if idle else running, return_when=FIRST_COMPLETED).done
     return [lane for lane in lanes if lane._future in done]

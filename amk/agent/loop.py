@@ -1,7 +1,11 @@
 """The search as a state machine: propose, gate, screen, race, confirm, decide; every step is journaled before the next.
 
-Devices do not wait: while they measure, the driver proposes and gates until AHEAD proposals more than devices are open.
-A proposal follows from the decisions before it, never from how long something took, so with one device a run repeats.
+Devices do not wait: while they measure, the driver proposes, and the gate judges, until `gate.ahead` proposals more
+than devices are open. A judgement is taken when a device turns to its proposal, so that a proposal follows from the
+decisions before it, never from how long something took: with one device a run repeats.
+
+A race costs many screens: `gate.batch` proposals that pass the screen against one incumbent are collected, and the best
+of them is raced.
 
 Resume: the state is a fold of the journal, so a new process continues the open proposals at the first step that is not
 written down. What was measured is never measured again; what was not acknowledged is measured afresh.
@@ -12,6 +16,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from amk.agent import budget, decide
 from amk.agent.candidate import Candidate, Impossible
@@ -29,10 +35,11 @@ from amk.agent.events import (
     Proposed,
     Quarantined,
 )
-from amk.agent.gate import Gate, Ready
+from amk.agent.gate import Gate, Judged, Ready
 from amk.agent.journal import Journal
 from amk.agent.lanes import Lane, finished
-from amk.agent.measure import ROUNDS, STEPS, Backend, Fault, Job
+from amk.agent.measure import ROUNDS, Backend, Fault, Job, steps_of
+from amk.agent.pipeline import Pipeline
 from amk.agent.propose.base import Context, History, Proposer, Suggestion
 from amk.agent.state import START, State, Trial
 from amk.planner.settings import Settings
@@ -43,15 +50,12 @@ RETRIES = 2
 """Attempts of one phase before a proposal is given up as the cause."""
 
 LOST = 8
-"""Times that a driver may end during one phase before the proposal is suspected of it."""
+"""Times that driver or supervisor may end during one phase before the proposal is suspected of it."""
 
 FRUITLESS = 400
 """Proposals in a row that no GPU needed to see, after which the space counts as exhausted."""
 
 SEED_BITS = 62
-
-AHEAD = 1
-"""Gated proposals that wait for a device, so that none idles while the next is validated and compiled."""
 
 PHASES: tuple[Phase, ...] = ("screen", "race", "confirm")
 
@@ -69,14 +73,15 @@ class Loop:
     watch: Callable[[State], None] = lambda state: None
     judges_unchanged: Callable[[], None] = lambda: None
     history: History = field(init=False)
+    pipeline: Pipeline = field(init=False)
     _fruitless: int = 0
     _silent_at: int | None = None
     _queue: list[Suggestion] = field(default_factory=list)
-    _ready: dict[int, Ready] = field(default_factory=dict)
     _lanes: list[Lane] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.history = History(self.space)
+        self.pipeline = Pipeline(self.gate, self._expect)
 
     @property
     def state(self) -> State:
@@ -91,6 +96,7 @@ class Loop:
         finally:
             for lane in self._lanes:
                 lane.end()
+            self.gate.close()
         self.note(Finished(reason=reason))
         return reason
 
@@ -103,16 +109,21 @@ class Loop:
             self._assign()
             self._fill()
             self._assign()
-            if not any(lane.busy for lane in self._lanes):
+            if any(lane.busy for lane in self._lanes):
+                for lane in finished(self._lanes, self.pipeline.futures):
+                    self._take(lane)
+            elif self._late or not self.pipeline.futures:
                 return self._stop_reason() or "the space is exhausted: the proposer has nothing new"
-            for lane in finished(self._lanes):
-                self._take(lane)
 
     def _stop_reason(self) -> str | None:
         """Why nothing more is proposed."""
         if self._fruitless >= FRUITLESS:
             return f"the space is exhausted: {FRUITLESS} proposals in a row were duplicates or refused"
         return budget.spent_out(self.state.limits, self.state, self.journal.elapsed)
+
+    @property
+    def _late(self) -> bool:
+        return budget.out_of_time(self.state.limits, self.journal.elapsed) is not None
 
     def _settle_lost(self) -> None:
         budget.settle_lost(self.journal)
@@ -123,13 +134,22 @@ class Loop:
             )  # fmt: skip
 
     def _fill(self) -> None:
-        """Propose and gate until enough is open; what a resumed run finds open is gated again first."""
+        """Propose until enough is open; what a resumed run finds open is gated again first.
+
+        The oldest open proposal is judged before the next is made, whether the run was resumed in between or not.
+        """
         for trial in self.state.open_trials:
-            if trial.index not in self._ready:
+            if not self.pipeline.knows(trial.index):
                 self._admit(trial)
-        while len(self.state.open_trials) < len(self._lanes) + AHEAD and self._stop_reason() is None:
+        self._settle_first()
+        while len(self.state.open_trials) < len(self._lanes) + self.gate.ahead and self._stop_reason() is None:
             if not self._propose():
                 return
+            self._settle_first()
+
+    def _settle_first(self) -> None:
+        while (first := next(iter(self.state.open_trials), None)) is not None and self.pipeline.pending(first.index):
+            self._settle(first)
 
     def _propose(self) -> bool:
         """One proposal, gated; False if there is nothing new until more is decided."""
@@ -142,10 +162,10 @@ class Loop:
             settings, outside = self.space.start, str(error)
         else:
             outside = ""
-        index = len(self.state.trials)
+        index, made = len(self.state.trials), self.gate.workshop.make(settings)
         proposed = Proposed(
             index=index, proposer=suggestion.proposer, settings=self.space.point(settings), why=suggestion.why[:1000],
-            handle=suggestion.handle,
+            handle=suggestion.handle, key=made.key if isinstance(made, Candidate) and not outside else None,
         )  # fmt: skip
         self.note(proposed)
         if outside:
@@ -172,16 +192,28 @@ class Loop:
 
     def _admit(self, trial: Trial) -> None:
         settings = self.space.parse(trial.proposed.settings)
-        seen = self.state.by_key | {self._start_key(): START}
-        if trial.gated is not None:
-            seen = {k: i for k, i in seen.items() if i != trial.index}
-        gated, ready = self.gate.admit(trial.index, settings, seen)
+        looked = self.gate.look(trial.index, settings, self.state.by_key | {self._start_key(): START})
+        if isinstance(looked, Candidate):
+            self.pipeline.enter(trial.index, looked)
+            if self.gate.immediate:
+                self._settle(trial)
+        else:
+            self._judged(trial, (looked, None))
+
+    def _settle(self, trial: Trial) -> None:
+        """Take the judgement, waited for."""
+        self._judged(trial, self.pipeline.take(trial.index))
+
+    def _judged(self, trial: Trial, judged: Judged) -> None:
+        gated, ready = judged
         if trial.gated is None or ready is None:
             self.note(gated)
-        if ready is None:
-            self._fruitless += 1
-        else:
-            self._ready[trial.index], self._fruitless = ready, 0
+        self._fruitless = self._fruitless + 1 if ready is None else 0
+
+    def _expect(self, index: int, ready: Ready) -> None:
+        """A device that will probably measure it may prepare."""
+        if self._lanes:
+            self._lanes[index % len(self._lanes)].backend.expect(ready)
 
     def _start_key(self) -> str:
         made = self.gate.workshop.make(self.space.start)
@@ -198,24 +230,52 @@ class Loop:
                 trial = self._trial_for(lane)
                 if trial is None:
                     break
-                lane.trial = trial.index
                 phase = self._next_phase(trial)
                 if phase is not None and (attempt := self._attempt(trial, phase)) is not None:
                     self._start(lane, trial.index, phase, attempt)
 
     def _trial_for(self, lane: Lane) -> Trial | None:
-        """The lane's own open proposal, else the oldest that no lane has; none is begun once the time is up."""
-        if lane.trial is not None and not self.state.trials[lane.trial].closed:
-            return self.state.trials[lane.trial]
-        taken = {other.trial for other in self._lanes}
-        late = budget.out_of_time(self.state.limits, self.journal.elapsed) is not None
-        waiting = (t for t in self.state.open_trials if t.index in self._ready and t.index not in taken)
-        return next((t for t in waiting if t.evaluated or not late), None)
+        """The next of the open proposals that no other lane has; none is begun once the time is up.
+
+        First what only needs its confirmation, then what was not looked at, until a batch has passed its screen; of a
+        batch the best.
+        """
+        taken = {other.job.index for other in self._lanes if other.busy and other.job is not None}
+        waiting = [t for t in self.state.open_trials if t.index not in taken]
+        raced = [t for t in waiting if "race" in t.measured]
+        screened = sorted((t for t in waiting if "screen" in t.measured and t not in raced), key=self._promise)
+        if raced or self._late:
+            return raced[0] if raced else None
+        if len(screened) < self.gate.batch and (fresh := self._fresh(lane, waiting)) is not None:
+            return fresh
+        return screened[0] if screened else None
+
+    def _fresh(self, lane: Lane, waiting: Sequence[Trial]) -> Trial | None:
+        """The oldest proposal that was not measured and passes the gate. Judgements are waited for in their order,
+        unless another device is at work: then only those are taken that are there.
+        """
+        others = any(other.busy for other in self._lanes if other is not lane)
+        for trial in waiting:
+            if trial.measured:
+                continue
+            if self.pipeline.pending(trial.index):
+                if others and not self.pipeline.done(trial.index):
+                    continue
+                self._settle(trial)
+            if not trial.closed:
+                return trial
+        return None
+
+    def _promise(self, trial: Trial) -> float:
+        """Log time relative to the start by its screen: the lower, the sooner it is raced."""
+        screen = trial.measured["screen"]
+        return self.state.score_of(screen.against) + float(np.median(screen.log_ratios))
 
     def _next_phase(self, trial: Trial) -> Phase | None:
         """The measurement that `trial` needs next; None if it needed none and is decided now.
 
         What was won against an incumbent that has been replaced since is measured again; what was lost stays lost.
+        A screen is not repeated: what it showed is compared with what the new incumbent gained.
         """
         for phase in PHASES:
             measured = trial.measured.get(phase)
@@ -223,7 +283,8 @@ class Loop:
                 return phase
             ruling = self._rule(phase, measured, trial.index)
             if not ruling.passed:
-                self._decide(trial, "rejected", f"{phase}: {ruling.reason}", ruling, measured.against)
+                against = self.state.best if phase == "screen" else measured.against
+                self._decide(trial, "rejected", f"{phase}: {ruling.reason}", ruling, against)
                 return None
             if phase != "screen" and measured.against != self.state.best:
                 return phase
@@ -237,7 +298,7 @@ class Loop:
         if len(failed) >= RETRIES:
             self._decide_fault(trial, Fault(failed[-1].fault, failed[-1].detail))
         elif len(before) - len(failed) >= LOST:
-            self._decide_fault(trial, Fault("lost", "the driver ended too often while it was measured"))
+            self._decide_fault(trial, Fault("lost", "driver or supervisor ended too often while it was measured"))
         else:
             return len(before) + 1
         return None
@@ -247,11 +308,13 @@ class Loop:
         run = self.state.run
         assert run is not None
         incumbent, best = self.incumbent(), self.state.best
-        job = Job(index, phase, attempt, ROUNDS[phase], STEPS, run.positions, secrets.randbits(SEED_BITS))
+        known = self.state.calibrated.get(lane.backend.device)
+        steps = steps_of(phase, None if known is None else float(np.mean(known.incumbent_ms)))
+        job = Job(index, phase, attempt, ROUNDS[phase], steps, run.positions, secrets.randbits(SEED_BITS))
         self.note(
             LeaseReserved(index=index, phase=phase, attempt=attempt, device=lane.backend.device, seconds=0.0)
         )  # fmt: skip
-        lane.start(job, best, incumbent, incumbent if index == START else self._ready[index])
+        lane.start(job, best, incumbent, incumbent if index == START else self.pipeline.ready[index])
 
     def _take(self, lane: Lane) -> None:
         """Write down what a lane measured and settle its lease."""
@@ -282,7 +345,7 @@ class Loop:
             self._quarantine(lane, fault.detail)
         elif job.index == START:
             lane.failures += 1
-            if fault.suspect or lane.failures >= RETRIES:
+            if fault.suspect or lane.failures >= (LOST if fault.kind == "lost" else RETRIES):
                 self._quarantine(lane, f"the incumbent itself cannot be measured: {fault.kind}: {fault.detail}")
         elif fault.suspect:
             self._decide_fault(self.state.trials[job.index], fault)
@@ -300,7 +363,8 @@ class Loop:
     def _rule(self, phase: Phase, measured: Measured, index: int) -> decide.Ruling:
         mad = max((calibrated.mad for calibrated in self.state.calibrated.values()), default=0.0)
         if phase == "screen":
-            return decide.screen(measured.log_ratios, mad)
+            gained = self.state.score_of(measured.against) - self.state.score_of(self.state.best)
+            return decide.screen(tuple(ratio + gained for ratio in measured.log_ratios), mad)
         self.judges_unchanged()
         ruling = decide.race(measured.log_ratios, mad, ROUNDS[phase], index)
         run = self.state.run
@@ -311,17 +375,17 @@ class Loop:
     def incumbent(self) -> Ready:
         """The best so far, gated again in this process: what ran an hour ago still has to pass today."""
         best = self.state.best
-        if best in self._ready:
-            return self._ready[best]
+        if best in self.pipeline.ready:
+            return self.pipeline.ready[best]
         made = self.gate.workshop.make(self.settings_of(best))
         if isinstance(made, Impossible):
             raise AmkError(Diagnostic("AMK011", f"the schedule to start from cannot be planned: {made.detail}"))
-        gated, ready = self.gate.judge(best, made)
+        gated, ready = self.gate.submit(best, made).result()
         if ready is None:
             code = gated.codes[0] if gated.codes else "AMK901"
             message = f"the schedule to start from is refused ({gated.verdict}): {gated.detail}"
             raise AmkError(Diagnostic(code, message), Exit.UNSAFE if gated.verdict == "unsafe" else Exit.UNKNOWN)
-        self._ready[best] = ready
+        self.pipeline.ready[best] = ready
         return ready
 
     def settings_of(self, index: int) -> Settings:
@@ -341,5 +405,4 @@ class Loop:
     def _close(self, decided: Decided) -> None:
         """Write a decision; only the incumbent's program is kept beside those that are open."""
         self.note(decided)
-        open_now = {trial.index for trial in self.state.open_trials} | {self.state.best}
-        self._ready = {index: ready for index, ready in self._ready.items() if index in open_now}
+        self.pipeline.keep({trial.index for trial in self.state.open_trials} | {self.state.best})

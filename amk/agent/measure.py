@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
+from math import ceil, log
 from typing import Protocol
 
 import numpy as np
@@ -20,11 +20,15 @@ from amk.agent.gate import Ready
 POSITIONS = (1, 128, 2048, 8191)
 """Never position 0 alone: a plan that is fast only with an empty cache is not fast."""
 
-STEPS = 20
+STEPS: dict[Phase, int] = {"calibrate": 10, "screen": 20, "race": 10, "confirm": 10}
+"""Most steps of a block at each position. A round is the unit of the statistics: of many rounds each may be short."""
+FEWEST_STEPS = 5
+BLOCK_MS: dict[Phase, float] = {"calibrate": 10.0, "screen": 15.0, "race": 10.0, "confirm": 10.0}
+"""A block needs no more steps than take this long at one position: long steps vary less."""
 ROUNDS: dict[Phase, int] = {"calibrate": 24, "screen": 6, "race": 24, "confirm": 24}
-HOPELESS = log(1.05)
+HOPELESS = log(1.02)
 HOPELESS_ROUNDS = 2
-"""A screen ends early when its first rounds agree that the candidate is 5% slower."""
+"""A screen ends early when its first rounds agree that the candidate is 2% slower."""
 
 ABBA = "abba"
 Block = tuple[float, ...]
@@ -75,6 +79,13 @@ class Fault:
     suspect: bool = False
 
 
+def steps_of(phase: Phase, step_ms: float | None) -> int:
+    """Steps of a block at each position, where one takes about `step_ms`."""
+    if step_ms is None:
+        return STEPS[phase]
+    return max(FEWEST_STEPS, min(STEPS[phase], ceil(BLOCK_MS[phase] / step_ms)))
+
+
 class Backend(Protocol):
     """Something that can compare two candidates. One instance has one device."""
 
@@ -90,6 +101,10 @@ class Backend(Protocol):
     def simulated(self) -> bool: ...
 
     def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault: ...
+
+    def expect(self, ready: Ready) -> None:
+        """`ready` will be measured soon; called from any thread, returns at once."""
+        ...
 
     def stop(self) -> None:
         """Make a running `measure` return soon; called from another thread. Nothing is measured afterwards."""

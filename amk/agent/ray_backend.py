@@ -66,6 +66,9 @@ class Station:
     def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
         return self.backend.measure(job, incumbent, candidate)
 
+    def expect(self, ready: Ready) -> None:
+        self.backend.expect(ready)
+
     def stop(self) -> None:
         self.backend.stop()
 
@@ -102,6 +105,9 @@ class RayBackend:
         except (RayError, GetTimeoutError):
             return Fault("device_lost", f"the station is gone: {first_line(error)}")
         return Fault("crashed", f"the station was restarted: {first_line(error)}")
+
+    def expect(self, ready: Ready) -> None:
+        self.actor.expect.remote(ready)
 
     def stop(self) -> None:
         self._stopped = True

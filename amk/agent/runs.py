@@ -25,6 +25,7 @@ from amk.agent.state import State
 from amk.planner.settings import PRESETS
 from amk.planner.space import Space
 from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.weight_format import FormatName
 
 MANIFEST = "manifest.json"
 INBOX = "inbox"
@@ -50,7 +51,8 @@ class Plan:
     proposer: str
     llm_model: str | None
     limits: Limits
-    dtype: str = "bf16"
+    dtype: FormatName = "bf16"
+    prior: bool = True
 
 
 def create(plan: Plan, root: Path | None = None) -> Journal:
@@ -70,6 +72,7 @@ def start(journal: Journal, plan: Plan, backends: Sequence[Backend]) -> None:
         positions=positions_within(plan.context), start=plan.start, settings=space.point(space.start),
         seed=plan.seed, proposer=plan.proposer, llm_model=plan.llm_model, backend=backends[0].label,
         simulated=backends[0].simulated, limits=plan.limits, manifest=manifest.digest(frozen), version=__version__,
+        prior=plan.prior,
     )  # fmt: skip
     journal.append(first)
     begin(journal, backends, plan.limits)

@@ -14,6 +14,7 @@ from amk.agent.candidate import Candidate, Impossible, Workshop
 from amk.agent.certify import Certifier
 from amk.agent.devices import local_gpus, matching
 from amk.agent.gate import Compiler, Gate, compile_checked
+from amk.agent.gate_pool import GatePool
 from amk.agent.html_report import render
 from amk.agent.journal import Journal
 from amk.agent.loop import Loop
@@ -21,6 +22,7 @@ from amk.agent.measure import Backend
 from amk.agent.prices import price_of
 from amk.agent.propose.base import Proposer
 from amk.agent.propose.beam import Beam
+from amk.agent.propose.combine import Combine
 from amk.agent.propose.evolution import Evolution
 from amk.agent.propose.llm import Edits, Llm
 from amk.agent.propose.local import Local
@@ -30,8 +32,8 @@ from amk.agent.propose.replay import Replay
 from amk.agent.propose.surrogate import Surrogate
 from amk.agent.simulated import SimulatedBackend
 from amk.agent.state import START, State
-from amk.agent.supervisor import Supervisor
 from amk.agent.transport import Cassette, Transport
+from amk.planner.formats import formats
 from amk.planner.settings import PRESETS
 from amk.planner.space import Space
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -53,16 +55,20 @@ class LlmOptions:
     replay: bool = False
 
 
-def offline(name: str, recorded: tuple[dict[str, Any], ...] = ()) -> Proposer:
-    """A proposer that needs no network."""
+def offline(name: str, recorded: tuple[dict[str, Any], ...] = (), prior: bool = True) -> Proposer:
+    """A proposer that needs no network. Without `prior` none asks the simulator; AMK005 for the beam, which must."""
+    if name == "beam" and not prior:
+        raise AmkError(Diagnostic("AMK005", "the beam proposes by the simulator, which --no-prior forbids"))
+    arms: tuple[Proposer, ...] = (Surrogate(), Combine(), Evolution(), Local(), RandomDraw())
     simple: dict[str, Callable[[], Proposer]] = {
         "random": RandomDraw,
         "local": Local,
         "evolution": Evolution,
         "beam": Beam,
+        "combine": Combine,
         "surrogate": Surrogate,
         "replay": lambda: Replay(recorded),
-        "portfolio": lambda: Portfolio((Beam(), Surrogate(), Evolution(), Local(), RandomDraw())),
+        "portfolio": lambda: Portfolio((Beam(), *arms) if prior else arms),
     }
     return simple[name]()
 
@@ -71,13 +77,14 @@ def proposer_for(
     name: str, journal: Journal, options: LlmOptions, recorded: tuple[dict[str, Any], ...] = ()
 ) -> Proposer:
     """AMK706 if a language model is asked for without its name, price or budget."""
+    prior = journal.state.run is None or journal.state.run.prior
     if name != "llm":
-        return offline(name, recorded)
+        return offline(name, recorded, prior)
     if options.model is None or (journal.state.limits.dollars <= 0 and not options.replay):
         raise AmkError(Diagnostic("AMK706", "the proposer llm needs --llm-model and --max-dollars"))
     cassette = Cassette(journal.folder / CASSETTE, options.replay)
     transport = Transport(journal, price_of(options.model, options.price), cassette=cassette)
-    return Llm(transport, options.model, offline("portfolio"), Edits.model_json_schema())
+    return Llm(transport, options.model, offline("portfolio", prior=prior), Edits.model_json_schema())
 
 
 def backends_for(target: Target, seed: int, folder: Path | None, gpus: int = 1) -> tuple[Backend, ...]:
@@ -87,11 +94,11 @@ def backends_for(target: Target, seed: int, folder: Path | None, gpus: int = 1) 
         return (SimulatedBackend(target.name, seed),)
     if len(found) < gpus:
         raise AmkError(Diagnostic("AMK005", f"--gpus {gpus}: this machine has {len(found)} of {target.title}"))
-    from amk.agent.gpu_backend import GpuBackend
+    from amk.agent.station import Post, StationBackend
 
     logs = [folder / WORKER_LOG.format(gpu.ordinal) for gpu in found]
     pairs = zip(found[:gpus], logs, strict=False)
-    return tuple(GpuBackend(Supervisor(log, gpu.ordinal), gpu.name) for gpu, log in pairs)
+    return tuple(StationBackend(Post(gpu.name, gpu.ordinal, log)) for gpu, log in pairs)
 
 
 @contextmanager
@@ -123,7 +130,7 @@ def recorded_points(state: State) -> tuple[dict[str, Any], ...]:
 def workshop_of(state: State) -> Workshop:
     run = state.run
     assert run is not None
-    return Workshop(load_model(run.model), load_target(run.target), run.context)
+    return Workshop(load_model(run.model), load_target(run.target), run.context, formats(run.dtype))
 
 
 def loop_of(
@@ -132,12 +139,14 @@ def loop_of(
     proposer: Proposer,
     certify: Certifier,
     compiler: Compiler = compile_checked,
+    jobs: int = 1,
 ) -> Loop:
-    """The loop of a run that was begun."""
+    """The loop of a run that was begun. With more than one of `jobs`, other processes judge with what is installed."""
     run = journal.state.run
     assert run is not None
     inbox = runs.Inbox(journal.folder / runs.INBOX)
-    gate = Gate(workshop_of(journal.state), certify, compiler)
+    workshop = workshop_of(journal.state)
+    gate = GatePool.of(workshop, jobs) if jobs > 1 else Gate(workshop, certify, compiler)
     return Loop(
         journal, Space.around(PRESETS[run.start]), gate, backends, proposer,
         inbox=lambda: inbox.take(journal.state.handles), judges_unchanged=lambda: runs.check_judges(journal),

@@ -42,7 +42,7 @@ class Trial:
 
     @property
     def key(self) -> str | None:
-        return self.gated.key if self.gated else None
+        return self.gated.key if self.gated else self.proposed.key
 
     @property
     def evaluated(self) -> bool:
@@ -184,6 +184,8 @@ class State:
             self.trials.append(Trial(event.index, event, self.elapsed))
             if event.handle is not None:
                 self.handles.add(event.handle)
+            if event.key is not None:
+                self.by_key.setdefault(event.key, event.index)
             return
         trial = self.trials[event.index]
         if isinstance(event, Gated):

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from amk.agent.isolation import resident_bytes, worker_environment
 from amk.agent.measure import Fault
-from amk.agent.wire import MAX_ANSWER, Answer, Block, Canary, Check, Load, Open
+from amk.agent.wire import MAX_ANSWER, Answer, Canary, Open, Question
 
 WORKER = (sys.executable, "-m", "amk.agent.worker")
 GRACE = 2.0
@@ -75,7 +75,7 @@ class Supervisor:
         self.kill()
         return self._start()
 
-    def ask(self, question: Open | Load | Check | Block | Canary, seconds: float) -> Answer | Fault:
+    def ask(self, question: Question, seconds: float) -> Answer | Fault:
         """The worker's answer within `seconds`, or why there is none; after a fault the worker is gone."""
         began = time.monotonic()
         process = self._process
@@ -83,12 +83,19 @@ class Supervisor:
             return Fault("no_worker", "the worker is not running")
         fault = self._send(process, question.model_dump_json().encode() + b"\n", began + seconds)
         result = fault or self._receive(process, question.nonce, began + seconds)
+        self._log(question.do, time.monotonic() - began)
         if isinstance(result, Fault):
             if result.kind == "deadline":
                 self._abort(process)
             self.kill()
             return Fault(result.kind, result.detail, time.monotonic() - began, result.suspect)
         return result
+
+    def _log(self, what: str, seconds: float) -> None:
+        """Where a search's device time goes, beside what the worker printed; blocks are in the journal."""
+        if what != "block":
+            with contextlib.suppress(OSError), open(self.log, "a", encoding="utf-8") as log:
+                log.write(f"{what}: {seconds:.3f} s\n")
 
     def recover(self) -> Fault | None:
         """After a fault: a new worker that passes the canary, or a fault `device_lost` after two that did not."""

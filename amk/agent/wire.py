@@ -40,6 +40,17 @@ class Load(Message):
     seed: int
 
 
+class Stage(Message):
+    """Admit a program that will be loaded soon, beside what else is asked; a `Load` of the same key uses it."""
+
+    do: Literal["stage"] = "stage"
+    nonce: int
+    schedule: str
+    certificate: str
+    cubin: str
+    key: str
+
+
 class Check(Message):
     """Run one token at each position on inputs drawn from `seed` and compare with the oracle."""
 
@@ -68,7 +79,7 @@ class Canary(Message):
     device: int
 
 
-Question = Annotated[Open | Load | Check | Block | Canary, Field(discriminator="do")]
+Question = Annotated[Open | Stage | Load | Check | Block | Canary, Field(discriminator="do")]
 QUESTION: TypeAdapter[Question] = TypeAdapter(Question)
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from pydantic import ValidationError
 
 from amk.agent.isolation import bound_files, die_with, first_to_be_killed
-from amk.agent.wire import QUESTION, Answer, Block, Canary, Check, Load, Open, PositionCheck
+from amk.agent.wire import QUESTION, Answer, Block, Canary, Check, Load, Open, PositionCheck, Question, Stage
 from amk.report.diagnostic import AmkError
 
 
@@ -24,6 +24,10 @@ class Rig(Protocol):
     """What the worker drives: a GPU, or in tests a processor that misbehaves on demand."""
 
     def open(self, device: int) -> str: ...
+    def stage(self, question: Stage) -> None:
+        """Begin to admit a program; returns at once."""
+        ...
+
     def load(self, question: Load) -> None: ...
     def check(self, question: Check) -> Sequence[PositionCheck]: ...
     def block(self, question: Block) -> tuple[Sequence[Sequence[float]], int]:
@@ -71,11 +75,14 @@ def answer(rig: Rig, line: str) -> Answer:
         return Answer(nonce=question.nonce, error=str(error)[:4000], kind=kind)
 
 
-def _ask(rig: Rig, question: Open | Load | Check | Block | Canary) -> Answer:
+def _ask(rig: Rig, question: Question) -> Answer:
     nonce = question.nonce
     match question:
         case Open():
             return Answer(nonce=nonce, device=rig.open(question.device))
+        case Stage():
+            rig.stage(question)
+            return Answer(nonce=nonce, key=question.key)
         case Load():
             rig.load(question)
             return Answer(nonce=nonce, key=question.key)

@@ -75,20 +75,22 @@ class StaticModel:
 
         Appends to caches, [batch * kv_heads, length, head_dim] a layer.
         """
-        matrices = self.weights.matrices
         h = F.embedding(token, self.weights.embedding)
         for layer in range(self.weights.model.layers):
             h = h + self._attention(self._norm(h, 2 * layer), layer, pos, caches)
-            gate, up = F.linear(self._norm(h, 2 * layer + 1), matrices["gate_up"][layer]).chunk(2, dim=-1)
-            h = h + F.linear(F.silu(gate) * up, matrices["down"][layer])
-        return alone(F.linear(self._norm(h, 2 * self.weights.model.layers), matrices["lm_head"][0]))
+            gate, up = self.linear("gate_up", layer, self._norm(h, 2 * layer + 1)).chunk(2, dim=-1)
+            h = h + self.linear("down", layer, F.silu(gate) * up)
+        return alone(self.linear("lm_head", 0, self._norm(h, 2 * self.weights.model.layers)))
+
+    def linear(self, name: str, layer: int, x: Tensor) -> Tensor:
+        return F.linear(x, self.weights.matrices[name][layer])
 
     def _norm(self, h: Tensor, index: int) -> Tensor:
         return F.rms_norm(h, (h.shape[-1],), self.norms[index], self.weights.model.rms_eps)
 
     def _attention(self, x: Tensor, layer: int, pos: Tensor, caches: Caches) -> Tensor:
         model, (k_cache, v_cache) = self.weights.model, (caches[0][layer], caches[1][layer])
-        qkv = F.linear(x, self.weights.matrices["qkv"][layer])
+        qkv = self.linear("qkv", layer, x)
         if self.bias:
             qkv = qkv + self.bias[layer]
         q, k, v = heads_of(qkv, model)
@@ -105,7 +107,7 @@ class StaticModel:
         scores = torch.matmul(q.unsqueeze(1) * model.head_dim**-0.5, keys.transpose(1, 2))
         future = torch.arange(k_cache.shape[1], device=pos.device) > pos
         share = scores.float().masked_fill(future, float("-inf")).softmax(-1).to(v.dtype)
-        return F.linear(torch.matmul(share, values).reshape(len(x), -1), self.weights.matrices["o"][layer])
+        return self.linear("o", layer, torch.matmul(share, values).reshape(len(x), -1))
 
 
 def static_caches(subject: Subject, pos: int, length: int) -> Caches:
@@ -142,12 +144,11 @@ def compiled(subject: Subject, pos: int, first_token: int, torch_error: float, r
             error = relative_error(function(token.copy_(first), where, caches), reference)
         if not error <= LOOSE * torch_error:
             raise RuntimeError(f"torch.compile's logits have error {error:.2e}, torch's {torch_error:.2e}")
-        replays.append(captured(partial(_advance, function, token, where, caches)))
+        replays.append(captured(partial(advance, function, token, where, caches)))
     times = [sorted(timed(stream, replay) for _ in range(TRIALS))[TRIALS // 2] for replay in replays]
     return Contestant("compile", 1, stream, replays[times.index(min(times))])
 
 
-def _advance(
-    function: Callable[[Tensor, Tensor, Caches], Tensor], token: Tensor, where: Tensor, caches: Caches
-) -> None:
+def advance(function: Callable[[Tensor, Tensor, Caches], Tensor], token: Tensor, where: Tensor, caches: Caches) -> None:
+    """Every sequence's token becomes the one that follows it."""
     token.copy_(function(token, where, caches).argmax(-1).view_as(token))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from amk.bench.accuracy import kl_divergence, relative_error, within_tolerance
 from amk.bench.ceiling import read_ceiling
 from amk.bench.compile_baseline import compiled
 from amk.bench.graph_baseline import cublas_graph
+from amk.bench.phase_graph import pdl_graph
 from amk.bench.row import Key, Row
 from amk.bench.subject import Subject
 from amk.bench.timing import Contestant, race
@@ -18,16 +20,12 @@ from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.memory import ITEM_BYTES
 from amk.schedule_ir.schedule import Schedule
 
-BASELINES = ("cublas-graph", "compile")
 OWN = "amk"
 
 
-def bench_position(
-    subject: Subject, pos: int, *, steps: int = 50, tokens: int = 4, baselines: Sequence[str] = ("cublas-graph",)
-) -> Row:
-    """Correctness at `pos`, then the kernel (launches of `tokens` tokens from `pos`) and the baselines in turn."""
-    schedule = subject.schedule
-    tokens = max(1, min(tokens, schedule.kv.context - pos, schedule.launch.max_tokens))
+def bench_position(subject: Subject, key: Key) -> Row:
+    """Correctness at the key's position, then the kernel (launches of its tokens) and the baselines in turn."""
+    schedule, pos, tokens, baselines = subject.schedule, key.pos, key.tokens, key.baselines
     subject.load_cache()
     token = 1000 % schedule.model.vocab
     first, second = subject.logits(token, pos), subject.logits(token, pos)
@@ -36,16 +34,15 @@ def bench_position(
     torch_error = relative_error(subject.torch_logits(token, pos, torch.bfloat16), reference)
     ceiling = read_ceiling(subject.engine.device)
     with subject.preserved(pos):
-        others = [_baseline(name, subject, pos, token, torch_error, reference) for name in baselines]
-        times = race([own(subject, pos, tokens), *others], steps)
+        case = Case(subject, pos, tokens, token, torch_error, reference)
+        others = [MAKERS[name](case) for name in baselines]
+        times = race([own(subject, pos, tokens), *others], key.steps)
+        for other in others:
+            other.free()
     subject.engine.check()
     reproducible = torch.equal(first, second) and torch.equal(first, subject.logits(token, pos))
     return Row(
-        key=Key(
-            schedule.model.name, schedule.target.name, schedule.weights_label, schedule.plan, pos, tokens, steps,
-            tuple(baselines), schedule.batch,
-        ),
-        times=times[OWN], baselines={name: times[name] for name in baselines},
+        key=key, times=times[OWN], baselines={name: times[name] for name in baselines},
         bytes=needed_bytes(schedule, pos), ceiling_gbps=ceiling, error=error, torch_error=torch_error,
         kl=kl_divergence(first, reference), argmax_agrees=torch.equal(first.argmax(-1), reference.argmax(-1)),
         reproducible=reproducible, correct=reproducible and within_tolerance(error, torch_error),
@@ -59,12 +56,33 @@ def own(subject: Subject, pos: int, tokens: int) -> Contestant:
     return Contestant(OWN, tokens, stream, lambda: engine.enqueue(tokens), lambda: engine.set_state(pos=pos, done=0))
 
 
-def _baseline(name: str, subject: Subject, pos: int, token: int, torch_error: float, reference: Tensor) -> Contestant:
-    if name == "compile":
-        return compiled(subject, pos, token, torch_error, reference)
-    if name == "cublas-graph":
-        return cublas_graph(subject, pos)
-    raise ValueError(f"no baseline is called {name}")
+@dataclass(frozen=True)
+class Case:
+    """What a baseline decodes: `tokens` tokens from `token` at `pos`, and what its logits are held to."""
+
+    subject: Subject
+    pos: int
+    tokens: int
+    token: int
+    torch_error: float
+    reference: Tensor
+
+
+MAKERS: dict[str, Callable[[Case], Contestant]] = {
+    "cublas-graph": lambda case: cublas_graph(case.subject, case.pos),
+    "compile": lambda case: compiled(case.subject, case.pos, case.token, case.torch_error, case.reference),
+    "int8": lambda case: _int8(case),
+    "pdl-graph": lambda case: pdl_graph(
+        case.subject, case.pos, case.tokens, case.token, case.torch_error, case.reference
+    ),
+}
+
+
+def _int8(case: Case) -> Contestant:
+    # Imported here: it needs Triton, which torch brings only where it can compile.
+    from amk.bench.int8_baseline import int8_compiled
+
+    return int8_compiled(case.subject, case.pos, case.token, case.torch_error, case.reference)
 
 
 def needed_bytes(schedule: Schedule, pos: int) -> int:

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
+from math import log
 from multiprocessing import get_context
-
-import numpy as np
+from pathlib import Path
 
 from amk.engine.admission import AdmittedKernel, admitted
 from amk.lowering.kernel import build
 from amk.planner.search import Problem, Search, State
-from amk.planner.settings import Settings
-from amk.report.diagnostic import AmkError
+from amk.planner.settings import FAST, Settings
+from amk.planner.space import OutsideSpaceError, Space
+from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.schedule_ir.json_file import read_json
 
-NEAR = 1.15
-SPARE = 1.6
+NEAR, FAR = 1.14, 2.5
+"""Predicted times relative to the best: up to NEAR is near it, up to FAR is measured at all. NEAR is a little less than
+the 15% that the judgement speaks of, because predictions err."""
+
+SHARE = 0.6
+"""Of the plans, near the best."""
+
+STRATA = 6
+"""Intervals of equal width, in the logarithm of predicted time, from each of which equally many are taken."""
+
+SPARE = 1.5
 """Plans chosen per kernel wanted: some are not SAFE or do not compile within their registers."""
 
-VARIETY = 4
+VARIETY = 5
 """Plans simulated per plan chosen."""
+
+MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -33,44 +49,110 @@ class Kernel:
 
 
 def chosen(problem: Problem, count: int, seed: int) -> list[State]:
-    """Plans with different schedules: half predicted within 15% of the best of them, half of any speed."""
+    """Plans with different schedules: the presets, then of every five three near the best by prediction and two not.
+
+    Candidates differ from the default in one knob, or are mutations of it and of the best. They are taken evenly over
+    predicted time, and among those of one interval the ones whose knob values were taken least so far.
+    """
     made, wanted = Search(problem, seed=seed), int(count * SPARE)
     looked = (made.look(made.space.start), *made.presets())
     presets = list({s.key: s for s in looked if s is not None}.values())
+    for settings in made.space.neighbours(made.space.start):
+        made.look(settings)
     draws = 0
     while len(made.keys) < VARIETY * wanted and draws < 40 * wanted:
         draws += 1
         parent = presets[0].settings if draws % 2 else made.ranked()[draws % min(8, len(made.keys))].settings
         made.look(made.space.mutate(parent, made.rng, 1 + draws % 5))
-    ranked = made.ranked()
-    limit = ranked[0].ms[0] * NEAR
-    near = [s for s in ranked if s.ms[0] <= limit]
-    far = [s for s in ranked if s.ms[0] > limit]
-    half = wanted // 2
-    picked = [*_spread(near, half), *_spread(far, wanted - half)]
-    return [*presets, *(s for s in picked if s.key not in {p.key for p in presets})]
+    ranked = [s for s in made.ranked() if s.key not in {p.key for p in presets}]
+    best = made.ranked()[0].ms[0]
+    taken: Counter[tuple[str, object]] = Counter()
+    near = _spread(made.space, [s for s in ranked if s.ms[0] <= NEAR * best], taken)
+    far = _spread(made.space, [s for s in ranked if NEAR * best < s.ms[0] <= FAR * best], taken)
+    return [*presets, *islice(_mixed(near, far), max(0, wanted - len(presets)))]
 
 
-def _spread(states: Sequence[State], count: int) -> list[State]:
-    """At most `count` of the states, evenly over their ranks."""
-    places = np.linspace(0, len(states) - 1, count).astype(int).tolist() if states else []
-    return [states[i] for i in sorted(set(places))]
+def _mixed(near: Iterator[State], far: Iterator[State]) -> Iterator[State]:
+    """SHARE of the states from the first; where one runs out, the rest of the other."""
+    taken = from_near = 0
+    while True:
+        first = from_near <= SHARE * taken
+        state = next(near if first else far, None)
+        if state is None:
+            yield from far if first else near
+            return
+        taken, from_near = taken + 1, from_near + first
+        yield state
 
 
-def kernels(problem: Problem, count: int, seed: int, workers: int) -> Iterator[Kernel]:
-    """The first `count` of the chosen plans that are SAFE and compile, built by `workers` processes."""
-    states = chosen(problem, count, seed)
+def _spread(space: Space, states: Sequence[State], taken: Counter[tuple[str, object]]) -> Iterator[State]:
+    """All states, in turn from each interval of predicted time the one with the rarest changes."""
+    if not states:
+        return
+    low, high = log(states[0].ms[0]), log(states[-1].ms[0])
+    width = (high - low) / STRATA or 1.0
+    strata: list[list[State]] = [[] for _ in range(STRATA)]
+    for state in states:
+        strata[min(STRATA - 1, int((log(state.ms[0]) - low) / width))].append(state)
+    while any(strata):
+        for stratum in strata:
+            if stratum:
+                state = min(stratum, key=lambda s: _familiar(space, s, taken))
+                stratum.remove(state)
+                taken.update(space.changes(state.settings, FAST).items())
+                yield state
+
+
+def _familiar(space: Space, state: State, taken: Counter[tuple[str, object]]) -> float:
+    """Mean number of times that the state's changes were taken before."""
+    changes = space.changes(state.settings, FAST)
+    return sum(taken[item] for item in changes.items()) / max(1, len(changes))
+
+
+def write_plans(path: Path, problem: Problem, states: Sequence[State]) -> None:
+    """The choice as data, so that a GPU's time is not spent on choosing. AMK001 if it cannot be written."""
+    space = Space.around(FAST)
+    entries = [{"settings": space.changes(s.settings, FAST), "ms": [round(t, 5) for t in s.ms]} for s in states]
+    head = json.dumps({"model": problem.model.name, "target": problem.target.name, "context": problem.context})
+    lines = ",\n".join(json.dumps(e) for e in entries)
+    try:
+        path.write_text(f'{head[:-1]}, "plans": [\n{lines}\n]}}\n', encoding="utf-8")
+    except OSError as error:
+        raise AmkError(Diagnostic("AMK001", f"cannot write: {error}", where=Where(file=str(path)))) from error
+
+
+def read_plans(path: Path, problem: Problem) -> list[Settings]:
+    """What `write_plans` wrote for this problem; AMK005 otherwise. The file is untrusted."""
+    content = read_json(path, MOST_BYTES)
+    space = Space.around(FAST)
+    try:
+        if not isinstance(content, dict):
+            raise TypeError("no object")
+        about = content["model"], content["target"], content["context"]
+        wanted = problem.model.name, problem.target.name, problem.context
+        if about != wanted:
+            raise ValueError(f"plans of {about}, not of {wanted}")
+        return [space.parse(dict(entry["settings"])) for entry in content["plans"]]
+    except (KeyError, TypeError, ValueError, OutsideSpaceError) as error:
+        message = f"no choice of plans: {error}"
+        raise AmkError(Diagnostic("AMK005", message, where=Where(file=str(path)))) from error
+
+
+def kernels(problem: Problem, plans: Sequence[Settings], count: int, workers: int) -> Iterator[Kernel]:
+    """The first `count` of the plans that are SAFE and compile, built by `workers` processes."""
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(_built, problem, s.settings) for s in states]
+        futures = [pool.submit(_built, problem, s) for s in plans]
         found = 0
-        for number, (state, future) in enumerate(zip(states, futures, strict=True)):
-            made = future.result()
-            if made is not None:
-                found += 1
-                yield Kernel(number, state.settings, made)
-            if found == count:
-                pool.shutdown(wait=False, cancel_futures=True)
-                return
+        try:
+            for number, (settings, future) in enumerate(zip(plans, futures, strict=True)):
+                made = future.result()
+                if made is not None:
+                    found += 1
+                    yield Kernel(number, settings, made)
+                if found == count:
+                    break
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _built(problem: Problem, settings: Settings) -> AdmittedKernel | None:

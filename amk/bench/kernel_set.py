@@ -6,7 +6,7 @@ import gc
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,15 @@ def measure(
 ) -> int:  # fmt: skip
     """Measures and records kernels until `deadline` (time.monotonic()); returns how many.
 
-    Kernels that the file has are neither measured again nor dropped.
+    Kernels that the file has are neither measured again nor dropped; a kernel is known by its settings.
     """
-    entries = _recorded(path)
-    done = {(e["row"]["key"]["model"], e["row"]["kernel"], e["row"]["key"]["pos"]) for e in entries}
+    entries, space = _recorded(path), Space.around(FAST)
+    done = {_identity(e["row"]["key"]["model"], e["row"]["settings"], e["row"]["key"]["pos"]) for e in entries}
     weights: TorchWeights | None = None
     count = 0
     for kernel in made:
-        missing = [p for p in problem.positions if (problem.model.name, kernel.number, p) not in done]
+        changes = space.changes(kernel.settings, FAST)
+        missing = [p for p in problem.positions if _identity(problem.model.name, changes, p) not in done]
         if not missing:
             continue
         if time.monotonic() > deadline:
@@ -60,6 +61,10 @@ def measure(
         torch.cuda.empty_cache()
         _write(path, entries)
     return count
+
+
+def _identity(model: str, changes: Mapping[str, Any], pos: int) -> str:
+    return json.dumps([model, dict(changes), pos], sort_keys=True)
 
 
 def _row(kernel: Kernel, subject: Subject, pos: int, steps: int) -> dict[str, Any]:

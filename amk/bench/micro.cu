@@ -11,6 +11,7 @@ using amk::u64;
 
 constexpr u32 kPatience = 1u << 24;
 constexpr int kChunk = 2048;
+constexpr int kAhead = 8;  // loads of a thread in flight: 32 KiB of a block of 256 readers
 
 struct Probe {
   const uint4* data;
@@ -60,9 +61,10 @@ extern "C" __global__ void __launch_bounds__(512) amk_probe_barrier_16(const __g
   for (u32 i = 0; i < p.repeats; ++i) amk::sync::cta_barrier<1, 512>();
 }
 
-// One copy at a time from memory that no cache holds: its latency.
-extern "C" __global__ void __launch_bounds__(32) amk_probe_copy(const __grid_constant__ Probe p) {
-  __shared__ __align__(128) char slot[kChunk];
+// kBatch copies at a time from memory that no cache holds: their latency, and what asking for one more adds.
+template <int kBatch>
+__device__ void copies(const Probe& p) {
+  __shared__ __align__(128) char slots[kBatch][kChunk];
   const u64 chunks = p.vectors * 16 / kChunk;
 #if __CUDA_ARCH__ >= 900
   __shared__ u64 full;
@@ -72,11 +74,13 @@ extern "C" __global__ void __launch_bounds__(32) amk_probe_copy(const __grid_con
   amk::sync::warp_barrier();
   u32 parity = 0;
   for (u32 i = 0; i < p.repeats; ++i) {
-    const char* from = reinterpret_cast<const char*>(p.data) + (i * 7919ull) % chunks * kChunk;
+    const char* data = reinterpret_cast<const char*>(p.data);
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
-      amk::sync::mbarrier_arrive_expect_tx(&full, kChunk);
-      amk::sync::bulk_load(slot, from, kChunk, &full);
+      amk::sync::mbarrier_arrive_expect_tx(&full, kBatch * kChunk);
+      for (int b = 0; b < kBatch; ++b) {
+        amk::sync::bulk_load(slots[b], data + (i * kBatch + b) * 7919ull % chunks * kChunk, kChunk, &full);
+      }
     }
     for (u32 polls = 0; polls < kPatience; ++polls) {
       if (amk::sync::mbarrier_try_wait(&full, parity, 1000)) break;
@@ -84,16 +88,50 @@ extern "C" __global__ void __launch_bounds__(32) amk_probe_copy(const __grid_con
     amk::sync::warp_barrier();
     parity ^= 1;
 #else
-    for (int k = 0; k < kChunk / 512; ++k) {
-      const int at = (k * 32 + threadIdx.x) * 16;
-      amk::sync::copy_16(slot + at, from + at);
+    for (int b = 0; b < kBatch; ++b) {
+      const char* from = data + (i * kBatch + b) * 7919ull % chunks * kChunk;
+      for (int k = 0; k < kChunk / 512; ++k) {
+        const int at = (k * 32 + threadIdx.x) * 16;
+        amk::sync::copy_16(slots[b] + at, from + at);
+      }
     }
     amk::sync::copy_commit();
     amk::sync::copy_wait<0>();
     amk::sync::warp_barrier();
 #endif
   }
-  if (parity == 7) p.out[0] = slot[threadIdx.x];
+  if (parity == 7) p.out[0] = slots[0][threadIdx.x];
+}
+
+extern "C" __global__ void __launch_bounds__(32) amk_probe_copy(const __grid_constant__ Probe p) { copies<1>(p); }
+
+extern "C" __global__ void __launch_bounds__(32) amk_probe_copy_8(const __grid_constant__ Probe p) { copies<8>(p); }
+
+// amk_probe_chase by the first warp of every block, while the others keep 32 KiB of reads in flight that no cache holds.
+extern "C" __global__ void __launch_bounds__(288) amk_probe_loaded(const __grid_constant__ Probe p) {
+  __shared__ u32 done;
+  if (threadIdx.x == 0) done = 0;
+  amk::sync::cta_barrier<1, 288>();
+  if (threadIdx.x < 32) {
+    u32 at = 0;
+    const u32* words = p.words + 4096;
+    for (u32 i = 0; i < p.repeats; ++i) at = (i * 32 + amk::sync::poll_relaxed(words + at)) & 0x3fff;
+    if (threadIdx.x == 0) *static_cast<volatile u32*>(&done) = 1 + at;
+    return;
+  }
+  const uint4* data = p.data + (p.vectors / gridDim.x) * blockIdx.x;
+  const u64 own = p.vectors / gridDim.x;
+  u32 mixed = 0;
+  u64 i = threadIdx.x - 32;
+  for (u32 polls = 0; polls < kPatience && *static_cast<volatile u32*>(&done) == 0; ++polls) {
+    uint4 v[kAhead];
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) v[j] = __ldcs(data + (i + j * 256) % own);
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) mixed ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+    i += kAhead * 256;
+  }
+  if (mixed == 0x9e3779b9u) p.out[0] = mixed;
 }
 
 // `repeats` passes over `vectors` elements by every block for itself (one block: one SM alone), 16 bytes a load.

@@ -21,6 +21,8 @@ ROUNDS = 7
 COLD_BYTES = 1 << 30
 NEAR_BYTES = 2 << 20
 SHARE_BYTES = 24 << 20
+LOADED_KIB = 32
+"""What `amk_probe_loaded` keeps in flight in every block."""
 FASTER = 0.93
 """An SM whose equal share took less than this part of the median is in a smaller group."""
 
@@ -80,10 +82,14 @@ def _latencies(bench: Bench) -> dict[str, float]:
     chase, ping = bench.us("amk_probe_chase", 1, 32), bench.us("amk_probe_ping", 2, 32)
     few, many = bench.us("amk_probe_barrier_4", 1, 128), bench.us("amk_probe_barrier_16", 1, 512)
     each = max((many - few) / 12, 0.0)
+    copy, copies = bench.us("amk_probe_copy", 1, 32), bench.us("amk_probe_copy_8", 1, 32)
+    loaded = bench.us("amk_probe_loaded", bench.device.sm_count, 288)
     return {
         "l2_us": chase,
         "hop_us": max(ping / 2 - chase, 0.0),
-        "copy_us": bench.us("amk_probe_copy", 1, 32),
+        "copy_us": copy,
+        "issue_us": max((copies - copy) / 7, 0.0),
+        "queue_us_per_kib": max((loaded - chase) / LOADED_KIB, 0.0),
         "barrier_warp_us": each,
         "barrier_us": max(few - 4 * each, 0.0),
     }

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from amk.bench.row import Key, Row
-from amk.bench.timing import Times
+from amk.bench.times import Times
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.schedule_ir.json_file import read_json
 
 FORMAT = 1
 LIMIT = 4 << 20
-ONE = {"batch": 1}
-"""What rows that do not say otherwise are about."""
 
 
 @dataclass
@@ -39,13 +37,14 @@ class Record:
 
     def find(self, key: Key) -> Row | None:
         """The recorded row of `key`, if there is one."""
-        wanted = json.loads(json.dumps(asdict(key)))
-        return next((row_of(e["row"]) for e in self.entries if ONE | e["row"]["key"] == wanted), None)
+        return next((row_of(entry["row"]) for entry in self.entries if key_of(entry["row"]) == key), None)
+
+    def rows(self) -> list[Row]:
+        return [row_of(entry["row"]) for entry in self.entries]
 
     def add(self, row: Row, run: dict[str, object]) -> None:
         """Write the file with `row`, which replaces an earlier one of the same key; atomic."""
-        key = json.loads(json.dumps(asdict(row.key)))
-        self.entries = [entry for entry in self.entries if ONE | entry["row"]["key"] != key]
+        self.entries = [entry for entry in self.entries if key_of(entry["row"]) != row.key]
         self.entries.append({"row": row.record(), "run": run})
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         temporary.write_text(json.dumps({"format": FORMAT, "rows": self.entries}, indent=1) + "\n", encoding="utf-8")
@@ -59,10 +58,18 @@ def _all_rows(rows: Any) -> bool:
     )
 
 
+def key_of(values: dict[str, Any]) -> Key:
+    """What a recorded row is about; AMK005 if a field is missing or of the wrong shape."""
+    try:
+        return Key(**(values["key"] | {"baselines": tuple(values["key"]["baselines"])}))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise AmkError(Diagnostic("AMK005", f"a recorded row is incomplete: {error}")) from error
+
+
 def row_of(values: dict[str, Any]) -> Row:
     """The row that `Row.record` described; AMK005 if a field is missing or of the wrong shape."""
+    key = key_of(values)
     try:
-        key = Key(**(values["key"] | {"baselines": tuple(values["key"]["baselines"])}))
         names = ("bytes", "ceiling_gbps", "error", "torch_error", "kl", "argmax_agrees", "reproducible", "correct")
         return Row(
             key=key,

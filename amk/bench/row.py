@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from amk.bench.timing import Times
+from amk.bench.times import Times
 
 
 @dataclass(frozen=True)
 class Key:
-    """What a row is about; rows with equal keys are measurements of the same thing."""
+    """What a row is about; rows with equal keys are measurements of the same thing.
+
+    run: which of several separate runs; batch: sequences decoded together. Older records lack them.
+    """
 
     model: str
     gpu: str
@@ -19,6 +22,7 @@ class Key:
     tokens: int
     steps: int
     baselines: tuple[str, ...]
+    run: int = 1
     batch: int = 1
 
 

@@ -37,13 +37,19 @@ class Subject:
     exact: TorchWeights
 
     @classmethod
-    def random(cls, kernel: AdmittedKernel, seed: int, weights: TorchWeights | None = None) -> Subject:
-        """Random weights (or the given ones) and a random cache, as if `context` tokens had been read."""
+    def random(
+        cls, kernel: AdmittedKernel, seed: int, weights: TorchWeights | None = None,
+        stream: tuple[TorchWeights, TorchWeights] | None = None,
+    ) -> Subject:  # fmt: skip
+        """Random weights (or the given ones) and a random cache, as if `context` tokens had been read.
+
+        stream: what `streamed` makes of the weights, where it is known.
+        """
         schedule = kernel.schedule
         weights = weights or TorchWeights.random(schedule.model, seed)
         engine = CudaEngine(kernel, Device.open())
         load_constants(engine, weights)
-        exact, weights = streamed(schedule, weights)
+        exact, weights = stream or streamed(schedule, weights)
         model = schedule.model
         shape = (model.layers, schedule.caches, schedule.kv.context, model.head_dim)
         gen = torch.Generator("cuda").manual_seed(seed + 1)

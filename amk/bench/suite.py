@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 
@@ -13,48 +14,47 @@ from amk.bench.decode_bench import bench_position
 from amk.bench.row import Key, Row
 from amk.bench.subject import Subject
 from amk.bench.torch_model import TorchWeights
+from amk.bench.wanted import Wanted
 from amk.engine.admission import admitted
 from amk.lowering.kernel import build
-from amk.schedule_ir.schedule import Schedule
 
 Find = Callable[[Key], Row | None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Suite:
-    """schedules: one per plan and batch, all of one model. deadline: no row is begun after this time.monotonic()."""
+    """wanted: what is measured, in order; neighbours with one schedule share its kernel.
 
-    schedules: tuple[Schedule, ...]
-    positions: tuple[int, ...]
-    baselines: tuple[str, ...]
-    steps: int
-    tokens: int
+    deadline: no row is begun when it would not end before this time.monotonic(), if it takes as long as the longest so
+    far.
+    """
+
+    wanted: tuple[Wanted, ...]
     seed: int
     deadline: float
-
-    def key(self, schedule: Schedule, pos: int) -> Key:
-        tokens = max(1, min(self.tokens, schedule.kv.context - pos, schedule.launch.max_tokens))
-        name, target = schedule.model.name, schedule.target.name
-        return Key(
-            name, target, schedule.weights_label, schedule.plan, pos, tokens, self.steps, self.baselines, schedule.batch
-        )  # fmt: skip
+    longest: float = 0.0
 
     def rows(self, find: Find) -> Iterator[tuple[Row, bool]]:
-        """(row, whether it was measured now), until everything is there or the deadline has passed."""
+        """(row, whether it was measured now), until everything is there or there is no time for another."""
         weights: TorchWeights | None = None
-        for schedule in self.schedules:
+        for _, group in groupby(self.wanted, key=lambda each: id(each.schedule)):
             subject: Subject | None = None
-            for pos in self.positions:
-                if (known := find(self.key(schedule, pos))) is not None:
+            for each in group:
+                if (known := find(each.key)) is not None:
                     yield known, False
                     continue
-                if time.monotonic() > self.deadline:
+                began = time.monotonic()
+                if began + self.longest > self.deadline:
                     return
-                weights = weights or TorchWeights.random(schedule.model, self.seed)
-                kernel = admitted(schedule, build(schedule).compiled.cubin) if subject is None else None
-                subject = Subject.random(kernel, self.seed, weights) if kernel is not None else subject
-                assert subject is not None
-                yield bench_position(subject, pos, steps=self.steps, tokens=self.tokens, baselines=self.baselines), True
+                if weights is None or weights.model != each.schedule.model:
+                    weights = None  # before the next ones are made
+                    weights = TorchWeights.random(each.schedule.model, self.seed)
+                if subject is None:
+                    kernel = admitted(each.schedule, build(each.schedule).compiled.cubin)
+                    subject = Subject.random(kernel, self.seed, weights)
+                row = bench_position(subject, each.key)
+                self.longest = max(self.longest, time.monotonic() - began)
+                yield row, True
             if subject is not None:
                 subject.free()
                 del subject

@@ -5,30 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
+
+from amk.bench.times import Times, summary
 
 WARM_UP = 5
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """`run` enqueues the work of `tokens` tokens on `stream`; `prepare` runs before it, outside the measured time."""
+    """`run` enqueues the work of `tokens` tokens on `stream`; `prepare` runs before it, outside the measured time.
+
+    free: gives back what it holds.
+    """
 
     name: str
     tokens: int
     stream: torch.cuda.Stream
     run: Callable[[], None]
     prepare: Callable[[], None] = lambda: None
-
-
-@dataclass(frozen=True)
-class Times:
-    """ms per token: median, 10th and 90th percentile."""
-
-    ms: float
-    p10: float
-    p90: float
+    free: Callable[[], None] = lambda: None
 
 
 def race(contestants: Sequence[Contestant], rounds: int) -> dict[str, Times]:
@@ -41,11 +37,6 @@ def race(contestants: Sequence[Contestant], rounds: int) -> dict[str, Times]:
             if i >= WARM_UP:
                 found[contestant.name].append(elapsed)
     return {name: summary(times) for name, times in found.items()}
-
-
-def summary(times: Sequence[float]) -> Times:
-    low, middle, high = np.percentile(times, (10, 50, 90))
-    return Times(float(middle), float(low), float(high))
 
 
 def timed(stream: torch.cuda.Stream, work: Callable[[], None]) -> float:

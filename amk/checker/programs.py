@@ -56,6 +56,11 @@ class Program:
     roles: list[range]
 
     @cached_property
+    def barrier(self) -> list[bool]:
+        """Which items are barriers."""
+        return [isinstance(item.step.op, BarrierOp) for item in self.items]
+
+    @cached_property
     def ahead(self) -> I64:
         n, warps = len(self.items), self.warps
         follows = np.full((warps, n + 1), n, np.int64)
@@ -67,7 +72,7 @@ class Program:
         for j, role in enumerate(self.roles):
             found[j] = state
             state[role, role] = j + 1
-            if isinstance(self.items[j].step.op, BarrierOp):
+            if self.barrier[j]:
                 state[role] = state[role].max(axis=0)
         over = np.empty((n, warps + 1, warps + 1), np.int64)
         over[:, :warps, :warps] = follows[np.arange(warps), found]

@@ -24,9 +24,10 @@ FIRST, LAST = 1, 2
 @dataclass(frozen=True, eq=False)
 class Reading:
     """One warp of several workers reads words with one tag: whose at every position (mask) and at some (awaited), both
-    [n, workers]; writer [workers]: the item that writes them, or -1."""
+    [sets, workers], with `which` set each of `workers` reads; writer [workers]: the item that writes them, or -1."""
 
     workers: I64
+    which: I64
     mask: Bools
     awaited: Bools
     writer: I64
@@ -45,14 +46,6 @@ class Words:
                 grows = set(tag) <= {"t", "l", "1"} and 0 <= tag.get("l", 0) * (layers - 1) < tag.get("t", 0)
                 require(grows and buffer.space == "global" and buffer.role == "scratch", f"tags: of '{buffer.name}'")
                 self._add(rows[rows[:, 3] == number])
-
-    def check_run(self, level: I64) -> None:
-        """What is read was written by an item that runs earlier."""
-        for (item, _), readings in self.readings.items():
-            for reading in readings:
-                reader, owner = np.nonzero(reading.awaited)
-                early = level[owner, reading.writer[owner]] < level[reading.workers[reader], item]
-                require(early.all(), "order: a word is read before it is written")
 
     def _add(self, rows: I64) -> None:
         written = rows[rows[:, 6] == WRITE]
@@ -83,7 +76,7 @@ class Words:
         return owner
 
     def _reading(self, rows: I64, bounds: I64, owners: list[I64], writer: I64) -> Reading:
-        workers, which = np.unique(rows[:, 0], return_inverse=True)
+        workers, place = np.unique(rows[:, 0], return_inverse=True)
         masks = np.zeros((4, len(workers), self.workers), bool)
         awaited = masks[0].copy()
         need = np.where(rows[:, 9] & 3 == 0, 3, rows[:, 9] & 3)
@@ -93,12 +86,14 @@ class Words:
             who = owner[_spread(first, last)]
             row = np.repeat(at, last - first)
             require((who >= 0).all() and (writer[who] >= 0).all(), "tags: a word is read that nobody writes")
-            awaited[which.reshape(-1)[row], who] = True
+            awaited[place.reshape(-1)[row], who] = True
             for bit in range(4):
                 here = (rows[row, 9] >> bit & 1) == 1
-                masks[bit, which.reshape(-1)[row[here]], who[here]] = True
-        always: Bools = np.logical_and.reduce(masks, axis=0)
-        return Reading(workers, always, awaited, writer)
+                masks[bit, place.reshape(-1)[row[here]], who[here]] = True
+        both, which = np.unique(
+            np.concatenate((np.logical_and.reduce(masks, axis=0), awaited), axis=1), axis=0, return_inverse=True
+        )
+        return Reading(workers, which.reshape(-1), both[:, : self.workers], both[:, self.workers :], writer)
 
 
 def _spread(first: I64, last: I64) -> I64:

@@ -13,7 +13,7 @@ from amk.report.diagnostic import Exit
 
 DEFAULT_MUTANTS = 5_000
 BATCH = 20
-COUNTS = ("cases", "safe", "unsafe", "open", "false_accepts", "false_rejects", "unknown")
+COUNTS = ("cases", "safe", "unsafe", "open", "false_accepts", "false_rejects", "unknown", "uncertified")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

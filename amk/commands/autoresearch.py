@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from amk.agent.journal import Journal
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import FORMATS
 
 if TYPE_CHECKING:
     from amk.agent.certify import Certifier
@@ -27,10 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", required=True, help="target name; without that GPU here, everything is simulated")
     parser.add_argument("--gpus", type=int, metavar="N", help="use N such GPUs at once (default: 1; with --ray all)")
     parser.add_argument("--ray", metavar="ADDRESS", help="measure on a Ray cluster; local starts one on this machine")
-    parser.add_argument("--dtype", choices=("bf16",), default="bf16", help="weight type (default: bf16)")
+    parser.add_argument("--dtype", choices=FORMATS, default="bf16", help="format of the weights (default: bf16)")
     parser.add_argument("--start", choices=("naive", "fast"), default="fast", help="plan to start from (default: fast)")
     parser.add_argument("--max-context", type=int, default=8192, help="cache positions (default: 8192)")
     parser.add_argument("--proposer", choices=PROPOSERS, default="portfolio", help="who proposes (default: portfolio)")
+    parser.add_argument(
+        "--no-prior", action="store_true", help="nobody proposes by the simulator, which was fitted to measured plans"
+    )
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="processes that prove and compile (default: cores - 2; simulated: 1)"
+    )
     parser.add_argument("--replay-run", help="run whose proposals --proposer replay repeats")
     parser.add_argument("--llm-model", help="language model for --proposer llm")
     parser.add_argument("--llm-price", metavar="IN/OUT", help="its price in dollars per million tokens")
@@ -51,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.gpus is not None and arguments.gpus < 1:
         raise AmkError(Diagnostic("AMK005", f"--gpus {arguments.gpus}: at least one is needed"))
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise AmkError(Diagnostic("AMK005", f"--jobs {arguments.jobs}: at least one is needed"))
     limits, certifier = _limits(arguments), certify.installed()
     folder = _chosen(arguments)
     if folder is None and arguments.proposer == "llm":
@@ -69,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _session(arguments: argparse.Namespace, journal: Journal, limits: Limits, certifier: Certifier) -> None:
     """One session, report included, however it ends."""
     from amk.agent import runs, session
+    from amk.agent.gate_pool import jobs_of
     from amk.agent.live import View
 
     run = journal.state.run
@@ -84,7 +95,8 @@ def _session(arguments: argparse.Namespace, journal: Journal, limits: Limits, ce
         model = arguments.llm_model or journal.state.run.llm_model
         options = session.LlmOptions(model, arguments.llm_price, arguments.llm_replay)
         proposer = session.proposer_for(name, journal, options, _recorded(arguments))
-        loop = session.loop_of(journal, backends, proposer, certifier)
+        jobs = arguments.jobs or (1 if backends[0].simulated else jobs_of(os.cpu_count()))
+        loop = session.loop_of(journal, backends, proposer, certifier, jobs=jobs)
         many = f", {len(backends)} devices" if len(backends) > 1 else ""
         print(f"run {journal.folder.name} on {backends[0].label}{many}", file=sys.stderr)
         try:
@@ -131,7 +143,7 @@ def _plan(arguments: argparse.Namespace, limits: Limits) -> Plan:
     return Plan(
         model=arguments.model, target=load_target(arguments.gpu).name, start=arguments.start, seed=arguments.seed,
         context=min(arguments.max_context, model.max_context), proposer=arguments.proposer,
-        llm_model=arguments.llm_model, limits=limits, dtype=arguments.dtype,
+        llm_model=arguments.llm_model, limits=limits, dtype=arguments.dtype, prior=not arguments.no_prior,
     )  # fmt: skip
 
 

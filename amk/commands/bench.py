@@ -8,11 +8,15 @@ import importlib.util
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from amk.commands.output import add_format, print_json, print_table
+from amk.bench.wanted import Wanted, wanted
+from amk.commands.bench_output import draw, drawn_only, print_rows
+from amk.commands.bench_table import print_table_of, separate_runs, wanted_of
+from amk.commands.output import add_format
 from amk.commands.planning import add_plan_arguments, planned, positive
 from amk.engine.admission import admit
 from amk.lowering.launch import Device
@@ -21,25 +25,33 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 
-BASELINES = ("cublas-graph", "compile")
+BASELINES = ("cublas-graph", "compile", "int8", "pdl-graph")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_plan_arguments(parser, required=True)
+    parser.add_argument(
+        "--table", metavar="NAME", help="the cases of a table and what they must reach: h200, or a file"
+    )
+    add_plan_arguments(parser, required=False)
     parser.add_argument(
         "--batch", type=batches, default=(1,), metavar="N,N,...", help="sequences decoded together (default: 1)"
     )
     parser.add_argument("--plan", choices=(*PRESETS, "both"), default="fast", help="which plan (default: fast)")
     parser.add_argument("--positions", type=positions, default=(16, 128), metavar="P,P,...", help="default: 16,128")
     parser.add_argument(
-        "--baselines", type=baselines, default=("cublas-graph",), metavar="NAME,...", help=f"of {', '.join(BASELINES)}"
-    )
+        "--baselines", type=baselines, metavar="NAME,...",
+        help=f"of {', '.join(BASELINES)}, or none (default: cublas-graph; with --table: those of each case)",
+    )  # fmt: skip
     parser.add_argument("--steps", type=positive, default=50, help="measured launches (default: 50)")
     parser.add_argument("--tokens", type=positive, default=4, help="tokens per launch (default: 4)")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights and cache (default: 0)")
     parser.add_argument("--record", metavar="FILE", help="add every row to this JSON file")
     parser.add_argument("--resume", action="store_true", help="do not measure rows that --record already holds")
-    parser.add_argument("--time-limit", type=positive, metavar="SECONDS", help="begin no row after this time")
+    parser.add_argument("--time-limit", type=positive, metavar="SECONDS", help="begin no row that would end after this")
+    parser.add_argument("--runs", type=positive, default=1, help="so many separate processes, one after the other")
+    parser.add_argument("--run", type=positive, default=1, help="number under which rows are recorded (default: 1)")
+    parser.add_argument("--plot", metavar="FILE", help="draw ms against position and batch into this .svg or .html")
+    parser.add_argument("--rows", nargs="+", metavar="FILE", help="with --plot: draw these records and measure nothing")
     add_format(parser)
 
 
@@ -67,36 +79,77 @@ def baselines(text: str) -> tuple[str, ...]:
 
 def run(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
-    if arguments.resume and arguments.record is None:
-        raise AmkError(Diagnostic("AMK005", "--resume needs --record FILE, which holds the rows to keep"))
-    schedules = _schedules(arguments)
+    _check(arguments)
+    if arguments.rows:
+        return drawn_only(arguments)
+    if arguments.runs > 1:
+        return separate_runs(arguments, began)
+    cases = wanted_of(arguments) if arguments.table else _positions(arguments)
     device = usable_gpu()
-    for schedule in schedules:
-        admit(schedule)
     record = importlib.import_module("amk.bench.record")
-    row = importlib.import_module("amk.bench.row")
-    provenance = importlib.import_module("amk.bench.hardware").provenance
-    suite = importlib.import_module("amk.bench.suite").Suite(
-        schedules, arguments.positions, arguments.baselines, arguments.steps, arguments.tokens, arguments.seed,
-        began + (arguments.time_limit or float("inf")),
-    )  # fmt: skip
     kept = record.Record.open(Path(arguments.record)) if arguments.record else None
-    command = "amk " + shlex.join(sys.argv[1:])
+    rows = _measured(arguments, cases, device, kept, began)
+    provenance = importlib.import_module("amk.bench.hardware").provenance(_command(), device)
+    if arguments.table:
+        print_table_of(arguments, kept.rows() if kept else rows, provenance)
+    else:
+        print_rows(arguments, rows, provenance)
+    if arguments.plot:
+        draw(Path(arguments.plot), kept.rows() if kept else rows)
+    if missing := len(cases) - len(rows):
+        print(f"{missing} rows were not begun in time; the same command with --resume goes on", file=sys.stderr)
+    return Exit.SAFE if all(each.correct for each in rows) else Exit.UNSAFE
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """AMK005 for arguments that do not go together."""
+    named = arguments.model is not None and arguments.gpu is not None
+    wrong = {
+        "--resume needs --record FILE, which holds the rows to keep": arguments.resume and arguments.record is None,
+        "--runs needs --record FILE, where the runs meet": arguments.runs > 1 and arguments.record is None,
+        "--runs is for --table": arguments.runs > 1 and not arguments.table,
+        "--rows needs --plot FILE": arguments.rows and arguments.plot is None,
+        "give --table, or both --model and --gpu": not (named or arguments.table or arguments.rows),
+        "--table names models and GPU itself": arguments.table and (arguments.model or arguments.gpu),
+    }
+    for message, holds in wrong.items():
+        if holds:
+            raise AmkError(Diagnostic("AMK005", message))
+
+
+def _command() -> str:
+    return "amk " + shlex.join(sys.argv[1:])
+
+
+def _measured(
+    arguments: argparse.Namespace, cases: Sequence[Wanted], device: Device, kept: Any, began: float
+) -> list[Any]:
+    """The rows, recorded one by one as they are there."""
+    provenance = importlib.import_module("amk.bench.hardware").provenance
+    deadline = began + (arguments.time_limit or float("inf"))
+    suite = importlib.import_module("amk.bench.suite").Suite(tuple(cases), arguments.seed, deadline)
     rows: list[Any] = []
     for found, measured in suite.rows(kept.find if kept and arguments.resume else lambda key: None):
         rows.append(found)
         if kept and measured:
-            kept.add(found, provenance(command, device))
-        name = f"{found.key.model} {found.key.plan}, batch {found.key.batch}, at {found.key.pos}"
-        print(f"{name}: {found.times.ms:.4f} ms", file=sys.stderr)
-    if arguments.format == "json":
-        print_json({"rows": [each.record() for each in rows], "run": provenance(command, device)})
-    else:
-        print_table(row.header(arguments.baselines), [row.cells(each) for each in rows])
-    missing = len(schedules) * len(arguments.positions) - len(rows)
-    if missing:
-        print(f"{missing} rows were not begun in time; the same command with --resume goes on", file=sys.stderr)
-    return Exit.SAFE if all(each.correct for each in rows) else Exit.UNSAFE
+            kept.add(found, provenance(_command(), device))
+        key = found.key
+        name = f"{key.model} {key.dtype} {key.plan}, batch {key.batch}, at {key.pos}"
+        print(f"{name}: {found.times.ms:.4f} ms", file=sys.stderr, flush=True)
+    return rows
+
+
+def _positions(arguments: argparse.Namespace) -> list[Wanted]:
+    """Every position of every plan; plans that are not SAFE are refused here."""
+    names = ("cublas-graph",) if arguments.baselines is None else arguments.baselines
+    found = []
+    for schedule in _schedules(arguments):
+        admit(schedule)
+        found += [
+            wanted(schedule, pos, tokens=arguments.tokens, steps=arguments.steps, baselines=names, run=arguments.run)
+            for pos in arguments.positions
+        ]
+    return found
 
 
 def _schedules(arguments: argparse.Namespace) -> tuple[Schedule, ...]:

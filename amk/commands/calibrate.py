@@ -10,13 +10,15 @@ import sys
 import time
 from pathlib import Path
 
+from amk.bench import kernel_choice
 from amk.bench.provenance import commit
 from amk.commands.bench import positions, usable_gpu
 from amk.commands.planning import positive
 from amk.planner.search import Problem
+from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import load_target
+from amk.schedule_ir.target import Target, load_target
 from amk.simulator.constants import constants_for, save_constants
 
 
@@ -31,34 +33,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=positive, default=30, help="measured launches of a kernel (default: 30)")
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, help="processes that verify and compile")
     parser.add_argument("--record", type=Path, metavar="FILE", help="add every kernel to this JSON file")
+    plans = "measure the plans in this file; where there is none, choose them and write it, which needs no GPU"
+    parser.add_argument("--plans", type=Path, metavar="FILE", help=plans)
     parser.add_argument("--time-limit", type=positive, metavar="SECONDS", help="begin no kernel after this time")
 
 
 def run(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
-    if arguments.micro is None and (arguments.model is None or arguments.record is None):
-        raise AmkError(Diagnostic("AMK005", "give --micro FILE, or --model and --record FILE"))
+    kernels = arguments.model is not None and (arguments.record is not None or arguments.plans is not None)
+    if arguments.micro is None and not kernels:
+        raise AmkError(Diagnostic("AMK005", "give --micro FILE, or --model and --record FILE (or --plans FILE)"))
     target = load_target(arguments.gpu)
-    device = usable_gpu()
-    hardware = importlib.import_module("amk.bench.hardware")
-    command = "amk " + shlex.join(sys.argv[1:])
     if arguments.micro is not None:
+        device = usable_gpu()
         micro = importlib.import_module("amk.bench.micro")
         source = f"micro-benchmark on {device.name}, commit {commit()}, {time.strftime('%Y-%m-%d')}"
         save_constants(micro.measured_constants(device, constants_for(target), _say, source), arguments.micro)
-    if arguments.model is not None:
-        kernel_set = importlib.import_module("amk.bench.kernel_set")
-        kernel_choice = importlib.import_module("amk.bench.kernel_choice")
-        model = load_model(arguments.model)
-        context = min(arguments.max_context, model.max_context)
-        if max(arguments.positions) >= context:
-            raise AmkError(Diagnostic("AMK011", f"--max-context {context} has no position {max(arguments.positions)}"))
-        problem = Problem(model, target, context=context, positions=arguments.positions)
-        made = kernel_choice.kernels(problem, arguments.kernels, arguments.seed, arguments.jobs)
-        deadline = began + (arguments.time_limit or float("inf"))
-        run_info = hardware.provenance(command, device)
-        kernel_set.measure(problem, made, arguments.record, run_info, deadline, arguments.steps, _say)
+    if kernels:
+        _kernels(arguments, target, began + (arguments.time_limit or float("inf")))
     return int(Exit.SAFE)
+
+
+def _kernels(arguments: argparse.Namespace, target: Target, deadline: float) -> None:
+    """Choose plans of the model, and measure them if there is a record to write."""
+    model = load_model(arguments.model)
+    context = min(arguments.max_context, model.max_context)
+    if max(arguments.positions) >= context:
+        raise AmkError(Diagnostic("AMK011", f"--max-context {context} has no position {max(arguments.positions)}"))
+    problem = Problem(model, target, context=context, positions=arguments.positions)
+    device = usable_gpu() if arguments.record is not None else None
+    plans = _plans(arguments, problem)
+    if device is None:
+        return
+    kernel_set = importlib.import_module("amk.bench.kernel_set")
+    hardware = importlib.import_module("amk.bench.hardware")
+    made = kernel_choice.kernels(problem, plans, arguments.kernels, arguments.jobs)
+    run_info = hardware.provenance("amk " + shlex.join(sys.argv[1:]), device)
+    kernel_set.measure(problem, made, arguments.record, run_info, deadline, arguments.steps, _say)
+
+
+def _plans(arguments: argparse.Namespace, problem: Problem) -> list[Settings]:
+    if arguments.plans is not None and arguments.plans.exists():
+        return kernel_choice.read_plans(arguments.plans, problem)
+    states = kernel_choice.chosen(problem, arguments.kernels, arguments.seed)
+    if arguments.plans is not None:
+        kernel_choice.write_plans(arguments.plans, problem, states)
+        _say(f"{len(states)} plans in {arguments.plans}")
+    return [s.settings for s in states]
 
 
 def _say(line: str) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from amk.commands.planning import chosen_formats
+from amk.lowering.kernel import why_not_built
 from amk.planner.decisions import Decisions, cache_key, cached, decisions_of, keep, ready_made
 from amk.planner.search import Problem, Search, search
 from amk.planner.settings import Settings
@@ -66,7 +67,8 @@ def searched_settings(arguments: argparse.Namespace) -> Settings:
     if known is None or schedule_hash(problem.schedule(known.settings())) != known.schedule:
         with Bar(limit, arguments.budget) as bar:
             found = search(
-                problem, seed=arguments.seed, expansions=limit, budget_s=arguments.budget, told=bar.show
+                problem, seed=arguments.seed, expansions=limit, budget_s=arguments.budget, told=bar.show,
+                why_not=why_not_built,
             )  # fmt: skip
         known = decisions_of(problem, found, arguments.seed)
         keep(key, known)
@@ -81,7 +83,10 @@ def ready_settings(arguments: argparse.Namespace) -> Settings:
     if found is None:
         message = f"no ready-made plan of {problem.model.name} in {label(problem.wanted)} on {problem.target.name}"
         raise AmkError(Diagnostic("AMK010", message, help="use --plan fast, or --search"))
-    return found.settings()
+    settings = found.settings()
+    if schedule_hash(problem.schedule(settings)) != found.schedule and problem.context in (None, found.context):
+        print("the planner has changed since these decisions were made: the plan is another one", file=sys.stderr)
+    return settings
 
 
 def _say(found: Decisions, arguments: argparse.Namespace) -> None:

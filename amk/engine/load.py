@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from amk.engine.checkpoint import Checkpoint
 from amk.engine.cpu_engine import CpuEngine
 from amk.engine.refusal import bad_weights
-from amk.engine.session import Engine, Session
+from amk.engine.session import Session
 from amk.planner.decode import plan
 from amk.planner.formats import BF16, Formats
 from amk.planner.settings import Settings
@@ -21,6 +21,9 @@ from amk.schedule_ir.quantised import Quantiser
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.schedule_ir.target import load_target
+
+if TYPE_CHECKING:
+    from amk.engine.cuda_engine import CudaEngine
 
 DeviceName = Literal["cpu", "cuda"]
 Progress = Callable[[int, int], None]
@@ -49,7 +52,7 @@ def load(
     check_model(schedule.model, checkpoint)
     if device == "cpu":
         return Session(CpuEngine(schedule, checkpoint, quantise=quantise))
-    return Session(_cuda_engine(schedule, checkpoint, progress, quantise), GPU_SLICE)
+    return Session(cuda_engine(schedule, checkpoint, progress, quantise), GPU_SLICE)
 
 
 def check_model(model: ModelSpec, checkpoint: Checkpoint) -> None:
@@ -78,15 +81,21 @@ def plan_for_cpu(
     return plan(model, load_target("h200"), settings=settings, wanted=wanted, max_context=positions, workers=workers)
 
 
-def _cuda_engine(schedule: Schedule, checkpoint: Checkpoint, progress: Progress | None, quantise: Quantiser) -> Engine:
+def cuda_engine(
+    schedule: Schedule,
+    checkpoint: Checkpoint,
+    progress: Progress | None = None,
+    quantise: Quantiser = searched,
+    **options: Any,
+) -> CudaEngine:
+    """The schedule on the GPU with the weights of `checkpoint`, at position 0. options: those of `CudaEngine`."""
     # Imported here: the interpreter works where the driver's Python package does not.
     from amk.engine.admission import admitted
     from amk.engine.cuda_engine import CudaEngine
     from amk.lowering.kernel import build
     from amk.lowering.launch import Device
 
-    device = Device.open()
-    engine = CudaEngine(admitted(schedule, build(schedule).compiled.cubin), device)
+    engine = CudaEngine(admitted(schedule, build(schedule).compiled.cubin), **{"device": Device.open()} | options)
     engine.upload_constants(constants(schedule, checkpoint))
     (stream,) = schedule.streams
 

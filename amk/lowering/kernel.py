@@ -22,6 +22,8 @@ from amk.schedule_ir.schedule import Schedule
 from amk.validator.outside import check_outside
 from amk.validator.resources import CompiledResources, check_resources
 
+NO_COMPILER = "AMK605"
+
 
 @dataclass(frozen=True)
 class BuiltKernel:
@@ -66,6 +68,16 @@ def build(schedule: Schedule, *, cache_directory: Path | None = None, use_cache:
     check_budget(KERNEL, built.resources, schedule.launch.shared_bytes, budget_of(schedule))
     check_compiled(built)
     return built
+
+
+def why_not_built(schedule: Schedule) -> str | None:
+    """None if the schedule compiles within its budget, or if there is no compiler to ask; else the code and message."""
+    try:
+        build(schedule)
+    except AmkError as error:
+        first = error.diagnostics[0]
+        return None if first.code == NO_COMPILER else f"{first.code}: {first.message}"
+    return None
 
 
 def check_compiled(built: BuiltKernel) -> None:

@@ -201,6 +201,12 @@ class Kernel:
         key = getattr(driver.api.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
         return int(driver.call("cuFuncGetAttribute", key, self.handle))
 
+    def keep_largest_shared_memory(self) -> None:
+        """Ask for the same split of L1 in every kernel: kernels with different splits do not run on one SM together."""
+        driver = self.device.driver
+        key = driver.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        driver.call("cuFuncSetAttribute", self.handle, key, 100)
+
     def matches(self, compiled: Resources) -> bool:
         """Whether the driver loaded the code whose resources were checked (false for PTX compiled by the driver).
 
@@ -253,25 +259,48 @@ class CooperativeLaunch:
 
         argument: the bytes of the kernel's one parameter, passed by value.
         """
-        driver = self.kernel.device.driver
-        config = self._config(stream)
-        # The driver reads an array of pointers to the arguments, and the arguments, before it returns.
-        pointers = np.array([argument.ctypes.data], dtype=np.uint64)
-        driver.call("cuLaunchKernelEx", config, self.kernel.handle, pointers.ctypes.data, 0)
+        _enqueue(self.kernel, self.grid, self.block, argument, stream, "COOPERATIVE")
 
-    def _config(self, stream: Any) -> Any:
-        api = self.kernel.device.driver.api
-        attribute = api.CUlaunchAttribute()
-        attribute.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-        attribute.value.cooperative = 1
-        config = api.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = self.grid, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = self.block, 1, 1
-        config.sharedMemBytes = self.kernel.dynamic_smem
-        config.hStream = stream
-        config.attrs = [attribute]
-        config.numAttrs = 1
-        return config
+
+@dataclass(frozen=True)
+class OverlappingLaunch:
+    """A launch that may start before the one ahead of it on the stream has ended.
+
+    The kernel waits for that one itself (sync::wait_for_earlier_kernels), and its blocks for nothing else.
+    """
+
+    kernel: Kernel
+    grid: int
+    block: int
+
+    def __call__(self, argument: NDArray[Any], stream: Any) -> None:
+        """As that of `CooperativeLaunch`."""
+        _enqueue(self.kernel, self.grid, self.block, argument, stream, "PROGRAMMATIC_STREAM_SERIALIZATION")
+
+
+def _enqueue(kernel: Kernel, grid: int, block: int, argument: NDArray[Any], stream: Any, how: str) -> None:
+    """One launch with the attribute `how` switched on."""
+    driver = kernel.device.driver
+    attribute = driver.api.CUlaunchAttribute()
+    attribute.id = getattr(driver.api.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{how}")
+    setattr(attribute.value, _MEMBERS[how], 1)
+    config = driver.api.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+    config.sharedMemBytes = kernel.dynamic_smem
+    config.hStream = stream
+    config.attrs = [attribute]
+    config.numAttrs = 1
+    # The driver reads an array of pointers to the arguments, and the arguments, before it returns.
+    pointers = np.array([argument.ctypes.data], dtype=np.uint64)
+    driver.call("cuLaunchKernelEx", config, kernel.handle, pointers.ctypes.data, 0)
+
+
+_MEMBERS = {
+    "COOPERATIVE": "cooperative",
+    "PROGRAMMATIC_STREAM_SERIALIZATION": "programmaticStreamSerializationAllowed",
+}
+"""Launch attributes by name, and the member of the value that switches each on."""
 
 
 def launch_cooperative(kernel: Kernel, grid: int, block: int, argument: NDArray[Any], stream: Any) -> None:

@@ -14,10 +14,11 @@ from amk.schedule_ir.ops.base import PER_SEQUENCE
 from amk.schedule_ir.schedule import Schedule
 
 
-def step_struct(name: str, op: Op, schedule: Schedule) -> str:
+def step_struct(name: str, op: Op, schedule: Schedule, slices: frozenset[str] = frozenset()) -> str:
     """Fields of `op` by kind: role, matrix, buffer, optional buffer, expression, integer. Streams have no accessor.
 
-    In a batch, k<Field>Row counts the elements from one sequence's row of a buffer to the next.
+    slices: global buffers [workers, n] that the op takes for shared memory of the worker. In a batch, k<Field>Row
+    counts the elements from one sequence's row of a buffer to the next.
     """
     buffers = {b.name: b for b in schedule.buffers}
     role = next(r for r in schedule.roles if r.name == op.role)
@@ -32,7 +33,7 @@ def step_struct(name: str, op: Op, schedule: Schedule) -> str:
         if _optional(info.annotation):
             lines.append(f"  static constexpr bool kHas{camel(field)} = {str(value is not None).lower()};")
         if isinstance(value, str):
-            lines.append(_buffer_accessor(field, buffers[value]))
+            lines.append(_buffer_accessor(field, buffers[value], value in slices))
             if schedule.batch > 1 and field in PER_SEQUENCE:
                 row = buffers[value].elements // schedule.batch
                 lines.append(f"  static constexpr int k{camel(field)}Row = {row};")
@@ -57,9 +58,12 @@ def _layer(value: int | dict[str, int]) -> str:
     return f"{value.get('l', 0)} * c.l + {value.get('1', 0)}"
 
 
-def _buffer_accessor(field: str, buffer: Buffer) -> str:
+def _buffer_accessor(field: str, buffer: Buffer, sliced: bool) -> str:
     c_type = C_TYPES[buffer.dtype]
-    if buffer.space == "shared":
+    if sliced:
+        each = buffer.elements // buffer.shape[0]
+        result, text = f"{c_type}*", f"c.globals.b_{identifier(buffer.name)} + c.worker * {each}"
+    elif buffer.space == "shared":
         result, text = f"{c_type}*", f"reinterpret_cast<{c_type}*>(c.shared + {buffer.offset})"
     elif buffer.tagged:
         tag = expression(buffer.tag if buffer.tag is not None else 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amk.planner.formats import Chunks
-from amk.planner.settings import Settings, per_sequence
+from amk.planner.settings import Settings, crossing_dtype, per_sequence
 from amk.planner.storage import packed_bytes
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.memory import Buffer, Dtype
@@ -61,11 +61,11 @@ def state(model: ModelSpec, kv: KvLayout, settings: Settings) -> list[Buffer]:
 
 
 def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int) -> list[Buffer]:
-    """What crosses SMs. Tagged words hold hidden states and attention outputs as bf16 pairs, which halves what every SM
-    reads; the residual stream itself stays fp32 with its owner.
+    """What crosses SMs. Hidden states and attention outputs are f32, or bf16, which halves what every SM reads; the
+    residual stream itself stays fp32 with its owner.
     """
     tagged = settings.handoff == "tagged"
-    wide: Dtype = "bf16" if tagged else "f32"
+    wide: Dtype = crossing_dtype(settings)
     per_layer: Expr = {"t": model.layers, "l": 1, "1": 1}
     candidates = workers * settings.warps
 

@@ -18,12 +18,14 @@ import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from amk import __version__
-from amk.planner.search import Found, Problem
+from amk.planner.search import Found, Problem, State
 from amk.planner.settings import FAST, Settings
 from amk.planner.space import OutsideSpaceError, Space
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.report.schema import schema_error
 from amk.schedule_ir.json_file import read_json
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import label
 from amk.simulator.constants import constants_for
 
@@ -32,11 +34,19 @@ MOST_BYTES = 4096
 
 FILE_BYTES = 1 << 20
 
+SHIPPED = Path(str(files("amk.planner") / "decisions.json"))
+
+PLANNER_VERSION = 2
+SIMULATOR_VERSION = 2
+"""Raised when settings expand to other schedules, or times are predicted by other mechanisms: decisions of an earlier
+version are stale. Version 2: plans that cannot compile are refused; refills that are held back are simulated."""
+
 
 class Decisions(BaseModel):
     """`changes`: knob values that differ from the default plan. ms, default_ms: simulated, at `positions`.
 
-    The verdict was SAFE for the schedule with the hash `schedule`.
+    default_ms, naive_ms are empty where there is no such plan. The verdict was SAFE for the schedule with the hash
+    `schedule`. key: what they depend on, see `ready_key`.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -49,9 +59,11 @@ class Decisions(BaseModel):
     positions: tuple[int, ...] = Field(strict=False)
     ms: tuple[float, ...] = Field(strict=False)
     default_ms: tuple[float, ...] = Field(strict=False)
+    naive_ms: tuple[float, ...] = Field(strict=False)
     expansions: int
     seed: int
     schedule: str
+    key: str
 
     def settings(self) -> Settings:
         """AMK005 if the planner has no such knobs any more."""
@@ -63,13 +75,27 @@ class Decisions(BaseModel):
 
 def decisions_of(problem: Problem, found: Found, seed: int) -> Decisions:
     space = Space.around(FAST)
-    best, default = found.best, found.default
+    best, default, naive = found.best, found.default, found.naive
     return Decisions(
         model=problem.model.name, target=problem.target.name, dtype=label(problem.wanted),
         context=found.schedule.kv.context, changes=space.changes(best.settings, space.start),
-        positions=problem.positions, ms=best.ms, default_ms=default.ms if default else (),
+        positions=problem.positions, ms=_rounded(best), default_ms=_rounded(default), naive_ms=_rounded(naive),
         expansions=found.expansions, seed=seed, schedule=best.key,
+        key=ready_key(problem.model, problem.target, label(problem.wanted)),
     )  # fmt: skip
+
+
+def _rounded(state: State | None) -> tuple[float, ...]:
+    return tuple(round(t, 6) for t in state.ms) if state else ()
+
+
+def ready_key(model: ModelSpec, target: Target, dtype: str) -> str:
+    """Hash of what shipped decisions depend on: model, target, format, and the versions of planner and simulator."""
+    content = {
+        "model": model.model_dump(mode="json"), "target": target.model_dump(mode="json"), "dtype": dtype,
+        "planner": PLANNER_VERSION, "simulator": SIMULATOR_VERSION,
+    }  # fmt: skip
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def ready_made(model: str, target: str, dtype: str) -> Decisions | None:
@@ -77,8 +103,10 @@ def ready_made(model: str, target: str, dtype: str) -> Decisions | None:
     return next((d for d in shipped() if (d.model, d.target, d.dtype) == (model, target, dtype)), None)
 
 
-def shipped() -> tuple[Decisions, ...]:
-    path = Path(str(files("amk.planner") / "decisions.json"))
+def shipped(path: Path = SHIPPED) -> tuple[Decisions, ...]:
+    """The decisions of a file; none if there is no such file."""
+    if not path.exists():
+        return ()
     try:
         return tuple(Decisions.model_validate(entry) for entry in read_json(path, FILE_BYTES))
     except ValidationError as error:
@@ -99,7 +127,8 @@ def cache_key(problem: Problem, asked: dict[str, Any]) -> str:
         "model": problem.model.model_dump(mode="json"), "target": problem.target.model_dump(mode="json"),
         "constants": constants.model_dump(mode="json"), "dtype": label(problem.wanted), "context": problem.context,
         "positions": problem.positions, "knobs": {k.name: k.values for k in space.knobs},
-        "default": space.point(space.start), "version": __version__, "asked": asked,
+        "default": space.point(space.start), "asked": asked,
+        "version": (__version__, PLANNER_VERSION, SIMULATOR_VERSION),
     }  # fmt: skip
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from amk.planner.buffers import global_buffers
+from amk.planner.fetches import require_whole_fetches
 from amk.planner.fit import choose_context
 from amk.planner.formats import BF16, Chunks, Formats, formats
 from amk.planner.program import Author
@@ -64,6 +65,7 @@ def plan(
     exact = any(matrix(model, name).groups < count for name in MATRICES)
     slack = 0 if exact else settings.hint_slack
     reduced = kv.splits if reducible(settings, model, kv.splits) else None
+    require_whole_fetches(model, settings, reduced is not None)
     author = Author(model, settings, count, rows, handoff.delta if handoff else None, held, slack, reduced)
     stored = label(wanted) if kv.dtype == "bf16" else f"{label(wanted)}-kv-{kv.dtype}"
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"

@@ -73,8 +73,17 @@ class Author:
         return self.held.get(name, 0)
 
     def refill(self, name: MatrixName) -> list[Step]:
-        """What the product of `name` held back goes out once its result is published."""
-        return [Step(op=RefillOp(role="all", stream="weights"))] if self.deferred(name) else []
+        """Part of what the product of `name` held back goes out once its result is published."""
+        first = self.first_refills(name)
+        return [Step(op=RefillOp(role="all", stream="weights", most=first))] if first else []
+
+    def refill_rest(self, name: MatrixName) -> list[Step]:
+        """The rest, once the next product's input is there: what is read until then does not queue behind it."""
+        rest = self.deferred(name) - self.first_refills(name)
+        return [Step(op=RefillOp(role="all", stream="weights", most=rest))] if rest else []
+
+    def first_refills(self, name: MatrixName) -> int:
+        return round(self.deferred(name) * self.settings.first_refills)
 
     def role(self, name: MatrixName) -> str:
         """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""
@@ -119,6 +128,7 @@ class Author:
         return [
             *self.wait("qkv", (LAYER, gate), self.head_delta),
             Step(op=rope),
+            *self.refill_rest("qkv"),
             self.barrier(),
             Step(op=attend),
             self.barrier(),
@@ -168,6 +178,7 @@ class Author:
         return [
             *self.wait("h_mid", (LAYER,)),
             Step(op=StageNormOp(role="all", index={"l": 2, "1": 1}, h="h_mid", norm="norm", x="x", ssq="ssq")),
+            *self.refill_rest("o"),
             *self.gemv("gate_up"),
             *self.publish(swiglu, (self.signal("act", (LAYER,)),)),
             *self.refill("gate_up"),
@@ -176,12 +187,14 @@ class Author:
             *self.residual("down", "h_out"),
             *self.wait("h_out", (LAYER,)),
             Step(op=StageNormOp(role="all", index={"l": 2, "1": 2}, h="h_out", norm="norm", x="x", ssq="ssq")),
+            *self.refill_rest("down"),
         ]
 
     def down(self, part: int) -> list[Step]:
         """Stage part of the activation and multiply it."""
         stage = StageOp(role="all", layer=LAYER, act="act", x="x", k_part=part, k_parts=self.k_parts)
-        return [Step(op=stage), *self.gemv("down", part, self.k_parts)]
+        rest = [] if part else self.refill_rest("gate_up")
+        return [Step(op=stage), *rest, *self.gemv("down", part, self.k_parts)]
 
     @property
     def k_parts(self) -> int:
@@ -197,6 +210,7 @@ class Author:
             *self.publish(best, (self.signal("best"),)),
             *self.refill("lm_head"),
             *self.wait("best", (0,)),
+            *self.refill_rest("lm_head"),
         ]
         if self.settings.sampling != "greedy":
             return [*steps, *draw_steps(self)]

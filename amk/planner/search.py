@@ -12,6 +12,10 @@ is spent on it. Each *round* decides one more knob for all states of the beam:
 When all knobs are decided the beam starts again from the best states with the knobs in another order. When a whole
 cycle finds nothing better, or the beam is empty, the fallback draws mutations of the best states (or random plans).
 Everything is a function of the seed and of the number of expansions; an expansion is one simulated schedule.
+
+The result is the best state that is verified SAFE and that the caller accepts: the planner cannot know how many
+registers the compiled code needs, who compiles can. A refusal is taken to hold for all plans of as many warps and as
+wide chunks, so that a number of warps that never compiles is not tried a hundred times.
 """
 
 from __future__ import annotations
@@ -106,8 +110,12 @@ class Found:
 class Search:
     """One search. `rounds()` does the work; `known` holds every state that was simulated."""
 
-    def __init__(self, problem: Problem, start: Settings = FAST, seed: int = 0, width: int = WIDTH) -> None:
-        self.problem, self.seed, self.width = problem, seed, width
+    def __init__(
+        self, problem: Problem, start: Settings = FAST, seed: int = 0, width: int = WIDTH,
+        known: tuple[Settings, ...] = (FAST, NAIVE),
+    ) -> None:  # fmt: skip
+        """`known`: plans to begin with beside `start`."""
+        self.problem, self.seed, self.width, self.begin = problem, seed, width, known
         self.space = Space.around(start)
         self.rng = np.random.default_rng(seed)
         self.known: dict[Settings, State | None] = {}
@@ -177,7 +185,7 @@ class Search:
             cycle += 1
 
     def presets(self) -> list[State | None]:
-        return [self.look(replace(s, plan="search", sampling=self.space.start.sampling)) for s in (FAST, NAIVE)]
+        return [self.look(replace(s, plan="search", sampling=self.space.start.sampling)) for s in self.begin]
 
     def _order(self, cycle: int) -> list[Knob]:
         knobs = sorted(self.space.knobs, key=lambda k: TIGHT.index(k.name) if k.name in TIGHT else len(TIGHT))
@@ -224,12 +232,13 @@ def search(
     expansions: int | None = None,
     budget_s: float | None = None,
     told: Callable[[Search], None] = lambda _: None,
+    why_not: Callable[[Schedule], str | None] = lambda _: None,
 ) -> Found:
     """Search until `expansions` schedules were simulated, `budget_s` seconds have passed, or nothing is left.
 
     A budget counts whole rounds only: what the last, unfinished one found is forgotten, so that `expansions` of the
-    result reproduces it on any machine. The result is verified SAFE; plans that are not are passed over. AMK011 if
-    nothing can be planned.
+    result reproduces it on any machine. The result is verified SAFE and `why_not` says None of it; plans of which that
+    is not so are passed over. AMK011 if nothing can be planned.
     """
     made = Search(problem, start, seed)
     made.limit = expansions
@@ -239,18 +248,24 @@ def search(
         told(made)
         if made.spent or (budget_s is not None and time.monotonic() - began >= budget_s):
             break
-    return _verified(made, rounds)
+    return _verified(made, rounds, why_not)
 
 
-def _verified(made: Search, rounds: int) -> Found:
+def _verified(made: Search, rounds: int, why_not: Callable[[Schedule], str | None]) -> Found:
     refused: list[str] = []
+    hopeless: set[tuple[int, int]] = set()
     for state in made.ranked():
+        if (kind := (state.warps, state.settings.chunk_bytes)) in hopeless:
+            continue
         schedule = made.problem.schedule(state.settings)
         verdict = verify(schedule)
-        if verdict.safe:
+        reason = why_not(schedule) if verdict.safe else verdict.status
+        if reason is None:
             default, naive = (made.known.get(replace(s, plan="search", sampling=made.space.start.sampling))
                               for s in (FAST, NAIVE))  # fmt: skip
             return Found(state, schedule, default, naive, made.expansions, rounds, made.pruned, tuple(refused))
-        refused.append(f"{state.key[:12]} {verdict.status}")
-    message = f"no plan of {made.problem.model.name} on {made.problem.target.name} was found that is SAFE"
+        if verdict.safe:
+            hopeless.add(kind)
+        refused.append(f"{state.key[:12]} {reason}")
+    message = f"no plan of {made.problem.model.name} on {made.problem.target.name} was found that is SAFE and compiles"
     raise AmkError(Diagnostic("AMK011", message))

@@ -26,10 +26,12 @@ class Settings:
     worker that there is. kv_dtype: what the KV cache holds. overlay: arrays that are never live together share bytes.
     hint_slack: a hint says that looking is worth while when all producers but one in so many have signalled; 0: when
     all have. prefetch_cache: ask for earlier keys and values before the query is there. held_refills: share of a ring
-    that a long product refills only after its result is published. reduce_from: with this many splits the workers of a
-    kv head reduce them, a slice each, before everybody reads the result; None: everybody reads all splits. batch:
-    sequences that are decoded together; splits are then always reduced. k_parts: steps that the product of `down` is
-    done in, so that its input fits; None: as few as leave comfortable rings.
+    that a long product refills only after its result is published, first_refills: share of these that go out then, the
+    others once the next input is there. reduce_from: with this many splits the workers of a
+    kv head reduce them, a slice each, before everybody reads the result; None: everybody reads all splits.
+    handoff_dtype: of hidden states and attention outputs that cross SMs, None = bf16 in tagged words, f32 elsewhere.
+    batch: sequences that are decoded together; splits are then always reduced. k_parts: steps that the product of
+    `down` is done in, so that its input fits; None: as few as leave comfortable rings.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -51,8 +53,10 @@ class Settings:
     hint_slack: int = 8
     prefetch_cache: bool = True
     held_refills: float = 2 / 3
+    first_refills: float = 1 / 2
     reduce_from: int | None = 8
     overlay: bool = True
+    handoff_dtype: Literal["bf16", "f32"] | None = None
     batch: int = 1
     k_parts: int | None = None
 
@@ -85,6 +89,11 @@ def reducible(settings: Settings, model: ModelSpec, splits: int) -> bool:
     if settings.batch == 1:
         return not few and sliceable(model.heads, model.kv_heads, model.head_dim, splits)
     return sliceable(model.heads, model.kv_heads, model.head_dim, splits, pieces=model.head_dim * model.heads)
+
+
+def crossing_dtype(settings: Settings) -> Literal["bf16", "f32"]:
+    """What hidden states and attention outputs are between SMs; `handoff` is decided."""
+    return settings.handoff_dtype or ("bf16" if settings.handoff == "tagged" else "f32")
 
 
 def handoff_of(settings: Settings, model: ModelSpec, workers: int) -> Literal["fenced", "tagged"]:

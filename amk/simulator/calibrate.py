@@ -18,8 +18,8 @@ from amk.simulator.constants import Constants
 from amk.simulator.predict import step_ms
 
 FITTED = (
-    "read_gbps", "sm_gbps", "copy_us", "chunk_us", "chunk_gbps", "l2_us", "l2_gbps", "hop_us", "fence_us_per_kib",
-    "barrier_warp_us", "step_us", "round_us", "far_us_per_kib",
+    "read_gbps", "gemv_us", "chunk_us", "chunk_gbps", "copy_us", "l2_us", "l2_gbps", "hop_us", "queue_us_per_kib",
+    "fence_us", "fence_us_per_kib", "barrier_warp_us", "far_us_per_kib",
 )  # fmt: skip
 """What runs of whole steps can tell; the others come from micro-benchmarks."""
 

@@ -36,13 +36,14 @@ class Constants(_Data):
     groups of the chip, and their bandwidth relative to the others.
 
     copy_us: latency of a copy into shared memory. copy_overhead: bytes of the memory's time that a copy costs beside
-    its own. chunk_us, chunk_gbps: a warp's time for a chunk, fixed and by size. drain_gbps: all warps of an SM.
-    refill_fence_us: per chunk. l2_us: a load that the L2 answers. l2_gbps: one SM from the L2. hop_us: from a signal
-    until others can see it. skew_us: spread of equal SMs: the last of n is late by
-    sqrt(2 ln n) of it. fence_us,
-    fence_us_per_kib: a release, and what each KiB of ring behind it adds. barrier_us, barrier_warp_us: a CTA barrier.
-    step_us: entering a step. round_us: 512 bytes through a warp's registers. far_us_per_kib: the same for attention
-    over cache rows.
+    its own. gemv_us: a product's time beside its chunks: the first one is looked for, the last sums are written.
+    chunk_us, chunk_gbps: a warp's time for a chunk, fixed and by size. drain_gbps: all warps of an SM. issue_us: asking
+    for a copy that was held back. refill_fence_us: per chunk. l2_us: a load that the L2 answers. queue_us_per_kib: what
+    each KiB of copies in flight adds to that. l2_gbps: one SM from the L2. hop_us: from a signal until others can see
+    it. skew_us: spread of equal SMs: the last of n is late by sqrt(2 ln n) of it. fence_us, fence_us_per_kib: a
+    release, and what each KiB of copies in flight before it adds. barrier_us, barrier_warp_us: a CTA barrier. step_us:
+    entering a step. round_us: 512 bytes through a warp's registers. far_us_per_kib: the same for attention over cache
+    rows.
     """
 
     target: str
@@ -52,6 +53,7 @@ class Constants(_Data):
     fast_gain: Annotated[float, Field(ge=1, le=4)]
     copy_us: Cost
     copy_overhead: Cost
+    gemv_us: Cost
     chunk_us: Cost
     chunk_gbps: Rate
     drain_gbps: Rate
@@ -62,6 +64,8 @@ class Constants(_Data):
     skew_us: Cost
     fence_us: Cost
     fence_us_per_kib: Cost
+    queue_us_per_kib: Cost
+    issue_us: Cost
     barrier_us: Cost
     barrier_warp_us: Cost
     step_us: Cost
@@ -80,11 +84,12 @@ class Constants(_Data):
 
 
 INSTRUCTIONS = (
-    "chunk_us", "refill_fence_us", "barrier_us", "barrier_warp_us", "step_us", "round_us", "far_us_per_kib",
+    "gemv_us", "chunk_us", "issue_us", "refill_fence_us", "barrier_us", "barrier_warp_us", "step_us", "round_us",
+    "far_us_per_kib",
 )  # fmt: skip
 """Costs of an SM's own instructions: they scale with its clock."""
 
-CROSSINGS = ("copy_us", "l2_us", "hop_us", "skew_us", "fence_us", "fence_us_per_kib")
+CROSSINGS = ("copy_us", "l2_us", "hop_us", "skew_us", "fence_us", "fence_us_per_kib", "queue_us_per_kib")
 """Costs of crossing the chip: they scale with the L2's latency."""
 
 THROUGHPUTS = ("chunk_gbps", "drain_gbps", "l2_gbps", "sm_gbps")

@@ -17,6 +17,7 @@ import numpy as np
 
 from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Step
 from amk.simulator.constants import Constants
 from amk.simulator.program import Group, Window
@@ -28,6 +29,8 @@ ROUND_BYTES = 512
 KIB = 1024
 BF16_ROWS = 16
 """Bytes of a column of a bf16 chunk: 8 rows."""
+HALF_DRAINED = 0.5
+"""Slots of a ring that hold nothing useful: the one that is drained is asked for again only as a whole."""
 SPANS_PER_TRIP = 2
 """Keys and values of a run of positions are fetched together, and the next run after them."""
 LATE = 1e-9
@@ -61,13 +64,15 @@ class Stuck(Exception):
 
 @dataclass
 class _State:
-    """One group: next item, the item whose waits hold, clock of each warp, when its steps of the layers ended."""
+    """One group: next item, the item whose waits hold, refills that a warp held back, clock of each warp, when its
+    steps of the layers ended."""
 
     group: Group
     number: int
     clocks: list[float]
     next: int = 0
     held: int = -1
+    held_back: int = 0
     began: float = 0.0
     finished: bool = False
     layer_ends: list[float] = field(default_factory=list)
@@ -75,11 +80,18 @@ class _State:
 
 @dataclass
 class _Cell:
-    """Signals of one counter instance, (time, amount, group), and who waits for it."""
+    """Signals of one counter instance, (time, amount, group), and who waits for it to reach what."""
 
     posted: list[tuple[float, int, int]] = field(default_factory=list)
     total: int = 0
-    waiters: list[int] = field(default_factory=list)
+    waiters: list[tuple[int, int]] = field(default_factory=list)
+
+    def woken(self) -> list[int]:
+        """The groups whose threshold is reached; they wait no more."""
+        found = [group for group, threshold in self.waiters if threshold <= self.total]
+        if found:
+            self.waiters = [w for w in self.waiters if w[1] > self.total]
+        return found
 
 
 class Engine:
@@ -106,13 +118,11 @@ class Engine:
         self.order = 0
         self.now = 0.0
         self.ready = list(range(len(self.states)))
-        (stream, *_) = schedule.streams
-        self.in_flight = len(self.roles[stream.role]) * stream.slots * stream.chunk_bytes if stream.run_ahead else 0
 
     def _supply(self) -> Supply:
         c, schedule = self.constants, self.window.schedule
         stream = schedule.streams[0]
-        ring = float(len(self.roles[stream.role]) * stream.slots * stream.chunk_bytes)
+        ring = float(len(self.roles[stream.role]) * (stream.slots - HALF_DRAINED) * stream.chunk_bytes)
         useful = stream.chunk_bytes / (stream.chunk_bytes + c.copy_overhead)
         groups, sms = self.window.groups, schedule.target.sms
         fast = c.fast_sms if any(g.fast for g in groups) else 0.0
@@ -220,7 +230,7 @@ class Engine:
         for cell, threshold in state.group.waits[state.next]:
             found = self.cells.setdefault(cell, _Cell())
             if found.total < threshold:
-                found.waiters.append(state.number)
+                found.waiters.append((state.number, threshold))
                 return False
             given, by, among = self._reached(found.posted, threshold)
             givers = max(givers, among)
@@ -230,8 +240,13 @@ class Engine:
             self.arrows.append(Arrow(source, until, state.number, until + c.hop_us + c.l2_us))
         self._advance(state, role, until, "waiting")
         self._advance(state, role, until + c.hop_us + c.skew_us * sqrt(2 * log(givers)), "hand-off")
-        self._spend(state, role, c.l2_us * len(state.group.waits[state.next]), "hand-off")
+        self._spend(state, role, self._l2_us(state) * len(state.group.waits[state.next]), "hand-off")
         return True
+
+    def _l2_us(self, state: _State) -> float:
+        """A round trip to the L2: requests of the ring that are not answered yet stand before it."""
+        c = self.constants
+        return c.l2_us + c.queue_us_per_kib * self.supply.outstanding(state.number) / KIB
 
     def _signal(self, state: _State, step: Step, role: range) -> None:
         given = state.group.signals.get(state.next, ())
@@ -239,15 +254,15 @@ class Engine:
             return
         c = self.constants
         if any(s.order == "release" for s in step.signals):
-            self._spend(state, role, c.fence_us + c.fence_us_per_kib * self.in_flight / KIB, "hand-off")
+            flying = self.supply.outstanding(state.number) / KIB
+            self._spend(state, role, c.fence_us + c.fence_us_per_kib * flying, "hand-off")
         at = max(state.clocks[w] for w in role)
         times = len(role) * len(state.group.workers)
         for cell, amount in given:
             found = self.cells.setdefault(cell, _Cell())
             found.posted.append((at, amount * times, state.number))
             found.total += amount * times
-            self.ready += found.waiters
-            found.waiters = []
+            self.ready += found.woken()
 
     def _work(self, state: _State, item: Item, role: range) -> bool:
         """An op other than a gemv. Reads of tagged words wait for their writers, the cache's share the memory."""
@@ -260,7 +275,7 @@ class Engine:
         if share.near:
             self._advance(state, role, fresh, "waiting")
             trips = -(-share.work.near // op.in_flight)
-            self._spend(state, role, c.l2_us * trips + share.near / (c.l2_gbps * 1e3), "staging")
+            self._spend(state, role, self._l2_us(state) * trips + share.near / (c.l2_gbps * 1e3), "staging")
         if share.far:
             start = max(state.clocks[w] for w in role)
             self._advance(state, role, start, "cache")
@@ -270,6 +285,9 @@ class Engine:
         rounds = share.work.handled / ROUND_BYTES
         self._spend(state, role, c.step_us + c.round_us * rounds, "arithmetic")
         self._written(state)
+        if isinstance(op, RefillOp):
+            self.supply.refill(state.number)
+            self._spend(state, role, c.issue_us * state.held_back, "arithmetic")
         return True
 
     def _written(self, state: _State) -> None:
@@ -288,8 +306,11 @@ class Engine:
         if not most:
             self._drained(state)
             return
-        amount = float(sum(share.chunks) * self.chunk_bytes[op.stream])
-        self.supply.begin_drain(state.number, amount, min(amount / (most * self.chunk_time(op)), c.drain_gbps * 1e3))
+        size, each = self.chunk_bytes[op.stream], self.chunk_time(op)
+        amount, state.held_back = float(sum(share.chunks) * size), op.deferred
+        held = float(sum(min(n, op.deferred) for n in share.chunks) * size)
+        rate = min(amount / (most * each), c.drain_gbps * 1e3)
+        self.supply.begin_drain(state.number, amount, rate, c.copy_us + each, held)
 
     def chunk_time(self, op: GemvOp) -> float:
         """Microseconds of a warp: narrow formats have as many columns to multiply as their chunk is wide."""
@@ -309,7 +330,7 @@ class Engine:
         )  # fmt: skip
         self._advance(state, role, min(state.began + busy, self.now), "drain")
         self._advance(state, role, self.now, "memory")
-        self._spend(state, role, self.constants.step_us, "arithmetic")
+        self._spend(state, role, self.constants.step_us + self.constants.gemv_us, "drain")
         self._resume(state, item, role)
 
     def _read(self, state: _State) -> None:

@@ -1,9 +1,10 @@
 """Memory bandwidth shared by all SMs, as fluid: who pulls, at which rate, and when that changes next.
 
 Flow g is the weight ring of one worker of group g, flow n + g its direct reads (the cache). A ring pulls while it has
-room, at most as fast as its bytes in flight allow (room / copy latency) and as one SM can receive; pullers share the
-memory max-min fairly within their part of the chip (SMs of small groups have more bandwidth each). Between events all
-rates are constant: `horizon` says how long, `advance` moves there.
+room, at most as fast as its slots come round (ring / (copy latency + time of a chunk)) and as one SM can receive, and
+not beyond what it is `allowed` while it holds refills back; pullers share the memory max-min fairly within their part
+of the chip (SMs of small groups have more bandwidth each). Between events all rates are constant: `horizon` says how
+long, `advance` moves there.
 
 Units: bytes, microseconds.
 """
@@ -34,6 +35,8 @@ class Supply:
         self.need = np.zeros(n)
         self.drain = np.zeros(n)
         self.direct = np.zeros(n)
+        self.allowed = np.full(n, NEVER)
+        self.alone = alone
         self.most = np.full(2 * n, alone)
         self.rate = np.zeros(2 * n)
         self.out = np.zeros(n)
@@ -43,18 +46,38 @@ class Supply:
         """A ring of `capacity` bytes that starts full if it runs ahead."""
         self.capacity[group], self.ahead[group] = capacity, ahead
         self.level[group] = capacity if ahead else 0.0
-        self.most[group] = min(self.most[group], most)
+        self.most[group] = min(self.alone, most)
 
-    def begin_drain(self, group: int, amount: float, rate: float) -> None:
+    def begin_drain(self, group: int, amount: float, rate: float, round_us: float = 0.0, held: float = 0.0) -> None:
+        """round_us: from the request of a copy until its slot is free again, if that limits the ring; held: bytes that
+        are not asked for until `refill`."""
         self.need[group], self.drain[group] = amount, rate
+        if round_us:
+            self.most[group] = min(self.alone, self.capacity[group] / round_us)
         if not self.ahead[group]:
             self.fetch[group] = amount
+        elif held:
+            self.allowed[group] = max(0.0, amount - self.level[group] + max(0.0, self.capacity[group] - held))
         self.changed = True
+
+    def refill(self, group: int) -> None:
+        """What the ring held back is asked for."""
+        self.allowed[group] = NEVER
+        self.changed = True
+
+    def outstanding(self, group: int) -> float:
+        """Bytes of the ring that were asked for and have not come."""
+        room = float(self.capacity[group] - self.level[group])
+        return min(room, float(self.allowed[group] if self.ahead[group] else self.fetch[group]))
 
     def begin_direct(self, group: int, amount: float, most: float) -> None:
         self.direct[group] = amount
         self.most[self.count + group] = most
         self.changed = True
+
+    def _marks(self) -> tuple[NDArray[np.bool_], ...]:
+        """What rates depend on."""
+        return self.level >= self.capacity - TINY, self.level > TINY, self.fetch > TINY, self.allowed > TINY
 
     def _wanted(self) -> F64:
         """The rate at which each flow would pull if it were alone; 0 if it does not pull."""
@@ -63,7 +86,7 @@ class Supply:
         open_ring = self.ahead | (self.fetch > TINY)
         full = self.level >= self.capacity - TINY
         ring = np.where(full, np.where(draining, np.minimum(self.most[:n], self.drain), 0.0), self.most[:n])
-        ring = np.where(open_ring, ring, 0.0)
+        ring = np.where(open_ring & (self.allowed > TINY), ring, 0.0)
         return np.concatenate((ring, np.where(self.direct > TINY, self.most[n:], 0.0)))
 
     def _share(self) -> None:
@@ -85,13 +108,15 @@ class Supply:
         """Time until a rate changes or something is done; NEVER if nothing moves."""
         if self.changed:
             self._share()
-        n, net = self.count, self.rate[: self.count] - self.out
+        n, inward = self.count, self.rate[: self.count]
+        net = inward - self.out
         with np.errstate(divide="ignore", invalid="ignore"):
             times = np.concatenate((
                 np.where((net > TINY) & (self.level < self.capacity - TINY), (self.capacity - self.level) / net, NEVER),
                 np.where((net < -TINY) & (self.level > TINY), self.level / -net, NEVER),
                 np.where((self.need > TINY) & (self.out > 0), self.need / self.out, NEVER),
                 np.where((self.fetch > TINY) & (self.rate[:n] > 0), self.fetch / self.rate[:n], NEVER),
+                np.where((self.allowed < NEVER) & (self.allowed > TINY) & (inward > 0), self.allowed / inward, NEVER),
                 np.where((self.direct > TINY) & (self.rate[n:] > 0), self.direct / self.rate[n:], NEVER),
             ))  # fmt: skip
         return float(times.min())
@@ -103,12 +128,13 @@ class Supply:
         n = self.count
         inward = self.rate[:n]
         needed, wanted = self.need > TINY, self.direct > TINY
-        before = (self.level >= self.capacity - TINY, self.level > TINY, self.fetch > TINY)
+        before = self._marks()
         self.level = np.clip(self.level + (inward - self.out) * time, 0.0, self.capacity)
         self.fetch = np.maximum(self.fetch - inward * time, 0.0)
         self.need = np.maximum(self.need - self.out * time, 0.0)
         self.direct = np.maximum(self.direct - self.rate[n:] * time, 0.0)
-        after = (self.level >= self.capacity - TINY, self.level > TINY, self.fetch > TINY)
+        self.allowed = np.maximum(self.allowed - inward * time, 0.0)
+        after = self._marks()
         drained, read = needed & (self.need <= TINY), wanted & (self.direct <= TINY)
         if drained.any() or read.any() or any((a != b).any() for a, b in zip(before, after, strict=True)):
             self.changed = True

@@ -24,10 +24,18 @@ WHOLE = 0.9
 
 @dataclass
 class _Written:
-    """Times by group, and who waits."""
+    """Times by group, and who waits for which groups."""
 
     times: dict[int, float] = field(default_factory=dict)
-    waiters: list[int] = field(default_factory=list)
+    waiters: list[tuple[int, frozenset[int]]] = field(default_factory=list)
+
+    def woken(self) -> list[int]:
+        """Those for whom all have written; they wait no more."""
+        done = self.times.keys()
+        found = [group for group, owners in self.waiters if owners <= done]
+        if found:
+            self.waiters = [w for w in self.waiters if not w[1] <= done]
+        return found
 
 
 class Words:
@@ -62,9 +70,9 @@ class Words:
     def wait(self, group: int, item: int) -> None:
         step = self._item(group, item)
         for name in self._names(group, step)[0]:
-            written = self.state[self._key(name, step)]
-            if not self._owners(group, step, name) <= written.times.keys():
-                written.waiters.append(group)
+            written, owners = self.state[self._key(name, step)], self._owners(group, step, name)
+            if not owners <= written.times.keys():
+                written.waiters.append((group, owners))
                 return
 
     def written(self, group: int, item: int, time: float) -> list[int]:
@@ -74,8 +82,7 @@ class Words:
         for name in self._names(group, step)[1]:
             found = self.state.setdefault(self._key(name, step), _Written())
             found.times[group] = time
-            woken += found.waiters
-            found.waiters = []
+            woken += found.woken()
         return woken
 
     def _item(self, group: int, item: int) -> Item:

@@ -66,8 +66,9 @@ class Composition:
 
     stuck: programs whose worker alone does not finish. never: words that nobody writes, tags out of order. races,
     dataflow: over composite nodes with word edges; overwritten: tagged words that a reader may still look for; unseen:
-    writes that fences do not order. hints: the order with hints, if words alone do not keep the words. at:
-    the only position that was looked at. private: what the buffers behind the schedule's are, in turn.
+    writes that fences do not order. hints: the order with hints, if words alone do not keep the words. fence: the order
+    of what is visible, if it is not `order`. at: the only position that was looked at. private: what the buffers behind
+    the schedule's are, in turn.
     """
 
     schedule: Schedule
@@ -83,6 +84,7 @@ class Composition:
     overwritten: RaceReport | None = None
     unseen: RaceReport | None = None
     hints: Ordering | None = None
+    fence: Ordering | None = None
     dataflow: DataflowReport | None = None
     classes: int = 0
     incidences: int = 0
@@ -156,7 +158,7 @@ def _check_memory(result: Composition, rows: I64, most: Words, always: Words, en
         result.races = find_races(kept, cast(Clocks, order), LIMIT)
         return
     result.order = least = BracketOrder(Quotient(groups, instances, always, "word"))
-    fence = BracketOrder(Quotient(groups, instances, most, "fence"))
+    result.fence = fence = BracketOrder(Quotient(groups, instances, most, "fence"))
     blocking = Blocking(least, lambda: BracketOrder(Quotient(groups, instances, always, "wait")))
     result.races, result.overwritten, result.unseen = weak_races(rows, envelope.tagged, order, least, blocking, fence)
     result.hints = blocking.with_hints

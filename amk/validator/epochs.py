@@ -4,7 +4,8 @@ Property: for every counter instance c that something waits for, with D = increm
   (E1) every threshold grows by D per token, and lies in (-D, D] relative to the token's start (init counted out);
   (E2) the instance is signalled inside the token loop only;
   (E3) if an order rests on a wait for c: every increment of token n+1 must-happen-after all increments of token n, by
-       waits of that kind: acquiring ones, or all of them where hints keep tagged words from being overwritten.
+       waits of that kind: acquiring ones, or all of them where hints keep tagged words from being overwritten. Tagged
+       words do not separate increments that an acquire counts: a word written behind a signal may be seen before it.
 
 Argument. Take the first increment, in some execution of n tokens, that comes before an increment of an earlier token on
 the same counter. Up to there the counter's value in token n lies between nD and (n+1)D, so a wait of token n holds iff
@@ -92,7 +93,7 @@ def check_epochs(result: Composition) -> Epochs:
     assert result.order is not None
     every_wait = np.concatenate(waits)
     acquired = np.unique(every_wait[every_wait[:, 4] == 0, 2])
-    loose += _separation(result, every, acquired, result.order)
+    loose += _separation(result, every, acquired, result.fence or result.order)
     if result.hints is not None:
         loose += _separation(result, every, np.setdiff1d(every_wait[:, 2], acquired), result.hints)
     wrap = [(WORD - int(init[i])) // int(d) for i, d in enumerate(delta.tolist()) if d]

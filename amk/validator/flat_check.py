@@ -117,7 +117,7 @@ class FlatCheck:
         result.races, result.overwritten, result.unseen = weak_races(
             _rows(word.system), self.tagged, word, least, blocking, fence
         )
-        result.hints = blocking.with_hints
+        result.hints, result.fence = blocking.with_hints, fence
         return result
 
 

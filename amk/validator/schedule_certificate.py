@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from amk.checker.certificate import EDGES, FORMAT, Proof
+from amk.checker.certificate import FORMAT, Proof
+from amk.checker.core import EDGES, Claims, Order
 from amk.checker.counters import AMOUNT, INSTANCE, ITEM, WEAK, WORKER
-from amk.checker.order import Claims, Order, holds
-from amk.checker.programs import Program, Rejected
+from amk.checker.programs import Rejected
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.certificate import NotSafe, run_lengths
@@ -54,65 +54,83 @@ def coded(claims: Claims) -> list[list[Any]]:
 
 
 class _Crews:
-    """Items of all programs, run crew by crew: an item is ready if all its warps are there and all its waits hold."""
+    """Items of all teams, run crew by crew: an item is ready if all its warps are there and all its waits hold. A team
+    is a run of workers of one program that stay together."""
 
-    def __init__(self, proof: Proof) -> None:
-        self.proof, self.programs = proof, proof.programs
+    def __init__(self, proof: Proof, teams: list[tuple[int, range]]) -> None:
+        self.proof, self.teams = proof, teams
+        self.programs = [proof.programs[g] for g, _ in teams]
         self.value = proof.counters.init.copy()
         self.times = [[-1] * len(p.items) for p in self.programs]
+        self.team_of = {w: n for n, (_, workers) in enumerate(teams) for w in workers}
         self.queue = [
             [[j for j, role in enumerate(p.roles) if w in role] for w in range(p.warps)] for p in self.programs
         ]
         self.at = [[0] * p.warps for p in self.programs]
+        self.waits = self._sorted(proof.counters.waits)
+        self.signals = self._sorted(proof.counters.signals)
 
-    def rows(self, table: I64, g: int, j: int) -> I64:
-        workers = self.programs[g].workers
-        mine: I64 = table[
-            (table[:, ITEM] == j) & (table[:, WORKER] >= workers.start) & (table[:, WORKER] < workers.stop)
-        ]
-        return mine
+    def _sorted(self, table: I64) -> dict[tuple[int, int], I64]:
+        """Rows by (team, item)."""
+        team = np.array([self.team_of[w] for w in table[:, WORKER].tolist()], np.int64)
+        order = np.lexsort((table[:, ITEM], team))
+        table, key = table[order], np.stack((team[order], table[order, ITEM]), axis=1)
+        cuts = np.flatnonzero((np.diff(key, axis=0) != 0).any(axis=1)) + 1
+        parts = zip(np.split(key, cuts), np.split(table, cuts), strict=True)
+        return {(int(k[0, 0]), int(k[0, 1])): part for k, part in parts if len(part)}
 
-    def ready(self, g: int, j: int) -> bool:
-        program = self.programs[g]
-        if any(self.queue[g][w][self.at[g][w] :][:1] != [j] for w in program.roles[j]):
+    def ready(self, n: int, j: int) -> bool:
+        if any(self.queue[n][w][self.at[n][w] :][:1] != [j] for w in self.programs[n].roles[j]):
             return False
-        waits = self.rows(self.proof.counters.waits, g, j)
-        return bool((self.value[waits[:, INSTANCE]] >= waits[:, AMOUNT]).all()) and self._written(program, j)
+        waits = self.waits.get((n, j))
+        met = waits is None or bool((self.value[waits[:, INSTANCE]] >= waits[:, AMOUNT]).all())
+        return met and self._written(n, j)
 
-    def _written(self, program: Program, j: int) -> bool:
-        for warp in program.roles[j]:
+    def _written(self, n: int, j: int) -> bool:
+        workers = self.teams[n][1]
+        for warp in self.programs[n].roles[j]:
             for reading in self.proof.words.readings.get((j, warp), ()):
-                mine = (reading.workers >= program.workers.start) & (reading.workers < program.workers.stop)
-                owners = np.flatnonzero(reading.awaited[mine].any(axis=0))
-                if any(self.times[self.proof.group[w]][reading.writer[w]] < 0 for w in owners.tolist()):
+                mine = (reading.workers >= workers.start) & (reading.workers < workers.stop)
+                owners = np.flatnonzero(reading.awaited[reading.which[mine]].any(axis=0))
+                if any(self.times[self.team_of[w]][reading.writer[w]] < 0 for w in owners.tolist()):
                     return False
         return True
 
     def step(self, now: int) -> bool:
         """Everything that is ready at this time runs at once."""
         heads = {
-            (g, q[a]) for g, at in enumerate(self.at) for q, a in zip(self.queue[g], at, strict=True) if a < len(q)
+            (n, q[a]) for n, at in enumerate(self.at) for q, a in zip(self.queue[n], at, strict=True) if a < len(q)
         }
-        running = [(g, j) for g, j in sorted(heads) if self.ready(g, j)]
-        for g, j in running:
-            self.times[g][j] = now
-            for w in self.programs[g].roles[j]:
-                self.at[g][w] += 1
-        for g, j in running:
-            given = self.rows(self.proof.counters.signals, g, j)
-            np.add.at(self.value, given[:, INSTANCE], given[:, AMOUNT])
+        running = [(n, j) for n, j in sorted(heads) if self.ready(n, j)]
+        for n, j in running:
+            self.times[n][j] = now
+            for w in self.programs[n].roles[j]:
+                self.at[n][w] += 1
+        for key in running:
+            given = self.signals.get(key)
+            if given is not None:
+                np.add.at(self.value, given[:, INSTANCE], given[:, AMOUNT])
         return bool(running)
 
+    def run(self) -> list[list[Any]] | None:
+        """`times` of the certificate; None if the teams cannot finish."""
+        now = 0
+        while self.step(now):
+            now += 1
+        if any(t < 0 for row in self.times for t in row):
+            return None
+        return [[len(workers), row] for (_, workers), row in zip(self.teams, self.times, strict=True)]
 
-def run_times(proof: Proof) -> list[list[int]]:
-    """Per program the time of each item. Raises `NotSafe` if crews that run as one cannot finish."""
-    crews = _Crews(proof)
-    now = 0
-    while crews.step(now):
-        now += 1
-    if any(t < 0 for row in crews.times for t in row):
-        raise NotSafe("the steps of all workers of a program cannot be run together")
-    return crews.times
+
+def run_times(proof: Proof) -> list[list[Any]]:
+    """When each item runs: all workers of a program together, or every worker by itself. Raises `NotSafe` if even crews
+    of one worker cannot finish."""
+    together = sorted(((g, p.workers) for g, p in enumerate(proof.programs)), key=lambda team: team[1].start)
+    apart = [(g, range(w, w + 1)) for g, workers in together for w in workers]
+    found = _Crews(proof, together).run() or _Crews(proof, apart).run()
+    if found is None:
+        raise NotSafe("the steps of some worker cannot be run crew by crew")
+    return found
 
 
 class _Guessing(dict[tuple[int, int], I64]):
@@ -148,10 +166,10 @@ class _Guessing(dict[tuple[int, int], I64]):
 class _FirstPass(Order):
     """The order under guessed claims, made available to the guesses while it grows."""
 
-    def _run(self, g: int, j: int, state: Any) -> None:
+    def _run(self, g: int, j: int, who: I64, state: Any) -> None:
         assert isinstance(self.claims, _Guessing)
         self.claims.order = self
-        super()._run(g, j, state)
+        super()._run(g, j, who, state)
 
 
 def claims_of(proof: Proof, edges: str) -> Claims:
@@ -173,22 +191,23 @@ def claims_of(proof: Proof, edges: str) -> Claims:
 def _statistic(order: Order, key: tuple[int, int], claim: I64) -> I64:
     """[workers] the largest claim that holds, at most `claim`."""
     instance, threshold = key
-    found = order.producers(instance)
-    crews, starts, weight, _ = found
+    worker, item, weight, _, loose = order.counters.crews(instance, order.hints)
     need = threshold - int(order.counters.init[instance])
-    if need <= 0 or need > int(weight.sum()):
+    if need <= 0 or need > int(weight.sum()) + loose:
         return np.zeros_like(claim)
-    heavy = weight > 0  # without weak signals the row that stands for them weighs nothing
-    careful = order_statistic(starts[heavy], weight[heavy], need).astype(np.int64)
-    bold = starts.copy()
-    row, (worker, item) = np.arange(len(crews) - 1), crews[:-1].T
+    starts = order.starts[worker, item]
+    if loose:  # signals that order nothing may come first
+        starts = np.concatenate((starts, np.zeros((1, order.workers), starts.dtype)))
+        weight = np.append(weight, loose)
+    careful = order_statistic(starts, weight, need).astype(np.int64)
+    bold, row = starts.copy(), np.arange(len(worker))
     done = bold[row, worker] >= item
     bold[row[done], worker[done]] = np.maximum(bold[row[done], worker[done]], item[done] + 1)
-    hoped = np.minimum(claim, order_statistic(bold[heavy], weight[heavy], need).astype(np.int64))
+    hoped = np.minimum(claim, order_statistic(bold, weight, need).astype(np.int64))
     one = np.zeros_like(claim)
     for x in np.flatnonzero(hoped > careful).tolist():
         one[x] = hoped[x]
-        if not holds(one, found, need):
+        if not order.holds(instance, threshold, one):
             hoped[x] = careful[x]
         one[x] = 0
     return hoped

@@ -53,12 +53,23 @@ def test_a_validator_that_says_yes_to_everything_is_caught(monkeypatch: pytest.M
         status, diagnostics, evidence, safe = "SAFE", (), None, True
 
     monkeypatch.setattr("amk.adversary.confusion.verify", lambda _: Yes)
-    monkeypatch.setattr("amk.adversary.confusion.judge", lambda _: Yes)
+    monkeypatch.setattr("amk.adversary.confusion.judged_system", lambda _: ("SAFE", ""))
+    monkeypatch.setattr("amk.adversary.confusion.certified", lambda _: "")
     table = Table()
     for number, seed in share(len(CLASSES), seed=4):
         table.add(decide(mutation(number, seed)))
     assert table.total("false_accepts") == table.total("unsafe") + table.total("open") > 10
     assert not table.clean and table.differences
+
+
+def test_a_safe_mutant_without_an_accepted_certificate_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amk.adversary.confusion.certify_schedule", lambda *_, **__: {"format": "none"})
+    cases = [decide(mutation(3, f"bare/{n}")) for n in range(4)]
+    table = Table()
+    for outcome in cases:
+        table.add(outcome)
+    assert table.total("uncertified") == sum(o.verdict == "SAFE" for o in cases) > 0
+    assert table.total("certificates") == 0 and "certificate: malformed" in table.differences[0]
 
 
 def test_a_table_with_an_empty_class_is_not_clean() -> None:

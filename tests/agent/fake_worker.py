@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from amk.agent import worker
-from amk.agent.wire import Answer, Block, Check, Load, PositionCheck
+from amk.agent.wire import Answer, Block, Check, Load, PositionCheck, Stage
 
 MS = 1.0
 """Slower than any floor of the test's model."""
@@ -30,6 +30,9 @@ class FakeRig:
         if self.way == "no_device":
             os._exit(3)
         return "fake device"
+
+    def stage(self, question: Stage) -> None:
+        """A program is taken as it comes."""
 
     def load(self, question: Load) -> None:
         self.keys[question.slot] = question.key

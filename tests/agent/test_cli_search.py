@@ -22,7 +22,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AMK_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(certify, "installed", lambda: fences_kept)
     plain = session.loop_of
-    monkeypatch.setattr(session, "loop_of", lambda j, b, p, c: plain(j, b, p, c, not_compiled))
+    monkeypatch.setattr(session, "loop_of", lambda j, b, p, c, jobs: plain(j, b, p, c, not_compiled))
     monkeypatch.setattr("amk.commands.export.installed", lambda: fences_kept)
     monkeypatch.setattr(session, "local_gpus", list)
     return tmp_path

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from amk.agent.journal import MIRROR, read_state
 from amk.agent.state import State
-from tests.agent import search_program
+from tests.agent import kills, search_program
 
 EVALS = 24
 KILLS = 10
@@ -66,6 +66,13 @@ def test_killed_at_random_moments_the_run_ends_as_if_never_killed(tmp_path: Path
     assert len(measured) == len(set(measured))
     keys = [t.key for t in final.trials if t.evaluated]
     assert len(keys) == len(set(keys))
+
+
+def test_driver_supervisor_and_worker_are_killed_and_nothing_is_lost() -> None:
+    """The short form of `python -m tests.agent.kills`."""
+    found = kills.campaign(2, 3, evals=8)
+    assert found["problems"] == [] and found["kills"] == {"driver": 2, "supervisor": 2, "worker": 2}
+    assert found["evaluations"] >= 8 and sum(found["last event at a kill"].values()) >= 6
 
 
 def test_a_finished_run_resumes_to_nothing(tmp_path: Path) -> None:

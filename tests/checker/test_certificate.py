@@ -13,11 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amk.adversary.cases import RECIPES, Recipe, make_case, repaired
+from amk.adversary.confusion import mutation
+from amk.adversary.edits import Edit, after, apply, find, steps
 from amk.adversary.forgeries import main as forge_many
 from amk.adversary.forgeries import offer, victims
+from amk.adversary.subjects import split_programs, subject
 from amk.adversary.suite import folder
 from amk.checker import facts
-from amk.checker.certificate import EDGES, check_certificate
+from amk.checker.certificate import check_certificate
+from amk.checker.core import EDGES
 from amk.cli import main
 from amk.planner.decode import plan
 from amk.report.diagnostic import AmkError, Exit
@@ -28,6 +32,7 @@ from amk.schedule_ir.target import load_target
 from amk.validator.certificate import NotSafe
 from amk.validator.rings import ring_obligations
 from amk.validator.schedule_certificate import certify_schedule
+from amk.validator.verify import verify
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
 
 UNSOUND = [recipe for recipe in RECIPES if recipe.status != "SAFE"]
@@ -93,6 +98,35 @@ def test_the_twins_certificate_does_not_fit_the_unsafe_case(name: str) -> None:
     assert accepted(unsafe, certificate | {"schedule": schedule_hash(unsafe)}) != ""
 
 
+def test_tagged_words_do_not_separate_what_an_acquire_counts() -> None:
+    """Everybody signals once a token, one worker waits for all. Only words keep others from signalling for the next
+    token before all have for this one, and a word stored behind a signal may be seen before the signal."""
+    document = subject("tagged", 4, 1, 1).document
+    edits = [*split_programs(document, 1), Edit("insert", ("counters", 0), {"name": "extra", "shape": [1]})]
+    split = apply(document, edits)[0]
+    count = {"counter": "extra", "index": [0]}
+    wait = {"op": {"op": "wait", "role": "w0"}, "waits": [count | {"at_least": {"t": 4, "1": 4}}], "signals": []}
+    signal = {"op": {"op": "signal", "role": "w0"}, "waits": [], "signals": [count | {"add": 1}]}
+    inside = Edit("insert", find(split, "select"), wait)
+    embeds = [after(path) for path, step in steps(split) if step["op"]["op"] == "embed"]
+    schedule = from_document(apply(split, [inside, *(Edit("insert", path, signal) for path in embeds)])[0])
+    with pytest.raises(NotSafe, match="epochs: not separated"):
+        certify_schedule(schedule)
+    verdict = verify(schedule)
+    assert (verdict.status, [d.code for d in verdict.diagnostics]) == ("UNKNOWN", ["AMK203"])
+    other = Edit("insert", ("programs", 1, *inside.path[2:]), wait)  # now all of them wait before they go on
+    fenced = from_document(apply(json.loads(schedule.model_dump_json()), [other])[0])
+    assert verify(fenced).safe and accepted(fenced, certify_schedule(fenced)) == ""
+
+
+@pytest.mark.parametrize(("number", "seed"), [(2, "78/6"), (2, "78/28"), (44, "78/2")])
+def test_workers_of_a_program_need_not_run_together(number: int, seed: str) -> None:
+    """A chain of workers of one program, and a counter that starts near the wrap."""
+    found = mutation(number, seed).subject
+    assert isinstance(found, Schedule) and verify(found).safe
+    assert accepted(found, certify_schedule(found, checked=False)) == ""
+
+
 @pytest.fixture(scope="module")
 def naive() -> tuple[Schedule, dict[str, Any]]:
     schedule = small_plan(SMALL["naive"], MODELS["qk-norm"])
@@ -125,13 +159,15 @@ def test_a_vector_left_out_is_noticed(naive: tuple[Schedule, dict[str, Any]]) ->
 
 def test_a_run_that_is_not_legal_is_rejected(naive: tuple[Schedule, dict[str, Any]]) -> None:
     schedule, certificate = naive
-    (row,) = certificate["times"]
-    assert accepted(schedule, certificate | {"times": [row[::-1]]}).startswith("times")
-    assert accepted(schedule, certificate | {"times": [row[:-1]]}) == "times: malformed"
-    assert accepted(schedule, certificate | {"times": [[0] * len(row)]}).startswith("times")
+    ((count, row),) = certificate["times"]
+    assert accepted(schedule, certificate | {"times": [[1, row], [count - 1, row]]}) == ""
+    assert accepted(schedule, certificate | {"times": [[count, row[::-1]]]}).startswith("times")
+    for bad in ([[count, row[:-1]]], [[count - 1, row]], [[count + 1, row]], [[count, row], [1, row]], [[True, row]]):
+        assert accepted(schedule, certificate | {"times": bad}) == "times: malformed"
+    assert accepted(schedule, certificate | {"times": [[count, [0] * len(row)]]}).startswith("times")
     waiting = next(i for i, t in enumerate(row) if t)
     early = [*row[:waiting], row[waiting - 1], *row[waiting + 1 :]]
-    assert accepted(schedule, certificate | {"times": [early]}) != ""
+    assert accepted(schedule, certificate | {"times": [[count, early]]}) != ""
 
 
 def test_obligations_are_named(naive: tuple[Schedule, dict[str, Any]]) -> None:

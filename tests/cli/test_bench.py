@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amk.cli import main
-from amk.commands import bench
+from amk.commands import bench, bench_table
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
 ASK = ["bench", "--model", "llama3.2-1b", "--gpu", "h200"]
@@ -61,7 +61,7 @@ def test_rows_need_no_gpu_to_be_read(tmp_path: Path) -> None:
     assert torch
     from amk.bench.record import Record
     from amk.bench.row import Key, Row, cells, header
-    from amk.bench.timing import Times
+    from amk.bench.times import Times
 
     key = Key("m", "h200", "bf16", "fast", 128, 4, 50, ("cublas-graph",))
     times = {"cublas-graph": Times(2.0, 1.9, 2.1)}
@@ -79,3 +79,68 @@ def test_rows_need_no_gpu_to_be_read(tmp_path: Path) -> None:
     path.write_text('{"format": 2, "rows": []}')
     with pytest.raises(AmkError, match="AMK005"):
         Record.open(path)
+
+
+def test_old_and_new_records_are_drawn_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = sorted((Path(__file__).parents[1] / "records").glob("h200-llama3.2-1b-bf16*.json"))
+    page = tmp_path / "speed.html"
+    assert main(["bench", "--plot", str(page), "--rows", *map(str, records)]) == 0
+    text = page.read_text()
+    for words in ("llama3.2-1b bf16 on h200, fast plan", "cublas-graph", "floor", "position", "<polyline", "32,767"):
+        assert words in text
+    assert "<script" not in text
+    assert main(["bench", "--plot", str(tmp_path / "speed.svg"), "--rows", str(records[0])]) == 0
+    assert (tmp_path / "speed.svg").read_text().startswith("<svg ")
+    assert main(["bench", "--plot", str(tmp_path / "speed.png"), "--rows", str(records[0])]) == 2
+    assert main(["bench", "--plot", str(page), "--rows", str(tmp_path / "none.json")]) == 2
+    assert "AMK001" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--table", "h200", "--model", "llama3-8b"],
+        ["--table", "h200", "--runs", "5"],
+        ["--rows", "x"],
+        [],
+        ["--table", "h20"],
+    ],
+    ids=["table and model", "runs without a record", "rows without a plot", "nothing named", "no such table"],
+)
+def test_arguments_that_do_not_go_together(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *words]) == 2
+    assert "error[AMK005]" in capsys.readouterr().err
+
+
+def test_separate_runs_are_separate_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[list[str]] = []
+
+    class Done:
+        returncode = 0
+
+    def start(command: list[str], **options: object) -> Done:
+        asked.append(command)
+        return Done()
+
+    monkeypatch.setattr(bench_table.subprocess, "run", start)
+    words = [
+        "bench",
+        "--table",
+        "h200",
+        "--runs",
+        "3",
+        "--record",
+        str(tmp_path / "r.json"),
+        "--time-limit=100",
+        "--resume",
+    ]
+    monkeypatch.setattr("sys.argv", ["amk", *words])
+    assert main(words) == 0
+    assert [command[command.index("--run") + 1] for command in asked] == ["1", "2", "3"]
+    assert all("--runs" not in command and "--resume" in command for command in asked)
+    assert all(int(command[command.index("--time-limit") + 1]) <= 100 for command in asked)
+    printed = capsys.readouterr().out
+    assert "llama3-8b int8, 128" in printed and "not measured" in printed
+    assert "Published by others, not measured here" in printed

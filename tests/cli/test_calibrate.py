@@ -28,4 +28,5 @@ def test_bad_requests_and_no_gpu(
 def test_the_probes_compile(arch: str) -> None:
     source = (Path(amk.bench.__file__).with_name("micro.cu")).read_text(encoding="utf-8")
     compiled = compile_cuda(source, arch)
-    assert {"amk_probe_chase", "amk_probe_ping", "amk_probe_copy", "amk_probe_read"} <= compiled.resources.keys()
+    named = {"chase", "ping", "copy", "copy_8", "loaded", "read", "barrier_4", "barrier_16"}
+    assert {f"amk_probe_{name}" for name in named} == set(compiled.resources)

@@ -118,6 +118,8 @@ extern "C" __global__ void __launch_bounds__(128, 1) bulk(const Arguments* a) {
   __shared__ Watchdog dog;
   __shared__ alignas(128) uint4 tile[256];
   __shared__ u64 full[2];
+  let_later_kernels_start();
+  wait_for_earlier_kernels();
   if (threadIdx.x == 0) {
     watchdog_start(dog, a->log, a->abort_word, 2000000000ull, blockIdx.x);
     mbarrier_init(full, 1);

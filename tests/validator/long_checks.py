@@ -6,12 +6,20 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
+from amk.adversary.classes.table import CLASSES
+from amk.adversary.confusion import HEAD, Table, decide, mutation
+from amk.adversary.forgeries import Victim, offer, victims
 from amk.validator.flat import judge
 from tests import long_run
+from tests.adversarial.full_size import full_size_slice
 from tests.adversarial.fuzz import fuzzed, outcome
+from tests.long_run import Run
 from tests.validator.batches import differences
 from tests.validator.exhaustive import batches
 from tests.validator.random_systems import random_batch, random_system
@@ -86,21 +94,68 @@ def fuzz_slice(number: int) -> dict[str, Any]:
     return {**counts, "differences": told}
 
 
-WHAT: dict[str, Callable[[int], dict[str, Any]]] = {
-    "random": random_slice,
-    "two-level": two_level_slice,
-    "exhaustive": exhaustive_slice,
-    "promela": promela_slice,
-    "fuzz": fuzz_slice,
+MUTANTS_EACH = 5
+FORGERIES = 500
+
+
+def mutants_slice(number: int) -> dict[str, Any]:
+    """220 mutants of small plans, 5 of every class: both judges, every witness, every SAFE's certificate."""
+    table = Table()
+    for kind in CLASSES:
+        for n in range(MUTANTS_EACH):
+            table.add(decide(mutation(kind.number, f"evidence/{number}/{n}")))
+    found = table.as_json()
+    told = [f"slice {number}: {line}" for line in table.differences]
+    heads = {name: found[name] for name in (*HEAD, "unknown_outside")}
+    return heads | {"classes": found["classes"], "differences": told}
+
+
+@cache
+def _victims() -> list[Victim]:
+    return list(victims())
+
+
+def forgeries_slice(number: int) -> dict[str, Any]:
+    """500 forged certificates of unsafe schedules offered to the checker."""
+    reasons, accepted = offer(_victims(), FORGERIES, f"evidence/{number}")
+    told = [f"slice {number}: accepted {line}" for line in accepted]
+    return {"offered": FORGERIES, "accepted": len(accepted), "reasons": dict(reasons), "differences": told}
+
+
+@dataclass(frozen=True)
+class Check:
+    """slices: all of them; guess: seconds of one. cpu_seconds: ends after this much work, whatever slices it takes."""
+
+    slice_: Callable[[int], dict[str, Any]]
+    record: str
+    slices: int
+    guess: float
+    cpu_seconds: float | None = None
+
+    def run(self, name: str, path: Path) -> Run:
+        return Run(name, self.slice_, path, self.slices, self.cpu_seconds, self.guess)
+
+
+HOURS = 4 * 3600.0
+WHAT: dict[str, Check] = {
+    "random": Check(random_slice, "random-systems.json", 200, 4.0),
+    "two-level": Check(two_level_slice, "two-level-systems.json", 200, 2.0),
+    "exhaustive": Check(exhaustive_slice, "exhaustive-systems.json", 4096, 0.3),
+    "promela": Check(promela_slice, "promela-systems.json", 50, 6.0),
+    "fuzz": Check(fuzz_slice, "fuzzed-schedules.json", 100_000, 12.0, HOURS),
+    "mutants": Check(mutants_slice, "adversarial-mutants.json", 910, 20.0),
+    "full-size": Check(full_size_slice, "full-size-mutants.json", 500, 60.0),
+    "forgeries": Check(forgeries_slice, "forgeries.json", 200, 10.0),
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=sorted(WHAT))
+    parser.add_argument("--record", type=Path, required=True, help="JSON file to continue")
     long_run.arguments(parser)
     options = parser.parse_args()
-    return long_run.run(options.what, WHAT[options.what], options)
+    return long_run.go([WHAT[options.what].run(options.what, options.record)], options)
 
 
 if __name__ == "__main__":

@@ -162,8 +162,8 @@ class _Speller:
         return entry.counter in self.fenced and entry.order != "relaxed"
 
 
-def spell(schedule: Schedule, tokens: int) -> Spelled:
-    """Every warp's segments for a launch of `tokens` tokens on zeroed memory; raises `TooBig`."""
+def spell(schedule: Schedule, tokens: int, most: int = MAX_SEGMENTS) -> Spelled:
+    """Every warp's segments for a launch of `tokens` tokens on zeroed memory; raises `TooBig` beyond `most`."""
     speller = _Speller(schedule)
     roles = {r.name: (r.first, r.count) for r in schedule.roles}
     segments: list[Segment] = []
@@ -180,8 +180,8 @@ def spell(schedule: Schedule, tokens: int) -> Spelled:
                 warp.cut()
                 agents.append(range(len(segments), len(segments) + len(warp.done)))
                 segments += warp.done
-                if len(segments) > MAX_SEGMENTS:
-                    raise TooBig(f"more than {MAX_SEGMENTS:,} segments")
+                if len(segments) > most:
+                    raise TooBig(f"more than {most:,} segments")
     cells = {c.name: c.init for c in schedule.counters if c.init}
     used = {e[0] for s in segments for e in (*s.waits, *s.signals)}
     return Spelled(schedule, tokens, segments, agents, {c: cells.get(c[0], 0) for c in used})

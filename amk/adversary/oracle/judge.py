@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from amk.adversary.oracle.facts import broken_rules, policies
-from amk.adversary.oracle.flatten import Spelled, spell
+from amk.adversary.oracle.flatten import MAX_SEGMENTS, Spelled, spell
 from amk.adversary.oracle.memory import Orders, misread, race, word_needs
-from amk.adversary.oracle.order import Needs, execute, system_of, withheld
+from amk.adversary.oracle.order import Needs, Order, execute, system_of
 from amk.adversary.oracle.touched import Toucher
 from amk.schedule_ir.schedule import Schedule
 
@@ -29,9 +29,9 @@ class Ruling:
 class Judge:
     """One schedule, spelled out for `tokens` tokens."""
 
-    def __init__(self, schedule: Schedule, tokens: int) -> None:
+    def __init__(self, schedule: Schedule, tokens: int, most: int = MAX_SEGMENTS) -> None:
         self.schedule = schedule
-        self.spelled: Spelled = spell(schedule, tokens)
+        self.spelled: Spelled = spell(schedule, tokens, most)
         self.toucher = Toucher(self.spelled)
         self.tagged = {i for i, b in enumerate(schedule.buffers) if b.tagged}
         self.known: tuple[list[int], Orders] | None = None
@@ -56,11 +56,10 @@ class Judge:
         order = execute(blocking)
         if len(order) < len(self.spelled.segments):
             return order, None
-        word = withheld(system_of(self.spelled, "word", needs), order)
+        word = Order(system_of(self.spelled, "word", needs), order)
         fence, block = word, word
         if self.tagged:
-            fence = withheld(system_of(self.spelled, "fence", needs), order)
-            block = withheld(blocking, order)
+            fence, block = Order(system_of(self.spelled, "fence", needs), order), Order(blocking, order)
         self.known = order, Orders(block, word, fence)
         return self.known
 
@@ -77,9 +76,11 @@ def telling_positions(schedule: Schedule, tokens: int) -> list[int]:
     return sorted(p for p in found if 0 <= p <= last)
 
 
-def rule(schedule: Schedule, tokens: int = 3, positions: Iterable[int] | None = None) -> Ruling:
-    """Decide; the first thing that is wrong decides."""
-    judge = Judge(schedule, tokens)
+def rule(
+    schedule: Schedule, tokens: int = 3, positions: Iterable[int] | None = None, most: int = MAX_SEGMENTS
+) -> Ruling:
+    """Decide; the first thing that is wrong decides. Raises `TooBig` beyond `most` segments."""
+    judge = Judge(schedule, tokens, most)
     for why in broken_rules(judge.spelled):
         return Ruling("UNSAFE", why)
     for pos in telling_positions(schedule, tokens) if positions is None else positions:

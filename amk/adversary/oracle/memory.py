@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from amk.adversary.oracle.flatten import Spelled
-from amk.adversary.oracle.order import Needs
+from amk.adversary.oracle.order import Needs, Order
 from amk.adversary.oracle.touched import CACHED, UNNAMED, Touched, Toucher
 from amk.schedule_ir.expr import IntArray
 from amk.schedule_ir.memory import ITEM_BYTES
@@ -31,7 +31,9 @@ def word_needs(touched: Touched, tagged: set[int]) -> tuple[Needs, str | None]:
                 return {}, f"segment {touched.segment[read]} waits for words that nobody writes with its tag"
             wanted = set(touched.segment[same].tolist()) - {int(touched.segment[read])}
             needs.setdefault(int(touched.segment[read]), set()).update(wanted)
-    return {segment: sorted(wanted) for segment, wanted in needs.items() if wanted}, None
+    shared: dict[tuple[int, ...], tuple[int, ...]] = {}
+    tuples = {segment: tuple(sorted(wanted)) for segment, wanted in needs.items() if wanted}
+    return {segment: shared.setdefault(wanted, wanted) for segment, wanted in tuples.items()}, None
 
 
 def _meets(touched: Touched, rows: IntArray, other: int) -> np.ndarray:
@@ -50,15 +52,33 @@ def _covers(touched: Touched, rows: IntArray, read: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Orders:
-    """can matrices (see `order`) of the three kinds of edges (see `flatten`)."""
+    """Of the three kinds of edges (see `flatten`)."""
 
-    block: np.ndarray
-    word: np.ndarray
-    fence: np.ndarray
+    block: Order
+    word: Order
+    fence: Order
 
 
-def pairs(touched: Touched, agent_of: IntArray) -> Iterator[tuple[int, IntArray, IntArray]]:
-    """(space, writes, others): accesses of different agents that share a byte, the first of each pair writing."""
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Segments of different agents that share a byte, the first of each pair writing, the other too if `both`. space:
+    -1 where many pairs were found and equal questions are asked once. tags: sign of the first's tag minus the other's.
+    """
+
+    space: IntArray
+    write: IntArray
+    other: IntArray
+    both: np.ndarray
+    tagged: np.ndarray
+    tags: IntArray
+
+
+MANY = 1_000_000
+
+
+def pairs(touched: Touched, agent_of: IntArray, tagged: set[int]) -> Pairs:
+    """All pairs; segments in place of accesses."""
+    kept = [np.zeros((0, 4), np.int64)]
     for space in np.unique(touched.space).tolist():
         rows = np.flatnonzero(touched.space == space)
         writes = rows[touched.write[rows]]
@@ -68,34 +88,41 @@ def pairs(touched: Touched, agent_of: IntArray) -> Iterator[tuple[int, IntArray,
             met = (touched.lo[part][:, None] < touched.hi[rows]) & (touched.lo[rows] < touched.hi[part][:, None])
             met &= agent_of[touched.segment[part]][:, None] != agent_of[touched.segment[rows]]
             i, j = np.nonzero(met)
-            if len(i):
-                yield space, part[i], rows[j]
+            a, b = part[i], rows[j]
+            tags = np.sign(touched.tag[a] - touched.tag[b]) + 1
+            flags = touched.write[b] | (int(space in tagged) << 1) | tags << 2
+            kept.append(np.stack((np.full(len(a), space), touched.segment[a], touched.segment[b], flags), axis=1))
+    table = np.concatenate(kept)
+    if len(table) > MANY:
+        key = np.sort(table[:, 1] << 36 | table[:, 2] << 8 | table[:, 3])
+        key = key[np.diff(key, prepend=-1) != 0]
+        table = np.stack((np.full(len(key), -1), key >> 36, key >> 8 & (1 << 28) - 1, key & 255), axis=1)
+    space, write, other, flags = table.T
+    return Pairs(space, write, other, flags & 1 == 1, flags & 2 == 2, (flags >> 2) - 1)
 
 
 def race(spelled: Spelled, touched: Touched, tagged: set[int], orders: Orders) -> str | None:
     """The first conflicting pair that some execution does not separate, or whose write may stay unseen."""
-    for space, write, other in pairs(touched, spelled.agent_of):
-        a, b = touched.segment[write], touched.segment[other]
-        second_writes = touched.write[other]
-        before, after = ~orders.fence[b, a], ~np.where(second_writes, orders.fence[a, b], orders.word[a, b])
-        bad = ~before & ~after
-        if space in tagged:
-            bad &= second_writes
-            bad |= _word_clash(touched, write, other, before, ~orders.block[a, b])
-        if bad.any():
-            k = int(np.flatnonzero(bad)[0])
-            return f"segments {a[k]} and {b[k]} touch a common byte of space {space} unordered"
+    met = pairs(touched, spelled.agent_of, tagged)
+    for part in orders.fence.parts(met.write, met.other):
+        if (k := _unordered(met, part, orders)) is not None:
+            where = f" of space {met.space[k]}" if met.space[k] >= 0 else ""
+            return f"segments {met.write[k]} and {met.other[k]} touch a common byte{where} unordered"
     return None
 
 
-def _word_clash(
-    touched: Touched, write: IntArray, other: IntArray, before: np.ndarray, outlived: np.ndarray
-) -> np.ndarray:
-    """Tags of one word grow from write to write; no word is overwritten unless the readers of its tag have found it."""
-    both = touched.write[other]
-    grows = np.where(before, touched.tag[write] < touched.tag[other], touched.tag[other] < touched.tag[write])
-    bad: np.ndarray = (both & ~grows) | (~both & (touched.tag[write] > touched.tag[other]) & ~outlived)
-    return bad
+def _unordered(met: Pairs, part: IntArray, orders: Orders) -> int | None:
+    """The first of these pairs that is none of what `race` asks for."""
+    a, b, both, tagged, tags = (column[part] for column in (met.write, met.other, met.both, met.tagged, met.tags))
+    before, after = orders.fence.before(a, b), np.zeros(len(a), bool)
+    after[both] = orders.fence.before(b[both], a[both])
+    plain = np.flatnonzero(~both & ~tagged & ~before)
+    after[plain] = orders.word.before(b[plain], a[plain])
+    bad = ~before & ~after & (both | ~tagged)
+    bad |= tagged & both & (np.where(before, tags, -tags) >= 0)
+    late = np.flatnonzero(tagged & ~both & (tags > 0))
+    bad[late] |= ~orders.block.before(b[late], a[late])
+    return int(part[np.flatnonzero(bad)[0]]) if bad.any() else None
 
 
 class Memory:

@@ -47,7 +47,7 @@ class Beam:
         problem = Problem(
             workshop.model, workshop.target, context=workshop.context, positions=looked, constants=self.constants
         )
-        made = Search(problem, root, context.seed)
+        made = Search(problem, root, context.seed, known=())  # no preset: only what this run has measured
         made.limit = EXPANSIONS
         for _ in made.rounds():
             if made.spent:

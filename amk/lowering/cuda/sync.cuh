@@ -307,6 +307,22 @@ __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// ---- Kernels that overlap (programmatic dependent launch, sm_90 and later) ------------------------------------------
+
+// The kernel that depends on this one may start; what this one writes is not visible to it before wait_for_earlier_kernels.
+template <int kTarget = kArch>
+__device__ __forceinline__ void let_later_kernels_start() {
+  static_assert(kTarget >= 90, "dependent launch needs sm_90");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// Until the kernels that this one depends on have ended and their writes are visible; they waited for theirs likewise.
+template <int kTarget = kArch>
+__device__ __forceinline__ void wait_for_earlier_kernels() {
+  static_assert(kTarget >= 90, "dependent launch needs sm_90");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 // ---- Loads and cache policy ----------------------------------------------------------------------------------------
 
 __device__ __forceinline__ u64 policy_evict_first() {

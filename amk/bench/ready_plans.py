@@ -1,0 +1,87 @@
+"""Makes the shipped decisions: `python -m amk.bench.ready_plans [--expansions N] [--jobs N] [--only MODEL ...]`.
+
+One search per model and target that fits, with the default context; every result is verified SAFE and compiled. The
+file is written after every search, and searches whose result it has are not made again (`--again` does): the command
+goes on where it was stopped, and after a change of the planner or of the simulator makes what is stale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+from amk.lowering.kernel import why_not_built
+from amk.planner.decisions import SHIPPED, Decisions, decisions_of, ready_key, shipped
+from amk.planner.search import Problem, search
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.model import load_model, shipped_models
+from amk.schedule_ir.target import load_target, targets
+
+SEED = 0
+EXPANSIONS = 80
+DTYPE = "bf16"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="search a plan for every model and target, and store the decisions")
+    parser.add_argument("--expansions", type=int, default=EXPANSIONS, help=f"plans of a search (default: {EXPANSIONS})")
+    parser.add_argument("--only", nargs="+", metavar="MODEL", default=shipped_models(), help="these models only")
+    parser.add_argument("--gpus", nargs="+", metavar="TARGET", help="these targets only")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that search")
+    parser.add_argument("--again", action="store_true", help="also those that are there")
+    parser.add_argument("-o", "--output", type=Path, default=SHIPPED, help="another file than the shipped one")
+    arguments = parser.parse_args()
+    made = {(d.model, d.target, d.dtype): d for d in shipped(arguments.output)}
+    pairs = [(m, g) for g in arguments.gpus or [t.name for t in targets()] for m in arguments.only]
+    for pair, result in results([p for p in pairs if arguments.again or not current(made, *p)], arguments):
+        if isinstance(result, str):
+            made.pop((*pair, DTYPE), None)
+            print(f"{pair[0]} on {pair[1]}: {result}", flush=True)
+        else:
+            made[result.model, result.target, result.dtype] = result
+            gain = result.default_ms[0] / result.ms[0] if result.default_ms else 1.0
+            print(f"{pair[0]} on {pair[1]}: {result.ms[0]:.4f} ms simulated, {gain:.3f}x the default plan", flush=True)
+        write(arguments.output, made)
+    return 0
+
+
+def current(made: dict[tuple[str, str, str], Decisions], model: str, gpu: str) -> bool:
+    found = made.get((model, gpu, DTYPE))
+    return found is not None and found.key == ready_key(load_model(model), load_target(gpu), DTYPE)
+
+
+def results(
+    pairs: list[tuple[str, str]], arguments: argparse.Namespace
+) -> Iterator[tuple[tuple[str, str], Decisions | str]]:
+    """Each pair with its decisions, or why there are none, as they come."""
+    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(searched, *pair, arguments.expansions): pair for pair in pairs}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+
+def searched(model: str, gpu: str, expansions: int) -> Decisions | str:
+    """The message of the refusal where nothing fits."""
+    problem = Problem(load_model(model), load_target(gpu))
+    try:
+        found = search(problem, seed=SEED, expansions=expansions, why_not=why_not_built)
+    except AmkError as error:
+        return error.diagnostics[0].message
+    return decisions_of(problem, found, SEED)
+
+
+def write(path: Path, made: dict[tuple[str, str, str], Decisions]) -> None:
+    """All of them in order of their names, the file replaced as a whole."""
+    entries = [json.dumps(made[k].model_dump(mode="json"), sort_keys=True) for k in sorted(made)]
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text("[\n" + ",\n".join(entries) + "\n]\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

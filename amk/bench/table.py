@@ -1,0 +1,215 @@
+"""A table of cases with the times they must and should reach, and what recorded runs say about each.
+
+The cases are data (`tables/NAME.json`). A run is one process; the time of a case is the median over its runs of their
+medians, the spread their least and largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from amk.bench.row import Key, Row
+from amk.planner.formats import formats
+from amk.planner.settings import FAST, Settings
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.report.schema import schema_error
+from amk.schedule_ir.json_file import read_json
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.name import Name, closest
+from amk.schedule_ir.schedule import CacheDtype, Schedule
+from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import FormatName
+
+_Positive = Annotated[int, Field(ge=1, le=2**24)]
+_Ms = Annotated[float, Field(gt=0, lt=1e6)]
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Known(_Data):
+    """The best time of somebody else's program, ms per token, and where it is from."""
+
+    ms: _Ms
+    source: Annotated[str, Field(max_length=400)]
+
+
+class Case(_Data):
+    """One row. must, aim: ms per token, or with `of` times that of the case of this name in the same run.
+
+    settings: changes of the fast plan, by field of `amk.planner.settings.Settings`.
+    """
+
+    case: Annotated[str, Field(max_length=100)]
+    model: Name
+    dtype: FormatName = "bf16"
+    lm_head: FormatName | None = None
+    kv: CacheDtype = "bf16"
+    pos: Annotated[int, Field(ge=0, le=2**24)]
+    context: _Positive
+    settings: Annotated[dict[str, int], Field(max_length=8)] = {}
+    must: _Ms
+    aim: _Ms
+    of: str | None = None
+    other: Known | None = None
+    baselines: Annotated[tuple[str, ...], Field(strict=False)] = ()
+
+    def schedule(self, gpu: str) -> Schedule:
+        """The plan of the case; AMK005 for a setting that plans do not have."""
+        # Imported here: reading a table needs no planner.
+        from amk.planner.decode import plan
+
+        if unknown := sorted(set(self.settings) - set(Settings.__dataclass_fields__)):
+            raise AmkError(
+                Diagnostic("AMK005", f"plans have no setting {', '.join(unknown)}, which {self.case} asks for")
+            )
+        settings = replace(FAST, kv_dtype=self.kv, **self.settings)  # type: ignore[arg-type]
+        wanted = formats(self.dtype, self.lm_head)
+        model, target = load_model(self.model), load_target(gpu)
+        return plan(model, target, settings=settings, wanted=wanted, max_context=self.context)
+
+
+class Published(_Data):
+    """A figure that others published and that was not measured here: labelled so wherever it is shown.
+
+    what: model, weights, GPU and load as the source states them.
+    """
+
+    program: Annotated[str, Field(max_length=60)]
+    what: Annotated[str, Field(max_length=200)]
+    figure: Annotated[str, Field(max_length=100)]
+    source: Annotated[str, Field(pattern=r"^https://[^ ]{1,200}$")]
+    date: Annotated[str, Field(pattern=r"^20[0-9]{2}-[0-9]{2}$")] | None = None
+
+
+class Table(_Data):
+    """Cases on one GPU. steps, tokens: measured launches and tokens of each, as of `amk bench`."""
+
+    gpu: Name
+    steps: _Positive
+    tokens: _Positive
+    cases: Annotated[tuple[Case, ...], Field(strict=False, min_length=1, max_length=200)]
+    published: Annotated[tuple[Published, ...], Field(strict=False, max_length=50)] = ()
+
+
+def load_table(name: str) -> Table:
+    """A shipped table by name, or a JSON file; AMK005 for an unknown name, or what is no table."""
+    shipped = {
+        Path(str(f)).stem: Path(str(f)) for f in (files("amk.bench") / "tables").iterdir() if f.name[-5:] == ".json"
+    }
+    path = shipped.get(name, Path(name))
+    if name not in shipped and not path.exists():
+        hint = closest(name, list(shipped)) or f"known tables: {', '.join(sorted(shipped))}"
+        raise AmkError(Diagnostic("AMK005", f"no table is called '{name}', and no file", help=hint))
+    try:
+        return Table.model_validate(read_json(path, 1 << 20))
+    except ValidationError as error:
+        raise schema_error(error, str(path)) from error
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A case and its rows, one a run. limits: what it must and should reach in ms, None while that is not known."""
+
+    case: Case
+    rows: tuple[Row, ...]
+    must: float | None
+    aim: float | None
+    l2_bytes: int
+
+    @property
+    def ms(self) -> float | None:
+        return median(row.times.ms for row in self.rows) if self.rows else None
+
+    @property
+    def floor_ms(self) -> float | None:
+        """Bytes that L2 cannot have kept, at the read ceiling of the run; nothing is faster."""
+        floors = [(row.bytes - self.l2_bytes) / row.ceiling_gbps / 1e6 for row in self.rows]
+        return median(floors) if floors else None
+
+    @property
+    def wrong(self) -> list[str]:
+        """Why the rows do not count: a gate of the protocol that one of them fails."""
+        found = [f"run {row.key.run}: error or two runs differ" for row in self.rows if not row.correct]
+        floor, ms = self.floor_ms, self.ms
+        return [*found, "faster than its floor"] if floor is not None and ms is not None and ms < floor else found
+
+    def reaches(self, limit: float | None) -> bool | None:
+        """Whether the case's time is at most `limit`; None while either is unknown."""
+        return None if limit is None or self.ms is None else self.ms <= limit and not self.wrong
+
+    def beaten(self) -> dict[str, float]:
+        """Median over the runs of how many times faster than each baseline."""
+        names = self.rows[0].baselines if self.rows else ()
+        return {name: median(row.ratio(name) for row in self.rows) for name in names}
+
+
+def judge(table: Table, keys: dict[str, Key], found: Sequence[Row]) -> list[Judged]:
+    """Each case with the rows of `found` that are its own; keys: by name of the case, the key of its first run."""
+    l2 = load_target(table.gpu).l2_bytes
+    mine = {
+        name: tuple(sorted((r for r in found if replace(r.key, run=1) == key), key=lambda r: r.key.run))
+        for name, key in keys.items()
+    }
+    judged = []
+    for case in table.cases:
+        rows = mine.get(case.case, ())
+        limits: list[float | None] = [case.must, case.aim]
+        if case.of is not None:
+            base = [row.times.ms for row in mine.get(case.of, ())]
+            limits = [limit * median(base) if base else None for limit in (case.must, case.aim)]
+        judged.append(Judged(case, rows, limits[0], limits[1], l2))
+    return judged
+
+
+HEADER = (
+    "case", "runs", "floor", "ms/token", "least", "most", "must", "", "aim", "", "best other", "against baselines",
+    "gates",
+)  # fmt: skip
+
+
+def cells(found: Judged) -> tuple[str, ...]:
+    """One line of the table, in the order of `HEADER`."""
+    times = [row.times.ms for row in found.rows]
+    other = found.case.other
+    return (
+        found.case.case,
+        str(len(found.rows)),
+        _ms(found.floor_ms),
+        _ms(found.ms),
+        _ms(min(times, default=None)),
+        _ms(max(times, default=None)),
+        _ms(found.must),
+        _met(found.reaches(found.must)),
+        _ms(found.aim),
+        _met(found.reaches(found.aim)),
+        _ms(other.ms if other else None),
+        ", ".join(f"{name} {ratio:.2f}x" for name, ratio in found.beaten().items()),
+        ("; ".join(found.wrong) or "ok") if found.rows else "not measured",
+    )
+
+
+def as_json(found: Judged) -> dict[str, Any]:
+    """The same with the rows of every run."""
+    return {
+        "case": found.case.case, "ms": found.ms, "floor_ms": found.floor_ms, "must": found.must, "aim": found.aim,
+        "must_met": found.reaches(found.must), "aim_met": found.reaches(found.aim), "wrong": found.wrong,
+        "other": found.case.other.model_dump() if found.case.other else None, "times_faster": found.beaten(),
+        "runs": [row.record() for row in found.rows],
+    }  # fmt: skip
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _met(reached: bool | None) -> str:
+    return "-" if reached is None else "met" if reached else "NOT MET"

@@ -1,0 +1,22 @@
+"""Summaries of repeated times. Apart from the measuring, so that recorded rows are read without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Times:
+    """ms per token: median, 10th and 90th percentile."""
+
+    ms: float
+    p10: float
+    p90: float
+
+
+def summary(times: Sequence[float]) -> Times:
+    low, middle, high = np.percentile(times, (10, 50, 90))
+    return Times(float(middle), float(low), float(high))

@@ -1,0 +1,185 @@
+"""The rules that decide. Everything else in this package only spells the schedule out into the tables read here.
+
+Given the warps of every worker (`Program`), waits and signals (`Counters`), tagged words (`Words`), accesses, and from
+the certificate level[w, j] (when worker w runs item j) and K(c, t) (a vector per awaited threshold):
+
+(1) Run. level grows along every warp; when item j runs, the signals of earlier items meet its waits, and the words it
+    reads are written. So one complete run exists; counters only grow, so no other gets stuck.
+(2) Order. S[w, j][x] = how many first items of worker x are over, on all warps, before any warp of w starts item j, in
+    every run. Each warp carries a vector; it knows its own worker's past, takes the maximum with K(c, t) behind a wait
+    and with S of the writers of words it has read, and barriers exchange all they know. The K are assumed, and then
+    each must follow: if K(c, t)[x] = v, the signals that can be given while x has not finished v items weigh less than
+    t - init(c). A signal of item j of w can be given then if S[w, j][x] < v; of the crew of item v - 1 of x itself, one
+    warp at least is still missing. Take the first event of a run that breaks a claim: all before it hold, so the wait
+    was met by signals that could not have been given. Hence there is none.
+(3) Races. Along the run, the accesses of a byte are cut into groups: one write, or the reads between two. All pairs of
+    neighbouring groups are ordered by (2), and so by induction all conflicting pairs.
+(4) Values. Along the run each byte read holds what the reader means. By (3) every run reads the same.
+
+An order is of one kind of edges: `fence` (releases and acquires: a write is visible), `time` (and tagged words: a read
+is over, because what is stored in a word was computed from it), `wait` (and all that blocks: a word was found, because
+whoever waits for its reader does not go on before).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from amk.checker.counters import AMOUNT, INSTANCE, ITEM, WARP, WEAK, WORKER, Counters
+from amk.checker.footprints import DONT_CARE, READ, WRITE
+from amk.checker.programs import CREW, Program, require
+from amk.checker.words import Words
+
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Claims = dict[tuple[int, int], I64]
+EDGES: Final = ("time", "fence", "wait")
+OUTSIDE: Final = -1
+CELLS: Final = 1 << 28
+INCIDENCES: Final = 1 << 27
+PART: Final = 1 << 21
+
+
+def check_run(programs: list[Program], counters: Counters, words: Words, level: I64) -> None:
+    """(1) level [workers, items]."""
+    for program in programs:
+        for warp in range(program.warps):
+            mine = level[program.workers][:, [j for j, role in enumerate(program.roles) if warp in role]]
+            require((np.diff(mine, axis=1) > 0).all(), "times: a warp does not run in program order")
+    signals, waits, end = counters.signals, counters.waits, int(level.max()) + 2
+    given = signals[:, INSTANCE] * end + level[signals[:, WORKER], signals[:, ITEM]]
+    order = np.argsort(given, kind="stable")
+    total = np.concatenate(([0], np.cumsum(signals[order, AMOUNT])))
+    first = np.searchsorted(given[order], waits[:, INSTANCE] * end)
+    now = np.searchsorted(given[order], waits[:, INSTANCE] * end + level[waits[:, WORKER], waits[:, ITEM]])
+    met = total[now] - total[first] + counters.init[waits[:, INSTANCE]] >= waits[:, AMOUNT]
+    require(met.all(), "order: a wait is not met")
+    for (item, _), readings in words.readings.items():
+        for r in readings:
+            reader, owner = np.nonzero(r.awaited[r.which])
+            early = level[owner, r.writer[owner]] < level[r.workers[reader], item]
+            require(early.all(), "order: a word is read before it is written")
+
+
+class Order:
+    """(2) for one kind of edges. starts [workers, items, workers] is S."""
+
+    def __init__(
+        self, edges: str, programs: list[Program], counters: Counters, words: Words, level: I64, claims: Claims
+    ) -> None:
+        self.programs, self.counters, self.claims = programs, counters, claims
+        self.readings = {} if edges == "fence" else words.readings
+        self.hints = edges == "wait"
+        self.workers, longest = level.shape
+        require(self.workers**2 * max(longest, programs[0].warps) <= CELLS, "schedule: too large")
+        self.starts: I32 = np.zeros((self.workers, longest, self.workers), np.int32)
+        self.group = np.zeros(self.workers, np.int64)
+        self.ahead = np.zeros((len(programs), longest, *programs[0].ahead.shape[1:]), np.int64)
+        for g, program in enumerate(programs):
+            self.group[program.workers] = g
+            self.ahead[g, : len(program.items)] = program.ahead
+        waits = counters.waits[(counters.waits[:, WEAK] == 0) | self.hints]
+        self._waits = [waits[waits[:, ITEM] == j] for j in range(longest)]
+        state = np.zeros((self.workers, programs[0].warps, self.workers), np.int32)
+        steps = [(g, j) for g, program in enumerate(programs) for j in range(len(program.items))]
+        runs = [(now, g, j) for g, j in steps for now in set(level[programs[g].workers, j].tolist())]
+        for now, g, j in sorted(runs):
+            workers = np.array(programs[g].workers)
+            self._run(g, j, workers[level[workers, j] == now], state)
+
+    def _run(self, g: int, j: int, who: I64, state: I32) -> None:
+        """Item j of program g on these workers. state [workers, warps, workers]: what each warp knows."""
+        role = self.programs[g].roles[j]
+        here = np.isin(np.arange(self.workers), who)
+        for a in role:
+            state[who, a, who] = np.maximum(state[who, a, who], self.ahead[g, j, a, CREW])
+        for row in self._waits[j][here[self._waits[j][:, WORKER]]].tolist():
+            claim = self.claims.get((row[INSTANCE], row[AMOUNT]))
+            if claim is not None:
+                state[row[WORKER], row[WARP]] = np.maximum(state[row[WORKER], row[WARP]], claim)
+        crew = state[who, role.start : role.stop]
+        self.starts[who, j] = crew.min(axis=1)
+        for a in role:
+            for r in self.readings.get((j, a), ()):
+                known = [self.starts[w, r.writer[w]].max(axis=0, initial=0) for w in map(np.flatnonzero, r.mask)]
+                at, which = r.workers[here[r.workers]], r.which[here[r.workers]]
+                state[at, a] = np.maximum(state[at, a], np.array(known)[which])
+        if self.programs[g].barrier[j]:
+            state[who, role.start : role.stop] = state[who, role.start : role.stop].max(axis=1, keepdims=True)
+
+    def check(self) -> None:
+        """Every claim follows from the claims."""
+        for (instance, threshold), claim in self.claims.items():
+            require(self.holds(instance, threshold, claim), "clocks: not a post-fixpoint")
+
+    def holds(self, instance: int, threshold: int, claim: I64) -> bool:
+        worker, item, weight, least, loose = self.counters.crews(instance, self.hints)
+        given = loose + weight @ (self.starts[worker, item] < claim)
+        last = (claim[worker] == item + 1) & (self.starts[worker, item, worker] >= item)
+        np.subtract.at(given, worker[last], least[last])
+        return bool((given[claim > 0] < threshold - self.counters.init[instance]).all())
+
+    def before(self, p: I64, q: I64) -> Bools:
+        """Elementwise for rows (worker, item, warp, ...): p is over before q starts, in every run."""
+        (w, i, a), (x, j, b) = p[:, :3].T, q[:, :3].T
+        over: Bools = (w == OUTSIDE) | (x == OUTSIDE) | (self.starts[x, j, w] > i)
+        near = (w == x) & (self.ahead[self.group[x], j, b, a] > i)
+        over |= near | ((w == x) & (i == j) & (a == b) & (a != CREW))
+        return over
+
+
+class Bytes:
+    """(3) and (4) for the accesses (columns: `footprints`) of one buffer. after_read, after_write: the orders that a
+    write after a read, and anything after a write, must be in; tagged: a read follows its own write by definition."""
+
+    def __init__(self, rows: I64, level: I64) -> None:
+        when = level[rows[:, 0], np.maximum(rows[:, 1], 0)]
+        when = np.where(rows[:, 0] == OUTSIDE, np.where(rows[:, 1] == 0, -1, 1 << 40), when)
+        place = np.empty(len(rows), np.int64)
+        place[np.lexsort((rows[:, 6], rows[:, 2], rows[:, 0], when))] = np.arange(len(rows))
+        bounds = np.unique(rows[:, 4:6])
+        first, last = np.searchsorted(bounds, rows[:, 4]), np.searchsorted(bounds, rows[:, 5])
+        require(int((last - first).sum()) <= INCIDENCES, "schedule: too large")
+        row, atom = spread(first, last)
+        along = np.argsort(atom * len(rows) + place[row], kind="stable")
+        self.rows, self.row, self.atom = rows, row[along], atom[along]
+        self.kind = rows[self.row, 6]
+        self.fresh = np.concatenate(([True], self.atom[1:] != self.atom[:-1]))
+
+    def check_races(self, after_read: Order, after_write: Order, tagged: bool, name: str) -> None:
+        """(3)"""
+        turns = np.concatenate(([True], self.kind[1:] != self.kind[:-1]))
+        starts = np.flatnonzero(self.fresh | (self.kind == WRITE) | turns)
+        size = np.diff(np.append(starts, len(self.row)))
+        alone = self.fresh[starts] | (tagged & (self.kind[starts] == READ))
+        previous = np.where(alone, 0, np.concatenate(([0], size[:-1])))
+        require(int((previous * size).sum()) <= INCIDENCES, "schedule: too large")
+        later, earlier = spread(np.repeat(starts - previous, size), np.repeat(starts, size))
+        place = np.ascontiguousarray(self.rows[:, :3])
+        read = self.kind[earlier] == READ
+        for order, mine in ((after_read, read), (after_write, ~read)):
+            for at in np.array_split(np.flatnonzero(mine), len(mine) // PART + 1):
+                p, q = place[self.row[earlier[at]]], place[self.row[later[at]]]
+                require(order.before(p, q).all(), f"race: in {name}")
+
+    def check_values(self, name: str) -> None:
+        """(4) Content is (value, displacement, tag); the tag of what is left at the end is nobody's concern."""
+        place = np.where(self.kind == WRITE, np.arange(len(self.row)), -1)
+        last = np.concatenate(([-1], np.maximum.accumulate(place)[:-1]))
+        known = (last >= 0) & (self.atom[last] == self.atom)
+        content = self.rows[self.row][:, [7, 8, 10]]
+        final = self.rows[self.row, 0] == OUTSIDE
+        equal = content[last] == content
+        same = known & equal[:, 0] & equal[:, 1] & (equal[:, 2] | final)
+        require((same | (self.kind == WRITE) | (content[:, 0] == DONT_CARE)).all(), f"dataflow: in {name}")
+
+
+def spread(first: I64, last: I64) -> tuple[I64, I64]:
+    """(k repeated for every number in first[k] .. last[k] - 1, these numbers)."""
+    count = last - first
+    of = np.repeat(np.arange(len(count)), count)
+    return of, np.arange(len(of)) + np.repeat(first - np.cumsum(count) + count, count)

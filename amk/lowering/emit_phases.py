@@ -1,0 +1,234 @@
+"""The kernels of `amk.lowering.phases` as CUDA: the op bodies of the persistent kernel between two kernel boundaries.
+
+Every kernel lets the next one start at once, fills its rings with weights, and only then waits for the kernel before
+it (programmatic dependent launch). Shared memory is laid out per kernel: what its ops use, then rings as deep as its
+weights and the block's share of the SM allow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.lowering import refusal
+from amk.lowering.abi import Abi, abi
+from amk.lowering.phases import Chunks, Phase, Phases, chunks_of, per_layer, phases, plain_buffers
+from amk.lowering.plan_constants import constant_array, identifier, plan_struct, ring_type
+from amk.lowering.step_struct import step_struct
+from amk.schedule_ir.layout import stream_layout
+from amk.schedule_ir.matrices import matrix
+from amk.schedule_ir.memory import Buffer, Stream
+from amk.schedule_ir.ops import AnyOp, BarrierOp
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.schedule import Role, Schedule
+from amk.schedule_ir.target import RESERVED_SMEM_PER_BLOCK
+
+STATIC_SHARED = 1024
+"""Static shared memory of a kernel: the watchdog's words, padded to the alignment of what follows them."""
+
+ALIGN = 128
+MBARRIER_BYTES = 8
+MAX_SLOTS = 64
+
+
+@dataclass(frozen=True)
+class PhaseKernel:
+    """One kernel of the translation unit. blocks_per_sm: how many of them an SM is meant to hold."""
+
+    symbol: str
+    shared_bytes: int
+    blocks_per_sm: int
+
+
+@dataclass(frozen=True)
+class PhaseSource:
+    """source: the translation unit. launches: (kernel, layer) of one token. buffers: the global allocations."""
+
+    source: str
+    kernels: tuple[PhaseKernel, ...]
+    launches: tuple[tuple[int, int], ...]
+    buffers: tuple[Buffer, ...]
+    layout: Abi
+
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        """The kernels' one argument: the addresses, the layer, the number of the token."""
+        return np.dtype([*self.layout.dtype.descr, ("layer", "<u8"), ("number", "<u8")])
+
+    def argument(self, values: dict[str, int], layer: int, number: int) -> NDArray[np.void]:
+        block = np.zeros((), self.dtype)
+        for name, value in (values | {"layer": layer, "number": number}).items():
+            block[name] = value
+        return block
+
+
+def emit_phases(schedule: Schedule, blocks: tuple[int, ...] | int = 1) -> PhaseSource:
+    """The kernels of `schedule`, laid out so that `blocks` of them (one number, or one a kernel) fit an SM together.
+
+    AMK601 for a target without dependent launch, or a schedule that is not cut into kernels.
+    """
+    schedule.target.require("bulk_copy", "a graph of overlapping kernels")
+    found = phases(schedule)
+    each = (blocks,) * len(found.kernels) if isinstance(blocks, int) else blocks
+    buffers = plain_buffers(schedule, found.carried)
+    layout = abi(schedule.model_copy(update={"buffers": buffers}))
+    parts, kernels, headers = [], [], set[str]()
+    for number, (phase, count) in enumerate(zip(found.kernels, each, strict=True)):
+        printer = _Kernel(schedule, found, number, count, buffers)
+        parts.append(printer.text(phase))
+        headers |= printer.headers
+        kernels.append(PhaseKernel(printer.symbol, printer.bytes, count))
+    size = 8 * (len(layout.dtype.names or ()) + 2)
+    source = (
+        '#include "amk/context.cuh"\n#include "amk/cells.cuh"\n#include "amk/ring.cuh"\n#include "amk/weights.cuh"\n'
+        + "".join(f'#include "amk/ops/{name}.cuh"\n' for name in sorted(headers))
+        + "\nnamespace {\n\n"
+        + "".join(constant_array(f"t_{identifier(n)}", v) for n, v in sorted(schedule.tables.items()))
+        + _stream_tables(schedule)
+        + layout.struct()
+        + "struct PhaseArgument {\n  Globals globals;\n  amk::u64 layer, number;\n};\n"
+        + f'static_assert(sizeof(PhaseArgument) == {size}, "host layout");\n'
+        + plan_struct(schedule)
+        + "struct NoRing {};\n\n}  // namespace\n\n"
+        + "\n".join(parts)
+    )
+    return PhaseSource(source, tuple(kernels), found.launches, buffers, layout)
+
+
+def _stream_tables(schedule: Schedule) -> str:
+    layout = stream_layout(schedule, schedule.streams[0])
+    step = per_layer(schedule, layout)
+    return constant_array("t_stream_base", tuple(layout.base.reshape(-1).tolist())) + constant_array(
+        "t_stream_layer", tuple(step.tolist())
+    )
+
+
+class _Kernel:
+    """Prints one kernel."""
+
+    def __init__(
+        self, schedule: Schedule, found: Phases, number: int, blocks: int, buffers: tuple[Buffer, ...]
+    ) -> None:
+        phase = found.kernels[number]
+        self.schedule, self.number, self.blocks = schedule, number, blocks
+        self.symbol = f"amk_phase_{number}"
+        self.chunks = chunks_of(schedule, found, number)
+        self.roles = {role.name: role for role in schedule.roles}
+        self.stream = schedule.streams[0]
+        self.agents = self.roles[self.stream.role]
+        self.carried = found.carried
+        self.headers: set[str] = set()
+        self.structs: list[str] = []
+        arrays, self.ring_at = _arrays(schedule, phase, found.carried)
+        self.slots, self.bytes = self._ring(self.ring_at)
+        self.inner = schedule.model_copy(update={"buffers": (*buffers, *arrays)})
+
+    def _ring(self, offset: int) -> tuple[int, int]:
+        """Slots of a warp's ring behind `offset` bytes, and the bytes of everything."""
+        if self.chunks is None:
+            return 0, offset
+        target, warps = self.schedule.target, self.agents.count
+        room = target.smem_per_sm // self.blocks - RESERVED_SMEM_PER_BLOCK - STATIC_SHARED
+        room = min(room, target.smem_per_block - STATIC_SHARED) - offset
+        slot = warps * (self.stream.chunk_bytes + MBARRIER_BYTES)
+        most = max(self.chunks.count)
+        slots = min(room // slot, most, MAX_SLOTS)
+        if slots < min(2, most):
+            needs = f"{offset + 2 * slot:,} bytes of shared memory a block, {self.blocks} blocks an SM"
+            raise refusal.unsupported("AMK401", f"a kernel of the graph needs {needs}")
+        return slots, offset + slots * slot
+
+    def text(self, phase: Phase) -> str:
+        body = "".join(self._piece(piece.ahead, [s.op for s in piece.steps]) for piece in phase.pieces)
+        name, threads = f"phase_{self.number}", self.schedule.launch.warps * 32
+        tables, ring = "", "using Ring = NoRing;\n"
+        if self.chunks is not None:
+            tables = constant_array("t_at", self.chunks.at) + constant_array("t_count", self.chunks.count)
+            ring = ring_type(self.schedule.model_copy(update={"streams": (self._own_stream(),)}))
+        return f"""namespace {name} {{
+
+{tables}{ring}using Ctx = amk::Context<Plan, Globals, Ring>;
+{"".join(self.structs)}
+extern "C" __global__ void __launch_bounds__({threads}, {self.blocks})
+{self.symbol}(const __grid_constant__ PhaseArgument argument) {{
+  extern __shared__ __align__(1024) char shared[];
+  __shared__ amk::sync::Watchdog dog;
+  const Globals& globals = argument.globals;
+  amk::sync::let_later_kernels_start();
+  if (threadIdx.x == 0) {{
+    amk::sync::watchdog_start(dog, globals.watchdog_log, globals.abort_word, globals.stall_ns, blockIdx.x);
+  }}
+  amk::sync::cta_barrier<0, {threads}>();
+  Ctx c{{globals, shared, dog, Ring{{}}, Plan::Shares::of(blockIdx.x), static_cast<int>(blockIdx.x),
+        static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)}};
+  const int layer = static_cast<int>(argument.layer);
+  c.n = static_cast<int>(argument.number);
+{self._start(self.chunks)}  amk::sync::wait_for_earlier_kernels();
+{body}}}
+
+}}  // namespace {name}
+"""
+
+    def _own_stream(self) -> Stream:
+        return self.stream.model_copy(update={"slots": self.slots, "run_ahead": True})
+
+    def _start(self, chunks: Chunks | None) -> str:
+        """The rings begin with the kernel's weights, which no kernel writes: before the wait for the others."""
+        if chunks is None:
+            return ""
+        size, ring = self.stream.chunk_bytes, self.slots * self.stream.chunk_bytes
+        first, count = self.agents.first, self.agents.count
+        return f"""  if ({_in_role(self.agents)}) {{
+    const int agent = c.warp - {first}, place = c.worker * {count} + agent;
+    const int chunk = t_stream_base[place] + layer * t_stream_layer[place] + t_at[place];
+    c.ring.start(shared + {self.ring_at} + agent * {ring},
+                 reinterpret_cast<amk::u64*>(shared + {self.ring_at + count * ring}) + agent * {self.slots},
+                 reinterpret_cast<const char*>(globals.b_{identifier(self.stream.source)}) +
+                     static_cast<long long>(chunk) * {size},
+                 t_count[place], 1, c.lane);
+  }}
+"""
+
+    def _piece(self, ahead: int, ops: list[AnyOp]) -> str:
+        return f"  c.l = layer + {ahead};\n" + "".join(self._step(op) for op in ops)
+
+    def _step(self, op: AnyOp) -> str:
+        if isinstance(op, BarrierOp):
+            return f"  amk::sync::cta_barrier<{op.id}, {op.agents * 32}>();\n"
+        name = f"S{len(self.structs)}"
+        self.structs.append(step_struct(name, op, self.inner, self.carried))
+        self.headers.add(op.op)
+        call = f"c.enter_step(); amk::ops::{op.op}<{name}>(c);"
+        role = self.roles[op.role]
+        if role.count != self.schedule.launch.warps:
+            call = f"if ({_in_role(role)}) {{ {call} }}"
+        return f"  {call}\n"
+
+
+def _in_role(role: Role) -> str:
+    return f"c.warp >= {role.first} && c.warp < {role.first + role.count}"
+
+
+def _arrays(schedule: Schedule, phase: Phase, carried: frozenset[str]) -> tuple[list[Buffer], int]:
+    """The shared arrays that the kernel's ops use, one behind the other, and the offset behind them."""
+    ops = [op for _, op in phase.ops()]
+    used = {value for op in ops for field, value in op if isinstance(value, str) and field not in ("op", "role")}
+    width = {op.x: _columns(schedule, op) for op in ops if isinstance(op, GemvOp)}
+    found, offset = [], 0
+    for buffer in schedule.buffers:
+        if buffer.space != "shared" or buffer.name not in used - carried:
+            continue
+        change: dict[str, object] = {"offset": offset}
+        if buffer.name in width:
+            change["shape"] = (min(buffer.elements, width[buffer.name]),)
+        found.append(buffer.model_copy(update=change))
+        offset += -(-found[-1].bytes // ALIGN) * ALIGN
+    return found, offset
+
+
+def _columns(schedule: Schedule, op: GemvOp) -> int:
+    """Elements of x that the product reads, with the padding of its last chunk."""
+    columns = schedule.streams[0].chunk(op.matrix).columns
+    return matrix(schedule.model, op.matrix).k_chunks(columns) * columns

@@ -1,0 +1,40 @@
+"""What agents read of a vector in equal shares: every share is a whole number of the fetches that the code makes."""
+
+from __future__ import annotations
+
+from amk.planner.settings import Settings, crossing_dtype
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.model_spec import ModelSpec
+
+LANES = 32
+NORM_FETCHES = 8
+"""Fetches a lane keeps in flight while it stages a normalised vector: all of its share."""
+
+
+def fetched(settings: Settings) -> int:
+    """Elements of a 16-byte fetch: two tagged words of one f32 or two bf16 each, four elements elsewhere."""
+    return 2 if settings.handoff == "tagged" and crossing_dtype(settings) == "f32" else 4
+
+
+def require_whole_fetches(model: ModelSpec, settings: Settings, reduced: bool) -> None:
+    """AMK406 unless `warps` agents share the vectors that cross SMs in whole fetches; `handoff` is decided.
+
+    reduced: attention's splits are reduced before everybody stages the result.
+    """
+    wide = fetched(settings)
+    shares = (("hidden", model.hidden, wide), ("q_dim", model.q_dim, wide), ("ffn", model.ffn, 4))
+    for name, count, width in shares:
+        if count % (width * settings.warps):
+            _refuse(f"{settings.warps} warps cannot share {name} = {count:,} in fetches of {width} elements")
+    if model.hidden > settings.warps * LANES * wide * NORM_FETCHES:
+        most = settings.warps * LANES * wide * NORM_FETCHES
+        _refuse(f"{settings.warps} warps stage at most {most:,} elements at once, hidden is {model.hidden:,}")
+    if reduced and wide != 4:
+        _refuse("splits are reduced in fetches of 4 elements: tagged words hold 4 only as bf16")
+    if not reduced and LANES * wide % model.head_dim:
+        _refuse(f"a warp combines {LANES * wide} elements at once, which are no whole heads of {model.head_dim}")
+
+
+def _refuse(message: str) -> None:
+    help_line = "another number of warps, or another hand-off, reads whole fetches"
+    raise AmkError(Diagnostic("AMK406", message, help=help_line))

@@ -1,0 +1,130 @@
+"""A token as separate kernels: every step once and in order, the weights where the rings start, code that overlaps."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from amk.lowering.compile import compile_cuda
+from amk.lowering.emit_phases import emit_phases
+from amk.lowering.phases import SYNCHRONISING, chunks_of, phases
+from amk.lowering.readback import Kind
+from amk.planner.decode import plan
+from amk.planner.formats import formats
+from amk.planner.settings import FAST, NAIVE, Settings
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.layout import stream_layout
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.ops import BarrierOp
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.schedule import Loop, Node, Schedule
+from amk.schedule_ir.target import load_target
+from tests.handwritten.split_attention import schedule as two_programs
+from tests.tiny import PLAIN, VARIANTS, tiny
+
+H200 = load_target("h200")
+SETTINGS = [FAST, NAIVE, replace(FAST, sampling="top-k-top-p"), replace(FAST, reduce_from=1, kv_dtype="fp8")]
+ONE_LAYER = tiny("tiny-one-layer", layers=1)
+
+
+def made(settings: Settings, model: object = PLAIN, workers: int = 4) -> Schedule:
+    return plan(model, H200, settings=settings, max_context=256, workers=workers)  # type: ignore[arg-type]
+
+
+def work(nodes: tuple[Node, ...], layer: int = 0) -> list[tuple[str, int]]:
+    """(op, layer) of what a token does, synchronisation left out, layers unrolled."""
+    found: list[tuple[str, int]] = []
+    for node in nodes:
+        if isinstance(node, Loop):
+            for at in range(node.count or 1):
+                found += work(node.body, at)
+        elif not isinstance(node.op, (*SYNCHRONISING, BarrierOp)):
+            found.append((node.op.op, layer))
+    return found
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("model", [PLAIN, ONE_LAYER], ids=lambda model: model.name)
+def test_the_kernels_of_a_token_do_what_the_token_does(settings: Settings, model: object) -> None:
+    schedule = made(settings, model)
+    found = phases(schedule)
+    done = [
+        (op.op, layer + ahead)
+        for kernel, layer in found.launches
+        for ahead, op in found.kernels[kernel].ops()
+        if not isinstance(op, BarrierOp) and op.op not in ("begin", "finish")
+    ]
+    expected = [each for each in work(schedule.programs[0].body) if each[0] not in ("begin", "finish")]
+    # After the layers the layer variable means nothing; the kernels keep the last one.
+    beyond = next(i for i, (name, _) in enumerate(expected) if name == "argmax_rows") - 1
+    assert done[:beyond] == expected[:beyond]
+    assert [name for name, _ in done] == [name for name, _ in expected]
+    firsts = [next(iter(kernel.ops()))[1].op for kernel in found.kernels]
+    assert set(firsts) == {"begin"}, "every kernel knows the position"
+    assert found.carried >= {"residual"} and "x" not in found.carried
+    counts = Counter(kernel for kernel, _ in found.launches)
+    assert set(counts) == set(range(len(found.kernels)))
+
+
+@pytest.mark.parametrize("model", VARIANTS, ids=lambda model: model.name)
+def test_rings_start_at_the_weights_of_their_kernel(model: object) -> None:
+    schedule = made(FAST, model, 3)
+    found, layout = phases(schedule), stream_layout(schedule, schedule.streams[0])
+    at = np.zeros_like(layout.totals.reshape(-1))
+    step = sum(layout.counts[name] for name in ("qkv", "o", "gate_up", "down")).reshape(-1)
+    for kernel, layer in found.launches:
+        chunks = chunks_of(schedule, found, kernel)
+        gemvs = found.kernels[kernel].gemvs()
+        assert (chunks is None) == (not gemvs)
+        if chunks is not None:
+            np.testing.assert_array_equal(np.array(chunks.at) + layer * step, at)
+            at += sum(layout.counts[op.matrix].reshape(-1) for _, op in gemvs)
+    np.testing.assert_array_equal(at, layout.totals.reshape(-1))
+
+
+@pytest.mark.parametrize("form", ["bf16", "int8", "int4-g128-zp"])
+def test_the_code_overlaps_and_has_no_hand_off_of_its_own(form: str) -> None:
+    schedule = plan(PLAIN, H200, max_context=256, workers=4, wanted=formats(form))  # type: ignore[arg-type]
+    made = emit_phases(schedule, 2)
+    compiled = compile_cuda(made.source, H200.arch)
+    assert set(compiled.resources) == {kernel.symbol for kernel in made.kernels}
+    assert all(used.spill_stores == 0 for used in compiled.resources.values())
+    bodies = dict(re.findall(r"\.entry (amk_phase_\d+)\(.*?\{(.*?)\n\}", compiled.ptx, flags=re.DOTALL))
+    assert set(bodies) == set(compiled.resources)
+    for number, kernel in enumerate(made.kernels):
+        body = bodies[kernel.symbol]
+        start, wait = body.index("griddepcontrol.launch_dependents"), body.index("griddepcontrol.wait")
+        assert start < wait
+        # The weights are asked for before the wait.
+        products = any(isinstance(op, GemvOp) for _, op in phases(schedule).kernels[number].ops())
+        assert products == (0 < body.find("cp.async.bulk.shared") < wait)
+        for kind in (Kind.SIGNAL_RELEASE, Kind.SIGNAL_RELAXED, Kind.POLL_ACQUIRE, Kind.TAGGED_STORE, Kind.TAGGED_LOAD):
+            assert not any(form in body for form in forms(kind)), f"{kernel.symbol}: {kind}"
+        assert kernel.shared_bytes + 2048 <= H200.smem_per_sm // 2
+
+
+def forms(kind: Kind) -> list[str]:
+    from amk.lowering.readback import FORMS
+
+    return [opcode for opcode, known in FORMS.items() if known is kind]
+
+
+def test_large_models_fit_two_kernels_on_an_sm() -> None:
+    schedule = plan(load_model("llama3-8b"), H200, max_context=8192)
+    made = emit_phases(schedule, 2)
+    assert max(kernel.shared_bytes for kernel in made.kernels) > 100_000, "deep rings"
+    argument = made.argument({name: 7 for name in made.layout.dtype.names or ()}, layer=3, number=1)
+    assert argument["layer"] == 3 and argument["number"] == 1 and argument.nbytes == made.dtype.itemsize
+
+
+def test_what_is_not_cut_is_refused() -> None:
+    with pytest.raises(AmkError, match="AMK601"):
+        emit_phases(plan(PLAIN, load_target("l4"), max_context=256, workers=4))
+    with pytest.raises(AmkError, match="AMK401"):
+        emit_phases(plan(load_model("llama3-8b"), H200, max_context=8192), 8)
+    with pytest.raises(AmkError, match="AMK601"):
+        phases(two_programs())
