@@ -154,6 +154,8 @@ struct S3 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
+  static constexpr int kKPart = 0;
+  static constexpr int kKParts = 1;
 };
 struct S4 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -207,6 +209,8 @@ struct S9 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
+  static constexpr int kKPart = 0;
+  static constexpr int kKParts = 1;
 };
 struct S10 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -215,6 +219,7 @@ struct S10 {
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_mid}; }
+  static constexpr int kKParts = 1;
 };
 struct S11 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -231,6 +236,8 @@ struct S12 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
+  static constexpr int kKPart = 0;
+  static constexpr int kKParts = 1;
 };
 struct S13 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -245,6 +252,8 @@ struct S14 {
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> act(const Ctx& c) { return {c.globals.b_act}; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static constexpr int kKPart = 0;
+  static constexpr int kKParts = 1;
 };
 struct S15 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -253,6 +262,8 @@ struct S15 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
+  static constexpr int kKPart = 0;
+  static constexpr int kKParts = 1;
 };
 struct S16 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -261,6 +272,7 @@ struct S16 {
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_out}; }
+  static constexpr int kKParts = 1;
 };
 struct S17 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -277,6 +289,8 @@ struct S18 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
+  static constexpr int kKPart = 0;
+  static constexpr int kKParts = 1;
 };
 struct S19 {
   static constexpr int kFirst = 0, kAgents = 8;
