@@ -66,7 +66,7 @@ def plan(
     slack = 0 if exact else settings.hint_slack
     reduced = kv.splits if reducible(settings, model, kv.splits) else None
     require_whole_fetches(model, settings, reduced is not None)
-    author = Author(model, settings, count, rows, handoff.delta if handoff else None, held, slack, reduced)
+    author = Author(model, settings, count, rows, handoff.delta if handoff else None, held, slack, reduced, wanted)
     stored = label(wanted) if kv.dtype == "bf16" else f"{label(wanted)}-kv-{kv.dtype}"
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
     registers = target.regs_per_sm // (settings.warps * 32) // REGISTER_UNIT * REGISTER_UNIT

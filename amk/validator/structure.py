@@ -5,7 +5,8 @@ Properties, each with its code:
                 in a batch every sequence has kv heads of its own
     AMK103      counter indices lie in the counter's shape, host-filled buffers have the shape that the ops index
     AMK404      a barrier is joined by exactly the warps of its role, and an id belongs to one role
-    AMK405      chunks tile every matrix, and are made of whole tiles and groups of their format
+    AMK405      chunks tile every matrix, and are made of whole tiles and groups of their format; a product's vector is
+                staged in the layout that the format multiplies, with the scales and sums of its blocks
     AMK106      numbers that repeat a fact of the schedule (agents of a sum, candidates) agree with it
 
 Index and share expressions are affine, so their extremes over the layers lie at the first and the last layer.
@@ -36,6 +37,7 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ops.stage import StageOp
 from amk.schedule_ir.ops.stage_norm import StageNormOp
+from amk.schedule_ir.ops.staging import Staging
 from amk.schedule_ir.ranking import PARAMETERS
 from amk.schedule_ir.schedule import Schedule, Signal, Wait
 from amk.validator.trace import Path, Site, sites
@@ -44,16 +46,9 @@ from amk.validator.trace import Path, Site, sites
 def check_structure(schedule: Schedule) -> list[Diagnostic]:
     """All findings; an empty list lets the other checks rely on the properties above."""
     checks = (
-        _row_shares,
-        _attention_shares,
-        _shapes,
-        _sequences,
-        _parts,
-        _chunks,
-        _barriers,
-        _indices,
+        _row_shares, _attention_shares, _shapes, _sequences, _parts, _chunks, _staged, _barriers, _indices,
         _repeated_numbers,
-    )
+    )  # fmt: skip
     return [diagnostic for check in checks for diagnostic in check(schedule)]
 
 
@@ -149,6 +144,9 @@ def _sequences(schedule: Schedule) -> Iterator[Diagnostic]:
         if op.op in ALONE:
             message = f"{op.op} serves one sequence, the batch has {schedule.batch}"
             yield _finding("AMK106", message, path, f"in a batch {ALONE[op.op]}")
+        if getattr(op, "scales", None) is not None:
+            message = f"{op.op} has x in blocks, the batch has {schedule.batch} sequences"
+            yield _finding("AMK106", message, path, "blocks are those of one sequence")
         for field in PER_SEQUENCE:
             name = getattr(op, field, None)
             if name is not None and (len(shapes[name]) < 2 or shapes[name][0] != schedule.batch):
@@ -199,6 +197,29 @@ def _chunks(schedule: Schedule) -> Iterator[Diagnostic]:
             elif chunk.columns % chunk.weights.unit:
                 message = f"chunks of {name} have {chunk.columns} columns, no multiple of {chunk.weights.unit}"
                 yield _finding("AMK405", message, path, f"{chunk.format} weights come in tiles and groups")
+
+
+def _staged(schedule: Schedule) -> Iterator[Diagnostic]:
+    """What a product reads is what its matrix's format multiplies; who writes blocks writes their scales."""
+    dtypes = {b.name: b.dtype for b in schedule.buffers}
+    streams = {s.name: s for s in schedule.streams}
+    for site in all_sites(schedule):
+        op, path = site.step.op, (*site.path, "op")
+        if isinstance(op, GemvOp):
+            form = streams[op.stream].chunk(op.matrix).weights
+            if dtypes[op.x] != form.staged:
+                message = f"{op.matrix} multiplies {form.staged}, '{op.x}' holds {dtypes[op.x]}"
+                yield _finding("AMK405", message, (*path, "x"))
+            wanted = {"scales": form.staged != "bf16", "sums": form.sums}
+        elif isinstance(op, Staging):
+            blocks = any(name is not None and dtypes[name] != "bf16" for name in (op.x, op.also))
+            wanted = {"scales": blocks, "sums": blocks and op.sums is not None}
+        else:
+            continue
+        for field, needed in wanted.items():
+            if (getattr(op, field) is not None) != needed:
+                message = f"{op.op} {'lacks' if needed else 'has no use for'} {field} of blocks"
+                yield _finding("AMK405", message, path)
 
 
 def _barriers(schedule: Schedule) -> Iterator[Diagnostic]:

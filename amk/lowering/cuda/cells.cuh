@@ -164,9 +164,15 @@ __device__ constexpr int pieces_of() {
   return kAll < kInFlight ? kAll : kInFlight;
 }
 
-// Calls use(row, i, piece, values) for this lane's part of elements [lo, hi) of `rows` rows of `cell`, at most kRows that are
-// kApart elements apart; all rows' fetches are in flight at once, piece counting those of one. lo and hi are multiples of
-// Cell::kWide; kMost bounds hi - lo.
+// Rows of a batch whose fetches, for kMost elements each, are in flight together.
+template <int kMost, int kBatch, class Cell>
+__device__ constexpr int rows_together() {
+  constexpr int kFit = kInFlight / pieces_of<kMost, Cell>();
+  return kFit < 1 ? 1 : kFit < kBatch ? kFit : kBatch;
+}
+
+// As for_each_wide, for `rows` rows, at most kRows, that are kApart elements apart: use(row, i, piece, values). All rows'
+// fetches are in flight at once.
 template <int kMost, int kRows, int kApart, class Cell, class C, class Use>
 __device__ __forceinline__ void for_each_row(const C& c, const Cell& cell, int rows, int lo, int hi, Use use) {
   constexpr int kStride = 32 * Cell::kWide, kPieces = pieces_of<kMost, Cell>();
@@ -181,7 +187,6 @@ __device__ __forceinline__ void for_each_row(const C& c, const Cell& cell, int r
       for (int r = 0; r < kRows; ++r) {
 #pragma unroll
         for (int k = 0; k < kPieces; ++k) {
-          // Defined on both paths: otherwise the registers of every step's batch stay allocated through all loops around it.
           raw[r][k] = {};
           if (live(r, k)) raw[r][k] = mine.fetch(r * kApart + k * kStride);
         }
@@ -208,38 +213,38 @@ __device__ __forceinline__ void for_each_row(const C& c, const Cell& cell, int r
   }
 }
 
-// As for_each_row, for one row: use(i, piece, values).
-template <int kMost, class Cell, class C, class Use>
+// Calls use(i, piece, values) for this lane's part of elements [lo, hi) of `cell`, up to 16 fetches of a lane in flight at
+// once, piece counting them. lo and hi are multiples of Cell::kWide; kMost bounds hi - lo. With kTogether all lanes call, with
+// zeros from hi on.
+template <int kMost, bool kTogether = false, class Cell, class C, class Use>
 __device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int lo, int hi, Use use) {
-  for_each_row<kMost, 1, 0>(c, cell, 1, lo, hi, [&](int, int i, int piece, float(&v)[Cell::kWide]) {
-    use(i, piece, v);
-  });
-}
-
-// Rows of a batch whose fetches, for kMost elements each, are in flight together.
-template <int kMost, int kBatch, class Cell>
-__device__ constexpr int rows_together() {
-  constexpr int kFit = kInFlight / pieces_of<kMost, Cell>();
-  return kFit < 1 ? 1 : kFit < kBatch ? kFit : kBatch;
-}
-
-// x = the agent's contiguous share of kCount elements of `cell`, as bf16 in the order of x_place, for each of kBatch
-// sequences; their rows are kApart elements of the cell and kXApart of x apart.
-template <int kCount, int kAgents, int kBatch, int kApart, int kXApart, class Cell, class C>
-__device__ __forceinline__ void stage_share(const C& c, const Cell& cell, bf16* x, int agent) {
-  constexpr int kWide = Cell::kWide, kRows = rows_together<kCount / kAgents, kBatch, Cell>();
-  static_assert(kCount % (kWide * kAgents) == 0, "shares are whole fetches");
-  const int lo = share_begin(kCount, kAgents, agent), hi = share_begin(kCount, kAgents, agent + 1);
+  constexpr int kStride = 32 * Cell::kWide, kAll = (kMost + kStride - 1) / kStride, kPieces = kAll < 16 ? kAll : 16;
 #pragma unroll 1
-  for (int s = 0; s < kBatch; s += kRows) {
-    bf16* to = x + s * kXApart;
-    for_each_row<kCount / kAgents, kRows, kApart>(
-        c, cell.from(s * kApart), kBatch - s, lo, hi, [&](int row, int i, int, float(&v)[kWide]) {
+  for (int base = lo + c.lane * Cell::kWide; base - (kTogether ? c.lane * Cell::kWide : 0) < hi; base += kPieces * kStride) {
+    const Cell mine = cell.from(base);
+    typename Cell::Raw raw[kPieces];
+    until_fresh(c, cell.tag, [&] {
+      bool fresh = true;
 #pragma unroll
-          for (int k = 0; k < kWide; k += 2) {
-            *reinterpret_cast<u32*>(to + row * kXApart + x_place(i + k)) = pack_bf16(v[k], v[k + 1]);
-          }
-        });
+      for (int k = 0; k < kPieces; ++k) {
+        // Defined on both paths: otherwise the registers of every step's batch stay allocated through all loops around it.
+        raw[k] = {};
+        if (base + k * kStride < hi) raw[k] = mine.fetch(k * kStride);
+      }
+#pragma unroll
+      for (int k = 0; k < kPieces; ++k) {
+        if (base + k * kStride < hi) fresh = fresh && cell.fresh(raw[k]);
+      }
+      return fresh;
+    });
+#pragma unroll
+    for (int k = 0; k < kPieces; ++k) {
+      const int i = base + k * kStride;
+      if ((kTogether ? i - c.lane * Cell::kWide : i) >= hi) continue;
+      float v[Cell::kWide] = {};
+      if (!kTogether || i < hi) cell.values(raw[k], v);
+      use(i, k, v);
+    }
   }
 }
 

@@ -82,12 +82,9 @@ def gemv_share(op: GemvOp, env: Env, geo: Geometry, view: View, weights: Logical
     for group, end, c0, c1 in _pieces(lo, hi, k_chunks):
         k0, k1 = c0 * width, min(c1 * width, stop - begin)
         rows = weights.rows(op.matrix, layer, first + group, first + end)
-        starts = [geo.row(op.x, s) for s in range(geo.batch)]
+        own = rows[:, begin + k0 : begin + k1]
         # One product a sequence: the sums are those of the sequence alone, whatever else is in the batch.
-        sums = [
-            rows[:, begin + k0 : begin + k1] @ np.asarray(view.read(op.x, at + k0, at + k1), np.float32)
-            for at in starts
-        ]
+        sums = [own @ op.read_x(geo, view, k0, k1, s) for s in range(geo.batch)]
         slots = np.stack(sums).reshape(geo.batch, -1, ROWS_PER_GROUP).transpose(1, 0, 2)
         at = (group + int(env.agent)) * ROWS_PER_GROUP * geo.batch
         before = view.read(op.part, at, at + slots.size) if op.k_part else np.float32(0)

@@ -8,15 +8,16 @@ import numpy as np
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, owned_rows, split
+from amk.schedule_ir.ops.base import Access, Geometry, Memory, owned_rows, split
 from amk.schedule_ir.ops.begin import token_register
+from amk.schedule_ir.ops.staging import Staging
 
 
-class EmbedOp(Op):
+class EmbedOp(Staging):
     """x[i] = table[token, i] * norm[0, i]; ssq[a] = sum of squares of this agent's share; residual = owned rows.
 
     x, ssq and residual have a row per sequence of the batch, each from its own token.
-    Agent a of n handles elements [hidden*a/n, hidden*(a+1)/n) of x and the same share of the worker's residual rows.
+    Agent a of n handles its share of x and a contiguous one of the worker's residual rows.
     The factor 1/rms is applied by the consumer of x, from ssq.
     """
 
@@ -24,19 +25,18 @@ class EmbedOp(Op):
     op: Literal["embed"] = "embed"
     table: Name
     norm: Name
-    x: Name
     ssq: Name
     residual: Name
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         hidden, agent, agents = geo.model.hidden, int(env.agent), geo.role_size[self.role]
-        lo, hi = split(hidden, agents, agent)
+        lo, hi = self._staged_share(hidden, env, geo)
         first, last = owned_rows(env, geo, "o")
         r0, r1 = split(last - first, agents, agent)
         return [
             *geo.span("read", self.table, 0, geo.model.vocab * hidden, None),
             *geo.span("read", self.norm, lo, hi, None),
-            *geo.rows("write", self.x, lo, hi, ("xn", 0), hidden),
+            *self._staged(geo, lo, hi, ("xn", 0), hidden),
             *geo.rows("write", self.ssq, agent, agent + 1, ("ssq", 0)),
             *geo.rows("write", self.residual, r0, r1, ("h", 0), hidden, first + r0),
         ]
@@ -49,13 +49,13 @@ class EmbedOp(Op):
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         hidden, agent, agents = geo.model.hidden, int(env.agent), geo.role_size[self.role]
-        lo, hi = split(hidden, agents, agent)
+        lo, hi = self._staged_share(hidden, env, geo)
         first, last = owned_rows(env, geo, "o")
         r0, r1 = split(last - first, agents, agent)
         for s in range(geo.batch):
             base = mem.regs[token_register(s)] * hidden
             h = np.asarray(mem.read(self.table, base + lo, base + hi), np.float32)
-            mem.write(self.x, geo.row(self.x, s) + lo, h * mem.read(self.norm, lo, hi))
+            self._stage(geo, mem, lo, h * mem.read(self.norm, lo, hi), s)
             mem.write(self.ssq, geo.row(self.ssq, s) + agent, [np.sum(h * h, dtype=np.float32)])
             own = mem.read(self.table, base + first + r0, base + first + r1)
             mem.write(self.residual, geo.row(self.residual, s) + r0, own)

@@ -7,10 +7,11 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from amk.schedule_ir.block_point import BLOCK, whole_blocks
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, ValueKey, owned_count, owned_groups, split
+from amk.schedule_ir.ops.base import F32, Access, Geometry, Memory, Op, ValueKey, owned_count, owned_groups, split
 from amk.schedule_ir.outside import unless
 
 X_VALUE = {"qkv": "xn", "gate_up": "xn", "lm_head": "xn", "o": "xo", "down": "xd"}
@@ -31,9 +32,10 @@ class GemvOp(Op):
     """part[g + a, s] = W[group g, this agent's k chunks] @ x[s] for each local row group g the agent touches.
 
     The worker's chunks form one group-major sequence of count * k_chunks; agent a drains its contiguous share. x has
-    k elements (columns beyond k are zero padding and are not read) for each sequence s of the batch, part is f32
-    [slots, batch, 8]: the weights are read once, whatever the batch. The slots of the last `deferred` chunks are
-    refilled by the next `refill` step instead of at once.
+    k elements (columns beyond k are zero padding and are not read but for the rest of a block) for each sequence s of
+    the batch, part is f32 [slots, batch, 8]: the weights are read once, whatever the batch. scales and sums are those
+    of x's blocks (Staging), where the matrix is not in bf16. The slots of the last `deferred` chunks are refilled by
+    the next `refill` step instead of at once.
 
     Where x of all columns does not fit, the product is done in k_parts steps. Step k_part has the columns
     [k * k_part / k_parts, k * (k_part + 1) / k_parts), of which x holds the values, and adds to the partial sums that
@@ -45,6 +47,8 @@ class GemvOp(Op):
     layer: Expr
     stream: Name
     x: Name
+    scales: Name | None = None
+    sums: Name | None = None
     part: Name
     deferred: int = Field(default=0, ge=0, le=64)
     k_part: int = unless(0, ge=0, le=7)
@@ -72,17 +76,26 @@ class GemvOp(Op):
         if lo == hi:
             return []
         layer = env.eval_int(self.layer)
-        width, k, (first, end) = geo.columns(self.stream, self.matrix), geo.matrix(self.matrix).k, self.columns(geo)
+        width, (first, end) = geo.columns(self.stream, self.matrix), self.columns(geo)
         columns = {c % k_chunks for c in range(lo, min(hi, lo + k_chunks))}
         x = staged_value(self.matrix, layer, geo.model.layers)
-        spans = [(c * width, min((c + 1) * width, end - first)) for c in sorted(columns)]
-        reads = [a for c0, c1 in spans for a in geo.rows("read", self.x, c0, c1, x, k, first + c0)]
+        reads = [a for c in sorted(columns) for a in self._reads(geo, c * width, min((c + 1) * width, end - first), x)]
         slots = range(lo // k_chunks + int(env.agent), (hi - 1) // k_chunks + int(env.agent) + 1)
         size = ROWS_PER_GROUP * geo.batch
         own = slots.start * size, slots.stop * size
         if self.k_part:
             reads += geo.span("read", self.part, *own, self._sums(layer, self.k_part - 1))
         return [*reads, *geo.span("write", self.part, *own, self._sums(layer, self.k_part))]
+
+    def _reads(self, geo: Geometry, lo: int, hi: int, value: ValueKey) -> list[Access]:
+        """Of every sequence's x and its blocks, for columns [lo, hi) of this part."""
+        end = hi if geo.buffers[self.x].dtype == "bf16" else whole_blocks(hi) * BLOCK
+        first, k = self.columns(geo)[0], geo.matrix(self.matrix).k
+        out = geo.rows("read", self.x, lo, end, value, k, first + lo)
+        for name, kind in ((self.scales, "scales"), (self.sums, "sums")):
+            if name is not None:
+                out += geo.span("read", name, lo // BLOCK, whole_blocks(hi), (f"{value[0]}.{kind}", value[1]))
+        return out
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         lo, hi, k_chunks = self.share(env, geo)
@@ -95,11 +108,19 @@ class GemvOp(Op):
             tile = mem.tile(self.stream, self.matrix, layer, first + group, self.k_part * k_chunks + column)
             c0, c1 = column * width, min((column + 1) * width, end - begin)
             rows = tile[:, : c1 - c0].astype(np.float32)
-            starts = [geo.row(self.x, s) for s in range(geo.batch)]
-            product = np.stack([rows @ np.asarray(mem.read(self.x, at + c0, at + c1), np.float32) for at in starts])
+            product = np.stack([rows @ self.read_x(geo, mem, c0, c1, s) for s in range(geo.batch)])
             sums[group] = sums[group] + product if group in sums else product
         for group, total in sums.items():
             size = ROWS_PER_GROUP * geo.batch
             at = (group + agent) * size
             before = mem.read(self.part, at, at + size) if self.k_part else np.float32(0)
             mem.write(self.part, at, before + total.reshape(-1))
+
+    def read_x(self, geo: Geometry, mem: Memory, lo: int, hi: int, sequence: int = 0) -> F32:
+        """Elements [lo, hi) of a sequence's x; all that the footprint names for them is read."""
+        for access in self._reads(geo, lo, hi, ("", 0)):
+            if access.buffer != self.x:
+                mem.read(access.buffer, access.lo // 4, access.hi // 4)
+        end = hi if geo.buffers[self.x].dtype == "bf16" else whole_blocks(hi) * BLOCK
+        at = geo.row(self.x, sequence)
+        return np.asarray(mem.read(self.x, at + lo, at + end), np.float32)[: hi - lo]

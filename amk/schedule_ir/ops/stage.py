@@ -6,12 +6,13 @@ from typing import Literal
 
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
+from amk.schedule_ir.ops.base import Access, Geometry, Memory
+from amk.schedule_ir.ops.staging import Staging
 from amk.schedule_ir.outside import unless
 
 
-class StageOp(Op):
-    """x[i] = act[first + i] for this agent's share [size*a/n, size*(a+1)/n) of each sequence's row.
+class StageOp(Staging):
+    """x[i] = act[first + i] for this agent's share of `size` elements of each sequence's row.
 
     first and size are those of the columns of part k_part of k_parts, as in `gemv`; all ffn of them unless parted.
     """
@@ -19,26 +20,22 @@ class StageOp(Op):
     op: Literal["stage"] = "stage"
     layer: Expr
     act: Name
-    x: Name
     k_part: int = unless(0, ge=0, le=7)
     k_parts: int = unless(1, ge=1, le=8)
 
     def _share(self, env: Env, geo: Geometry) -> tuple[int, int, int]:
         """(first column, the agent's share from there on)."""
         first, end = (geo.model.ffn * p // self.k_parts for p in (self.k_part, self.k_part + 1))
-        lo, hi = split(end - first, geo.role_size[self.role], int(env.agent))
-        return first, lo, hi
+        return (first, *self._staged_share(end - first, env, geo))
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer = env.eval_int(self.layer)
         first, lo, hi = self._share(env, geo)
-        return [
-            *geo.rows("read", self.act, first + lo, first + hi, ("act", layer)),
-            *geo.rows("write", self.x, lo, hi, ("xd", layer), geo.model.ffn, first + lo),
-        ]
+        staged = self._staged(geo, lo, hi, ("xd", layer), geo.model.ffn, first + lo)
+        return [*geo.rows("read", self.act, first + lo, first + hi, ("act", layer)), *staged]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         first, lo, hi = self._share(env, geo)
         for s in range(geo.batch):
             at = geo.row(self.act, s) + first
-            mem.write(self.x, geo.row(self.x, s) + lo, mem.read(self.act, at + lo, at + hi))
+            self._stage(geo, mem, lo, mem.read(self.act, at + lo, at + hi), s)

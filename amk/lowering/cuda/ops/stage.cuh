@@ -1,9 +1,9 @@
-// x = act for the warp's share of the MLP activation, for each sequence; x holds one part of it at a time.
+// x = act for the warp's share of the MLP activation, or of a part of it, for each sequence.
 //
 // Threads: each warp its contiguous share, 16 bytes of act a lane. Reads global act (hand-off); writes
-// shared x (bf16).
+// shared x, scales, sums as staged.cuh has it.
 #pragma once
-#include "amk/cells.cuh"
+#include "amk/staged.cuh"
 
 namespace amk::ops {
 
@@ -12,11 +12,10 @@ __device__ __forceinline__ void stage(C& c) {
   using P = typename C::P;
   constexpr int kCount = P::kFfn / S::kKParts, kFrom = kCount * S::kKPart;
   static_assert(P::kFfn % S::kKParts == 0, "equal parts");
-  const int agent = c.warp - S::kFirst;
   if constexpr (P::kBatch > 1) {
-    stage_share<kCount, S::kAgents, P::kBatch, S::kActRow, S::kXRow>(c, S::act(c).from(kFrom), S::x(c), agent);
+    stage_rows<S, kCount, P::kBatch, S::kActRow>(c, S::act(c).from(kFrom));
   } else {
-    stage_share<kCount, S::kAgents, 1, 0, 0>(c, S::act(c).from(kFrom), S::x(c), agent);
+    stage_share<S, kCount>(c, S::act(c).from(kFrom));
   }
 }
 

@@ -1,8 +1,9 @@
 // x = attn for the warp's share of the attention output, for each sequence.
 //
-// Threads: each warp its contiguous share, 16 bytes of attn a lane. Reads global attn (hand-off); writes shared x (bf16).
+// Threads: each warp its contiguous share, 16 bytes of attn a lane. Reads global attn (hand-off); writes shared x, scales, sums
+// as staged.cuh has it.
 #pragma once
-#include "amk/cells.cuh"
+#include "amk/staged.cuh"
 
 namespace amk::ops {
 
@@ -10,11 +11,10 @@ template <class S, class C>
 __device__ __forceinline__ void stage_attention(C& c) {
   using P = typename C::P;
   constexpr int kCount = P::kHeads * P::kHeadDim;
-  const int agent = c.warp - S::kFirst;
   if constexpr (P::kBatch > 1) {
-    stage_share<kCount, S::kAgents, P::kBatch, S::kAttnRow, S::kXRow>(c, S::attn(c), S::x(c), agent);
+    stage_rows<S, kCount, P::kBatch, S::kAttnRow>(c, S::attn(c));
   } else {
-    stage_share<kCount, S::kAgents, 1, 0, 0>(c, S::attn(c), S::x(c), agent);
+    stage_share<S, kCount>(c, S::attn(c));
   }
 }
 

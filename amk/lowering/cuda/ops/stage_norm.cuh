@@ -1,9 +1,9 @@
 // x = h * norm[index], ssq[a] = sum of squares of h over the warp's share, for each sequence. The consumer of x divides by rms.
 //
 // Threads: each warp its contiguous share, 16 bytes of h a lane. Reads global h (hand-off), norm (f32);
-// writes shared x (bf16), ssq (f32).
+// writes shared x, also, scales, sums as staged.cuh has it, ssq (f32).
 #pragma once
-#include "amk/cells.cuh"
+#include "amk/staged.cuh"
 
 namespace amk::ops {
 
@@ -13,12 +13,14 @@ __device__ __forceinline__ void stage_norm(C& c) {
   const int agent = c.warp - S::kFirst;
   const auto h = S::h(c);
   constexpr int kWide = decltype(h)::kWide;
-  static_assert(P::kHidden % (kWide * S::kAgents) == 0, "shares are whole fetches");
+  constexpr bool kBlocks = S::kHasScales;
+  constexpr int kMost = kStagedMost<P::kHidden, kBlocks, S::kAgents>;
+  static_assert(P::kHidden % kWide == 0 && (kBlocks || P::kHidden % (kWide * S::kAgents) == 0), "shares are whole fetches");
   const float* norm = S::norm(c).data + S::index(c) * P::kHidden;
-  constexpr int kBatch = P::kBatch, kTogether = rows_together<P::kHidden / S::kAgents, kBatch, decltype(h)>();
-  const int lo = share_begin(P::kHidden, S::kAgents, agent), hi = share_begin(P::kHidden, S::kAgents, agent + 1);
+  const int lo = staged_begin<P::kHidden, kBlocks>(S::kAgents, agent);
+  const int hi = staged_begin<P::kHidden, kBlocks>(S::kAgents, agent + 1);
   // The norm is launch-constant: its loads go out with those of h, or before them while the words are not fresh yet.
-  constexpr int kPieces = (P::kHidden / S::kAgents + 32 * kWide - 1) / (32 * kWide);
+  constexpr int kPieces = (kMost + 32 * kWide - 1) / (32 * kWide);
   static_assert(kPieces <= 8, "one batch");
   float weight[kPieces][kWide];
 #pragma unroll
@@ -27,31 +29,37 @@ __device__ __forceinline__ void stage_norm(C& c) {
 #pragma unroll
     for (int k = 0; k < kWide; ++k) weight[piece][k] = i < hi ? norm[i + k] : 0.f;
   }
+  if constexpr (P::kBatch == 1) {
+    float squares = 0.f;
+    for_each_wide<kMost, kBlocks>(c, h, lo, hi, [&](int i, int piece, float (&v)[kWide]) {
+#pragma unroll
+      for (int k = 0; k < kWide; k += 2) squares += v[k] * v[k] + v[k + 1] * v[k + 1];
+#pragma unroll
+      for (int k = 0; k < kWide; ++k) v[k] *= weight[piece][k];
+      put_staged<S>(c, i, hi, v);
+    });
+    squares = warp_sum(squares);
+    if (c.lane == 0) S::ssq(c)[agent] = squares;
+  } else {
+    static_assert(!kBlocks && !S::kHasAlso, "a batch is staged in bf16");
+    constexpr int kTogether = rows_together<kMost, P::kBatch, decltype(h)>();
 #pragma unroll 1
-  for (int s = 0; s < kBatch; s += kTogether) {
-    int apart = 0;
-    if constexpr (kBatch > 1) apart = S::kXRow;
-    bf16* x = S::x(c) + s * apart;
-    float squares[kTogether] = {};
-    const auto use = [&](int row, int i, int piece, float(&v)[kWide]) {
+    for (int s = 0; s < P::kBatch; s += kTogether) {
+      bf16* x = S::x(c) + s * S::kXRow;
+      float squares[kTogether] = {};
+      for_each_row<kMost, kTogether, S::kHRow>(
+          c, h.from(s * S::kHRow), P::kBatch - s, lo, hi, [&](int row, int i, int piece, float(&v)[kWide]) {
 #pragma unroll
-      for (int k = 0; k < kWide; k += 2) {
-        squares[row] += v[k] * v[k] + v[k + 1] * v[k + 1];
-        *reinterpret_cast<u32*>(x + row * apart + x_place(i + k)) =
-            pack_bf16(v[k] * weight[piece][k], v[k + 1] * weight[piece][k + 1]);
+            for (int k = 0; k < kWide; k += 2) squares[row] += v[k] * v[k] + v[k + 1] * v[k + 1];
+#pragma unroll
+            for (int k = 0; k < kWide; ++k) v[k] *= weight[piece][k];
+            write_block(x + row * S::kXRow, i, v, 1.f, true);
+          });
+#pragma unroll
+      for (int row = 0; row < kTogether; ++row) {
+        squares[row] = warp_sum(squares[row]);
+        if (c.lane == 0 && s + row < P::kBatch) S::ssq(c)[(s + row) * S::kSsqRow + agent] = squares[row];
       }
-    };
-    if constexpr (kBatch > 1) {
-      for_each_row<P::kHidden / S::kAgents, kTogether, S::kHRow>(c, h.from(s * S::kHRow), kBatch - s, lo, hi, use);
-    } else {
-      for_each_row<P::kHidden / S::kAgents, 1, 0>(c, h, 1, lo, hi, use);
-    }
-#pragma unroll
-    for (int row = 0; row < kTogether; ++row) {
-      squares[row] = warp_sum(squares[row]);
-      int place = agent;
-      if constexpr (kBatch > 1) place += (s + row) * S::kSsqRow;
-      if (c.lane == 0 && (row == 0 || s + row < kBatch)) S::ssq(c)[place] = squares[row];
     }
   }
 }
