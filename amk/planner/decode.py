@@ -65,7 +65,7 @@ def plan(
     exact = any(matrix(model, name).groups < count for name in MATRICES)
     slack = 0 if exact else settings.hint_slack
     reduced = kv.splits if reducible(settings, model, kv.splits) else None
-    require_whole_fetches(model, settings, reduced is not None)
+    require_whole_fetches(model, settings, reduced is not None, wanted)
     author = Author(model, settings, count, rows, handoff.delta if handoff else None, held, slack, reduced, wanted)
     stored = label(wanted) if kv.dtype == "bf16" else f"{label(wanted)}-kv-{kv.dtype}"
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
