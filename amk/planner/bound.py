@@ -40,7 +40,7 @@ def drain_ms(
         groups = -(-shape.groups // workers)
         handled = groups * ROWS_PER_GROUP * shape.k * 2 / warps
         us = handled / (constants.chunk_gbps * 1e3)
-        if "chunk_bytes" in known:
+        if known.get("chunk_bytes"):
             bits = weight_format(wanted[name]).bits
             columns = max(known["chunk_bytes"] * 8 // (ROWS_PER_GROUP * bits), 1)
             us += groups * shape.k / columns / warps * (constants.chunk_us + fence)

@@ -10,21 +10,22 @@ from amk.planner.fetches import require_whole_fetches
 from amk.planner.fit import choose_context
 from amk.planner.formats import BF16, Chunks, Formats, formats
 from amk.planner.program import Author
-from amk.planner.settings import FAST, Settings, handoff_of, kv_block, splits_of
+from amk.planner.settings import FAST, LONG_RINGS, SMALL_COPY, Settings, handoff_of, kv_block, splits_of
 from amk.planner.shares import attention_tables, head_handoff, row_tables
-from amk.planner.storage import Shares, choose_chunks, shared_plan
+from amk.planner.storage import Shares, choose_chunks, largest, shared_plan
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
+from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.reduce_splits import sliceable
 from amk.schedule_ir.ranking import LAST
 from amk.schedule_ir.schedule import KvLayout, Launch, Program, Role, Schedule
 from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import FormatName, label
+from amk.schedule_ir.weight_format import Chunk, FormatName, label
 
 REGISTER_UNIT = 8
 """Registers are allocated to a thread in multiples of 8 (CUDA occupancy rules)."""
+Held = dict[MatrixName, int]
 NARROWER: tuple[FormatName, ...] = ("int8", "int4-g128")
 """Formats that are named when a model does not fit, widest first."""
 
@@ -60,6 +61,7 @@ def plan(
     rows = {n.removesuffix(".count"): 8 * max(c) for n, c in tables.items() if n.endswith(".count")}
     rows |= {"o": rows["hidden"], "down": rows["hidden"]}
     held = held_back(model, settings, target, chunks, tables, shared.stream.slots)
+    first = first_refills(model, settings, chunks, tables, shared.stream.slots, held)
     # A worker without rows of some matrix is held back by hints alone, so then they must be exact.
     exact = any(matrix(model, name).groups < count for name in MATRICES)
     slack = 0 if exact else settings.hint_slack
@@ -67,7 +69,15 @@ def plan(
     reduced = reduced and sliceable(model.heads, model.kv_heads, model.head_dim, kv.splits)
     require_whole_fetches(model, settings, reduced)
     author = Author(
-        model, settings, count, rows, handoff.delta if handoff else None, held, slack, kv.splits if reduced else None
+        model,
+        settings,
+        count,
+        rows,
+        handoff.delta if handoff else None,
+        held,
+        first,
+        slack,
+        kv.splits if reduced else None,
     )
     stored = label(wanted) if kv.dtype == "bf16" else f"{label(wanted)}-kv-{kv.dtype}"
     registers = target.regs_per_sm // (settings.warps * 32) // REGISTER_UNIT * REGISTER_UNIT
@@ -111,9 +121,7 @@ def choose_workers(model: ModelSpec, target: Target) -> int:
     return target.sms if gate_up >= target.sms else min(qkv, gate_up)
 
 
-def held_back(
-    model: ModelSpec, settings: Settings, target: Target, chunks: Chunks, tables: Shares, slots: int
-) -> dict[MatrixName, int]:
+def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chunks, tables: Shares, slots: int) -> Held:
     """Refills that the product of each matrix defers: `held_refills` of a ring, where an agent drains twice as many.
 
     Behind a full ring of requests, what a worker publishes and polls waits for microseconds. A product of few chunks
@@ -122,12 +130,31 @@ def held_back(
     most = int(slots * settings.held_refills)
     if not target.has("bulk_copy") or not settings.run_ahead or not most:
         return {}
-    found: dict[MatrixName, int] = {}
+    found: Held = {}
     for name, chunk in chunks.items():
-        groups = min(tables[f"{'hidden' if name in ('o', 'down') else name}.count"])
-        if groups * matrix(model, name).k_chunks(chunk.columns) // settings.warps >= 2 * most:
+        if drained(model, settings, chunk, tables, name) >= 2 * most:
             found[name] = most
     return found
+
+
+def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: Shares, slots: int, held: Held) -> Held:
+    """How many of the refills held back go out as soon as the product's result is published: half of them.
+
+    The others wait for the next input, which would queue behind them. All at once after a long product in small copies:
+    there half measured worse (amk/lowering/LADDER.md).
+    """
+    found: Held = {}
+    for name, count in held.items():
+        long = drained(model, settings, chunks[name], tables, name) >= LONG_RINGS * slots
+        share = 1.0 if long and largest(chunks) < 2 * SMALL_COPY else 0.5
+        found[name] = round(count * (share if settings.first_refills is None else settings.first_refills))
+    return found
+
+
+def drained(model: ModelSpec, settings: Settings, chunk: Chunk, tables: Shares, name: MatrixName) -> int:
+    """Chunks of one product that the least busy agent drains."""
+    groups = min(tables[f"{share_table(name)}.count"])
+    return groups * matrix(model, name).k_chunks(chunk.columns) // settings.warps
 
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:

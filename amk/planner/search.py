@@ -253,7 +253,7 @@ def search(
 
 def _verified(made: Search, rounds: int, why_not: Callable[[Schedule], str | None]) -> Found:
     refused: list[str] = []
-    hopeless: set[tuple[int, int]] = set()
+    hopeless: set[tuple[int, int | None]] = set()
     for state in made.ranked():
         if (kind := (state.warps, state.settings.chunk_bytes)) in hopeless:
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from amk.planner.formats import Chunks, Formats, chunk_choices
-from amk.planner.settings import Settings
+from amk.planner.settings import Settings, chunk_bytes_of
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, matrix
 from amk.schedule_ir.memory import Buffer, Stream
@@ -35,7 +35,7 @@ def choose_chunks(model: ModelSpec, target: Target, settings: Settings, counts: 
     """The largest chunks with which the rings are comfortably deep, else those with the deepest rings."""
     enough = min(COMFORTABLE_SLOTS, settings.slots or COMFORTABLE_SLOTS)
     fixed = fixed_buffers(model, settings, counts)[1]
-    choices = chunk_choices(model, settings.chunk_bytes, wanted)
+    choices = chunk_choices(model, chunk_bytes_of(settings, model, target, wanted, len(counts["hidden.count"])), wanted)
     depths = [ring_slots(target, settings, largest(chunks), fixed) for chunks in choices]
     comfortable = [chunks for chunks, slots in zip(choices, depths, strict=True) if slots >= enough]
     return comfortable[0] if comfortable else choices[depths.index(max(depths))]
