@@ -78,6 +78,7 @@ def plan(
         first,
         slack,
         kv.splits if reduced else None,
+        wanted,
     )
     stored = label(wanted) if kv.dtype == "bf16" else f"{label(wanted)}-kv-{kv.dtype}"
     registers = target.regs_per_sm // (settings.warps * 32) // REGISTER_UNIT * REGISTER_UNIT
@@ -140,13 +141,14 @@ def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chun
 def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: Shares, slots: int, held: Held) -> Held:
     """How many of the refills held back go out as soon as the product's result is published: half of them.
 
-    The others wait for the next input, which would queue behind them. All at once after a long product in small copies:
-    there half measured worse (amk/lowering/LADDER.md).
+    The others wait for the next input, which would queue behind them. All at once where half measured worse or was not
+    measured: after long products in small copies, and of codes (amk/lowering/LADDER.md).
     """
     found: Held = {}
+    plain = all(chunk.format == "bf16" for chunk in chunks.values())
     for name, count in held.items():
         long = drained(model, settings, chunks[name], tables, name) >= LONG_RINGS * slots
-        share = 1.0 if long and largest(chunks) < 2 * SMALL_COPY else 0.5
+        share = 0.5 if plain and (not long or largest(chunks) >= 2 * SMALL_COPY) else 1.0
         found[name] = round(count * (share if settings.first_refills is None else settings.first_refills))
     return found
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from amk.planner.draw import draw_steps
+from amk.planner.formats import Formats
 from amk.planner.settings import Settings
+from amk.planner.staging import layout, read_by, staged_for
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.model_spec import ModelSpec
@@ -47,6 +49,7 @@ class Author:
     first: dict[MatrixName, int]
     slack: int
     splits: int | None
+    wanted: Formats
 
     def barrier(self) -> Step:
         return Step(op=BarrierOp(role="all", id=1, agents=self.settings.warps))
@@ -64,7 +67,8 @@ class Author:
     def gemv(self, name: MatrixName) -> list[Step]:
         layer: Expr = 0 if name == "lm_head" else LAYER
         op = GemvOp(
-            role="all", matrix=name, layer=layer, stream="weights", x="x", part="part", deferred=self.deferred(name)
+            role="all", matrix=name, layer=layer, stream="weights", part="part", deferred=self.deferred(name),
+            **read_by(name, self.wanted),
         )  # fmt: skip
         return [self.barrier(), Step(op=op), self.barrier()]
 
@@ -146,11 +150,15 @@ class Author:
         ]
 
     def output(self) -> list[Step]:
+        fields = staged_for(self.wanted, "o")
+        heads = share_heads(
+            self.model.heads, self.model.head_dim, self.settings.warps, layout("o", self.wanted) != "bf16"
+        )
         combine = CombineOp(
-            role="all", layer=LAYER, split_partial="split_partial", split_scale="split_scale",
-            heads=share_heads(self.model.heads, self.model.head_dim, self.settings.warps), mix="mix", x="x",
+            role="all", layer=LAYER, split_partial="split_partial", split_scale="split_scale", heads=heads, mix="mix",
+            **fields,
         )  # fmt: skip
-        staged = StageAttentionOp(role="all", layer=LAYER, attn="attn", x="x")
+        staged = StageAttentionOp(role="all", layer=LAYER, attn="attn", **fields)
         return [
             *self.wait("attn", (LAYER,)),
             Step(op=combine if self.splits is None else staged),
@@ -172,20 +180,24 @@ class Author:
         )  # fmt: skip
         return [
             *self.wait("h_mid", (LAYER,)),
-            Step(op=StageNormOp(role="all", index={"l": 2, "1": 1}, h="h_mid", norm="norm", x="x", ssq="ssq")),
+            self.normed({"l": 2, "1": 1}, "h_mid", "gate_up"),
             *self.refill_rest("o"),
             *self.gemv("gate_up"),
             *self.publish(swiglu, (self.signal("act", (LAYER,)),)),
             *self.refill("gate_up"),
             *self.wait("act", (LAYER,)),
-            Step(op=StageOp(role="all", layer=LAYER, act="act", x="x")),
+            Step(op=StageOp(role="all", layer=LAYER, act="act", **staged_for(self.wanted, "down"))),
             *self.refill_rest("gate_up"),
             *self.gemv("down"),
             *self.residual("down", "h_out"),
             *self.wait("h_out", (LAYER,)),
-            Step(op=StageNormOp(role="all", index={"l": 2, "1": 2}, h="h_out", norm="norm", x="x", ssq="ssq")),
+            self.normed({"l": 2, "1": 2}, "h_out", "qkv", "lm_head"),
             *self.refill_rest("down"),
         ]
+
+    def normed(self, index: Expr, h: str, *readers: MatrixName) -> Step:
+        fields = staged_for(self.wanted, *readers)
+        return Step(op=StageNormOp(role="all", index=index, h=h, norm="norm", ssq="ssq", **fields))
 
     def head(self) -> list[Step]:
         best = ArgmaxRowsOp(
@@ -208,7 +220,8 @@ class Author:
         return [*steps, Step(op=select)]
 
     def body(self) -> tuple[Node, ...]:
-        embed = EmbedOp(role="all", table="embedding", norm="norm", x="x", ssq="ssq", residual="residual")
+        fields = staged_for(self.wanted, "qkv")
+        embed = EmbedOp(role="all", table="embedding", norm="norm", ssq="ssq", residual="residual", **fields)
         cache = PrefetchCacheOp(role="all", layer=LAYER, k_cache="k_cache", v_cache="v_cache")
         early = [Step(op=cache)] if self.settings.prefetch_cache else []
         layer = Loop(

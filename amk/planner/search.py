@@ -112,11 +112,11 @@ class Search:
 
     def __init__(
         self, problem: Problem, start: Settings = FAST, seed: int = 0, width: int = WIDTH,
-        known: tuple[Settings, ...] = (FAST, NAIVE),
+        known: tuple[Settings, ...] = (FAST, NAIVE), space: Space | None = None,
     ) -> None:  # fmt: skip
-        """`known`: plans to begin with beside `start`."""
+        """`known`: plans to begin with beside `start`. space: the one around `start` unless given."""
         self.problem, self.seed, self.width, self.begin = problem, seed, width, known
-        self.space = Space.around(start)
+        self.space = replace(space, start=start) if space is not None else Space.around(start)
         self.rng = np.random.default_rng(seed)
         self.known: dict[Settings, State | None] = {}
         self.keys: dict[str, State] = {}
