@@ -10,20 +10,30 @@ from amk.planner.fetches import require_whole_fetches
 from amk.planner.fit import choose_context
 from amk.planner.formats import BF16, Chunks, Formats, formats
 from amk.planner.program import Author
-from amk.planner.settings import FAST, Settings, handoff_of, kv_block, reducible, splits_of
+from amk.planner.settings import (
+    FAST,
+    LONG_RINGS,
+    SMALL_COPY,
+    Settings,
+    handoff_of,
+    kv_block,
+    reducible,
+    splits_of,
+)
 from amk.planner.shares import attention_tables, head_handoff, row_tables
-from amk.planner.storage import Shares, choose_chunks, choose_parts, shared_plan
+from amk.planner.storage import Shares, choose_chunks, choose_parts, largest, shared_plan
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
+from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ranking import LAST
 from amk.schedule_ir.schedule import MAX_BATCH, KvLayout, Launch, Program, Role, Schedule
 from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import FormatName, label
+from amk.schedule_ir.weight_format import Chunk, FormatName, label
 
 REGISTER_UNIT = 8
 """Registers are allocated to a thread in multiples of 8 (CUDA occupancy rules)."""
+Held = dict[MatrixName, int]
 NARROWER: tuple[FormatName, ...] = ("int8", "int4-g128")
 """Formats that are named when a model does not fit, widest first."""
 
@@ -61,12 +71,14 @@ def plan(
     rows = {n.removesuffix(".count"): 8 * max(c) for n, c in tables.items() if n.endswith(".count")}
     rows |= {"o": rows["hidden"], "down": rows["hidden"]}
     held = held_back(model, settings, target, chunks, tables, shared.stream.slots)
+    first = first_refills(model, settings, chunks, tables, shared.stream.slots, held)
     # A worker without rows of some matrix is held back by hints alone, so then they must be exact.
     exact = any(matrix(model, name).groups < count for name in MATRICES)
     slack = 0 if exact else settings.hint_slack
     reduced = kv.splits if reducible(settings, model, kv.splits) else None
     require_whole_fetches(model, settings, reduced is not None, wanted)
-    author = Author(model, settings, count, rows, handoff.delta if handoff else None, held, slack, reduced, wanted)
+    delta = handoff.delta if handoff else None
+    author = Author(model, settings, count, rows, delta, held, first, slack, reduced, wanted)
     stored = label(wanted) if kv.dtype == "bf16" else f"{label(wanted)}-kv-{kv.dtype}"
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
     registers = target.regs_per_sm // (settings.warps * 32) // REGISTER_UNIT * REGISTER_UNIT
@@ -130,9 +142,7 @@ def choose_workers(model: ModelSpec, target: Target, batch: int = 1) -> int:
     return min(qkv, gate_up) if batch == 1 else min(max(min(qkv, gate_up), batch * model.kv_heads), target.sms)
 
 
-def held_back(
-    model: ModelSpec, settings: Settings, target: Target, chunks: Chunks, tables: Shares, slots: int
-) -> dict[MatrixName, int]:
+def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chunks, tables: Shares, slots: int) -> Held:
     """Refills that the product of each matrix defers: `held_refills` of a ring, where an agent drains twice as many.
 
     Behind a full ring of requests, what a worker publishes and polls waits for microseconds. A product of few chunks
@@ -141,13 +151,33 @@ def held_back(
     most = int(slots * settings.held_refills)
     if not target.has("bulk_copy") or not settings.run_ahead or not most:
         return {}
-    found: dict[MatrixName, int] = {}
+    found: Held = {}
     for name, chunk in chunks.items():
-        groups = min(tables[f"{'hidden' if name in ('o', 'down') else name}.count"])
-        k_chunks = matrix(model, name).k_chunks(chunk.columns) // (settings.k_parts or 1 if name == "down" else 1)
-        if groups * k_chunks // settings.warps >= 2 * most:
+        if drained(model, settings, chunk, tables, name) >= 2 * most:
             found[name] = most
     return found
+
+
+def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: Shares, slots: int, held: Held) -> Held:
+    """How many of the refills held back go out as soon as the product's result is published: half of them.
+
+    The others wait for the next input, which would queue behind them. All at once where half measured worse or was not
+    measured: after long products in small copies, and of codes (amk/lowering/LADDER.md).
+    """
+    found: Held = {}
+    plain = all(chunk.format == "bf16" for chunk in chunks.values())
+    for name, count in held.items():
+        long = drained(model, settings, chunks[name], tables, name) >= LONG_RINGS * slots
+        share = 0.5 if plain and (not long or largest(chunks) >= 2 * SMALL_COPY) else 1.0
+        found[name] = round(count * (share if settings.first_refills is None else settings.first_refills))
+    return found
+
+
+def drained(model: ModelSpec, settings: Settings, chunk: Chunk, tables: Shares, name: MatrixName) -> int:
+    """Chunks of one product, or of a part of it, that the least busy agent drains."""
+    groups = min(tables[f"{share_table(name)}.count"])
+    parts = settings.k_parts or 1 if name == "down" else 1
+    return groups * (matrix(model, name).k_chunks(chunk.columns) // parts) // settings.warps
 
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:

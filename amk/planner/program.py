@@ -46,6 +46,7 @@ class Author:
     rows: dict[str, int]
     head_delta: int | None
     held: dict[MatrixName, int]
+    first: dict[MatrixName, int]
     slack: int
     splits: int | None
     wanted: Formats
@@ -78,16 +79,13 @@ class Author:
 
     def refill(self, name: MatrixName) -> list[Step]:
         """Part of what the product of `name` held back goes out once its result is published."""
-        first = self.first_refills(name)
+        first = self.first.get(name, 0)
         return [Step(op=RefillOp(role="all", stream="weights", most=first))] if first else []
 
     def refill_rest(self, name: MatrixName) -> list[Step]:
         """The rest, once the next product's input is there: what is read until then does not queue behind it."""
-        rest = self.deferred(name) - self.first_refills(name)
+        rest = self.deferred(name) - self.first.get(name, 0)
         return [Step(op=RefillOp(role="all", stream="weights", most=rest))] if rest else []
-
-    def first_refills(self, name: MatrixName) -> int:
-        return round(self.deferred(name) * self.settings.first_refills)
 
     def role(self, name: MatrixName) -> str:
         """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""

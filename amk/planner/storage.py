@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from amk.planner.formats import BF16, Chunks, Formats, chunk_choices, chunk_limit
-from amk.planner.settings import Settings, per_sequence
+from amk.planner.formats import BF16, Chunks, Formats, chunk_choices
+from amk.planner.settings import Settings, chunk_bytes_of, per_sequence
 from amk.planner.staging import free_from, layout, staged_arrays
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, matrix
@@ -36,7 +36,7 @@ def choose_chunks(model: ModelSpec, target: Target, settings: Settings, counts: 
     """The largest chunks with which the rings are comfortably deep, else those with the deepest rings."""
     enough = min(COMFORTABLE_SLOTS, settings.slots or COMFORTABLE_SLOTS)
     fixed = fixed_buffers(model, settings, counts, wanted)[1]
-    choices = chunk_choices(model, settings.chunk_bytes or chunk_limit(wanted), wanted)
+    choices = chunk_choices(model, chunk_bytes_of(settings, model, target, wanted, len(counts["hidden.count"])), wanted)
     depths = [ring_slots(target, settings, largest(chunks), fixed) for chunks in choices]
     comfortable = [chunks for chunks, slots in zip(choices, depths, strict=True) if slots >= enough]
     return comfortable[0] if comfortable else choices[depths.index(max(depths))]
