@@ -93,7 +93,7 @@ def table(model: str, made: tuple[Decisions, ...]) -> str:
 
 def _gain(found: Decisions, other: tuple[float, ...]) -> float:
     """Geometric mean over the positions."""
-    return (prod(other) / prod(found.ms)) ** (1 / len(other))
+    return float((prod(other) / prod(found.ms)) ** (1 / len(other)))
 
 
 def write(path: Path, made: dict[tuple[str, str, str], Decisions]) -> None:
