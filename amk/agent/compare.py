@@ -1,7 +1,6 @@
-"""Proposers at an equal budget of evaluations, on simulated machines that differ by the seed.
+"""Proposers at an equal budget of evaluations, on a problem whose true times are known.
 
-Each seed perturbs the constants of the simulator, so that a proposer which plans on that model (the beam) does not
-plan on the truth. The result of a run is the noise-free time of what it kept, relative to the start.
+The result of a run is the noise-free time of what it kept, relative to the start, after each evaluation.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -20,16 +20,47 @@ from amk.agent.events import Limits, RunStarted, SessionStarted
 from amk.agent.gate import Gate, Ready, not_compiled
 from amk.agent.journal import Journal
 from amk.agent.loop import Loop
-from amk.agent.measure import Job, positions_within
+from amk.agent.measure import Job
 from amk.agent.noise import Noise
 from amk.agent.propose.base import Proposer
 from amk.agent.simulated import SimulatedBackend
-from amk.planner.settings import Settings
+from amk.agent.state import State
 from amk.planner.space import Space
 from amk.simulator.constants import constants_for
 from amk.simulator.predict import Simulator
 
 PERTURBATION = 0.35
+
+
+class Problem(Protocol):
+    """What is searched: `positions` are those of the objective, `certify` decides what may run."""
+
+    @property
+    def workshop(self) -> Workshop: ...
+    @property
+    def space(self) -> Space: ...
+    @property
+    def positions(self) -> tuple[int, ...]: ...
+    @property
+    def certify(self) -> Certifier: ...
+    def backend(self, seed: int) -> SimulatedBackend: ...
+
+
+@dataclass(frozen=True)
+class Perturbed:
+    """Simulated machines that differ by the seed: the constants of the simulator are perturbed, so that a proposer that
+    plans on that model (the beam) does not plan on the truth.
+    """
+
+    workshop: Workshop
+    space: Space
+    certify: Certifier
+    positions: tuple[int, ...]
+
+    def backend(self, seed: int) -> SimulatedBackend:
+        target = self.workshop.target
+        model = Simulator(constants_for(target).perturbed(np.random.default_rng(seed), PERTURBATION))
+        return SimulatedBackend(target.name, seed, model, Noise("gaussian"))
 
 
 @dataclass(frozen=True)
@@ -41,42 +72,35 @@ class Result:
     curve: tuple[float, ...]
 
 
-def run_one(
-    make: Callable[[], Proposer], workshop: Workshop, start: Settings, certify: Certifier, seed: int, evals: int
-) -> Result:
+def run_one(make: Callable[[], Proposer], problem: Problem, seed: int, evals: int) -> Result:
     """One run in a folder of its own, which is deleted."""
-    proposer = make()
-    space = Space.around(start)
-    model = Simulator(constants_for(workshop.target).perturbed(np.random.default_rng(seed), PERTURBATION))
-    backend = SimulatedBackend(workshop.target.name, seed, model, Noise("gaussian"))
-    context = workshop.context or 8192
-    limits = Limits(evals=evals)
+    proposer, backend, limits = make(), problem.backend(seed), Limits(evals=evals)
+    workshop = problem.workshop
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder)) as journal:
         journal.append(
             RunStarted(
-                run="compare",
-                model=workshop.model.name,
-                target=workshop.target.name,
-                dtype="bf16",
-                context=context,
-                positions=positions_within(context),
-                start=start.plan,
-                settings=space.point(start),
-                seed=seed,
-                proposer=proposer.name,
-                backend=backend.label,
-                simulated=True,
-                limits=limits,
-                manifest="",
-                version="",
+                run="compare", model=workshop.model.name, target=workshop.target.name, dtype="bf16",
+                context=workshop.context or workshop.model.max_context, positions=problem.positions,
+                start=problem.space.start.plan, settings=problem.space.point(problem.space.start), seed=seed,
+                proposer=proposer.name, backend=backend.label, simulated=True, limits=limits, manifest="", version="",
             )
-        )
+        )  # fmt: skip
         journal.append(
             SessionStarted(session=1, device=backend.device, backend=backend.label, simulated=True, limits=limits)
         )
-        loop = Loop(journal, space, Gate(workshop, certify, not_compiled), (backend,), proposer)
+        loop = Loop(journal, problem.space, Gate(workshop, problem.certify, not_compiled), (backend,), proposer)
         loop.run()
         return Result(proposer.name, seed, true_curve(loop, backend, evals))
+
+
+def spent(state: State) -> dict[int, int]:
+    """Evaluations that had been paid for when each proposal was decided; one that was proposed before costs one too,
+    which only a proposer without a memory has to pay."""
+    paid, after = 0, {}
+    for trial in state.trials:
+        paid += trial.evaluated or (trial.gated is not None and trial.gated.verdict == "duplicate")
+        after[trial.index] = paid
+    return after
 
 
 def true_curve(loop: Loop, backend: SimulatedBackend, evals: int) -> tuple[float, ...]:
@@ -90,8 +114,8 @@ def true_curve(loop: Loop, backend: SimulatedBackend, evals: int) -> tuple[float
         ready = Ready(made, b"", Judgement("SAFE"))
         return float(np.mean([log(ms) for ms in backend.times(job, ready)]))
 
-    base, at, curve = cost(-1), 0.0, []
-    marks = {m.evals: m.index for m in state.curve}
+    base, at, curve, after = cost(-1), 0.0, [], spent(state)
+    marks = {after[m.index]: m.index for m in state.curve}
     for n in range(evals + 1):
         if n in marks:
             at = cost(marks[n]) - base
@@ -99,12 +123,17 @@ def true_curve(loop: Loop, backend: SimulatedBackend, evals: int) -> tuple[float
     return tuple(curve)
 
 
+def speedups(results: Sequence[Result], evals: int) -> dict[str, float]:
+    """Mean speed relative to the start (geometric, over seeds) after `evals` evaluations, by proposer."""
+    names = sorted({r.proposer for r in results})
+    return {
+        name: float(np.exp(-np.mean([r.curve[min(evals, len(r.curve) - 1)] for r in results if r.proposer == name])))
+        for name in names
+    }
+
+
 def table(results: Sequence[Result], at: Sequence[int]) -> list[tuple[str, ...]]:
     """Rows (proposer, mean speedup after n evaluations...), best last column first."""
-    names = sorted({r.proposer for r in results})
-    rows = []
-    for name in names:
-        own = [r for r in results if r.proposer == name]
-        means = [float(np.exp(-np.mean([r.curve[min(n, len(r.curve) - 1)] for r in own]))) for n in at]
-        rows.append((means[-1], (name, *(f"{m:.4f}" for m in means))))
-    return [row for _, row in sorted(rows, reverse=True)]
+    columns = [speedups(results, n) for n in at]
+    names = sorted(columns[-1], key=lambda name: -columns[-1][name])
+    return [(name, *(f"{column[name]:.4f}" for column in columns)) for name in names]

@@ -25,7 +25,7 @@ import numpy as np
 
 from amk.bench.hardware import provenance
 from amk.engine.cuda_engine import CudaEngine
-from amk.engine.load import cuda_engine
+from amk.engine.load import gpu_engine
 from amk.engine.random_checkpoint import random_checkpoint
 from amk.lowering.launch import Device
 from amk.planner.decode import plan
@@ -129,7 +129,7 @@ def main() -> int:
     model = load_model(options.model)
     schedule = plan(model, load_target(options.gpu), max_context=options.context)
     record = opened(options.record, fresh(schedule, options.tokens))
-    engine = cuda_engine(schedule, random_checkpoint(model, SEED), device=Device.open())
+    engine = gpu_engine(schedule, random_checkpoint(model, SEED), device=Device.open())
     engine.upload("request", np.array([0, -1, -1, -1, -1], np.int32))
     go_on(engine, record, options.record, began + options.time_limit)
     done, laps = len(record["chain"]), record["laps"]

@@ -50,8 +50,8 @@ class Shape(NamedTuple):
 
 
 SHAPES = (
-    Shape(1, 1024, 4), Shape(1, 2048, 4), Shape(1, 4096, 8), Shape(2, 1024, 4), Shape(2, 2048, 8), Shape(4, 512, 4),
-    Shape(4, 1024, 4), Shape(4, 1024, 8), Shape(8, 512, 8),
+    Shape(1, 1024, 4), Shape(1, 2048, 4), Shape(2, 512, 2), Shape(2, 1024, 4), Shape(2, 4096, 8), Shape(4, 512, 2),
+    Shape(4, 512, 4), Shape(4, 1024, 4),
 )  # fmt: skip
 
 

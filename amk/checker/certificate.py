@@ -4,7 +4,8 @@ schedule (its objects and the footprints of its ops), on nothing that judges or 
 Accepts if, for two tokens and three layers (why that is enough: `programs.short`, (6)):
 (1) to (4), `core`: the certificate's times are a complete run, its vectors follow from each other, all conflicting
     accesses are ordered by them, and every byte read holds what is meant; the final content is what the model wants;
-(5) rings are private: nothing else lies in their bytes, their source is constant, and refills are fenced;
+(5) rings are private: nothing else lies in their bytes, their source is constant, refills are fenced, and no agent
+    waits for a copy that it has not issued;
 (6) epochs: each awaited counter gains per token what its thresholds grow by, thresholds reach at most one token back,
     signals of one token are all given before any of the next, and values stay within the wrapping comparison;
 (7) at every position exactly one (split, warp) reads each row, and the split that appends a row reads it;
@@ -30,6 +31,7 @@ from amk.checker.facts import (
     check_numbers,
     check_obligations,
     check_positions,
+    check_refills,
     check_registers,
     check_rings,
 )
@@ -90,6 +92,7 @@ class Proof:
             order.check()
         self.memory(time, fence, wait)
         check_rings(self.schedule)
+        check_refills(self.schedule, self.programs)
         check_epochs(self.programs, self.counters, fence, wait)
         check_positions(self.full, self.programs)
         check_launch(self.full)

@@ -18,6 +18,8 @@ from amk.schedule_ir.ops.census import CensusOp
 from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.gather import GatherOp
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.ops.select import Selection
 from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.registers import registers_read
@@ -69,6 +71,23 @@ def check_rings(schedule: Schedule) -> None:
                 start = other.offset or 0
                 apart = start >= hi or lo >= start + other.bytes or other.name == name
                 require(apart, f"ring: '{name}' and '{other.name}' overlap")
+
+
+def check_refills(schedule: Schedule, programs: list[Program]) -> None:
+    """(5) An agent never waits for a copy that it has not issued: what a product defers is issued before the next one
+    drains the same ring, and is no more than the ring holds."""
+    for stream in schedule.streams:
+        for program in programs:
+            owed = 0
+            for item in program.items:
+                op = item.step.op
+                if isinstance(op, RefillOp) and (op.stream, op.role) == (stream.name, stream.role):
+                    owed = max(0, owed - op.most)
+                elif isinstance(op, GemvOp) and op.stream == stream.name:
+                    require(owed == 0, "ring: drained before its refills are issued")
+                    able = stream.engine == "bulk" and stream.run_ahead and op.deferred <= stream.slots
+                    require(able or not op.deferred, "ring: more refills deferred than it can do without")
+                    owed = op.deferred
 
 
 def check_positions(schedule: Schedule, programs: list[Program]) -> None:

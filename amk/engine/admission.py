@@ -18,17 +18,18 @@ from amk.schedule_ir.schedule import Schedule
 from amk.validator.certificate import NotSafe
 from amk.validator.resources import CompiledResources, check_resources
 from amk.validator.schedule_certificate import certify_schedule
-from amk.validator.verify import verify
+from amk.validator.verify import Verdict, verify
 
 
-def admit(schedule: Schedule, compiled: CompiledResources | None = None) -> None:
-    """Return if the schedule is SAFE; otherwise an AmkError with verify's findings and its exit code (1 or 3).
+def admit(schedule: Schedule, compiled: CompiledResources | None = None) -> Verdict:
+    """The verdict if the schedule is SAFE; otherwise an AmkError with verify's findings and its exit code (1 or 3).
 
     compiled: what the kernel really uses, when it is compiled.
     """
     verdict = verify(schedule, compiled=compiled)
     if not verdict.safe:
         raise AmkError(verdict.diagnostics, Exit.UNSAFE if verdict.status == "UNSAFE" else Exit.UNKNOWN)
+    return verdict
 
 
 @dataclass(frozen=True)

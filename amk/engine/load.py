@@ -52,7 +52,7 @@ def load(
     check_model(schedule.model, checkpoint)
     if device == "cpu":
         return Session(CpuEngine(schedule, checkpoint, quantise=quantise))
-    return Session(cuda_engine(schedule, checkpoint, progress, quantise), GPU_SLICE)
+    return Session(gpu_engine(schedule, checkpoint, progress, quantise), GPU_SLICE)
 
 
 def check_model(model: ModelSpec, checkpoint: Checkpoint) -> None:
@@ -80,7 +80,7 @@ def plan_for_cpu(
     return plan(model, load_target("h200"), settings=settings, wanted=wanted, max_context=positions, workers=workers)
 
 
-def cuda_engine(
+def gpu_engine(
     schedule: Schedule,
     checkpoint: Checkpoint,
     progress: Progress | None = None,

@@ -15,7 +15,10 @@ from amk.schedule_ir.schedule import Schedule
 COUNTER_STRIDE = 32
 """u32 words between counters: each has its own 128-byte line, so pollers of one do not slow signals of another."""
 
-C_TYPES = {"f32": "float", "bf16": "amk::bf16", "u32": "amk::u32", "i32": "int", "fp8": "amk::fp8"}
+C_TYPES = {
+    "f32": "float", "bf16": "amk::bf16", "u32": "amk::u32", "i32": "int", "fp8": "amk::fp8", "digits": "amk::digits",
+    "halves": "__half",
+}  # fmt: skip
 _TAIL = (
     ("counters", "amk::u32*", "<u8"),
     ("watchdog_log", "amk::sync::WatchdogLog*", "<u8"),

@@ -221,7 +221,7 @@ def _arrays(schedule: Schedule, phase: Phase, carried: frozenset[str]) -> tuple[
         if buffer.space != "shared" or buffer.name not in used - carried:
             continue
         change: dict[str, object] = {"offset": offset}
-        if buffer.name in width:
+        if buffer.name in width and buffer.dtype == "bf16" and len(buffer.shape) == 1:
             change["shape"] = (min(buffer.elements, width[buffer.name]),)
         found.append(buffer.model_copy(update=change))
         offset += -(-found[-1].bytes // ALIGN) * ALIGN

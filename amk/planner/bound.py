@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amk.planner.decode import choose_workers
-from amk.planner.formats import Formats
+from amk.planner.formats import Formats, chunk_limit
 from amk.planner.settings import Settings
 from amk.planner.space import ALLOWED
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
@@ -42,7 +42,8 @@ def drain_ms(
         us = handled / (constants.chunk_gbps * 1e3)
         if "chunk_bytes" in known:
             bits = weight_format(wanted[name]).bits
-            columns = max(known["chunk_bytes"] * 8 // (ROWS_PER_GROUP * bits), 1)
+            limit = known["chunk_bytes"] or chunk_limit(wanted)
+            columns = max(limit * 8 // (ROWS_PER_GROUP * bits), 1)
             us += groups * shape.k / columns / warps * (constants.chunk_us + fence)
         total += us * (model.layers if shape.per_layer else 1)
     return total / 1e3

@@ -67,7 +67,15 @@ def plan(
     reduced = reduced and sliceable(model.heads, model.kv_heads, model.head_dim, kv.splits)
     require_whole_fetches(model, settings, reduced)
     author = Author(
-        model, settings, count, rows, handoff.delta if handoff else None, held, slack, kv.splits if reduced else None
+        model,
+        settings,
+        count,
+        rows,
+        handoff.delta if handoff else None,
+        held,
+        slack,
+        kv.splits if reduced else None,
+        wanted,
     )
     stored = label(wanted) if kv.dtype == "bf16" else f"{label(wanted)}-kv-{kv.dtype}"
     registers = target.regs_per_sm // (settings.warps * 32) // REGISTER_UNIT * REGISTER_UNIT

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from amk.planner.draw import draw_steps
+from amk.planner.formats import Formats
 from amk.planner.settings import Settings
+from amk.planner.staging import layout, read_by, staged_for
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.model_spec import ModelSpec
@@ -46,6 +48,7 @@ class Author:
     held: dict[MatrixName, int]
     slack: int
     splits: int | None
+    wanted: Formats
 
     def barrier(self) -> Step:
         return Step(op=BarrierOp(role="all", id=1, agents=self.settings.warps))
@@ -63,7 +66,8 @@ class Author:
     def gemv(self, name: MatrixName) -> list[Step]:
         layer: Expr = 0 if name == "lm_head" else LAYER
         op = GemvOp(
-            role="all", matrix=name, layer=layer, stream="weights", x="x", part="part", deferred=self.deferred(name)
+            role="all", matrix=name, layer=layer, stream="weights", part="part", deferred=self.deferred(name),
+            **read_by(name, self.wanted),
         )  # fmt: skip
         return [self.barrier(), Step(op=op), self.barrier()]
 
@@ -71,8 +75,17 @@ class Author:
         return self.held.get(name, 0)
 
     def refill(self, name: MatrixName) -> list[Step]:
-        """What the product of `name` held back goes out once its result is published."""
-        return [Step(op=RefillOp(role="all", stream="weights"))] if self.deferred(name) else []
+        """Part of what the product of `name` held back goes out once its result is published."""
+        first = self.first_refills(name)
+        return [Step(op=RefillOp(role="all", stream="weights", most=first))] if first else []
+
+    def refill_rest(self, name: MatrixName) -> list[Step]:
+        """The rest, once the next product's input is there: what is read until then does not queue behind it."""
+        rest = self.deferred(name) - self.first_refills(name)
+        return [Step(op=RefillOp(role="all", stream="weights", most=rest))] if rest else []
+
+    def first_refills(self, name: MatrixName) -> int:
+        return round(self.deferred(name) * self.settings.first_refills)
 
     def role(self, name: MatrixName) -> str:
         """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""
@@ -117,6 +130,7 @@ class Author:
         return [
             *self.wait("qkv", (LAYER, gate), self.head_delta),
             Step(op=rope),
+            *self.refill_rest("qkv"),
             self.barrier(),
             Step(op=attend),
             self.barrier(),
@@ -138,11 +152,15 @@ class Author:
         ]
 
     def output(self) -> list[Step]:
+        fields = staged_for(self.wanted, "o")
+        heads = share_heads(
+            self.model.heads, self.model.head_dim, self.settings.warps, layout("o", self.wanted) != "bf16"
+        )
         combine = CombineOp(
-            role="all", layer=LAYER, split_partial="split_partial", split_scale="split_scale",
-            heads=share_heads(self.model.heads, self.model.head_dim, self.settings.warps), mix="mix", x="x",
+            role="all", layer=LAYER, split_partial="split_partial", split_scale="split_scale", heads=heads, mix="mix",
+            **fields,
         )  # fmt: skip
-        staged = StageAttentionOp(role="all", layer=LAYER, attn="attn", x="x")
+        staged = StageAttentionOp(role="all", layer=LAYER, attn="attn", **fields)
         return [
             *self.wait("attn", (LAYER,)),
             Step(op=combine if self.splits is None else staged),
@@ -164,17 +182,24 @@ class Author:
         )  # fmt: skip
         return [
             *self.wait("h_mid", (LAYER,)),
-            Step(op=StageNormOp(role="all", index={"l": 2, "1": 1}, h="h_mid", norm="norm", x="x", ssq="ssq")),
+            self.normed({"l": 2, "1": 1}, "h_mid", "gate_up"),
+            *self.refill_rest("o"),
             *self.gemv("gate_up"),
             *self.publish(swiglu, (self.signal("act", (LAYER,)),)),
             *self.refill("gate_up"),
             *self.wait("act", (LAYER,)),
-            Step(op=StageOp(role="all", layer=LAYER, act="act", x="x")),
+            Step(op=StageOp(role="all", layer=LAYER, act="act", **staged_for(self.wanted, "down"))),
+            *self.refill_rest("gate_up"),
             *self.gemv("down"),
             *self.residual("down", "h_out"),
             *self.wait("h_out", (LAYER,)),
-            Step(op=StageNormOp(role="all", index={"l": 2, "1": 2}, h="h_out", norm="norm", x="x", ssq="ssq")),
+            self.normed({"l": 2, "1": 2}, "h_out", "qkv", "lm_head"),
+            *self.refill_rest("down"),
         ]
+
+    def normed(self, index: Expr, h: str, *readers: MatrixName) -> Step:
+        fields = staged_for(self.wanted, *readers)
+        return Step(op=StageNormOp(role="all", index=index, h=h, norm="norm", ssq="ssq", **fields))
 
     def head(self) -> list[Step]:
         best = ArgmaxRowsOp(
@@ -186,6 +211,7 @@ class Author:
             *self.publish(best, (self.signal("best"),)),
             *self.refill("lm_head"),
             *self.wait("best", (0,)),
+            *self.refill_rest("lm_head"),
         ]
         if self.settings.sampling != "greedy":
             return [*steps, *draw_steps(self)]
@@ -196,7 +222,8 @@ class Author:
         return [*steps, Step(op=select)]
 
     def body(self) -> tuple[Node, ...]:
-        embed = EmbedOp(role="all", table="embedding", norm="norm", x="x", ssq="ssq", residual="residual")
+        fields = staged_for(self.wanted, "qkv")
+        embed = EmbedOp(role="all", table="embedding", norm="norm", ssq="ssq", residual="residual", **fields)
         cache = PrefetchCacheOp(role="all", layer=LAYER, k_cache="k_cache", v_cache="v_cache")
         early = [Step(op=cache)] if self.settings.prefetch_cache else []
         layer = Loop(

@@ -112,11 +112,11 @@ class Search:
 
     def __init__(
         self, problem: Problem, start: Settings = FAST, seed: int = 0, width: int = WIDTH,
-        known: tuple[Settings, ...] = (FAST, NAIVE),
+        known: tuple[Settings, ...] = (FAST, NAIVE), space: Space | None = None,
     ) -> None:  # fmt: skip
-        """`known`: plans to begin with beside `start`."""
+        """`known`: plans to begin with beside `start`. space: the one around `start` unless given."""
         self.problem, self.seed, self.width, self.begin = problem, seed, width, known
-        self.space = Space.around(start)
+        self.space = replace(space, start=start) if space is not None else Space.around(start)
         self.rng = np.random.default_rng(seed)
         self.known: dict[Settings, State | None] = {}
         self.keys: dict[str, State] = {}
@@ -268,7 +268,7 @@ def _verified(made: Search, rounds: int, why_not: Callable[[Schedule], str | Non
 def _likely_first(ranked: list[State], refused: list[str]) -> Iterator[State]:
     """Best first; those with as many warps and as wide chunks as one that was refused after all others."""
     later: list[State] = []
-    kinds: set[tuple[int, int]] = set()
+    kinds: set[tuple[int, int | None]] = set()
     for state in ranked:
         kind = (state.warps, state.settings.chunk_bytes)
         if kind in kinds:

@@ -16,25 +16,26 @@ class Settings:
     """One point of the plan space.
 
     warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most max_ring_bytes.
-    chunk_bytes: upper bound of one copy. kv_block: positions per attention block, None = 128, or 64 where rows are
-    wide. handoff: how activations cross SMs, by counters behind a release fence or by tagged words, None = handoff_of.
-    head_handoff: attention waits for its head's rows only.
-    wide_epilogue: sum partials in all warps when a worker has more output rows than this. sampling: how a token is
-    chosen; what the other modes do beyond greedy is steps of the schedule, their parameters are run-time values.
-    workers: None = one per SM, fewer for small models. kv_splits: most splits of a head's cache, None = one for every
-    worker that there is. kv_dtype: what the KV cache holds. overlay: arrays that are never live together share bytes.
-    hint_slack: a hint says that looking is worth while when all producers but one in so many have signalled; 0: when
-    all have. prefetch_cache: ask for earlier keys and values before the query is there. held_refills: share of a ring
-    that a long product refills only after its result is published. reduce_from: with this many splits the workers of a
-    kv head reduce them, a slice each, before everybody reads the result; None: everybody reads all splits.
-    handoff_dtype: of hidden states and attention outputs that cross SMs, None = bf16 in tagged words, f32 elsewhere.
+    chunk_bytes: upper bound of one copy's codes, None = chunk_limit. kv_block: positions per attention block, None =
+    128, or 64 where rows are wide. handoff: how activations cross SMs, by counters behind a release fence or by tagged
+    words, None = handoff_of. head_handoff: attention waits for its head's rows only. wide_epilogue: sum partials in all
+    warps when a worker has more output rows than this. sampling: how a token is chosen; what the other modes do beyond
+    greedy is steps of the schedule, their parameters are run-time values. workers: None = one per SM, fewer for small
+    models. kv_splits: most splits of a head's cache, None = one for every worker that there is. kv_dtype: what the KV
+    cache holds. overlay: arrays that are never live together share bytes. hint_slack: a hint says that looking is worth
+    while when all producers but one in so many have signalled; 0: when all have. prefetch_cache: ask for earlier keys
+    and values before the query is there. held_refills: share of a ring that a long product refills only after its
+    result is published, first_refills: share of these that go out then, the others once the next input is there.
+    reduce_from: with this many splits the workers of a kv head reduce them, a slice each, before everybody reads the
+    result; None: everybody reads all splits. handoff_dtype: of hidden states and attention outputs that cross SMs, None
+    = bf16 in tagged words, f32 elsewhere.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
     warps: int = 8
     slots: int | None = None
     max_ring_bytes: int = 216 * 1024
-    chunk_bytes: int = 2048
+    chunk_bytes: int | None = None
     kv_block: int | None = None
     handoff: Literal["fenced", "tagged"] | None = None
     head_handoff: bool = False
@@ -49,6 +50,7 @@ class Settings:
     hint_slack: int = 8
     prefetch_cache: bool = True
     held_refills: float = 2 / 3
+    first_refills: float = 1 / 2
     reduce_from: int | None = 8
     overlay: bool = True
     handoff_dtype: Literal["bf16", "f32"] | None = None

@@ -23,13 +23,14 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
     "warps": (2, 4, 6, 8, 10, 12, 14, 16),
     "slots": (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, None),
     "max_ring_bytes": tuple(n * 1024 for n in (32, 64, 96, 128, 160, 192, 216)),
-    "chunk_bytes": (1024, 2048, 4096, 8192, 16384),
+    "chunk_bytes": (1024, 2048, 4096, 8192, 16384, None),
     "kv_block": (16, 32, 64, 128, 256, None),
     "wide_epilogue": (0, 16, 32, 64, 128, 256, 1024),
     "workers": (16, 24, 32, 48, 64, 80, 96, 112, 128, None),
     "kv_splits": (1, 2, 4, 6, 8, 12, 16, None),
     "hint_slack": (0, 4, 8, 16, 32),
     "held_refills": (0.0, 1 / 3, 1 / 2, 2 / 3, 1.0),
+    "first_refills": (1 / 4, 1 / 2, 3 / 4, 1.0),
     "reduce_from": (2, 4, 8, 16, None),
 }
 """Values in order of size; None, which leaves the choice to the planner, comes last."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amk.planner.formats import Chunks, Formats, chunk_choices
+from amk.planner.formats import BF16, Chunks, Formats, chunk_choices, chunk_limit
 from amk.planner.settings import Settings
+from amk.planner.staging import free_from, layout, staged_arrays
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, matrix
 from amk.schedule_ir.memory import Buffer, Stream
@@ -34,8 +35,8 @@ COMFORTABLE_SLOTS = 3
 def choose_chunks(model: ModelSpec, target: Target, settings: Settings, counts: Shares, wanted: Formats) -> Chunks:
     """The largest chunks with which the rings are comfortably deep, else those with the deepest rings."""
     enough = min(COMFORTABLE_SLOTS, settings.slots or COMFORTABLE_SLOTS)
-    fixed = fixed_buffers(model, settings, counts)[1]
-    choices = chunk_choices(model, settings.chunk_bytes, wanted)
+    fixed = fixed_buffers(model, settings, counts, wanted)[1]
+    choices = chunk_choices(model, settings.chunk_bytes or chunk_limit(wanted), wanted)
     depths = [ring_slots(target, settings, largest(chunks), fixed) for chunks in choices]
     comfortable = [chunks for chunks, slots in zip(choices, depths, strict=True) if slots >= enough]
     return comfortable[0] if comfortable else choices[depths.index(max(depths))]
@@ -62,7 +63,9 @@ class SharedPlan:
     bytes: int
 
 
-def fixed_buffers(model: ModelSpec, settings: Settings, counts: Shares) -> tuple[list[Buffer], int]:
+def fixed_buffers(
+    model: ModelSpec, settings: Settings, counts: Shares, wanted: Formats = BF16
+) -> tuple[list[Buffer], int]:
     """The shared arrays other than the rings, and the offset behind them.
 
     The arrays of attention and those of products are never live at the same stage (`amk.schedule_ir.shared_memory`):
@@ -71,10 +74,8 @@ def fixed_buffers(model: ModelSpec, settings: Settings, counts: Shares) -> tuple
     warps, dim = settings.warps, model.head_dim
     most = max(max(c) for name, c in counts.items() if name.endswith(".count"))
     group = model.heads // model.kv_heads
-    products: list[Array] = [
-        ("x", "bf16", (max(model.hidden, model.heads * dim, model.ffn),)),
-        ("part", "f32", (most + warps, ROWS_PER_GROUP)),
-    ]
+    staged = staged_arrays(model, wanted)
+    products: list[Array] = [("part", "f32", (most + warps, ROWS_PER_GROUP))]
     attention: list[Array] = [("att", "f32", (warps, group, dim + PARTIAL_EXTRA)), ("q", "f32", (group, dim))]
     kept: list[Array] = [
         ("residual", "f32", (max(counts["hidden.count"]) * ROWS_PER_GROUP,)),
@@ -84,14 +85,16 @@ def fixed_buffers(model: ModelSpec, settings: Settings, counts: Shares) -> tuple
         kept += [("pick", "i32", (warps, len(PICK)))]
         kept += [(name, "i32", (warps, TALLY)) for name in ("tally", "gathered")]
     splits = max(1, len(counts["hidden.count"]) // model.kv_heads)
-    mixed: list[Array] = [("mix", "f32", (warps, share_heads(model.heads, dim, warps), splits, 2))]
-    first, end = _laid_out(products, 0)
+    mixed: list[Array] = [
+        ("mix", "f32", (warps, share_heads(model.heads, dim, warps, layout("o", wanted) != "bf16"), splits, 2))
+    ]
+    part = free_from(staged)
+    first, end = _laid_out(products, part)
     second, behind = _laid_out(attention, 0 if settings.overlay else end)
     # The weights of splits are used while x is written, so they may lie on the partial sums only.
-    part = next(b.offset or 0 for b in first if b.name == "part")
     third, beyond = _laid_out(mixed, part if settings.overlay else behind)
     fourth, offset = _laid_out(kept, max(end, behind, beyond))
-    return [*first, *second, *third, *fourth], offset
+    return [*staged, *first, *second, *third, *fourth], offset
 
 
 def _laid_out(arrays: list[Array], offset: int) -> tuple[list[Buffer], int]:
@@ -124,7 +127,7 @@ def shared_plan(model: ModelSpec, target: Target, settings: Settings, chunks: Ch
     AMK401 if not even two slots per ring fit.
     """
     warps, chunk, bulk = settings.warps, largest(chunks), target.has("bulk_copy")
-    buffers, offset = fixed_buffers(model, settings, counts)
+    buffers, offset = fixed_buffers(model, settings, counts, {name: each.format for name, each in chunks.items()})
     slots = ring_slots(target, settings, chunk, offset)
     if slots < 2:
         need = STATIC_SHARED + offset + 2 * slot_bytes(target, settings, chunk)

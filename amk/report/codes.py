@@ -58,25 +58,17 @@ TITLES = {
     "AMK214": "agents block on a shared pool",
     "AMK301": "write-write race",
     "AMK302": "read-write race",
-    "AMK303": "floating-point accumulation in no fixed order",
     "AMK401": "shared memory exceeds the limit",
     "AMK402": "workers are not all co-resident",
     "AMK403": "registers exceed the limit",
     "AMK404": "barrier participant count does not match",
     "AMK405": "transaction bytes do not match the copies",
     "AMK406": "address or size is misaligned",
-    "AMK501": "M1: writers do not reach the releasing thread",
     "AMK502": "M2: signal does not release",
     "AMK503": "M3: wait does not acquire",
-    "AMK504": "M4: acquired data is touched before the block barrier",
     "AMK505": "M5: synchronisation scope is too narrow",
-    "AMK506": "M6: counter is touched by a weak or differently sized operation",
     "AMK507": "M7: no proxy fence between generic and async access",
-    "AMK508": "M8: bulk store is signalled before it is complete",
     "AMK509": "M9: non-coherent load of data written in this launch",
-    "AMK510": "M10: mixed accumulations on one cell",
-    "AMK511": "M11: named-barrier arrive used as an acquire",
-    "AMK512": "M12: modified descriptor without a tensormap fence",
     "AMK513": "M13: tagged word is not a valid hand-off",
     "AMK514": "ring underrun is not excluded (U)",
     "AMK515": "ring overrun is not excluded (O)",
@@ -97,9 +89,6 @@ TITLES = {
     "AMK708": "Ray cluster cannot be used",
     "AMK901": "internal error",
 }
-
-RESERVED = frozenset({"AMK303", "AMK501", "AMK504", "AMK506", "AMK508", "AMK510", "AMK511", "AMK512"})
-"""Explained, but given by no check: schedules cannot express them, or another code covers what they can express."""
 
 
 def normalise(text: str) -> str:

@@ -2,11 +2,10 @@
 
 Codes stand in tiles of 512 bytes, [8 rows][4 lanes][16 bytes]: lane 4 * row + q of a warp reads its operand as 16
 consecutive bytes. A bf16 tile has 32 columns, the lane 8 of them in order. Narrower codes come in units of 64 columns,
-16 a lane (16 q .. + 16), whose first eight meet one half of the tensor core's rows and whose last eight the other;
-within a lane they are ordered so that masks and shifts of a 32-bit word give pairs of neighbours:
+16 a lane (16 q .. + 16), whose first eight meet one half of the tensor core's rows and whose last eight the other:
 
-    8 bits: words of columns 0..3, 8..11, 4..7, 12..15; in each word the order is 0 2 1 3.
-    4 bits: words of columns {0..3, 8..11} and {4..7, 12..15}; the lower half word has the even ones, the upper the odd.
+    8 bits: columns 0..3, 8..11, 4..7, 12..15, a word each: the operand's registers in their order.
+    4 bits: eight bytes, byte i has column i in its lower and column 8 + i in its upper nibble.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ UNIT_COLUMNS = 64
 LANES = 4
 """Lanes that share a row of a tile."""
 
-BYTE_ORDER = np.array([0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15])
-NIBBLE_ORDER = np.array([0, 2, 8, 10, 1, 3, 9, 11, 4, 6, 12, 14, 5, 7, 13, 15])
+BYTE_ORDER = np.array([0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15])
+NIBBLE_ORDER = np.array([0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15])
 """Columns, of a lane's 16, in the order of its bytes and nibbles."""
 
 

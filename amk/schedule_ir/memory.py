@@ -16,8 +16,9 @@ from amk.schedule_ir.name import Name as Name
 from amk.schedule_ir.outside import Wrapping, unless
 from amk.schedule_ir.weight_format import Chunk, plain_chunk
 
-Dtype = Literal["f32", "bf16", "u32", "i32", "fp8"]
-ITEM_BYTES: dict[str, int] = {"f32": 4, "bf16": 2, "u32": 4, "i32": 4, "fp8": 1}
+Dtype = Literal["f32", "bf16", "u32", "i32", "fp8", "digits", "halves"]
+"""digits, halves: numbers in blocks of 64 that share a scale (block_point.py)."""
+ITEM_BYTES: dict[str, int] = {"f32": 4, "bf16": 2, "u32": 4, "i32": 4, "fp8": 1, "digits": 2, "halves": 2}
 
 Dim = Annotated[int, Field(ge=1, le=2**40)]
 

@@ -6,6 +6,7 @@ What is refused here cannot be given a meaning at all (exit 2); what means somet
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import get_args
 
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
@@ -13,6 +14,7 @@ from amk.schedule_ir.expr import AGENT, CONST, WORKER, Expr, symbols
 from amk.schedule_ir.name import closest
 from amk.schedule_ir.ops import Op
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step, Wait
+from amk.schedule_ir.weight_format import Staged
 
 Path = tuple[str | int, ...]
 
@@ -35,7 +37,10 @@ BUFFER_FIELDS: dict[str, tuple[str, str | None, str | None]] = {
     "k_cache": ("global", "cache", "k_cache"),
     "v_cache": ("global", "cache", "v_cache"),
     "logits": ("global", "f32", "logits"),
-    "x": ("shared", "bf16", None),
+    "x": ("shared", "staged", None),
+    "also": ("shared", "staged", None),
+    "scales": ("shared", "f32", None),
+    "sums": ("shared", "f32", None),
     "ssq": ("shared", "f32", None),
     "residual": ("shared", "f32", None),
     "part": ("shared", "f32", None),
@@ -57,8 +62,8 @@ BUFFER_FIELDS: dict[str, tuple[str, str | None, str | None]] = {
     "tally": ("shared", "i32", None),
     "gathered": ("shared", "i32", None),
 }
-"""Field of an op -> space, dtype (None: f32 or bf16; cache: that of the KV layout), and the buffer it must be where the
-host knows it by name.
+"""Field of an op -> space, dtype (None: f32 or bf16; staged: a layout of staged vectors; cache: that of the KV layout),
+and the buffer it must be where the host knows it by name.
 """
 
 OPTIONAL = frozenset({"qkv_bias", "q_norm", "k_norm", "sampling"})
@@ -234,12 +239,12 @@ def _op(schedule: Schedule, op: Op, path: Path, scope: tuple[str, ...]) -> Itera
             yield from _scoped(schedule, value, (*path, field), scope, {"t", WORKER, AGENT, *schedule.tables})
         elif field in BUFFER_FIELDS and value is not None:
             space, dtype, name = BUFFER_FIELDS[field]
-            dtype = schedule.kv.dtype if dtype == "cache" else dtype
+            allowed = {None: WIDE, "staged": get_args(Staged), "cache": (schedule.kv.dtype,)}.get(dtype, (dtype,))
             buffer = buffers.get(value)
             if buffer is None:
                 yield _missing("buffer", value, buffers, (*path, field))
-            elif buffer.space != space or buffer.dtype not in ((dtype,) if dtype else WIDE):
-                needs = f"{space} {dtype or ' or '.join(WIDE)}"
+            elif buffer.space != space or buffer.dtype not in allowed:
+                needs = f"{space} {' or '.join(allowed)}"
                 message = f"'{value}' is a {buffer.space} {buffer.dtype} buffer, {field} needs {needs}"
                 yield _at("AMK005", message, (*path, field))
             elif name is not None and value != name:

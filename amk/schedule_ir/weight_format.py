@@ -28,6 +28,11 @@ FormatName = Literal[
 ]
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 Codes = Literal["bf16", "int8", "int4", "fp8"]
+Staged = Literal["bf16", "digits", "halves"]
+"""Layouts of the vector that a matrix multiplies: dtypes of its buffer."""
+
+
+STAGED: dict[Codes, Staged] = {"bf16": "bf16", "int8": "digits", "int4": "digits", "fp8": "halves"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,16 @@ class WeightFormat:
     @property
     def bits(self) -> int:
         return {"bf16": 16, "int8": 8, "fp8": 8, "int4": 4}[self.codes]
+
+    @property
+    def staged(self) -> Staged:
+        """What the vector has to be staged as: codes are multiplied as integers or as f16 numbers."""
+        return STAGED[self.codes]
+
+    @property
+    def sums(self) -> bool:
+        """Are the codes off by a zero, which the sums of the vector's blocks take out."""
+        return self.codes == "int4"
 
     @property
     def unit(self) -> int:

@@ -63,9 +63,9 @@ class Supply:
             self.allowed[group] = max(0.0, amount - self.level[group] + beyond)
         self.changed = True
 
-    def refill(self, group: int) -> None:
-        """What the ring held back is asked for."""
-        self.allowed[group] = NEVER
+    def refill(self, group: int, amount: float = NEVER) -> None:
+        """So many bytes of what the ring held back are asked for, or all."""
+        self.allowed[group] += amount
         self.changed = True
 
     def outstanding(self, group: int) -> float:

@@ -76,17 +76,19 @@ def check_rings(schedule: Schedule) -> Iterator[Diagnostic]:
 
 
 def _refilled(schedule: Schedule, stream: Stream) -> Iterator[Diagnostic]:
-    """Between a product that defers refills and the next product on the stream, its role refills.
+    """Between a product that defers refills and the next product on the stream, its role issues all of them.
 
     Two tokens of every program are looked at, so the order around each loop's edge is seen too. With that, the copies
     of a ring are still issued by its owner, after the slot's last read and before the owner's next wait for any slot.
     """
     for number, program in enumerate(schedule.programs):
         held: tuple[str | int, ...] | None = None
+        waiting = 0
         for item in unroll(program, number, 2):
             op = item.step.op
             if isinstance(op, RefillOp) and op.stream == stream.name and op.role == stream.role:
-                held = None
+                waiting = max(0, waiting - op.most)
+                held = held if waiting else None
             elif isinstance(op, GemvOp) and op.stream == stream.name:
                 if held is not None:
                     yield _finding(
@@ -94,6 +96,7 @@ def _refilled(schedule: Schedule, stream: Stream) -> Iterator[Diagnostic]:
                     )
                     break
                 held = (*item.site.path, "op") if op.deferred else None
+                waiting = op.deferred
                 if op.deferred > stream.slots or (op.deferred and (stream.engine != "bulk" or not stream.run_ahead)):
                     message = (
                         f"{op.deferred} refills deferred on '{stream.name}', whose rings have {stream.slots} slots"

@@ -4,7 +4,8 @@ Properties, each with its code:
     AMK101/102  the row groups of every matrix, and the (kv head, split) pairs of attention, have exactly one owner
     AMK103      counter indices lie in the counter's shape, host-filled buffers have the shape that the ops index
     AMK404      a barrier is joined by exactly the warps of its role, and an id belongs to one role
-    AMK405      chunks tile every matrix, and are made of whole tiles and groups of their format
+    AMK405      chunks tile every matrix, and are made of whole tiles and groups of their format; a product's vector is
+                staged in the layout that the format multiplies, with the scales and sums of its blocks
     AMK106      numbers that repeat a fact of the schedule (agents of a sum, candidates) agree with it
 
 Index and share expressions are affine, so their extremes over the layers lie at the first and the last layer.
@@ -29,8 +30,10 @@ from amk.schedule_ir.ops.census import CensusOp
 from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.gather import GatherOp
+from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.select import REQUEST
 from amk.schedule_ir.ops.stage_norm import StageNormOp
+from amk.schedule_ir.ops.staging import Staging
 from amk.schedule_ir.ranking import PARAMETERS
 from amk.schedule_ir.schedule import Schedule, Signal, Wait
 from amk.validator.trace import Path, Site, sites
@@ -38,7 +41,7 @@ from amk.validator.trace import Path, Site, sites
 
 def check_structure(schedule: Schedule) -> list[Diagnostic]:
     """All findings; an empty list lets the other checks rely on the properties above."""
-    checks = (_row_shares, _attention_shares, _shapes, _chunks, _barriers, _indices, _repeated_numbers)
+    checks = (_row_shares, _attention_shares, _shapes, _chunks, _staged, _barriers, _indices, _repeated_numbers)
     return [diagnostic for check in checks for diagnostic in check(schedule)]
 
 
@@ -135,6 +138,29 @@ def _chunks(schedule: Schedule) -> Iterator[Diagnostic]:
             elif chunk.columns % chunk.weights.unit:
                 message = f"chunks of {name} have {chunk.columns} columns, no multiple of {chunk.weights.unit}"
                 yield _finding("AMK405", message, path, f"{chunk.format} weights come in tiles and groups")
+
+
+def _staged(schedule: Schedule) -> Iterator[Diagnostic]:
+    """What a product reads is what its matrix's format multiplies; who writes blocks writes their scales."""
+    dtypes = {b.name: b.dtype for b in schedule.buffers}
+    streams = {s.name: s for s in schedule.streams}
+    for site in all_sites(schedule):
+        op, path = site.step.op, (*site.path, "op")
+        if isinstance(op, GemvOp):
+            form = streams[op.stream].chunk(op.matrix).weights
+            if dtypes[op.x] != form.staged:
+                message = f"{op.matrix} multiplies {form.staged}, '{op.x}' holds {dtypes[op.x]}"
+                yield _finding("AMK405", message, (*path, "x"))
+            wanted = {"scales": form.staged != "bf16", "sums": form.sums}
+        elif isinstance(op, Staging):
+            blocks = any(name is not None and dtypes[name] != "bf16" for name in (op.x, op.also))
+            wanted = {"scales": blocks, "sums": blocks and op.sums is not None}
+        else:
+            continue
+        for field, needed in wanted.items():
+            if (getattr(op, field) is not None) != needed:
+                message = f"{op.op} {'lacks' if needed else 'has no use for'} {field} of blocks"
+                yield _finding("AMK405", message, path)
 
 
 def _barriers(schedule: Schedule) -> Iterator[Diagnostic]:

@@ -132,16 +132,24 @@ class Search:
         if family is None:
             return False
         time.sleep(self.rng.random() * LONGEST)
-        if self.driver.poll() is not None or not alive(family[-1]):
+        if self.driver.poll() is not None:
             return False
         doomed = descendants(family[-1])
-        os.kill(family[-1], signal.SIGKILL)
+        try:
+            os.kill(family[-1], signal.SIGKILL)
+        except ProcessLookupError:  # it ended by itself
+            return False
         if kind == "driver":
             self.driver.wait()
             self.driver = None
         self._nobody_left(doomed, kind)
         self._acknowledged()
         return True
+
+    @property
+    def ended(self) -> bool:
+        """Whether the search came to its end, which leaves nothing to be killed."""
+        return self.driver is not None and self.driver.poll() == 0
 
     def stopped(self) -> None:
         """A driver whose worker is killed again and again before anything was measured gives the device up, says so
@@ -215,6 +223,8 @@ def campaign(kills: int, seed: int, evals: int = EVALS) -> dict[str, Any]:
                 search = search or Search(Path(root) / str(searches), evals, rng)
                 if search.kill(kind):
                     break
+                if not search.ended:
+                    continue
                 searches, stops = searches + 1, stops + _close(search, moments, problems)
                 search = None
             done[kind] += 1

@@ -5,15 +5,16 @@ from math import exp
 import pytest
 
 from amk.agent.candidate import Workshop
-from amk.agent.compare import run_one, table
+from amk.agent.compare import Perturbed, run_one, table
 from amk.agent.noise import Noise
 from amk.agent.propose.portfolio import Portfolio
 from amk.agent.session import offline
 from amk.agent.simulated import SimulatedBackend
 from amk.planner.settings import NAIVE
+from amk.planner.space import Space
 from tests.agent.conftest import MakeLoop, fences_kept
 
-NAMES = ("random", "local", "evolution", "surrogate", "beam", "portfolio")
+NAMES = ("random", "local", "evolution", "surrogate", "beam", "combine", "portfolio")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,8 +51,7 @@ def test_the_bandit_tries_every_arm_and_then_the_best(make_loop: MakeLoop) -> No
 
 
 def test_comparison_at_equal_budgets(workshop: Workshop) -> None:
-    results = [
-        run_one(lambda n=n: offline(n), workshop, NAIVE, fences_kept, s, 10) for n in ("random", "beam") for s in (0, 1)
-    ]
+    problem = Perturbed(workshop, Space.around(NAIVE), fences_kept, (128, 2047))
+    results = [run_one(lambda n=n: offline(n), problem, s, 10) for n in ("random", "beam") for s in (0, 1)]
     assert all(len(r.curve) == 11 and r.curve[0] == 0.0 for r in results)
     assert {row[0] for row in table(results, (5, 10))} == {"random", "beam"}

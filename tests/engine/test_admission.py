@@ -43,7 +43,11 @@ def without(schedule: Schedule, unwanted: Callable[[Step], bool]) -> Schedule:
 
 def test_plans_are_admitted() -> None:
     for handoff in ("fenced", "tagged"):
-        admit(tiny_plan(tiny_model(), handoff=handoff))
+        schedule = tiny_plan(tiny_model(), handoff=handoff)
+        verdict = admit(schedule)
+        assert verdict.safe and verdict.deterministic and verdict.evidence is None
+        assert verdict.stats["workers"] == schedule.launch.workers and verdict.stats["incidences"] > 0
+        assert verdict.proofs and all(proof.outcome == "proved" for proof in verdict.proofs)
 
 
 def test_a_race_is_refused_with_the_code_of_unsafe() -> None:

@@ -133,9 +133,12 @@ struct S0 {
 };
 struct S1 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static constexpr bool kHasAlso = false;
+  static constexpr bool kHasScales = false;
+  static constexpr bool kHasSums = false;
   static __device__ __forceinline__ amk::Plain<amk::bf16> table(const Ctx& c) { return {c.globals.b_embedding}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
-  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4992); }
   static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4864); }
 };
@@ -150,6 +153,8 @@ struct S3 {
   using Matrix = Plan::Qkv;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static constexpr bool kHasScales = false;
+  static constexpr bool kHasSums = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
   static constexpr int kDeferred = 0;
 };
@@ -191,18 +196,23 @@ struct S7 {
 };
 struct S8 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static constexpr bool kHasAlso = false;
+  static constexpr bool kHasScales = false;
+  static constexpr bool kHasSums = false;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> split_partial(const Ctx& c) { return {c.globals.b_split_partial, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Tagged<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static constexpr int kHeads = 1;
   static __device__ __forceinline__ float* mix(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
-  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
 };
 struct S9 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::O;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static constexpr bool kHasScales = false;
+  static constexpr bool kHasSums = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
   static constexpr int kDeferred = 0;
 };
@@ -216,10 +226,13 @@ struct S10 {
 };
 struct S11 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static constexpr bool kHasAlso = false;
+  static constexpr bool kHasScales = false;
+  static constexpr bool kHasSums = false;
   static __device__ __forceinline__ int index(const Ctx& c) { return 2 * c.l + 1; }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_mid, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
-  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4992); }
 };
 struct S12 {
@@ -227,6 +240,8 @@ struct S12 {
   using Matrix = Plan::GateUp;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static constexpr bool kHasScales = false;
+  static constexpr bool kHasSums = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
   static constexpr int kDeferred = 0;
 };
@@ -240,15 +255,20 @@ struct S13 {
 };
 struct S14 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static constexpr bool kHasAlso = false;
+  static constexpr bool kHasScales = false;
+  static constexpr bool kHasSums = false;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> act(const Ctx& c) { return {c.globals.b_act, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
-  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
 };
 struct S15 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::Down;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static constexpr bool kHasScales = false;
+  static constexpr bool kHasSums = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
   static constexpr int kDeferred = 0;
 };
@@ -262,10 +282,13 @@ struct S16 {
 };
 struct S17 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static constexpr bool kHasAlso = false;
+  static constexpr bool kHasScales = false;
+  static constexpr bool kHasSums = false;
   static __device__ __forceinline__ int index(const Ctx& c) { return 2 * c.l + 2; }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_out, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
-  static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4992); }
 };
 struct S18 {
@@ -273,6 +296,8 @@ struct S18 {
   using Matrix = Plan::LmHead;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
+  static constexpr bool kHasScales = false;
+  static constexpr bool kHasSums = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
   static constexpr int kDeferred = 0;
 };

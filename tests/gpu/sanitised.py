@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from amk.engine.load import cuda_engine
+from amk.engine.load import gpu_engine
 from amk.engine.random_checkpoint import random_checkpoint
 from amk.lowering.launch import Device
 from amk.planner.decode import plan
@@ -36,7 +36,7 @@ def main() -> int:
         schedule = plan(
             model, gpu, settings=settings, max_context=CONTEXT, workers=WORKERS, wanted=formats(form)  # type: ignore[arg-type]
         )  # fmt: skip
-        engine = cuda_engine(schedule, random_checkpoint(model, 1), quantise=nearest, device=device, stall_ns=STALL_NS)
+        engine = gpu_engine(schedule, random_checkpoint(model, 1), quantise=nearest, device=device, stall_ns=STALL_NS)
         engine.request([1])
         first = engine.step(TOKENS).tolist()
         engine.set_state(token=1, pos=START, done=0)

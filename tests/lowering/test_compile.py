@@ -139,8 +139,18 @@ def test_cache_key_depends_on_every_input(tmp_path: Path) -> None:
 USED = Resources(registers=128, spill_stores=0, spill_loads=0, stack=0, static_smem=1000, max_threads=512)
 
 
-def test_budget_that_fits() -> None:
-    check_budget("k", USED, 99_000, Budget(threads=512, registers=128, shared_bytes=100_000))
+def test_a_budget_fits_from_exactly_what_is_used_on() -> None:
+    def fits(**change: int) -> bool:
+        limits = {"threads": 512, "registers": 128, "shared_bytes": 100_000} | change
+        try:
+            check_budget("k", USED, 99_000, Budget(**limits))
+        except AmkError:
+            return False
+        return True
+
+    assert [n for n in range(126, 131) if fits(registers=n)] == [128, 129, 130]
+    assert [n for n in range(99_998, 100_003) if fits(shared_bytes=n)] == [100_000, 100_001, 100_002]
+    assert [n for n in range(510, 515) if fits(threads=n)] == [510, 511, 512]
 
 
 @pytest.mark.parametrize(

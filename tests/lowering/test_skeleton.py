@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 
@@ -12,12 +13,12 @@ from amk.lowering import headers
 from amk.lowering.compile import _call, _nvrtc, _text, cuda_include_directories
 from amk.lowering.emit import KERNEL, emit
 from amk.lowering.kernel import build
-from amk.lowering.readback import read_ptx
+from amk.lowering.readback import Instruction, Kind, count_kinds, read_ptx
 from amk.lowering.skeleton import check_synchronisation
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, NAIVE
 from amk.report.diagnostic import AmkError, Exit
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.schedule import Schedule, steps_of
 from amk.schedule_ir.target import load_target
 from tests.tiny import tiny
 
@@ -48,8 +49,10 @@ def ptx_of(schedule: Schedule, edit: Callable[[str, str], str]) -> str:
     return _text(nvrtc, program, "nvrtcGetPTX")
 
 
-def judge(schedule: Schedule, edit: Callable[[str, str], str] = lambda _, text: text) -> None:
-    check_synchronisation(schedule, tuple(read_ptx(ptx_of(schedule, edit))[KERNEL]))
+def judge(schedule: Schedule, edit: Callable[[str, str], str] = lambda _, text: text) -> list[Instruction]:
+    found = read_ptx(ptx_of(schedule, edit))[KERNEL]
+    check_synchronisation(schedule, tuple(found))
+    return found
 
 
 def replaced(header: str, old: str, new: str) -> Callable[[str, str], str]:
@@ -82,7 +85,19 @@ def without_assembly(function: str) -> Callable[[str, str], str]:
 
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_plans_keep_the_schedules_synchronisation(name: str) -> None:
-    judge(subject(name))
+    """Every wait, signal and barrier of the text is in the kernel once, in the strength that the hand-off needs; one
+    more barrier is the kernel's own."""
+    schedule = subject(name)
+    counts = count_kinds(judge(schedule))
+    steps = [step for program in schedule.programs for step in steps_of(program.body)]
+    fenced = {c.name for c in schedule.counters if c.handoff == "fenced"}
+    waits = Counter(w.counter in fenced for step in steps for w in step.waits)
+    signals = Counter(s.counter in fenced for step in steps for s in step.signals)
+    assert sum(waits.values()) == sum(signals.values()) == 6
+    assert (counts.get(Kind.POLL_ACQUIRE, 0), counts.get(Kind.POLL_RELAXED, 0)) == (waits[True], waits[False])
+    assert (counts.get(Kind.SIGNAL_RELEASE, 0), counts.get(Kind.SIGNAL_RELAXED, 0)) == (signals[True], signals[False])
+    assert counts[Kind.CTA_BARRIER] == 1 + sum(step.op.op == "barrier" for step in steps)
+    assert (Kind.TAGGED_LOAD in counts) == (Kind.TAGGED_STORE in counts) == any(b.tagged for b in schedule.buffers)
 
 
 REMOVED = [

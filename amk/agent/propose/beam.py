@@ -15,7 +15,10 @@ from amk.planner.search import Problem, Search
 from amk.planner.settings import Settings
 from amk.simulator.constants import Constants
 
-EXPANSIONS = 32
+EXPANSIONS = 48
+WIDTH = 1
+"""A root's search decides every knob once."""
+
 ROOTS = 4
 POSITION = 1
 """Which of the run's positions the beam looks at: neither the shortest text nor a long one."""
@@ -47,7 +50,8 @@ class Beam:
         problem = Problem(
             workshop.model, workshop.target, context=workshop.context, positions=looked, constants=self.constants
         )
-        made = Search(problem, root, context.seed, known=())  # no preset: only what this run has measured
+        # No preset is among the states: only what this run has measured.
+        made = Search(problem, root, context.seed, WIDTH, known=(), space=context.space)
         made.limit = EXPANSIONS
         for _ in made.rounds():
             if made.spent:

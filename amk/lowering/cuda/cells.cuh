@@ -156,12 +156,13 @@ __device__ __forceinline__ void until_fresh(const C& c, u32 tag, Fetch fetch) {
 }
 
 // Calls use(i, piece, values) for this lane's part of elements [lo, hi) of `cell`, up to 16 fetches of a lane in flight at
-// once, piece counting them. lo and hi are multiples of Cell::kWide; kMost bounds hi - lo.
-template <int kMost, class Cell, class C, class Use>
+// once, piece counting them. lo and hi are multiples of Cell::kWide; kMost bounds hi - lo. With kTogether all lanes call, with
+// zeros from hi on.
+template <int kMost, bool kTogether = false, class Cell, class C, class Use>
 __device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int lo, int hi, Use use) {
   constexpr int kStride = 32 * Cell::kWide, kAll = (kMost + kStride - 1) / kStride, kPieces = kAll < 16 ? kAll : 16;
 #pragma unroll 1
-  for (int base = lo + c.lane * Cell::kWide; base < hi; base += kPieces * kStride) {
+  for (int base = lo + c.lane * Cell::kWide; base - (kTogether ? c.lane * Cell::kWide : 0) < hi; base += kPieces * kStride) {
     const Cell mine = cell.from(base);
     typename Cell::Raw raw[kPieces];
     until_fresh(c, cell.tag, [&] {
@@ -181,24 +182,12 @@ __device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int 
 #pragma unroll
     for (int k = 0; k < kPieces; ++k) {
       const int i = base + k * kStride;
-      if (i >= hi) continue;
-      float v[Cell::kWide];
-      cell.values(raw[k], v);
+      if ((kTogether ? i - c.lane * Cell::kWide : i) >= hi) continue;
+      float v[Cell::kWide] = {};
+      if (!kTogether || i < hi) cell.values(raw[k], v);
       use(i, k, v);
     }
   }
-}
-
-// x = the agent's contiguous share of kCount elements of `cell`, as bf16 in the order of x_place.
-template <int kCount, int kAgents, class Cell, class C>
-__device__ __forceinline__ void stage_share(const C& c, const Cell& cell, bf16* x, int agent) {
-  constexpr int kWide = Cell::kWide;
-  static_assert(kCount % (kWide * kAgents) == 0, "shares are whole fetches");
-  const int lo = share_begin(kCount, kAgents, agent), hi = share_begin(kCount, kAgents, agent + 1);
-  for_each_wide<kCount / kAgents>(c, cell, lo, hi, [&](int i, int, float (&v)[kWide]) {
-#pragma unroll
-    for (int k = 0; k < kWide; k += 2) *reinterpret_cast<u32*>(x + x_place(i + k)) = pack_bf16(v[k], v[k + 1]);
-  });
 }
 
 }  // namespace amk

@@ -1,63 +1,124 @@
 // The matrix-vector product of gemv for weights that are codes with scales.
 //
-// Threads, shared memory and the slots of part as in gemv. A chunk holds the codes in 512-byte tiles, then fp16 scales
-// [8 rows][groups], then zero points [8][groups] (u8). Each group's sum is made by the tensor cores from zero, then scaled and
-// added in fp32 by the lanes 4 r, which own the rows.
+// Threads, shared memory and the slots of part as in gemv; reads x, scales and sums as staged.cuh writes them. A chunk holds
+// the codes in 512-byte tiles, then fp16 scales [8 rows][groups], then zero points [8][groups] (u8). The tensor cores sum
+// blocks of 64 columns from zero; lane 4 r (and 4 r + 1, for the second digit of x) scales and adds up row r in fp32.
 #pragma once
-#include <cuda_fp16.h>
-
 #include "amk/weights.cuh"
 
 namespace amk {
 
-// d = a * b + c; of d only words 0 and 3 of lanes 4 r mean something.
-__device__ __forceinline__ void mma_weights(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+// kBytes neighbouring bytes of shared memory, aligned as a whole, with the widest loads that divide them.
+template <int kBytes>
+__device__ __forceinline__ void load_run(u32 from, u32 (&out)[(kBytes + 3) / 4]) {
+  static_assert(kBytes % 4 == 0 || kBytes < 4, "words, or less than one");
+  if constexpr (kBytes % 16 == 0) {
+#pragma unroll
+    for (int i = 0; i < kBytes / 16; ++i) {
+      const uint4 four = sync::load_shared_v4(from + i * 16);
+      out[4 * i] = four.x, out[4 * i + 1] = four.y, out[4 * i + 2] = four.z, out[4 * i + 3] = four.w;
+    }
+  } else if constexpr (kBytes % 8 == 0) {
+#pragma unroll
+    for (int i = 0; i < kBytes / 8; ++i) {
+      const uint2 two = sync::load_shared_v2(from + i * 8);
+      out[2 * i] = two.x, out[2 * i + 1] = two.y;
+    }
+  } else if constexpr (kBytes % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < kBytes / 4; ++i) out[i] = sync::load_shared_u32(from + i * 4);
+  } else if constexpr (kBytes == 2) {
+    out[0] = sync::load_shared_u16(from);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kBytes; ++i) out[0] = (i == 0 ? 0 : out[0]) | sync::load_shared_u8(from + i) << 8 * i;
+  }
 }
 
-// This lane's row's share of one chunk's product with x. xs: x from the chunk's first column on, plus the lane's own
-// offset; `left`: columns of the matrix from that place on. Lanes from 8 on give columns of x whose products nobody reads.
+// kCount halves that begin at a multiple of 2 bytes only are read one by one.
+template <int kCount>
+__device__ __forceinline__ void load_scales(u32 from, float (&out)[kCount]) {
+  if constexpr (kCount == 1 || kCount % 2 != 0) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) out[i] = __half2float(__ushort_as_half(static_cast<unsigned short>(sync::load_shared_u16(from + 2 * i))));
+  } else {
+    u32 pairs[kCount / 2];
+    load_run<kCount * 2>(from, pairs);
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      const float2 two = __half22float2(reinterpret_cast<const __half2&>(pairs[i]));
+      out[2 * i] = two.x, out[2 * i + 1] = two.y;
+    }
+  }
+}
+
+template <int kCount>
+__device__ __forceinline__ void load_zeros(u32 from, float (&out)[kCount]) {
+  if constexpr (kCount % 4 != 0) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) out[i] = static_cast<float>(sync::load_shared_u8(from + i));
+  } else {
+    u32 words[kCount / 4];
+    load_run<kCount>(from, words);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) out[i] = static_cast<float>(words[i / 4] >> i % 4 * 8 & 255u);
+  }
+}
+
+// One number of each of the blocks of x that a chunk meets; `blocks` of them are the matrix's.
+template <int kCount, bool kWhole>
+__device__ __forceinline__ void load_blocks(u32 from, int blocks, float (&out)[kCount]) {
+  u32 words[kCount] = {};
+  if constexpr (kWhole) {
+    load_run<kCount * 4>(from, words);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i < blocks) words[i] = sync::load_shared_u32(from + i * 4);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) out[i] = __uint_as_float(words[i]);
+}
+
+// What a lane multiplies, in shared memory: its place in the first block of x, the blocks' scales and sums.
+struct StagedBlocks {
+  u32 x, scales, sums;
+};
+
+// This lane's share of one chunk's product with x, whose blocks begin at `from` and number `blocks` up to the end of the
+// matrix. offset: what a zero point of 1 takes off per unit of x's sum, in the lane that has the low digit.
 template <class M>
-__device__ __forceinline__ float chunk_product(const char* slot, const bf16* xs, int left, int lane) {
+__device__ __forceinline__ float chunk_product(u32 slot, const StagedBlocks& from, int blocks, float offset, int lane) {
   using W = typename M::Weights;
-  constexpr int kUnits = M::kColumns / 64, kEach = W::kGroup / 64, kGroups = kUnits / kEach;
-  const uint4* codes = reinterpret_cast<const uint4*>(slot) + lane;
-  const char* behind = slot + kUnits / W::kUnits * 512;
-  const __half* scales = reinterpret_cast<const __half*>(behind) + lane / 4 * kGroups;
-  const unsigned char* zeros = reinterpret_cast<const unsigned char*>(behind) + 16 * kGroups + lane / 4 * kGroups;
-  constexpr u32 kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
-  float total = 0.f, sum[2][4], ones[4];
-  uint4 v;
+  constexpr int kBlocks = M::kColumns / kBlock, kEach = W::kGroup / kBlock, kGroups = kBlocks / kEach;
+  constexpr bool kWhole = M::kK % M::kColumns == 0, kSums = W::kOffset != 0 || W::kZeros;
+  const u32 behind = slot + kBlocks / W::kBlocks * 512;
+  uint4 v[kBlocks / W::kBlocks];
+  typename W::Input x[kBlocks];
+  float scale[kBlocks], sum[kBlocks], weight_scale[kGroups], zero[kGroups];
 #pragma unroll
-  for (int unit = 0; unit < kUnits; ++unit) {
-    if (unit % W::kUnits == 0) v = codes[unit / W::kUnits * 32];
-    uint4 xv = make_uint4(0, 0, 0, 0);
-    if (lane < 8 && (M::kK % M::kColumns == 0 || unit * 64 < left)) xv = *reinterpret_cast<const uint4*>(xs + unit * 64);
-    if (unit % kEach == 0) {
+  for (int i = 0; i < kBlocks / W::kBlocks; ++i) v[i] = sync::load_shared_v4(slot + lane * 16 + i * 512);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sum[0][i] = sum[1][i] = ones[i] = 0.f;
+  for (int i = 0; i < kBlocks; ++i) {
+    x[i] = {};
+    if (kWhole || i < blocks) x[i] = W::input(from.x + i * (2 * kBlock));
+  }
+  load_blocks<kBlocks, kWhole>(from.scales, blocks, scale);
+  if constexpr (kSums) load_blocks<kBlocks, kWhole>(from.sums, blocks, sum);
+  load_scales(behind + lane / 4 * (2 * kGroups), weight_scale);
+  if constexpr (W::kZeros) load_zeros(behind + 16 * kGroups + lane / 4 * kGroups, zero);
+  float total = 0.f;
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    float y = 0.f, of_x = 0.f;
+#pragma unroll
+    for (int i = group * kEach; i < (group + 1) * kEach; ++i) {
+      y += W::sum(v[i / W::kBlocks], i % W::kBlocks, x[i]) * scale[i];
+      if constexpr (kSums) of_x += sum[i];
     }
-    u32 a[2][4];
-    W::operands(v, unit % W::kUnits, a);
-    mma_weights(sum[0], a[0], xv.x, xv.z);
-    mma_weights(sum[1], a[1], xv.y, xv.w);
-    if constexpr (W::kOffset != 0) {
-      mma_weights(ones, kOnes, xv.x, xv.y);
-      mma_weights(ones, kOnes, xv.z, xv.w);
-    }
-    if (unit % kEach == kEach - 1) {
-      const int group = unit / kEach;
-      float y = (sum[0][0] + sum[0][3]) + (sum[1][0] + sum[1][3]);
-      if constexpr (W::kOffset != 0) {
-        float offset = W::kOffset;
-        if constexpr (W::kZeros) offset += static_cast<float>(zeros[group]);
-        y -= offset * (ones[0] + ones[3]);
-      }
-      total += __half2float(scales[group]) * y;
-    }
+    if constexpr (kSums) y -= offset * (W::kZeros ? zero[group] : static_cast<float>(W::kOffset)) * of_x;
+    total += weight_scale[group] * y;
   }
   return total;
 }
@@ -65,23 +126,30 @@ __device__ __forceinline__ float chunk_product(const char* slot, const bf16* xs,
 template <class S, class C>
 __device__ __forceinline__ void quantised_gemv(C& c) {
   using M = typename S::Matrix;
+  using W = typename M::Weights;
   const int agent = c.warp - S::kFirst, chunks = M::count(c) * M::kChunks;
   const int lo = share_begin(chunks, S::kAgents, agent), hi = share_begin(chunks, S::kAgents, agent + 1);
-  const int place = c.lane % 4 * 16 + c.lane / 4 * 8;
-  const bf16* x = S::x(c) + place;
+  StagedBlocks x = {};
+  x.x = sync::opaque(sync::shared_address(S::x(c)) + W::place(c.lane));
+  x.scales = sync::opaque(sync::shared_address(S::scales(c)));
+  if constexpr (S::kHasSums) x.sums = sync::opaque(sync::shared_address(S::sums(c)));
+  const float weight = W::weight(c.lane), offset = c.lane % 4 == 0 ? W::kUnit : 0.f;
   float* part = S::part(c) + agent * 8 + c.lane / 4;
   int group = lo / M::kChunks, column = lo % M::kChunks;
   float total = 0.f;
   const auto flush = [&] {
-    if (c.lane % 4 == 0) part[group * 8] = total;
+    float y = total * weight;
+    if constexpr (W::kLanes == 2) y += __shfl_xor_sync(0xffffffffu, y, 1);
+    if (c.lane % 4 == 0) part[group * 8] = y;
     total = 0.f;
   };
   c.ring.enter(hi - lo, c.lane);
 #pragma unroll 1
   for (int chunk = lo; chunk < hi; ++chunk) {
-    const char* slot = sync::shared_pointer(c.ring.wait(c.dog, c.warp));
-    const int first = column * M::kColumns;
-    total += chunk_product<M>(slot, x + first, M::kK - first - place, c.lane);
+    const u32 slot = c.ring.wait(c.dog, c.warp);
+    const int first = column * (M::kColumns / kBlock);
+    const StagedBlocks from = {x.x + first * (2 * kBlock), x.scales + first * 4, x.sums + first * 4};
+    total += chunk_product<M>(slot, from, (M::kK + kBlock - 1) / kBlock - first, offset, c.lane);
     c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1);
     if (++column == M::kChunks) {
       flush();

@@ -78,15 +78,16 @@ struct BulkRing {
     if (++slot == kSlots) slot = 0, parity ^= 1;
   }
 
-  // The refills that release() deferred, oldest first.
-  __device__ __forceinline__ void refill(int lane) {
+  // The next `most` of the refills that release() deferred, oldest first.
+  __device__ __forceinline__ void refill(int lane, int most) {
     if constexpr (kFence) {
       if (lane == 0) sync::fence_proxy_async_shared();
     }
     int s = slot - held;
     if (s < 0) s += kSlots;
+    const int left_over = max(held - most, 0);
 #pragma unroll 1
-    for (; held > 0; --held) {
+    for (; held > left_over; --held) {
       issue(s, lane);
       s = s + 1 == kSlots ? 0 : s + 1;
     }

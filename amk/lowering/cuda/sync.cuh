@@ -150,6 +150,23 @@ __device__ __forceinline__ uint2 load_shared_v2(u32 address) {
   return data;
 }
 
+// Narrower ones.
+__device__ __forceinline__ u32 load_shared_u32(u32 address) {
+  u32 data;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(data) : "r"(address) : "memory");
+  return data;
+}
+__device__ __forceinline__ u32 load_shared_u16(u32 address) {
+  unsigned short data;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(data) : "r"(address) : "memory");
+  return data;
+}
+__device__ __forceinline__ u32 load_shared_u8(u32 address) {
+  u32 data;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(data) : "r"(address) : "memory");
+  return data;
+}
+
 // All 32 lanes meet; orders memory among them.
 __device__ __forceinline__ void warp_barrier() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 

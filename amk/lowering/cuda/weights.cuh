@@ -1,11 +1,15 @@
-// The weight formats: what a lane does with its 16 columns of a unit (8 rows x 64 columns) of a chunk.
+// The weight formats: what a lane does with its 16 columns of a block (8 rows x 64 columns) of a chunk.
 //
-// In mma.m16n8k16 the weights are the 16x16 operand: rows 0..7 hold the first eight of each lane's 16 columns, rows 8..15 the
-// last eight of the same weight rows; x is the 16x8 operand, column 0 meeting the first and column 1 the second half. A row's
-// sum is therefore C[r][0] + C[r + 8][1]: words 0 and 3 of the lanes 4 r. `operands` makes the eight words of the unit's two
-// products out of the codes; the numbers in them may be off by kOffset, which the caller takes out with the sum of x.
+// The weights are the operand of 16 rows of an `mma`: rows 0..7 hold the first eight of each lane's 16 columns, rows 8..15 the
+// last eight of the same weight rows; even columns of the other operand have x for the former, odd ones for the latter. A
+// row's sum is therefore C[r][even] + C[r + 8][odd], words 0 and 3 of a lane. `sum` is that of the lane for one block, a
+// code of 1 counting kUnit: where x is digits, of the low digit in lanes 4 r and of the high one in lanes 4 r + 1. `weight` is
+// the number that the lane's sums are to be multiplied with, kOffset what the codes are too large by where none is stored.
 #pragma once
-#include "amk/context.cuh"
+#include <cuda_fp16.h>
+
+#include "amk/staged.cuh"
+#include "amk/tensor_core.cuh"
 
 namespace amk {
 
@@ -13,40 +17,12 @@ struct Bf16 {
   static constexpr bool kPlain = true;
 };
 
-// d = a * b + c in pairs of bf16. Exact here: the results are small integers, or powers of two times a.
+// d = a * b + c in pairs of bf16. Exact here: the results are powers of two times a.
 __device__ __forceinline__ u32 fma_pair(u32 a, u32 b, u32 c) {
   u32 d;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 }
-
-// (word & mask) | base, as one instruction: left to itself the compiler makes two, each with a constant of its own.
-__device__ __forceinline__ u32 masked_onto(u32 word, u32 mask, u32 base) {
-  u32 d;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(word), "r"(mask), "r"(base));
-  return d;
-}
-
-// Bytes 0 and 2 of a word as two's complement -> bf16 numbers: 128 + the low 7 bits, less 128 or 256.
-__device__ __forceinline__ u32 signed_bytes(u32 word) {
-  const u32 magnitude = masked_onto(word, 0x007f007fu, 0x43004300u), offset = masked_onto(word, 0x00800080u, 0x43004300u);
-  return fma_pair(offset, 0xbf80bf80u, magnitude);
-}
-
-// kGroup columns share a scale; kUnits of them, 64 columns each, are read by one 16-byte load of a lane.
-template <int kGroupColumns>
-struct Int8 {
-  static constexpr int kGroup = kGroupColumns, kUnits = 1, kOffset = 0;
-  static constexpr bool kPlain = false, kZeros = false;
-  static __device__ __forceinline__ void operands(const uint4& v, int, u32 (&a)[2][4]) {
-    const u32 words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      a[i / 2][i % 2] = signed_bytes(words[i]);
-      a[i / 2][i % 2 + 2] = signed_bytes(words[i] >> 8);
-    }
-  }
-};
 
 // Two e4m3 numbers, their signs and their other bits where bf16 has them: exponents are then 120 too small, which a product
 // puts right, subnormals included.
@@ -54,34 +30,75 @@ __device__ __forceinline__ u32 e4m3_pair(u32 signs, u32 rest) {
   return fma_pair((signs & 0x80008000u) | (rest & 0x07f007f0u), 0x7b807b80u, 0x80008000u);
 }
 
+// n, |n| < 2^22, as a float: cheaper than the conversion, and the addition joins that of the sum's parts.
+__device__ __forceinline__ float small_integer(int n) { return __uint_as_float(static_cast<u32>(n) + kIntegerBits) - kInteger; }
+
+// x as digits: columns 0..3 of the operand are low, low, high, high, the others repeat them.
+struct DigitOperand {
+  using Input = uint2;
+  static constexpr int kLanes = 2;
+  // Byte offset in a block of what a lane multiplies.
+  static __device__ __forceinline__ int place(int lane) { return lane / 8 % 2 * kBlock + lane % 4 * 16 + lane / 4 % 2 * 8; }
+  static __device__ __forceinline__ uint2 input(u32 address) { return sync::load_shared_v2(address); }
+  static __device__ __forceinline__ float digit(int lane) { return lane % 2 == 0 ? 1.f : 256.f; }
+};
+
+// kGroup columns share a scale; kBlocks of 64 columns are read by one 16-byte load of a lane.
 template <int kGroupColumns>
-struct Fp8 {
-  static constexpr int kGroup = kGroupColumns, kUnits = 1, kOffset = 0;
+struct Int8 : DigitOperand {
+  static constexpr int kGroup = kGroupColumns, kBlocks = 1, kOffset = 0;
   static constexpr bool kPlain = false, kZeros = false;
-  static __device__ __forceinline__ void operands(const uint4& v, int, u32 (&a)[2][4]) {
-    const u32 words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      a[i / 2][i % 2] = e4m3_pair(words[i] << 8, words[i] << 4);
-      a[i / 2][i % 2 + 2] = e4m3_pair(words[i], words[i] >> 4);
-    }
+  static constexpr float kUnit = 1.f;
+  static __device__ __forceinline__ float weight(int lane) { return digit(lane) / kUnit; }
+  static __device__ __forceinline__ float sum(const uint4& v, int, const uint2& x) {
+    int c[4];
+    mma_32_s8(c, v.x, v.y, v.z, v.w, x.x, x.y);
+    return small_integer(c[0] + c[3]);
   }
 };
 
-// Nibbles as the low bits of 128 + code.
+// Low nibbles are the first eight columns, high nibbles the last eight, which count 16 times.
 template <int kGroupColumns, bool kStoredZeros>
-struct Int4 {
-  static constexpr int kGroup = kGroupColumns, kUnits = 2, kOffset = kStoredZeros ? 128 : 136;
+struct Int4 : DigitOperand {
+  static constexpr int kGroup = kGroupColumns, kBlocks = 2, kOffset = kStoredZeros ? 0 : 8;
   static constexpr bool kPlain = false, kZeros = kStoredZeros;
-  static __device__ __forceinline__ void operands(const uint4& v, int unit, u32 (&a)[2][4]) {
-    const u32 words[2] = {unit == 0 ? v.x : v.z, unit == 0 ? v.y : v.w};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      a[i][0] = masked_onto(words[i], 0x000f000fu, 0x43004300u);
-      a[i][2] = masked_onto(words[i] >> 4, 0x000f000fu, 0x43004300u);
-      a[i][1] = masked_onto(words[i] >> 8, 0x000f000fu, 0x43004300u);
-      a[i][3] = masked_onto(words[i] >> 12, 0x000f000fu, 0x43004300u);
-    }
+  static constexpr float kUnit = 16.f;
+  static __device__ __forceinline__ float weight(int lane) { return digit(lane) / kUnit; }
+  static __device__ __forceinline__ float sum(const uint4& v, int block, const uint2& x) {
+    const u32 first = block == 0 ? v.x : v.z, second = block == 0 ? v.y : v.w;
+    int c[4];
+    mma_32_u8(c, first & 0x0f0f0f0fu, first & 0xf0f0f0f0u, second & 0x0f0f0f0fu, second & 0xf0f0f0f0u, x.x, x.y);
+    return small_integer(c[0] * 16 + c[3]);
+  }
+};
+
+// Bytes 0 and 1 of a word (2 and 3 with kHigh) as f16 numbers; without an instruction for it, 256 times too small.
+template <bool kHigh>
+__device__ __forceinline__ u32 e4m3_halves(u32 word) {
+#if __CUDA_ARCH__ >= 890
+  u32 d;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(d) : "h"(static_cast<unsigned short>(kHigh ? word >> 16 : word & 0xffffu)));
+  return d;
+#else
+  const u32 apart = __byte_perm(word, 0u, kHigh ? 0x3424u : 0x1404u);
+  return (apart & 0x80008000u) | (apart >> 1 & 0x3f803f80u);
+#endif
+}
+
+template <int kGroupColumns>
+struct Fp8 {
+  static constexpr int kGroup = kGroupColumns, kBlocks = 1, kOffset = 0, kLanes = 1;
+  static constexpr bool kPlain = false, kZeros = false;
+  using Input = uint4;
+  static __device__ __forceinline__ int place(int lane) { return lane % 4 * 32 + lane / 4 % 2 * 16; }
+  static constexpr float kUnit = sync::kArch >= 89 ? 1.f : 1.f / 256;
+  static __device__ __forceinline__ float weight(int) { return 1.f / kUnit; }
+  static __device__ __forceinline__ uint4 input(u32 address) { return sync::load_shared_v4(address); }
+  static __device__ __forceinline__ float sum(const uint4& v, int, const uint4& x) {
+    float c[4] = {};
+    mma_16_f16(c, e4m3_halves<false>(v.x), e4m3_halves<false>(v.y), e4m3_halves<true>(v.x), e4m3_halves<true>(v.y), x.x, x.y);
+    mma_16_f16(c, e4m3_halves<false>(v.z), e4m3_halves<false>(v.w), e4m3_halves<true>(v.z), e4m3_halves<true>(v.w), x.z, x.w);
+    return c[0] + c[3];
   }
 };
 

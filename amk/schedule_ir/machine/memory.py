@@ -1,7 +1,7 @@
 """Memory of the numpy machine: global buffers once, shared ones per worker, poison in what nobody has written.
 
 Numerics: `exact` keeps every float as float32, so that only the constants carry the rounding of their declared type;
-`device` rounds what is written to bf16 buffers to nearest even, as the kernel does. fp8 is a choice of the plan, not of
+`device` rounds what is written to narrower buffers, as the kernel does. fp8 is a choice of the plan, not of
 the arithmetic: what is written to such a buffer is rounded either way.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.schedule_ir.bfloat import F32, from_bf16_bits, round_bf16
+from amk.schedule_ir.block_point import round_digits, round_halves
 from amk.schedule_ir.machine.fault import Fault, OutOfBounds, PoisonRead
 from amk.schedule_ir.machine.tagged import TaggedWords
 from amk.schedule_ir.matrices import MatrixName
@@ -25,6 +26,11 @@ from amk.schedule_ir.schedule import Schedule
 Numerics = Literal["exact", "device"]
 Array = NDArray[Any]
 
+DEVICE_ROUNDING: dict[str, Callable[[Array], F32]] = {
+    "bf16": round_bf16, "digits": round_digits, "halves": round_halves,
+}  # fmt: skip
+"""What a write to a buffer of that type keeps; the last two are written in whole blocks."""
+
 POISON_BITS = np.uint32(0x7FE5DEAD)
 POISON_FLOAT = np.uint32(0x7FE5DEAD).reshape(1).view(np.float32)[0]
 """A quiet NaN with a payload of its own: a computed NaN is not mistaken for unwritten memory."""
@@ -33,7 +39,7 @@ POISON_INT = np.int32(-0x5A5A5A5A)
 
 def poisoned(buffer: Buffer) -> Array:
     """A fresh array [elements] for `buffer`, float32 or int32; constants start as zeros."""
-    floats = buffer.dtype in ("f32", "bf16", "fp8")
+    floats = buffer.dtype not in ("u32", "i32")
     if buffer.role == "constant":
         return np.zeros(buffer.elements, np.float32 if floats else np.int32)
     return np.full(buffer.elements, POISON_FLOAT if floats else POISON_INT, np.float32 if floats else np.int32)
@@ -60,7 +66,7 @@ class Storage:
         self.shared: list[dict[str, Array]] = [
             {b.name: poisoned(b) for b in self._shared} for _ in range(schedule.launch.workers)
         ]
-        kept = {"fp8": round_e4m3} | ({"bf16": round_bf16} if numerics == "device" else {})
+        kept = {"fp8": round_e4m3} | (DEVICE_ROUNDING if numerics == "device" else {})
         self.rounded = {b.name: kept[b.dtype] for b in own if b.dtype in kept and b.role != "constant"}
         self.constant = {b.name for b in own if b.role == "constant"}
         self.aliases = overlaps([b for b in schedule.buffers if b.space == "shared"])

@@ -82,7 +82,7 @@ def gemv_share(op: GemvOp, env: Env, geo: Geometry, view: View, weights: Logical
     for group, end, c0, c1 in _pieces(lo, hi, k_chunks):
         k0, k1 = c0 * width, min(c1 * width, k)
         rows = weights.rows(op.matrix, layer, first + group, first + end)
-        sums = rows[:, k0:k1] @ np.asarray(view.read(op.x, k0, k1), np.float32)
+        sums = rows[:, k0:k1] @ op.read_x(geo, view, k0, k1)
         view.write(op.part, (group + int(env.agent)) * ROWS_PER_GROUP, sums)
 
 

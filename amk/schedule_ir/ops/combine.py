@@ -10,17 +10,18 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attend import merge_partials
 from amk.schedule_ir.ops.attention import active_splits, partial_width
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
+from amk.schedule_ir.ops.base import Access, Geometry, Memory
+from amk.schedule_ir.ops.staging import Staging, staged_share
 
 
-def share_heads(heads: int, dim: int, agents: int) -> int:
-    """Most query heads that one of `agents` equal shares of heads * dim outputs touches."""
-    shares = [split(heads * dim, agents, agent) for agent in range(agents)]
+def share_heads(heads: int, dim: int, agents: int, blocks: bool = False) -> int:
+    """Most query heads that one of `agents` shares of heads * dim outputs touches; blocks: staged in blocks."""
+    shares = [staged_share(heads * dim, blocks, agents, agent) for agent in range(agents)]
     return max(-(-hi // dim) - lo // dim for lo, hi in shares)
 
 
-class CombineOp(Op):
-    """x[i] = combined attention output i, for this agent's share [q_dim*a/n, q_dim*(a+1)/n), splits in index order.
+class CombineOp(Staging):
+    """x[i] = combined attention output i, for this agent's share of q_dim elements, splits in index order.
 
     mix, f32 [agents, heads, splits, 2], is where the agent keeps (weight, sum of weights) of each split of the heads
     its share touches, at most `heads` of them; nobody else reads it.
@@ -36,13 +37,15 @@ class CombineOp(Op):
     split_scale: Name
     heads: int
     mix: Name
-    x: Name
+
+    def _outputs(self, env: Env, geo: Geometry) -> tuple[int, int]:
+        return self._staged_share(geo.model.heads * geo.model.head_dim, env, geo)
 
     def _share(self, env: Env, geo: Geometry) -> list[tuple[int, int, int]]:
         """(query head, first dim, end dim) pieces of the agent's share."""
         dim = geo.model.head_dim
-        lo, hi = split(geo.model.heads * dim, geo.role_size[self.role], int(env.agent))
-        return [(h, max(lo - h * dim, 0), min(hi - h * dim, dim)) for h in range(lo // dim, -(-hi // dim))]
+        lo, hi = self._outputs(env, geo)
+        return [(h, max(lo - h * dim, 0), min(hi - h * dim, dim)) for h in range(lo // dim, -(-hi // dim)) if lo < hi]
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer, dim = env.eval_int(self.layer), geo.model.head_dim
@@ -54,12 +57,12 @@ class CombineOp(Op):
                 row = head * geo.kv_splits + s
                 out += geo.span("read", self.split_partial, row * dim + d0, row * dim + d1, ("part", layer))
                 out += geo.span("read", self.split_scale, row * 2, row * 2 + 2, ("scale", layer))
-            out += geo.span("write", self.x, head * dim + d0, head * dim + d1, ("xo", layer))
-        return out
+        return out + self._staged(geo, *self._outputs(env, geo), ("xo", layer))
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         dim, width = geo.model.head_dim, partial_width(geo)
         splits = active_splits(env.pos, geo)
+        outputs = [np.zeros(0, np.float32)]
         for local, (head, d0, d1) in enumerate(self._share(env, geo)):
             parts = np.zeros((splits, width), np.float32)
             for s in range(splits):
@@ -70,4 +73,5 @@ class CombineOp(Op):
             weights = np.exp(parts[:, dim] - merged[dim]) / merged[dim + 1]
             mixed = (int(env.agent) * self.heads + local) * geo.kv_splits * 2
             mem.write(self.mix, mixed, np.stack([weights, parts[:, dim + 1]], axis=1).reshape(-1))
-            mem.write(self.x, head * dim + d0, merged[d0:d1] / merged[dim + 1])
+            outputs.append(merged[d0:d1] / merged[dim + 1])
+        self._stage(geo, mem, self._outputs(env, geo)[0], np.concatenate(outputs))

@@ -8,13 +8,14 @@ import numpy as np
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, owned_rows, split
+from amk.schedule_ir.ops.base import Access, Geometry, Memory, owned_rows, split
+from amk.schedule_ir.ops.staging import Staging
 
 
-class EmbedOp(Op):
+class EmbedOp(Staging):
     """x[i] = table[token, i] * norm[0, i]; ssq[a] = sum of squares of this agent's share; residual = owned rows.
 
-    Agent a of n handles elements [hidden*a/n, hidden*(a+1)/n) of x and the same share of the worker's residual rows.
+    Agent a of n handles its share of x and a contiguous one of the worker's residual rows.
     The factor 1/rms is applied by the consumer of x, from ssq.
     """
 
@@ -22,19 +23,18 @@ class EmbedOp(Op):
     op: Literal["embed"] = "embed"
     table: Name
     norm: Name
-    x: Name
     ssq: Name
     residual: Name
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         hidden, agent, agents = geo.model.hidden, int(env.agent), geo.role_size[self.role]
-        lo, hi = split(hidden, agents, agent)
+        lo, hi = self._staged_share(hidden, env, geo)
         first, last = owned_rows(env, geo, "o")
         r0, r1 = split(last - first, agents, agent)
         return [
             *geo.span("read", self.table, 0, geo.model.vocab * hidden, None),
             *geo.span("read", self.norm, lo, hi, None),
-            *geo.span("write", self.x, lo, hi, ("xn", 0)),
+            *self._staged(geo, lo, hi, ("xn", 0)),
             *geo.span("write", self.ssq, agent, agent + 1, ("ssq", 0)),
             *geo.span("write", self.residual, r0, r1, ("h", 0), first + r0),
         ]
@@ -47,10 +47,10 @@ class EmbedOp(Op):
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         hidden, agent, agents = geo.model.hidden, int(env.agent), geo.role_size[self.role]
-        lo, hi = split(hidden, agents, agent)
+        lo, hi = self._staged_share(hidden, env, geo)
         base = mem.regs["token"] * hidden
         h = np.asarray(mem.read(self.table, base + lo, base + hi), np.float32)
-        mem.write(self.x, lo, h * mem.read(self.norm, lo, hi))
+        self._stage(geo, mem, lo, h * mem.read(self.norm, lo, hi))
         mem.write(self.ssq, agent, [np.sum(h * h, dtype=np.float32)])
         first, last = owned_rows(env, geo, "o")
         r0, r1 = split(last - first, agents, agent)

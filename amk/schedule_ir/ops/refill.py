@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Op
 
 
 class RefillOp(Op):
-    """Each agent issues the copies into the slots whose refill its last `gemv` on the stream deferred.
+    """Each agent issues the copies into the slots whose refill its last `gemv` on the stream deferred, at most `most`.
 
     It comes before the next `gemv` on the stream, so a drain never waits for a copy that its own agent holds back. No
     other agent touches the slots: for everybody else the copies are only slower.
@@ -17,3 +19,4 @@ class RefillOp(Op):
 
     op: Literal["refill"] = "refill"
     stream: Name
+    most: int = Field(default=64, ge=1, le=64)

@@ -6,22 +6,22 @@ from typing import Literal
 
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
+from amk.schedule_ir.ops.base import Access, Geometry, Memory
+from amk.schedule_ir.ops.staging import Staging
 
 
-class StageOp(Op):
-    """x[i] = act[i] for this agent's share [ffn*a/n, ffn*(a+1)/n)."""
+class StageOp(Staging):
+    """x[i] = act[i] for this agent's share of ffn elements."""
 
     op: Literal["stage"] = "stage"
     layer: Expr
     act: Name
-    x: Name
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer = env.eval_int(self.layer)
-        lo, hi = split(geo.model.ffn, geo.role_size[self.role], int(env.agent))
-        return [*geo.span("read", self.act, lo, hi, ("act", layer)), *geo.span("write", self.x, lo, hi, ("xd", layer))]
+        lo, hi = self._staged_share(geo.model.ffn, env, geo)
+        return [*geo.span("read", self.act, lo, hi, ("act", layer)), *self._staged(geo, lo, hi, ("xd", layer))]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        lo, hi = split(geo.model.ffn, geo.role_size[self.role], int(env.agent))
-        mem.write(self.x, lo, mem.read(self.act, lo, hi))
+        lo, hi = self._staged_share(geo.model.ffn, env, geo)
+        self._stage(geo, mem, lo, mem.read(self.act, lo, hi))

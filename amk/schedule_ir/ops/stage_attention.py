@@ -6,25 +6,25 @@ from typing import Literal
 
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
+from amk.schedule_ir.ops.base import Access, Geometry, Memory
+from amk.schedule_ir.ops.staging import Staging
 
 
-class StageAttentionOp(Op):
-    """x[i] = attn[i] for this agent's share [q_dim*a/n, q_dim*(a+1)/n)."""
+class StageAttentionOp(Staging):
+    """x[i] = attn[i] for this agent's share of q_dim elements."""
 
     op: Literal["stage_attention"] = "stage_attention"
     layer: Expr
     attn: Name
-    x: Name
 
     def _share(self, env: Env, geo: Geometry) -> tuple[int, int]:
-        return split(geo.model.heads * geo.model.head_dim, geo.role_size[self.role], int(env.agent))
+        return self._staged_share(geo.model.heads * geo.model.head_dim, env, geo)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer = env.eval_int(self.layer)
         lo, hi = self._share(env, geo)
-        return [*geo.span("read", self.attn, lo, hi, ("ao", layer)), *geo.span("write", self.x, lo, hi, ("xo", layer))]
+        return [*geo.span("read", self.attn, lo, hi, ("ao", layer)), *self._staged(geo, lo, hi, ("xo", layer))]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         lo, hi = self._share(env, geo)
-        mem.write(self.x, lo, mem.read(self.attn, lo, hi))
+        self._stage(geo, mem, lo, mem.read(self.attn, lo, hi))

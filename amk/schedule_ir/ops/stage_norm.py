@@ -8,11 +8,12 @@ import numpy as np
 
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
+from amk.schedule_ir.ops.base import Access, Geometry, Memory
+from amk.schedule_ir.ops.staging import Staging
 
 
-class StageNormOp(Op):
-    """x[i] = h[i] * norm[index, i]; ssq[a] = sum of h[i]^2 over this agent's share [hidden*a/n, hidden*(a+1)/n).
+class StageNormOp(Staging):
+    """x[i] = h[i] * norm[index, i]; ssq[a] = sum of h[i]^2 over this agent's share of hidden elements.
 
     index counts norms: 2l before attention of layer l, 2l + 1 before its MLP, 2*layers before lm_head; it is also the
     number of the hidden state that is read. 1/rms is applied by the consumer of x.
@@ -22,24 +23,23 @@ class StageNormOp(Op):
     index: Expr
     h: Name
     norm: Name
-    x: Name
     ssq: Name
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         hidden, agent = geo.model.hidden, int(env.agent)
         index = env.eval_int(self.index)
-        lo, hi = split(hidden, geo.role_size[self.role], agent)
+        lo, hi = self._staged_share(hidden, env, geo)
         return [
             *geo.span("read", self.h, lo, hi, ("h", index)),
             *geo.span("read", self.norm, index * hidden + lo, index * hidden + hi, None),
-            *geo.span("write", self.x, lo, hi, ("xn", index)),
+            *self._staged(geo, lo, hi, ("xn", index)),
             *geo.span("write", self.ssq, agent, agent + 1, ("ssq", index)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         hidden, agent = geo.model.hidden, int(env.agent)
         base = env.eval_int(self.index) * hidden
-        lo, hi = split(hidden, geo.role_size[self.role], agent)
+        lo, hi = self._staged_share(hidden, env, geo)
         h = np.asarray(mem.read(self.h, lo, hi), np.float32)
-        mem.write(self.x, lo, h * mem.read(self.norm, base + lo, base + hi))
+        self._stage(geo, mem, lo, h * mem.read(self.norm, base + lo, base + hi))
         mem.write(self.ssq, agent, [np.sum(h * h, dtype=np.float32)])

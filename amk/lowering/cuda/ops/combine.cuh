@@ -2,10 +2,10 @@
 //
 // Threads: each warp its contiguous share of the q_dim outputs, 16 bytes of each split a lane. The loads of kBatch splits of
 // all its outputs and of all its scales are in flight at once, a (head, split) pair a lane for the scales. Reads global
-// split_partial, split_scale (hand-offs); writes shared x (bf16) and mix (f32 pairs, private to the warp): the weight of
-// each of the share's pairs.
+// split_partial, split_scale (hand-offs); writes shared x, scales, sums as staged.cuh has it, and mix (f32 pairs, private to
+// the warp): the weight of each of the share's pairs.
 #pragma once
-#include "amk/cells.cuh"
+#include "amk/staged.cuh"
 
 namespace amk::ops {
 
@@ -43,22 +43,24 @@ __device__ __forceinline__ void combine(C& c) {
   using From = decltype(from);
   using Scales = decltype(scales);
   constexpr int kDim = P::kHeadDim, kOutputs = P::kHeads * kDim, kWide = From::kWide, kStride = 32 * kWide;
-  constexpr int kShare = kOutputs / S::kAgents, kAll = (kShare + kStride - 1) / kStride, kPieces = kAll < 4 ? kAll : 4;
+  constexpr bool kBlocks = S::kHasScales;
+  constexpr int kShare = kStagedMost<kOutputs, kBlocks, S::kAgents>, kAll = (kShare + kStride - 1) / kStride, kPieces = kAll < 4 ? kAll : 4;
   constexpr int kSplits = P::kKvSplits, kFit = 20 / kPieces, kBatch = kFit < kSplits ? kFit : kSplits;
   constexpr int kPairs = S::kHeads * kSplits, kScales = (kPairs + 31) / 32;
-  static_assert(kOutputs % (kWide * S::kAgents) == 0 && kDim % kWide == 0, "shares are whole fetches");
+  static_assert(kDim % kWide == 0 && (kBlocks || kOutputs % (kWide * S::kAgents) == 0), "shares are whole fetches");
   static_assert(kStride % kDim == 0, "a lane's pieces are whole heads apart");
   // From one piece of a lane to its next, in rows of [heads, splits].
   constexpr int kRows = kStride / kDim * kSplits;
   const int agent = c.warp - S::kFirst;
   const int blocks = c.pos / P::kKvBlock + 1, active = blocks < kSplits ? blocks : kSplits;
-  const int lo = share_begin(kOutputs, S::kAgents, agent), hi = share_begin(kOutputs, S::kAgents, agent + 1);
+  const int lo = staged_begin<kOutputs, kBlocks>(S::kAgents, agent), hi = staged_begin<kOutputs, kBlocks>(S::kAgents, agent + 1);
+  if (kBlocks && lo == hi) return;
   const int first_row = lo / kDim * kSplits, live = (hi - 1) / kDim * kSplits + active - first_row;
   const auto my_scales = scales.from((first_row + c.lane) * 2);
   float2* mix = reinterpret_cast<float2*>(S::mix(c)) + agent * kPairs;
   bool normal = false;
 #pragma unroll 1
-  for (int base = lo + c.lane * kWide; base < hi || !normal; base += kPieces * kStride) {
+  for (int base = lo + c.lane * kWide; base - (kBlocks ? c.lane * kWide : 0) < hi || !normal; base += kPieces * kStride) {
     const int row = base / kDim * kSplits;
     float sum[kPieces][kWide] = {};
 #pragma unroll 1
@@ -124,14 +126,10 @@ __device__ __forceinline__ void combine(C& c) {
         }
       }
     }
-    bf16* x = S::x(c);
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
-      if (base + piece * kStride >= hi) continue;
-#pragma unroll
-      for (int j = 0; j < kWide; j += 2) {
-        *reinterpret_cast<u32*>(x + x_place(base + piece * kStride + j)) = pack_bf16(sum[piece][j], sum[piece][j + 1]);
-      }
+      const int i = base + piece * kStride;
+      if ((kBlocks ? i - c.lane * kWide : i) < hi) put_staged<S>(c, i, hi, sum[piece]);
     }
   }
 }

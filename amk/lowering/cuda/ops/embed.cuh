@@ -1,8 +1,9 @@
 // x = table[token] * norm[0], ssq[a] = sum of squares of the warp's share, residual = the worker's rows of table[token].
 //
-// Threads: each warp its contiguous share. Reads global table (bf16), norm (f32); writes shared x (bf16), ssq, residual (f32).
+// Threads: each warp its contiguous share. Reads global table (bf16), norm (f32); writes shared x, scales, sums as staged.cuh
+// has it, ssq, residual (f32).
 #pragma once
-#include "amk/context.cuh"
+#include "amk/staged.cuh"
 
 namespace amk::ops {
 
@@ -12,13 +13,26 @@ __device__ __forceinline__ void embed(C& c) {
   const int agent = c.warp - S::kFirst;
   const bf16* row = S::table(c).data + static_cast<long long>(c.token) * P::kHidden;
   const float* norm = S::norm(c).data;
-  bf16* x = S::x(c);
   float squares = 0.f;
-  const int hi = share_begin(P::kHidden, S::kAgents, agent + 1);
-  for (int i = share_begin(P::kHidden, S::kAgents, agent) + c.lane; i < hi; i += 32) {
-    const float h = __bfloat162float(row[i]);
-    squares += h * h;
-    x[x_place(i)] = __float2bfloat16(h * norm[i]);
+  const int lo = staged_begin<P::kHidden, S::kHasScales>(S::kAgents, agent);
+  const int hi = staged_begin<P::kHidden, S::kHasScales>(S::kAgents, agent + 1);
+  if constexpr (S::kHasScales) {
+    for (int base = lo; base < hi; base += kBlock) {
+      const int i = base + 2 * c.lane;
+      float v[2] = {};
+      if (i < hi) {
+        const float2 h = unpack_bf16(*reinterpret_cast<const u32*>(row + i));
+        squares += h.x * h.x + h.y * h.y;
+        v[0] = h.x * norm[i], v[1] = h.y * norm[i + 1];
+      }
+      put_staged<S>(c, i, hi, v);
+    }
+  } else {
+    for (int i = lo + c.lane; i < hi; i += 32) {
+      const float h = __bfloat162float(row[i]);
+      squares += h * h;
+      S::x(c)[x_place(i)] = __float2bfloat16(h * norm[i]);
+    }
   }
   squares = warp_sum(squares);
   if (c.lane == 0) S::ssq(c)[agent] = squares;

@@ -1,4 +1,4 @@
-// The copies that the warp's ring held back are issued.
+// Copies that the warp's ring held back are issued, at most kMost.
 #pragma once
 #include "amk/context.cuh"
 
@@ -6,7 +6,7 @@ namespace amk::ops {
 
 template <class S, class C>
 __device__ __forceinline__ void refill(C& c) {
-  c.ring.refill(c.lane);
+  c.ring.refill(c.lane, S::kMost);
 }
 
 }  // namespace amk::ops

@@ -1,15 +1,16 @@
 // x = attn for the warp's share of the attention output.
 //
-// Threads: each warp its contiguous share, 16 bytes of attn a lane. Reads global attn (hand-off); writes shared x (bf16).
+// Threads: each warp its contiguous share, 16 bytes of attn a lane. Reads global attn (hand-off); writes shared x, scales, sums
+// as staged.cuh has it.
 #pragma once
-#include "amk/cells.cuh"
+#include "amk/staged.cuh"
 
 namespace amk::ops {
 
 template <class S, class C>
 __device__ __forceinline__ void stage_attention(C& c) {
   using P = typename C::P;
-  stage_share<P::kHeads * P::kHeadDim, S::kAgents>(c, S::attn(c), S::x(c), c.warp - S::kFirst);
+  stage_share<S, P::kHeads * P::kHeadDim>(c, S::attn(c));
 }
 
 }  // namespace amk::ops

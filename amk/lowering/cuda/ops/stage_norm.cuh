@@ -1,9 +1,9 @@
 // x = h * norm[index], ssq[a] = sum of squares of h over the warp's share. The consumer of x divides by rms.
 //
 // Threads: each warp its contiguous share, 16 bytes of h a lane. Reads global h (hand-off), norm (f32);
-// writes shared x (bf16), ssq (f32).
+// writes shared x, also, scales, sums as staged.cuh has it, ssq (f32).
 #pragma once
-#include "amk/cells.cuh"
+#include "amk/staged.cuh"
 
 namespace amk::ops {
 
@@ -13,13 +13,15 @@ __device__ __forceinline__ void stage_norm(C& c) {
   const int agent = c.warp - S::kFirst;
   const auto h = S::h(c);
   constexpr int kWide = decltype(h)::kWide;
-  static_assert(P::kHidden % (kWide * S::kAgents) == 0, "shares are whole fetches");
+  constexpr bool kBlocks = S::kHasScales;
+  constexpr int kMost = kStagedMost<P::kHidden, kBlocks, S::kAgents>;
+  static_assert(P::kHidden % kWide == 0 && (kBlocks || P::kHidden % (kWide * S::kAgents) == 0), "shares are whole fetches");
   const float* norm = S::norm(c).data + S::index(c) * P::kHidden;
-  bf16* x = S::x(c);
   float squares = 0.f;
-  const int lo = share_begin(P::kHidden, S::kAgents, agent), hi = share_begin(P::kHidden, S::kAgents, agent + 1);
+  const int lo = staged_begin<P::kHidden, kBlocks>(S::kAgents, agent);
+  const int hi = staged_begin<P::kHidden, kBlocks>(S::kAgents, agent + 1);
   // The norm is launch-constant: its loads go out with those of h, or before them while the words are not fresh yet.
-  constexpr int kPieces = (P::kHidden / S::kAgents + 32 * kWide - 1) / (32 * kWide);
+  constexpr int kPieces = (kMost + 32 * kWide - 1) / (32 * kWide);
   static_assert(kPieces <= 8, "one batch");
   float weight[kPieces][kWide];
 #pragma unroll
@@ -28,12 +30,12 @@ __device__ __forceinline__ void stage_norm(C& c) {
 #pragma unroll
     for (int k = 0; k < kWide; ++k) weight[piece][k] = i < hi ? norm[i + k] : 0.f;
   }
-  for_each_wide<P::kHidden / S::kAgents>(c, h, lo, hi, [&](int i, int piece, float (&v)[kWide]) {
+  for_each_wide<kMost, kBlocks>(c, h, lo, hi, [&](int i, int piece, float (&v)[kWide]) {
 #pragma unroll
-    for (int k = 0; k < kWide; k += 2) {
-      squares += v[k] * v[k] + v[k + 1] * v[k + 1];
-      *reinterpret_cast<u32*>(x + x_place(i + k)) = pack_bf16(v[k] * weight[piece][k], v[k + 1] * weight[piece][k + 1]);
-    }
+    for (int k = 0; k < kWide; k += 2) squares += v[k] * v[k] + v[k + 1] * v[k + 1];
+#pragma unroll
+    for (int k = 0; k < kWide; ++k) v[k] *= weight[piece][k];
+    put_staged<S>(c, i, hi, v);
   });
   squares = warp_sum(squares);
   if (c.lane == 0) S::ssq(c)[agent] = squares;

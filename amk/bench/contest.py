@@ -1,0 +1,168 @@
+"""Plans of one model against the default one, in one process on one GPU: `python -m amk.bench.contest --help`.
+
+Every contestant is verified, compiled and certified by a process of its own; its logits are compared with fp64 and with
+its own second run; then all take turns (`amk.bench.timing.race`). All of them get the same weights, cache and token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import gc
+import json
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from amk.bench.accuracy import relative_error, within_tolerance
+from amk.bench.decode_bench import own
+from amk.bench.subject import Subject
+from amk.bench.times import Times
+from amk.bench.timing import race
+from amk.bench.torch_model import TorchWeights
+from amk.engine.admission import AdmittedKernel, admit, admitted
+from amk.lowering.kernel import build
+from amk.planner.decode import plan
+from amk.planner.formats import formats
+from amk.planner.settings import FAST, Settings
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import load_target
+
+SEED = 20
+
+
+@dataclass(frozen=True)
+class Result:
+    """One plan at one position. ratio: its time over that of the first contestant of its race."""
+
+    changes: str
+    pos: int
+    times: Times
+    ratio: float
+    error: float
+    torch_error: float
+    correct: bool
+    registers: int
+
+
+def settings_of(changes: str) -> Settings:
+    """`warps=10; chunk_bytes=4096` -> the default plan with these fields, whose values are Python literals."""
+    values: dict[str, Any] = {}
+    for part in filter(None, (p.strip() for p in changes.split(";"))):
+        name, _, text = part.partition("=")
+        values[name.strip()] = ast.literal_eval(text.strip())
+    return replace(FAST, **values)
+
+
+def schedule_of(arguments: argparse.Namespace, changes: str) -> Schedule:
+    context = arguments.context or max(arguments.positions) + arguments.tokens
+    return plan(
+        load_model(arguments.model), load_target(arguments.gpu), settings=settings_of(changes),
+        wanted=formats(arguments.dtype), max_context=context,
+    )  # fmt: skip
+
+
+def made(arguments: argparse.Namespace, changes: str) -> AdmittedKernel | str:
+    """The kernel, or why there is none."""
+    try:
+        schedule = schedule_of(arguments, changes)
+        admit(schedule)
+        return admitted(schedule, build(schedule).compiled.cubin)
+    except AmkError as error:
+        return str(error)
+
+
+def contest(arguments: argparse.Namespace, contestants: Sequence[tuple[str, AdmittedKernel]]) -> list[Result]:
+    """All contestants loaded at once, one race per position."""
+    weights = TorchWeights.random(contestants[0][1].schedule.model, SEED)
+    subjects = [Subject.random(kernel, SEED, weights) for _, kernel in contestants]
+    found: list[Result] = []
+    for pos in arguments.positions:
+        checked = _checked(subjects, pos)
+        runners = [replace(own(s, pos, arguments.tokens), name=str(i)) for i, s in enumerate(subjects)]
+        times = race(runners, arguments.steps)
+        for i, (changes, kernel) in enumerate(contestants):
+            subjects[i].engine.check()
+            used = kernel.resources
+            ratio = times[str(i)].ms / times["0"].ms
+            found.append(Result(changes, pos, times[str(i)], ratio, *checked[i], used.registers if used else 0))
+    for subject in subjects:
+        subject.free()
+    del subjects, weights
+    gc.collect()
+    torch.cuda.empty_cache()
+    return found
+
+
+def _checked(subjects: list[Subject], pos: int) -> list[tuple[float, float, bool]]:
+    """(error, torch's own in bf16, whether it is small enough and two runs are equal) of each."""
+    token = 1000 % subjects[0].schedule.model.vocab
+    reference = subjects[0].torch_logits(token, pos, torch.float64)
+    torch_error = relative_error(subjects[0].torch_logits(token, pos, torch.bfloat16), reference)
+    found = []
+    for subject in subjects:
+        subject.load_cache()
+        first, second = subject.logits(token, pos), subject.logits(token, pos)
+        error = relative_error(first, reference)
+        found.append((error, torch_error, torch.equal(first, second) and within_tolerance(error, torch_error)))
+    return found
+
+
+def table(results: Sequence[Result]) -> str:
+    lines = [f"{'ms':>8} {'p10':>8} {'p90':>8} {'ratio':>7} {'error':>9}  ok  regs    pos  changes"]
+    for r in results:
+        times = f"{r.times.ms:8.4f} {r.times.p10:8.4f} {r.times.p90:8.4f}"
+        right = "yes" if r.correct else "NO "
+        lines.append(
+            f"{times} {r.ratio:7.4f} {r.error:9.2e} {right} {r.registers:4d} {r.pos:7d}  {r.changes or 'default'}"
+        )
+    return "\n".join(lines)
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m amk.bench.contest", description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--gpu", default="h200")
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--positions", type=lambda t: [int(p) for p in t.split(",")], default=[128])
+    parser.add_argument("--context", type=int, help="default: what the positions need")
+    parser.add_argument("--steps", type=int, default=20, help="launches of each (default: 20)")
+    parser.add_argument("--tokens", type=int, default=4, help="per launch (default: 4)")
+    parser.add_argument("--at-once", type=int, default=16, help="contestants of one race: what GPU memory holds")
+    parser.add_argument("--processes", type=int, default=16)
+    parser.add_argument("--record", type=Path, help="write the results to this JSON file")
+    parser.add_argument("--base", default="", help="changes of the contestant that the others are compared with")
+    parser.add_argument("changes", nargs="+", help=settings_of.__doc__)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments = parse(argv)
+    every = [arguments.base, *arguments.changes]
+    with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
+        kernels = list(pool.map(made, [arguments] * len(every), every))
+    for changes, kernel in zip(every, kernels, strict=True):
+        if isinstance(kernel, str):
+            print(f"left out: {changes or 'default'}: {kernel}", flush=True)
+    entered = [(c, k) for c, k in zip(every, kernels, strict=True) if isinstance(k, AdmittedKernel)]
+    base, *others = entered
+    found: list[Result] = []
+    for first in range(0, len(others), arguments.at_once - 1):
+        results = contest(arguments, [base, *others[first : first + arguments.at_once - 1]])
+        print(table(results), flush=True)
+        found += results
+    if arguments.record:
+        arguments.record.write_text(json.dumps([asdict(r) for r in found], indent=1), encoding="utf-8")
+    return 0 if all(r.correct for r in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

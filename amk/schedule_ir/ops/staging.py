@@ -1,0 +1,70 @@
+"""What the ops that stage a vector for a product have in common: the layouts of the vector, and who writes which part.
+
+A staged vector is bf16, or, for weights that are codes, numbers in blocks of 64 that share a scale (block_point.py):
+then shares are whole blocks, and the last block is filled up with zeros. The dtype of the buffer `x` says which.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.schedule_ir.block_point import BLOCK, block_scales, block_sums, whole_blocks
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, ValueKey, split
+
+
+def staged_share(count: int, blocks: bool, parts: int, index: int) -> tuple[int, int]:
+    """The index-th of `parts` contiguous shares of `count` staged elements, whole blocks where there are any."""
+    if not blocks:
+        return split(count, parts, index)
+    lo, hi = split(whole_blocks(count), parts, index)
+    return min(lo * BLOCK, count), min(hi * BLOCK, count)
+
+
+class Staging(Op):
+    """An op that writes x, and the same in the layout of `also`.
+
+    scales, f32 [blocks]: the power of two of each block, where x or also is in blocks. sums, f32 [blocks]: the sum of a
+    block's elements, where a reader needs it.
+    """
+
+    x: Name
+    also: Name | None = None
+    scales: Name | None = None
+    sums: Name | None = None
+
+    def _staged_share(self, count: int, env: Env, geo: Geometry) -> tuple[int, int]:
+        """The agent's elements [lo, hi) of a staged vector of `count`."""
+        return staged_share(count, self.scales is not None, geo.role_size[self.role], int(env.agent))
+
+    def _staged(self, geo: Geometry, lo: int, hi: int, value: ValueKey) -> list[Access]:
+        """The writes of elements [lo, hi)."""
+        if hi <= lo:
+            return []
+        out: list[Access] = []
+        for name in (self.x, self.also):
+            if name is not None:
+                end = whole_blocks(hi) * BLOCK if geo.buffers[name].dtype != "bf16" else hi
+                out += geo.span("write", name, lo, end, value)
+        for name, kind in ((self.scales, "scales"), (self.sums, "sums")):
+            if name is not None:
+                out += geo.span("write", name, lo // BLOCK, whole_blocks(hi), (f"{value[0]}.{kind}", value[1]))
+        return out
+
+    def _stage(self, geo: Geometry, mem: Memory, lo: int, values: NDArray[Any]) -> None:
+        """Write elements [lo, lo + values.size), a share."""
+        if not values.size:
+            return
+        values = np.asarray(values, np.float32)
+        filled = np.pad(values, (0, -values.size % BLOCK))
+        for name in (self.x, self.also):
+            if name is not None:
+                mem.write(name, lo, values if geo.buffers[name].dtype == "bf16" else filled)
+        if self.scales is not None:
+            mem.write(self.scales, lo // BLOCK, block_scales(filled))
+        if self.sums is not None:
+            mem.write(self.sums, lo // BLOCK, block_sums(filled))
