@@ -55,10 +55,7 @@ WORKERS = (8, 16, 33, 66, 132)
 
 
 def planned(model: str, target: str, preset: str, context: int | None) -> Schedule:
-    spec = load_model(model)
-    if context is not None:
-        spec = spec.model_copy(update={"max_context": context})
-    return plan(spec, load_target(target), settings=PRESETS[preset])
+    return plan(load_model(model), load_target(target), settings=PRESETS[preset], max_context=context)
 
 
 def _process(command: list[str]) -> tuple[float, float, int]:
