@@ -272,8 +272,8 @@ class _Expansion:
         for family in sorted(CACHED) if upto else ():
             number = self.footprints.number[f"{family}_cache"]
             for layer in range(schedule.model.layers):
-                for head in range(schedule.model.kv_heads):
-                    start = (layer * schedule.model.kv_heads + head) * schedule.kv.context * row
+                for head in range(schedule.caches):
+                    start = (layer * schedule.caches + head) * schedule.kv.context * row
                     value = code(family, layer)
                     found.append((number, start, start + upto * row, value, 0))
         return np.array(found, np.int64).reshape(-1, 5)
