@@ -50,15 +50,12 @@ PROCESSES: dict[str, tuple[str, str, str, int | None]] = {
     "llama3.1-8b fast, 131,072 positions": ("llama3.1-8b", "h200", "fast", 131_072),
 }
 """model, target, plan, context."""
-TIMES = 5
+TIMES = 3
 WORKERS = (8, 16, 33, 66, 132)
 
 
 def planned(model: str, target: str, preset: str, context: int | None) -> Schedule:
-    spec = load_model(model)
-    if context is not None:
-        spec = spec.model_copy(update={"max_context": context})
-    return plan(spec, load_target(target), settings=PRESETS[preset])
+    return plan(load_model(model), load_target(target), settings=PRESETS[preset], max_context=context)
 
 
 def _process(command: list[str]) -> tuple[float, float, int]:
@@ -101,7 +98,7 @@ def _said(schedule: Schedule, memo: Memo | None) -> str:
         return "malformed"
 
 
-def edits(each: int = 3) -> dict[str, Any]:
+def edits(each: int = 1) -> dict[str, Any]:
     """Per plan and kind: [median, worst] milliseconds with earlier results and cold, by verdict.
 
     Every edit is one of the plan itself; as in a search, results of the edits before are at hand too.
@@ -153,7 +150,7 @@ def _composed() -> list[dict[str, Any]]:
 
 
 def grown() -> dict[str, Any]:
-    flat, composed = growth.points(growth.PHASES, 2), _composed()
+    flat, composed = growth.points(growth.PHASES, 1), _composed()
     PLOT.write_text(_plot(flat, composed) + "\n", encoding="utf-8")
     ends = {
         "flat": round(growth.slope(flat[0], flat[-1]), 3),
