@@ -13,12 +13,15 @@ from html import escape
 from math import exp
 
 from amk.agent.candidate import Candidate
+from amk.agent.decide import compared
 from amk.agent.state import START, State, Trial
 from amk.agent.svg import best_curve
 from amk.report.timeline_html import content_policy, html
 from amk.simulator.predict import predict
 from amk.simulator.timeline import timeline_of
 
+FRAMES = "frame-src 'self'"
+"""The timeline's document is part of the page."""
 SHOWN_TRIALS = 2000
 DIFF_LINES = 400
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a}
@@ -50,7 +53,7 @@ def render(state: State, best: Candidate | None, start: Candidate | None) -> str
     ]
     title = escape(f"amk autoresearch {run.run}")
     head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
-    policy = f'<meta http-equiv="Content-Security-Policy" content="{escape(content_policy())}">'
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{escape(content_policy())}; {FRAMES}">'
     return f"<!doctype html><html lang=en><head>{head}{policy}</head><body>{''.join(sections)}</body></html>\n"
 
 
@@ -95,8 +98,9 @@ def _facts(state: State) -> str:
 def _best(state: State) -> str:
     run = state.run
     assert run is not None
+    beside = f"<p>{escape(compared(state.references[-1]))}</p>" if state.references else ""
     if state.best == START:
-        return "<p>Nothing was found that is faster than the start.</p>"
+        return f"<p>Nothing was found that is faster than the start.</p>{beside}"
     trial = state.trials[state.best]
     confirm = trial.measured.get("confirm")
     times = " / ".join(f"{ms:.4f}" for ms in confirm.candidate_ms) if confirm else "?"
@@ -105,7 +109,7 @@ def _best(state: State) -> str:
         f"Proposal {trial.index}: {exp(-state.best_score):.3f}x the speed of the start, {times} ms per token{label} "
         f"(fresh process, fresh inputs, positions {', '.join(map(str, run.positions))})."
     )
-    return f"<p>{escape(text)}</p><pre>{escape(json.dumps(trial.proposed.settings))}</pre>"
+    return f"<p>{escape(text)}</p>{beside}<pre>{escape(json.dumps(trial.proposed.settings))}</pre>"
 
 
 def _timeline(state: State, best: Candidate | None) -> str:

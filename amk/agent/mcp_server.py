@@ -22,7 +22,7 @@ from amk.agent.certify import Certifier, installed
 from amk.agent.html_report import verdict
 from amk.agent.journal import read_state
 from amk.agent.state import State
-from amk.planner.settings import PRESETS
+from amk.planner.settings import STARTS
 from amk.planner.space import OutsideSpaceError, Space
 from amk.report.codes import TITLES, explanation, normalise
 from amk.report.diagnostic import AmkError
@@ -119,7 +119,7 @@ def check_settings(model: str, gpu: str, changes: dict[str, Any]) -> PlanView:
     """Plan, lower and validate the fast plan with `changes`. Nothing is run or recorded."""
     try:
         workshop = Workshop(load_model(model), load_target(gpu))
-        settings = Space.around(PRESETS["fast"]).parse(changes)
+        settings = Space.around(STARTS["fast"]).parse(changes)
         made = workshop.make(settings)
         if isinstance(made, Impossible):
             return PlanView(verdict="IMPOSSIBLE", codes=list(made.codes), detail=made.detail, kernel="")
@@ -173,7 +173,7 @@ def _state(name: str) -> tuple[Any, State]:
 
 def _space(state: State) -> Space:
     assert state.run is not None
-    return Space.around(PRESETS[state.run.start])
+    return Space.around(STARTS[state.run.start])
 
 
 def _summary(name: str, status: str, state: State) -> RunSummary:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from amk.schedule_ir.matrices import MATRICES, matrix
@@ -64,6 +64,12 @@ class Settings:
 FAST = Settings()
 NAIVE = Settings(plan="naive", handoff="fenced", head_handoff=False, wide_epilogue=0, run_ahead=False, slots=4)
 PRESETS = {"fast": FAST, "naive": NAIVE}
+
+UNTUNED = replace(NAIVE, hint_slack=0, held_refills=0.0, first_refills=1.0, prefetch_cache=False, reduce_from=None)
+"""The naive plan without any number that was tuned for the fast one."""
+
+STARTS = PRESETS | {"untuned": UNTUNED}
+"""Where a search may begin."""
 
 
 def per_sequence(settings: Settings) -> tuple[int, ...]:

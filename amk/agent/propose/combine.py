@@ -2,7 +2,8 @@
 
 Effects of knobs nearly add up on a logarithmic scale. From all measured points a linear model of log time is fitted,
 one coefficient a knob value, drawn towards zero; the best value of each knob that gains more than the noise goes into
-one proposal. When that was tried, the proposals with one of those values less follow, the least valuable first.
+one proposal. When that was tried, the proposals with one of those values less follow, the least valuable first; when
+those were tried, single changes, so that more is known.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from amk.agent.propose.base import Context, Suggestion
+from amk.agent.propose.local import knob_by_knob
 from amk.planner.settings import Settings
 from amk.planner.space import Value, moved
 
@@ -40,6 +42,9 @@ class Combine:
         for settings in combinations(base, effects(context, base)):
             if context.is_new(settings):
                 return context.suggest(self.name, settings, "the changes that paid, together")
+        for settings in knob_by_knob(context, base, context.rng(self.name)):
+            if context.is_new(settings):
+                return context.suggest(self.name, settings, "a single change, to know what it is worth")
         return []
 
 
