@@ -277,7 +277,8 @@ class _Parts:
         self.streams = {n: s.model_copy(update={"slots": 1}) for n, s in self.whole.streams.items()}
         parts = (self.whole.buffers, self.streams)
         self.texts = {n: (i, part.model_dump_json()) for group in parts for i, (n, part) in enumerate(group.items())}
-        sizes = (self.whole.workers, self.whole.kv_block, self.whole.kv_splits, *self.whole.role_size.items())
+        whole = self.whole
+        sizes = (whole.batch, whole.workers, whole.kv_block, whole.kv_splits, *whole.role_size.items())
         self.common = (self.whole.model.model_dump_json(), sizes)
 
     def of(self, op: Op) -> tuple[tuple[object, ...], Geometry]:
