@@ -13,6 +13,8 @@ from math import log, log1p
 
 import numpy as np
 
+from amk.agent.events import Measured
+
 MIN_GAIN = 0.01
 MADS = 3.0
 CONFIDENCE = 0.99
@@ -79,6 +81,17 @@ def everywhere(
         if log(ours / theirs) > allowed:
             return Ruling(False, f"slower at position {pos}: {percent(log(theirs / ours))}", log(theirs / ours))
     return Ruling(True, "", 0.0)
+
+
+def compared(reference: Measured) -> str:
+    """The reference plan beside the best found, in words; both were measured in one fresh process."""
+    gain, bound = float(np.median(reference.log_ratios)), -upper_bound(reference.log_ratios, 0)
+    times = " / ".join(f"{ms:.4f}" for ms in reference.candidate_ms)
+    best = " / ".join(f"{ms:.4f}" for ms in reference.incumbent_ms)
+    return (
+        f"the best found ({best} ms) is {percent(gain)} faster than the plan compared with ({times} ms), 99% bound "
+        f"of the latter's gain {percent(bound)}"
+    )
 
 
 def percent(log_gain: float) -> str:

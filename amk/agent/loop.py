@@ -41,7 +41,7 @@ from amk.agent.lanes import Lane, finished
 from amk.agent.measure import ROUNDS, Backend, Fault, Job, steps_of
 from amk.agent.pipeline import Pipeline
 from amk.agent.propose.base import Context, History, Proposer, Suggestion
-from amk.agent.state import START, State, Trial
+from amk.agent.state import REFERENCE, START, State, Trial
 from amk.planner.settings import Settings
 from amk.planner.space import OutsideSpaceError, Space
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
@@ -72,6 +72,8 @@ class Loop:
     inbox: Callable[[], Sequence[Suggestion]] = tuple
     watch: Callable[[State], None] = lambda state: None
     judges_unchanged: Callable[[], None] = lambda: None
+    reference: Settings | None = None
+    """A plan that the best found is compared with at the end; nothing that is proposed or decided depends on it."""
     history: History = field(init=False)
     pipeline: Pipeline = field(init=False)
     _fruitless: int = 0
@@ -93,6 +95,7 @@ class Loop:
         self._lanes = [Lane(backend) for backend in self.backends]
         try:
             reason = self._search()
+            self._compare()
         finally:
             for lane in self._lanes:
                 lane.end()
@@ -316,6 +319,16 @@ class Loop:
         )  # fmt: skip
         lane.start(job, best, incumbent, incumbent if index == START else self.pipeline.ready[index])
 
+    def _compare(self) -> None:
+        """Measure the reference against the best, in a fresh process, on fresh inputs."""
+        made = self.gate.workshop.make(self.reference) if self.reference is not None else None
+        ready = self.gate.submit(REFERENCE, made).result()[1] if isinstance(made, Candidate) else None
+        if ready is not None:
+            session = self.state.session
+            self.pipeline.ready[REFERENCE] = ready
+            self._start(self._lanes[0], REFERENCE, "confirm", session.session if session is not None else 1)
+            self._take(self._lanes[0])
+
     def _take(self, lane: Lane) -> None:
         """Write down what a lane measured and settle its lease."""
         job, result, seconds = lane.take()
@@ -347,7 +360,7 @@ class Loop:
             lane.failures += 1
             if fault.suspect or lane.failures >= (LOST if fault.kind == "lost" else RETRIES):
                 self._quarantine(lane, f"the incumbent itself cannot be measured: {fault.kind}: {fault.detail}")
-        elif fault.suspect:
+        elif fault.suspect and job.index >= 0:
             self._decide_fault(self.state.trials[job.index], fault)
 
     def _quarantine(self, lane: Lane, reason: str) -> None:

@@ -22,7 +22,7 @@ from amk.agent.journal import DATABASE, Journal, is_busy, read_state
 from amk.agent.measure import Backend, positions_within
 from amk.agent.propose.base import Suggestion
 from amk.agent.state import State
-from amk.planner.settings import PRESETS
+from amk.planner.settings import STARTS
 from amk.planner.space import Space
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.weight_format import FormatName
@@ -66,7 +66,7 @@ def start(journal: Journal, plan: Plan, backends: Sequence[Backend]) -> None:
     """Freeze the manifest, write the first events."""
     frozen = manifest.freeze()
     write_whole(journal.folder / MANIFEST, json.dumps(frozen, indent=1))
-    space = Space.around(PRESETS[plan.start])
+    space = Space.around(STARTS[plan.start])
     first = RunStarted(
         run=journal.folder.name, model=plan.model, target=plan.target, dtype=plan.dtype, context=plan.context,
         positions=positions_within(plan.context), start=plan.start, settings=space.point(space.start),

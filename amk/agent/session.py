@@ -34,7 +34,7 @@ from amk.agent.simulated import SimulatedBackend
 from amk.agent.state import START, State
 from amk.agent.transport import Cassette, Transport
 from amk.planner.formats import formats
-from amk.planner.settings import PRESETS
+from amk.planner.settings import STARTS
 from amk.planner.space import Space
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.model import load_model
@@ -148,7 +148,7 @@ def loop_of(
     workshop = workshop_of(journal.state)
     gate = GatePool.of(workshop, jobs) if jobs > 1 else Gate(workshop, certify, compiler)
     return Loop(
-        journal, Space.around(PRESETS[run.start]), gate, backends, proposer,
+        journal, Space.around(STARTS[run.start]), gate, backends, proposer,
         inbox=lambda: inbox.take(journal.state.handles), judges_unchanged=lambda: runs.check_judges(journal),
     )  # fmt: skip
 
@@ -157,7 +157,7 @@ def candidate_of(state: State, index: int) -> Candidate | None:
     """The candidate of a trial (or of the start) planned again; None if the planner no longer makes it."""
     run = state.run
     assert run is not None
-    space = Space.around(PRESETS[run.start])
+    space = Space.around(STARTS[run.start])
     settings = space.start if index == START else space.parse(state.trials[index].proposed.settings)
     made = workshop_of(state).make(settings)
     return None if isinstance(made, Impossible) else made

@@ -37,7 +37,7 @@ class SimulatedBackend:
         times = {"a": self.times(job, incumbent), "b": self.times(job, candidate)}
         key = zlib.crc32(f"{candidate.candidate.key}:{job.phase}".encode())
         rounds: list[tuple[Block, Block, Block, Block]] = []
-        factors = self.noise.factors(self.seed, (key, job.index + 1), 4 * job.rounds)
+        factors = self.noise.factors(self.seed, (key, abs(job.index + 1)), 4 * job.rounds)
         for number in range(job.rounds):
             noise = factors[4 * number : 4 * number + 4]
             a1, b1, b2, a2 = (tuple(ms * f for ms in times[which]) for which, f in zip(ABBA, noise, strict=True))

@@ -26,6 +26,8 @@ from amk.agent.events import (
 
 START = -1
 """Index of the start schedule, which is no proposal."""
+REFERENCE = -2
+"""Index of the plan that the best found is compared with at the end."""
 
 
 @dataclass
@@ -80,6 +82,7 @@ class State:
     session: SessionStarted | None = None
     calibrated: dict[str, Calibrated] = field(default_factory=dict)
     calibrations: list[Calibrated] = field(default_factory=list)
+    references: list[Measured] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
     by_key: dict[str, int] = field(default_factory=dict)
     handles: set[str] = field(default_factory=set)
@@ -170,7 +173,9 @@ class State:
             return
         del self.leases[place]
         self.gpu_seconds += event.seconds
-        if event.index == START:
+        if event.index == REFERENCE and isinstance(event, Measured):
+            self.references.append(event)
+        if event.index < 0:
             return
         trial = self.trials[event.index]
         self.evals += not trial.evaluated

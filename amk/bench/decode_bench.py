@@ -44,7 +44,7 @@ def bench_position(subject: Subject, key: Key) -> Row:
     return Row(
         key=key, times=times[OWN], baselines={name: times[name] for name in baselines},
         bytes=needed_bytes(schedule, pos), ceiling_gbps=ceiling, error=error, torch_error=torch_error,
-        kl=kl_divergence(first, reference), argmax_agrees=bool(first.argmax() == reference.argmax()),
+        kl=kl_divergence(first, reference), argmax_agrees=torch.equal(first.argmax(-1), reference.argmax(-1)),
         reproducible=reproducible, correct=reproducible and within_tolerance(error, torch_error),
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ def _int8(case: Case) -> Contestant:
 
 def needed_bytes(schedule: Schedule, pos: int) -> int:
     """Bytes that any decode step with these formats must read: every matrix once, scales included, and the cache of
-    `pos` earlier positions.
+    `pos` earlier positions, of every sequence.
     """
     model, (stream,) = schedule.model, schedule.streams
     weights = 0
@@ -95,4 +95,4 @@ def needed_bytes(schedule: Schedule, pos: int) -> int:
         each = stream.chunk(shape.name).weights.needed_bytes(shape.rows, shape.k)
         weights += each * (model.layers if shape.per_layer else 1)
     item = ITEM_BYTES[schedule.kv.dtype]
-    return weights + 2 * item * model.layers * model.kv_heads * pos * model.head_dim
+    return weights + 2 * item * model.layers * schedule.caches * pos * model.head_dim

@@ -21,7 +21,6 @@ from amk.lowering.device_memory import DeviceBuffer
 from amk.lowering.emit_phases import PhaseSource, emit_phases
 from amk.lowering.launch import Module, OverlappingLaunch
 from amk.lowering.stream import Graph
-from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 
 BLOCKS = (1, 2, 3)
@@ -35,16 +34,11 @@ SHARED_WITH_ENGINE = ("k_cache", "v_cache")
 """State that both use: each writes its own row of the position before it reads it."""
 
 
-def compiled_phases(schedule: Schedule, blocks: int) -> tuple[PhaseSource, bytes] | None:
-    """Source and machine code; None if they do not fit. Kernels that would spill are laid out for fewer at a time."""
+def compiled_phases(schedule: Schedule, blocks: int) -> tuple[PhaseSource, bytes]:
+    """Source and machine code. Kernels that would spill are laid out for fewer at a time."""
     each: tuple[int, ...] | int = blocks
     while True:
-        try:
-            source = emit_phases(schedule, each)
-        except AmkError as error:
-            if error.diagnostics[0].code != "AMK401":
-                raise
-            return None
+        source = emit_phases(schedule, each)
         compiled = compile_cuda(source.source, schedule.target.arch)
         counts = [kernel.blocks_per_sm for kernel in source.kernels]
         spilled = [compiled.resources[kernel.symbol].spill_stores > 0 for kernel in source.kernels]
@@ -124,8 +118,7 @@ def pdl_graph(
 ) -> Contestant:
     """The fastest of the layouts. RuntimeError if a layout's logits are not those of the model."""
     stream = torch.cuda.ExternalStream(int(subject.engine.stream.handle))
-    made = [compiled_phases(subject.schedule, blocks) for blocks in BLOCKS]
-    graphs = [PhaseGraph(subject, *each, tokens) for each in made if each is not None]
+    graphs = [PhaseGraph(subject, *compiled_phases(subject.schedule, blocks), tokens) for blocks in BLOCKS]
     for graph in graphs:
         first, second = graph.logits(token, pos), graph.logits(token, pos)
         error = relative_error(first, reference)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amk.agent.journal import Journal
+from amk.planner.settings import STARTS
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FORMATS
@@ -30,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=int, metavar="N", help="use N such GPUs at once (default: 1; with --ray all)")
     parser.add_argument("--ray", metavar="ADDRESS", help="measure on a Ray cluster; local starts one on this machine")
     parser.add_argument("--dtype", choices=FORMATS, default="bf16", help="format of the weights (default: bf16)")
-    parser.add_argument("--start", choices=("naive", "fast"), default="fast", help="plan to start from (default: fast)")
+    parser.add_argument("--start", choices=STARTS, default="fast", help="plan to start from (default: fast)")
+    parser.add_argument("--compare", choices=STARTS, help="at the end, measure the best found against this plan")
     parser.add_argument("--max-context", type=int, default=8192, help="cache positions (default: 8192)")
     parser.add_argument("--proposer", choices=PROPOSERS, default="portfolio", help="who proposes (default: portfolio)")
     parser.add_argument(
@@ -97,6 +99,7 @@ def _session(arguments: argparse.Namespace, journal: Journal, limits: Limits, ce
         proposer = session.proposer_for(name, journal, options, _recorded(arguments))
         jobs = arguments.jobs or (1 if backends[0].simulated else jobs_of(os.cpu_count()))
         loop = session.loop_of(journal, backends, proposer, certifier, jobs=jobs)
+        loop.reference = STARTS[arguments.compare] if arguments.compare else None
         many = f", {len(backends)} devices" if len(backends) > 1 else ""
         print(f"run {journal.folder.name} on {backends[0].label}{many}", file=sys.stderr)
         try:
@@ -193,8 +196,12 @@ def _recorded(arguments: argparse.Namespace) -> tuple[dict[str, Any], ...]:
 
 
 def _say_best(journal: Journal) -> None:
+    from amk.agent.decide import compared
+
     state = journal.state
     label = "simulated: " if state.run is not None and state.run.simulated else ""
     print(f"{label}{math.exp(-state.best_score):.3f}x the start after {state.evals} evaluations")
+    if state.references:
+        print(f"{label}{compared(state.references[-1])}")
     print(f"report: {journal.folder / 'report.html'}")
     print(f"export: amk export {journal.folder.name} -o best.schedule.json")

@@ -63,10 +63,12 @@ class Author:
         )  # fmt: skip
         return [Step(op=WaitOp(role="w0"), waits=(wait,)), self.barrier()]
 
-    def gemv(self, name: MatrixName) -> list[Step]:
+    def gemv(self, name: MatrixName, part: int = 0, parts: int = 1) -> list[Step]:
+        """The product with `part` of the columns; refills are held back behind the last."""
         layer: Expr = 0 if name == "lm_head" else LAYER
         op = GemvOp(
-            role="all", matrix=name, layer=layer, stream="weights", part="part", deferred=self.deferred(name),
+            role="all", matrix=name, layer=layer, stream="weights", part="part",
+            deferred=self.deferred(name) if part == parts - 1 else 0, k_part=part, k_parts=parts,
             **read_by(name, self.wanted),
         )  # fmt: skip
         return [self.barrier(), Step(op=op), self.barrier()]
@@ -89,7 +91,7 @@ class Author:
 
     def role(self, name: MatrixName) -> str:
         """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""
-        return "all" if self.rows[name] > self.settings.wide_epilogue else "w0"
+        return "all" if self.rows[name] * self.settings.batch > self.settings.wide_epilogue else "w0"
 
     @property
     def tagged(self) -> bool:
@@ -171,8 +173,9 @@ class Author:
     def residual(self, name: MatrixName, h: str) -> list[Step]:
         assert name in ("o", "down")
         op = AddResidualOp(
-            role=self.role(name), matrix=name, layer=LAYER, stream="weights", part="part", residual="residual", h=h
-        )
+            role=self.role(name), matrix=name, layer=LAYER, stream="weights", part="part", residual="residual", h=h,
+            k_parts=self.k_parts if name == "down" else 1,
+        )  # fmt: skip
         return [*self.publish(op, (self.signal(h, (LAYER,)),)), *self.refill(name)]
 
     def mlp(self) -> list[Step]:
@@ -188,14 +191,23 @@ class Author:
             *self.publish(swiglu, (self.signal("act", (LAYER,)),)),
             *self.refill("gate_up"),
             *self.wait("act", (LAYER,)),
-            Step(op=StageOp(role="all", layer=LAYER, act="act", **staged_for(self.wanted, "down"))),
-            *self.refill_rest("gate_up"),
-            *self.gemv("down"),
+            *(step for part in range(self.k_parts) for step in self.down(part)),
             *self.residual("down", "h_out"),
             *self.wait("h_out", (LAYER,)),
             self.normed({"l": 2, "1": 2}, "h_out", "qkv", "lm_head"),
             *self.refill_rest("down"),
         ]
+
+    def down(self, part: int) -> list[Step]:
+        """Stage part of the activation and multiply it."""
+        fields = staged_for(self.wanted, "down")
+        stage = StageOp(role="all", layer=LAYER, act="act", k_part=part, k_parts=self.k_parts, **fields)
+        rest = [] if part else self.refill_rest("gate_up")
+        return [Step(op=stage), *rest, *self.gemv("down", part, self.k_parts)]
+
+    @property
+    def k_parts(self) -> int:
+        return self.settings.k_parts or 1
 
     def normed(self, index: Expr, h: str, *readers: MatrixName) -> Step:
         fields = staged_for(self.wanted, *readers)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops.reduce_splits import sliceable
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype
 
@@ -28,7 +29,9 @@ class Settings:
     result is published, first_refills: share of these that go out then, the others once the next input is there.
     reduce_from: with this many splits the workers of a kv head reduce them, a slice each, before everybody reads the
     result; None: everybody reads all splits. handoff_dtype: of hidden states and attention outputs that cross SMs, None
-    = bf16 in tagged words, f32 elsewhere.
+    = bf16 in tagged words, f32 elsewhere. batch: sequences that are decoded together;
+    splits are then always reduced. k_parts: steps that the product of `down` is done in, so that its input fits; None:
+    as few as leave comfortable rings.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -54,11 +57,24 @@ class Settings:
     reduce_from: int | None = 8
     overlay: bool = True
     handoff_dtype: Literal["bf16", "f32"] | None = None
+    batch: int = 1
+    k_parts: int | None = None
 
 
 FAST = Settings()
 NAIVE = Settings(plan="naive", handoff="fenced", head_handoff=False, wide_epilogue=0, run_ahead=False, slots=4)
 PRESETS = {"fast": FAST, "naive": NAIVE}
+
+UNTUNED = replace(NAIVE, hint_slack=0, held_refills=0.0, first_refills=1.0, prefetch_cache=False, reduce_from=None)
+"""The naive plan without any number that was tuned for the fast one."""
+
+STARTS = PRESETS | {"untuned": UNTUNED}
+"""Where a search may begin."""
+
+
+def per_sequence(settings: Settings) -> tuple[int, ...]:
+    """The leading dimension of what every sequence of a batch has of its own."""
+    return (settings.batch,) if settings.batch > 1 else ()
 
 
 def kv_block(settings: Settings, model: ModelSpec) -> int:
@@ -67,9 +83,18 @@ def kv_block(settings: Settings, model: ModelSpec) -> int:
 
 
 def splits_of(settings: Settings, model: ModelSpec, workers: int, context: int) -> int:
-    """Splits of a kv head's cache: at most one per worker and per block."""
-    most = min(workers // model.kv_heads, -(-context // kv_block(settings, model)))
-    return max(1, min(most, settings.kv_splits or most))
+    """Splits of a kv head's cache: at most one per worker and per block, and in a batch so many that can be reduced."""
+    most = min(workers // (settings.batch * model.kv_heads), -(-context // kv_block(settings, model)))
+    splits = max(1, min(most, settings.kv_splits or most))
+    return splits if settings.batch == 1 else max(n for n in range(1, splits + 1) if reducible(settings, model, n))
+
+
+def reducible(settings: Settings, model: ModelSpec, splits: int) -> bool:
+    """Whether so many splits are reduced by the workers of their kv head; in a batch they always have to be."""
+    few = settings.reduce_from is None or splits < settings.reduce_from
+    if settings.batch == 1:
+        return not few and sliceable(model.heads, model.kv_heads, model.head_dim, splits)
+    return sliceable(model.heads, model.kv_heads, model.head_dim, splits, pieces=model.head_dim * model.heads)
 
 
 def crossing_dtype(settings: Settings) -> Literal["bf16", "f32"]:

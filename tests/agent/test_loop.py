@@ -1,10 +1,13 @@
 """The state machine: gate before device, dedup, budgets, faults, suggestions from outside."""
 
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from amk.agent import runs
+from amk.agent.decide import compared
 from amk.agent.gate import Ready
 from amk.agent.measure import Fault, Job, Samples
 from amk.agent.noise import Noise
@@ -13,6 +16,7 @@ from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
 from amk.agent.simulated import SimulatedBackend
 from amk.agent.state import START
+from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 from amk.simulator.predict import Simulator
@@ -149,3 +153,15 @@ def test_the_simulator_is_never_below_the_floor(make_loop: MakeLoop) -> None:
             made = loop.gate.workshop.make(loop.settings_of(trial.index))
             for pos in (1, 128, 2047):
                 assert Simulator().step_ms(made.schedule, pos) >= floor_ms(made.schedule, pos)  # type: ignore[union-attr]
+
+
+def test_the_best_is_compared_with_a_plan_that_nobody_proposes_from(make_loop: MakeLoop) -> None:
+    plain, beside = make_loop(Local(), evals=5), make_loop(Local(), evals=5, folder=Path(tempfile.mkdtemp()))
+    beside.reference = FAST
+    plain.run()
+    beside.run()
+    assert [t.proposed for t in plain.state.trials] == [t.proposed for t in beside.state.trials]
+    (found,) = beside.state.references
+    assert found.phase == "confirm" and found.against == beside.state.best and found.candidate_ms != found.incumbent_ms
+    assert not beside.state.leases and beside.state.evals == 5
+    assert "than the plan compared with" in compared(found)

@@ -2,7 +2,8 @@
 
 Effects of knobs nearly add up on a logarithmic scale. From all measured points a linear model of log time is fitted,
 one coefficient a knob value, drawn towards zero; the best value of each knob that gains more than the noise goes into
-one proposal. When that was tried, the proposals with one of those values less follow, the least valuable first.
+one proposal. When that was tried, the proposals with one of those values less follow, the least valuable first; when
+those were tried, single changes, so that more is known.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from amk.agent.propose.base import Context, Suggestion
+from amk.agent.propose.local import knob_by_knob
 from amk.planner.settings import Settings
 from amk.planner.space import Value, moved
 
 RIDGE = 0.3
 """Pull of a coefficient towards zero, in observations."""
+
+MEMORY = 300
+"""Latest trials that are looked at."""
 
 NOISE = 0.002
 """Log gain below which a value is left as it is."""
@@ -37,6 +42,9 @@ class Combine:
         for settings in combinations(base, effects(context, base)):
             if context.is_new(settings):
                 return context.suggest(self.name, settings, "the changes that paid, together")
+        for settings in knob_by_knob(context, base, context.rng(self.name)):
+            if context.is_new(settings):
+                return context.suggest(self.name, settings, "a single change, to know what it is worth")
         return []
 
 
@@ -54,14 +62,16 @@ def combinations(base: Settings, found: list[Effect]) -> Iterator[Settings]:
 
 def effects(context: Context, base: Settings) -> list[Effect]:
     """(log gain, knob, value) of the best value of each knob in which it beats that of `base`, greatest gain first."""
-    scored = list(dict(context.scored()).items())
+    everything = dict(context.scored())
+    recent = dict(list(everything.items())[-MEMORY:]) | {base: everything[base]}
+    scored = list(recent.items())
     columns = {(k.name, v): i for i, (k, v) in enumerate((k, v) for k in context.space.knobs for v in k.values)}
     x = np.zeros((len(scored), len(columns)))
     for row, (settings, _) in enumerate(scored):
         for knob in context.space.knobs:
             x[row, columns[knob.name, getattr(settings, knob.name)]] = 1.0
             x[row, columns[knob.name, getattr(base, knob.name)]] -= 1.0
-    origin = next(score for settings, score in scored if settings == base)
+    origin = everything[base]
     y = np.array([min(score - origin, WORST) for _, score in scored])
     beta = np.linalg.solve(x.T @ x + RIDGE * np.eye(len(columns)), x.T @ y)
     found: list[Effect] = []
