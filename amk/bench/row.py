@@ -28,7 +28,10 @@ class Key:
 
 @dataclass(frozen=True)
 class Row:
-    """ms per token; bytes a token must read; the ceiling in 10^9 bytes/s; errors are relative 2-norms of logits."""
+    """ms per token; bytes a token must read; the ceiling in 10^9 bytes/s; errors are relative 2-norms of logits.
+
+    baselines: those that computed the model's logits.
+    """
 
     key: Key
     times: Times
@@ -77,7 +80,9 @@ def header(baselines: tuple[str, ...]) -> tuple[str, ...]:
 def cells(row: Row) -> tuple[str, ...]:
     """One line of the table, in the order of `header`."""
     pairs = [
-        text for name in row.key.baselines for text in (f"{row.baselines[name].ms:.4f}", f"{row.ratio(name):.2f}x")
+        text
+        for name in row.key.baselines
+        for text in ((f"{row.baselines[name].ms:.4f}", f"{row.ratio(name):.2f}x") if name in row.baselines else "--")
     ]
     return (
         row.key.model,
