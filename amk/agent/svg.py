@@ -6,14 +6,8 @@ from html import escape
 from math import exp
 
 from amk.agent.state import State
-from amk.simulator.engine import PARTS, Part
-from amk.simulator.predict import Prediction
 
 WIDTH, HEIGHT, MARGIN = 900, 260, 48
-COLOURS: dict[Part, str] = {
-    "memory": "#4c78a8", "drain": "#72b7b2", "cache": "#54a24b", "waiting": "#e45756", "hand-off": "#ff9da6",
-    "staging": "#f2b134", "arithmetic": "#b279a2", "barrier": "#bab0ac",
-}  # fmt: skip
 
 
 def best_curve(state: State, simulated: bool) -> str:
@@ -50,29 +44,3 @@ def best_curve(state: State, simulated: bool) -> str:
     words = "".join(f'<text x="{x:.0f}" y="{y:.0f}" font-size="12">{escape(t)}</text>' for x, y, t in texts)
     path = f'<polyline points="{line}" fill="none" stroke="#2a7f3f" stroke-width="2"/>'
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="best so far">{marks}{path}{words}</svg>'
-
-
-def timeline(prediction: Prediction) -> str:
-    """The phases of one layer as bars in proportion to their simulated time, each divided by what a worker does."""
-    phases = [p for p in prediction.phases if p.runs > 1] or list(prediction.phases)
-    total = sum(p.us / p.runs for p in phases) or 1.0
-    bars, at = [], 0.0
-    for phase in phases:
-        left = at
-        for part in PARTS:
-            if part not in phase.parts:
-                continue
-            us = phase.parts[part] / phase.runs
-            width = (WIDTH - 2) * us / total
-            title = f"<title>{escape(phase.name)}: {part} {us:.2f} us</title>"
-            size = f'width="{max(width, 0.3):.1f}" height="30"'
-            bars.append(f'<rect x="{at:.1f}" y="18" {size} fill="{COLOURS[part]}">{title}</rect>')
-            at += width
-        bars.append(f'<text x="{left:.1f}" y="13" font-size="12">{escape(phase.name)}</text>')
-    legend = "".join(
-        f'<rect x="{8 + 96 * i}" y="58" width="10" height="10" fill="{c}"/>'
-        f'<text x="{22 + 96 * i}" y="67" font-size="12">{escape(n)}</text>'
-        for i, (n, c) in enumerate(COLOURS.items())
-    )
-    end = f'<text x="{WIDTH - 90}" y="67" font-size="12">{total:.1f} us</text>'
-    return f'<svg viewBox="0 0 {WIDTH} 74" role="img" aria-label="timeline">{"".join(bars)}{legend}{end}</svg>'

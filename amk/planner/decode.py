@@ -65,7 +65,7 @@ def plan(
     slack = 0 if exact else settings.hint_slack
     reduced = settings.reduce_from is not None and kv.splits >= settings.reduce_from
     reduced = reduced and sliceable(model.heads, model.kv_heads, model.head_dim, kv.splits)
-    require_whole_fetches(model, settings, reduced)
+    require_whole_fetches(model, settings, reduced, wanted)
     author = Author(
         model,
         settings,

@@ -39,7 +39,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import Target
 from amk.simulator.constants import Constants, constants_for
 from amk.simulator.predict import step_ms
-from amk.validator.verify import verify
+from amk.validator.verify import Verifier
 
 WIDTH = 6
 DRAWS = 16
@@ -253,12 +253,13 @@ def search(
 
 def _verified(made: Search, rounds: int, why_not: Callable[[Schedule], str | None]) -> Found:
     refused: list[str] = []
+    verifier = Verifier()
     hopeless: set[tuple[int, int | None]] = set()
     for state in made.ranked():
         if (kind := (state.warps, state.settings.chunk_bytes)) in hopeless:
             continue
         schedule = made.problem.schedule(state.settings)
-        verdict = verify(schedule)
+        verdict = verifier(schedule)
         reason = why_not(schedule) if verdict.safe else verdict.status
         if reason is None:
             default, naive = (made.known.get(replace(s, plan="search", sampling=made.space.start.sampling))

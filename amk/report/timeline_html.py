@@ -23,8 +23,7 @@ DIGITS = 4
 def html(timeline: Timeline) -> str:
     """The page."""
     style, script = (_asset(name) for name in ("timeline_page.css", "timeline_page.js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy = content_policy()
     title = escape(printable(timeline.title))
     notes = "".join(f"<li>{escape(printable(note))}</li>" for note in timeline.notes)
     tables = "".join(_table(table) for table in timeline.tables)
@@ -49,6 +48,12 @@ def html(timeline: Timeline) -> str:
 <script>{script}</script>
 </body></html>
 """
+
+
+def content_policy() -> str:
+    """What a page that is, or holds, a timeline may load: its own style and this script."""
+    digest = base64.b64encode(hashlib.sha256(_asset("timeline_page.js").encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
 def _asset(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 import pytest
 
 from amk.adversary.classes.table import BY_NUMBER, CLASSES
-from amk.adversary.confusion import Mutation, Table, decide, mutation, share, tokens_for
+from amk.adversary.confusion import EACH, MANY, Mutation, Table, decide, mutation, share, tokens_for
 from amk.adversary.edits import Edit, Json, apply, at, named, steps
 from amk.adversary.minimal import minimal_name
 from amk.adversary.oracle.flatten import spell
-from amk.adversary.oracle.judge import rule, start_positions
+from amk.adversary.oracle.judge import Ruling, rule, start_positions
 from amk.adversary.oracle.touched import COUNTING, POSITIONAL, Toucher
 from amk.adversary.subjects import SETTINGS, subject, users
 from amk.adversary.suite import folder
@@ -76,6 +77,18 @@ def test_a_table_with_an_empty_class_is_not_clean() -> None:
     table = Table()
     table.add(decide(mutation(25, "0")))
     assert not table.clean and len(table.empty) == len(CLASSES) - 1
+
+
+def test_a_class_with_few_cases_of_one_verdict_is_not_clean() -> None:
+    table = Table()
+    one = decide(mutation(25, "0"))
+    for number in CLASSES:
+        for _ in range(MANY):
+            status = "SAFE" if table.total("cases") % MANY < EACH else "UNSAFE"
+            table.add(replace(one, kind=str(number.number), verdict=status, ruling=Ruling(status), uncertified=""))
+    assert table.clean and not table.thin
+    table.rows["7"].safe -= 1
+    assert table.thin == ["7"] and not table.clean
 
 
 def test_equal_seeds_make_equal_mutants() -> None:

@@ -1,6 +1,7 @@
 """The keep rule: no false keeps on noise, true gains found."""
 
 from math import log
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from amk.agent import decide
 from amk.agent.measure import ROUNDS, Fault, Job, Samples, hopeless, positions_within, round_ratio
 from amk.agent.noise import Kind, Noise
+from amk.schedule_ir.target import load_target
+from tests.agent import aa_night
 
 
 def rounds(noise: Noise, seed: int, where: int, count: int, gain: float = 0.0) -> list[float]:
@@ -74,3 +77,12 @@ def test_medians_are_per_program_and_position() -> None:
 def test_the_objective_is_never_position_zero_alone() -> None:
     assert positions_within(8192) == (1, 128, 2048, 8191)
     assert positions_within(1024) == (1, 128, 1023) and max(positions_within(2)) == 1
+
+
+def test_a_night_of_copies_that_go_straight_to_the_race() -> None:
+    """The simulated form of `python -m tests.agent.aa_night`."""
+    target = load_target("h200")
+    found = aa_night.night(
+        aa_night.backend_of(target, True, Path()), aa_night.subject(target, "smollm2-135m", True), 60
+    )
+    assert found["pairs"] == 60 and found["kept"] == 0 and found["mad"] > 0

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from amk.agent.html_report import render
 from amk.agent.live import View, line
 from amk.agent.session import candidate_of
 from amk.agent.state import START
+from tests.agent import long_night
 from tests.agent.conftest import MakeLoop
 
 HOSTILE = [
@@ -40,6 +42,25 @@ def test_a_real_run_renders_with_curve_timeline_and_diff(make_loop: MakeLoop) ->
     assert "no live model was called" in text
     if loop.state.best != START:
         assert "<details>" in text and "fresh process, fresh inputs" in text
+
+
+def test_a_schedule_cannot_leave_the_frame_of_its_timeline(make_loop: MakeLoop) -> None:
+    """Names of a schedule are in the frame's document only, escaped twice, and elements of neither."""
+    loop = make_loop(evals=1)
+    loop.run()
+    best = candidate_of(loop.state, START)
+    assert best is not None
+    model = best.schedule.model.model_copy(update={"name": HOSTILE[0]})
+    hostile = best.schedule.model_copy(update={"name": '"></iframe><script>alert(2)</script>', "model": model})
+    text = render(loop.state, replace(best, schedule=hostile, key="other"), best)
+    tags = Tags()
+    tags.feed(text)
+    assert not [name for name, _ in tags.seen if name in ("script", "img", "object", "link", "a", "form")]
+    (frame,) = [attributes for name, attributes in tags.seen if name == "iframe"]
+    assert frame["sandbox"] == "allow-scripts" and "<script>alert(" not in text
+    inner = Tags()
+    inner.feed(str(frame["srcdoc"]))
+    assert sum(name == "script" for name, _ in inner.seen) == 2  # the data and the renderer of the product
 
 
 def test_hostile_strings_are_escaped_everywhere(make_loop: MakeLoop) -> None:
@@ -92,3 +113,9 @@ def test_a_long_run_keeps_its_report_small(make_loop: MakeLoop) -> None:
         loop.state.apply(Decided(index=i, outcome="rejected", reason="r" * 500, log_gain=-0.1, score=0.1), float(i))
     assert len(render(loop.state, None, None)) < 10_000_000
     assert json.dumps({"shown": "2000 of 6000"})
+
+
+def test_a_short_night_leaves_little_behind(tmp_path: Path) -> None:
+    """The short form of `python -m tests.agent.long_night`: a quarter of an hour in nine seconds."""
+    found = long_night.night(tmp_path / "run", 0.25)
+    assert long_night.problems(found | {"browser": None}) == [] and found["evaluations"] > 0

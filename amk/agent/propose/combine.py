@@ -19,6 +19,9 @@ from amk.planner.space import Value, moved
 RIDGE = 0.3
 """Pull of a coefficient towards zero, in observations."""
 
+MEMORY = 300
+"""Latest trials that are looked at."""
+
 NOISE = 0.002
 """Log gain below which a value is left as it is."""
 
@@ -54,14 +57,16 @@ def combinations(base: Settings, found: list[Effect]) -> Iterator[Settings]:
 
 def effects(context: Context, base: Settings) -> list[Effect]:
     """(log gain, knob, value) of the best value of each knob in which it beats that of `base`, greatest gain first."""
-    scored = list(dict(context.scored()).items())
+    everything = dict(context.scored())
+    recent = dict(list(everything.items())[-MEMORY:]) | {base: everything[base]}
+    scored = list(recent.items())
     columns = {(k.name, v): i for i, (k, v) in enumerate((k, v) for k in context.space.knobs for v in k.values)}
     x = np.zeros((len(scored), len(columns)))
     for row, (settings, _) in enumerate(scored):
         for knob in context.space.knobs:
             x[row, columns[knob.name, getattr(settings, knob.name)]] = 1.0
             x[row, columns[knob.name, getattr(base, knob.name)]] -= 1.0
-    origin = next(score for settings, score in scored if settings == base)
+    origin = everything[base]
     y = np.array([min(score - origin, WORST) for _, score in scored])
     beta = np.linalg.solve(x.T @ x + RIDGE * np.eye(len(columns)), x.T @ y)
     found: list[Effect] = []

@@ -15,6 +15,7 @@ from amk.agent.propose.base import TRIES, Context, Suggestion
 from amk.planner.settings import Settings
 
 ELITE = 8
+MEMORY = 150
 RESTART = 0.25
 """Share of restarts that begin at a random point instead of a known good one."""
 
@@ -59,10 +60,13 @@ def knob_by_knob(context: Context, base: Settings, rng: np.random.Generator) -> 
 
 
 def knob_worth(context: Context) -> dict[str, float]:
-    """How often a single change of each knob was an improvement over the point it was made from, in [0, 1]."""
+    """How often a single change of each knob was an improvement over the point it was made from, in [0, 1].
+
+    Of the latest trials only: every one is compared with every other.
+    """
     tried: dict[str, list[float]] = {}
-    scores = dict(context.scored())
-    for trial in context.state.trials:
+    scores = dict(context.scored()[-MEMORY:])
+    for trial in context.state.trials[-MEMORY:]:
         if trial.score is None or trial.decided is None or trial.decided.log_gain is None:
             continue
         settings = context.history.settings[trial.index]

@@ -1,0 +1,129 @@
+"""A night of 8 hours on the simulator, a hundred times as fast: memory, journal and report stay small.
+
+    python -m tests.agent.long_night --record tests/records/search-long-night.json --browser /usr/bin/chromium
+
+The driver's clock runs a hundred times too fast, so 480 minutes are used up after 288 seconds. Schedules are gated by
+the rule of the tests, not proved. At the end the report is rendered in a real browser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from amk.agent import session
+from amk.agent.candidate import Workshop
+from amk.agent.events import Limits
+from amk.agent.gate import Gate, not_compiled
+from amk.agent.isolation import resident_bytes
+from amk.agent.journal import DATABASE, MIRROR, Journal
+from amk.agent.loop import Loop
+from amk.agent.simulated import SimulatedBackend
+from amk.agent.state import State
+from amk.bench.provenance import commit
+from amk.planner.settings import NAIVE
+from amk.planner.space import Space
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.target import load_target
+from tests.agent.conftest import CONTEXT, fences_kept, start_run
+
+SPEED = 100.0
+HOURS = 8.0
+SAMPLE_SECONDS = 5.0
+MIB = 2**20
+MOST_GROWTH = 48 * MIB
+"""Between the first quarter of the run, when the caches are filling, and its end."""
+
+LIMITS = {"journal": 200 * MIB, "report": 10 * MIB}
+BROWSER_SECONDS = 120
+
+
+def night(folder: Path, hours: float) -> dict[str, Any]:
+    """Run, then say what it took."""
+    memory: list[tuple[float, int]] = []
+    backend, began = SimulatedBackend("h200", 8), time.monotonic()
+    workshop = Workshop(load_model("smollm2-135m"), load_target("h200"), CONTEXT)
+
+    def watch(state: State) -> None:
+        now = time.monotonic() - began
+        if not memory or now - memory[-1][0] >= SAMPLE_SECONDS:
+            memory.append((round(now, 1), resident_bytes(os.getpid())))
+
+    with Journal(folder, lambda: time.monotonic() * SPEED) as journal:
+        start_run(journal, backend, Limits(minutes=60 * hours), 8)
+        gate = Gate(workshop, fences_kept, not_compiled)
+        loop = Loop(journal, Space.around(NAIVE), gate, (backend,), session.offline("portfolio"), watch=watch)
+        loop.run()
+        state = journal.state
+        report = session.write_report(folder, state)
+    quarter = [used for at, used in memory if at >= memory[-1][0] / 4]
+    return {
+        "hours": round(state.elapsed / 3600, 2), "wall seconds": round(time.monotonic() - began, 1),
+        "finished": state.finished, "evaluations": state.evals, "proposals": len(state.trials), "events": state.events,
+        "kept": len(state.curve), "memory MiB": [[at, round(used / MIB)] for at, used in memory],
+        "growth MiB": round((quarter[-1] - quarter[0]) / MIB, 1),
+        "journal bytes": sum((folder / name).stat().st_size for name in (DATABASE, MIRROR)),
+        "report bytes": report.stat().st_size,
+    }  # fmt: skip
+
+
+def rendered(browser: str, report: Path) -> dict[str, Any]:
+    """What the browser makes of the report: its document, and a picture."""
+    picture = report.with_suffix(".png")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,3000", f"--screenshot={picture}"]
+    profile = f"--user-data-dir={report.parent / 'profile'}"
+    words = [browser, *flags, profile, "--dump-dom", report.resolve().as_uri()]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=BROWSER_SECONDS, check=True)
+    version = subprocess.run([browser, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    return {
+        "browser": version, "rows in the document": done.stdout.count("<tr"), "svg": done.stdout.count("<svg"),
+        "frames": done.stdout.count("<iframe"), "picture bytes": picture.stat().st_size,
+    }  # fmt: skip
+
+
+def problems(found: dict[str, Any]) -> list[str]:
+    checks = {
+        "the night ended by its budget": "minutes are used up" in str(found["finished"]),
+        "memory is flat": found["growth MiB"] * MIB <= MOST_GROWTH,
+        "the journal is small": found["journal bytes"] <= LIMITS["journal"],
+        "the report is small": found["report bytes"] <= LIMITS["report"],
+        "the browser shows the proposals": found["browser"] is None or found["browser"]["rows in the document"] > 20,
+        "the browser shows the curve": found["browser"] is None or found["browser"]["svg"] >= 1,
+    }
+    return [what for what, good in checks.items() if not good]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=HOURS)
+    parser.add_argument("--browser", help="a Chromium")
+    parser.add_argument("--record", type=Path)
+    options = parser.parse_args()
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        found = night(Path(folder) / "run", options.hours)
+        report = Path(folder) / "run" / session.REPORT
+        found["browser"] = rendered(options.browser, report) if options.browser else None
+    found["problems"] = problems(found)
+    found["run"] = {
+        "command": f"python -m tests.agent.long_night --hours {options.hours:g}"
+        + (" --browser chromium" if options.browser else ""),
+        "commit": commit(), "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": f"{os.cpu_count()} cores, no GPU",
+    }  # fmt: skip
+    text = json.dumps({"format": 1, "name": "search-long-night"} | found, indent=1)
+    print(text)
+    if options.record is not None:
+        options.record.write_text(text + "\n")
+    return 1 if found["problems"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
