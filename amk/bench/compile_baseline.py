@@ -21,7 +21,7 @@ from torch import Tensor
 from amk.bench.accuracy import relative_error
 from amk.bench.graph_baseline import captured
 from amk.bench.subject import Subject
-from amk.bench.timing import Contestant, timed
+from amk.bench.timing import Contestant, WrongBaseline, timed
 from amk.bench.torch_model import TorchWeights, alone, heads_of, rotated
 from amk.schedule_ir.rope import rope_frequencies
 
@@ -131,7 +131,7 @@ def compiled_step(model: StaticModel, options: Options) -> Callable[[Tensor, Ten
 
 
 def compiled(subject: Subject, pos: int, first_token: int, torch_error: float, reference: Tensor) -> Contestant:
-    """One token at `pos`, by the faster variant. RuntimeError if a variant's logits are not those of the model."""
+    """One token at `pos`, by the faster variant. WrongBaseline if a variant's logits are not those of the model."""
     length = -(-(pos + 1) // CACHE_UNIT) * CACHE_UNIT
     model, caches = StaticModel.of(subject.weights, length, torch.bfloat16), static_caches(subject, pos, length)
     first = subject.tokens(first_token)
@@ -143,7 +143,7 @@ def compiled(subject: Subject, pos: int, first_token: int, torch_error: float, r
         with torch.no_grad():
             error = relative_error(function(token.copy_(first), where, caches), reference)
         if not error <= LOOSE * torch_error:
-            raise RuntimeError(f"torch.compile's logits have error {error:.2e}, torch's {torch_error:.2e}")
+            raise WrongBaseline(f"torch.compile's logits have error {error:.2e}, torch's {torch_error:.2e}")
         replays.append(captured(partial(advance, function, token, where, caches)))
     times = [sorted(timed(stream, replay) for _ in range(TRIALS))[TRIALS // 2] for replay in replays]
     return Contestant("compile", 1, stream, replays[times.index(min(times))])

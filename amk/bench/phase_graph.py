@@ -15,7 +15,7 @@ import torch
 
 from amk.bench.accuracy import relative_error, within_tolerance
 from amk.bench.subject import Subject
-from amk.bench.timing import Contestant, timed
+from amk.bench.timing import Contestant, WrongBaseline, timed
 from amk.lowering.compile import compile_cuda
 from amk.lowering.device_memory import DeviceBuffer
 from amk.lowering.emit_phases import PhaseSource, emit_phases
@@ -116,14 +116,14 @@ class PhaseGraph:
 def pdl_graph(
     subject: Subject, pos: int, tokens: int, token: int, torch_error: float, reference: torch.Tensor
 ) -> Contestant:
-    """The fastest of the layouts. RuntimeError if a layout's logits are not those of the model."""
+    """The fastest of the layouts. WrongBaseline if a layout's logits are not those of the model."""
     stream = torch.cuda.ExternalStream(int(subject.engine.stream.handle))
     graphs = [PhaseGraph(subject, *compiled_phases(subject.schedule, blocks), tokens) for blocks in BLOCKS]
     for graph in graphs:
         first, second = graph.logits(token, pos), graph.logits(token, pos)
         error = relative_error(first, reference)
         if not (within_tolerance(error, torch_error) and torch.equal(first, second)):
-            raise RuntimeError(f"the graph's logits have error {error:.2e}, torch's bf16 forward {torch_error:.2e}")
+            raise WrongBaseline(f"the graph's logits have error {error:.2e}, torch's bf16 forward {torch_error:.2e}")
     best = _fastest(graphs, stream, pos, token)
     for graph in graphs:
         if graph is not best:

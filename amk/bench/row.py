@@ -29,7 +29,7 @@ class Key:
 @dataclass(frozen=True)
 class Row:
     """ms per step, a token of each sequence; bytes that a step must read; ceiling in 10^9 bytes/s; errors are relative
-    2-norms of logits.
+    2-norms of logits. baselines: those that computed the model's logits.
     """
 
     key: Key
@@ -84,7 +84,9 @@ def header(baselines: tuple[str, ...]) -> tuple[str, ...]:
 def cells(row: Row) -> tuple[str, ...]:
     """One line of the table, in the order of `header`."""
     pairs = [
-        text for name in row.key.baselines for text in (f"{row.baselines[name].ms:.4f}", f"{row.ratio(name):.2f}x")
+        text
+        for name in row.key.baselines
+        for text in ((f"{row.baselines[name].ms:.4f}", f"{row.ratio(name):.2f}x") if name in row.baselines else "--")
     ]
     return (
         row.key.model,
