@@ -15,7 +15,7 @@ from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import Target
 
-KEPT_PROGRAMS = 2048
+KEPT_PROGRAMS = 256
 """Lowered programs remembered, so that a night of proposals holds its memory."""
 
 
