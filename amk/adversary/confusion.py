@@ -35,6 +35,8 @@ from amk.validator.verify import verify
 TITLES = {str(c.number): c.title for c in CLASSES}
 OPEN = frozenset(str(c.number) for c in CLASSES if c.open)
 HEAD = ("cases", "false_accepts", "false_rejects", "unknown", "witnesses", "certificates", "uncertified")
+MANY, EACH = 100, 20
+"""With so many cases of a class, so many must be SAFE and so many UNSAFE."""
 TRIES = 40
 """Draws until a generator's mutant is well-formed; they nearly always are at once."""
 
@@ -132,6 +134,12 @@ class Table:
         return [kind for kind in TITLES if kind not in self.rows]
 
     @property
+    def thin(self) -> list[str]:
+        """Classes with many cases, of which fewer than `EACH` are SAFE, or UNSAFE."""
+        many = {kind: row for kind, row in self.rows.items() if row.cases >= MANY}
+        return [kind for kind, row in many.items() if min(row.safe, row.unsafe) < EACH]
+
+    @property
     def kinds(self) -> list[str]:
         """Rows in the order of the classes; those without a number come last."""
         place = {kind: i for i, kind in enumerate(TITLES)}
@@ -140,7 +148,7 @@ class Table:
     @property
     def clean(self) -> bool:
         wrong = ("false_accepts", "false_rejects", "uncertified")
-        return not (any(self.total(name) for name in wrong) or self.empty)
+        return not (any(self.total(name) for name in wrong) or self.empty or self.thin)
 
     def as_json(self) -> dict[str, Any]:
         head = {name: self.total(name) for name in HEAD}
@@ -148,6 +156,7 @@ class Table:
         return head | {
             "unknown_outside": self.unknown_outside,
             "empty_classes": self.empty,
+            "thin_classes": self.thin,
             "differences": self.differences[:100],
             "classes": classes,
         }

@@ -6,6 +6,8 @@ records a measurement, or touches a budget. Long work is a handle and polling. L
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from math import exp
 from typing import Any
 
@@ -16,7 +18,7 @@ from pydantic import BaseModel
 
 from amk.agent import runs
 from amk.agent.candidate import Impossible, Workshop
-from amk.agent.certify import installed
+from amk.agent.certify import Certifier, installed
 from amk.agent.html_report import verdict
 from amk.agent.journal import read_state
 from amk.agent.state import State
@@ -107,6 +109,12 @@ def read_run(run: str) -> RunView:
     )  # fmt: skip
 
 
+@cache
+def _certifier(made_by: Callable[[], Certifier]) -> Certifier:
+    """One for all calls, so that what is proved of a schedule serves those that are like it."""
+    return made_by()
+
+
 def check_settings(model: str, gpu: str, changes: dict[str, Any]) -> PlanView:
     """Plan, lower and validate the fast plan with `changes`. Nothing is run or recorded."""
     try:
@@ -115,7 +123,7 @@ def check_settings(model: str, gpu: str, changes: dict[str, Any]) -> PlanView:
         made = workshop.make(settings)
         if isinstance(made, Impossible):
             return PlanView(verdict="IMPOSSIBLE", codes=list(made.codes), detail=made.detail, kernel="")
-        judged = installed()(made.schedule)
+        judged = _certifier(installed)(made.schedule)
     except (AmkError, OutsideSpaceError) as error:
         raise ToolError(str(error)) from error
     return PlanView(verdict=judged.outcome, codes=list(judged.codes), detail=judged.detail, kernel=made.key)

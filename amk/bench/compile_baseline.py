@@ -1,4 +1,4 @@
-"""Baseline `compile`: torch.compile with the recipe of gpt-fast, for one token at batch 1.
+"""Baseline `compile`: torch.compile with the recipe of gpt-fast, for one token of each sequence.
 
 The recipe: a static cache with the position as a tensor, the whole step in one graph, coordinate descent tuning, which
 also turns products with one row into generated reductions, and attention written as such products so that the compiler
@@ -21,8 +21,8 @@ from torch import Tensor
 from amk.bench.accuracy import relative_error
 from amk.bench.graph_baseline import captured
 from amk.bench.subject import Subject
-from amk.bench.timing import Contestant, timed
-from amk.bench.torch_model import TorchWeights, rotated
+from amk.bench.timing import Contestant, WrongBaseline, timed
+from amk.bench.torch_model import TorchWeights, alone, heads_of, rotated
 from amk.schedule_ir.rope import rope_frequencies
 
 CACHE_UNIT = 64
@@ -71,13 +71,16 @@ class StaticModel:
         )
 
     def step(self, token: Tensor, pos: Tensor, caches: Caches) -> Tensor:
-        """Logits [vocab] of `token` ([1]) at `pos` ([1]); appends to caches, [kv_heads, length, head_dim] a layer."""
+        """Logits [batch, vocab] of `token` ([batch]) at `pos` ([1]), [vocab] for one sequence.
+
+        Appends to caches, [batch * kv_heads, length, head_dim] a layer.
+        """
         h = F.embedding(token, self.weights.embedding)
         for layer in range(self.weights.model.layers):
             h = h + self._attention(self._norm(h, 2 * layer), layer, pos, caches)
             gate, up = self.linear("gate_up", layer, self._norm(h, 2 * layer + 1)).chunk(2, dim=-1)
             h = h + self.linear("down", layer, F.silu(gate) * up)
-        return self.linear("lm_head", 0, self._norm(h, 2 * self.weights.model.layers))[0]
+        return alone(self.linear("lm_head", 0, self._norm(h, 2 * self.weights.model.layers)))
 
     def linear(self, name: str, layer: int, x: Tensor) -> Tensor:
         return F.linear(x, self.weights.matrices[name][layer])
@@ -90,7 +93,7 @@ class StaticModel:
         qkv = self.linear("qkv", layer, x)
         if self.bias:
             qkv = qkv + self.bias[layer]
-        q, k, v = qkv.view(-1, model.head_dim).split([model.heads, model.kv_heads, model.kv_heads])
+        q, k, v = heads_of(qkv, model)
         if self.head_norms:
             q_norm, k_norm = self.head_norms[layer]
             q = F.rms_norm(q, (model.head_dim,), q_norm, model.rms_eps)
@@ -104,7 +107,7 @@ class StaticModel:
         scores = torch.matmul(q.unsqueeze(1) * model.head_dim**-0.5, keys.transpose(1, 2))
         future = torch.arange(k_cache.shape[1], device=pos.device) > pos
         share = scores.float().masked_fill(future, float("-inf")).softmax(-1).to(v.dtype)
-        return self.linear("o", layer, torch.matmul(share, values).reshape(1, -1))
+        return self.linear("o", layer, torch.matmul(share, values).reshape(len(x), -1))
 
 
 def static_caches(subject: Subject, pos: int, length: int) -> Caches:
@@ -128,23 +131,24 @@ def compiled_step(model: StaticModel, options: Options) -> Callable[[Tensor, Ten
 
 
 def compiled(subject: Subject, pos: int, first_token: int, torch_error: float, reference: Tensor) -> Contestant:
-    """One token at `pos`, by the faster variant. RuntimeError if a variant's logits are not those of the model."""
+    """One token at `pos`, by the faster variant. WrongBaseline if a variant's logits are not those of the model."""
     length = -(-(pos + 1) // CACHE_UNIT) * CACHE_UNIT
     model, caches = StaticModel.of(subject.weights, length, torch.bfloat16), static_caches(subject, pos, length)
-    token, where = torch.tensor([first_token], device="cuda"), torch.tensor([pos], device="cuda")
+    first = subject.tokens(first_token)
+    token, where = first.clone(), torch.tensor([pos], device="cuda")
     stream = torch.cuda.current_stream()
     replays = []
     for options in (GENERATED, LIBRARY):
         function = compiled_step(model, options)
         with torch.no_grad():
-            error = relative_error(function(token.fill_(first_token), where, caches), reference)
+            error = relative_error(function(token.copy_(first), where, caches), reference)
         if not error <= LOOSE * torch_error:
-            raise RuntimeError(f"torch.compile's logits have error {error:.2e}, torch's {torch_error:.2e}")
+            raise WrongBaseline(f"torch.compile's logits have error {error:.2e}, torch's {torch_error:.2e}")
         replays.append(captured(partial(advance, function, token, where, caches)))
     times = [sorted(timed(stream, replay) for _ in range(TRIALS))[TRIALS // 2] for replay in replays]
     return Contestant("compile", 1, stream, replays[times.index(min(times))])
 
 
 def advance(function: Callable[[Tensor, Tensor, Caches], Tensor], token: Tensor, where: Tensor, caches: Caches) -> None:
-    """The token becomes the one that follows it."""
-    token.copy_(function(token, where, caches).argmax(-1, keepdim=True))
+    """Every sequence's token becomes the one that follows it."""
+    token.copy_(function(token, where, caches).argmax(-1).view_as(token))

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from amk.bench.device_quantise import packed_chunks, quantised
 from amk.bench.torch_model import TorchWeights
-from amk.schedule_ir.layout import StreamLayout, stream_layout
-from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix
+from amk.schedule_ir.layout import DrainKey, StreamLayout, stream_layout
+from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.weight_format import Chunk
 
@@ -24,7 +24,7 @@ def packed_weights(schedule: Schedule, weights: TorchWeights) -> Tensor:
     layout = stream_layout(schedule, stream)
     shape = (int(layout.totals.sum()), stream.chunk_bytes)
     out = torch.zeros(shape, dtype=torch.uint8, device=weights.embedding.device)
-    for name, layer, places in chunk_places(schedule, layout):
+    for (name, layer, part), places in chunk_places(schedule, layout):
         rows = weights.matrices[name][layer]
         if name == "gate_up":
             rows = rows.view(2, -1, ROWS_PER_GROUP // 2, rows.shape[1]).transpose(0, 1).reshape(rows.shape)
@@ -32,7 +32,8 @@ def packed_weights(schedule: Schedule, weights: TorchWeights) -> Tensor:
         padded = torch.zeros((groups * ROWS_PER_GROUP, rows.shape[1]), dtype=rows.dtype, device=rows.device)
         padded[: rows.shape[0]] = rows
         chunk = stream.chunk(name)
-        out[torch.from_numpy(places).to(rows.device), : chunk.bytes] = _encoded(padded, chunk)
+        own = _encoded(padded, chunk).view(groups, layout.parts[name], -1, chunk.bytes)[:, part]
+        out[torch.from_numpy(places).to(rows.device), : chunk.bytes] = own.reshape(-1, chunk.bytes)
     return out
 
 
@@ -44,16 +45,16 @@ def _encoded(rows: Tensor, chunk: Chunk) -> Tensor:
     return tiles.permute(0, 2, 3, 1, 4).reshape(-1, ROWS_PER_GROUP * chunk.columns).view(torch.uint8)
 
 
-def chunk_places(schedule: Schedule, layout: StreamLayout) -> Iterator[tuple[MatrixName, int, NDArray[np.int64]]]:
-    """(matrix, layer, packed index of each of its group-major chunks) for every drain of a token."""
+def chunk_places(schedule: Schedule, layout: StreamLayout) -> Iterator[tuple[DrainKey, NDArray[np.int64]]]:
+    """Packed index of each of its group-major chunks, for every drain of a token."""
     done = np.zeros_like(layout.totals)
-    for name, layer in layout.drains:
-        counts = layout.counts[name]
+    for key in layout.drains:
+        counts = layout.counts[key[0]]
         starts = (layout.base + done).reshape(-1)
         sizes = counts.reshape(-1)
         within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         done += counts
-        yield name, layer, np.repeat(starts, sizes) + within
+        yield key, np.repeat(starts, sizes) + within
 
 
 def streamed(schedule: Schedule, weights: TorchWeights) -> tuple[TorchWeights, TorchWeights]:

@@ -12,12 +12,12 @@ from amk.bench.torch_model import TorchDecoder
 
 
 def cublas_graph(subject: Subject, pos: int) -> Contestant:
-    """One token at `pos`; row `pos` of the subject's cache is overwritten."""
+    """One token of each sequence at `pos`; row `pos` of the subject's cache is overwritten."""
     decoder = TorchDecoder(subject.weights, subject.k_cache, subject.v_cache, torch.bfloat16)
-    token, rotation = torch.tensor([1], device="cuda"), decoder.rope(pos)
+    token, rotation = subject.tokens(1), decoder.rope(pos)
 
     def step() -> None:
-        token.copy_(decoder.step(token, pos, rotation).argmax(-1, keepdim=True))
+        token.copy_(decoder.step(token, pos, rotation).argmax(-1).view_as(token))
 
     return Contestant("cublas-graph", 1, torch.cuda.current_stream(), captured(step))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 from amk.bench.provenance import software
@@ -30,8 +31,14 @@ def gpu_state(device: Device) -> dict[str, str]:
     return state
 
 
+def smi_name(ordinal: int) -> str:
+    """What nvidia-smi calls the process's GPU: CUDA_VISIBLE_DEVICES hides the others from the process only."""
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return visible[ordinal] if ordinal < len(visible) else str(ordinal)
+
+
 def _nvidia_smi(device: Device, query: str) -> str | None:
-    command = ["nvidia-smi", f"--id={device.ordinal}", query, "--format=csv,noheader,nounits"]
+    command = ["nvidia-smi", f"--id={smi_name(device.ordinal)}", query, "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -31,7 +31,7 @@ from amk.bench.compile_baseline import (
 from amk.bench.device_quantise import quantised
 from amk.bench.graph_baseline import captured
 from amk.bench.subject import Subject
-from amk.bench.timing import Contestant, timed
+from amk.bench.timing import Contestant, WrongBaseline, timed
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.weight_format import weight_format
@@ -125,7 +125,7 @@ class Int8Model(StaticModel):
 
 
 def int8_compiled(subject: Subject, pos: int, first_token: int, torch_error: float, reference: Tensor) -> Contestant:
-    """One token at `pos`. AMK005 unless the weights are int8; RuntimeError if the logits are not those of the model."""
+    """One token at `pos`. AMK005 unless the weights are int8; WrongBaseline if the logits are not the model's."""
     if any(subject.schedule.streams[0].chunk(name).format != "int8" for name in MATRICES):
         raise AmkError(Diagnostic("AMK005", "the baseline int8 is for plans whose weights are all int8"))
     length = -(-(pos + 1) // CACHE_UNIT) * CACHE_UNIT
@@ -138,6 +138,6 @@ def int8_compiled(subject: Subject, pos: int, first_token: int, torch_error: flo
     with torch.no_grad():
         error = relative_error(function(token.fill_(first_token), where, caches), reference)
     if not error <= LOOSE * torch_error:
-        raise RuntimeError(f"the int8 baseline's logits have error {error:.2e}, torch's {torch_error:.2e}")
+        raise WrongBaseline(f"the int8 baseline's logits have error {error:.2e}, torch's {torch_error:.2e}")
     replay = captured(partial(advance, function, token, where, caches))
     return Contestant(NAME, 1, torch.cuda.current_stream(), replay)

@@ -15,13 +15,12 @@ import torch
 
 from amk.bench.accuracy import relative_error, within_tolerance
 from amk.bench.subject import Subject
-from amk.bench.timing import Contestant, timed
+from amk.bench.timing import Contestant, WrongBaseline, timed
 from amk.lowering.compile import compile_cuda
 from amk.lowering.device_memory import DeviceBuffer
 from amk.lowering.emit_phases import PhaseSource, emit_phases
 from amk.lowering.launch import Module, OverlappingLaunch
 from amk.lowering.stream import Graph
-from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 
 BLOCKS = (1, 2, 3)
@@ -35,16 +34,11 @@ SHARED_WITH_ENGINE = ("k_cache", "v_cache")
 """State that both use: each writes its own row of the position before it reads it."""
 
 
-def compiled_phases(schedule: Schedule, blocks: int) -> tuple[PhaseSource, bytes] | None:
-    """Source and machine code; None if they do not fit. Kernels that would spill are laid out for fewer at a time."""
+def compiled_phases(schedule: Schedule, blocks: int) -> tuple[PhaseSource, bytes]:
+    """Source and machine code. Kernels that would spill are laid out for fewer at a time."""
     each: tuple[int, ...] | int = blocks
     while True:
-        try:
-            source = emit_phases(schedule, each)
-        except AmkError as error:
-            if error.diagnostics[0].code != "AMK401":
-                raise
-            return None
+        source = emit_phases(schedule, each)
         compiled = compile_cuda(source.source, schedule.target.arch)
         counts = [kernel.blocks_per_sm for kernel in source.kernels]
         spilled = [compiled.resources[kernel.symbol].spill_stores > 0 for kernel in source.kernels]
@@ -122,15 +116,14 @@ class PhaseGraph:
 def pdl_graph(
     subject: Subject, pos: int, tokens: int, token: int, torch_error: float, reference: torch.Tensor
 ) -> Contestant:
-    """The fastest of the layouts. RuntimeError if a layout's logits are not those of the model."""
+    """The fastest of the layouts. WrongBaseline if a layout's logits are not those of the model."""
     stream = torch.cuda.ExternalStream(int(subject.engine.stream.handle))
-    made = [compiled_phases(subject.schedule, blocks) for blocks in BLOCKS]
-    graphs = [PhaseGraph(subject, *each, tokens) for each in made if each is not None]
+    graphs = [PhaseGraph(subject, *compiled_phases(subject.schedule, blocks), tokens) for blocks in BLOCKS]
     for graph in graphs:
         first, second = graph.logits(token, pos), graph.logits(token, pos)
         error = relative_error(first, reference)
         if not (within_tolerance(error, torch_error) and torch.equal(first, second)):
-            raise RuntimeError(f"the graph's logits have error {error:.2e}, torch's bf16 forward {torch_error:.2e}")
+            raise WrongBaseline(f"the graph's logits have error {error:.2e}, torch's bf16 forward {torch_error:.2e}")
     best = _fastest(graphs, stream, pos, token)
     for graph in graphs:
         if graph is not best:

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from math import prod
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -35,7 +36,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that search")
     parser.add_argument("--again", action="store_true", help="also those that are there")
     parser.add_argument("-o", "--output", type=Path, default=SHIPPED, help="another file than the shipped one")
+    parser.add_argument("--table", metavar="MODEL", help="print what was gained for this model, search nothing")
     arguments = parser.parse_args()
+    if arguments.table:
+        print(table(arguments.table, shipped(arguments.output)))
+        return 0
     made = {(d.model, d.target, d.dtype): d for d in shipped(arguments.output)}
     pairs = [(m, g) for g in arguments.gpus or [t.name for t in targets()] for m in arguments.only]
     for pair, result in results([p for p in pairs if arguments.again or not current(made, *p)], arguments):
@@ -73,6 +78,22 @@ def searched(model: str, gpu: str, expansions: int) -> Decisions | str:
     except AmkError as error:
         return error.diagnostics[0].message
     return decisions_of(problem, found, SEED)
+
+
+def table(model: str, made: tuple[Decisions, ...]) -> str:
+    """Simulated times of the ready-made plans of a model, and how many times faster they are than the presets."""
+    lines = ["| target | simulated ms at 128, 2047 | to default | to naive | decided |", "|---|---|---|---|---|"]
+    for d in made:
+        if d.model == model:
+            ratios = [f"{_gain(d, other):.3f}x" if other else "-" for other in (d.default_ms, d.naive_ms)]
+            decided = ", ".join(f"{k} {v}" for k, v in sorted(d.changes.items())) or "the default"
+            lines.append(f"| {d.target} | {', '.join(f'{t:.3f}' for t in d.ms)} | {' | '.join(ratios)} | {decided} |")
+    return "\n".join(lines)
+
+
+def _gain(found: Decisions, other: tuple[float, ...]) -> float:
+    """Geometric mean over the positions."""
+    return float((prod(other) / prod(found.ms)) ** (1 / len(other)))
 
 
 def write(path: Path, made: dict[tuple[str, str, str], Decisions]) -> None:

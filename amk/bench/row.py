@@ -28,7 +28,9 @@ class Key:
 
 @dataclass(frozen=True)
 class Row:
-    """ms per token; bytes a token must read; the ceiling in 10^9 bytes/s; errors are relative 2-norms of logits."""
+    """ms per step, a token of each sequence; bytes that a step must read; ceiling in 10^9 bytes/s; errors are relative
+    2-norms of logits. baselines: those that computed the model's logits.
+    """
 
     key: Key
     times: Times
@@ -47,6 +49,11 @@ class Row:
         return self.bytes / self.ceiling_gbps / 1e6
 
     @property
+    def tokens_per_second(self) -> float:
+        """Of all sequences together."""
+        return 1e3 * self.key.batch / self.times.ms
+
+    @property
     def of_ceiling(self) -> float:
         """Share of the read ceiling that the kernel reaches, 0 to 1."""
         return self.floor_ms / self.times.ms
@@ -60,13 +67,13 @@ class Row:
         derived = {
             "floor_ms": self.floor_ms,
             "of_ceiling": self.of_ceiling,
-            "tokens_per_second": 1e3 / self.times.ms,
+            "tokens_per_second": self.tokens_per_second,
             "ratios": {name: self.ratio(name) for name in self.baselines},
         }
         return asdict(self) | derived
 
 
-BEFORE = ("model", "weights", "plan", "pos", "ms/token", "p10", "p90", "tok/s", "floor", "% ceiling")
+BEFORE = ("model", "weights", "plan", "batch", "pos", "ms/step", "p10", "p90", "tok/s", "floor", "% ceiling")
 AFTER = ("error", "torch err", "KL", "argmax", "bitwise", "verdict")
 
 
@@ -77,17 +84,20 @@ def header(baselines: tuple[str, ...]) -> tuple[str, ...]:
 def cells(row: Row) -> tuple[str, ...]:
     """One line of the table, in the order of `header`."""
     pairs = [
-        text for name in row.key.baselines for text in (f"{row.baselines[name].ms:.4f}", f"{row.ratio(name):.2f}x")
+        text
+        for name in row.key.baselines
+        for text in ((f"{row.baselines[name].ms:.4f}", f"{row.ratio(name):.2f}x") if name in row.baselines else "--")
     ]
     return (
         row.key.model,
         row.key.dtype,
         row.key.plan,
+        str(row.key.batch),
         str(row.key.pos),
         f"{row.times.ms:.4f}",
         f"{row.times.p10:.4f}",
         f"{row.times.p90:.4f}",
-        f"{1e3 / row.times.ms:.0f}",
+        f"{row.tokens_per_second:.0f}",
         f"{row.floor_ms:.4f}",
         f"{100 * row.of_ceiling:.1f}",
         *pairs,

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from amk.bench.device_packing import packed_weights, streamed
-from amk.bench.torch_model import TorchDecoder, TorchWeights, as_kept
+from amk.bench.torch_model import TorchDecoder, TorchWeights, alone, as_kept
 from amk.engine.admission import AdmittedKernel
 from amk.engine.cuda_engine import CudaEngine
+from amk.engine.request import first_state
 from amk.lowering.launch import Device
+from amk.schedule_ir.ops.select import REQUEST, request_words
 from amk.schedule_ir.rope import rope_frequencies
 from amk.schedule_ir.schedule import Schedule
 
@@ -23,7 +25,8 @@ from amk.schedule_ir.schedule import Schedule
 class Subject:
     """engine and `exact` hold the same weights, `weights` has them in bf16: one object unless the stream is quantised.
 
-    The caches, bf16 [layers, kv_heads, context, head_dim], are torch's; they hold numbers that the engine's can hold.
+    The caches, bf16 [layers, batch * kv_heads, context, head_dim], are torch's; they hold numbers that the engine's can
+    hold.
     """
 
     schedule: Schedule
@@ -48,7 +51,7 @@ class Subject:
         load_constants(engine, weights)
         exact, weights = stream or streamed(schedule, weights)
         model = schedule.model
-        shape = (model.layers, model.kv_heads, schedule.kv.context, model.head_dim)
+        shape = (model.layers, schedule.caches, schedule.kv.context, model.head_dim)
         gen = torch.Generator("cuda").manual_seed(seed + 1)
         caches = [torch.randn(shape, generator=gen, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
         caches = [as_kept(cache, schedule.kv.dtype) for cache in caches]
@@ -61,13 +64,23 @@ class Subject:
         for name, cache in (("k_cache", self.k_cache), ("v_cache", self.v_cache)):
             copy_to(self.engine, name, cache.to(torch.float8_e4m3fn) if self.schedule.kv.dtype == "fp8" else cache)
 
-    def logits(self, token: int, pos: int) -> Tensor:
-        """One token of the kernel, scratch poisoned before: f32 [vocab] on the GPU."""
-        self.engine.poison()
+    def tokens(self, token: int) -> Tensor:
+        """A token for each sequence of the batch, int64 [batch] on the GPU: `token` for the first, others apart."""
+        vocab = self.schedule.model.vocab
+        return torch.tensor([(token + 7 * s) % vocab for s in range(self.schedule.batch)], device="cuda")
+
+    def start(self, token: int, pos: int) -> None:
+        """Stand at `pos` with `tokens(token)`; what follows is chosen by the kernel."""
         no_prompt(self.engine)
-        self.engine.set_state(token=token, pos=pos, done=0)
+        self.engine.set_state(**first_state([[t] for t in self.tokens(token).tolist()]) | {"pos": pos})
+
+    def logits(self, token: int, pos: int) -> Tensor:
+        """One token of the kernel, scratch poisoned before: f32 [vocab], [batch, vocab] in a batch, on the GPU."""
+        self.engine.poison()
+        self.start(token, pos)
         self.engine.step(1)
-        return torch.from_numpy(self.engine.read("logits", np.float32, self.schedule.model.vocab)).cuda()
+        batch, vocab = self.schedule.batch, self.schedule.model.vocab
+        return alone(torch.from_numpy(self.engine.read("logits", np.float32, batch * vocab)).cuda().view(batch, vocab))
 
     def source(self, dtype: torch.dtype) -> TorchWeights:
         """The weights that a forward in `dtype` starts from."""
@@ -77,7 +90,7 @@ class Subject:
         """The same token by torch in `dtype`; the cache is left as it was."""
         decoder = TorchDecoder(self.source(dtype), self.k_cache, self.v_cache, dtype, self.schedule.kv.dtype)
         with self.preserved(pos):
-            return decoder.step(torch.tensor([token], device="cuda"), pos, decoder.rope(pos))
+            return decoder.step(self.tokens(token), pos, decoder.rope(pos))
 
     @contextmanager
     def preserved(self, pos: int) -> Iterator[None]:
@@ -107,7 +120,9 @@ def load_constants(engine: CudaEngine, weights: TorchWeights) -> None:
 
 def no_prompt(engine: CudaEngine) -> None:
     """A request of length 0 without end-of-text tokens: every token is chosen by the kernel and fed back."""
-    engine.upload("request", np.array([0, -1, -1, -1, -1], np.int32))
+    words = np.full(request_words(engine.schedule.batch), -1, np.int32)
+    words[0], words[len(REQUEST) :] = 0, 0
+    engine.upload("request", words)
 
 
 def copy_to(engine: CudaEngine, name: str, tensor: Tensor) -> None:

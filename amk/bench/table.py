@@ -148,17 +148,17 @@ class Judged:
 
     def beaten(self) -> dict[str, float]:
         """Median over the runs of how many times faster than each baseline."""
-        names = self.rows[0].baselines if self.rows else ()
-        return {name: median(row.ratio(name) for row in self.rows) for name in names}
+        names = dict.fromkeys(name for row in self.rows for name in row.baselines)
+        return {name: median(row.ratio(name) for row in self.rows if name in row.baselines) for name in names}
 
 
 def judge(table: Table, keys: dict[str, Key], found: Sequence[Row]) -> list[Judged]:
-    """Each case with the rows of `found` that are its own; keys: by name of the case, the key of its first run."""
+    """Each case with the rows of `found` that are its own, one a run; keys: by name of the case, of any run.
+
+    Baselines may differ from run to run: of two rows of one run the one with more of them counts.
+    """
     l2 = load_target(table.gpu).l2_bytes
-    mine = {
-        name: tuple(sorted((r for r in found if replace(r.key, run=1) == key), key=lambda r: r.key.run))
-        for name, key in keys.items()
-    }
+    mine = {name: _runs(key, found) for name, key in keys.items()}
     judged = []
     for case in table.cases:
         rows = mine.get(case.case, ())
@@ -168,6 +168,14 @@ def judge(table: Table, keys: dict[str, Key], found: Sequence[Row]) -> list[Judg
             limits = [limit * median(base) if base else None for limit in (case.must, case.aim)]
         judged.append(Judged(case, rows, limits[0], limits[1], l2))
     return judged
+
+
+def _runs(key: Key, found: Sequence[Row]) -> tuple[Row, ...]:
+    rows: dict[int, Row] = {}
+    for row in sorted(found, key=lambda r: len(r.baselines)):
+        if replace(row.key, run=key.run, baselines=key.baselines) == key:
+            rows[row.key.run] = row
+    return tuple(rows[number] for number in sorted(rows))
 
 
 HEADER = (

@@ -12,6 +12,10 @@ from amk.bench.times import Times, summary
 WARM_UP = 5
 
 
+class WrongBaseline(RuntimeError):
+    """A baseline whose logits are not those of the model: it is not timed."""
+
+
 @dataclass(frozen=True)
 class Contestant:
     """`run` enqueues the work of `tokens` tokens on `stream`; `prepare` runs before it, outside the measured time.

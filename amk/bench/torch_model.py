@@ -59,7 +59,8 @@ class TorchWeights:
 class TorchDecoder:
     """One decode step in `dtype`, keys and values kept as `kept`.
 
-    caches: k and v, bf16 [layers, kv_heads, context, head_dim], rows < pos filled.
+    caches: k and v, bf16 [layers, batch * kv_heads, context, head_dim], rows < pos filled; the kv heads of a sequence
+    stand together.
     """
 
     weights: TorchWeights
@@ -74,14 +75,14 @@ class TorchDecoder:
         return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
 
     def step(self, token: Tensor, pos: int, rotation: tuple[Tensor, Tensor]) -> Tensor:
-        """Logits [vocab] of `token` ([1], int64, on the device) at `pos`; appends its key and value."""
+        """Logits [batch, vocab] of `token` ([batch], int64, on the device) at `pos`; [vocab] for one. Appends."""
         w, model = self.weights, self.weights.model
         h = F.embedding(token, w.embedding).to(self.dtype)
         for layer in range(model.layers):
             h = h + self.attention(self.norm(h, 2 * layer), layer, pos, rotation)
             gate, up = self.linear("gate_up", layer, self.norm(h, 2 * layer + 1)).chunk(2, dim=-1)
             h = h + self.linear("down", layer, F.silu(gate) * up)
-        return self.linear("lm_head", 0, self.norm(h, 2 * model.layers))[0]
+        return alone(self.linear("lm_head", 0, self.norm(h, 2 * model.layers)))
 
     def linear(self, name: str, layer: int, x: Tensor) -> Tensor:
         return F.linear(x, self.weights.matrices[name][layer].to(self.dtype))
@@ -94,7 +95,7 @@ class TorchDecoder:
         qkv = self.linear("qkv", layer, x)
         if w.bias is not None:
             qkv = qkv + w.bias[layer].to(self.dtype)
-        q, k, v = qkv.view(-1, model.head_dim).split([model.heads, model.kv_heads, model.kv_heads])
+        q, k, v = heads_of(qkv, model)
         if w.q_norm is not None and w.k_norm is not None:
             q = F.rms_norm(q, (model.head_dim,), w.q_norm[layer].to(self.dtype), model.rms_eps)
             k = F.rms_norm(k, (model.head_dim,), w.k_norm[layer].to(self.dtype), model.rms_eps)
@@ -106,9 +107,24 @@ class TorchDecoder:
             self.v_cache[layer, :, : pos + 1].to(self.dtype),
         )
         out = F.scaled_dot_product_attention(
-            q.view(1, model.heads, 1, model.head_dim), keys.unsqueeze(0), values.unsqueeze(0), enable_gqa=True
+            q.view(len(x), model.heads, 1, model.head_dim),
+            keys.view(len(x), model.kv_heads, -1, model.head_dim),
+            values.view(len(x), model.kv_heads, -1, model.head_dim),
+            enable_gqa=True,
         )
-        return self.linear("o", layer, out.reshape(1, -1))
+        return self.linear("o", layer, out.reshape(len(x), -1))
+
+
+def heads_of(qkv: Tensor, model: ModelSpec) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value rows [batch * heads, head_dim] of [batch, rows], the heads of a sequence together."""
+    rows = qkv.view(len(qkv), -1, model.head_dim)
+    q, k, v = rows.split([model.heads, model.kv_heads, model.kv_heads], dim=1)
+    return q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+
+
+def alone(logits: Tensor) -> Tensor:
+    """[batch, vocab], or [vocab] of a single sequence."""
+    return logits[0] if len(logits) == 1 else logits
 
 
 def as_kept(values: Tensor, kept: CacheDtype) -> Tensor:

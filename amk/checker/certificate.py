@@ -133,8 +133,9 @@ class Proof:
         number, code = self.footprints.number, self.footprints.code
         found = [(OUTSIDE, 0, 0, number["state"], 0, size["state"], WRITE, code("state", 0), 0, 15, 0)]
         wanted = [("state", 0, size["state"], code("state", 1))]
-        wanted += [("output", 4 * n, 4 * n + 4, code("output", 0) + n + 1) for n in range(TOKENS)]
-        wanted += [("logits", 0, self.schedule.model.vocab * 4, code("logits", 0) + TOKENS)]
+        one = 4 * self.schedule.batch
+        wanted += [("output", one * n, one * (n + 1), code("output", 0) + n + 1) for n in range(TOKENS)]
+        wanted += [("logits", 0, self.schedule.model.vocab * one, code("logits", 0) + TOKENS)]
         found += [(OUTSIDE, 1, 0, number[b], lo, hi, READ, value, 0, 15, 0) for b, lo, hi, value in wanted]
         return np.array(found, np.int64)
 

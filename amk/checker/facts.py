@@ -95,9 +95,9 @@ def check_positions(schedule: Schedule, programs: list[Program]) -> None:
     kv, geometry = schedule.kv, schedule.geometry()
     served = [p for p in zip(schedule.tables["attn.head"], schedule.tables["attn.split"], strict=True) if p[0] != -1]
     used = min(kv.splits, -(-kv.context // kv.block))
-    wanted = {(head, split) for head in range(schedule.model.kv_heads) for split in range(used)}
+    wanted = {(head, split) for head in range(schedule.caches) for split in range(used)}
     require(len(set(served)) == len(served) and wanted <= set(served), "positions: a split without one owner")
-    inside = all(0 <= h < schedule.model.kv_heads and 0 <= s < kv.splits for h, s in served)
+    inside = all(0 <= h < schedule.caches and 0 <= s < kv.splits for h, s in served)
     require(inside, "positions: no such head or split")
     sizes = {len(p.roles[j]) for p in programs for j, item in enumerate(p.items) if isinstance(item.step.op, AttendOp)}
     for agents in sizes:

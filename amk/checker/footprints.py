@@ -197,7 +197,7 @@ class Footprints:
         model, kv = self.schedule.model, self.schedule.kv
         size = model.head_dim * self.schedule.buffers[buffer].item_bytes
         first, last = rows[:, 4] // size, (rows[:, 5] - 1) // size
-        layer, head = np.divmod(first // kv.context, model.kv_heads)
+        layer, head = np.divmod(first // kv.context, self.schedule.caches)
         block = first % kv.context // kv.block
         mine = (first // kv.context == last // kv.context) & (
             (block == last % kv.context // kv.block) | (kv.splits == 1)

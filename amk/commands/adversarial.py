@@ -72,3 +72,5 @@ def _print(table: Table) -> None:
         print(f"differs: {line}")
     if table.empty:
         print(f"classes without a case: {', '.join(table.empty)}")
+    if table.thin:
+        print(f"classes with few cases of one verdict: {', '.join(table.thin)}")

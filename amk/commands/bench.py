@@ -9,6 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--table", metavar="NAME", help="the cases of a table and what they must reach: h200, or a file"
     )
     add_plan_arguments(parser, required=False)
+    parser.add_argument(
+        "--batch", type=batches, default=(1,), metavar="N,N,...", help="sequences decoded together (default: 1)"
+    )
     parser.add_argument("--plan", choices=(*PRESETS, "both"), default="fast", help="which plan (default: fast)")
     parser.add_argument("--positions", type=positions, default=(16, 128), metavar="P,P,...", help="default: 16,128")
     parser.add_argument(
@@ -57,6 +61,11 @@ def positions(text: str) -> tuple[int, ...]:
     if any(value < 0 for value in values):
         raise argparse.ArgumentTypeError("positions start at 0")
     return values
+
+
+def batches(text: str) -> tuple[int, ...]:
+    """`1,4,8` -> (1, 4, 8)."""
+    return tuple(positive(part) for part in text.split(","))
 
 
 def baselines(text: str) -> tuple[str, ...]:
@@ -125,7 +134,8 @@ def _measured(
         if kept and measured:
             kept.add(found, provenance(_command(), device))
         key = found.key
-        print(f"{key.model} {key.dtype} {key.plan} at {key.pos}: {found.times.ms:.4f} ms", file=sys.stderr, flush=True)
+        name = f"{key.model} {key.dtype} {key.plan}, batch {key.batch}, at {key.pos}"
+        print(f"{name}: {found.times.ms:.4f} ms", file=sys.stderr, flush=True)
     return rows
 
 
@@ -143,7 +153,7 @@ def _positions(arguments: argparse.Namespace) -> list[Wanted]:
 
 
 def _schedules(arguments: argparse.Namespace) -> tuple[Schedule, ...]:
-    """One schedule per plan, with room for the furthest position and the tokens after it."""
+    """One schedule per plan and batch, with room for the furthest position and the tokens after it."""
     model, last = load_model(arguments.model), max(arguments.positions)
     if last >= model.max_context:
         message = f"{model.name} has positions 0 to {model.max_context - 1}, {last} was asked for"
@@ -152,7 +162,8 @@ def _schedules(arguments: argparse.Namespace) -> tuple[Schedule, ...]:
     if last >= context:
         raise AmkError(Diagnostic("AMK011", f"--max-context {context} has no position {last}"))
     presets = ("naive", "fast") if arguments.plan == "both" else (arguments.plan,)
-    return tuple(planned(arguments, PRESETS[preset], context) for preset in presets)
+    settings = [replace(PRESETS[preset], batch=batch) for preset in presets for batch in arguments.batch]
+    return tuple(planned(arguments, each, context) for each in settings)
 
 
 def usable_gpu() -> Device:

@@ -7,12 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from amk.bench.record import Record
-from amk.bench.row import Key, Row
+from amk.bench.row import Row
 from amk.bench.table import HEADER, Case, Table, as_json, cells, judge, load_table
 from amk.bench.wanted import Wanted, wanted
 from amk.commands.output import print_json, print_table
@@ -53,8 +52,7 @@ def _names(arguments: argparse.Namespace, case: Case) -> tuple[str, ...]:
 def print_table_of(arguments: argparse.Namespace, rows: Sequence[Row], provenance: dict[str, Any] | None) -> None:
     """Every case with what it must reach and what the rows of all runs say."""
     table, found = _planned(arguments, tell=False)
-    keys = {name: _first_run(each.key) for name, each in found.items()}
-    judged = judge(table, keys, rows)
+    judged = judge(table, {name: each.key for name, each in found.items()}, rows)
     if arguments.format == "json":
         published = [each.model_dump() for each in table.published]
         print_json({"cases": [as_json(each) for each in judged], "published": published, "run": provenance})
@@ -63,10 +61,6 @@ def print_table_of(arguments: argparse.Namespace, rows: Sequence[Row], provenanc
     if table.published:
         print("\nPublished by others, not measured here:")
         print_table(PUBLISHED, [(p.program, p.what, p.figure, p.source) for p in table.published])
-
-
-def _first_run(key: Key) -> Key:
-    return replace(key, run=1)
 
 
 def separate_runs(arguments: argparse.Namespace, began: float) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from amk.commands.output import add_format, print_json, print_table
 from amk.commands.plan_search import add_search_arguments, ready_settings, searched_settings
-from amk.commands.planning import add_plan_arguments, planned
+from amk.commands.planning import add_batch_choice, add_plan_arguments, planned
 from amk.planner.fit import Budget, budget
 from amk.planner.settings import PRESETS, Settings
 from amk.report.diagnostic import AmkError, Diagnostic, Where
@@ -24,6 +24,7 @@ READY = "ready"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_arguments(parser, required=True)
+    add_batch_choice(parser)
     parser.add_argument(
         "--plan", choices=(*PRESETS, READY), default="fast",
         help="which plan; ready: found by a search and shipped (default: fast)",
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    settings = replace(_settings(arguments), sampling=arguments.sampling)
+    settings = replace(_settings(arguments), sampling=arguments.sampling, batch=arguments.batch)
     schedule = planned(arguments, settings)
     memory = memory_of(schedule, settings)
     if arguments.output is not None:
@@ -71,6 +72,7 @@ def summary(schedule: Schedule, memory: Budget) -> dict[str, object]:
         "schedule_sha256": schedule_hash(schedule),
         "plan": schedule.plan,
         "sampling": mode_of(schedule),
+        "batch": schedule.batch,
         "context": schedule.kv.context,
         "model_context": schedule.model.max_context,
         "kv_splits": schedule.kv.splits,
@@ -98,6 +100,7 @@ def _print(schedule: Schedule, memory: Budget) -> None:
     rows = [
         ("schedule", f"{schedule.name}, {schedule.plan} plan, {mode_of(schedule)} choice of tokens"),
         ("sha256", schedule_hash(schedule)),
+        ("batch", f"{schedule.batch} sequence{'s' if schedule.batch > 1 else ''} decoded together"),
         ("context", f"{schedule.kv.context:,} of the model's {schedule.model.max_context:,} positions"),
         ("workers", f"{launch.workers} of {launch.warps} warps, attention in {schedule.kv.splits} splits a head"),
         (

@@ -30,6 +30,13 @@ def add_plan_arguments(parser: argparse.ArgumentParser, *, required: bool) -> No
     parser.add_argument("--max-context", type=positive, help="cache positions (default: what the model has and fits)")
 
 
+def add_batch_choice(parser: argparse.ArgumentParser) -> None:
+    """`--batch N`, for commands that make one plan."""
+    parser.add_argument(
+        "--batch", type=positive, default=1, metavar="N", help="sequences decoded together, 1 to 8 (default: 1)"
+    )
+
+
 def add_format_choice(parser: argparse.ArgumentParser) -> None:
     """What is stored how: weights, which `chosen_formats` reads, and the cache."""
     own = "that of an AWQ or GPTQ directory, else bf16"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.engine.request import first_state, request_buffers, tokens_of
 from amk.schedule_ir.interpret import Copies, Machine
 from amk.schedule_ir.machine.memory import Numerics
 from amk.schedule_ir.machine.order import Order, RoundRobin
-from amk.schedule_ir.ops.begin import STATE
-from amk.schedule_ir.ops.select import REQUEST
+from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.quantised import Quantiser, nearest
 from amk.schedule_ir.row_groups import TensorSource
 from amk.schedule_ir.sampling import GREEDY, Sampling, require
@@ -35,37 +35,39 @@ class CpuEngine:
         self.schedule = schedule
         self._machine = Machine(schedule, source, numerics=numerics, copies=copies, quantise=quantise)
         self._order = order
-        self._set_state(dict.fromkeys(STATE, 0))
+        self._words = state_words(schedule.batch)
+        self._set_state(dict.fromkeys(self._words, 0))
 
     def request(self, prompt: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY) -> None:
         """Start a text: the prompt is fed token by token, then tokens are chosen; the position starts over.
 
         AMK015 if the schedule cannot choose tokens as `sampling` says.
         """
+        self.request_batch([prompt], eos, sampling)
+
+    def request_batch(
+        self, prompts: Sequence[Sequence[int]], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY
+    ) -> None:
+        """As `request`, for one prompt per sequence of the batch; AMK016 if they are not as many."""
         require(mode_of(self.schedule), sampling)
         if mode_of(self.schedule) != "greedy":
             self._machine.set("sampling", sampling.words())
-        words = np.full(len(REQUEST), -1, np.int32)
-        words[0] = len(prompt)
-        words[1 : 1 + len(eos[: len(REQUEST) - 1])] = eos[: len(REQUEST) - 1]
-        padded = np.zeros(self.schedule.kv.context, np.int32)
-        padded[: len(prompt)] = prompt
-        self._machine.set("request", words)
-        self._machine.set("prompt", padded)
-        self._set_state(self.state() | {"token": prompt[0], "pos": 0, "done": 0})
+        for name, data in request_buffers(self.schedule, prompts, eos).items():
+            self._machine.set(name, data)
+        self._set_state(self.state() | first_state(prompts))
 
     def step(self, tokens: int) -> NDArray[np.int32]:
-        """Run `tokens` tokens and return those that were given or chosen. Raises Fault."""
+        """Run `tokens` tokens and return those that were given or chosen, [tokens, batch] in a batch. Raises Fault."""
         self._machine.launch(tokens, self._order())
-        output: NDArray[np.int32] = self._machine.get("output")[:tokens]
-        return output
+        return tokens_of(self.schedule, self._machine.get("output")[: tokens * self.schedule.batch])
 
     def state(self) -> dict[str, int]:
-        return dict(zip(STATE, self._machine.get("state").tolist(), strict=True))
+        return dict(zip(self._words, self._machine.get("state").tolist(), strict=True))
 
     def logits(self) -> NDArray[np.float32]:
-        """f32 [vocab] of the last token that ran."""
-        return self._machine.get("logits")
+        """f32 [vocab] of the last token that ran, [batch, vocab] in a batch."""
+        found = self._machine.get("logits")
+        return found if self.schedule.batch == 1 else found.reshape(self.schedule.batch, -1)
 
     @property
     def events(self) -> int:
@@ -76,4 +78,4 @@ class CpuEngine:
         """Nothing is held outside the process."""
 
     def _set_state(self, words: dict[str, int]) -> None:
-        self._machine.set("state", np.array([words[name] for name in STATE], np.int32))
+        self._machine.set("state", np.array([words[name] for name in self._words], np.int32))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.engine.admission import AdmittedKernel
+from amk.engine.request import first_state, request_buffers, tokens_of
 from amk.lowering import refusal
 from amk.lowering.abi import Abi, abi, counter_names
 from amk.lowering.cubin import SYSTEM_SHARED
@@ -18,8 +19,7 @@ from amk.lowering.emit import KERNEL
 from amk.lowering.launch import CooperativeLaunch, Device, Kernel, Module
 from amk.lowering.stream import Stream
 from amk.lowering.watchdog import BlockedWait, check_log, empty_log, plain_words
-from amk.schedule_ir.ops.begin import STATE
-from amk.schedule_ir.ops.select import REQUEST
+from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.sampling import GREEDY, Sampling, require
 from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.validator.resources import CompiledResources
@@ -85,7 +85,7 @@ class CudaEngine:
         self.counters.upload(counters)
         self.log.upload(empty_log(LOG_RECORDS))
         self.choose_by(GREEDY)
-        self.set_state(token=0, pos=0, epoch=0, done=0)
+        self.set_state(**dict.fromkeys(state_words(self.schedule.batch), 0))
 
     def poison(self) -> None:
         """Fill every scratch buffer with 0xff bytes (NaN), so that a read before a write cannot pass unnoticed."""
@@ -95,12 +95,13 @@ class CudaEngine:
         self.stream.synchronise()
 
     def set_state(self, **words: int) -> None:
-        """Change words of the launch state (token, pos, epoch, done); the others keep their value."""
-        now = self.state() | words
-        self.upload("state", np.array([now[name] for name in STATE], np.int32))
+        """Change words of the launch state (`state_words`); the others keep their value."""
+        now, names = self.state() | words, state_words(self.schedule.batch)
+        self.upload("state", np.array([now[name] for name in names], np.int32))
 
     def state(self) -> dict[str, int]:
-        return dict(zip(STATE, self.read("state", np.int32, len(STATE)).tolist(), strict=True))
+        names = state_words(self.schedule.batch)
+        return dict(zip(names, self.read("state", np.int32, len(names)).tolist(), strict=True))
 
     def choose_by(self, sampling: Sampling) -> None:
         """How the tokens of later launches are chosen; AMK015 if the schedule cannot do that."""
@@ -111,13 +112,15 @@ class CudaEngine:
 
     def request(self, prompt: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY) -> None:
         """Start a text: the prompt is fed token by token, then tokens are chosen; position and `done` start over."""
+        self.request_batch([prompt], eos, sampling)
+
+    def request_batch(
+        self, prompts: Sequence[Sequence[int]], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY
+    ) -> None:
+        """As `request`, for one prompt per sequence of the batch; AMK016 if they are not as many."""
         self.choose_by(sampling)
-        words = np.full(len(REQUEST), -1, np.int32)
-        words[0] = len(prompt)
-        words[1 : 1 + len(eos[:4])] = eos[:4]
-        self.upload("request", words)
-        self.upload("prompt", np.array(prompt, np.int32))
-        self.set_state(token=prompt[0], pos=0, done=0)
+        self.upload_constants(request_buffers(self.schedule, prompts, eos))
+        self.set_state(**first_state(prompts))
 
     def argument(self, tokens: int) -> NDArray[np.void]:
         """The kernel's parameter for a launch of `tokens` tokens."""
@@ -133,11 +136,14 @@ class CudaEngine:
         self.launch(self.argument(tokens), stream if stream is not None else self.stream.handle)
 
     def step(self, tokens: int) -> NDArray[np.int32]:
-        """Decode `tokens` tokens and return them. Raises AMK604 naming the blocked agents if the watchdog fired."""
+        """Decode `tokens` tokens and return them, [tokens, batch] in a batch.
+
+        Raises AMK604 naming the blocked agents if the watchdog fired.
+        """
         self.enqueue(tokens)
         self.stream.synchronise()
         self.check()
-        return self.read("output", np.int32, tokens)
+        return tokens_of(self.schedule, self.read("output", np.int32, tokens * self.schedule.batch))
 
     def check(self) -> None:
         """Raise AMK604 if a wait was abandoned in any launch since reset."""

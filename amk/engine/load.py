@@ -70,13 +70,14 @@ def plan_for_cpu(
     sampling: Mode = "greedy",
     wanted: Formats = BF16,
     kv_dtype: CacheDtype = "bf16",
+    batch: int = 1,
 ) -> Schedule:
     """A plan with few workers and a cache of `positions`, for the interpreter.
 
     AMK011 if the model has fewer positions.
     """
-    workers = max(2, -(-model.vocab // CPU_ROWS))
-    settings = Settings(warps=CPU_WARPS, sampling=sampling, kv_dtype=kv_dtype)
+    workers = max(2, -(-model.vocab // CPU_ROWS), batch * model.kv_heads if batch > 1 else 0)
+    settings = Settings(warps=CPU_WARPS, sampling=sampling, kv_dtype=kv_dtype, batch=batch)
     return plan(model, load_target("h200"), settings=settings, wanted=wanted, max_context=positions, workers=workers)
 
 

@@ -19,12 +19,16 @@ class Engine(Protocol):
     """Something that runs a schedule; the interpreter and the GPU are alike to a session.
 
     `request` starts a text at position 0. `step(n)` feeds n tokens and returns, for each, the token that follows it:
-    the next one of the prompt while there is one, then the model's choice; after the end of the text it repeats.
+    the next one of the prompt while there is one, then the model's choice; after the end of the text it repeats. In a
+    batch there is one text a sequence, and a row of tokens for each step.
     """
 
     schedule: Schedule
 
     def request(self, prompt: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY) -> None: ...
+    def request_batch(
+        self, prompts: Sequence[Sequence[int]], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY
+    ) -> None: ...
     def step(self, tokens: int) -> NDArray[np.int32]: ...
     def free(self) -> None: ...
 
@@ -57,6 +61,32 @@ class Session:
                 if token in known:
                     return
             left -= len(tokens)
+
+    def generate_batch(
+        self, prompts: Sequence[Sequence[int]], max_tokens: int, eos: Sequence[int] = ()
+    ) -> Iterator[tuple[int, int]]:
+        """(sequence, chosen token) of texts that are decoded together, for each as `generate` yields them.
+
+        All texts start at position 0 and advance together: one with a shorter prompt chooses while others still read.
+        Raises AMK014 for a prompt that cannot be run, AMK016 unless there is one for each sequence of the batch.
+        """
+        schedule, known = self.engine.schedule, tuple(eos)
+        for prompt in prompts:
+            check_prompt(schedule, prompt)
+        self.engine.request_batch(prompts, known[: len(REQUEST) - 1])
+        begin = [len(prompt) - 1 for prompt in prompts]
+        end = [b + min(max_tokens, schedule.kv.context - b) for b in begin]
+        at = min(begin)
+        self._feed(at)
+        while at < max(end):
+            count = min(max(end) - at, self.slice, schedule.launch.max_tokens)
+            rows = self.engine.step(count).reshape(count, -1).tolist()
+            for row in rows:
+                for sequence, token in enumerate(row):
+                    if begin[sequence] <= at < end[sequence]:
+                        yield sequence, token
+                        end[sequence] = at if token in known else end[sequence]
+                at += 1
 
     def _feed(self, tokens: int) -> None:
         """Run the given tokens, in as few launches as the output buffer allows."""

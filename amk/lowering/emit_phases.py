@@ -67,7 +67,8 @@ class PhaseSource:
 def emit_phases(schedule: Schedule, blocks: tuple[int, ...] | int = 1) -> PhaseSource:
     """The kernels of `schedule`, laid out so that `blocks` of them (one number, or one a kernel) fit an SM together.
 
-    AMK601 for a target without dependent launch, or a schedule that is not cut into kernels.
+    A kernel too large for that is laid out for fewer. AMK401 for one too large for an SM, AMK601 for a target without
+    dependent launch, or a schedule that is not cut into kernels.
     """
     schedule.target.require("bulk_copy", "a graph of overlapping kernels")
     found = phases(schedule)
@@ -79,7 +80,7 @@ def emit_phases(schedule: Schedule, blocks: tuple[int, ...] | int = 1) -> PhaseS
         printer = _Kernel(schedule, found, number, count, buffers)
         parts.append(printer.text(phase))
         headers |= printer.headers
-        kernels.append(PhaseKernel(printer.symbol, printer.bytes, count))
+        kernels.append(PhaseKernel(printer.symbol, printer.bytes, printer.blocks))
     size = 8 * (len(layout.dtype.names or ()) + 2)
     source = (
         '#include "amk/context.cuh"\n#include "amk/cells.cuh"\n#include "amk/ring.cuh"\n#include "amk/weights.cuh"\n'
@@ -123,6 +124,13 @@ class _Kernel:
         self.structs: list[str] = []
         arrays, self.ring_at = _arrays(schedule, phase, found.carried)
         self.slots, self.bytes = self._ring(self.ring_at)
+        while self.slots < self._fewest() and self.blocks > 1:
+            self.blocks -= 1
+            self.slots, self.bytes = self._ring(self.ring_at)
+        if self.slots < self._fewest():
+            raise refusal.unsupported(
+                "AMK401", f"a kernel of the graph has no room for a ring behind {self.ring_at:,} bytes"
+            )
         self.inner = schedule.model_copy(update={"buffers": (*buffers, *arrays)})
 
     def _ring(self, offset: int) -> tuple[int, int]:
@@ -133,12 +141,12 @@ class _Kernel:
         room = target.smem_per_sm // self.blocks - RESERVED_SMEM_PER_BLOCK - STATIC_SHARED
         room = min(room, target.smem_per_block - STATIC_SHARED) - offset
         slot = warps * (self.stream.chunk_bytes + MBARRIER_BYTES)
-        most = max(self.chunks.count)
-        slots = min(room // slot, most, MAX_SLOTS)
-        if slots < min(2, most):
-            needs = f"{offset + 2 * slot:,} bytes of shared memory a block, {self.blocks} blocks an SM"
-            raise refusal.unsupported("AMK401", f"a kernel of the graph needs {needs}")
+        slots = max(0, min(room // slot, max(self.chunks.count), MAX_SLOTS))
         return slots, offset + slots * slot
+
+    def _fewest(self) -> int:
+        """Slots without which a warp would wait for every copy."""
+        return 0 if self.chunks is None else min(2, max(self.chunks.count))
 
     def text(self, phase: Phase) -> str:
         body = "".join(self._piece(piece.ahead, [s.op for s in piece.steps]) for piece in phase.pieces)

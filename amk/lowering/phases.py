@@ -18,8 +18,7 @@ import numpy as np
 
 from amk.lowering import refusal
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.layout import StreamLayout, stream_layout
-from amk.schedule_ir.matrices import MatrixName
+from amk.schedule_ir.layout import DrainKey, StreamLayout, stream_layout
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.gemv import GemvOp
@@ -66,7 +65,11 @@ class Phases:
 
 
 def phases(schedule: Schedule) -> Phases:
-    """The kernels of `schedule`. AMK601 unless it is one program of a token loop around one layer loop that waits."""
+    """The kernels of `schedule`. AMK601 unless it is one program of a token loop around one layer loop that waits, for
+    one sequence.
+    """
+    if schedule.batch > 1:
+        raise refusal.unsupported("AMK601", f"a batch of {schedule.batch} is not cut into kernels")
     before, head, layer, tail, after = _shape(schedule)
     first, inner, last = _cut(head), _cut(layer.body), _cut(tail)
     if len(inner) < 2:
@@ -208,7 +211,7 @@ def chunks_of(schedule: Schedule, found: Phases, number: int) -> Chunks | None:
     step = per_layer(schedule, layout)
     offsets = set()
     for layer in (layer for kernel, layer in found.launches if kernel == number):
-        drains = [(op.matrix, _layer(op, layer + ahead)) for ahead, op in gemvs]
+        drains = [(op.matrix, _layer(op, layer + ahead), op.k_part) for ahead, op in gemvs]
         first = layout.drains.index(drains[0])
         if layout.drains[first : first + len(drains)] != tuple(drains):
             raise refusal.internal(f"kernel {found.kernels[number].name} does not drain a run of chunks")
@@ -216,7 +219,7 @@ def chunks_of(schedule: Schedule, found: Phases, number: int) -> Chunks | None:
         offsets.add(tuple((before - layer * step).tolist()))
     if len(offsets) != 1:
         raise refusal.internal(f"the chunks of kernel {found.kernels[number].name} do not move by layers")
-    count = _sum(layout, tuple((op.matrix, 0) for _, op in gemvs))
+    count = _sum(layout, tuple((op.matrix, 0, op.k_part) for _, op in gemvs))
     return Chunks(offsets.pop(), tuple(count.tolist()))
 
 
@@ -229,8 +232,8 @@ def _layer(op: GemvOp, layer: int) -> int:
     return Env(loops={"t": 0, "n": 0, "l": layer}, worker=0).eval_int(op.layer)
 
 
-def _sum(layout: StreamLayout, drains: tuple[tuple[MatrixName, int], ...]) -> np.ndarray:
+def _sum(layout: StreamLayout, drains: tuple[DrainKey, ...]) -> np.ndarray:
     total = np.zeros(layout.base.size, np.int64)
-    for name, _ in drains:
+    for name, *_ in drains:
         total += layout.counts[name].reshape(-1)
     return total

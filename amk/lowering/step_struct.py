@@ -10,13 +10,15 @@ from amk.lowering.expression import expression
 from amk.lowering.plan_constants import camel, identifier
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import Op
+from amk.schedule_ir.ops.base import PER_SEQUENCE
 from amk.schedule_ir.schedule import Schedule
 
 
 def step_struct(name: str, op: Op, schedule: Schedule, slices: frozenset[str] = frozenset()) -> str:
     """Fields of `op` by kind: role, matrix, buffer, optional buffer, expression, integer. Streams have no accessor.
 
-    slices: global buffers [workers, n] that the op takes for shared memory of the worker.
+    slices: global buffers [workers, n] that the op takes for shared memory of the worker. In a batch, k<Field>Row
+    counts the elements from one sequence's row of a buffer to the next.
     """
     buffers = {b.name: b for b in schedule.buffers}
     role = next(r for r in schedule.roles if r.name == op.role)
@@ -32,6 +34,9 @@ def step_struct(name: str, op: Op, schedule: Schedule, slices: frozenset[str] = 
             lines.append(f"  static constexpr bool kHas{camel(field)} = {str(value is not None).lower()};")
         if isinstance(value, str):
             lines.append(_buffer_accessor(field, buffers[value], value in slices))
+            if schedule.batch > 1 and field in PER_SEQUENCE:
+                row = buffers[value].elements // schedule.batch
+                lines.append(f"  static constexpr int k{camel(field)}Row = {row};")
         elif _is_expression(info.annotation):
             lines.append(f"  static __device__ __forceinline__ int {field}(const Ctx& c) {{ return {_layer(value)}; }}")
         elif isinstance(value, int):

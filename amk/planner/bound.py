@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amk.planner.decode import choose_workers
-from amk.planner.formats import Formats, chunk_limit
-from amk.planner.settings import Settings
+from amk.planner.formats import Formats
+from amk.planner.settings import SMALL_COPY, Settings
 from amk.planner.space import ALLOWED
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
 from amk.schedule_ir.model_spec import ModelSpec
@@ -40,9 +40,9 @@ def drain_ms(
         groups = -(-shape.groups // workers)
         handled = groups * ROWS_PER_GROUP * shape.k * 2 / warps
         us = handled / (constants.chunk_gbps * 1e3)
-        if "chunk_bytes" in known:
+        if known.get("chunk_bytes"):
             bits = weight_format(wanted[name]).bits
-            limit = known["chunk_bytes"] or chunk_limit(wanted)
+            limit = known["chunk_bytes"] or 2 * SMALL_COPY
             columns = max(limit * 8 // (ROWS_PER_GROUP * bits), 1)
             us += groups * shape.k / columns / warps * (constants.chunk_us + fence)
         total += us * (model.layers if shape.per_layer else 1)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from amk.planner.formats import Chunks
-from amk.planner.settings import Settings, crossing_dtype
+from amk.planner.settings import Settings, crossing_dtype, per_sequence
 from amk.planner.storage import packed_bytes
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.memory import Buffer, Dtype
 from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.ops.begin import STATE
-from amk.schedule_ir.ops.select import REQUEST
+from amk.schedule_ir.ops.begin import state_words
+from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ranking import LAST, PARAMETERS, TALLY
 from amk.schedule_ir.schedule import KvLayout
 
@@ -26,13 +26,14 @@ def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Chunks
     def constant(name: str, dtype: Dtype, *shape: int, align: int = 16) -> Buffer:
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, role="constant", align=align)
 
+    each = per_sequence(settings)
     out = [
         constant("weights", "bf16", packed_bytes(model, chunks) // 2, align=128),
         constant("embedding", "bf16", model.vocab, model.hidden),
         constant("norm", "f32", 2 * layers + 1, model.hidden),
         constant("rope", "f32", kv.context, dim),
-        constant("request", "i32", len(REQUEST)),
-        constant("prompt", "i32", kv.context),
+        constant("request", "i32", request_words(settings.batch)),
+        constant("prompt", "i32", *each, kv.context),
     ]
     if settings.sampling != "greedy":
         out.append(constant("sampling", "i32", len(PARAMETERS)))
@@ -44,17 +45,18 @@ def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Chunks
 
 
 def state(model: ModelSpec, kv: KvLayout, settings: Settings) -> list[Buffer]:
-    cache = (model.layers, model.kv_heads, kv.context, model.head_dim)
+    cache = (model.layers, settings.batch * model.kv_heads, kv.context, model.head_dim)
+    each = per_sequence(settings)
 
     def kept(name: str, dtype: Dtype, *shape: int) -> Buffer:
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, role="state")
 
     return [
-        kept("state", "i32", len(STATE)),
-        kept("output", "i32", settings.max_tokens),
+        kept("state", "i32", len(state_words(settings.batch))),
+        kept("output", "i32", settings.max_tokens, *each),
         kept("k_cache", kv.dtype, *cache),
         kept("v_cache", kv.dtype, *cache),
-        kept("logits", "f32", model.vocab),
+        kept("logits", "f32", *each, model.vocab),
     ]
 
 
@@ -70,16 +72,17 @@ def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int) -
     def crossing(name: str, dtype: Dtype, *shape: int, tag: Expr = per_layer) -> Buffer:
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, tagged=tagged, tag=tag if tagged else None)
 
+    each, heads = per_sequence(settings), settings.batch * model.heads
     crossed = [
-        crossing("qkv", "f32", model.q_dim + 2 * model.kv_dim),
-        crossing("split_partial", wide, model.heads, kv.splits, model.head_dim),
-        crossing("split_scale", "f32", model.heads, kv.splits, 2),
-        crossing("attn", wide, model.q_dim),
-        crossing("h_mid", wide, model.hidden),
-        crossing("h_out", wide, model.hidden),
-        crossing("act", "bf16", model.ffn),
-        crossing("best_value", "f32", candidates, tag={"t": 1, "1": 1}),
-        crossing("best_index", "i32", candidates, tag={"t": 1, "1": 1}),
+        crossing("qkv", "f32", *each, model.q_dim + 2 * model.kv_dim),
+        crossing("split_partial", wide, heads, kv.splits, model.head_dim),
+        crossing("split_scale", "f32", heads, kv.splits, 2),
+        crossing("attn", wide, *each, model.q_dim),
+        crossing("h_mid", wide, *each, model.hidden),
+        crossing("h_out", wide, *each, model.hidden),
+        crossing("act", "bf16", *each, model.ffn),
+        crossing("best_value", "f32", *each, candidates, tag={"t": 1, "1": 1}),
+        crossing("best_index", "i32", *each, candidates, tag={"t": 1, "1": 1}),
     ]
     if settings.sampling == "greedy":
         return crossed

@@ -10,21 +10,30 @@ from amk.planner.fetches import require_whole_fetches
 from amk.planner.fit import choose_context
 from amk.planner.formats import BF16, Chunks, Formats, formats
 from amk.planner.program import Author
-from amk.planner.settings import FAST, Settings, handoff_of, kv_block, splits_of
+from amk.planner.settings import (
+    FAST,
+    LONG_RINGS,
+    SMALL_COPY,
+    Settings,
+    handoff_of,
+    kv_block,
+    reducible,
+    splits_of,
+)
 from amk.planner.shares import attention_tables, head_handoff, row_tables
-from amk.planner.storage import Shares, choose_chunks, shared_plan
+from amk.planner.storage import Shares, choose_chunks, choose_parts, largest, shared_plan
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
+from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.ops.reduce_splits import sliceable
 from amk.schedule_ir.ranking import LAST
-from amk.schedule_ir.schedule import KvLayout, Launch, Program, Role, Schedule
+from amk.schedule_ir.schedule import MAX_BATCH, KvLayout, Launch, Program, Role, Schedule
 from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import FormatName, label
+from amk.schedule_ir.weight_format import Chunk, FormatName, label
 
 REGISTER_UNIT = 8
 """Registers are allocated to a thread in multiples of 8 (CUDA occupancy rules)."""
+Held = dict[MatrixName, int]
 NARROWER: tuple[FormatName, ...] = ("int8", "int4-g128")
 """Formats that are named when a model does not fit, widest first."""
 
@@ -45,45 +54,40 @@ def plan(
     Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit or has more KV heads than
     there are workers, AMK401 when shared memory does not hold it.
     """
-    count = workers if workers is not None else settings.workers or choose_workers(model, target)
-    _require_places(count, model, target)
+    count = workers if workers is not None else settings.workers or choose_workers(model, target, settings.batch)
+    _require_batch(settings, wanted)
+    _require_places(count, model, target, settings.batch)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
     rows_of = row_tables(model, count, wanted)
+    settings = replace(settings, k_parts=choose_parts(model, target, settings, rows_of, wanted))
     chunks = choose_chunks(model, target, settings, rows_of, wanted)
     context = choose_context(
         model, target, settings, count, chunks, max_context, lambda: _narrower(model, target, settings, count)
     )
     kv = kv_layout(model, settings, count, context)
-    tables = rows_of | attention_tables(model, count, kv.splits)
+    tables = rows_of | attention_tables(settings.batch * model.kv_heads, count, kv.splits)
     handoff = head_handoff(model, tables) if settings.head_handoff else None
     shared = shared_plan(model, target, settings, chunks, tables)
     rows = {n.removesuffix(".count"): 8 * max(c) for n, c in tables.items() if n.endswith(".count")}
     rows |= {"o": rows["hidden"], "down": rows["hidden"]}
     held = held_back(model, settings, target, chunks, tables, shared.stream.slots)
+    first = first_refills(model, settings, chunks, tables, shared.stream.slots, held)
     # A worker without rows of some matrix is held back by hints alone, so then they must be exact.
     exact = any(matrix(model, name).groups < count for name in MATRICES)
     slack = 0 if exact else settings.hint_slack
-    reduced = settings.reduce_from is not None and kv.splits >= settings.reduce_from
-    reduced = reduced and sliceable(model.heads, model.kv_heads, model.head_dim, kv.splits)
-    require_whole_fetches(model, settings, reduced)
-    author = Author(
-        model,
-        settings,
-        count,
-        rows,
-        handoff.delta if handoff else None,
-        held,
-        slack,
-        kv.splits if reduced else None,
-        wanted,
-    )
+    reduced = kv.splits if reducible(settings, model, kv.splits) else None
+    require_whole_fetches(model, settings, reduced is not None, wanted)
+    delta = handoff.delta if handoff else None
+    author = Author(model, settings, count, rows, delta, held, first, slack, reduced, wanted)
     stored = label(wanted) if kv.dtype == "bf16" else f"{label(wanted)}-kv-{kv.dtype}"
+    stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
     registers = target.regs_per_sm // (settings.warps * 32) // REGISTER_UNIT * REGISTER_UNIT
     return Schedule(
         name=f"{model.name}-{target.name}-{stored}"[:64],
         plan=settings.plan,
         model=model,
         target=target,
+        batch=settings.batch,
         launch=Launch(
             workers=count, warps=settings.warps, shared_bytes=shared.bytes, registers=min(registers, 255),
             max_tokens=settings.max_tokens,
@@ -104,24 +108,41 @@ def _narrower(model: ModelSpec, target: Target, settings: Settings, workers: int
     return [choose_chunks(model, target, settings, row_tables(model, workers, each), each) for each in every]
 
 
-def _require_places(workers: int, model: ModelSpec, target: Target) -> None:
-    """AMK011 unless every KV head has a worker, AMK402 unless every worker has an SM of its own."""
-    if workers < model.kv_heads:
-        message = f"{model.kv_heads} KV heads need as many workers, there are {workers}: each has workers of its own"
+def _require_batch(settings: Settings, wanted: Formats) -> None:
+    """AMK016 unless the batch can be decoded with these settings."""
+    batch = settings.batch
+    if not 1 <= batch <= MAX_BATCH:
+        raise AmkError(Diagnostic("AMK016", f"a batch has 1 to {MAX_BATCH} sequences, {batch} were asked for"))
+    reasons = {
+        f"tokens are chosen by {settings.sampling}": settings.sampling != "greedy",
+        f"weights are stored as {label(wanted)}": any(form != "bf16" for form in wanted.values()),
+        "attention waits for the rows of its head": settings.head_handoff,
+    }
+    if batch > 1 and (found := [reason for reason, holds in reasons.items() if holds]):
+        raise AmkError(Diagnostic("AMK016", f"a batch of {batch} is not decoded where {found[0]}"))
+
+
+def _require_places(workers: int, model: ModelSpec, target: Target, batch: int) -> None:
+    """AMK011 unless every KV head of every sequence has a worker, AMK402 unless every worker has an SM of its own."""
+    heads = batch * model.kv_heads
+    if workers < heads:
+        message = f"{heads} KV heads need as many workers, there are {workers}: each has workers of its own"
         raise AmkError(Diagnostic("AMK011", message))
     if workers > target.sms:
         raise AmkError(Diagnostic("AMK402", f"{workers} workers, {target.name} has {target.sms} SMs"))
 
 
-def choose_workers(model: ModelSpec, target: Target) -> int:
-    """One per SM; for a model with fewer row groups than SMs, as many as all own rows of both QKV and gate-up."""
+def choose_workers(model: ModelSpec, target: Target, batch: int = 1) -> int:
+    """One per SM; for a model with fewer row groups than SMs, as many as all own rows of both QKV and gate-up, and in a
+    batch at least one for every KV head of every sequence.
+    """
     qkv, gate_up = (matrix(model, name).groups for name in ("qkv", "gate_up"))
-    return target.sms if gate_up >= target.sms else min(qkv, gate_up)
+    if gate_up >= target.sms:
+        return target.sms
+    return min(qkv, gate_up) if batch == 1 else min(max(min(qkv, gate_up), batch * model.kv_heads), target.sms)
 
 
-def held_back(
-    model: ModelSpec, settings: Settings, target: Target, chunks: Chunks, tables: Shares, slots: int
-) -> dict[MatrixName, int]:
+def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chunks, tables: Shares, slots: int) -> Held:
     """Refills that the product of each matrix defers: `held_refills` of a ring, where an agent drains twice as many.
 
     Behind a full ring of requests, what a worker publishes and polls waits for microseconds. A product of few chunks
@@ -130,12 +151,33 @@ def held_back(
     most = int(slots * settings.held_refills)
     if not target.has("bulk_copy") or not settings.run_ahead or not most:
         return {}
-    found: dict[MatrixName, int] = {}
+    found: Held = {}
     for name, chunk in chunks.items():
-        groups = min(tables[f"{'hidden' if name in ('o', 'down') else name}.count"])
-        if groups * matrix(model, name).k_chunks(chunk.columns) // settings.warps >= 2 * most:
+        if drained(model, settings, chunk, tables, name) >= 2 * most:
             found[name] = most
     return found
+
+
+def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: Shares, slots: int, held: Held) -> Held:
+    """How many of the refills held back go out as soon as the product's result is published: half of them.
+
+    The others wait for the next input, which would queue behind them. All at once where half measured worse or was not
+    measured: after long products in small copies, and of codes (amk/lowering/LADDER.md).
+    """
+    found: Held = {}
+    plain = all(chunk.format == "bf16" for chunk in chunks.values())
+    for name, count in held.items():
+        long = drained(model, settings, chunks[name], tables, name) >= LONG_RINGS * slots
+        share = 0.5 if plain and (not long or largest(chunks) >= 2 * SMALL_COPY) else 1.0
+        found[name] = round(count * (share if settings.first_refills is None else settings.first_refills))
+    return found
+
+
+def drained(model: ModelSpec, settings: Settings, chunk: Chunk, tables: Shares, name: MatrixName) -> int:
+    """Chunks of one product, or of a part of it, that the least busy agent drains."""
+    groups = min(tables[f"{share_table(name)}.count"])
+    parts = settings.k_parts or 1 if name == "down" else 1
+    return groups * (matrix(model, name).k_chunks(chunk.columns) // parts) // settings.warps
 
 
 def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) -> KvLayout:
@@ -147,7 +189,7 @@ def counters(model: ModelSpec, settings: Settings) -> tuple[Counter, ...]:
     """One counter per hand-off and layer, so that only the token edge needs epoch separation."""
     heads = model.kv_heads if settings.head_handoff else 1
     kind: Literal["fenced", "hint"] = "hint" if settings.handoff == "tagged" else "fenced"
-    shapes = {"qkv": (model.layers, heads), "split": (model.layers, model.kv_heads), "best": (1,)} | {
+    shapes = {"qkv": (model.layers, heads), "split": (model.layers, settings.batch * model.kv_heads), "best": (1,)} | {
         n: (model.layers,) for n in ("attn", "h_mid", "act", "h_out")
     }
     out = tuple(Counter(name=name, shape=shape, handoff=kind) for name, shape in shapes.items())

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from amk.planner.formats import Formats
 from amk.planner.settings import Settings, crossing_dtype
+from amk.planner.staging import layout
 from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.model_spec import ModelSpec
 
 LANES = 32
+READERS: tuple[tuple[MatrixName, ...], ...] = (("qkv", "gate_up"), ("o",), ("down",))
+"""What multiplies the vectors of hidden, q_dim and ffn elements; lm_head's comes with the next QKV's."""
 NORM_FETCHES = 8
 """Fetches a lane keeps in flight while it stages a normalised vector: all of its share."""
 
@@ -16,15 +21,17 @@ def fetched(settings: Settings) -> int:
     return 2 if settings.handoff == "tagged" and crossing_dtype(settings) == "f32" else 4
 
 
-def require_whole_fetches(model: ModelSpec, settings: Settings, reduced: bool) -> None:
+def require_whole_fetches(model: ModelSpec, settings: Settings, reduced: bool, wanted: Formats) -> None:
     """AMK406 unless `warps` agents share the vectors that cross SMs in whole fetches; `handoff` is decided.
 
-    reduced: attention's splits are reduced before everybody stages the result.
+    Vectors staged in blocks are shared in blocks, whatever the number of warps. reduced: attention's splits are
+    reduced before everybody stages the result.
     """
     wide = fetched(settings)
+    blocks = [all(layout(name, wanted) != "bf16" for name in names) for names in READERS]
     shares = (("hidden", model.hidden, wide), ("q_dim", model.q_dim, wide), ("ffn", model.ffn, 4))
-    for name, count, width in shares:
-        if count % (width * settings.warps):
+    for (name, count, width), whole in zip(shares, blocks, strict=True):
+        if count % (width if whole else width * settings.warps):
             _refuse(f"{settings.warps} warps cannot share {name} = {count:,} in fetches of {width} elements")
     if model.hidden > settings.warps * LANES * wide * NORM_FETCHES:
         most = settings.warps * LANES * wide * NORM_FETCHES

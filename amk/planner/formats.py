@@ -17,13 +17,6 @@ SMALLEST_CHUNK = 512
 """Bytes of codes: one tile."""
 
 
-def chunk_limit(wanted: Formats) -> int:
-    """Bytes of codes that a chunk may have unless the settings say: codes cost little to multiply beside waiting for a
-    copy and ordering the next, so without bf16 among them fewer, larger copies are faster.
-    """
-    return 2048 if "bf16" in wanted.values() else 4096
-
-
 def formats(layers: FormatName = "bf16", lm_head: FormatName | None = None) -> dict[MatrixName, FormatName]:
     """The same format for every matrix of the layers, and one for lm_head (the same unless given)."""
     return dict.fromkeys(MATRICES, layers) | {"lm_head": lm_head or layers}

@@ -46,6 +46,7 @@ class Author:
     rows: dict[str, int]
     head_delta: int | None
     held: dict[MatrixName, int]
+    first: dict[MatrixName, int]
     slack: int
     splits: int | None
     wanted: Formats
@@ -63,10 +64,12 @@ class Author:
         )  # fmt: skip
         return [Step(op=WaitOp(role="w0"), waits=(wait,)), self.barrier()]
 
-    def gemv(self, name: MatrixName) -> list[Step]:
+    def gemv(self, name: MatrixName, part: int = 0, parts: int = 1) -> list[Step]:
+        """The product with `part` of the columns; refills are held back behind the last."""
         layer: Expr = 0 if name == "lm_head" else LAYER
         op = GemvOp(
-            role="all", matrix=name, layer=layer, stream="weights", part="part", deferred=self.deferred(name),
+            role="all", matrix=name, layer=layer, stream="weights", part="part",
+            deferred=self.deferred(name) if part == parts - 1 else 0, k_part=part, k_parts=parts,
             **read_by(name, self.wanted),
         )  # fmt: skip
         return [self.barrier(), Step(op=op), self.barrier()]
@@ -76,20 +79,17 @@ class Author:
 
     def refill(self, name: MatrixName) -> list[Step]:
         """Part of what the product of `name` held back goes out once its result is published."""
-        first = self.first_refills(name)
+        first = self.first.get(name, 0)
         return [Step(op=RefillOp(role="all", stream="weights", most=first))] if first else []
 
     def refill_rest(self, name: MatrixName) -> list[Step]:
         """The rest, once the next product's input is there: what is read until then does not queue behind it."""
-        rest = self.deferred(name) - self.first_refills(name)
+        rest = self.deferred(name) - self.first.get(name, 0)
         return [Step(op=RefillOp(role="all", stream="weights", most=rest))] if rest else []
-
-    def first_refills(self, name: MatrixName) -> int:
-        return round(self.deferred(name) * self.settings.first_refills)
 
     def role(self, name: MatrixName) -> str:
         """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""
-        return "all" if self.rows[name] > self.settings.wide_epilogue else "w0"
+        return "all" if self.rows[name] * self.settings.batch > self.settings.wide_epilogue else "w0"
 
     @property
     def tagged(self) -> bool:
@@ -171,8 +171,9 @@ class Author:
     def residual(self, name: MatrixName, h: str) -> list[Step]:
         assert name in ("o", "down")
         op = AddResidualOp(
-            role=self.role(name), matrix=name, layer=LAYER, stream="weights", part="part", residual="residual", h=h
-        )
+            role=self.role(name), matrix=name, layer=LAYER, stream="weights", part="part", residual="residual", h=h,
+            k_parts=self.k_parts if name == "down" else 1,
+        )  # fmt: skip
         return [*self.publish(op, (self.signal(h, (LAYER,)),)), *self.refill(name)]
 
     def mlp(self) -> list[Step]:
@@ -188,14 +189,23 @@ class Author:
             *self.publish(swiglu, (self.signal("act", (LAYER,)),)),
             *self.refill("gate_up"),
             *self.wait("act", (LAYER,)),
-            Step(op=StageOp(role="all", layer=LAYER, act="act", **staged_for(self.wanted, "down"))),
-            *self.refill_rest("gate_up"),
-            *self.gemv("down"),
+            *(step for part in range(self.k_parts) for step in self.down(part)),
             *self.residual("down", "h_out"),
             *self.wait("h_out", (LAYER,)),
             self.normed({"l": 2, "1": 2}, "h_out", "qkv", "lm_head"),
             *self.refill_rest("down"),
         ]
+
+    def down(self, part: int) -> list[Step]:
+        """Stage part of the activation and multiply it."""
+        fields = staged_for(self.wanted, "down")
+        stage = StageOp(role="all", layer=LAYER, act="act", k_part=part, k_parts=self.k_parts, **fields)
+        rest = [] if part else self.refill_rest("gate_up")
+        return [Step(op=stage), *rest, *self.gemv("down", part, self.k_parts)]
+
+    @property
+    def k_parts(self) -> int:
+        return self.settings.k_parts or 1
 
     def normed(self, index: Expr, h: str, *readers: MatrixName) -> Step:
         fields = staged_for(self.wanted, *readers)

@@ -14,8 +14,8 @@ cycle finds nothing better, or the beam is empty, the fallback draws mutations o
 Everything is a function of the seed and of the number of expansions; an expansion is one simulated schedule.
 
 The result is the best state that is verified SAFE and that the caller accepts: the planner cannot know how many
-registers the compiled code needs, who compiles can. A refusal is taken to hold for all plans of as many warps and as
-wide chunks, so that a number of warps that never compiles is not tried a hundred times.
+registers the compiled code needs, who compiles can. Plans of as many warps and as wide chunks as a refused one come
+last, so that a number of warps that never compiles is not tried a hundred times.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import Target
 from amk.simulator.constants import Constants, constants_for
 from amk.simulator.predict import step_ms
-from amk.validator.verify import verify
+from amk.validator.verify import Verifier
 
 WIDTH = 6
 DRAWS = 16
@@ -151,14 +151,13 @@ class Search:
             return None
         try:
             schedule = self.problem.schedule(settings)
-        except AmkError:
+            key = schedule_hash(schedule)
+            times = None if key in self.keys else self.problem.times(schedule)
+        except AmkError:  # there is no such plan, or the simulator says that it gets stuck
             return None
-        key = schedule_hash(schedule)
-        if key not in self.keys:
+        if times is not None:
             self.expansions += 1
-            launch = schedule.launch
-            state = State(settings, key, self.problem.times(schedule), launch.shared_bytes, launch.warps)
-            self.keys[key] = state
+            self.keys[key] = State(settings, key, times, schedule.launch.shared_bytes, schedule.launch.warps)
         self.known[settings] = self.keys[key]
         return self.known[settings]
 
@@ -261,19 +260,31 @@ def search(
 
 def _verified(made: Search, rounds: int, why_not: Callable[[Schedule], str | None]) -> Found:
     refused: list[str] = []
-    hopeless: set[tuple[int, int | None]] = set()
-    for state in made.ranked():
-        if (kind := (state.warps, state.settings.chunk_bytes)) in hopeless:
-            continue
+    verifier = Verifier()
+    for state in _likely_first(made.ranked(), refused):
         schedule = made.problem.schedule(state.settings)
-        verdict = verify(schedule)
+        verdict = verifier(schedule)
         reason = why_not(schedule) if verdict.safe else verdict.status
         if reason is None:
             default, naive = (made.known.get(replace(s, plan="search", sampling=made.space.start.sampling))
                               for s in (FAST, NAIVE))  # fmt: skip
             return Found(state, schedule, default, naive, made.expansions, rounds, made.pruned, tuple(refused))
-        if verdict.safe:
-            hopeless.add(kind)
         refused.append(f"{state.key[:12]} {reason}")
     message = f"no plan of {made.problem.model.name} on {made.problem.target.name} was found that is SAFE and compiles"
     raise AmkError(Diagnostic("AMK011", message))
+
+
+def _likely_first(ranked: list[State], refused: list[str]) -> Iterator[State]:
+    """Best first; those with as many warps and as wide chunks as one that was refused after all others."""
+    later: list[State] = []
+    kinds: set[tuple[int, int | None]] = set()
+    for state in ranked:
+        kind = (state.warps, state.settings.chunk_bytes)
+        if kind in kinds:
+            later.append(state)
+            continue
+        before = len(refused)
+        yield state
+        if len(refused) > before:
+            kinds.add(kind)
+    yield from later

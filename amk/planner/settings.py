@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from amk.schedule_ir.matrices import MATRICES, matrix
+from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops.reduce_splits import sliceable
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype
+from amk.schedule_ir.target import Target
+from amk.schedule_ir.weight_format import FormatName
 
 
 @dataclass(frozen=True)
@@ -16,7 +20,7 @@ class Settings:
     """One point of the plan space.
 
     warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most max_ring_bytes.
-    chunk_bytes: upper bound of one copy's codes, None = chunk_limit. kv_block: positions per attention block, None =
+    chunk_bytes: upper bound of one copy's codes, None = chunk_bytes_of. kv_block: positions per attention block, None =
     128, or 64 where rows are wide. handoff: how activations cross SMs, by counters behind a release fence or by tagged
     words, None = handoff_of. head_handoff: attention waits for its head's rows only. wide_epilogue: sum partials in all
     warps when a worker has more output rows than this. sampling: how a token is chosen; what the other modes do beyond
@@ -25,10 +29,12 @@ class Settings:
     cache holds. overlay: arrays that are never live together share bytes. hint_slack: a hint says that looking is worth
     while when all producers but one in so many have signalled; 0: when all have. prefetch_cache: ask for earlier keys
     and values before the query is there. held_refills: share of a ring that a long product refills only after its
-    result is published, first_refills: share of these that go out then, the others once the next input is there.
-    reduce_from: with this many splits the workers of a kv head reduce them, a slice each, before everybody reads the
-    result; None: everybody reads all splits. handoff_dtype: of hidden states and attention outputs that cross SMs, None
-    = bf16 in tagged words, f32 elsewhere.
+    result is published, first_refills: share of these that go out then, the others once the next input is there;
+    None: as decode.first_refills says. reduce_from: with this many splits the workers of a kv head reduce them, a slice
+    each, before everybody reads the result; None: everybody reads all splits. handoff_dtype: of hidden states and
+    attention outputs that cross SMs, None = bf16 in tagged words, f32 elsewhere. batch: sequences that are decoded
+    together; splits are then always reduced. k_parts: steps that the product of `down` is done in, so that its input
+    fits; None: as few as leave comfortable rings.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -50,14 +56,18 @@ class Settings:
     hint_slack: int = 8
     prefetch_cache: bool = True
     held_refills: float = 2 / 3
-    first_refills: float = 1 / 2
+    first_refills: float | None = None
     reduce_from: int | None = 8
     overlay: bool = True
     handoff_dtype: Literal["bf16", "f32"] | None = None
+    batch: int = 1
+    k_parts: int | None = None
 
 
 FAST = Settings()
-NAIVE = Settings(plan="naive", handoff="fenced", head_handoff=False, wide_epilogue=0, run_ahead=False, slots=4)
+NAIVE = Settings(
+    plan="naive", chunk_bytes=2048, handoff="fenced", head_handoff=False, wide_epilogue=0, run_ahead=False, slots=4
+)
 PRESETS = {"fast": FAST, "naive": NAIVE}
 
 UNTUNED = replace(NAIVE, hint_slack=0, held_refills=0.0, first_refills=1.0, prefetch_cache=False, reduce_from=None)
@@ -67,15 +77,54 @@ STARTS = PRESETS | {"untuned": UNTUNED}
 """Where a search may begin."""
 
 
+def per_sequence(settings: Settings) -> tuple[int, ...]:
+    """The leading dimension of what every sequence of a batch has of its own."""
+    return (settings.batch,) if settings.batch > 1 else ()
+
+
+LONG_RINGS = 4
+"""A product is long when an agent drains this many rings in it."""
+
+SMALL_COPY = 2048
+"""Bytes of a copy where nothing speaks for larger ones."""
+
+
+def chunk_bytes_of(
+    settings: Settings, model: ModelSpec, target: Target, wanted: Mapping[MatrixName, FormatName], workers: int
+) -> int:
+    """The upper bound of one copy. A larger one costs an agent less time to wait for, fence and refill; a ring of few
+    slots is coarse, which long products do not notice, and codes cost little to multiply beside that. Measured on an
+    H200: amk/lowering/LADDER.md.
+    """
+    if settings.chunk_bytes:
+        return settings.chunk_bytes
+    if "bf16" not in wanted.values():
+        return 2 * SMALL_COPY
+    shape = matrix(model, "gate_up")
+    each = shape.rows * shape.k * 2 // (workers * settings.warps)
+    long = each >= LONG_RINGS * settings.max_ring_bytes // settings.warps
+    large = long and set(wanted.values()) == {"bf16"} and target.has("bulk_copy")
+    return 2 * SMALL_COPY if large else SMALL_COPY
+
+
 def kv_block(settings: Settings, model: ModelSpec) -> int:
     """Positions per attention block."""
     return settings.kv_block or (128 if model.head_dim <= 64 else 64)
 
 
 def splits_of(settings: Settings, model: ModelSpec, workers: int, context: int) -> int:
-    """Splits of a kv head's cache: at most one per worker and per block."""
-    most = min(workers // model.kv_heads, -(-context // kv_block(settings, model)))
-    return max(1, min(most, settings.kv_splits or most))
+    """Splits of a kv head's cache: at most one per worker and per block, and in a batch so many that can be reduced."""
+    most = min(workers // (settings.batch * model.kv_heads), -(-context // kv_block(settings, model)))
+    splits = max(1, min(most, settings.kv_splits or most))
+    return splits if settings.batch == 1 else max(n for n in range(1, splits + 1) if reducible(settings, model, n))
+
+
+def reducible(settings: Settings, model: ModelSpec, splits: int) -> bool:
+    """Whether so many splits are reduced by the workers of their kv head; in a batch they always have to be."""
+    few = settings.reduce_from is None or splits < settings.reduce_from
+    if settings.batch == 1:
+        return not few and sliceable(model.heads, model.kv_heads, model.head_dim, splits)
+    return sliceable(model.heads, model.kv_heads, model.head_dim, splits, pieces=model.head_dim * model.heads)
 
 
 def crossing_dtype(settings: Settings) -> Literal["bf16", "f32"]:

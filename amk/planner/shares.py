@@ -46,12 +46,14 @@ def _shared_out(groups: int, load: list[int]) -> Table:
     return tuple(each + (w in lightest) for w in range(len(load)))
 
 
-def attention_tables(model: ModelSpec, workers: int, splits: int) -> dict[str, Table]:
+def attention_tables(heads: int, workers: int, splits: int) -> dict[str, Table]:
     """attn.head, attn.split: worker w serves head w // splits; left-over workers serve none and wait like head 0.
+
+    heads: KV heads of all sequences.
 
     attn.serves: 1 for those that serve a head.
     """
-    served = model.kv_heads * splits
+    served = heads * splits
     head = [w // splits if w < served else -1 for w in range(workers)]
     return {
         "attn.head": tuple(head),

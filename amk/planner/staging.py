@@ -62,18 +62,18 @@ def staged_for(wanted: Formats, *names: MatrixName) -> Written:
     return Written(x=arrays[0], also=arrays[1] if len(arrays) > 1 else None, scales=scales, sums=sums)
 
 
-def staged_arrays(model: ModelSpec, wanted: Formats) -> list[Buffer]:
-    """The arrays at their places from byte 0 on."""
+def staged_arrays(model: ModelSpec, wanted: Formats, batch: int = 1, k_parts: int = 1) -> list[Buffer]:
+    """The arrays at their places from byte 0 on; k_parts: steps that the product of `down` is done in."""
     sizes: dict[str, tuple[Staged, int]] = {}
     blocks = sums = 0
     for name in MATRICES:
-        read, k = read_by(name, wanted), matrix(model, name).k
+        read, k = read_by(name, wanted), -(-matrix(model, name).k // (k_parts if name == "down" else 1))
         count = k if read["scales"] is None else whole_blocks(k) * BLOCK
         sizes[read["x"]] = layout(name, wanted), max(count, sizes.get(read["x"], ("bf16", 0))[1])
         blocks = max(blocks, whole_blocks(k) if read["scales"] else 0)
         sums = max(sums, whole_blocks(k) if read["sums"] else 0)
     first = whole_blocks(model.hidden) * BLOCK * 2
-    out = [_shared(x, form, count, first if x == HEAD else 0) for x, (form, count) in sizes.items()]
+    out = [_shared(x, form, count, first if x == HEAD else 0, batch) for x, (form, count) in sizes.items()]
     for x, count in ((SCALES, blocks), (SUMS, sums)):
         if count:
             out.append(_shared(x, "f32", count, free_from(out)))
@@ -85,5 +85,7 @@ def free_from(buffers: list[Buffer]) -> int:
     return max(-(-((b.offset or 0) + b.bytes) // 128) * 128 for b in buffers)
 
 
-def _shared(name: str, dtype: str, count: int, offset: int) -> Buffer:
-    return Buffer.model_validate({"name": name, "space": "shared", "dtype": dtype, "shape": (count,), "offset": offset})
+def _shared(name: str, dtype: str, count: int, offset: int, batch: int = 1) -> Buffer:
+    """In a batch, rows are 64 bytes apart modulo 128: what lanes read together lies in different banks."""
+    shape = (count,) if batch == 1 else (batch, -(-count // 64) * 64 + 32)
+    return Buffer.model_validate({"name": name, "space": "shared", "dtype": dtype, "shape": shape, "offset": offset})

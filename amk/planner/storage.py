@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from amk.planner.formats import BF16, Chunks, Formats, chunk_choices, chunk_limit
-from amk.planner.settings import Settings
+from amk.planner.formats import BF16, Chunks, Formats, chunk_choices
+from amk.planner.settings import Settings, chunk_bytes_of, per_sequence
 from amk.planner.staging import free_from, layout, staged_arrays
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, matrix
@@ -36,10 +36,28 @@ def choose_chunks(model: ModelSpec, target: Target, settings: Settings, counts: 
     """The largest chunks with which the rings are comfortably deep, else those with the deepest rings."""
     enough = min(COMFORTABLE_SLOTS, settings.slots or COMFORTABLE_SLOTS)
     fixed = fixed_buffers(model, settings, counts, wanted)[1]
-    choices = chunk_choices(model, settings.chunk_bytes or chunk_limit(wanted), wanted)
+    choices = chunk_choices(model, chunk_bytes_of(settings, model, target, wanted, len(counts["hidden.count"])), wanted)
     depths = [ring_slots(target, settings, largest(chunks), fixed) for chunks in choices]
     comfortable = [chunks for chunks, slots in zip(choices, depths, strict=True) if slots >= enough]
     return comfortable[0] if comfortable else choices[depths.index(max(depths))]
+
+
+def choose_parts(model: ModelSpec, target: Target, settings: Settings, counts: Shares, wanted: Formats) -> int:
+    """The fewest steps for the product of `down` with which rings are comfortably deep, one where none is enough.
+
+    For a single sequence always one: its input is small.
+    """
+    if settings.k_parts or settings.batch == 1:
+        return settings.k_parts or 1
+    for parts in (1, 2, 4, 8):
+        parted = replace(settings, k_parts=parts)
+        chunks = choose_chunks(model, target, parted, counts, wanted)
+        if model.ffn % (parts * chunks["down"].columns):
+            continue
+        fixed = fixed_buffers(model, parted, counts, wanted)[1]
+        if ring_slots(target, parted, largest(chunks), fixed) >= COMFORTABLE_SLOTS:
+            return parts
+    return 1
 
 
 def largest(chunks: Chunks) -> int:
@@ -74,20 +92,22 @@ def fixed_buffers(
     warps, dim = settings.warps, model.head_dim
     most = max(max(c) for name, c in counts.items() if name.endswith(".count"))
     group = model.heads // model.kv_heads
-    staged = staged_arrays(model, wanted)
-    products: list[Array] = [("part", "f32", (most + warps, ROWS_PER_GROUP))]
+    batch, each = settings.batch, per_sequence(settings)
+    staged = staged_arrays(model, wanted, batch, settings.k_parts or 1)
+    products: list[Array] = [("part", "f32", (most + warps, *each, ROWS_PER_GROUP))]
     attention: list[Array] = [("att", "f32", (warps, group, dim + PARTIAL_EXTRA)), ("q", "f32", (group, dim))]
     kept: list[Array] = [
-        ("residual", "f32", (max(counts["hidden.count"]) * ROWS_PER_GROUP,)),
-        ("ssq", "f32", (warps,)),
+        ("residual", "f32", (*each, max(counts["hidden.count"]) * ROWS_PER_GROUP)),
+        ("ssq", "f32", (*each, warps)),
     ]
     if settings.sampling != "greedy":
         kept += [("pick", "i32", (warps, len(PICK)))]
         kept += [(name, "i32", (warps, TALLY)) for name in ("tally", "gathered")]
     splits = max(1, len(counts["hidden.count"]) // model.kv_heads)
-    mixed: list[Array] = [
-        ("mix", "f32", (warps, share_heads(model.heads, dim, warps, layout("o", wanted) != "bf16"), splits, 2))
-    ]
+    mixed: list[Array] = []
+    if batch == 1:
+        heads = share_heads(model.heads, dim, warps, layout("o", wanted) != "bf16")
+        mixed.append(("mix", "f32", (warps, heads, splits, 2)))
     part = free_from(staged)
     first, end = _laid_out(products, part)
     second, behind = _laid_out(attention, 0 if settings.overlay else end)

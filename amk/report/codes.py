@@ -36,6 +36,7 @@ TITLES = {
     "AMK013": "weights cannot be read or do not match the model",
     "AMK014": "prompt cannot be run",
     "AMK015": "tokens cannot be chosen as asked",
+    "AMK016": "batch cannot be decoded as asked",
     "AMK101": "output is not fully covered",
     "AMK102": "output is written twice",
     "AMK103": "access is out of bounds",

@@ -279,7 +279,7 @@ class Machine:
         if not ring.stream.run_ahead:
             self._push(*ring.issue(ring.drained + hi - lo))
         first = owned_groups(env, op.matrix)[0]
-        return Drain(ring, op.matrix, env.eval_int(op.layer), lo, hi, k_chunks, first)
+        return Drain(ring, (op.matrix, env.eval_int(op.layer), op.k_part), lo, hi, k_chunks, first)
 
     def _blocked(self, agent: Agent) -> Blocked:
         entry = agent.entry

@@ -20,24 +20,28 @@ from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Node, Program, Schedule, Step
 
+DrainKey = tuple[MatrixName, int, int]
+
 
 @dataclass(frozen=True)
 class StreamLayout:
-    """drains: the stream's gemv steps of one token. counts[matrix]: chunks per step, int64 [workers, agents].
+    """drains: the stream's gemv steps of one token: matrix, layer and part of the columns. counts[matrix]: chunks per
+    step, int64 [workers, agents]. parts[matrix]: steps that the columns are divided into.
 
     base: first chunk of each (worker, agent) in the packed buffer; totals: chunks per token.
     """
 
-    drains: tuple[tuple[MatrixName, int], ...]
+    drains: tuple[DrainKey, ...]
     counts: dict[MatrixName, NDArray[np.int64]]
     base: NDArray[np.int64]
     totals: NDArray[np.int64]
+    parts: dict[MatrixName, int]
 
 
-def drains(program: Program, stream: str) -> list[tuple[MatrixName, int]]:
-    """(matrix, layer) of each gemv step of one token on `stream`, in program order."""
+def drains(program: Program, stream: str) -> list[DrainKey]:
+    """(matrix, layer, part) of each gemv step of one token on `stream`, in program order."""
     return [
-        (op.matrix, Env(loops=loops, worker=0).eval_int(op.layer))
+        (op.matrix, Env(loops=loops, worker=0).eval_int(op.layer), op.k_part)
         for op, loops in _gemvs(program.body, {"t": 0})
         if op.stream == stream
     ]
@@ -53,7 +57,7 @@ def _gemvs(body: tuple[Node, ...], loops: dict[str, int]) -> Iterator[tuple[Gemv
                 yield from _gemvs(node.body, loops | {node.var: i})
 
 
-def drain_order(schedule: Schedule, stream: Stream) -> tuple[tuple[MatrixName, int], ...]:
+def drain_order(schedule: Schedule, stream: Stream) -> tuple[DrainKey, ...]:
     """The sequence of drains of a token that the packed order follows: the longest of any program.
 
     A program may leave out the drains of matrices of which none of its workers owns rows; ValueError if it drains the
@@ -63,7 +67,7 @@ def drain_order(schedule: Schedule, stream: Stream) -> tuple[tuple[MatrixName, i
     order = max((sequence for _, sequence in sequences), key=len)
     for program, sequence in sequences:
         mine = slice(program.first, program.first + program.count)
-        owned = {name for name, _ in order if any(schedule.tables[f"{share_table(name)}.count"][mine])}
+        owned = {name for name, *_ in order if any(schedule.tables[f"{share_table(name)}.count"][mine])}
         if [d for d in sequence if d[0] in owned] != [d for d in order if d[0] in owned] or set(sequence) - set(order):
             raise ValueError(f"program {program.name} drains stream {stream.name} in another order")
     return tuple(order)
@@ -74,11 +78,13 @@ def stream_layout(schedule: Schedule, stream: Stream) -> StreamLayout:
     sequence = drain_order(schedule, stream)
     agents = next(r.count for r in schedule.roles if r.name == stream.role)
     counts = {}
-    for name in {m for m, _ in sequence}:
-        k_chunks = matrix(schedule.model, name).k_chunks(stream.chunk(name).columns)
+    gemvs = [op for program in schedule.programs for op, _ in _gemvs(program.body, {"t": 0})]
+    parts: dict[MatrixName, int] = {name: max(op.k_parts for op in gemvs if op.matrix == name) for name, *_ in sequence}
+    for name in parts:
+        k_chunks = matrix(schedule.model, name).k_chunks(stream.chunk(name).columns) // parts[name]
         chunks = np.array(schedule.tables[f"{share_table(name)}.count"]) * k_chunks
         bounds = [chunks * a // agents for a in range(agents + 1)]
         counts[name] = np.stack([b - a for a, b in pairwise(bounds)], axis=1)
-    totals = np.asarray(np.sum([counts[m] for m, _ in sequence], axis=0, dtype=np.int64))
+    totals = np.asarray(np.sum([counts[m] for m, *_ in sequence], axis=0, dtype=np.int64))
     flat = np.concatenate([[0], np.cumsum(totals.reshape(-1))[:-1]])
-    return StreamLayout(sequence, counts, flat.reshape(totals.shape), totals)
+    return StreamLayout(sequence, counts, flat.reshape(totals.shape), totals, parts)

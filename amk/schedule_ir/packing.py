@@ -49,20 +49,22 @@ class Packer:
         out = np.zeros((chunks, self.stream.chunk_bytes // 2), np.uint16)
         ends = np.cumsum(self.layout.totals[worker])
         place = (ends - self.layout.totals[worker]).tolist()
-        for name, layer in self.layout.drains:
+        for name, layer, part in self.layout.drains:
             counts = self.layout.counts[name][worker].tolist()
-            self._scatter(out, place, counts, self._sequence(worker, name, layer))
+            self._scatter(out, place, counts, self._sequence(worker, name, layer, part))
         return out
 
-    def _sequence(self, worker: int, name: MatrixName, layer: int) -> Iterator[Bits]:
-        """The worker's group-major chunks of one matrix, in blocks."""
+    def _sequence(self, worker: int, name: MatrixName, layer: int, part: int) -> Iterator[Bits]:
+        """The worker's group-major chunks of one part of a matrix, in blocks."""
         model, tables = self.schedule.model, self.schedule.tables
         key = share_table(name)
         first, count = tables[f"{key}.first"][worker], tables[f"{key}.count"][worker]
         step = max(1, BLOCK_ELEMENTS // (ROWS_PER_GROUP * matrix(model, name).k))
         for group in range(first, first + count, step):
             groups = range(group, min(group + step, first + count))
-            yield filled(self._chunks(name, layer, groups), self.stream.chunk_bytes)
+            chunks = self._chunks(name, layer, groups)
+            own = chunks.reshape(len(groups), self.layout.parts[name], -1, chunks.shape[1])[:, part]
+            yield filled(own.reshape(-1, chunks.shape[1]), self.stream.chunk_bytes)
 
     def _chunks(self, name: MatrixName, layer: int, groups: range) -> Bits:
         """16-bit words [chunks, chunk.bytes / 2] of some row groups of a matrix, group-major."""

@@ -27,6 +27,7 @@ from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import label
 
 VERSION: Final = 2
+MAX_BATCH: Final = 8
 
 
 class Wait(Frozen):
@@ -132,7 +133,10 @@ class KvLayout(Frozen):
 
 
 class Schedule(Frozen):
-    """A decode step of `model` on `target`; in the format of `VERSION`."""
+    """A decode step of `model` on `target`; in the format of `VERSION`.
+
+    batch: sequences that are decoded together, each with tokens and caches of its own, all at the same position.
+    """
 
     version: Literal[2] = VERSION
     name: Name
@@ -140,7 +144,7 @@ class Schedule(Frozen):
     model: ModelSpec
     target: Target
     dtype: Literal["bf16"] = "bf16"
-    batch: Literal[1] = 1
+    batch: int = Field(default=1, ge=1, le=MAX_BATCH)
     launch: Launch
     kv: KvLayout
     roles: tuple[Role, ...] = Field(min_length=1, max_length=32)
@@ -157,6 +161,11 @@ class Schedule(Frozen):
         weights = label({name: self.streams[0].chunk(name).format for name in MATRICES})
         return weights if self.kv.dtype == "bf16" else f"{weights}-kv-{self.kv.dtype}"
 
+    @property
+    def caches(self) -> int:
+        """Caches of a layer, one for each kv head of each sequence."""
+        return self.batch * self.model.kv_heads
+
     def geometry(self) -> Geometry:
         return Geometry(
             model=self.model,
@@ -166,6 +175,7 @@ class Schedule(Frozen):
             role_size={r.name: r.count for r in self.roles},
             kv_block=self.kv.block,
             kv_splits=self.kv.splits,
+            batch=self.batch,
         )
 
 

@@ -286,9 +286,16 @@ class Engine:
         self._spend(state, role, c.step_us + c.round_us * rounds, "arithmetic")
         self._written(state)
         if isinstance(op, RefillOp):
-            self.supply.refill(state.number)
-            self._spend(state, role, c.issue_us * state.held_back, "arithmetic")
+            self._refill(state, op, role)
         return True
+
+    def _refill(self, state: _State, op: RefillOp, role: range) -> None:
+        """Some of the copies that the last product held back are asked for, or all that are left."""
+        count = min(op.most, state.held_back)
+        state.held_back -= count
+        size = float(count * len(role) * self.chunk_bytes[op.stream])
+        self.supply.refill(state.number, size if state.held_back else NEVER)
+        self._spend(state, role, self.constants.issue_us * count, "arithmetic")
 
     def _written(self, state: _State) -> None:
         self.ready += self.words.written(state.number, state.next, max(state.clocks))

@@ -10,7 +10,7 @@ def moved_bytes(schedule: Schedule, pos: int) -> int:
     """Bytes a token at `pos` must read: the packed weights, and the cache up to and including `pos`."""
     model = schedule.model
     weights = sum(b.bytes for b in schedule.buffers if b.name in {s.source for s in schedule.streams})
-    return weights + 2 * model.layers * model.kv_heads * (pos + 1) * model.head_dim * ITEM_BYTES[schedule.kv.dtype]
+    return weights + 2 * model.layers * schedule.caches * (pos + 1) * model.head_dim * ITEM_BYTES[schedule.kv.dtype]
 
 
 def floor_ms(schedule: Schedule, pos: int) -> float:

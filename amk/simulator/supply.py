@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 F64 = NDArray[np.float64]
 TINY = 1e-3
 NEVER = float("inf")
+SPARE = 1.0
+"""Bytes that a ring may pull beyond what a product needs: rounding must not leave it short of the last one."""
 
 
 class Supply:
@@ -57,12 +59,13 @@ class Supply:
         if not self.ahead[group]:
             self.fetch[group] = amount
         elif held:
-            self.allowed[group] = max(0.0, amount - self.level[group] + max(0.0, self.capacity[group] - held))
+            beyond = max(SPARE, self.capacity[group] - held)
+            self.allowed[group] = max(0.0, amount - self.level[group] + beyond)
         self.changed = True
 
-    def refill(self, group: int) -> None:
-        """What the ring held back is asked for."""
-        self.allowed[group] = NEVER
+    def refill(self, group: int, amount: float = NEVER) -> None:
+        """So many bytes of what the ring held back are asked for, or all."""
+        self.allowed[group] += amount
         self.changed = True
 
     def outstanding(self, group: int) -> float:

@@ -133,7 +133,7 @@ class Measured:
         stream = self.schedule.streams[0]
         layout = stream_layout(self.schedule, stream)
         found: dict[str, int] = {}
-        for name, _ in layout.drains:
+        for name, *_ in layout.drains:
             found[name] = found.get(name, 0) + int(layout.counts[name].sum()) * stream.chunk(name).bytes
         return found
 

@@ -26,31 +26,27 @@ Witness: races and faults name composite nodes; `confirm` finds the flat events 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, cast
-
-import numpy as np
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
 
 from amk.report.diagnostic import Diagnostic
-from amk.schedule_ir.schedule import Schedule
-from amk.validator.atoms import OUTSIDE, Touches, blocks
+from amk.schedule_ir.memory import Counter
+from amk.schedule_ir.schedule import Program, Role, Schedule
 from amk.validator.counter_events import CounterEvents, Instances
-from amk.validator.dataflow import DataflowReport, find_faults
-from amk.validator.envelope import Envelope
-from amk.validator.footprint import Footprints
+from amk.validator.dataflow import DataflowReport
 from amk.validator.liveness import Run
-from amk.validator.local_order import local_order
-from amk.validator.order import Clocks
-from amk.validator.quotient import BracketOrder, Group, Ordering, Quotient
-from amk.validator.races import RaceReport, find_races
-from amk.validator.system import I64, MAX_BYTES, READ, WRITE, Bools
-from amk.validator.trace import trace
-from amk.validator.words import Words, words
+from amk.validator.local_order import LocalOrder, local_order
+from amk.validator.memo import Keyed, Memo
+from amk.validator.memory_check import Accesses, boundary_content, overwritten, plain_memory, reads_from, unseen
+from amk.validator.parts import bare_program, synced, without_rings, without_sync
+from amk.validator.quotient import BracketOrder, Edges, Group, Ordering, Quotient, projected
+from amk.validator.races import RaceReport
+from amk.validator.system import I64
+from amk.validator.touched import Touched, gathered, tagged_words, touched
+from amk.validator.trace import trace_of
+from amk.validator.words import Words
 
 TOKENS: Final = 2
-LIMIT: Final = 64
-NOTHING: Final = np.zeros((0, 5), np.int64)
 
 
 class Ran(Protocol):
@@ -66,16 +62,18 @@ class Composition:
 
     stuck: programs whose worker alone does not finish. never: words that nobody writes, tags out of order. races,
     dataflow: over composite nodes with word edges; overwritten: tagged words that a reader may still look for; unseen:
-    writes that fences do not order. hints: the order with hints, if words alone do not keep the words. fence: the order
-    of what is visible, if it is not `order`. at: the only position that was looked at. private: what the buffers behind
-    the schedule's are, in turn.
+    writes that fences do not order. outside, written_constants: see `Gathered`. memo: what may serve again.
+    hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is not
+    `order`. at: the only position that was looked at. private: what the buffers behind the schedule's are, in turn.
     """
 
     schedule: Schedule
     tokens: int
     groups: list[Group]
     instances: Instances
-    footprints: Footprints
+    memo: Memo
+    outside: dict[tuple[str | int, ...], str] = field(default_factory=dict)
+    written_constants: frozenset[str] = frozenset()
     stuck: tuple[str, ...] = ()
     never: list[Diagnostic] = field(default_factory=list)
     block: Ran | None = None
@@ -103,184 +101,134 @@ class Composition:
         return self.live and not any(r.racy for r in (self.races, self.overwritten, self.unseen) if r is not None)
 
 
-def groups_of(schedule: Schedule, tokens: int, instances: Instances) -> list[Group]:
-    """One group per program; raises `TooLarge`."""
+def ordered_program(program: Program, number: int, roles: tuple[Role, ...], warps: int, tokens: int) -> LocalOrder:
+    """The local order of a program whose steps neither wait nor signal; raises `TooLarge`."""
+    return local_order(trace_of(program, number, roles, warps, tokens))
+
+
+def _orders(schedule: Schedule, tokens: int, memo: Memo) -> list[Keyed[LocalOrder]]:
+    roles, warps = schedule.roles, schedule.launch.warps
+    return [
+        memo(ordered_program, bare_program(program), number, roles, warps, tokens)
+        for number, program in enumerate(schedule.programs)
+    ]
+
+
+def _groups(schedule: Schedule, orders: list[Keyed[LocalOrder]], instances: Instances) -> list[Group]:
     found: list[Group] = []
     nodes = 0
-    for number, program in enumerate(schedule.programs):
-        counters = CounterEvents(schedule, trace(schedule, number, tokens), instances)
-        order = local_order(counters.trace)
-        group = Group(number, program.first, program.count, order, counters.waits, counters.signals, nodes)
+    for number, (program, order) in enumerate(zip(schedule.programs, orders, strict=True)):
+        counters = CounterEvents(schedule, order.value.trace, instances)
+        group = Group(number, program.first, program.count, order.value, counters.waits, counters.signals, nodes)
         found.append(group)
         nodes += program.count * group.nodes
     return found
 
 
-def compose(schedule: Schedule, tokens: int = TOKENS, footprints: Footprints | None = None) -> Composition:
+def groups_of(schedule: Schedule, tokens: int, instances: Instances) -> list[Group]:
+    """One group per program; raises `TooLarge`."""
+    return _groups(schedule, _orders(schedule, tokens, Memo()), instances)
+
+
+def quotient_of(
+    edges: Edges, counters: tuple[Counter, ...], words: Words, bases: tuple[tuple[int, ...], ...], *parts: Any
+) -> Quotient:
+    """The quotient of projected groups: bases are (first, count, node_base), parts (order, waits, signals) of each."""
+    rows = zip(bases, parts[::3], parts[1::3], parts[2::3], strict=True)
+    groups = [
+        Group(number, first, count, order, waits, signals, base)
+        for number, ((first, count, base), order, waits, signals) in enumerate(rows)
+    ]
+    return Quotient(groups, Instances(counters), words, edges)
+
+
+def bracketed(quotient: Quotient) -> BracketOrder:
+    return BracketOrder(quotient)
+
+
+def compose(schedule: Schedule, tokens: int = TOKENS, memo: Memo | None = None) -> Composition:
     """Check the schedule; raises `TooLarge`, `ClocksTooLarge` or `NotComposable`.
 
-    footprints: those of an earlier check of the same schedule.
+    memo: results of earlier checks, of this schedule or of others.
     """
-    instances = Instances(schedule.counters)
-    groups = groups_of(schedule, tokens, instances)
-    result = Composition(schedule, tokens, groups, instances, footprints or Footprints(schedule))
-    result.stuck = tuple(schedule.programs[g.number].name for g in groups if not g.order.complete)
-    if result.stuck:
+    return _Composer(schedule, tokens, memo or Memo()).run()
+
+
+def _keyed(memo: Memo, words: Words) -> Keyed[Words]:
+    """Words by their content: different accesses may well have the same."""
+    content = (words.writes, words.needs, words.counters, tuple(words.joints), tuple(words.targets))
+    return Keyed(words, memo.given(content).key)
+
+
+def _accesses(memo: Memo, found: Touched, tagged: list[int], initial: I64, final: I64) -> Keyed[Accesses]:
+    """Accesses by their content, because a change of ops or tables may leave them as they are."""
+    content = Accesses(found.rows, tagged, initial, final)
+    return Keyed(content, memo.given((found.key, tuple(tagged), initial, final)).key)
+
+
+class _Composer:
+    def __init__(self, schedule: Schedule, tokens: int, memo: Memo) -> None:
+        self.schedule, self.memo = schedule, memo
+        self.orders = _orders(schedule, tokens, memo)
+        instances = Instances(schedule.counters)
+        self.groups = _groups(schedule, self.orders, instances)
+        self.result = Composition(schedule, tokens, self.groups, instances, memo)
+
+    def run(self) -> Composition:
+        result, memo = self.result, self.memo
+        result.stuck = tuple(self.schedule.programs[g.number].name for g in self.groups if not g.order.complete)
+        if result.stuck:
+            return result
+        self.data = memo.given(without_rings(without_sync(self.schedule)))
+        whole = memo(gathered, self.data, memo.evaluations, *self.orders)
+        rows = memo(touched, whole, synced(self.schedule)).value
+        boundary = boundary_content(self.data.value, self.result.tokens)
+        self.accesses = _accesses(memo, rows, whole.value.envelope.tagged, *boundary)
+        found = memo(tagged_words, self.data, whole, rows.most, rows.always).value
+        self.words = {"most": _keyed(memo, found.most), "always": _keyed(memo, found.always)}
+        result.classes = whole.value.envelope.classes
+        result.outside, result.written_constants = whole.value.outside, whole.value.constants
+        result.never = found.most.never
+        result.weak = not found.most.empty or any(
+            bool(g.waits[:, 4].any() or g.signals[:, 4].any()) for g in self.groups
+        )
+        if result.never:
+            return result
+        result.block = self._quotient("block").value
+        if result.block.run.complete:
+            self._check_memory()
         return result
-    envelope = Envelope(schedule, result.footprints)
-    for group in groups:
-        envelope.add(group)
-    result.classes = envelope.classes
-    rows = envelope.columns()
-    tagged = words(schedule, [g.order.trace.items for g in groups], _word_rows(groups, rows, envelope.tagged))
-    result.never = tagged.never
-    result.weak = not tagged.empty or any(bool(g.waits[:, 4].any() or g.signals[:, 4].any()) for g in groups)
-    if result.never:
-        return result
-    result.block = Quotient(groups, instances, tagged, "block")
-    if not result.block.run.complete:
-        return result
-    always = words(schedule, [g.order.trace.items for g in groups], _always_rows(groups, rows, envelope))
-    _check_memory(result, rows, tagged, always, envelope)
-    return result
 
+    def _quotient(self, edges: Edges, words: Literal["most", "always"] = "most") -> Keyed[Quotient]:
+        """Of what these edges make of the groups, so that what they leave out cannot matter."""
+        parts: list[Any] = []
+        bases = []
+        for group, order in zip(projected(self.groups, edges), self.orders, strict=True):
+            bases.append((group.first, group.count, group.node_base))
+            parts += [order, group.waits, group.signals]
+        return self.memo(quotient_of, edges, self.schedule.counters, self.words[words], tuple(bases), *parts)
 
-def _check_memory(result: Composition, rows: I64, most: Words, always: Words, envelope: Envelope) -> None:
-    """Reads-from with the edges of the envelope; races with those of every position; visibility with fences."""
-    groups, instances, block = result.groups, result.instances, result.block
-    assert isinstance(block, Quotient)
-    order = BracketOrder(Quotient(groups, instances, most, "word") if result.weak else block)
-    touches = touches_in_order(rows, order, *boundary_content(result.schedule, result.footprints, result.tokens))
-    kept = list(blocks(touches))
-    result.order, result.incidences = order, touches.incidences
-    result.dataflow = find_faults(kept, LIMIT)
-    if not result.weak:
-        result.races = find_races(kept, cast(Clocks, order), LIMIT)
-        return
-    result.order = least = BracketOrder(Quotient(groups, instances, always, "word"))
-    result.fence = fence = BracketOrder(Quotient(groups, instances, most, "fence"))
-    blocking = Blocking(least, lambda: BracketOrder(Quotient(groups, instances, always, "wait")))
-    result.races, result.overwritten, result.unseen = weak_races(rows, envelope.tagged, order, least, blocking, fence)
-    result.hints = blocking.with_hints
+    def _order(self, edges: Edges, words: Literal["most", "always"] = "most") -> Keyed[BracketOrder]:
+        return self.memo(bracketed, self._quotient(edges, words))
 
-
-def weak_races(
-    rows: I64, buffers: list[int], run: Ordering, least: Ordering, blocking: Blocking, fence: Ordering
-) -> tuple[RaceReport, RaceReport, RaceReport]:
-    """(races, overwritten, unseen) of `Composition`; rows as in `touches_in_order`, buffers: the tagged ones.
-
-    run: an execution in which every read waits for its words; least: what is ordered whatever is read.
-    """
-    tagged = np.isin(rows[:, 1], buffers)
-    words_ = _numbered(touches_in_order(rows[tagged], run, NOTHING, NOTHING))
-    overwritten = _halved(find_races(blocks(words_), cast(Clocks, blocking), LIMIT))
-    written = ~tagged | (rows[:, 2] != READ)
-    seen = _numbered(touches_in_order(rows[written], run, NOTHING, NOTHING))
-    unseen = races = _halved(find_races(blocks(seen), cast(Clocks, _Visibility(least, fence)), LIMIT))
-    if unseen.racy:
-        # what a fence orders is ordered in time too, so only now the two can differ
-        plain = touches_in_order(rows[~tagged], run, NOTHING, NOTHING)
-        races = find_races(blocks(plain), cast(Clocks, least), LIMIT)
-    return races, overwritten, unseen
-
-
-def _numbered(touches: Touches) -> Touches:
-    """Events as 2 * node + is_read, for orders that distinguish the two."""
-    touches.event[:] = touches.event * 2 + (touches.kind == READ)
-    return touches
-
-
-def _halved(report: RaceReport) -> RaceReport:
-    races = tuple(replace(r, first=r.first // 2, second=r.second // 2) for r in report.races)
-    return replace(report, races=races)
-
-
-class Blocking:
-    """Tagged words, numbered 2 * node + is_read: no word is overwritten before those who look for it have found it.
-
-    A read follows the write that it waits for, and the order of writes is `_Visibility`'s business; a read precedes a
-    write if the write cannot exist without it. Hints are asked only where words give no order.
-    """
-
-    def __init__(self, words: Ordering, hints: Callable[[], Ordering]) -> None:
-        self.words, self.system = words, words.system
-        self._hints = hints
-        self.with_hints: Ordering | None = None
-
-    def precedes(self, before: I64, after: I64) -> Bools:
-        ordered: Bools = (after % 2 == 1) | (before % 2 == 0) | (before // 2 == after // 2)
-        open_ = np.flatnonzero(~ordered)
-        ordered[open_] = self.words.precedes(before[open_] // 2, after[open_] // 2)
-        open_ = np.flatnonzero(~ordered)
-        if len(open_):
-            self.with_hints = self.with_hints or self._hints()
-            ordered[open_] = self.with_hints.precedes(before[open_] // 2, after[open_] // 2)
-        return ordered
-
-
-class _Visibility:
-    """Order of accesses numbered 2 * node + is_read: a read needs to be over in time, a write must be visible."""
-
-    def __init__(self, time: Ordering, fence: Ordering) -> None:
-        self.time, self.fence, self.system = time, fence, time.system
-
-    def precedes(self, before: I64, after: I64) -> Bools:
-        read = before % 2 == 1
-        before, after = before // 2, after // 2
-        ordered: Bools = before == after
-        ordered[read] |= self.time.precedes(before[read], after[read])
-        ordered[~read] |= self.fence.precedes(before[~read], after[~read])
-        return ordered
-
-
-def _always_rows(groups: list[Group], rows: I64, envelope: Envelope) -> I64:
-    """`_word_rows` with only those reads that happen at every position."""
-    found = _word_rows(groups, rows, envelope.tagged)
-    moving = {(number, node) for number, node in envelope.moving}
-    items = {(g, node - group.order.trace.events) for g, group in enumerate(groups) for n, node in moving if n == g}
-    keys = np.array([g << 32 | i for g, i in sorted(items)], np.int64)
-    kept = (found[:, 4] != READ) | ~np.isin(found[:, 0] << 32 | found[:, 2], keys)
-    least = _word_rows(groups, np.concatenate(envelope.least), envelope.tagged)
-    return np.concatenate((found[kept], least))
-
-
-def _word_rows(groups: list[Group], rows: I64, tagged: list[int]) -> I64:
-    """(group, worker, item, buffer, kind, lo, hi) of the rows on tagged buffers."""
-    found = [np.zeros((0, 7), np.int64)]
-    for g, group in enumerate(groups):
-        end = group.node_base + group.count * group.nodes
-        mine = rows[np.isin(rows[:, 1], tagged) & (rows[:, 0] >= group.node_base) & (rows[:, 0] < end)]
-        worker, node = np.divmod(mine[:, 0] - group.node_base, group.nodes)
-        events = group.order.trace.events
-        item = np.where(node < events, group.order.trace.item[np.minimum(node, events - 1)], node - events)
-        head = np.stack((np.full(len(mine), g), worker + group.first, item), axis=1)
-        found.append(np.concatenate((head, mine[:, 1:5]), axis=1))
-    return np.concatenate(found)
-
-
-def boundary_content(schedule: Schedule, footprints: Footprints, tokens: int) -> tuple[I64, I64]:
-    """(initial, final) rows (buffer, lo, hi, value, delta): the launch state; outputs, state and last logits."""
-    number = footprints.number
-    size = {b.name: b.bytes for b in schedule.buffers}
-    initial = [(number["state"], 0, size["state"], footprints.code("state", 0), 0)]
-    final = [(number["state"], 0, size["state"], footprints.code("state", 1), 0)]
-    final += [(number["output"], 4 * n, 4 * n + 4, footprints.code("output", 0) + n + 1, 0) for n in range(tokens)]
-    logits = footprints.code("logits", 0) + tokens
-    final.append((number["logits"], 0, schedule.model.vocab * 4, logits, 0))
-    return np.array(initial, np.int64).reshape(-1, 5), np.array(final, np.int64).reshape(-1, 5)
-
-
-def touches_in_order(rows: I64, order: Ordering, initial: I64, final: I64) -> Touches:
-    """The rows as touches in the order of a run; rows are (event, buffer, kind, lo, hi, value, delta)."""
-    rows = rows[np.lexsort((rows[:, 2], order.position[rows[:, 0]]))]
-    outside = np.full((len(initial), 1), OUTSIDE), np.full((len(final), 1), OUTSIDE)
-    before = np.insert(np.concatenate((outside[0], initial), axis=1), 2, WRITE, axis=1)
-    after = np.insert(np.concatenate((outside[1], final), axis=1), 2, READ, axis=1)
-    rows = np.concatenate((before, rows, after))
-    base = rows[:, 1] * (2 * MAX_BYTES)
-    low, high = base + rows[:, 3], base + rows[:, 4]
-    key = np.unique(np.concatenate((low, high)))
-    return Touches(
-        event=rows[:, 0], kind=rows[:, 2], value=rows[:, 5], delta=rows[:, 6],
-        first=np.searchsorted(key, low), last=np.searchsorted(key, high), atom_key=key,
-    )  # fmt: skip
+    def _check_memory(self) -> None:
+        """Reads-from with the edges of the envelope; races with those of every position; visibility with fences."""
+        result, memo = self.result, self.memo
+        if not result.weak:
+            order = self._order("block")
+            found = memo(plain_memory, self.accesses, order).value
+            result.order, result.incidences = order.value, found.incidences
+            result.dataflow, result.races = found.dataflow, found.races
+            return
+        order, least = self._order("word"), self._order("word", "always")
+        seen = memo(reads_from, self.accesses, order).value
+        result.incidences, result.dataflow, result.order = seen.incidences, seen.dataflow, least.value
+        fence = self._order("fence")
+        result.fence = fence.value
+        result.races, result.unseen = memo(unseen, self.accesses, order, least, fence).value
+        early, asked = memo(overwritten, self.accesses, order, least, None).value
+        if asked:
+            hints = self._order("wait", "always")
+            result.hints = hints.value
+            early, _ = memo(overwritten, self.accesses, order, least, hints).value
+        result.overwritten = early

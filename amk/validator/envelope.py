@@ -72,6 +72,21 @@ class Slot:
     events: dict[tuple[int, int], tuple[int, int]]
 
 
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What a group touches: rows in global memory, of layer 0 or the slot's own, with their slopes, slots and workers
+    (counted from the first); private: the finished rows of private memory.
+    """
+
+    group: Group
+    found: list[Slot]
+    rows: I64
+    slope: I64
+    slot_of: I64
+    worker_of: I64
+    private: list[I64]
+
+
 class Envelope:
     """Rows of one group after another: `columns()` [n, 7] at the end. classes counts the private memories."""
 
@@ -85,11 +100,18 @@ class Envelope:
         self.least: list[I64] = [np.zeros((0, COLUMNS + 1), np.int64)]
         self.moving: set[tuple[int, int]] = set()
         self._irregular: set[tuple[int, int]] = set()
-        self._rows: list[I64] = []
+        self._parts: list[Part] = []
         self._caches: dict[int, int] = {}
 
-    def columns(self) -> I64:
-        return np.concatenate(self._rows) if self._rows else np.zeros((0, COLUMNS + 1), np.int64)
+    def columns(self, synced: tuple[tuple[int, int], ...]) -> I64:
+        """Rows of all groups; synced: (program, number) of the steps that wait or signal."""
+        found = [np.zeros((0, COLUMNS + 1), np.int64)]
+        for part in self._parts:
+            found += part.private
+            for at, rows, crewed in self._crews(part, frozenset(synced)):
+                places = part.slot_of[at], part.worker_of[at]
+                found += _spread(part.group, part.found, rows, part.slope[at], *places, crewed)
+        return np.concatenate(found)
 
     def positions(self, item: Item, workers: range) -> list[int]:
         """Where the op does all that it ever does: the end of the split's first block for cache ops, else the last."""
@@ -163,53 +185,52 @@ class Envelope:
         """Add what one agent of one worker does between layers 0 and 1; False if that is no slope."""
         pos = self.positions(item, range(worker, worker + 1))[0]
         later = Item(item.site, item.token, item.loops | {"l": item.loops["l"] + 1})
-        now = self.footprints.of(group.number, item, worker, agent, pos).rows
-        then = self.footprints.of(group.number, later, worker, agent, pos).rows
+        now = self.footprints.of(item, worker, agent, pos)
+        then = self.footprints.of(later, worker, agent, pos)
         return now.shape == then.shape and _extend(slope, now, then)
 
     def add(self, group: Group) -> None:
         """Rows of every worker of the group in global memory, and of one worker per class in private memory."""
         workers = range(group.first, group.first + group.count)
         found = self.slots(group)
-        rows, slot_of, worker_of = self._collect(group, found, workers)
+        rows, slot_of, worker_of = self._collect(found, workers)
         while not self._complete(group, found, rows, slot_of, worker_of):
             found = self.slots(group)
-            rows, slot_of, worker_of = self._collect(group, found, workers)
+            rows, slot_of, worker_of = self._collect(found, workers)
         slope = _row_slopes(found, slot_of, rows)
         self._to_units(rows, slope)
         private = rows[:, 0] < 0
         number = self._classes(group, rows[private], slot_of[private], worker_of[private])
         unit = self.private_base + UNITS * number[worker_of] - 1 - rows[:, 0]
         rows[private, 0] = np.where(number[worker_of] >= 0, unit, -1)[private]
-        shown = np.flatnonzero(private & (rows[:, 0] >= 0))
-        self._spread(group, found, rows[shown], slope[shown], slot_of[shown], worker_of[shown], False)
-        for at, crewed in self._crews(found, rows, slot_of, worker_of, np.flatnonzero(~private)):
-            self._spread(group, found, rows[at], slope[at], slot_of[at], worker_of[at], crewed)
-
+        at = np.flatnonzero(private & (rows[:, 0] >= 0))
+        shown = _spread(group, found, rows[at], slope[at], slot_of[at], worker_of[at], False)
+        rest = np.flatnonzero(~private)
+        shared = Part(group, found, rows[rest], slope[rest], slot_of[rest], worker_of[rest], shown)
+        self._parts.append(shared)
         words = np.unique(slot_of[np.isin(rows[:, 0], self.tagged) & (rows[:, 1] == READ)])
         self._add_least(group, [found[s] for s in words.tolist()], workers)
 
     def _add_least(self, group: Group, reading: list[Slot], workers: range) -> None:
         """Reads of tagged words that happen at every position, for those steps whose reads depend on it."""
-        moving = [s for s in reading if self.footprints.positional(group.number, s.item, s.agent)]
-        rows, slot_of, worker_of = self._collect(group, moving, workers, least=True)
+        where = [(s, self.positions(s.item, workers)) for s in reading]
+        moving = [s for s, pos in where if self.footprints.positional(s.item, s.agent, workers, pos)]
+        rows, slot_of, worker_of = self._collect(moving, workers, least=True)
         kept = np.flatnonzero(np.isin(rows[:, 0], self.tagged) & (rows[:, 1] == READ))
         slope = _row_slopes(moving, slot_of, rows)
-        before = len(self._rows)
-        self._spread(group, moving, rows[kept], slope[kept], slot_of[kept], worker_of[kept], True)
-        self.least += self._rows[before:]
-        del self._rows[before:]
+        self.least += _spread(group, moving, rows[kept], slope[kept], slot_of[kept], worker_of[kept], True)
         perhaps = [s for s in reading if s.item.step.op.perhaps]
         self.moving |= {(group.number, node) for s in (*moving, *perhaps) for _, node in s.events.values()}
 
-    def _collect(self, group: Group, found: list[Slot], workers: range, least: bool = False) -> tuple[I64, I64, I64]:
+    def _collect(self, found: list[Slot], workers: range, least: bool = False) -> tuple[I64, I64, I64]:
         """All rows of layer 0 or the slot's own layer, with the slot and the worker (counted from the first)."""
-        parts, counts = [], []
+        parts: list[I64] = []
+        counts: list[int] = []
         for slot in found:
             pos = (self.least_positions if least else self.positions)(slot.item, workers)
-            prints = self.footprints.of_workers(group.number, slot.item, slot.agent, workers, pos)
-            parts += [f.rows for f in prints]
-            counts += [len(f.rows) for f in prints]
+            made, each = self.footprints.of_workers(slot.item, slot.agent, workers, pos)
+            parts.append(made)
+            counts += each
         slot_of = np.repeat(np.repeat(np.arange(len(found)), len(workers)), counts)
         worker_of = np.repeat(np.tile(np.arange(len(workers)), len(found)), counts)
         rows = np.concatenate(parts) if parts else np.zeros((0, COLUMNS), np.int64)
@@ -243,36 +264,18 @@ class Envelope:
                 self.representatives.append((group, worker))
         return number
 
-    def _spread(
-        self, group: Group, found: list[Slot], rows: I64, slope: I64, slot_of: I64, worker_of: I64, crewed: bool
-    ) -> None:
-        """Copies of the rows for every token and layer, on their events or on their crews."""
-        times = sorted({time for slot in found for time in slot.events})
-        base = group.node_base + worker_of * group.nodes
-        for token, layer in times:
-            node = np.array([slot.events.get((token, layer), (-1, -1))[crewed] for slot in found])[slot_of]
-            at = np.flatnonzero(node >= 0)
-            made = np.empty((len(at), COLUMNS + 1), np.int64)
-            made[:, 0] = base[at] + node[at]
-            made[:, 1:] = rows[at]
-            shift = slope[at] * layer
-            made[:, 3] += shift[:, 0]
-            made[:, 4] += shift[:, 0]
-            named = made[:, 5] != DONT_CARE
-            made[named, 5] += (shift[named, 1] << TOKEN_BITS) + token
-            self._rows.append(made)
-
-    def _crews(self, found: list[Slot], rows: I64, slot_of: I64, worker_of: I64, at: I64) -> Iterator[tuple[I64, bool]]:
-        """Global rows as (row numbers, crewed?): joined in place where crew, buffer and content agree."""
+    def _crews(self, part: Part, synced: frozenset[tuple[int, int]]) -> Iterator[tuple[I64, I64, bool]]:
+        """Global rows as (row numbers, rows, crewed?): joined where crew, buffer and content agree."""
+        found, rows, slot_of, worker_of = part.found, part.rows, part.slot_of, part.worker_of
         number = np.array([slot.crew for slot in found], np.int64)[slot_of]
-        order = at[np.lexsort((rows[at, 2], rows[at, 0], number[at], worker_of[at]))]
+        order = np.lexsort((rows[:, 2], rows[:, 0], number, worker_of))
         alone = np.isin(number[order], _clashing(rows[order], slot_of[order], number[order], worker_of[order]))
         words = np.isin(rows[order, 0], self.tagged) & (rows[order, 1] == READ)
         alone |= np.isin(number[order], np.unique(number[order[words]])) & ~words
         # what waits or signals is in a chain itself; a crew would forget that its members have waited
-        synced = np.array([bool(slot.item.step.waits or slot.item.step.signals) for slot in found])[slot_of]
-        alone |= synced[order] & ~words
-        yield order[alone], False
+        acts = np.array([(s.item.site.path[1], s.item.site.number) in synced for s in found], bool)[slot_of]
+        alone |= acts[order] & ~words
+        yield order[alone], rows[order[alone]], False
         order = order[~alone]
         order = order[np.lexsort((rows[order, 2], *rows[order][:, [5, 4, 1, 0]].T, number[order], worker_of[order]))]
         content = np.concatenate((worker_of[order, None], number[order, None], rows[order][:, [0, 1, 4, 5]]), axis=1)
@@ -281,9 +284,32 @@ class Envelope:
         reach = _running_end(rows[order, 3], fresh)
         fresh[1:] |= rows[order[1:], 2] > reach[:-1]
         starts = np.flatnonzero(fresh)
+        joined = rows[order[starts]]
         if len(starts):
-            rows[order[starts], 3] = np.maximum.reduceat(rows[order, 3], starts)
-        yield order[starts], True
+            joined[:, 3] = np.maximum.reduceat(rows[order, 3], starts)
+        yield order[starts], joined, True
+
+
+def _spread(
+    group: Group, found: list[Slot], rows: I64, slope: I64, slot_of: I64, worker_of: I64, crewed: bool
+) -> list[I64]:
+    """Copies of the rows for every token and layer, on their events or on their crews."""
+    times = sorted({time for slot in found for time in slot.events})
+    spread: list[I64] = []
+    base = group.node_base + worker_of * group.nodes
+    for token, layer in times:
+        node = np.array([slot.events.get((token, layer), (-1, -1))[crewed] for slot in found])[slot_of]
+        at = np.flatnonzero(node >= 0)
+        made = np.empty((len(at), COLUMNS + 1), np.int64)
+        made[:, 0] = base[at] + node[at]
+        made[:, 1:] = rows[at]
+        shift = slope[at] * layer
+        made[:, 3] += shift[:, 0]
+        made[:, 4] += shift[:, 0]
+        named = made[:, 5] != DONT_CARE
+        made[named, 5] += (shift[named, 1] << TOKEN_BITS) + token
+        spread.append(made)
+    return spread
 
 
 def _running_end(end: I64, fresh: I64) -> I64:

@@ -20,6 +20,7 @@ from amk.validator.atoms import blocks, touches_of
 from amk.validator.compose import Composition
 from amk.validator.dataflow import Fault, find_faults
 from amk.validator.expand import Flat, expand
+from amk.validator.footprint import family_name
 from amk.validator.liveness import BlockedHead, Run, diagnose, greedy
 from amk.validator.local_order import NotComposable
 from amk.validator.quotient import Edges
@@ -125,7 +126,7 @@ def _flat_events(flat: Flat, trace: Trace, worker: int, item: int) -> list[int]:
 
 def _deadlock(result: Composition) -> Finding:
     pos = positions(result, set())[0]
-    flat = expand(result.schedule, pos, result.tokens)
+    flat = expand(result.schedule, pos, result.tokens, evaluations=result.memo.evaluations)
     run = greedy(flat.system)
     found = diagnose(run)
     if found is None:
@@ -210,7 +211,7 @@ def _confirmed_race(result: Composition, edges: Edges, a: Place, b: Place) -> Ev
     workers = {a[1], b[1]}
     for pos in positions(result, workers):
         try:
-            flat = expand(result.schedule, pos, result.tokens, edges, workers, sure=True)
+            flat = expand(result.schedule, pos, result.tokens, edges, workers, None, True, result.memo.evaluations)
         except (TooLarge, NotComposable):
             return None
         for race in _conflicts(flat.system, _flat_events(flat, *a), _flat_events(flat, *b)):
@@ -296,7 +297,7 @@ def _confirmed_fault(result: Composition, fault: Fault) -> Evidence | None:
     touching = workers if reader and fault.kind != "uninitialised" else None
     for pos in positions(result, workers):
         try:
-            flat = expand(result.schedule, pos, result.tokens, "word", touching)
+            flat = expand(result.schedule, pos, result.tokens, "word", touching, evaluations=result.memo.evaluations)
         except (TooLarge, NotComposable):
             return None
         run = greedy(flat.system)
@@ -308,8 +309,8 @@ def _confirmed_fault(result: Composition, fault: Fault) -> Evidence | None:
 
 
 def _fault_diagnostic(result: Composition, fault: Fault) -> Diagnostic:
-    prints, name = result.footprints, _buffer(result, fault.buffer, fault.lo)
-    expected = prints.family_name(fault.expected[0])
+    name = _buffer(result, fault.buffer, fault.lo)
+    expected = family_name(fault.expected[0])
     if fault.event < 0:
         code = "AMK101" if fault.kind == "uninitialised" else "AMK104"
         message = f"bytes {fault.lo:,}..{fault.hi - 1:,} of {name} end without {expected}"
@@ -320,7 +321,7 @@ def _fault_diagnostic(result: Composition, fault: Fault) -> Diagnostic:
     facts = [shown(f"{who} reads: {what}"), because(f"expected {expected}")]
     if fault.found is not None:
         shifted = " at another offset" if fault.found[0] == fault.expected[0] else ""
-        facts.append(because(f"found {prints.family_name(fault.found[0])}{shifted}"))
+        facts.append(because(f"found {family_name(fault.found[0])}{shifted}"))
     message = f"bytes {fault.lo:,}..{fault.hi - 1:,} of {name} hold something else than the reader needs"
     if fault.kind == "uninitialised":
         message = f"bytes {fault.lo:,}..{fault.hi - 1:,} of {name} are read and were never written"

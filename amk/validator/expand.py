@@ -27,11 +27,11 @@ import numpy as np
 from amk.schedule_ir.memory import ITEM_BYTES
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.builder import assemble
-from amk.validator.compose import boundary_content
 from amk.validator.counter_events import CounterEvents, Instances
 from amk.validator.envelope import FAMILY_SHIFT, NO_DATA
-from amk.validator.footprint import CACHED, SHARED, Footprints, with_token
+from amk.validator.footprint import CACHED, SHARED, Evaluations, Footprints, code, with_token
 from amk.validator.local_order import NotComposable
+from amk.validator.memory_check import boundary_content
 from amk.validator.quotient import Edges
 from amk.validator.system import I64, WRITE, Bools, System
 from amk.validator.trace import TooLarge, Trace, trace
@@ -75,14 +75,16 @@ def expand(
     touching: Collection[int] | None = None,
     like: Flat | None = None,
     sure: bool = False,
+    evaluations: Evaluations | None = None,
 ) -> Flat:
     """The flat system of a launch of `tokens` tokens that starts at position `pos`, epoch 0.
 
     touching: only these workers' accesses are listed (all events stay), for witnesses of large schedules. like: a flat
     system of the same schedule and number of tokens, whose parts are used again. sure: without the waits of reads that
-    may not happen (`Op.perhaps`), for what must be ordered whatever the data say.
+    may not happen (`Op.perhaps`), for what must be ordered whatever the data say. evaluations: earlier footprints.
     """
-    return _Expansion(schedule, pos, tokens, edges, touching, like, sure).build()
+    footprints = like.footprints if like else Footprints(schedule, evaluations)
+    return _Expansion(schedule, pos, tokens, edges, touching, like, sure, footprints).build()
 
 
 class _Expansion:
@@ -97,11 +99,11 @@ class _Expansion:
         touching: Collection[int] | None,
         like: Flat | None,
         sure: bool,
+        footprints: Footprints,
     ) -> None:
-        self.sure = sure
+        self.sure, self.footprints = sure, footprints
         self.schedule, self.pos, self.tokens, self.edges = schedule, pos, tokens, edges
         self.instances = like.instances if like else Instances(schedule.counters)
-        self.footprints = like.footprints if like else Footprints(schedule)
         self.traces = like.traces if like else [trace(schedule, n, tokens) for n in range(len(schedule.programs))]
         self.known = like.accesses if like and like.pos == pos else None
         self.touching = None if touching is None else sorted(touching)
@@ -119,13 +121,13 @@ class _Expansion:
         if total > MAX_EVENTS:
             raise TooLarge(f"{total:,} flat events, at most {MAX_EVENTS:,}")
         base, numbers, tags = 0, [], []
-        for number, trace_ in enumerate(self.traces):
+        for trace_ in self.traces:
             count = trace_.program.count
             numbers.append(base + np.arange(count * trace_.events).reshape(count, trace_.events))
             tags.append(np.tile(np.arange(trace_.events), count))
             self._group_events(trace_, base)
             if self.known is None:
-                self._group_accesses(number, trace_, base)
+                self._group_accesses(trace_, base)
             base += count * trace_.events
         self.accesses = np.concatenate(self.parts) if self.known is None else self.known
         launch = self.schedule.launch
@@ -237,9 +239,9 @@ class _Expansion:
             return rows
         return rows[np.isin(self._place(rows[:, 0])[1], self.touching)]
 
-    def _group_accesses(self, number: int, trace_: Trace, base: int) -> None:
+    def _group_accesses(self, trace_: Trace, base: int) -> None:
         program = trace_.program
-        tokenless = np.array([self.footprints.code(family, 0) >> FAMILY_SHIFT for family in CACHED])
+        tokenless = np.array([code(family, 0) >> FAMILY_SHIFT for family in CACHED])
         span = range(program.first, program.first + program.count)
         for i, item in enumerate(trace_.items):
             if isinstance(item.step.op, NO_DATA):
@@ -247,9 +249,8 @@ class _Expansion:
             pos = [self.pos + max(item.token, 0)] * len(span)
             role = trace_.roles[item.step.op.role]
             for warp in role:
-                prints = self.footprints.of_workers(number, item, warp - role.start, span, pos)
-                rows = np.concatenate([f.rows for f in prints])
-                worker = np.repeat(np.arange(span.start, span.stop), [len(f.rows) for f in prints])
+                rows, counts = self.footprints.of_workers(item, warp - role.start, span, pos)
+                worker = np.repeat(np.arange(span.start, span.stop), counts)
                 event = base + (worker - span.start) * trace_.events + trace_.event_of[i, warp]
                 buffer = np.where(rows[:, 0] == SHARED, len(self.schedule.buffers) + worker, rows[:, 0])
                 value = with_token(rows[:, 4], item.token, tokenless)
@@ -257,7 +258,7 @@ class _Expansion:
                 self.parts.append(made)
 
     def _boundary(self) -> tuple[I64, I64]:
-        initial, final = boundary_content(self.schedule, self.footprints, self.tokens)
+        initial, final = boundary_content(self.schedule, self.tokens)
         return (
             np.concatenate((initial, self._cache_rows(self.pos))),
             np.concatenate((final, self._cache_rows(self.pos + self.tokens))),
@@ -271,9 +272,9 @@ class _Expansion:
         for family in sorted(CACHED) if upto else ():
             number = self.footprints.number[f"{family}_cache"]
             for layer in range(schedule.model.layers):
-                for head in range(schedule.model.kv_heads):
-                    start = (layer * schedule.model.kv_heads + head) * schedule.kv.context * row
-                    value = self.footprints.code(family, layer)
+                for head in range(schedule.caches):
+                    start = (layer * schedule.caches + head) * schedule.kv.context * row
+                    value = code(family, layer)
                     found.append((number, start, start + upto * row, value, 0))
         return np.array(found, np.int64).reshape(-1, 5)
 

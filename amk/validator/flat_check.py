@@ -20,11 +20,13 @@ import numpy as np
 
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.atoms import blocks, touches_of
-from amk.validator.compose import LIMIT, TOKENS, Blocking, Composition, groups_of, weak_races
+from amk.validator.compose import TOKENS, Composition, groups_of
 from amk.validator.counter_events import Instances
 from amk.validator.dataflow import find_faults
 from amk.validator.expand import Flat, expand
 from amk.validator.liveness import Run, greedy
+from amk.validator.memo import Memo
+from amk.validator.memory_check import LIMIT, Blocking, early_writes, unseen_writes
 from amk.validator.order import Clocks, must_clocks
 from amk.validator.quotient import Edges, Group
 from amk.validator.system import I64, Bools, System
@@ -77,8 +79,8 @@ class FlatOrder:
 class FlatCheck:
     """The flat systems of launches of one schedule, position by position."""
 
-    def __init__(self, schedule: Schedule, tokens: int = TOKENS) -> None:
-        self.schedule, self.tokens = schedule, tokens
+    def __init__(self, schedule: Schedule, tokens: int = TOKENS, memo: Memo | None = None) -> None:
+        self.schedule, self.tokens, self.memo = schedule, tokens, memo or Memo()
         self.instances = Instances(schedule.counters)
         self.groups = groups_of(schedule, tokens, self.instances)
         self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
@@ -96,7 +98,9 @@ class FlatCheck:
         return sorted({last * i // max(count - 1, 1) for i in range(count)}), False
 
     def _flat(self, pos: int, edges: Edges, sure: bool = True) -> Flat:
-        self.known = expand(self.schedule, pos, self.tokens, edges, like=self.known, sure=sure)
+        self.known = expand(
+            self.schedule, pos, self.tokens, edges, like=self.known, sure=sure, evaluations=self.memo.evaluations
+        )
         return self.known
 
     def _order(self, flat: Flat) -> FlatOrder:
@@ -105,7 +109,9 @@ class FlatCheck:
     def at(self, pos: int) -> Composition:
         """What `compose` answers, for launches that start at `pos`; nodes are flat events."""
         block = self._flat(pos, "block", sure=False)
-        result = Composition(self.schedule, self.tokens, self.groups, self.instances, block.footprints, at=pos)
+        result = Composition(self.schedule, self.tokens, self.groups, self.instances, self.memo, at=pos)
+        result.outside = block.footprints.outside
+        result.written_constants = frozenset(block.footprints.written_constants)
         result.private, result.weak = ("shared memory",), True
         result.block = ran = FlatRun(block, greedy(block.system))
         if not ran.run.complete:
@@ -114,9 +120,9 @@ class FlatCheck:
         least, fence = (self._order(self._flat(pos, edges)) for edges in ("word", "fence"))
         blocking = Blocking(least, lambda: self._order(self._flat(pos, "wait")))
         result.order, result.dataflow = least, find_faults(blocks(touches_of(word.run)), LIMIT)
-        result.races, result.overwritten, result.unseen = weak_races(
-            _rows(word.system), self.tagged, word, least, blocking, fence
-        )
+        rows = _rows(word.system)
+        result.races, result.unseen = unseen_writes(rows, self.tagged, word, least, fence)
+        result.overwritten = early_writes(rows, self.tagged, word, blocking)
         result.hints, result.fence = blocking.with_hints, fence
         return result
 

@@ -2,11 +2,14 @@
 
 `accesses` is a pure function of what it reads from its environment (loop variables, tables, worker, position). The
 probe records those reads; a later call whose environment agrees on all of them has the same result, so it is looked up.
-That makes 132 nearly identical workers cost little more than one.
+That makes 132 nearly identical workers cost little more than one, and a schedule cost little that differs from an
+earlier one in a few steps: evaluations are kept under the op's text and the geometry that it may read.
 
 Rows are (buffer, kind, lo, hi, value, delta): global buffers are numbered as in the schedule, shared memory is buffer
 -1 and addressed by absolute byte, so that overlapping shared buffers are seen to overlap. value packs (family, index);
 `with_token` adds the token. delta = logical offset - byte address.
+
+Families have numbers that follow from their names alone, so rows mean the same in every schedule.
 
 Cache rows keep one value for all tokens: what a token appends is what later tokens read. Reads of `constant` buffers
 are dropped, because nothing may write them (checked in `memory_model`).
@@ -14,14 +17,17 @@ are dropped, because nothing may write them (checked in `memory_model`).
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
+from zlib import crc32
 
 import numpy as np
 
 from amk.schedule_ir.expr import Env, IntArray, Value
-from amk.schedule_ir.ops import Access, Geometry
+from amk.schedule_ir.ops import Access, Geometry, Op
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.system import DONT_CARE, I64, READ, WRITE
 from amk.validator.trace import Item
@@ -29,8 +35,12 @@ from amk.validator.trace import Item
 SHARED: Final = -1
 TOKEN_BITS: Final = 21
 INDEX_BITS: Final = 20
+FAMILY_BITS: Final = TOKEN_BITS + INDEX_BITS
+FAMILIES: Final = 65_521
 CACHED: Final = frozenset({"k", "v"})
 COLUMNS: Final = 6
+ROOM: Final = 128 << 20
+"""Bytes of rows that one `Evaluations` keeps."""
 
 Row = tuple[int, int, int, int, int, int]
 
@@ -80,109 +90,149 @@ class Probe(Env):
 
 @dataclass(frozen=True, eq=False)
 class Footprint:
-    """Rows [n, 6] of one evaluation, coalesced; `number` identifies equal evaluations of one store."""
+    """Rows [n, 6] of one evaluation, coalesced. beyond: the first access outside its buffer; constants: those written.
+    names: what was read from the environment."""
 
-    number: int
     rows: I64
+    beyond: Access | None
+    constants: frozenset[str]
+    names: tuple[str, ...]
 
 
 Known = dict[tuple[str, ...], dict[tuple[int, ...], Footprint]]
-"""Evaluations of one (step, agent): by the names that were read, then by their values."""
+"""Evaluations of one (op, agent): by the names that were read, then by their values."""
 
 
-class Footprints:
-    """Evaluates and remembers footprints of one schedule."""
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Footprints of one step on one agent of consecutive workers: rows [n, 6], how many each worker has.
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        self.geometry: Geometry = schedule.geometry()
-        self.tables = {name: np.array(column, dtype=np.int64) for name, column in schedule.tables.items()}
-        self.number = {b.name: i for i, b in enumerate(schedule.buffers)}
-        self.families: dict[str, int] = {}
-        self._codes: dict[tuple[str, int], int] = {}
-        self.evaluations = 0
-        self.written_constants: set[str] = set()
-        self.outside: dict[tuple[str | int, ...], str] = {}
-        self._bytes = {b.name: b.bytes for b in schedule.buffers}
-        self._constant = {b.name for b in schedule.buffers if b.role == "constant"}
-        self._shared = {b.name: b.offset or 0 for b in schedule.buffers if b.space == "shared"}
-        self._lists = {name: list(column) for name, column in schedule.tables.items()}
-        self._known: dict[tuple[int, int, int], Known] = {}
+    beyond: (worker, access) of the first access outside its buffer. names: the tables that were read.
+    """
 
-    def of(self, program: int, item: Item, worker: int, agent: int, pos: int) -> Footprint:
-        """What agent `agent` (index in the step's role) of `worker` touches in `item` at position `pos`."""
-        return self.of_workers(program, item, agent, range(worker, worker + 1), [pos])[0]
+    rows: I64
+    counts: tuple[int, ...]
+    beyond: tuple[int, Access] | None
+    constants: frozenset[str]
+    positional: bool
+    names: tuple[str, ...]
 
-    def of_workers(self, program: int, item: Item, agent: int, workers: range, pos: Sequence[int]) -> list[Footprint]:
-        """`of` for consecutive workers, `pos` giving each one's position."""
-        known = self._known.setdefault((program, item.site.number, agent), {})
+
+_NAMES: dict[int, str] = {}
+
+
+@cache
+def family_number(family: str) -> int:
+    """Below 2^16 - 1; `family_name` inverts it."""
+    number = crc32(family.encode()) % FAMILIES
+    if _NAMES.setdefault(number, family) != family:
+        raise ValueError(f"the value families '{family}' and '{_NAMES[number]}' have the same number; rename one")
+    return number
+
+
+class Evaluations:
+    """Evaluators of any number of schedules; least recently used ones are forgotten beyond `room` bytes of rows."""
+
+    def __init__(self, room: int = ROOM) -> None:
+        self.room = room
+        self.evaluators: OrderedDict[tuple[object, ...], Evaluator] = OrderedDict()
+
+    def trim(self) -> None:
+        kept = sum(one.kept for one in self.evaluators.values())
+        while kept > self.room:
+            kept -= self.evaluators.popitem(last=False)[1].kept
+
+    def evaluator(
+        self, key: tuple[object, ...], op: Op, geometry: Geometry, number: dict[str, int], agent: int
+    ) -> Evaluator:
+        """key: everything that op, geometry, number and agent consist of."""
+        found = self.evaluators.get(key)
+        if found is None:
+            found = self.evaluators[key] = Evaluator(op, geometry, number, agent)
+        self.evaluators.move_to_end(key)
+        return found
+
+
+class Evaluator:
+    """Footprints of one op on one agent of its role, for any worker, position and values of its loop variables.
+
+    number: that of each buffer of the geometry in the schedule.
+    """
+
+    def __init__(self, op: Op, geometry: Geometry, number: dict[str, int], agent: int) -> None:
+        self.op, self.geometry, self.agent = op, geometry, agent
+        self.shared = {name: b.offset or 0 for name, b in geometry.buffers.items() if b.space == "shared"}
+        self.constant = {name for name, b in geometry.buffers.items() if b.role == "constant"}
+        self.number = number
+        self.known: Known = {}
+        self.slots: dict[tuple[object, ...], list[tuple[tuple[bytes, ...], Rows]]] = {}
+        self.kept = 0
+
+    def rows(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
+        """All workers' footprints; looked up if every table that was read for these has the same column."""
+        key = (workers.start, workers.stop, tuple(loops.values()), tuple(pos))
+        made = self.slots.setdefault(key, [])
+        for columns, rows in made:
+            if columns == tables.columns(rows.names):
+                return rows
+        rows = self._joined(self._each(loops, workers, pos, tables), workers, tables)
+        made.append((tables.columns(rows.names), rows))
+        self.kept += rows.rows.nbytes
+        return rows
+
+    def one(self, loops: dict[str, int], worker: int, pos: int, tables: Tables) -> Footprint:
+        return self._each(loops, range(worker, worker + 1), [pos], tables)[0]
+
+    def _each(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> list[Footprint]:
+        known, keys = self.known, dict[tuple[str, ...], list[tuple[int, ...]]]()
         if () in known:
             return [known[()][()]] * len(workers)
-        keys: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
         found: list[Footprint] = []
         for i, worker in enumerate(workers):
             # looked up anew for every worker: what one of them evaluates mostly serves those behind it
             for names in known:
                 if names not in keys:
-                    columns = [self._column(n, item, workers, pos) for n in names]
+                    columns = [_column(n, loops, workers, pos, tables) for n in names]
                     keys[names] = list(zip(*columns, strict=True)) if columns else [()] * len(workers)
                 if (footprint := known[names].get(keys[names][i])) is not None:
                     break
             else:
-                footprint = self._fresh(known, item, worker, agent, pos[i])
+                footprint = self._fresh(loops, worker, pos[i], tables)
             found.append(footprint)
         return found
 
-    def positional(self, program: int, item: Item, agent: int) -> bool:
-        """Does what was evaluated so far for this step depend on the position?"""
-        return any("pos" in names for names in self._known.get((program, item.site.number, agent), {}))
-
-    def _fresh(self, known: Known, item: Item, worker: int, agent: int, pos: int) -> Footprint:
+    def _fresh(self, loops: dict[str, int], worker: int, pos: int, tables: Tables) -> Footprint:
         """The evaluation, kept under the values of the names that it read."""
-        env = Probe(item.loops, worker, agent, pos, self.tables)
-        accesses = item.step.op.accesses(env, self.geometry)
-        self._note(item, worker, accesses)
-        log = env.log
-        names = tuple(sorted(log))
-        by_values = known.setdefault(names, {})
-        key = tuple(log[n] for n in names)
+        env = Probe(loops, worker, self.agent, pos, tables.arrays)
+        accesses = self.op.accesses(env, self.geometry)
+        names = tuple(sorted(env.log))
+        by_values = self.known.setdefault(names, {})
+        key = tuple(env.log[n] for n in names)
         if key not in by_values:
-            self.evaluations += 1
             rows = np.array(list(self._coalesced(accesses)), dtype=np.int64).reshape(-1, COLUMNS)
-            by_values[key] = Footprint(self.evaluations, rows)
+            rows.setflags(write=False)
+            beyond = next((a for a in accesses if a.lo < 0 or a.hi > self.geometry.buffers[a.buffer].bytes), None)
+            constants = frozenset(a.buffer for a in accesses if a.kind == "write" and a.buffer in self.constant)
+            by_values[key] = Footprint(rows, beyond, constants, names)
+            self.kept += rows.nbytes
         return by_values[key]
 
-    def _note(self, item: Item, worker: int, accesses: list[Access]) -> None:
-        """Remember accesses outside their buffer, by step, and writes to constants."""
-        for access in accesses:
-            if access.lo < 0 or access.hi > self._bytes[access.buffer]:
-                message = (
-                    f"{item.step.op.op} of worker {worker} touches bytes {access.lo:,}..{access.hi - 1:,} of "
-                    f"'{access.buffer}', which has {self._bytes[access.buffer]:,}"
-                )
-                self.outside.setdefault((*item.site.path, "op"), message)
-            if access.kind == "write" and access.buffer in self._constant:
-                self.written_constants.add(access.buffer)
-
-    def _column(self, name: str, item: Item, workers: range, pos: Sequence[int]) -> Sequence[int]:
-        if name in self._lists:
-            return self._lists[name][workers.start : workers.stop]
-        if name in ("worker", "pos"):
-            return workers if name == "worker" else pos
-        return [item.loops.get(name, -1)] * len(workers)
-
-    def code(self, family: str, index: int) -> int:
-        """The packed value without a token; -1 stays the value nobody asks for."""
-        known = self._codes.get((family, index))
-        if known is None:
-            number = self.families.setdefault(family.removesuffix(".past"), len(self.families))
-            known = self._codes[family, index] = (number << INDEX_BITS | index) << TOKEN_BITS
-        return known
+    def _joined(self, each: list[Footprint], workers: range, tables: Tables) -> Rows:
+        rows = np.concatenate([f.rows for f in each]) if each else np.zeros((0, COLUMNS), np.int64)
+        rows.setflags(write=False)
+        beyond = next(((w, f.beyond) for w, f in zip(workers, each, strict=True) if f.beyond is not None), None)
+        distinct = set(each)
+        read = {name for f in distinct for name in f.names}
+        constants = frozenset(c for f in distinct for c in f.constants)
+        counts = tuple(len(f.rows) for f in each)
+        return Rows(rows, counts, beyond, constants, "pos" in read, tuple(sorted(read & tables.lists.keys())))
 
     def _row(self, access: Access) -> Row:
-        shared = access.buffer in self._shared
-        base = self._shared[access.buffer] if shared else 0
-        value = DONT_CARE if access.value is None else self.code(*access.value)
+        shared = access.buffer in self.shared
+        base = self.shared[access.buffer] if shared else 0
+        value = DONT_CARE
+        if access.value is not None:
+            value = code(*access.value)
         kind = READ if access.kind == "read" else WRITE
         lo, hi = base + access.lo, base + access.hi
         return (SHARED if shared else self.number[access.buffer], kind, lo, hi, value, access.origin - lo)
@@ -191,7 +241,7 @@ class Footprints:
         """Rows with touching neighbours of the same content merged."""
         last: Row | None = None
         for access in accesses:
-            if access.kind == "read" and access.buffer in self._constant:
+            if access.kind == "read" and access.buffer in self.constant:
                 continue
             row = self._row(access)
             if last and last[3] == row[2] and (last[0], last[1], last[4], last[5]) == (row[0], row[1], row[4], row[5]):
@@ -203,14 +253,120 @@ class Footprints:
         if last:
             yield last
 
-    def family_name(self, value: int) -> str:
-        """For people: `h[3] of token 1`."""
-        if value == DONT_CARE:
-            return "unnamed content"
-        token, rest = value & ((1 << TOKEN_BITS) - 1), value >> TOKEN_BITS
-        family, index = rest >> INDEX_BITS, rest & ((1 << INDEX_BITS) - 1)
-        name = next(n for n, k in self.families.items() if k == family)
-        return f"{name}[{index}]" + (f" of token {token - 1}" if token else "")
+
+class Tables:
+    """The columns of a schedule's tables: as lists, as arrays, and as bytes to compare them by."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.arrays: dict[str, IntArray] = {n: np.array(c, dtype=np.int64) for n, c in schedule.tables.items()}
+        self.lists = {name: list(column) for name, column in schedule.tables.items()}
+        self._bytes: dict[str, bytes] = {}
+
+    def columns(self, names: tuple[str, ...]) -> tuple[bytes, ...]:
+        for name in names:
+            if name not in self._bytes:
+                self._bytes[name] = self.arrays[name].tobytes() if name in self.arrays else b"absent"
+        return tuple(self._bytes[name] for name in names)
+
+
+class _Parts:
+    """What an op can see of a schedule: the buffers and streams that it names, without where a ring ends."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.whole = schedule.geometry()
+        self.streams = {n: s.model_copy(update={"slots": 1}) for n, s in self.whole.streams.items()}
+        parts = (self.whole.buffers, self.streams)
+        self.texts = {n: (i, part.model_dump_json()) for group in parts for i, (n, part) in enumerate(group.items())}
+        whole = self.whole
+        sizes = (whole.batch, whole.workers, whole.kv_block, whole.kv_splits, *whole.role_size.items())
+        self.common = (self.whole.model.model_dump_json(), sizes)
+
+    def of(self, op: Op) -> tuple[tuple[object, ...], Geometry]:
+        """(all of it as text, the number of each buffer included; the geometry)."""
+        fields = {value for _, value in op if isinstance(value, str)}
+        buffers = {name: b for name, b in self.whole.buffers.items() if name in fields}
+        streams = {name: s for name, s in self.streams.items() if name in fields}
+        text = (type(op).__name__, op.model_dump_json(), *((n, self.texts[n]) for n in (*buffers, *streams)))
+        return (text, self.common), replace(self.whole, buffers=buffers, streams=streams)
+
+
+def _column(name: str, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Sequence[int]:
+    if name in loops:
+        return [loops[name]] * len(workers)
+    if name in ("worker", "pos"):
+        return workers if name == "worker" else pos
+    return tables.lists[name][workers.start : workers.stop]
+
+
+class Footprints:
+    """Footprints of one schedule, in the schedule's numbers of buffers and families."""
+
+    def __init__(self, schedule: Schedule, evaluations: Evaluations | None = None) -> None:
+        self.schedule = schedule
+        self.tables = {name: np.array(column, dtype=np.int64) for name, column in schedule.tables.items()}
+        self.number = {b.name: i for i, b in enumerate(schedule.buffers)}
+        self.written_constants: set[str] = set()
+        self.outside: dict[tuple[str | int, ...], str] = {}
+        self._evaluations = evaluations or Evaluations()
+        self._evaluations.trim()
+        self._tables = Tables(schedule)
+        self._parts = _Parts(schedule)
+        self._evaluators: dict[tuple[int, int, int, tuple[str, ...]], Evaluator] = {}
+
+    def of(self, item: Item, worker: int, agent: int, pos: int) -> I64:
+        """[n, 6] what agent `agent` (index in the step's role) of `worker` touches in `item` at position `pos`."""
+        found = self._evaluator(item, agent).one(item.loops, worker, pos, self._tables)
+        if found.beyond is not None:
+            self._note(item, worker, found.beyond)
+        self.written_constants |= found.constants
+        return found.rows
+
+    def of_workers(self, item: Item, agent: int, workers: range, pos: Sequence[int]) -> tuple[I64, tuple[int, ...]]:
+        """`of` for consecutive workers, `pos` giving each one's position: their rows in turn, and how many each has."""
+        found = self._rows(item, agent, workers, pos)
+        if found.beyond is not None:
+            self._note(item, *found.beyond)
+        self.written_constants |= found.constants
+        return found.rows, found.counts
+
+    def positional(self, item: Item, agent: int, workers: range, pos: Sequence[int]) -> bool:
+        """Does what any of these touches depend on the position?"""
+        return self._rows(item, agent, workers, pos).positional
+
+    def _rows(self, item: Item, agent: int, workers: range, pos: Sequence[int]) -> Rows:
+        return self._evaluator(item, agent).rows(item.loops, workers, pos, self._tables)
+
+    def _evaluator(self, item: Item, agent: int) -> Evaluator:
+        key = item.site.number, int(item.site.path[1]), agent, tuple(item.loops)
+        found = self._evaluators.get(key)
+        if found is None:
+            text, geometry = self._parts.of(item.step.op)
+            number = {name: self.number[name] for name in geometry.buffers}
+            found = self._evaluations.evaluator((text, agent, key[3]), item.step.op, geometry, number, agent)
+            self._evaluators[key] = found
+        return found
+
+    def _note(self, item: Item, worker: int, access: Access) -> None:
+        """Remember an access outside its buffer, by step."""
+        message = (
+            f"{item.step.op.op} of worker {worker} touches bytes {access.lo:,}..{access.hi - 1:,} of "
+            f"'{access.buffer}', which has {self.schedule.buffers[self.number[access.buffer]].bytes:,}"
+        )
+        self.outside.setdefault((*item.site.path, "op"), message)
+
+
+def code(family: str, index: int) -> int:
+    """The packed value without a token; -1 stays the value nobody asks for."""
+    return (family_number(family.removesuffix(".past")) << INDEX_BITS | index) << TOKEN_BITS
+
+
+def family_name(value: int) -> str:
+    """For people: `h[3] of token 1`."""
+    if value == DONT_CARE:
+        return "unnamed content"
+    token, rest = value & ((1 << TOKEN_BITS) - 1), value >> TOKEN_BITS
+    family, index = rest >> INDEX_BITS, rest & ((1 << INDEX_BITS) - 1)
+    return f"{_NAMES[family]}[{index}]" + (f" of token {token - 1}" if token else "")
 
 
 def with_token(values: I64, token: int, tokenless: I64) -> I64:

@@ -77,31 +77,28 @@ class Machine:
         self.ready = deque(range(system.agents))
         self.legs: list[tuple[int, int, int]] = []
 
-    def blocked(self, agent: int, event: int) -> bool:
-        """Park the agent on the first wait of the event that does not hold."""
-        for k in range(self.wait_first[event], self.wait_first[event + 1]):
-            counter = self.wait_counter[k]
-            if self.value[counter] < self.threshold[k]:
-                heappush(self.parked[counter], (self.threshold[k], agent))
-                return True
-        return False
-
-    def signal(self, event: int) -> None:
-        for k in range(self.signal_first[event], self.signal_first[event + 1]):
-            counter = self.signal_counter[k]
-            self.value[counter] += self.amount[k]
-            parked = self.parked[counter]
-            while parked and parked[0][0] <= self.value[counter]:
-                self.ready.append(heappop(parked)[1])
-
     def advance(self, agent: int) -> None:
+        """Run the agent to its next wait that does not hold, and park it there; wake whom its signals let go."""
         cursor, last, stop = self.cursor[agent], self.last[agent], self.end[agent]
+        value, parked, ready = self.value, self.parked, self.ready.append
+        wait_first, wait_counter, threshold = self.wait_first, self.wait_counter, self.threshold
+        signal_first, signal_counter, amount = self.signal_first, self.signal_counter, self.amount
         while cursor < last:
             event = self.sync[cursor]
-            if self.blocked(agent, event):
-                stop = event
+            for k in range(wait_first[event], wait_first[event + 1]):
+                counter = wait_counter[k]
+                if value[counter] < threshold[k]:
+                    heappush(parked[counter], (threshold[k], agent))
+                    stop = event
+                    break
+            if stop == event:
                 break
-            self.signal(event)
+            for k in range(signal_first[event], signal_first[event + 1]):
+                counter = signal_counter[k]
+                value[counter] += amount[k]
+                waiting = parked[counter]
+                while waiting and waiting[0][0] <= value[counter]:
+                    ready(heappop(waiting)[1])
             cursor += 1
         self.cursor[agent] = cursor
         if stop > self.at[agent]:

@@ -81,7 +81,7 @@ def check_scopes(schedule: Schedule, groups: list[Group], instances: Instances) 
             yield Diagnostic("AMK505", message, where=Where(path=path))
 
 
-def check_constants(schedule: Schedule, written: set[str]) -> Iterator[Diagnostic]:
+def check_constants(schedule: Schedule, written: frozenset[str]) -> Iterator[Diagnostic]:
     """M9; `written`: names of the constant buffers that some footprint writes."""
     for i, buffer in enumerate(schedule.buffers):
         if buffer.name in written:

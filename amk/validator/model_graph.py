@@ -4,7 +4,8 @@ Property: in every program, one token runs exactly the ops of a Llama-family dec
 optional parts (QKV bias, QK norm) are there iff the model has them. Which bytes connect them is decided by reads-from.
 
 A schedule that draws its tokens has `peak`, rounds of counting, `draw` and `select_draw` in place of `select`; the
-rounds are those of one mode of `schedule_ir/sampling.py`, the same in all programs.
+rounds are those of one mode of `schedule_ir/sampling.py`, the same in all programs. The product of `down` may be done
+in parts of its columns: every part is then staged and multiplied once.
 
 A program none of whose workers owns rows of a matrix, or serves attention, may leave the ops of that part out.
 """
@@ -17,7 +18,9 @@ from collections.abc import Iterator
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import Env
+from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
+from amk.schedule_ir.ops.stage import StageOp
 from amk.schedule_ir.ops.store_rows import StoreRowsOp
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.schedule_ir.schedule import Program, Schedule, mode_of
@@ -73,6 +76,8 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
         if op.op in FREE_OPS:
             continue
         name = f"{op.op} {op.matrix}" if hasattr(op, "matrix") else op.op
+        if isinstance(op, GemvOp | StageOp) and op.k_part < op.k_parts - 1:
+            name += f" part {op.k_part}"
         expr = getattr(op, "layer", getattr(op, "index", getattr(op, "round", None)))
         key = name, (-1 if expr is None else Env(loops=item.loops, worker=0).eval_int(expr))
         present[key] += 1
@@ -82,6 +87,10 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
         layers = range(schedule.model.layers)
         wanted -= Counter(("combine", layer) for layer in layers)
         wanted += Counter((name, layer) for layer in layers for name in REDUCED)
+    early = [item.step.op for item in unroll(program, number, 1) if isinstance(item.step.op, GemvOp | StageOp)]
+    for part in range(max((op.k_parts for op in early), default=1) - 1):
+        layers = range(schedule.model.layers)
+        wanted += Counter((f"{name} part {part}", layer) for layer in layers for name in ("stage", "gemv down"))
     idle = {part for part in ("qkv", "hidden", "gate_up", "lm_head") if not _owns(schedule, program, part)}
     for key, count in sorted((present - wanted).items())[:4]:
         message = f"program '{program.name}' runs {_named(key)} {count} time(s) too often"
@@ -108,8 +117,9 @@ def _may_miss(schedule: Schedule, program: Program, key: Key, idle: set[str]) ->
         return set(served) == {-1}
     if key[0] == "finish":
         return program.first > 0
+    name = key[0].partition(" part ")[0]
     needed_for = {"embed": {"qkv", "hidden"}, "stage_norm": _readers(schedule, key[1])}.get(key[0])
-    return needed_for <= idle if needed_for is not None else SHARE_OF.get(key[0]) in idle
+    return needed_for <= idle if needed_for is not None else SHARE_OF.get(name) in idle
 
 
 def _readers(schedule: Schedule, norm: int) -> set[str]:

@@ -1,5 +1,7 @@
 """Facts about the position, for every position of the context.
 
+All sequences of a batch stand at the same position; H counts the KV heads of all of them.
+
 With B = block, S = splits, A = attending warps, C = context, and for a position p:  split(p) = (p div B) mod S,
 warp(p) = the a with B*a div A <= p mod B < B*(a+1) div A. Claims, for all 0 <= p <= pos < C:
     partition   exactly one (split, warp) reads p: warp(p) exists and is unique; split(p) is a function
@@ -33,9 +35,9 @@ def position_obligations(schedule: Schedule) -> list[Obligation]:
     found = [
         obligation(
             "rows of the current token and before lie inside the cache", "AMK103",
-            within | {"l": f"(and (<= 0 l) (< l {model.layers}))", "h": f"(and (<= 0 h) (< h {model.kv_heads}))"}, [],
-            f"(let ((row (+ (* (+ (* l {model.kv_heads}) h) {c}) p))) "
-            f"(and (<= 0 row) (< row {model.layers * model.kv_heads * c})))",
+            within | {"l": f"(and (<= 0 l) (< l {model.layers}))", "h": f"(and (<= 0 h) (< h {schedule.caches}))"}, [],
+            f"(let ((row (+ (* (+ (* l {schedule.caches}) h) {c}) p))) "
+            f"(and (<= 0 row) (< row {model.layers * schedule.caches * c})))",
         ),
         obligation(
             "a split owns a position up to pos iff it is active", "AMK104",

@@ -19,7 +19,7 @@ If y is itself in a chain, G(y) is its own clock. For conjunctive waits this is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -53,20 +53,28 @@ class Group:
         return self.order.nodes
 
 
+def projected(groups: list[Group], edges: Edges) -> list[Group]:
+    """The groups with the waits that these edges keep, and the signals on counters that these wait for."""
+    strong = edges not in ("block", "wait")
+    waits = [g.waits[g.waits[:, 4] == 0] if strong else g.waits for g in groups]
+    awaited = np.unique(np.concatenate([w[:, 2] for w in waits]))
+    signals = [g.signals[np.isin(g.signals[:, 2], awaited)] for g in groups]
+    return [replace(g, waits=w, signals=s) for g, w, s in zip(groups, waits, signals, strict=True)]
+
+
 class Quotient:
     """Builds the system of one kind of edges and runs it."""
 
     def __init__(self, groups: list[Group], instances: Instances, words: Words, edges: Edges) -> None:
-        self.groups, self.instances, self.edges = groups, instances, edges
+        self.groups, self.instances, self.edges = projected(groups, edges), instances, edges
         self.words = words if edges != "fence" else None
         self.strong = edges not in ("block", "wait")
-        awaited = np.unique(np.concatenate([self._kept_waits(g)[:, 2] for g in groups]))
-        self.counted = [g.signals[np.isin(g.signals[:, 2], awaited)] for g in groups]
-        self.chains = [self._chains(g, s) for g, s in zip(groups, self.counted, strict=True)]
+        groups = self.groups
+        self.chains = [self._chains(g) for g in groups]
         self.base = np.cumsum([0, *(g.count * len(c) for g, c in zip(groups, self.chains, strict=True))])
         lengths = [np.tile([len(c) for c in ch.chains], g.count) for g, ch in zip(groups, self.chains, strict=True)]
         self.joints = [len(t) for t in self.words.targets] if self.words else []
-        void = sum(int(s[:, 4].sum()) for s in self.counted) if self.strong else 0
+        void = sum(int(g.signals[:, 4].sum()) for g in groups) if self.strong else 0
         self.lengths = np.concatenate([*lengths, self.joints, [void]]).astype(np.int64)
         self.chain_first = np.concatenate(([0], np.cumsum(self.lengths)))
         self.init = instances.init().tolist()
@@ -79,12 +87,9 @@ class Quotient:
     def clocks(self) -> Clocks:
         return must_clocks(self.run)
 
-    def _kept_waits(self, group: Group) -> I64:
-        return group.waits[group.waits[:, 4] == 0] if self.strong else group.waits
-
-    def _chains(self, group: Group, signals: I64) -> Chains:
-        strong = signals[signals[:, 4] == 0] if self.strong else signals
-        events = np.concatenate((self._kept_waits(group)[:, 1], strong[:, 1]))
+    def _chains(self, group: Group) -> Chains:
+        signals = group.signals[group.signals[:, 4] == 0] if self.strong else group.signals
+        events = np.concatenate((group.waits[:, 1], signals[:, 1]))
         found = warp_chains(group.order, events)
         if self.words is not None:
             writes = self.words.writes[self.words.writes[:, 0] == group.number]
@@ -92,8 +97,8 @@ class Quotient:
             parts = np.split(steps[:, 1], np.flatnonzero(np.diff(steps[:, 0])) + 1)
             for items in {part.tobytes() for part in parts if len(part)}:
                 require_order(group.order, np.frombuffer(items, np.int64))
-            needs = [n.item for n in self.words.needs if n.group == group.number]
-            found += crew_chains(group.order, np.concatenate((writes[:, 2], np.array(needs, np.int64))))
+            needs = self.words.needs[self.words.needs[:, 0] == group.number, 2]
+            found += crew_chains(group.order, np.concatenate((writes[:, 2], needs)))
         return chains_of(group.order, found)
 
     def events(self, g: int, worker: I64, node: I64) -> I64:
@@ -105,10 +110,10 @@ class Quotient:
     def _build(self) -> System:
         void = int(self.chain_first[-2])
         for g, group in enumerate(self.groups):
-            rows = self._kept_waits(group)
+            rows = group.waits
             event = self.events(g, rows[:, 0] - group.first, rows[:, 1])
             self.waits.append(np.stack((event, rows[:, 2], np.maximum(rows[:, 3], 0)), axis=1))
-            rows = self.counted[g]
+            rows = group.signals
             loose = np.flatnonzero(rows[:, 4]) if self.strong else np.zeros(0, np.int64)
             tight = np.setdiff1d(np.arange(len(rows)), loose)
             event = np.empty(len(rows), np.int64)
@@ -157,16 +162,14 @@ class Quotient:
             rows = words.writes[words.writes[:, 0] == g]
             event = self.events(g, rows[:, 1] - group.first, group.order.trace.events + rows[:, 2])
             self.signals.append(np.stack((event, base + rows[:, 3], np.ones_like(event)), axis=1))
-            needs = [n for n in words.needs if n.group == g]
-            table = np.array([(n.worker, n.item, n.joint, n.rank) for n in needs], np.int64).reshape(-1, 4)
+            table = words.needs[words.needs[:, 0] == g, 1:]
             event = self.events(g, table[:, 0] - group.first, group.order.trace.events + table[:, 1])
             self.waits.append(np.stack((event, joint_base + table[:, 2], table[:, 3] + 1), axis=1))
         for j, (members, targets) in enumerate(zip(words.joints, words.targets, strict=True)):
             event = int(joint_first[j]) + np.arange(len(targets))
             self.signals.append(np.stack((event, np.full_like(event, joint_base + j), np.ones_like(event)), axis=1))
-            counter = np.tile(base + np.array(members, np.int64), len(targets))
-            threshold = np.array(targets, np.int64).reshape(-1)
-            self.waits.append(np.stack((np.repeat(event, len(members)), counter, threshold), axis=1))
+            counter = np.tile(base + members, len(targets))
+            self.waits.append(np.stack((np.repeat(event, len(members)), counter, targets.reshape(-1)), axis=1))
 
     def started(self, event: I64) -> I32:
         """[..., agents] P of quotient events."""

@@ -1,7 +1,8 @@
 """Static facts that the other checks build on: shares, shapes, counter indices, barriers.
 
 Properties, each with its code:
-    AMK101/102  the row groups of every matrix, and the (kv head, split) pairs of attention, have exactly one owner
+    AMK101/102  the row groups of every matrix, and the (kv head, split) pairs of attention, have exactly one owner;
+                in a batch every sequence has kv heads of its own
     AMK103      counter indices lie in the counter's shape, host-filled buffers have the shape that the ops index
     AMK404      a barrier is joined by exactly the warps of its role, and an id belongs to one role
     AMK405      chunks tile every matrix, and are made of whole tiles and groups of their format; a product's vector is
@@ -23,15 +24,18 @@ from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.matrices import MATRICES, matrix, share_table
 from amk.schedule_ir.ops import BarrierOp
+from amk.schedule_ir.ops.add_residual import AddResidualOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
-from amk.schedule_ir.ops.begin import STATE
+from amk.schedule_ir.ops.base import PER_SEQUENCE
+from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.ops.census import CensusOp
 from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.gather import GatherOp
 from amk.schedule_ir.ops.gemv import GemvOp
-from amk.schedule_ir.ops.select import REQUEST
+from amk.schedule_ir.ops.select import request_words
+from amk.schedule_ir.ops.stage import StageOp
 from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.ops.staging import Staging
 from amk.schedule_ir.ranking import PARAMETERS
@@ -41,7 +45,10 @@ from amk.validator.trace import Path, Site, sites
 
 def check_structure(schedule: Schedule) -> list[Diagnostic]:
     """All findings; an empty list lets the other checks rely on the properties above."""
-    checks = (_row_shares, _attention_shares, _shapes, _chunks, _staged, _barriers, _indices, _repeated_numbers)
+    checks = (
+        _row_shares, _attention_shares, _shapes, _sequences, _parts, _chunks, _staged, _barriers, _indices,
+        _repeated_numbers,
+    )  # fmt: skip
     return [diagnostic for check in checks for diagnostic in check(schedule)]
 
 
@@ -78,7 +85,7 @@ def _row_shares(schedule: Schedule) -> Iterator[Diagnostic]:
 
 def _attention_shares(schedule: Schedule) -> Iterator[Diagnostic]:
     """Every (kv head, split) that can own a position is served by exactly one worker."""
-    heads, kv = schedule.model.kv_heads, schedule.kv
+    heads, kv = schedule.caches, schedule.kv
     served: dict[tuple[int, int], int] = {}
     for worker, pair in enumerate(zip(schedule.tables["attn.head"], schedule.tables["attn.split"], strict=True)):
         if pair[0] == -1:
@@ -102,19 +109,20 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
     """Buffers that the ops index by layer, position or token have the extent that those can reach."""
     model, kv = schedule.model, schedule.kv
     rows = model.q_dim + 2 * model.kv_dim
-    cache = (model.layers, model.kv_heads, kv.context, model.head_dim)
+    cache = (model.layers, schedule.caches, kv.context, model.head_dim)
+    each = () if schedule.batch == 1 else (schedule.batch,)
     wanted: dict[str, tuple[int, ...]] = {
         "embedding": (model.vocab, model.hidden),
         "norm": (2 * model.layers + 1, model.hidden),
         "rope": (kv.context, model.head_dim),
-        "request": (len(REQUEST),),
+        "request": (request_words(schedule.batch),),
         "sampling": (len(PARAMETERS),),
-        "prompt": (kv.context,),
-        "state": (len(STATE),),
-        "output": (schedule.launch.max_tokens,),
+        "prompt": (*each, kv.context),
+        "state": (len(state_words(schedule.batch)),),
+        "output": (schedule.launch.max_tokens, *each),
         "k_cache": cache,
         "v_cache": cache,
-        "logits": (model.vocab,),
+        "logits": (*each, model.vocab),
         "qkv_bias": (model.layers, rows),
         "q_norm": (model.layers, model.head_dim),
         "k_norm": (model.layers, model.head_dim),
@@ -126,14 +134,65 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
             yield _finding("AMK103", message, ("buffers", i, "shape"))
 
 
+def _sequences(schedule: Schedule) -> Iterator[Diagnostic]:
+    """In a batch, what holds a row per sequence has as many rows, and every op decodes all sequences."""
+    if schedule.batch == 1:
+        return
+    shapes = {b.name: b.shape for b in schedule.buffers}
+    for site in all_sites(schedule):
+        op, path = site.step.op, (*site.path, "op")
+        if op.op in ALONE:
+            message = f"{op.op} serves one sequence, the batch has {schedule.batch}"
+            yield _finding("AMK106", message, path, f"in a batch {ALONE[op.op]}")
+        if getattr(op, "scales", None) is not None:
+            message = f"{op.op} has x in blocks, the batch has {schedule.batch} sequences"
+            yield _finding("AMK106", message, path, "blocks are those of one sequence")
+        for field in PER_SEQUENCE:
+            name = getattr(op, field, None)
+            if name is not None and (len(shapes[name]) < 2 or shapes[name][0] != schedule.batch):
+                message = f"'{name}' has shape {list(shapes[name])}, {field} needs one row for each sequence"
+                yield _finding("AMK103", message, (*path, field), f"the batch has {schedule.batch} sequences")
+
+
+ALONE = {"combine": "splits are reduced, then staged", "peak": "tokens are the largest logits"}
+"""Ops that work for a single sequence only, and what stands in their place."""
+
+
+Parted = GemvOp | StageOp | AddResidualOp
+
+
+def _parted(schedule: Schedule) -> Iterator[tuple[Parted, Path]]:
+    """The steps of products, with what may say that they do a part of the columns."""
+    for site in all_sites(schedule):
+        if isinstance(site.step.op, Parted):
+            yield site.step.op, (*site.path, "op")
+
+
+def _parts(schedule: Schedule) -> Iterator[Diagnostic]:
+    """Only the columns of down come in parts, and all steps of that product divide them alike."""
+    counts = {op.k_parts for op, _ in _parted(schedule) if getattr(op, "matrix", "down") == "down"}
+    for op, path in _parted(schedule):
+        name, part = getattr(op, "matrix", "down"), getattr(op, "k_part", 0)
+        if part >= op.k_parts or (op.k_parts > 1 and name != "down"):
+            message = f"{op.op} of {name} is part {part} of {op.k_parts}"
+            yield _finding("AMK405", message, path, "only the columns of down come in parts")
+        elif name == "down" and counts != {op.k_parts}:
+            message = f"{op.op} counts {op.k_parts} parts, the steps of the product {sorted(counts)}"
+            yield _finding("AMK405", message, path, "all steps of a product divide its columns alike")
+
+
 def _chunks(schedule: Schedule) -> Iterator[Diagnostic]:
     """bf16 chunks tile a row exactly; others are whole tiles and whole groups, the last one padded by the packing."""
+    down_parts = max((op.k_parts for op, _ in _parted(schedule)), default=1)
     for i, stream in enumerate(schedule.streams):
         for name in MATRICES:
             k, chunk = matrix(schedule.model, name).k, stream.chunk(name)
             path: Path = ("streams", i, "chunks", name) if name in stream.chunks else ("streams", i, "chunk_k")
             if chunk.format == "bf16" and k % chunk.columns:
                 message = f"{name} has {k} columns, no multiple of the {chunk.columns} columns of a chunk"
+                yield _finding("AMK405", message, path)
+            elif name == "down" and k % (chunk.columns * down_parts):
+                message = f"{name} has {k} columns, no multiple of {down_parts} parts of whole chunks"
                 yield _finding("AMK405", message, path)
             elif chunk.columns % chunk.weights.unit:
                 message = f"chunks of {name} have {chunk.columns} columns, no multiple of {chunk.weights.unit}"

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from amk.schedule_ir.ops import BarrierOp
-from amk.schedule_ir.schedule import Loop, Node, Program, Schedule, Step
+from amk.schedule_ir.schedule import Loop, Node, Program, Role, Schedule, Step
 from amk.validator.builder import assemble
 from amk.validator.system import I64, System
 
@@ -159,10 +159,13 @@ class Trace:
 
 def trace(schedule: Schedule, number: int, tokens: int) -> Trace:
     """The trace of program `number` for a launch of `tokens` tokens."""
-    program = schedule.programs[number]
+    return trace_of(schedule.programs[number], number, schedule.roles, schedule.launch.warps, tokens)
+
+
+def trace_of(program: Program, number: int, all_roles: tuple[Role, ...], warps: int, tokens: int) -> Trace:
+    """`trace` of a program on its own."""
     items = unroll(program, number, tokens)
-    roles = {r.name: range(r.first, r.first + r.count) for r in schedule.roles}
-    warps = schedule.launch.warps
+    roles = {r.name: range(r.first, r.first + r.count) for r in all_roles}
     per_warp: list[list[tuple[int, bool]]] = [[] for _ in range(warps)]
     for i, item in enumerate(items):
         op = item.step.op

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Literal
 
 from amk.report.diagnostic import AmkError, Diagnostic, Severity, Where, because
@@ -27,10 +28,12 @@ from amk.validator.epochs import check_epochs, check_wrap
 from amk.validator.evidence import Evidence, explain
 from amk.validator.flat_check import FlatCheck
 from amk.validator.local_order import NotComposable
+from amk.validator.memo import Memo
 from amk.validator.memory_model import check_constants, check_scopes, weak_orders
 from amk.validator.model_graph import check_model_graph
 from amk.validator.order import ClocksTooLarge
 from amk.validator.outside import check_outside
+from amk.validator.parts import without_sync
 from amk.validator.position import position_obligations
 from amk.validator.reduce import reduce_layers
 from amk.validator.registers import check_registers
@@ -81,12 +84,35 @@ def verify(
     compiled: CompiledResources | None = None,
     timeout_s: float | None = None,
     solver: Solver = "z3",
+    memo: Memo | None = None,
 ) -> Verdict:
-    """Decide. Raises AmkError (exit 2) if the schedule is not well-formed or a solver is missing; nothing else."""
+    """Decide. Raises AmkError (exit 2) if the schedule is not well-formed or a solver is missing; nothing else.
+
+    memo: results of earlier checks; it changes the time this takes and nothing else.
+    """
     if found := check_references(schedule):
         raise AmkError(found)
     with _no_collector():
-        return _Verification(schedule, compiled, timeout_s, solver).run()
+        return _Verification(schedule, compiled, timeout_s, solver, memo or Memo()).run()
+
+
+class Verifier:
+    """`verify` for processes that look at many schedules that are alike; safe to share between threads."""
+
+    def __init__(self) -> None:
+        self.memo = Memo()
+        self._one_at_a_time = Lock()
+
+    def __call__(
+        self,
+        schedule: Schedule,
+        *,
+        compiled: CompiledResources | None = None,
+        timeout_s: float | None = None,
+        solver: Solver = "z3",
+    ) -> Verdict:
+        with self._one_at_a_time:
+            return verify(schedule, compiled=compiled, timeout_s=timeout_s, solver=solver, memo=self.memo)
 
 
 @contextmanager
@@ -101,21 +127,49 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-STATIC: tuple[tuple[str, Callable[[Schedule], list[Diagnostic]]], ...] = (
-    ("structure", check_structure),
-    ("model graph", check_model_graph),
-    ("registers", check_registers),
-    ("rings", lambda s: list(check_rings(s))),
-    ("tags", lambda s: list(check_tags(s, [unroll(p, n, 1) for n, p in enumerate(s.programs)]))),
-    ("wrap", check_wrap),
+def _rings(data: Schedule) -> list[Diagnostic]:
+    return list(check_rings(data))
+
+
+def _tags(data: Schedule) -> list[Diagnostic]:
+    return list(check_tags(data, [unroll(p, n, 1) for n, p in enumerate(data.programs)]))
+
+
+class _Undecided(Exception):
+    """A solver's answer that another try may change; it is not kept."""
+
+
+def _proof(name: str, code: str, script: str, timeout_ms: int, solver: Solver) -> Proof:
+    (found,) = prove([Obligation(name, code, script)], timeout_ms, solver)
+    if found.outcome == "unknown":
+        raise _Undecided(found)
+    return found
+
+
+Check = Callable[[Schedule], list[Diagnostic]]
+STATIC: tuple[tuple[str, Check, bool], ...] = (
+    ("structure", check_structure, False),
+    ("model graph", check_model_graph, True),
+    ("registers", check_registers, False),
+    ("rings", _rings, True),
+    ("tags", _tags, True),
+    ("wrap", check_wrap, False),
 )
-"""Checks that look at the schedule as written; the resource, composed, epoch and SMT checks follow them."""
+"""Checks that look at the schedule as written, True: without its waits, signals and counters; the resource, composed,
+epoch and SMT checks follow them.
+"""
 
 
 class _Verification:
     def __init__(
-        self, schedule: Schedule, compiled: CompiledResources | None, timeout_s: float | None, solver: Solver
+        self,
+        schedule: Schedule,
+        compiled: CompiledResources | None,
+        timeout_s: float | None,
+        solver: Solver,
+        memo: Memo,
     ) -> None:
+        self.memo = memo
         self.schedule, self.compiled, self.solver = schedule, compiled, solver
         self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.found: list[Diagnostic] = []
@@ -152,9 +206,10 @@ class _Verification:
             raise _Late
 
     def _static(self) -> None:
-        for _, check in STATIC:
+        data = self.memo.given(without_sync(self.schedule))
+        for _, check, of_data in STATIC:
             self._in_time()
-            self._sort(check(self.schedule))
+            self._sort(self.memo(check, data).value if of_data else check(self.schedule))
         self._sort(check_resources(self.schedule, self.compiled))
 
     def _sort(self, diagnostics: list[Diagnostic]) -> None:
@@ -166,13 +221,13 @@ class _Verification:
         reduced = reduce_layers(self.schedule)
         self.stats |= {"layers checked": reduced.model.layers, "workers": reduced.launch.workers}
         try:
-            result = compose(reduced)
+            result = compose(reduced, memo=self.memo)
             nodes = sum(g.count * g.nodes for g in result.groups)
             self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
             self._in_time()
             doubt = self._judge(result)
             if doubt is None and not self.found and not self.open:
-                doubt = self._judge(compose(reduced, 1, result.footprints))
+                doubt = self._judge(compose(reduced, 1, self.memo))
         except NotComposable as error:
             doubt = Diagnostic("AMK205", str(error), where=PROGRAMS)
         if doubt is not None:
@@ -181,7 +236,7 @@ class _Verification:
     def _flat(self, reduced: Schedule, doubt: Diagnostic) -> None:
         """Event by event, position by position, until something is wrong; `doubt` stays if that is too much."""
         for tokens in (TOKENS, 1):
-            flat = FlatCheck(reduced, tokens)
+            flat = FlatCheck(reduced, tokens, self.memo)
             positions, complete = flat.positions()
             self.stats["positions checked"] = len(positions)
             for pos in positions:
@@ -200,9 +255,9 @@ class _Verification:
 
         Returns what it finds without evidence: that is only a doubt.
         """
-        for path, message in result.footprints.outside.items():
+        for path, message in result.outside.items():
             self.found.append(Diagnostic("AMK103", message, where=Where(path=json_pointer(path))))
-        self.found += check_constants(self.schedule, result.footprints.written_constants)
+        self.found += check_constants(self.schedule, result.written_constants)
         self.found += check_scopes(self.schedule, result.groups, result.instances)
         if self.found or (doubt := self._findings(result)) is not None:
             return None if self.found else doubt
@@ -228,13 +283,21 @@ class _Verification:
         self.found.append(finding.diagnostic)
         return None
 
+    def _proved(self, obligation: Obligation, timeout_ms: int) -> Proof:
+        try:
+            return self.memo(_proof, obligation.name, obligation.code, obligation.script, timeout_ms, self.solver).value
+        except _Undecided as answer:
+            (found,) = answer.args
+            assert isinstance(found, Proof)
+            return found
+
     def _obligations(self) -> None:
         if self.found:
             return
         self._in_time()
         left = 2.0 if self.deadline is None else max(0.05, self.deadline - time.monotonic())
         obligations = obligations_of(self.schedule)
-        self.proofs = prove(obligations, int(min(left, 2.0) * 1000), self.solver)
+        self.proofs = [self._proved(o, int(min(left, 2.0) * 1000)) for o in obligations]
         self.stats["obligations"] = len(obligations)
         for proof in self.proofs:
             if proof.outcome == "proved":

@@ -8,7 +8,7 @@ is the write-after-read check on the buffer, which `compose` makes with these ed
 Conditions, AMK513 otherwise: tags are in scope, positive, and grow from one writing step of a worker to the next, so
 that no tag repeats and the zeroed memory of a first launch matches none; a word has one writing worker.
 
-A *need* says: crew `item` of `worker` reads words of `buffer` owned by `writers`, with `tag`.
+A *need* says: crew `item` of `worker` reads words of a buffer owned by certain writers, with a certain tag.
 """
 
 from __future__ import annotations
@@ -24,38 +24,29 @@ from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.system import I64, WRITE
+from amk.validator.system import I64, WRITE, Bools
 from amk.validator.trace import Item
-
-
-@dataclass(frozen=True)
-class Need:
-    """A reading crew; joint: number of its set of writers, rank: which of the joint's targets it waits for."""
-
-    group: int
-    worker: int
-    item: int
-    joint: int
-    rank: int
 
 
 @dataclass(frozen=True, eq=False)
 class Words:
     """writes: (group, worker, item, counter) rows, one per writing step; joints: writer counters of each distinct set.
 
-    Rank r of a joint means: its writers have finished the steps in `targets[joint][r]` (k per writer counter).
+    needs: (group, worker, item, joint, rank) rows, one per reading crew: its set of writers, and which of the targets
+    of that joint it waits for. Rank r of a joint means: its writers have finished the steps in row r of its targets (k
+    per writer counter).
     """
 
     writes: I64
-    needs: list[Need]
+    needs: I64
     counters: int
-    joints: list[tuple[int, ...]]
-    targets: list[list[tuple[int, ...]]]
+    joints: list[I64]
+    targets: list[I64]
     never: list[Diagnostic]
 
     @cached_property
     def empty(self) -> bool:
-        return not len(self.writes) and not self.needs
+        return not len(self.writes) and not len(self.needs)
 
 
 def tag_of(tag: Expr, item: Item) -> int:
@@ -97,70 +88,86 @@ def _finding(message: str, path: tuple[str | int, ...], *reasons: str) -> Diagno
     return Diagnostic("AMK513", message, where=Where(path=json_pointer(path)), facts=tuple(because(r) for r in reasons))
 
 
-def words(schedule: Schedule, items: list[list[Item]], rows: I64) -> Words:
-    """Counters and needs from the global rows (group, worker, item, buffer, kind, lo, hi) on tagged buffers."""
-    maker = _Maker(schedule, items)
+def words(schedule: Schedule, items: list[list[Item]], rows: I64, known: Known | None = None) -> Words:
+    """Counters and needs from the global rows (group, worker, item, buffer, kind, lo, hi) on tagged buffers.
+
+    known: what was found for the rows of single buffers of this schedule; it is added to.
+    """
+    known = {} if known is None else known
+    parts = [Words(np.zeros((0, 4), np.int64), np.zeros((0, 5), np.int64), 0, [], [], [])]
     for buffer in np.unique(rows[:, 3]).tolist():
-        maker.add(buffer, rows[rows[:, 3] == buffer])
-    return maker.result()
+        mine = rows[rows[:, 3] == buffer]
+        key = buffer, mine.tobytes()
+        if key not in known:
+            known[key] = _Maker(schedule, items).of(buffer, mine)
+        parts.append(known[key])
+    return _together(parts)
+
+
+Known = dict[tuple[int, bytes], Words]
+
+
+def _together(parts: list[Words]) -> Words:
+    """The words of several buffers, counters and joints numbered through."""
+    writes, needs = [], []
+    counters = joints = 0
+    for part in parts:
+        writes.append(part.writes + np.array([0, 0, 0, counters]))
+        needs.append(part.needs + np.array([0, 0, 0, joints, 0]))
+        counters, joints = counters + part.counters, joints + len(part.joints)
+    first = np.cumsum([0, *(part.counters for part in parts)]).tolist()
+    members = [joint + base for base, part in zip(first, parts, strict=False) for joint in part.joints]
+    targets = [target for part in parts for target in part.targets]
+    never = [finding for part in parts for finding in part.never]
+    return Words(np.concatenate(writes), np.concatenate(needs), counters, members, targets, never)
 
 
 class _Maker:
+    """Words of one buffer, its counters and joints numbered from 0."""
+
     def __init__(self, schedule: Schedule, items: list[list[Item]]) -> None:
         self.schedule, self.items = schedule, items
-        self.writes: list[tuple[int, int, int, int]] = []
-        self.needs: list[Need] = []
-        self.counter: dict[tuple[int, int], int] = {}
-        self.ranks: dict[int, dict[int, int]] = {}
-        self.joints: dict[tuple[int, ...], int] = {}
-        self.targets: list[dict[int, tuple[int, ...]]] = []
-        self.joint_of: dict[tuple[int, tuple[int, ...]], int] = {}
-        self.tag_at: dict[tuple[int, int, int], int] = {}
+        self.joints: list[I64] = []
+        self.targets: list[I64] = []
         self.never: list[Diagnostic] = []
-        self._wanted: list[tuple[int, int, int, int, int]] = []
 
-    def result(self) -> Words:
-        order = [sorted(by_tag) for by_tag in self.targets]
-        rank = [{tag: i for i, tag in enumerate(tags)} for tags in order]
-        needs = [Need(g, w, i, joint, rank[joint][tag]) for g, w, i, joint, tag in self._wanted]
-        targets = [[by_tag[tag] for tag in tags] for by_tag, tags in zip(self.targets, order, strict=True)]
-        writes = np.array(self.writes, np.int64).reshape(-1, 4)
-        return Words(writes, needs, len(self.counter), list(self.joints), targets, self.never)
-
-    def add(self, buffer: int, rows: I64) -> None:
+    def of(self, buffer: int, rows: I64) -> Words:
         written = rows[rows[:, 4] == WRITE]
-        self._count(buffer, written)
-        start, end, owner = self._owners(buffer, written)
-        known: dict[bytes, tuple[int, ...] | None] = {}
+        writes, ranks = self._count(buffer, written)
+        start, end, owner = self._spans(buffer, written)
         reading = rows[rows[:, 4] != WRITE]
-        key = reading[:, 0] << 50 | reading[:, 1] << 25 | reading[:, 2]
-        order = np.argsort(key, kind="stable")
-        reading = reading[order]
-        bounds = np.flatnonzero(np.diff(key[order], prepend=-1, append=-1))
-        for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            spans = reading[a:b, 5:7]
-            print_ = spans.tobytes()
-            if print_ not in known:
-                known[print_] = _covering(start, end, owner, spans)
-            group, worker, item = reading[a, :3].tolist()
-            self._need(buffer, group, worker, item, known[print_])
+        reading = reading[np.argsort(_crews(reading), kind="stable")]
+        first = np.unique(_crews(reading), return_index=True)[1]
+        print_of, prints = _prints(reading, np.append(first, len(reading)))
+        covers = [_covering(start, end, owner, spans) for spans in prints]
+        needs = self._need(buffer, ranks, reading[first, :3], print_of, covers)
+        return Words(writes, needs, len(ranks.workers), self.joints, self.targets, self.never)
 
-    def _count(self, buffer: int, written: I64) -> None:
+    def _tags(self, buffer: int, steps: I64) -> I64:
+        """The tag of each (group, item)."""
+        distinct, which = np.unique(steps, axis=0, return_inverse=True)
+        tag = self.schedule.buffers[buffer].tag or 0
+        values = [tag_of(tag, self.items[group][item]) for group, item in distinct.tolist()]
+        found: I64 = np.array(values, np.int64)[which.reshape(-1)]
+        return found
+
+    def _count(self, buffer: int, written: I64) -> tuple[I64, _Ranks]:
         """One counter per writing worker; its writing steps in program order, with growing tags."""
-        for group, worker, item in np.unique(written[:, :3], axis=0).tolist():
-            counter = self.counter.setdefault((buffer, worker), len(self.counter))
-            ranks = self.ranks.setdefault(counter, {})
-            value = self._tags(buffer, group, item)
-            if value <= max(ranks, default=0):
-                path = self.items[group][item].site.path
-                message = (
-                    f"the tag {value} of '{self.schedule.buffers[buffer].name}' does not follow {max(ranks, default=0)}"
-                )
-                self.never.append(_finding(message, path, "a reader could take an old word for the one it waits for"))
-            ranks[value] = len(ranks) + 1
-            self.writes.append((group, worker, item, counter))
+        steps = np.unique(written[:, :3], axis=0)
+        worker, tag = steps[:, 1], self._tags(buffer, steps[:, [0, 2]])
+        fresh = np.diff(worker, prepend=-1) != 0
+        bad = tag <= np.where(fresh, 0, np.concatenate(([0], tag[:-1]))) if len(tag) else fresh
+        for at in np.flatnonzero(bad).tolist():
+            group, _, item = steps[at].tolist()
+            before = 0 if fresh[at] else int(tag[at - 1])
+            name = self.schedule.buffers[buffer].name
+            message = f"the tag {int(tag[at])} of '{name}' does not follow {before}"
+            path = self.items[group][item].site.path
+            self.never.append(_finding(message, path, "a reader could take an old word for the one it waits for"))
+        ranks = _Ranks(worker, tag, fresh)
+        return np.concatenate((steps, ranks.counter[:, None]), axis=1), ranks
 
-    def _owners(self, buffer: int, written: I64) -> tuple[I64, I64, I64]:
+    def _spans(self, buffer: int, written: I64) -> tuple[I64, I64, I64]:
         """Disjoint byte spans in order with their writing worker."""
         spans = np.unique(written[:, [5, 6, 1]], axis=0)
         overlap = np.flatnonzero((spans[1:, 0] < spans[:-1, 1]) & (spans[1:, 2] != spans[:-1, 2]))
@@ -171,49 +178,92 @@ class _Maker:
             self.never.append(_finding(message, ("buffers", buffer), "a tagged word has one owner"))
         return spans[:, 0], np.maximum.accumulate(spans[:, 1]) if len(spans) else spans[:, 1], spans[:, 2]
 
-    def _need(self, buffer: int, group: int, worker: int, item: int, owners: tuple[int, ...] | None) -> None:
-        tag = self._tags(buffer, group, item)
-        number = self.joint_of.get((buffer, owners)) if owners is not None else None
-        if number is None or tag not in self.targets[number]:
-            number = self._target(buffer, tag, owners)
-        if number is None:
-            path = json_pointer(self.items[group][item].site.path)
+    def _need(self, buffer: int, ranks: _Ranks, crews: I64, print_of: I64, covers: list[I64 | None]) -> I64:
+        """What every reading crew waits for; crews: (group, worker, item)."""
+        number: dict[bytes, int] = {}
+        members = [cover for cover in covers if cover is not None]
+        set_of = np.array([-1 if c is None else number.setdefault(c.tobytes(), len(number)) for c in covers], np.int64)
+        sets = {number[cover.tobytes()]: cover for cover in members}
+        tag = self._tags(buffer, crews[:, [0, 2]])
+        which = set_of[print_of]
+        joint, rank = np.full(len(crews), -1, np.int64), np.zeros(len(crews), np.int64)
+        for one in range(len(sets)):
+            at = np.flatnonzero(which == one)
+            found, row_of = ranks.targets(sets[one], tag[at])
+            joint[at] = np.where(row_of >= 0, len(self.joints), -1)
+            rank[at] = row_of
+            if len(found):
+                self.joints.append(np.searchsorted(ranks.workers, sets[one]))
+                self.targets.append(found)
+        for lost in np.flatnonzero(joint < 0).tolist():
+            group, worker, item = crews[lost].tolist()
             name = self.schedule.buffers[buffer].name
-            message = f"worker {worker} waits for words of '{name}' with tag {tag} that no step writes"
+            message = f"worker {worker} waits for words of '{name}' with tag {int(tag[lost])} that no step writes"
+            path = json_pointer(self.items[group][item].site.path)
             self.never.append(Diagnostic("AMK202", message, where=Where(path=path)))
-            return
-        self._wanted.append((group, worker, item, number, tag))
-
-    def _tags(self, buffer: int, group: int, item: int) -> int:
-        key = buffer, group, item
-        if key not in self.tag_at:
-            self.tag_at[key] = tag_of(self.schedule.buffers[buffer].tag or 0, self.items[group][item])
-        return self.tag_at[key]
-
-    def _target(self, buffer: int, tag: int, owners: tuple[int, ...] | None) -> int | None:
-        """The joint of these writers, with a target for the tag; None if one of them never writes it."""
-        joint = tuple(self.counter[buffer, w] for w in owners or ())
-        if owners is None or any(tag not in self.ranks[c] for c in joint):
-            return None
-        number = self.joints.setdefault(joint, len(self.joints))
-        if number == len(self.targets):
-            self.targets.append({})
-        self.joint_of[buffer, owners] = number
-        self.targets[number][tag] = tuple(self.ranks[c][tag] for c in joint)
-        return number
+        needs = np.concatenate((crews, joint[:, None], rank[:, None]), axis=1)
+        kept: I64 = needs[joint >= 0]
+        return kept
 
 
-def _covering(start: I64, end: I64, owner: I64, spans: I64) -> tuple[int, ...] | None:
+class _Ranks:
+    """Which tags the workers write to one buffer, and as their how-manieth step.
+
+    worker, tag: of all writing steps, by worker in program order; fresh: a worker's first.
+    """
+
+    def __init__(self, worker: I64, tag: I64, fresh: Bools) -> None:
+        self.workers = worker[fresh]
+        self.counter = owner = np.cumsum(fresh) - 1
+        self.tags = np.unique(tag)
+        self.table = np.zeros((len(self.workers), len(self.tags)), np.int64)
+        self.table[owner, np.searchsorted(self.tags, tag)] = np.arange(len(tag)) - np.flatnonzero(fresh)[owner] + 1
+
+    def targets(self, workers: I64, tag: I64) -> tuple[I64, I64]:
+        """(steps [n, workers] that write each tag wanted, in the order of tags; which of them serves each of `tag`).
+
+        A tag that one of the workers never writes has none: -1.
+        """
+        column = np.minimum(np.searchsorted(self.tags, tag), len(self.tags) - 1)
+        steps = self.table[np.searchsorted(self.workers, workers)][:, column].T
+        known = (self.tags[column] == tag) & (steps > 0).all(axis=1)
+        wanted, row_of = np.unique(column[known], return_inverse=True)
+        place = np.full(len(tag), -1, np.int64)
+        place[known] = row_of.reshape(-1)
+        return self.table[np.searchsorted(self.workers, workers)][:, wanted].T, place
+
+
+def _crews(rows: I64) -> I64:
+    """(group, worker, item) of each row as one number."""
+    return rows[:, 0] << 50 | rows[:, 1] << 25 | rows[:, 2]
+
+
+def _prints(rows: I64, bounds: I64) -> tuple[I64, list[I64]]:
+    """Rows bounds[k]..bounds[k+1]-1 belong to crew k: which set of spans it reads, and the sets [n, 2] (lo, hi)."""
+    size = np.diff(bounds)
+    print_of = np.empty(len(size), np.int64)
+    sets: list[I64] = []
+    for count in np.unique(size).tolist():
+        at = np.flatnonzero(size == count)
+        spans = rows[bounds[at][:, None] + np.arange(count)][:, :, 5:7].reshape(len(at), -1)
+        distinct, which = np.unique(spans, axis=0, return_inverse=True)
+        print_of[at] = len(sets) + which.reshape(-1)
+        sets += list(distinct.reshape(len(distinct), count, 2))
+    return print_of, sets
+
+
+def _covering(start: I64, end: I64, owner: I64, spans: I64) -> I64 | None:
     """Workers that own bytes of the spans; None if some byte has no owner."""
-    found: set[int] = set()
-    for lo, hi in spans.tolist():
-        first, last = int(np.searchsorted(end, lo, side="right")), int(np.searchsorted(start, hi, side="left"))
-        if (
-            first >= last
-            or start[first] > lo
-            or end[last - 1] < hi
-            or (start[first + 1 : last] > end[first : last - 1]).any()
-        ):
-            return None
-        found |= set(owner[first:last].tolist())
-    return tuple(sorted(found))
+    lo, hi = spans[:, 0], spans[:, 1]
+    first, last = np.searchsorted(end, lo, side="right"), np.searchsorted(start, hi, side="left")
+    if bool((first >= last).any()) or bool((start[first] > lo).any()) or bool((end[last - 1] < hi).any()):
+        return None
+    # no gap between one owned span and the next, where a read reaches over both
+    gaps = np.concatenate(([0], np.cumsum(start[1:] > end[:-1])))
+    if bool((gaps[last - 1] > gaps[first]).any()):
+        return None
+    inside = np.zeros(len(owner) + 1, np.int64)
+    np.add.at(inside, first, 1)
+    np.add.at(inside, last, -1)
+    found: I64 = np.unique(owner[np.cumsum(inside)[:-1] > 0])
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,18 +11,23 @@ from typing import Any
 import pytest
 
 from amk.adversary.classes.table import BY_NUMBER, CLASSES
-from amk.adversary.confusion import Mutation, Table, decide, mutation, share, tokens_for
+from amk.adversary.confusion import EACH, MANY, Mutation, Table, decide, mutation, share, tokens_for
 from amk.adversary.edits import Edit, Json, apply, at, named, steps
 from amk.adversary.minimal import minimal_name
+from amk.adversary.oracle.facts import broken_rules
 from amk.adversary.oracle.flatten import spell
-from amk.adversary.oracle.judge import rule, start_positions
+from amk.adversary.oracle.judge import Ruling, rule, start_positions
 from amk.adversary.oracle.touched import COUNTING, POSITIONAL, Toucher
 from amk.adversary.subjects import SETTINGS, subject, users
 from amk.adversary.suite import folder
 from amk.cli import main
+from amk.planner.decode import plan
+from amk.planner.settings import FAST
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.expr import Env
+from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import load_target
 from amk.validator.system import System
 from amk.validator.verify import verify
 
@@ -76,6 +82,18 @@ def test_a_table_with_an_empty_class_is_not_clean() -> None:
     table = Table()
     table.add(decide(mutation(25, "0")))
     assert not table.clean and len(table.empty) == len(CLASSES) - 1
+
+
+def test_a_class_with_few_cases_of_one_verdict_is_not_clean() -> None:
+    table = Table()
+    one = decide(mutation(25, "0"))
+    for number in CLASSES:
+        for _ in range(MANY):
+            status = "SAFE" if table.total("cases") % MANY < EACH else "UNSAFE"
+            table.add(replace(one, kind=str(number.number), verdict=status, ruling=Ruling(status), uncertified=""))
+    assert table.clean and not table.thin
+    table.rows["7"].safe -= 1
+    assert table.thin == ["7"] and not table.clean
 
 
 def test_equal_seeds_make_equal_mutants() -> None:
@@ -152,6 +170,19 @@ def test_shared_arrays_are_aligned() -> None:
     path = (*named(small(), "buffers", "ssq"), "offset")
     document = edited(Edit("replace", path, at(small(), path) + 4))
     assert first_code(document) == "AMK406" and rule(schedule_of(document)).status == "UNSAFE"
+
+
+def test_refills_that_are_held_back_come_before_the_next_product() -> None:
+    """Small plans hold none back, so this one is larger; taken out, both judges say no."""
+    model = load_model("smollm2-135m").model_copy(update={"layers": 1, "max_context": 64})
+    made = plan(model, load_target("h200"), settings=replace(FAST, handoff="fenced", warps=2), workers=4)
+    document = json.loads(made.model_dump_json())
+    refills = [path for path, step in steps(document) if step["op"]["op"] == "refill"]
+    assert refills, "nothing is held back"
+    assert verify(made).safe and not list(broken_rules(spell(made, 1)))
+    without = schedule_of(apply(document, [Edit("remove", path) for path in reversed(refills)])[0])
+    assert verify(without).diagnostics[0].code == "AMK302"
+    assert "holds back" in next(iter(broken_rules(spell(without, 1))))
 
 
 def test_every_split_needs_a_worker() -> None:

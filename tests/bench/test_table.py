@@ -43,6 +43,14 @@ def test_the_time_is_the_median_of_the_runs_and_limits_may_be_relative() -> None
     assert as_json(one)["must_met"] is True and len(as_json(one)["runs"]) == 3
 
 
+def test_runs_without_baselines_count_and_the_fuller_row_of_a_run_is_taken() -> None:
+    bare = replace(row(replace(BASE, baselines=()), 3.9), baselines={})
+    rows = [row(BASE, 3.6), bare, replace(bare, key=replace(bare.key, run=2))]
+    one = judge(TABLE, KEYS, rows)[0]
+    assert [r.times.ms for r in one.rows] == [3.6, 3.9]
+    assert one.beaten() == {"pdl-graph": pytest.approx(2.0)}
+
+
 def test_what_fails_a_gate_meets_nothing() -> None:
     wrong, fast = (judge(TABLE, KEYS, [made])[0] for made in (row(BASE, 3.5, correct=False), row(BASE, 3.1)))
     assert wrong.reaches(wrong.must) is False and "differ" in cells(wrong)[-1]

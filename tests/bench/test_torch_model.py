@@ -20,7 +20,7 @@ from amk.schedule_ir.packing import packed_array
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FORMATS, FormatName
 from tests.reference.llama_numpy import Config, Decoder
-from tests.tiny import RAGGED, VARIANTS
+from tests.tiny import PLAIN, RAGGED, VARIANTS
 
 torch = pytest.importorskip("torch", reason="the benchmark's baselines need torch")
 
@@ -84,6 +84,42 @@ def test_the_static_step_is_the_plain_step(model: ModelSpec) -> None:
         np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("model", VARIANTS, ids=names)
+def test_a_batch_of_torch_is_its_sequences(model: ModelSpec) -> None:
+    """The plain and the static step with three sequences, against each alone; kv heads of one stand together."""
+    weights = torch_model.TorchWeights.random(model, 8, device="cpu")
+    weights.matrices = {name: [m.double() for m in each] for name, each in weights.matrices.items()}
+    weights.embedding = weights.embedding.double()
+    static = compile_baseline.StaticModel.of(weights, CONTEXT, torch.float64)
+    batch = 3
+    together = [torch.cat([cache] * batch, dim=1) for cache in caches(model, torch.float64)]
+    layers = tuple([layer.clone() for layer in cache] for cache in together)
+    decoder = torch_model.TorchDecoder(weights, together[0], together[1], torch.float64)
+    alone = [torch_model.TorchDecoder(weights, *caches(model, torch.float64), torch.float64) for _ in range(batch)]
+    for pos, tokens in enumerate([[5, 100, 7], [100, 7, 5], [1, 2, 3]]):
+        found = decoder.step(torch.tensor(tokens), pos, decoder.rope(pos))
+        compiled = static.step(torch.tensor(tokens), torch.tensor([pos]), layers)
+        for row, other, own, token in zip(found, compiled, alone, tokens, strict=True):
+            expected = own.step(torch.tensor([token]), pos, own.rope(pos)).numpy()
+            np.testing.assert_allclose(row.numpy(), expected, rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(other.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_parts_of_the_columns_are_packed_as_on_the_host() -> None:
+    """The device's packing of a matrix in parts is the host's."""
+    schedule = plan(PLAIN, load_target("h200"), settings=Settings(k_parts=2), max_context=64, workers=3)
+    weights = torch_model.TorchWeights.random(PLAIN, 6, device="cpu")
+    arrays = as_arrays(weights)
+
+    class Source:
+        def tensor(self, name: str, rows: slice = slice(None)) -> np.ndarray:
+            return arrays[name][rows].astype(np.float32)
+
+    packed = device_packing.packed_weights(schedule, weights).numpy().view(np.uint16)
+    assert stream_layout(schedule, schedule.streams[0]).parts["down"] == 2
+    np.testing.assert_array_equal(packed, packed_array(schedule, Source()))
+
+
 def test_the_step_compiles_as_one_graph() -> None:
     torch._dynamo.reset()
     weights = torch_model.TorchWeights.random(RAGGED, 5, device="cpu")
@@ -108,7 +144,7 @@ def test_every_row_is_packed_where_the_layout_says(name: Any) -> None:
     arrays = as_arrays(weights)
     width = schedule.streams[0].chunk_k
     layout = stream_layout(schedule, schedule.streams[0])
-    for matrix_name, layer, places in device_packing.chunk_places(schedule, layout):
+    for (matrix_name, layer, _), places in device_packing.chunk_places(schedule, layout):
         if matrix_name != name:
             continue
         shape = matrix(RAGGED, name)

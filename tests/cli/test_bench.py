@@ -70,6 +70,8 @@ def test_rows_need_no_gpu_to_be_read(tmp_path: Path) -> None:
     assert row.of_ceiling == pytest.approx(0.25)
     assert row.ratio("cublas-graph") == pytest.approx(2.0)
     assert len(cells(row)) == len(header(key.baselines))
+    without = Row(key, row.times, {}, 10**9, 4000.0, 1e-3, 2e-3, 1e-6, True, True, True)
+    assert len(cells(without)) == len(cells(row)) and cells(without).count("-") == 2, "a wrong baseline is left out"
     path = tmp_path / "rows.json"
     Record.open(path).add(row, {"commit": "abc"})
     again = Record.open(path)

@@ -40,7 +40,7 @@ def tiny_model(**changes: Any) -> ModelSpec:
 def tiny_plan(
     model: ModelSpec, *, workers: int = 4, context: int = 48, wanted: Formats = BF16, **settings: Any
 ) -> Schedule:
-    chosen = {"warps": 3, "chunk_bytes": 512, "kv_block": 8, "max_tokens": 32, "slots": 4} | settings
+    chosen = {"warps": 4, "chunk_bytes": 512, "kv_block": 8, "max_tokens": 32, "slots": 4} | settings
     settled = Settings(**chosen)
     return plan(model, load_target("h200"), settings=settled, wanted=wanted, max_context=context, workers=workers)
 

@@ -85,6 +85,8 @@ struct Plan {
   static constexpr int kKvBlock = 128;
   static constexpr int kKvSplits = 2;
   static constexpr int kStreamAgents = 8;
+  static constexpr int kBatch = 1;
+  static constexpr int kCaches = 1;
   static constexpr float kRmsEps = 1.000000000e-05f;
   static constexpr float kQueryScale = 1.250000000e-01f;
   using Cache = amk::bf16;
@@ -167,6 +169,8 @@ struct S3 {
   static constexpr bool kHasSums = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
+  static constexpr int kKPart = 0;
+  static constexpr int kKParts = 1;
 };
 struct S4 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -225,6 +229,8 @@ struct S9 {
   static constexpr bool kHasSums = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
+  static constexpr int kKPart = 0;
+  static constexpr int kKParts = 1;
 };
 struct S10 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -233,6 +239,7 @@ struct S10 {
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_mid, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static constexpr int kKParts = 1;
 };
 struct S11 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -254,6 +261,8 @@ struct S12 {
   static constexpr bool kHasSums = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
+  static constexpr int kKPart = 0;
+  static constexpr int kKParts = 1;
 };
 struct S13 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -271,6 +280,8 @@ struct S14 {
   static constexpr bool kHasSums = false;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> act(const Ctx& c) { return {c.globals.b_act, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static constexpr int kKPart = 0;
+  static constexpr int kKParts = 1;
 };
 struct S15 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -281,6 +292,8 @@ struct S15 {
   static constexpr bool kHasSums = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
+  static constexpr int kKPart = 0;
+  static constexpr int kKParts = 1;
 };
 struct S16 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -289,6 +302,7 @@ struct S16 {
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_out, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static constexpr int kKParts = 1;
 };
 struct S17 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -310,6 +324,8 @@ struct S18 {
   static constexpr bool kHasSums = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
+  static constexpr int kKPart = 0;
+  static constexpr int kKParts = 1;
 };
 struct S19 {
   static constexpr int kFirst = 0, kAgents = 8;

@@ -140,7 +140,7 @@ WEAKENED = {
     "refill before the last read": (
         "fenced", RING, "sync::warp_barrier();\n    if (remaining < kDeferred", "if (remaining < kDeferred",
     ),
-    "refill without its fence": ("fenced", RING, "if (lane == 0) sync::fence_proxy_async_shared();", ""),
+    "refill without its fence": ("fenced", RING, "if (kFence && read) sync::fence_proxy_async_shared();", ""),
     "copy before its bytes are expected": (
         "fenced", RING, "      sync::mbarrier_arrive_expect_tx(full + s * 8, kBytes);\n", "",
     ),

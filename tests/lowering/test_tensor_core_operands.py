@@ -164,6 +164,26 @@ def test_lanes_multiply_what_the_codes_stand_for(name: FormatName, chunks: int) 
     np.testing.assert_allclose(y, dequantised(rows, form).astype(np.float64) @ exact[:k], rtol=1e-9, atol=1e-6)
 
 
+@pytest.mark.parametrize("batch", range(1, 9))
+def test_lanes_multiply_a_bf16_tile_with_every_sequence(batch: int) -> None:
+    """gemv: a tile [8, 32] with x of each sequence; lane 4 r + q ends up with row r of sequence q, and of q + 4."""
+    draw = np.random.default_rng(batch)
+    tile, x = draw.standard_normal((8, 32)), draw.standard_normal((batch, 32))
+    words = tile.reshape(32, 4, 2).transpose(1, 0, 2)  # lane 4 r + q: row r, columns 8 q .. + 8, as its four words
+    pairs = x.reshape(batch, 4, 4, 2)[:, :, [0, 2, 1, 3]]  # x_place: the second and the third pair change places
+    found = np.zeros((batch, 8))
+    for first in range(0, batch, 4):
+        sequence = np.minimum(first + LANE // 8, batch - 1)
+        inputs = pairs.reshape(batch, 4, 2, 2, 2)[sequence, LANE % 4, LANE // 4 % 2]
+        product = mma(words, inputs[:, 0], inputs[:, 1])
+        for lane in LANE:
+            row, own = lane // 4, first + lane % 4
+            if own < batch:
+                column = 2 * (lane % 4)  # words 0 and 3 of the lane's sums
+                found[own, row] = product[row, column] + product[row + 8, column + 1]
+    np.testing.assert_allclose(found, x @ tile.T, rtol=1e-12, atol=1e-12)
+
+
 def byte_perm(word: Words, selector: int) -> Words:
     """__byte_perm(word, 0, selector)."""
     parts = [word >> np.uint32(8 * i) & np.uint32(255) for i in range(4)] + [np.zeros_like(word)] * 4

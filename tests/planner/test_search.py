@@ -5,10 +5,12 @@ import json
 from dataclasses import replace
 from math import exp, prod
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from amk.cli import main
+from amk.lowering.kernel import why_not_built
 from amk.planner import decisions as store
 from amk.planner import space as space_module
 from amk.planner.bound import decided, drain_ms
@@ -17,9 +19,12 @@ from amk.planner.search import Found, Problem, Search, search
 from amk.planner.settings import FAST, PRESETS
 from amk.planner.space import Space
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.model import load_model
+from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.simulator.constants import constants_for
+from amk.validator.verify import verify
 from tests.tiny import tiny
 
 H200 = load_target("h200")
@@ -139,14 +144,64 @@ def test_every_part_of_the_key_counts() -> None:
     assert len(keys) == len(others) + 2
 
 
-def test_shipped_decisions_expand() -> None:
-    found_any = store.shipped()
-    names = [(d.model, d.target, d.dtype) for d in found_any]
-    assert len(names) == len(set(names))
-    for entry in found_any:
+def test_shipped_decisions_are_small_and_of_this_version() -> None:
+    """Stale ones are made again by `python -m amk.bench.ready_plans`."""
+    found = store.shipped()
+    names = [(d.model, d.target, d.dtype) for d in found]
+    assert len(names) == len(set(names)) >= 10
+    for entry in found:
         assert len(json.dumps(entry.model_dump(mode="json"))) <= store.MOST_BYTES
-        assert entry.settings() is not None and entry.settings() != PRESETS["naive"]
-        assert prod(entry.ms) <= prod(entry.default_ms) * (1 + 1e-9)
+        assert entry.key == store.ready_key(load_model(entry.model), load_target(entry.target), entry.dtype), entry
+        assert entry.settings() != PRESETS["naive"]
+        for other in (entry.default_ms, entry.naive_ms):
+            assert not other or prod(entry.ms) <= prod(other) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("entry", store.shipped()[2::40], ids=lambda d: f"{d.model}-{d.target}")
+def test_a_shipped_decision_expands_to_the_same_plan_each_time(entry: store.Decisions) -> None:
+    problem = Problem(load_model(entry.model), load_target(entry.target), positions=entry.positions)
+    one, two = (problem.schedule(entry.settings()) for _ in range(2))
+    assert schedule_hash(one) == schedule_hash(two) and one.kv.context == entry.context
+    for now, then in zip(problem.times(one), entry.ms, strict=True):
+        assert now == pytest.approx(then, rel=0.1), "the predictions have moved: make the decisions again"
+
+
+def test_a_stale_decision_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = store.ready_key(MODEL, H200, "bf16")
+    assert key != store.ready_key(MODEL, H200, "int8") and key != store.ready_key(tiny("small"), H200, "bf16")
+    monkeypatch.setattr(store, "SIMULATOR_VERSION", -1)
+    assert key != store.ready_key(MODEL, H200, "bf16")
+
+
+def test_plans_that_do_not_compile_are_passed_over() -> None:
+    asked: list[int] = []
+
+    def why_not(schedule: Schedule) -> str | None:
+        asked.append(schedule.launch.warps)
+        return "spills" if len(asked) < 3 else None
+
+    found = search(PROBLEM, expansions=14, why_not=why_not)
+    assert len(found.refused) == 2 and len(asked) == 3
+    with pytest.raises(AmkError, match="compiles"):
+        search(PROBLEM, expansions=3, why_not=lambda _: "never")
+
+
+@pytest.mark.parametrize("changes", [
+    {"warps": 12}, {"warps": 6}, {"warps": 2, "handoff": "tagged", "handoff_dtype": "f32", "reduce_from": None},
+    {"handoff": "tagged", "handoff_dtype": "f32", "reduce_from": 2},
+], ids=str)  # fmt: skip
+def test_shares_that_are_no_whole_fetches_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(AmkError) as caught:
+        Problem(load_model("llama3.2-1b"), H200, context=2048).schedule(replace(FAST, **changes))
+    assert caught.value.diagnostics[0].code == "AMK406"
+
+
+@pytest.mark.parametrize(("handoff", "dtype"), [("fenced", "bf16"), ("tagged", "f32")])
+def test_hand_offs_of_another_type_are_safe_and_compile(handoff: str, dtype: str) -> None:
+    settings = replace(FAST, plan="search", handoff=handoff, handoff_dtype=dtype, reduce_from=None)
+    schedule = PROBLEM.schedule(settings)
+    assert {b.dtype for b in schedule.buffers if b.name in ("h_mid", "h_out", "attn")} == {dtype}
+    assert verify(schedule).safe and why_not_built(schedule) is None
 
 
 @pytest.mark.parametrize("words", [["--expansions", "0"], ["--plan", "ready", "--model", "no-such"]], ids=str)

@@ -21,6 +21,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.ops import OPS, Geometry
 from amk.schedule_ir.ops.base import Access, Op
+from amk.schedule_ir.ops.begin import token_register
 from amk.schedule_ir.sampling import Sampling
 from amk.schedule_ir.schedule import Node, Schedule, Step
 from tests.engine.tiny import tiny_model, tiny_plan
@@ -56,6 +57,12 @@ PLANS = {
     "refills held back": lambda: tiny_plan(tiny_model(), warps=2, slots=2, chunk_bytes=512, held_refills=0.5),
     "drawing": lambda: tiny_plan(tiny_model(), sampling="top-k-top-p"),
     "drawing, idle agents": lambda: tiny_plan(tiny_model(layers=1, vocab=21), workers=5, warps=4, sampling="top-p"),
+    "batch of three": lambda: tiny_plan(tiny_model(qkv_bias=True), workers=13, batch=3),
+    "batch of two, fenced": lambda: tiny_plan(
+        tiny_model(heads=3, kv_heads=1, hidden=96, layers=1), workers=5, warps=2, batch=2, handoff="fenced"
+    ),
+    "down in parts": lambda: tiny_plan(tiny_model(), k_parts=3, warps=2),
+    "batch of two, down in parts": lambda: tiny_plan(tiny_model(), workers=4, batch=2, k_parts=3),
     "fp8 cache": lambda: tiny_plan(tiny_model(), kv_dtype="fp8"),
     "digits": lambda: tiny_plan(tiny_model(ffn=160), wanted=formats("int8"), chunk_bytes=1024),
     "digits and sums, lm_head bf16": lambda: tiny_plan(tiny_model(hidden=96), wanted=formats("int4-g64-zp", "bf16")),
@@ -162,7 +169,8 @@ def events(schedule: Schedule, pos: int) -> Iterator[tuple[Op, Env]]:
 
 
 def run(op: Op, env: Env, geo: Geometry, arrays: dict[str, Array], token: int, done: int) -> Recorder:
-    memory = Recorder(arrays, {"token": token, "pos": env.pos, "epoch": 5, "done": done}, geo)
+    tokens = {token_register(s): token + s for s in range(geo.batch)}
+    memory = Recorder(arrays, tokens | {"pos": env.pos, "epoch": 5, "done": done}, geo)
     op.reference(env, geo, memory)
     return memory
 
@@ -278,8 +286,9 @@ def test_whole_outputs_are_covered() -> None:
                 if geo.buffers[buffer].space == "global":
                     rows.setdefault((buffer, env.loops.get("l", -1)), set()).update(places)
         widths = {
-            "qkv": (model.heads + 2 * model.kv_heads) * model.head_dim, "h_mid": model.hidden, "act": model.ffn,
-            "h_out": model.hidden, "logits": model.vocab, "best_value": geo.buffers["best_value"].elements,
+            "qkv": geo.batch * (model.heads + 2 * model.kv_heads) * model.head_dim, "h_mid": geo.batch * model.hidden,
+            "act": geo.batch * model.ffn, "h_out": geo.batch * model.hidden, "logits": geo.batch * model.vocab,
+            "best_value": geo.buffers["best_value"].elements,
         }  # fmt: skip
         for buffer, width in widths.items():
             assert all(places == set(range(width)) for (b, _), places in rows.items() if b == buffer)

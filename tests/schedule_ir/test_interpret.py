@@ -54,16 +54,16 @@ def test_a_missing_signal_is_a_deadlock_that_names_the_counter(schedule: Schedul
     texts = [b.waits_for for b in caught.value.blocked]
     assert "act[0] >= 4, it is 0" in texts
     assert all(t.startswith(("act[0]", "barrier 1,")) for t in texts)
-    assert {(b.worker, b.warp) for b in caught.value.blocked} == {(w, a) for w in range(4) for a in range(3)}
+    assert {(b.worker, b.warp) for b in caught.value.blocked} == {(w, a) for w in range(4) for a in range(4)}
     assert "worker 0, warp 0 at decode.body[1].body[1].body" in str(caught.value)
 
 
 def test_a_barrier_of_too_many_is_a_deadlock(schedule: Schedule) -> None:
     def change(step: Step) -> Step:
-        grow = {"op": step.op.model_copy(update={"agents": 4})} if step.op.op == "barrier" else {}
+        grow = {"op": step.op.model_copy(update={"agents": 5})} if step.op.op == "barrier" else {}
         return step.model_copy(update=grow)
 
-    with pytest.raises(Deadlock, match="barrier 1, 3 of 4 arrivals"):
+    with pytest.raises(Deadlock, match="barrier 1, 4 of 5 arrivals"):
         machine(rewritten(schedule, change)).launch(1)
 
 
@@ -226,7 +226,7 @@ def test_constants_are_not_written(schedule: Schedule) -> None:
 @pytest.mark.parametrize("chunk_k", [32, 64])
 def test_a_whole_share_is_what_the_reference_computes(chunk_k: int) -> None:
     model = tiny_model(hidden=96, heads=3, kv_heads=1, ffn=160)
-    plain = tiny_plan(model, workers=2, warps=5)
+    plain = tiny_plan(model, workers=2, warps=8)
     stream = plain.streams[0].model_copy(update={"chunk_k": chunk_k})
     schedule = plain.model_copy(update={"streams": (stream,)})
     geo, weights = schedule.geometry(), LogicalWeights(model, RandomTensors(model))

@@ -29,34 +29,35 @@ def expected_tile(
     return out
 
 
-@pytest.mark.parametrize("width", [None, 64])
+@pytest.mark.parametrize(("width", "parts"), [(None, 1), (64, 1), (None, 5)])
 @pytest.mark.parametrize("workers", [1, 3, 13])
-def test_every_chunk_is_where_its_consumer_looks(workers: int, width: int | None) -> None:
+def test_every_chunk_is_where_its_consumer_looks(workers: int, width: int | None, parts: int) -> None:
     """width 64 does not divide k = 96: the last chunk of a row is padded."""
     model = tiny_model(hidden=96, heads=3, kv_heads=1, ffn=160, vocab=83)
-    schedule = tiny_plan(model, workers=workers)
+    schedule = tiny_plan(model, workers=workers, k_parts=parts)
     if width:
         stream = schedule.streams[0].model_copy(update={"chunk_k": width})
         schedule = schedule.model_copy(update={"streams": (stream,)})
     source, (stream,) = RandomTensors(model), schedule.streams
     layout, packed = stream_layout(schedule, stream), packed_array(schedule, source)
     at = layout.base.copy()
-    for name, layer in layout.drains:
+    for name, layer, part in layout.drains:
         key = "hidden" if name in ("o", "down") else name
-        columns = matrix(model, name).k_chunks(stream.chunk_k)
+        columns = matrix(model, name).k_chunks(stream.chunk_k) // layout.parts[name]
         for worker in range(workers):
             first, chunk = schedule.tables[f"{key}.first"][worker], 0
             for agent, count in enumerate(layout.counts[name][worker]):
                 for _ in range(count):
                     (tile,) = unpack_chunks(packed[at[worker, agent]][None], stream.chunk(name))
                     group, column = divmod(chunk, columns)
-                    expected = expected_tile(schedule, source, name, layer, first + group, column)
+                    expected = expected_tile(schedule, source, name, layer, first + group, part * columns + column)
                     assert np.array_equal(tile, expected), (name, layer, worker, agent, group, column)
                     at[worker, agent] += 1
                     chunk += 1
             assert chunk == columns * schedule.tables[f"{key}.count"][worker]
     assert at.max() == len(packed)
-    assert {name for name, _ in layout.drains} == set(MATRICES)
+    assert {name for name, *_ in layout.drains} == set(MATRICES)
+    assert sum(name == "down" for name, *_ in layout.drains) == parts * model.layers
 
 
 def test_a_lane_reads_sixteen_consecutive_bytes() -> None:

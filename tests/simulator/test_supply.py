@@ -80,16 +80,12 @@ def test_bytes_are_neither_lost_nor_made() -> None:
 
 
 def test_a_ring_that_holds_refills_back_stands_still_until_it_asks_for_them() -> None:
-    supply = made(1, 100.0)
-    supply.ring(0, 100.0, True, 50.0)
-    supply.begin_drain(0, 300.0, 1000.0, held=60.0)
-    while supply.need[0] > 1e-3:
-        supply.advance(supply.horizon())
-    before = float(supply.level[0])
-    assert before + supply.outstanding(0) == pytest.approx(40.0, abs=0.1)
-    while supply.horizon() < 1e9:
-        supply.advance(supply.horizon())
-    assert supply.level[0] == pytest.approx(40.0, abs=0.1) and supply.outstanding(0) == pytest.approx(0.0, abs=0.1)
-    supply.refill(0)
-    supply.advance(supply.horizon())
-    assert supply.level[0] == pytest.approx(100.0, abs=0.1)
+    made = supply([1], 50.0)
+    made.ring(0, 100.0, True, NEVER)
+    made.begin_drain(0, 300.0, 40.0, held=60.0)
+    run(made)
+    assert made.level[0] == pytest.approx(40.0, abs=0.1) and made.outstanding(0) == pytest.approx(0.0, abs=0.1)
+    made.refill(0)
+    assert made.outstanding(0) == pytest.approx(60.0, abs=0.1)
+    run(made)
+    assert made.level[0] == pytest.approx(100.0, abs=0.1)

@@ -16,6 +16,7 @@ from amk.validator.expand import expand
 from amk.validator.flat_check import FlatCheck
 from amk.validator.liveness import greedy
 from amk.validator.local_order import NotComposable
+from amk.validator.memo import Memo
 from amk.validator.replay import replay
 from amk.validator.verify import verify
 from tests.damage import rewritten
@@ -64,7 +65,7 @@ def test_overlapping_writes_of_one_buffer_are_decided_event_by_event() -> None:
 
 @pytest.mark.parametrize(("events", "status"), [(flat_check.EVENTS, "SAFE"), (0, "UNKNOWN")])
 def test_only_all_positions_are_safe(monkeypatch: pytest.MonkeyPatch, events: int, status: str) -> None:
-    def refuse(schedule: Schedule) -> NoReturn:
+    def refuse(schedule: Schedule, memo: Memo) -> NoReturn:
         raise NotComposable("made up")
 
     monkeypatch.setattr("amk.validator.verify.compose", refuse)

@@ -79,14 +79,15 @@ def random_two_level(rng: Random) -> Schedule:
 
 def schedule_of(bodies: list[list[dict[str, Any]]]) -> Schedule:
     """One worker per step list, counters g0 to g3."""
-    document = subject("fenced", len(bodies), WARPS, 1).document
+    document = subject("fenced", len(bodies), 2, 1).document
+    launch = document["launch"] | {"warps": WARPS}
     counters = [{"name": f"g{i}", "shape": [1]} for i in range(4)]
     programs = [
         {"name": f"p{w}", "first": w, "count": 1, "body": [{"var": "t", "count": None, "body": body}]}
         for w, body in enumerate(bodies)
     ]
     roles = [{"name": n, "first": first, "count": count} for n, (first, count) in ROLES.items()]
-    changed = document | {"counters": counters, "programs": programs, "roles": roles}
+    changed = document | {"launch": launch, "counters": counters, "programs": programs, "roles": roles}
     return parse_schedule(json.dumps(changed).encode(), "two levels")[0]
 
 

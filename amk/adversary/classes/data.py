@@ -120,12 +120,16 @@ def in_place_residual(rng: Random) -> Mutant:
     return base, edits + (move(document, path, rng.choice((-2, -1, 1, 2))) if rng.random() < 0.6 else [])
 
 
+APART = (("x", "att"), ("x", "q"), ("part", "att"), ("part", "q"), ("att", "q"), ("q", "mix"), ("part", "mix"))
+"""Arrays that are often not needed at the same time."""
+
+
 def aliased_pages(rng: Random) -> Mutant:
     """22: two shared arrays at one place; their lifetimes may be disjoint, on some workers only."""
     base = draw(rng, FENCED)
     document = base.document
     names = ["x", "part", "att", "q", "residual", "ssq"]
-    one, two = rng.sample(names, 2)
+    one, two = rng.sample(names, 2) if rng.random() < 0.6 else rng.choice(APART)
     size = {b["name"]: b for b in document["buffers"]}
     if _bytes(size[one]) > _bytes(size[two]):
         one, two = two, one

@@ -1,5 +1,6 @@
-"""Classes 23 to 35: packed bytes, accumulators and copy pipelines, as flat systems.
+"""Classes 23 to 35: packed bytes, accumulators and copy pipelines, as flat systems; 27 and 29 in plans too.
 
+What the other classes change is not in a schedule: it has no accumulators and bulk stores, and rings are proved once.
 Slots, chunks and shares are those of real plans; each asynchronous copy is an agent of its own, so copies are unordered
 among themselves, and an mbarrier is a counter of arrivals (with its bytes as a second counter). One builder makes every
 load pipeline, one every store pipeline; a class turns one knob.
@@ -11,7 +12,9 @@ import json
 from dataclasses import dataclass, replace
 from random import Random
 
-from amk.adversary.subjects import draw
+from amk.adversary.classes.sync import Mutant
+from amk.adversary.edits import Edit, Json, after, at, named, steps
+from amk.adversary.subjects import FENCED, draw
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.builder import SystemBuilder
@@ -128,10 +131,27 @@ def released_early(rng: Random) -> System:
     return load_system(replace(load, early=frozenset({rng.randrange(load.chunks)})))
 
 
-def wrong_depth(rng: Random) -> System:
-    """27: the ring's depth changes, laps are counted with the old one."""
+def wrong_depth(rng: Random) -> Mutant | System:
+    """27: the ring's depth changes, laps are counted with the old one; or, in a plan, it has memory for the old one."""
+    if rng.random() < 0.5:
+        return deeper_ring(rng)
     load = plan_ring(rng)
     return load_system(replace(load, assumed=max(1, load.slots + rng.choice((-1, 0, 0, 1)))))
+
+
+def deeper_ring(rng: Random) -> Mutant:
+    """A plan whose ring has another depth, and memory and mbarriers behind all others for some depth."""
+    base = draw(rng, (*FENCED, "tagged"))
+    document = base.document
+    depth = int(document["streams"][0]["slots"])
+    edits = [Edit("replace", ("streams", 0, "slots"), max(1, depth + rng.choice((-1, 1, 1, 2))))]
+    room, end = depth + rng.choice((0, 1, 1, 2)), document["launch"]["shared_bytes"]
+    for name, each in (("ring", 2), ("full", 4)):
+        path = named(document, "buffers", document["streams"][0][name])
+        shape = [base.warps, room, at(document, path)["shape"][2]]
+        edits += [Edit("replace", (*path, "shape"), shape), Edit("replace", (*path, "offset"), end)]
+        end += -(-each * base.warps * room * shape[2] // 128) * 128
+    return base, [*edits, Edit("replace", ("launch", "shared_bytes"), end)]
 
 
 def wrong_parity(rng: Random) -> System:
@@ -140,10 +160,26 @@ def wrong_parity(rng: Random) -> System:
     return load_system(replace(load, full=rng.choice((0, 0, 1)), empty=rng.choice((0, 0, 1))))
 
 
-def wrong_arrivals(rng: Random) -> System:
-    """29: a refill waits for another number of arrivals than a lap has."""
+def wrong_arrivals(rng: Random) -> Mutant | System:
+    """29: a refill waits for another number of arrivals than a lap has; or, in a plan, a barrier of warps does."""
+    if rng.random() < 0.5:
+        return other_participants(rng)
     load = replace(plan_ring(rng), readers=rng.choice((1, 2, 3)), chunks=rng.randint(2, 5))
     return load_system(replace(load, leave=rng.randint(1, 4)))
+
+
+def other_participants(rng: Random) -> Mutant:
+    """A plan in which a barrier counts other warps, is joined by others, or both at once: then it is a barrier of fewer
+    warps under an id of its own, which may or may not be enough; or it is there twice."""
+    base = draw(rng, FENCED)
+    document = base.document
+    path = rng.choice([p for p, s in steps(document) if s["op"]["op"] == "barrier"])
+    if rng.random() < 0.5:
+        return base, [Edit("insert", after(path), at(document, path))]
+    fewer: Json = {"role": "w0", "agents": 1, "id": 9}
+    wrong: Json = {"agents": at(document, path)["op"]["agents"] + rng.choice((-1, 1, 31))}
+    changed = at(document, path)["op"] | rng.choice((fewer, fewer, wrong))
+    return base, [Edit("replace", (*path, "op"), changed)]
 
 
 def wrong_bytes(rng: Random) -> System:
@@ -169,7 +205,7 @@ def late_expectation(rng: Random) -> System:
 def two_phases_behind(rng: Random) -> System:
     """32: a parity test cannot tell a phase from the one two later or earlier; a reader may lag that far or not."""
     load = plan_ring(rng)
-    chunks = [c for c in range(load.chunks) if rng.random() < 0.3]
+    chunks = [c for c in range(load.chunks) if rng.random() < 0.15]
     return load_system(replace(load, behind=frozenset(chunks)))
 
 

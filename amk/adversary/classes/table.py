@@ -10,7 +10,7 @@ from amk.adversary.classes import data, pipelines, rules, sync
 from amk.adversary.classes.sync import Mutant
 from amk.validator.system import System
 
-Generator = Callable[[Random], Mutant] | Callable[[Random], System]
+Generator = Callable[[Random], Mutant] | Callable[[Random], System] | Callable[[Random], Mutant | System]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.registers import registers_read
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
 from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
@@ -30,6 +31,7 @@ def broken_rules(spelled: Spelled) -> Iterator[str]:
     yield from _counters(spelled)
     yield from _graph(spelled)
     yield from _registers(spelled)
+    yield from _held_back(spelled)
 
 
 def policies(schedule: Schedule) -> Iterator[str]:
@@ -169,7 +171,7 @@ def _graph(spelled: Spelled) -> Iterator[str]:
         for segment in spelled.segments[span.start : span.stop]:
             for visit in segment.visits:
                 op = visit.step.op
-                if op.op in ("wait", "signal", "barrier"):
+                if op.op in ("wait", "signal", "barrier", "refill"):
                     continue
                 expr = getattr(op, "layer", getattr(op, "index", None))
                 where = (
@@ -198,3 +200,19 @@ def _registers(spelled: Spelled) -> Iterator[str]:
                 elif registers_read(visit.step, tagged) and (not loaded or count != wanted):
                     yield f"{name} uses registers that hold another token's values"
                 count += name == "select"
+
+
+def _held_back(spelled: Spelled) -> Iterator[str]:
+    """A warp issues the copies that a product deferred before its next product on that stream, which would wait for
+    them."""
+    for span in spelled.agents:
+        held: set[str] = set()
+        for segment in spelled.segments[span.start : span.stop]:
+            for visit in segment.visits:
+                op = visit.step.op
+                if isinstance(op, RefillOp):
+                    held.discard(op.stream)
+                elif isinstance(op, GemvOp):
+                    if op.stream in held:
+                        yield f"a product on {op.stream} waits for copies that its own warp holds back"
+                    held |= {op.stream} if op.deferred else set()

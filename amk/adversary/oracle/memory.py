@@ -173,8 +173,8 @@ def _caches(memory: Memory, upto: int) -> Iterator[tuple[int, int, int, int]]:
     row = schedule.model.head_dim * ITEM_BYTES[schedule.kv.dtype]
     for family in sorted(CACHED) if upto > 0 else ():
         for layer in range(schedule.model.layers):
-            for head in range(schedule.model.kv_heads):
-                start = (layer * schedule.model.kv_heads + head) * schedule.kv.context * row
+            for head in range(schedule.caches):
+                start = (layer * schedule.caches + head) * schedule.kv.context * row
                 yield toucher.number[f"{family}_cache"], start, start + upto * row, toucher.code(family, layer, -1)
 
 
@@ -189,9 +189,10 @@ def _final_content(memory: Memory, pos: int, tokens: int) -> str | None:
     toucher = memory.toucher
     schedule = toucher.spelled.schedule
     wanted = [(toucher.number["state"], 0, toucher.by_name["state"].bytes, toucher.code("state", 1, -1))]
-    wanted += [(toucher.number["output"], 4 * n, 4 * n + 4, toucher.code("output", 0, n)) for n in range(tokens)]
+    one = 4 * schedule.batch
+    wanted += [(toucher.number["output"], one * n, one * (n + 1), toucher.code("output", 0, n)) for n in range(tokens)]
     last = toucher.code("logits", 0, tokens - 1)
-    wanted.append((toucher.number["logits"], 0, schedule.model.vocab * 4, last))
+    wanted.append((toucher.number["logits"], 0, schedule.model.vocab * one, last))
     wanted += _caches(memory, pos + tokens)
     for space, lo, hi, content in wanted:
         if not memory.holds(space, lo, hi, content):

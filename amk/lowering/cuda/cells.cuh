@@ -155,6 +155,64 @@ __device__ __forceinline__ void until_fresh(const C& c, u32 tag, Fetch fetch) {
   }
 }
 
+constexpr int kInFlight = 16;  // fetches of a lane
+
+// Fetches that a lane needs for kMost elements, as many as are in flight at once.
+template <int kMost, class Cell>
+__device__ constexpr int pieces_of() {
+  constexpr int kAll = (kMost + 32 * Cell::kWide - 1) / (32 * Cell::kWide);
+  return kAll < kInFlight ? kAll : kInFlight;
+}
+
+// Rows of a batch whose fetches, for kMost elements each, are in flight together.
+template <int kMost, int kBatch, class Cell>
+__device__ constexpr int rows_together() {
+  constexpr int kFit = kInFlight / pieces_of<kMost, Cell>();
+  return kFit < 1 ? 1 : kFit < kBatch ? kFit : kBatch;
+}
+
+// As for_each_wide, for `rows` rows, at most kRows, that are kApart elements apart: use(row, i, piece, values). All rows'
+// fetches are in flight at once.
+template <int kMost, int kRows, int kApart, class Cell, class C, class Use>
+__device__ __forceinline__ void for_each_row(const C& c, const Cell& cell, int rows, int lo, int hi, Use use) {
+  constexpr int kStride = 32 * Cell::kWide, kPieces = pieces_of<kMost, Cell>();
+#pragma unroll 1
+  for (int base = lo + c.lane * Cell::kWide; base < hi; base += kPieces * kStride) {
+    const Cell mine = cell.from(base);
+    typename Cell::Raw raw[kRows][kPieces];
+    const auto live = [&](int r, int k) { return base + k * kStride < hi && (r == 0 || r < rows); };
+    until_fresh(c, cell.tag, [&] {
+      bool fresh = true;
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int k = 0; k < kPieces; ++k) {
+          raw[r][k] = {};
+          if (live(r, k)) raw[r][k] = mine.fetch(r * kApart + k * kStride);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int k = 0; k < kPieces; ++k) {
+          if (live(r, k)) fresh = fresh && cell.fresh(raw[r][k]);
+        }
+      }
+      return fresh;
+    });
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int k = 0; k < kPieces; ++k) {
+        if (!live(r, k)) continue;
+        float v[Cell::kWide];
+        cell.values(raw[r][k], v);
+        use(r, base + k * kStride, k, v);
+      }
+    }
+  }
+}
+
 // Calls use(i, piece, values) for this lane's part of elements [lo, hi) of `cell`, up to 16 fetches of a lane in flight at
 // once, piece counting them. lo and hi are multiples of Cell::kWide; kMost bounds hi - lo. With kTogether all lanes call, with
 // zeros from hi on.

@@ -24,10 +24,10 @@ struct Context {
   int worker;
   int warp;
   int lane;
-  int token = 0;
+  int tokens[Plan::kBatch] = {};  // of the sequences decoded together
   int pos = 0;
   u32 epoch = 0;
-  int done = 0;
+  int done = 0;  // bit s: sequence s has ended
   int n = 0;
   int l = 0;
   u32* trace = nullptr;
@@ -74,22 +74,32 @@ __device__ __forceinline__ float inverse_rms(const float* ssq, int agents) {
   return rsqrtf(total / static_cast<float>(P::kHidden) + P::kRmsEps);
 }
 
-// Sum of the partials of local row `row` of a worker with `chunks` chunks, in agent order; see partial_slots() of the
-// schedule's ops: agent a, which drains chunks [chunks * a / n, chunks * (a + 1) / n), left its sum for group g in slot
-// g + a.
-template <int kChunksPerGroup, int kAgents>
-__device__ __forceinline__ float sum_partials(const float* part, int row, int chunks) {
+// A worker's rows of all sequences are numbered as its partials lie: 8 of a group for each sequence in turn.
+template <int kBatch>
+struct Place {
+  int row;  // of the worker
+  int sequence;
+  __device__ __forceinline__ explicit Place(int number)
+      : row(kBatch == 1 ? number : number / (8 * kBatch) * 8 + number % 8), sequence(number / 8 % kBatch) {}
+};
+
+// Sum of the partials of number `number` (see Place) of a worker with `chunks` chunks, in agent order; see
+// partial_slots() of the schedule's ops: agent a, which drains chunks [chunks * a / n, chunks * (a + 1) / n), left its
+// sums for group g in slot g + a, kBatch * 8 of them.
+template <int kChunksPerGroup, int kAgents, int kBatch>
+__device__ __forceinline__ float sum_partials(const float* part, int number, int chunks) {
+  constexpr int kSlot = 8 * kBatch;
   // floor(m / chunks) as (m + 1/2) * (1 / chunks): at least 1 / (2 chunks) away from an integer, far above rounding.
   const float per_chunk = __fdividef(1.f, static_cast<float>(chunks));
-  const int first_chunk = row / 8 * kChunksPerGroup;
+  const int first_chunk = number / kSlot * kChunksPerGroup;
   const int from = static_cast<int>((static_cast<float>((first_chunk + 1) * kAgents) - 0.5f) * per_chunk);
   const int last =
       static_cast<int>((static_cast<float>((first_chunk + kChunksPerGroup) * kAgents) - 0.5f) * per_chunk);
-  const float* slot = part + (row / 8 * 8 + row % 8);
+  const float* slot = part + (number / kSlot * kSlot + number % kSlot);
   float total = 0.f;
 #pragma unroll 1
   for (int a = from; a <= last; ++a) {
-    if (chunks * a / kAgents < chunks * (a + 1) / kAgents) total += slot[a * 8];
+    if (chunks * a / kAgents < chunks * (a + 1) / kAgents) total += slot[a * kSlot];
   }
   return total;
 }

@@ -125,6 +125,7 @@ __device__ __forceinline__ float chunk_product(u32 slot, const StagedBlocks& fro
 
 template <class S, class C>
 __device__ __forceinline__ void quantised_gemv(C& c) {
+  static_assert(C::P::kBatch == 1 && S::kKParts == 1, "one sequence, all columns at once");
   using M = typename S::Matrix;
   using W = typename M::Weights;
   const int agent = c.warp - S::kFirst, chunks = M::count(c) * M::kChunks;

@@ -31,13 +31,15 @@ struct BulkRing {
     }
     sync::warp_barrier();
     if constexpr (kRunAhead) {
-      for (int s = 0; s < kSlots; ++s) issue(s, lane);
+      for (int s = 0; s < kSlots; ++s) issue(s, false);
     }
   }
 
-  __device__ __forceinline__ void issue(int s, int lane) {
+  // The next chunk into slot s, by one lane; `read`: the warp has read the slot, and owes the fence.
+  __device__ __forceinline__ void issue(int s, bool read) {
     if (left <= 0) return;
-    if (lane == 0) {
+    if (sync::elected()) {
+      if (kFence && read) sync::fence_proxy_async_shared();
       sync::mbarrier_arrive_expect_tx(full + s * 8, kBytes);
       sync::bulk_load(slots + s * kBytes, source + static_cast<long long>(next) * kBytes, kBytes, full + s * 8,
                       sync::policy_evict_first());
@@ -47,11 +49,11 @@ struct BulkRing {
   }
 
   // Before the first drain of a step of `chunks` chunks: without run-ahead, nothing is in flight yet.
-  __device__ __forceinline__ void enter(int chunks, int lane) {
+  __device__ __forceinline__ void enter(int chunks, int) {
     if constexpr (!kRunAhead) {
       int s = slot;
       for (int i = 0; i < kSlots && i < chunks; ++i) {
-        issue(s, lane);
+        issue(s, false);
         s = s + 1 == kSlots ? 0 : s + 1;
       }
     }
@@ -65,30 +67,27 @@ struct BulkRing {
   // After the last read of the slot; `remaining` chunks of the step come after this one. The refills of the step's last
   // kDeferred slots wait for refill(): what an agent hands to others does not queue behind copies that nobody needs yet.
   template <int kDeferred>
-  __device__ __forceinline__ void release(int lane, int remaining) {
+  __device__ __forceinline__ void release(int, int remaining) {
     sync::warp_barrier();
     if (remaining < kDeferred) {
       ++held;
     } else if (kRunAhead || remaining >= kSlots) {
-      if constexpr (kFence) {
-        if (lane == 0) sync::fence_proxy_async_shared();
-      }
-      issue(slot, lane);
+      issue(slot, true);
     }
     if (++slot == kSlots) slot = 0, parity ^= 1;
   }
 
   // The next `most` of the refills that release() deferred, oldest first.
-  __device__ __forceinline__ void refill(int lane, int most) {
+  __device__ __forceinline__ void refill(int most) {
     if constexpr (kFence) {
-      if (lane == 0) sync::fence_proxy_async_shared();
+      if (sync::elected()) sync::fence_proxy_async_shared();
     }
     int s = slot - held;
     if (s < 0) s += kSlots;
     const int left_over = max(held - most, 0);
 #pragma unroll 1
     for (; held > left_over; --held) {
-      issue(s, lane);
+      issue(s, false);
       s = s + 1 == kSlots ? 0 : s + 1;
     }
   }

@@ -147,4 +147,20 @@ __device__ __forceinline__ void stage_share(const C& c, const Cell& cell) {
       c, cell, lo, hi, [&](int i, int, float (&v)[kWide]) { put_staged<S>(c, i, hi, v); });
 }
 
+// The same in bf16 for each sequence of a batch; the sequences' rows are kApart elements of the cell apart.
+template <class S, int kCount, int kBatch, int kApart, class Cell, class C>
+__device__ __forceinline__ void stage_rows(const C& c, const Cell& cell) {
+  constexpr int kWide = Cell::kWide, kMost = kCount / S::kAgents, kRows = rows_together<kMost, kBatch, Cell>();
+  static_assert(kCount % (kWide * S::kAgents) == 0 && !S::kHasScales && !S::kHasAlso, "bf16, in whole fetches");
+  const int agent = c.warp - S::kFirst;
+  const int lo = share_begin(kCount, S::kAgents, agent), hi = share_begin(kCount, S::kAgents, agent + 1);
+#pragma unroll 1
+  for (int s = 0; s < kBatch; s += kRows) {
+    bf16* x = S::x(c) + s * S::kXRow;
+    for_each_row<kMost, kRows, kApart>(
+        c, cell.from(s * kApart), kBatch - s, lo, hi,
+        [&](int row, int i, int, float(&v)[kWide]) { write_block(x + row * S::kXRow, i, v, 1.f, true); });
+  }
+}
+
 }  // namespace amk

@@ -150,6 +150,13 @@ __device__ __forceinline__ uint2 load_shared_v2(u32 address) {
   return data;
 }
 
+// True in one lane of the warp, whose lanes all get here together. The compiler then knows that one lane goes on.
+__device__ __forceinline__ bool elected() {
+  u32 chosen;
+  asm volatile("{\n\t.reg .pred one;\n\telect.sync _|one, 0xffffffff;\n\tselp.u32 %0, 1, 0, one;\n\t}" : "=r"(chosen));
+  return chosen != 0;
+}
+
 // Narrower ones.
 __device__ __forceinline__ u32 load_shared_u32(u32 address) {
   u32 data;

@@ -9,6 +9,7 @@ import numpy as np
 from amk.schedule_ir.bfloat import F32, Bits
 from amk.schedule_ir.chunks import unpack_chunks
 from amk.schedule_ir.expr import Env, IntArray
+from amk.schedule_ir.layout import DrainKey
 from amk.schedule_ir.machine.fault import OutOfBounds
 from amk.schedule_ir.machine.memory import Storage, View
 from amk.schedule_ir.machine.program import Entry
@@ -19,8 +20,9 @@ from amk.schedule_ir.matrices import MatrixName
 class Drain:
     """A gemv in progress: chunks [lo, hi) of the worker's group-major sequence, of which `chunks` are drained."""
 
-    def __init__(self, ring: Ring, matrix: MatrixName, layer: int, lo: int, hi: int, k_chunks: int, first: int) -> None:
-        self.ring, self.matrix, self.layer = ring, matrix, layer
+    def __init__(self, ring: Ring, key: DrainKey, lo: int, hi: int, k_chunks: int, first: int) -> None:
+        self.ring, self.key = ring, key
+        self.matrix, self.layer, self.part = key
         self.lo, self.hi, self.k_chunks = lo, hi, k_chunks
         self.first_group = first
         self.chunks: list[Bits] = []
@@ -28,7 +30,7 @@ class Drain:
 
     def take(self) -> bool:
         """Drain the next chunk, which has arrived; False when it was the last."""
-        self.chunks.append(self.ring.drain(self.matrix, self.layer, len(self.chunks)))
+        self.chunks.append(self.ring.drain(self.key, len(self.chunks)))
         return self.left > 0
 
     @property
@@ -37,7 +39,7 @@ class Drain:
 
     def tile(self, name: MatrixName, layer: int, group: int, k_chunk: int) -> F32:
         """f32 [8, columns] of a drained chunk; a fault for any other."""
-        index = (group - self.first_group) * self.k_chunks + k_chunk - self.lo
+        index = (group - self.first_group - self.part) * self.k_chunks + k_chunk - self.lo
         if (name, layer) != (self.matrix, self.layer) or not 0 <= index < len(self.chunks):
             raise OutOfBounds(f"reads a tile of {name} {layer} that it has not drained")
         if self.tiles is None:

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from amk.schedule_ir.bfloat import Bits
-from amk.schedule_ir.layout import StreamLayout
+from amk.schedule_ir.layout import DrainKey, StreamLayout
 from amk.schedule_ir.machine.fault import WrongChunk
 from amk.schedule_ir.machine.memory import Storage
-from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.memory import Stream
 
 NOTHING = -1
@@ -51,12 +50,12 @@ class Ring:
         self.issued = self.drained = self.limit = 0
         self.waiter: Any = None
 
-    def _drain_starts(self, layout: StreamLayout) -> dict[tuple[MatrixName, int], int]:
+    def _drain_starts(self, layout: StreamLayout) -> dict[DrainKey, int]:
         """First chunk, in the packed buffer, of each of the agent's drains."""
         starts, at = {}, self._base
-        for name, layer in layout.drains:
-            starts[name, layer] = at
-            at += int(layout.counts[name][self.worker, self.agent])
+        for key in layout.drains:
+            starts[key] = at
+            at += int(layout.counts[key[0]][self.worker, self.agent])
         return starts
 
     def begin(self, tokens: int) -> None:
@@ -87,13 +86,13 @@ class Ring:
         """The next chunk has arrived."""
         return self._landed[self.drained % self.stream.slots] > self.drained // self.stream.slots
 
-    def drain(self, name: MatrixName, layer: int, index: int) -> Bits:
-        """The bytes of the next chunk, which must be chunk `index` of the agent's share of the matrix."""
+    def drain(self, key: DrainKey, index: int) -> Bits:
+        """The bytes of the next chunk, which must be chunk `index` of the agent's share of that drain."""
         slot = self.drained % self.stream.slots
-        expected = self._starts[name, layer] + index
+        expected = self._starts[key] + index
         if self.tags[slot] != expected:
             held = "bytes of something else" if self.tags[slot] == NOTHING else f"chunk {self.tags[slot]}"
-            raise WrongChunk(f"slot {slot} of ring {self.agent} holds {held}, {name} {layer} needs chunk {expected}")
+            raise WrongChunk(f"slot {slot} of ring {self.agent} holds {held}, {key[0]} {key[1]} needs chunk {expected}")
         self.drained += 1
         content: Bits = self._content[slot].copy()
         return content

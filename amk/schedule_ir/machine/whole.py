@@ -78,12 +78,17 @@ def gemv_share(op: GemvOp, env: Env, geo: Geometry, view: View, weights: Logical
     if lo == hi:
         return
     layer, first = env.eval_int(op.layer), owned_groups(env, op.matrix)[0]
-    width, k = geo.columns(op.stream, op.matrix), geo.matrix(op.matrix).k
+    width, (begin, stop) = geo.columns(op.stream, op.matrix), op.columns(geo)
     for group, end, c0, c1 in _pieces(lo, hi, k_chunks):
-        k0, k1 = c0 * width, min(c1 * width, k)
+        k0, k1 = c0 * width, min(c1 * width, stop - begin)
         rows = weights.rows(op.matrix, layer, first + group, first + end)
-        sums = rows[:, k0:k1] @ op.read_x(geo, view, k0, k1)
-        view.write(op.part, (group + int(env.agent)) * ROWS_PER_GROUP, sums)
+        own = rows[:, begin + k0 : begin + k1]
+        # One product a sequence: the sums are those of the sequence alone, whatever else is in the batch.
+        sums = [own @ op.read_x(geo, view, k0, k1, s) for s in range(geo.batch)]
+        slots = np.stack(sums).reshape(geo.batch, -1, ROWS_PER_GROUP).transpose(1, 0, 2)
+        at = (group + int(env.agent)) * ROWS_PER_GROUP * geo.batch
+        before = view.read(op.part, at, at + slots.size) if op.k_part else np.float32(0)
+        view.write(op.part, at, before + slots.reshape(-1))
 
 
 def _pieces(lo: int, hi: int, k_chunks: int) -> list[tuple[int, int, int, int]]:

@@ -21,12 +21,14 @@ from amk.schedule_ir.ops.base import (
     sum_partials,
 )
 from amk.schedule_ir.ops.gemv import partial_value
+from amk.schedule_ir.outside import unless
 
 
 class AddResidualOp(Op):
     """residual[r] += sum of partials; h[row] = residual[r] for the worker's hidden rows; agents share whole row groups.
 
-    The residual is fp32, private to the worker that owns the row, and has one writer: results do not depend on timing.
+    k_parts: steps in which `gemv` made the partial sums. The residual is fp32, private to the worker that owns the row,
+    and has one writer: results do not depend on timing.
     """
 
     op: Literal["add_residual"] = "add_residual"
@@ -36,6 +38,7 @@ class AddResidualOp(Op):
     part: Name
     residual: Name
     h: Name
+    k_parts: int = unless(1, ge=1, le=8)
 
     def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int, int]:
         """Local groups of the agent, their logical rows [lo, hi), and the worker's first row."""
@@ -49,19 +52,21 @@ class AddResidualOp(Op):
         groups, lo, hi, start = self._rows(env, geo)
         if lo == hi:
             return []
-        before = 2 * layer + (self.matrix == "down")
+        before, value = 2 * layer + (self.matrix == "down"), partial_value(self.matrix, layer)
         return [
-            *partial_spans(env, geo, self.part, self.matrix, self.stream, groups, partial_value(self.matrix, layer)),
-            *geo.span("read", self.residual, lo - start, hi - start, ("h", before), lo),
-            *geo.span("write", self.residual, lo - start, hi - start, ("h", before + 1), lo),
-            *geo.span("write", self.h, lo, hi, ("h", before + 1)),
+            *partial_spans(env, geo, self.part, self.matrix, self.stream, groups, value, self.k_parts),
+            *geo.rows("read", self.residual, lo - start, hi - start, ("h", before), geo.model.hidden, lo),
+            *geo.rows("write", self.residual, lo - start, hi - start, ("h", before + 1), geo.model.hidden, lo),
+            *geo.rows("write", self.h, lo, hi, ("h", before + 1)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         groups, lo, hi, start = self._rows(env, geo)
         if lo == hi:
             return
-        y = sum_partials(env, geo, mem, self.part, self.matrix, self.stream, groups)[: hi - lo]
-        y = np.asarray(mem.read(self.residual, lo - start, hi - start), np.float32) + y
-        mem.write(self.residual, lo - start, y)
-        mem.write(self.h, lo, y)
+        y = sum_partials(env, geo, mem, self.part, self.matrix, self.stream, groups, self.k_parts)[:, : hi - lo]
+        for s in range(geo.batch):
+            at = geo.row(self.residual, s) + lo - start
+            total = np.asarray(mem.read(self.residual, at, at + hi - lo), np.float32) + y[s]
+            mem.write(self.residual, at, total)
+            mem.write(self.h, geo.row(self.h, s) + lo, total)

@@ -38,7 +38,7 @@ def head_rows(env: Env, geo: Geometry, role: str) -> tuple[range, int, int, int]
 
 
 class ArgmaxRowsOp(Op):
-    """logits[row] = sum of partials / rms; best_value, best_index[worker, a] = the agent's largest logit.
+    """logits[row] = sum of partials / rms; best_value, best_index[worker, a] = the agent's largest logit, per sequence.
 
     Of equal logits the lowest row counts."""
 
@@ -54,25 +54,27 @@ class ArgmaxRowsOp(Op):
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         groups, lo, hi, slot = head_rows(env, geo, self.role)
         candidate = [
-            *geo.span("write", self.best_value, slot, slot + 1, ("best_value", 0)),
-            *geo.span("write", self.best_index, slot, slot + 1, ("best_index", 0)),
+            *geo.rows("write", self.best_value, slot, slot + 1, ("best_value", 0)),
+            *geo.rows("write", self.best_index, slot, slot + 1, ("best_index", 0)),
         ]
         if lo == hi:
             return candidate
         return [
             *partial_spans(env, geo, self.part, "lm_head", self.stream, groups, partial_value("lm_head", 0)),
-            *geo.span("read", self.ssq, 0, self.ssq_agents, ("ssq", 2 * geo.model.layers)),
-            *geo.span("write", self.logits, lo, hi, ("logits", 0)),
+            *geo.rows("read", self.ssq, 0, self.ssq_agents, ("ssq", 2 * geo.model.layers)),
+            *geo.rows("write", self.logits, lo, hi, ("logits", 0)),
             *candidate,
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         groups, lo, hi, slot = head_rows(env, geo, self.role)
-        value, index = NO_ROWS, 0
+        values, indices = [NO_ROWS] * geo.batch, [0] * geo.batch
         if lo < hi:
-            y = sum_partials(env, geo, mem, self.part, "lm_head", self.stream, groups)[: hi - lo]
+            y = sum_partials(env, geo, mem, self.part, "lm_head", self.stream, groups)[:, : hi - lo]
             y = y * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
-            mem.write(self.logits, lo, y)
-            value, index = y.max(), lo + int(np.argmax(y))
-        mem.write(self.best_value, slot, [value])
-        mem.write(self.best_index, slot, [index])
+            values, indices = list(y.max(axis=1)), [lo + int(at) for at in np.argmax(y, axis=1)]
+            for s in range(geo.batch):
+                mem.write(self.logits, geo.row(self.logits, s) + lo, y[s])
+        for s in range(geo.batch):
+            mem.write(self.best_value, geo.row(self.best_value, s) + slot, [values[s]])
+            mem.write(self.best_index, geo.row(self.best_index, s) + slot, [indices[s]])

@@ -38,7 +38,7 @@ class AttendOp(Op):
         if head < 0:
             return []
         layer, dim, group = env.eval_int(self.layer), geo.model.head_dim, group_size(geo)
-        base = (layer * geo.model.kv_heads + head) * geo.buffers[self.k_cache].shape[2]
+        base = (layer * geo.caches + head) * geo.buffers[self.k_cache].shape[2]
         runs = self._runs(env, geo)
         out = geo.span("read", self.q, 0, group * dim, ("q", layer), head * group * dim) if runs else []
         for lo, hi in runs:
@@ -54,7 +54,7 @@ class AttendOp(Op):
         if head < 0:
             return
         layer, dim, group = env.eval_int(self.layer), geo.model.head_dim, group_size(geo)
-        base = (layer * geo.model.kv_heads + head) * geo.buffers[self.k_cache].shape[2]
+        base = (layer * geo.caches + head) * geo.buffers[self.k_cache].shape[2]
         runs = self._runs(env, geo)
         out = np.zeros((group, partial_width(geo)), np.float32)
         out[:, dim] = NEGATIVE

@@ -1,8 +1,9 @@
 """Geometry shared by the attention ops: which worker owns which positions.
 
 Cache positions are dealt in blocks of geo.kv_block, block b of every head to split b % geo.kv_splits. Worker tables
-attn.head and attn.split name the (kv head, split) a worker serves; head -1 means none. A split therefore owns the same
-positions in every token, so cache rows never cross workers inside a launch.
+attn.head and attn.split name the (kv head, split) a worker serves; head -1 means none. In a batch every sequence has
+kv heads of its own: head s * kv_heads + h is kv head h of sequence s (`Geometry.caches` in all). A split therefore owns
+the same positions in every token, so cache rows never cross workers inside a launch.
 """
 
 from __future__ import annotations

@@ -22,12 +22,17 @@ F32 = NDArray[np.float32]
 FloatArray = NDArray[np.floating[Any]]
 ValueKey = tuple[str, int]
 
+PER_SEQUENCE = (
+    "x", "ssq", "residual", "h", "qkv", "out", "act", "attn", "logits", "best_value", "best_index", "prompt",
+)  # fmt: skip
+"""Fields of ops whose buffers hold a row for each sequence of a batch."""
+
 
 class Access(NamedTuple):
     """Bytes [lo, hi) of `buffer`, holding bytes [origin, origin + hi - lo) of logical value `value` of token `t`.
 
-    value is None for launch constants and for bytes whose content no later step depends on. Shared buffers and
-    `private` global ones are addressed per worker.
+    A value is that of all sequences of the batch, one after the other. value is None for launch constants and for bytes
+    whose content no later step depends on. Shared buffers and `private` global ones are addressed per worker.
     """
 
     buffer: str
@@ -60,6 +65,7 @@ class Geometry:
     role_size: dict[str, int]
     kv_block: int
     kv_splits: int
+    batch: int = 1
 
     def matrix(self, name: MatrixName) -> Matrix:
         return matrix(self.model, name)
@@ -71,6 +77,37 @@ class Geometry:
     def k_chunks(self, stream: str, name: MatrixName) -> int:
         """Chunks that a row group of matrix `name` takes in `stream`."""
         return self.matrix(name).k_chunks(self.columns(stream, name))
+
+    @property
+    def caches(self) -> int:
+        """Caches of a layer: that of kv head h of sequence s is number s * kv_heads + h."""
+        return self.batch * self.model.kv_heads
+
+    def row(self, buffer: str, sequence: int) -> int:
+        """First element of `sequence`'s row of a buffer that holds one row per sequence."""
+        return sequence * (self.buffers[buffer].elements // self.batch)
+
+    def rows(
+        self,
+        kind: Literal["read", "write"],
+        buffer: str,
+        lo: int,
+        hi: int,
+        value: ValueKey | None,
+        width: int | None = None,
+        origin: int | None = None,
+    ) -> list[Access]:
+        """The accesses to elements [lo, hi) of every sequence's row of `buffer`.
+
+        A sequence has `width` elements of the value (as many as the row, unless given), of which these are
+        [origin, origin + hi - lo), by default [lo, hi).
+        """
+        first = lo if origin is None else origin
+        out: list[Access] = []
+        for s in range(self.batch):
+            at = self.row(buffer, s)
+            out += self.span(kind, buffer, at + lo, at + hi, value, first + (at if width is None else s * width))
+        return out
 
     def span(
         self,
@@ -190,28 +227,35 @@ def partial_runs(groups: range, k_chunks: int, chunks: int, agents: int) -> tupl
 
 
 def partial_spans(
-    env: Env, geo: Geometry, part: str, name: MatrixName, stream: str, groups: range, value: ValueKey
+    env: Env, geo: Geometry, part: str, name: MatrixName, stream: str, groups: range, value: ValueKey, k_parts: int = 1
 ) -> list[Access]:
     """Reads of every partial sum that belongs to the worker's local row groups `groups`."""
-    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name)
+    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name) // k_parts
     runs = partial_runs(groups, k_chunks, owned_count(env, name) * k_chunks, geo.role_size[ring.role])
-    return [a for lo, hi in runs for a in geo.span("read", part, lo * ROWS_PER_GROUP, hi * ROWS_PER_GROUP, value)]
+    size = ROWS_PER_GROUP * geo.batch
+    return [a for lo, hi in runs for a in geo.span("read", part, lo * size, hi * size, value)]
 
 
-def sum_partials(env: Env, geo: Geometry, mem: Memory, part: str, name: MatrixName, stream: str, groups: range) -> F32:
-    """Row sums of the worker's local row groups `groups`, [len(groups) * 8], added in slot order."""
-    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name)
+def sum_partials(
+    env: Env, geo: Geometry, mem: Memory, part: str, name: MatrixName, stream: str, groups: range, k_parts: int = 1
+) -> F32:
+    """Row sums of the worker's local row groups `groups`, [batch, len(groups) * 8], added in slot order."""
+    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name) // k_parts
     chunks = owned_count(env, name) * k_chunks
-    out = np.zeros((len(groups), ROWS_PER_GROUP), np.float32)
+    size = ROWS_PER_GROUP * geo.batch
+    out = np.zeros((geo.batch, len(groups), ROWS_PER_GROUP), np.float32)
     for i, g in enumerate(groups):
         for slot in partial_slots(g, k_chunks, chunks, geo.role_size[ring.role]):
-            out[i] += mem.read(part, slot * ROWS_PER_GROUP, (slot + 1) * ROWS_PER_GROUP)
-    return out.reshape(-1)
+            out[:, i] += mem.read(part, slot * size, (slot + 1) * size).reshape(geo.batch, ROWS_PER_GROUP)
+    return out.reshape(geo.batch, -1)
 
 
-def inverse_rms(geo: Geometry, mem: Memory, ssq: str, agents: int) -> np.float32:
-    """1 / rms of the vector whose per-agent sums of squares stand in `ssq`, added in agent order."""
-    total = np.float32(0)
-    for part in mem.read(ssq, 0, agents):
-        total += np.float32(part)
-    return np.float32(np.float32(1) / np.sqrt(total / np.float32(geo.model.hidden) + np.float32(geo.model.rms_eps)))
+def inverse_rms(geo: Geometry, mem: Memory, ssq: str, agents: int) -> F32:
+    """1 / rms of each sequence's vector, [batch, 1], from the per-agent sums of squares in `ssq`, in agent order."""
+    out = np.zeros((geo.batch, 1), np.float32)
+    for s in range(geo.batch):
+        total, at = np.float32(0), geo.row(ssq, s)
+        for part in mem.read(ssq, at, at + agents):
+            total += np.float32(part)
+        out[s] = np.float32(1) / np.sqrt(total / np.float32(geo.model.hidden) + np.float32(geo.model.rms_eps))
+    return out

@@ -57,7 +57,7 @@ class CombineOp(Staging):
                 row = head * geo.kv_splits + s
                 out += geo.span("read", self.split_partial, row * dim + d0, row * dim + d1, ("part", layer))
                 out += geo.span("read", self.split_scale, row * 2, row * 2 + 2, ("scale", layer))
-        return out + self._staged(geo, *self._outputs(env, geo), ("xo", layer))
+        return out + self._staged(geo, *self._outputs(env, geo), ("xo", layer), geo.model.q_dim)
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         dim, width = geo.model.head_dim, partial_width(geo)

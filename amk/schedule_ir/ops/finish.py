@@ -7,19 +7,19 @@ from typing import ClassVar, Literal
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
-from amk.schedule_ir.ops.begin import STATE
+from amk.schedule_ir.ops.begin import state_words
 
 
 class FinishOp(Op):
-    """state <- token, pos, epoch, done; worker 0 alone."""
+    """state <- token, pos, epoch, done and further tokens; worker 0 alone."""
 
     registers: ClassVar[tuple[str, ...]] = ("token", "pos", "epoch", "done")
     op: Literal["finish"] = "finish"
     state: Name
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
-        return geo.span("write", self.state, 0, len(STATE), ("state", 1)) if env.worker == 0 else []
+        return geo.span("write", self.state, 0, len(state_words(geo.batch)), ("state", 1)) if env.worker == 0 else []
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         if env.worker == 0:
-            mem.write(self.state, 0, [mem.regs[name] for name in STATE])
+            mem.write(self.state, 0, [mem.regs[name] for name in state_words(geo.batch)])

@@ -12,6 +12,7 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import F32, Access, Geometry, Memory, Op, ValueKey, owned_count, owned_groups, split
+from amk.schedule_ir.outside import unless
 
 X_VALUE = {"qkv": "xn", "gate_up": "xn", "lm_head": "xn", "o": "xo", "down": "xd"}
 
@@ -23,16 +24,22 @@ def staged_value(name: MatrixName, layer: int, layers: int) -> ValueKey:
 
 
 def partial_value(name: MatrixName, layer: int) -> ValueKey:
+    """The partial sums of matrix `name` over all of its columns."""
     return f"acc.{name}", layer
 
 
 class GemvOp(Op):
-    """part[g + a, :] = W[group g, this agent's k chunks] @ x for each local row group g the agent touches.
+    """part[g + a, s] = W[group g, this agent's k chunks] @ x[s] for each local row group g the agent touches.
 
     The worker's chunks form one group-major sequence of count * k_chunks; agent a drains its contiguous share. x has
-    k elements (columns beyond k are zero padding and are not read but for the rest of a block), part is f32 [slots, 8].
-    scales and sums are those of x's blocks (Staging), where the matrix is not in bf16. The slots of the last
-    `deferred` chunks are refilled by the next `refill` step instead of at once.
+    k elements (columns beyond k are zero padding and are not read but for the rest of a block) for each sequence s of
+    the batch, part is f32 [slots, batch, 8]: the weights are read once, whatever the batch. scales and sums are those
+    of x's blocks (Staging), where the matrix is not in bf16. The slots of the last `deferred` chunks are refilled by
+    the next `refill` step instead of at once.
+
+    Where x of all columns does not fit, the product is done in k_parts steps. Step k_part has the columns
+    [k * k_part / k_parts, k * (k_part + 1) / k_parts), of which x holds the values, and adds to the partial sums that
+    the step before it left: every agent has the same row groups in all of them, so a sum has one writer.
     """
 
     op: Literal["gemv"] = "gemv"
@@ -44,34 +51,47 @@ class GemvOp(Op):
     sums: Name | None = None
     part: Name
     deferred: int = Field(default=0, ge=0, le=64)
+    k_part: int = unless(0, ge=0, le=7)
+    k_parts: int = unless(1, ge=1, le=8)
 
     def share(self, env: Env, geo: Geometry) -> tuple[int, int, int]:
-        """(first chunk, end chunk, k chunks per group) of the agent within the worker's sequence."""
-        k_chunks = geo.k_chunks(self.stream, self.matrix)
+        """(first chunk, end chunk, k chunks per group) of the agent within the worker's sequence of this part."""
+        k_chunks = geo.k_chunks(self.stream, self.matrix) // self.k_parts
         chunks = owned_count(env, self.matrix) * k_chunks
         lo, hi = split(chunks, geo.role_size[self.role], int(env.agent))
         return lo, hi, k_chunks
+
+    def columns(self, geo: Geometry) -> tuple[int, int]:
+        """(first column, end column) of this part."""
+        k = geo.matrix(self.matrix).k
+        return k * self.k_part // self.k_parts, k * (self.k_part + 1) // self.k_parts
+
+    def _sums(self, layer: int, part: int) -> ValueKey:
+        """The partial sums after step `part`."""
+        name, index = partial_value(self.matrix, layer)
+        return (name, index) if part == self.k_parts - 1 else (f"{name}.{part}", index)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         lo, hi, k_chunks = self.share(env, geo)
         if lo == hi:
             return []
         layer = env.eval_int(self.layer)
-        width, k = geo.columns(self.stream, self.matrix), geo.matrix(self.matrix).k
+        width, (first, end) = geo.columns(self.stream, self.matrix), self.columns(geo)
         columns = {c % k_chunks for c in range(lo, min(hi, lo + k_chunks))}
         x = staged_value(self.matrix, layer, geo.model.layers)
-        reads = [a for c in sorted(columns) for a in self._reads(geo, c * width, min((c + 1) * width, k), x)]
+        reads = [a for c in sorted(columns) for a in self._reads(geo, c * width, min((c + 1) * width, end - first), x)]
         slots = range(lo // k_chunks + int(env.agent), (hi - 1) // k_chunks + int(env.agent) + 1)
-        value = partial_value(self.matrix, layer)
-        return [
-            *reads,
-            *geo.span("write", self.part, slots.start * ROWS_PER_GROUP, slots.stop * ROWS_PER_GROUP, value),
-        ]
+        size = ROWS_PER_GROUP * geo.batch
+        own = slots.start * size, slots.stop * size
+        if self.k_part:
+            reads += geo.span("read", self.part, *own, self._sums(layer, self.k_part - 1))
+        return [*reads, *geo.span("write", self.part, *own, self._sums(layer, self.k_part))]
 
     def _reads(self, geo: Geometry, lo: int, hi: int, value: ValueKey) -> list[Access]:
-        """Of x and its blocks, for columns [lo, hi)."""
+        """Of every sequence's x and its blocks, for columns [lo, hi) of this part."""
         end = hi if geo.buffers[self.x].dtype == "bf16" else whole_blocks(hi) * BLOCK
-        out = geo.span("read", self.x, lo, end, value)
+        first, k = self.columns(geo)[0], geo.matrix(self.matrix).k
+        out = geo.rows("read", self.x, lo, end, value, k, first + lo)
         for name, kind in ((self.scales, "scales"), (self.sums, "sums")):
             if name is not None:
                 out += geo.span("read", name, lo // BLOCK, whole_blocks(hi), (f"{value[0]}.{kind}", value[1]))
@@ -81,20 +101,26 @@ class GemvOp(Op):
         lo, hi, k_chunks = self.share(env, geo)
         layer, agent = env.eval_int(self.layer), int(env.agent)
         first = owned_groups(env, self.matrix)[0]
-        width, k = geo.columns(self.stream, self.matrix), geo.matrix(self.matrix).k
+        width, (begin, end) = geo.columns(self.stream, self.matrix), self.columns(geo)
         sums: dict[int, np.ndarray] = {}
         for chunk in range(lo, hi):
             group, column = divmod(chunk, k_chunks)
-            tile = mem.tile(self.stream, self.matrix, layer, first + group, column)
-            c0, c1 = column * width, min((column + 1) * width, k)
-            product = tile[:, : c1 - c0].astype(np.float32) @ self.read_x(geo, mem, c0, c1)
+            tile = mem.tile(self.stream, self.matrix, layer, first + group, self.k_part * k_chunks + column)
+            c0, c1 = column * width, min((column + 1) * width, end - begin)
+            rows = tile[:, : c1 - c0].astype(np.float32)
+            product = np.stack([rows @ self.read_x(geo, mem, c0, c1, s) for s in range(geo.batch)])
             sums[group] = sums[group] + product if group in sums else product
         for group, total in sums.items():
-            mem.write(self.part, (group + agent) * ROWS_PER_GROUP, total)
+            size = ROWS_PER_GROUP * geo.batch
+            at = (group + agent) * size
+            before = mem.read(self.part, at, at + size) if self.k_part else np.float32(0)
+            mem.write(self.part, at, before + total.reshape(-1))
 
-    def read_x(self, geo: Geometry, mem: Memory, lo: int, hi: int) -> F32:
-        """Elements [lo, hi) of x; all that the footprint names for them is read."""
-        for access in self._reads(geo, lo, hi, ("", 0))[1:]:
-            mem.read(access.buffer, access.lo // 4, access.hi // 4)
+    def read_x(self, geo: Geometry, mem: Memory, lo: int, hi: int, sequence: int = 0) -> F32:
+        """Elements [lo, hi) of a sequence's x; all that the footprint names for them is read."""
+        for access in self._reads(geo, lo, hi, ("", 0)):
+            if access.buffer != self.x:
+                mem.read(access.buffer, access.lo // 4, access.hi // 4)
         end = hi if geo.buffers[self.x].dtype == "bf16" else whole_blocks(hi) * BLOCK
-        return np.asarray(mem.read(self.x, lo, end), np.float32)[: hi - lo]
+        at = geo.row(self.x, sequence)
+        return np.asarray(mem.read(self.x, at + lo, at + end), np.float32)[: hi - lo]

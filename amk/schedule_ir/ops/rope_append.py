@@ -33,19 +33,22 @@ class RopeAppendOp(Op):
 
     def _units(self, env: Env, geo: Geometry) -> list[tuple[str, int, int]]:
         """(kind, local query head, first element of the row in qkv) for the agent's units."""
-        head, part = place(env)
-        if head < 0:
+        served, part = place(env)
+        if served < 0:
             return []
         model, group, dim = geo.model, group_size(geo), geo.model.head_dim
-        units = [("q", g, (head * group + g) * dim) for g in range(group)]
+        sequence, head = divmod(served, model.kv_heads)
+        first = geo.row(self.qkv, sequence)
+        units = [("q", g, first + (head * group + g) * dim) for g in range(group)]
         if owns_position(env.pos, part, geo):
-            units += [("k", 0, (model.heads + head) * dim), ("v", 0, (model.heads + model.kv_heads + head) * dim)]
+            key = first + (model.heads + head) * dim
+            units += [("k", 0, key), ("v", 0, key + model.kv_heads * dim)]
         return [u for i, u in enumerate(units) if i % geo.role_size[self.role] == env.agent]
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer, dim, context = env.eval_int(self.layer), geo.model.head_dim, geo.buffers[self.k_cache].shape[2]
         head, _ = place(env)
-        row = ((layer * geo.model.kv_heads + head) * context + env.pos) * dim
+        row = ((layer * geo.caches + head) * context + env.pos) * dim
         out: list[Access] = []
         for kind, local, first in self._units(env, geo):
             out += geo.span("read", self.qkv, first, first + dim, ("qkv", layer))
@@ -55,7 +58,8 @@ class RopeAppendOp(Op):
             if kind != "v":
                 out += geo.span("read", self.rope, env.pos * dim, (env.pos + 1) * dim, None)
             if kind == "q":
-                out += geo.span("write", self.q, local * dim, (local + 1) * dim, ("q", layer), first)
+                origin = (head * group_size(geo) + local) * dim
+                out += geo.span("write", self.q, local * dim, (local + 1) * dim, ("q", layer), origin)
             else:
                 out += geo.span("write", self.k_cache if kind == "k" else self.v_cache, row, row + dim, (kind, layer))
         return out
@@ -63,7 +67,7 @@ class RopeAppendOp(Op):
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         layer, dim, context = env.eval_int(self.layer), geo.model.head_dim, geo.buffers[self.k_cache].shape[2]
         head, _ = place(env)
-        row = ((layer * geo.model.kv_heads + head) * context + env.pos) * dim
+        row = ((layer * geo.caches + head) * context + env.pos) * dim
         for kind, local, first in self._units(env, geo):
             y = np.asarray(mem.read(self.qkv, first, first + dim), np.float32)
             if kind == "v":

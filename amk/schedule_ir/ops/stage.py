@@ -8,20 +8,34 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory
 from amk.schedule_ir.ops.staging import Staging
+from amk.schedule_ir.outside import unless
 
 
 class StageOp(Staging):
-    """x[i] = act[i] for this agent's share of ffn elements."""
+    """x[i] = act[first + i] for this agent's share of `size` elements of each sequence's row.
+
+    first and size are those of the columns of part k_part of k_parts, as in `gemv`; all ffn of them unless parted.
+    """
 
     op: Literal["stage"] = "stage"
     layer: Expr
     act: Name
+    k_part: int = unless(0, ge=0, le=7)
+    k_parts: int = unless(1, ge=1, le=8)
+
+    def _share(self, env: Env, geo: Geometry) -> tuple[int, int, int]:
+        """(first column, the agent's share from there on)."""
+        first, end = (geo.model.ffn * p // self.k_parts for p in (self.k_part, self.k_part + 1))
+        return (first, *self._staged_share(end - first, env, geo))
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer = env.eval_int(self.layer)
-        lo, hi = self._staged_share(geo.model.ffn, env, geo)
-        return [*geo.span("read", self.act, lo, hi, ("act", layer)), *self._staged(geo, lo, hi, ("xd", layer))]
+        first, lo, hi = self._share(env, geo)
+        staged = self._staged(geo, lo, hi, ("xd", layer), geo.model.ffn, first + lo)
+        return [*geo.rows("read", self.act, first + lo, first + hi, ("act", layer)), *staged]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        lo, hi = self._staged_share(geo.model.ffn, env, geo)
-        self._stage(geo, mem, lo, mem.read(self.act, lo, hi))
+        first, lo, hi = self._share(env, geo)
+        for s in range(geo.batch):
+            at = geo.row(self.act, s) + first
+            self._stage(geo, mem, lo, mem.read(self.act, at + lo, at + hi), s)

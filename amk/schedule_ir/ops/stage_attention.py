@@ -11,7 +11,7 @@ from amk.schedule_ir.ops.staging import Staging
 
 
 class StageAttentionOp(Staging):
-    """x[i] = attn[i] for this agent's share of q_dim elements."""
+    """x[i] = attn[i] for this agent's share of q_dim elements of each sequence's row."""
 
     op: Literal["stage_attention"] = "stage_attention"
     layer: Expr
@@ -23,8 +23,11 @@ class StageAttentionOp(Staging):
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer = env.eval_int(self.layer)
         lo, hi = self._share(env, geo)
-        return [*geo.span("read", self.attn, lo, hi, ("ao", layer)), *self._staged(geo, lo, hi, ("xo", layer))]
+        staged = self._staged(geo, lo, hi, ("xo", layer), geo.model.q_dim)
+        return [*geo.rows("read", self.attn, lo, hi, ("ao", layer)), *staged]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         lo, hi = self._share(env, geo)
-        self._stage(geo, mem, lo, mem.read(self.attn, lo, hi))
+        for s in range(geo.batch):
+            at = geo.row(self.attn, s)
+            self._stage(geo, mem, lo, mem.read(self.attn, at + lo, at + hi), s)

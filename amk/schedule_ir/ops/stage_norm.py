@@ -15,8 +15,9 @@ from amk.schedule_ir.ops.staging import Staging
 class StageNormOp(Staging):
     """x[i] = h[i] * norm[index, i]; ssq[a] = sum of h[i]^2 over this agent's share of hidden elements.
 
-    index counts norms: 2l before attention of layer l, 2l + 1 before its MLP, 2*layers before lm_head; it is also the
-    number of the hidden state that is read. 1/rms is applied by the consumer of x.
+    h, x and ssq have a row per sequence of the batch. index counts norms: 2l before attention of layer l, 2l + 1 before
+    its MLP, 2*layers before lm_head; it is also the number of the hidden state that is read. 1/rms is applied by the
+    consumer of x.
     """
 
     op: Literal["stage_norm"] = "stage_norm"
@@ -30,16 +31,18 @@ class StageNormOp(Staging):
         index = env.eval_int(self.index)
         lo, hi = self._staged_share(hidden, env, geo)
         return [
-            *geo.span("read", self.h, lo, hi, ("h", index)),
+            *geo.rows("read", self.h, lo, hi, ("h", index)),
             *geo.span("read", self.norm, index * hidden + lo, index * hidden + hi, None),
-            *self._staged(geo, lo, hi, ("xn", index)),
-            *geo.span("write", self.ssq, agent, agent + 1, ("ssq", index)),
+            *self._staged(geo, lo, hi, ("xn", index), hidden),
+            *geo.rows("write", self.ssq, agent, agent + 1, ("ssq", index)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         hidden, agent = geo.model.hidden, int(env.agent)
         base = env.eval_int(self.index) * hidden
         lo, hi = self._staged_share(hidden, env, geo)
-        h = np.asarray(mem.read(self.h, lo, hi), np.float32)
-        self._stage(geo, mem, lo, h * mem.read(self.norm, base + lo, base + hi))
-        mem.write(self.ssq, agent, [np.sum(h * h, dtype=np.float32)])
+        for s in range(geo.batch):
+            at = geo.row(self.h, s)
+            h = np.asarray(mem.read(self.h, at + lo, at + hi), np.float32)
+            self._stage(geo, mem, lo, h * mem.read(self.norm, base + lo, base + hi), s)
+            mem.write(self.ssq, geo.row(self.ssq, s) + agent, [np.sum(h * h, dtype=np.float32)])

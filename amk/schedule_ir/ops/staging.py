@@ -26,10 +26,10 @@ def staged_share(count: int, blocks: bool, parts: int, index: int) -> tuple[int,
 
 
 class Staging(Op):
-    """An op that writes x, and the same in the layout of `also`.
+    """An op that writes x, a row for each sequence of the batch, and the same in the layout of `also`.
 
     scales, f32 [blocks]: the power of two of each block, where x or also is in blocks. sums, f32 [blocks]: the sum of a
-    block's elements, where a reader needs it.
+    block's elements, where a reader needs it. Blocks are those of a single sequence.
     """
 
     x: Name
@@ -41,29 +41,31 @@ class Staging(Op):
         """The agent's elements [lo, hi) of a staged vector of `count`."""
         return staged_share(count, self.scales is not None, geo.role_size[self.role], int(env.agent))
 
-    def _staged(self, geo: Geometry, lo: int, hi: int, value: ValueKey) -> list[Access]:
-        """The writes of elements [lo, hi)."""
+    def _staged(
+        self, geo: Geometry, lo: int, hi: int, value: ValueKey, width: int, origin: int | None = None
+    ) -> list[Access]:
+        """The writes of elements [lo, hi), from `origin` (lo unless given) on of the `width` that a vector has."""
         if hi <= lo:
             return []
         out: list[Access] = []
         for name in (self.x, self.also):
             if name is not None:
                 end = whole_blocks(hi) * BLOCK if geo.buffers[name].dtype != "bf16" else hi
-                out += geo.span("write", name, lo, end, value)
+                out += geo.rows("write", name, lo, end, value, width, origin)
         for name, kind in ((self.scales, "scales"), (self.sums, "sums")):
             if name is not None:
                 out += geo.span("write", name, lo // BLOCK, whole_blocks(hi), (f"{value[0]}.{kind}", value[1]))
         return out
 
-    def _stage(self, geo: Geometry, mem: Memory, lo: int, values: NDArray[Any]) -> None:
-        """Write elements [lo, lo + values.size), a share."""
+    def _stage(self, geo: Geometry, mem: Memory, lo: int, values: NDArray[Any], sequence: int = 0) -> None:
+        """Write elements [lo, lo + values.size) of a sequence, a share."""
         if not values.size:
             return
         values = np.asarray(values, np.float32)
         filled = np.pad(values, (0, -values.size % BLOCK))
         for name in (self.x, self.also):
             if name is not None:
-                mem.write(name, lo, values if geo.buffers[name].dtype == "bf16" else filled)
+                mem.write(name, geo.row(name, sequence) + lo, values if geo.buffers[name].dtype == "bf16" else filled)
         if self.scales is not None:
             mem.write(self.scales, lo // BLOCK, block_scales(filled))
         if self.sums is not None:

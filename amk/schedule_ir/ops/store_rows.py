@@ -50,18 +50,19 @@ class StoreRowsOp(Op):
         bias = geo.span("read", self.bias, layer * rows + lo, layer * rows + hi, None) if self.bias else []
         return [
             *partial_spans(env, geo, self.part, "qkv", self.stream, groups, partial_value("qkv", layer)),
-            *geo.span("read", self.ssq, 0, self.ssq_agents, ("ssq", 2 * layer)),
+            *geo.rows("read", self.ssq, 0, self.ssq_agents, ("ssq", 2 * layer)),
             *bias,
-            *geo.span("write", self.out, lo, hi, ("qkv", layer)),
+            *geo.rows("write", self.out, lo, hi, ("qkv", layer)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         groups, lo, hi = self._rows(env, geo)
         if lo == hi:
             return
-        y = sum_partials(env, geo, mem, self.part, "qkv", self.stream, groups)[: hi - lo]
+        y = sum_partials(env, geo, mem, self.part, "qkv", self.stream, groups)[:, : hi - lo]
         y *= inverse_rms(geo, mem, self.ssq, self.ssq_agents)
         if self.bias:
             base = env.eval_int(self.layer) * geo.matrix("qkv").rows
             y += mem.read(self.bias, base + lo, base + hi)
-        mem.write(self.out, lo, y)
+        for s in range(geo.batch):
+            mem.write(self.out, geo.row(self.out, s) + lo, y[s])

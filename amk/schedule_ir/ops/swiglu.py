@@ -48,8 +48,8 @@ class SwigluOp(Op):
             return []
         return [
             *partial_spans(env, geo, self.part, "gate_up", self.stream, groups, partial_value("gate_up", layer)),
-            *geo.span("read", self.ssq, 0, self.ssq_agents, ("ssq", 2 * layer + 1)),
-            *geo.span("write", self.act, lo, hi, ("act", layer)),
+            *geo.rows("read", self.ssq, 0, self.ssq_agents, ("ssq", 2 * layer + 1)),
+            *geo.rows("write", self.act, lo, hi, ("act", layer)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
@@ -57,6 +57,7 @@ class SwigluOp(Op):
         if lo == hi:
             return
         rows = sum_partials(env, geo, mem, self.part, "gate_up", self.stream, groups)
-        rows = (rows * inverse_rms(geo, mem, self.ssq, self.ssq_agents)).reshape(-1, 2, OUTPUTS_PER_GROUP)
-        gate, up = rows[:, 0].reshape(-1)[: hi - lo], rows[:, 1].reshape(-1)[: hi - lo]
-        mem.write(self.act, lo, gate / (np.float32(1) + np.exp(-gate)) * up)
+        rows = rows * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
+        for s, own in enumerate(rows.reshape(geo.batch, -1, 2, OUTPUTS_PER_GROUP)):
+            gate, up = own[:, 0].reshape(-1)[: hi - lo], own[:, 1].reshape(-1)[: hi - lo]
+            mem.write(self.act, geo.row(self.act, s) + lo, gate / (np.float32(1) + np.exp(-gate)) * up)

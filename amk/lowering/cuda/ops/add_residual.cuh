@@ -1,6 +1,6 @@
 // residual[r] += sum of partials; h[row] = residual[r] for the worker's hidden rows.
 //
-// Threads: each agent a contiguous share of the worker's row groups, a row a lane. Reads shared part, residual (f32); writes
+// Threads: each agent a contiguous share of the worker's row groups, a row of a sequence a lane. Reads shared part, residual (f32); writes
 // shared residual and global h (hand-off).
 #pragma once
 #include "amk/cells.cuh"
@@ -12,18 +12,22 @@ __device__ __forceinline__ void add_residual(C& c) {
   using P = typename C::P;
   using M = typename S::Matrix;
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
-  const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
+  constexpr int kBatch = P::kBatch, kSlot = 8 * kBatch, kChunks = M::kChunks / S::kKParts;
+  const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * kSlot;
   float* residual = S::residual(c);
   const auto h = S::h(c);
-  for (int from = share_begin(count, S::kAgents, agent) * 8; from < end; from += 32) {
-    const int r = from + c.lane;
-    const bool live = r < end && r < rows;
+  for (int from = share_begin(count, S::kAgents, agent) * kSlot; from < end; from += 32) {
+    const int number = from + c.lane;
+    const Place<kBatch> at(number);
+    const bool live = number < end && at.row < rows;
+    int to = first + at.row, own = at.row;
+    if constexpr (kBatch > 1) to += at.sequence * S::kHRow, own += at.sequence * S::kResidualRow;
     float y = 0.f;
     if (live) {
-      y = residual[r] + sum_partials<M::kChunks, P::kStreamAgents>(S::part(c), r, count * M::kChunks);
-      residual[r] = y;
+      y = residual[own] + sum_partials<kChunks, P::kStreamAgents, kBatch>(S::part(c), number, count * kChunks);
+      residual[own] = y;
     }
-    h.store(c, first + r, y, live);
+    h.store(c, to, y, live);
   }
 }
 

@@ -1,4 +1,5 @@
-// logits[row] = sum of partials / rms; best_value, best_index[worker, a] = the agent's largest logit, lowest row first.
+// logits[row] = sum of partials / rms; best_value, best_index[worker, a] = the agent's largest logit, lowest row first;
+// for each sequence.
 //
 // Threads: each agent a contiguous share of the worker's row groups, a row a lane. Reads shared part, ssq (f32); writes
 // global logits (f32), best_value (f32 hand-off), best_index (i32 hand-off).
@@ -27,19 +28,27 @@ __device__ __forceinline__ void argmax_rows(C& c) {
   using M = typename P::LmHead;
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
   const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
-  const float scale = inverse_rms<P>(S::ssq(c), S::kSsqAgents);
-  float* logits = S::logits(c).data;
-  float value = -3.0e38f;
-  int index = 0x7fffffff;
-  for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; r < end && r < rows; r += 32) {
-    const float y = sum_partials<M::kChunks, P::kStreamAgents>(S::part(c), r, count * M::kChunks) * scale;
-    logits[first + r] = y;
-    keep_best(value, index, y, first + r);
+#pragma unroll 1
+  for (int s = 0; s < P::kBatch; ++s) {
+    const float* ssq = S::ssq(c);
+    float* logits = S::logits(c).data;
+    int slot = c.worker * S::kAgents + agent;
+    if constexpr (P::kBatch > 1) ssq += s * S::kSsqRow, logits += s * S::kLogitsRow, slot += s * S::kBestValueRow;
+    const float scale = inverse_rms<P>(ssq, S::kSsqAgents);
+    float value = -3.0e38f;
+    int index = 0x7fffffff;
+    for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; r < end && r < rows; r += 32) {
+      const int number = P::kBatch == 1 ? r : (r / 8 * P::kBatch + s) * 8 + r % 8;
+      const float y =
+          sum_partials<M::kChunks, P::kStreamAgents, P::kBatch>(S::part(c), number, count * M::kChunks) * scale;
+      logits[first + r] = y;
+      keep_best(value, index, y, first + r);
+    }
+    warp_best(value, index);
+    S::best_value(c).store(c, slot, value, c.lane == 0);
+    if constexpr (P::kBatch > 1) static_assert(S::kBestIndexRow == S::kBestValueRow, "one candidate, one place");
+    S::best_index(c).store(c, slot, index == 0x7fffffff ? 0 : index, c.lane == 0);
   }
-  warp_best(value, index);
-  const int slot = c.worker * S::kAgents + agent;
-  S::best_value(c).store(c, slot, value, c.lane == 0);
-  S::best_index(c).store(c, slot, index == 0x7fffffff ? 0 : index, c.lane == 0);
 }
 
 }  // namespace amk::ops

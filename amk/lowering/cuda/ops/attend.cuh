@@ -41,7 +41,7 @@ __device__ __forceinline__ void attend(C& c) {
   if (head < 0) return;
   using Row = CacheRow<typename P::Cache>;
   const int row = c.lane / 4, part = c.lane % 4, chunk = c.lane % 8;
-  const long long base = static_cast<long long>(S::layer(c) * P::kKvHeads + head) * P::kContext;
+  const long long base = static_cast<long long>(S::layer(c) * P::kCaches + head) * P::kContext;
   const auto* keys = S::k_cache(c).data + base * kDim + chunk * 8;
   const auto* values = S::v_cache(c).data + base * kDim + chunk * 8;
   const bool inside = (kRuns - 1) * 64 + chunk * 8 < kDim;

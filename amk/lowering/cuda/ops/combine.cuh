@@ -42,6 +42,7 @@ __device__ __forceinline__ void combine(C& c) {
   const auto scales = S::split_scale(c);
   using From = decltype(from);
   using Scales = decltype(scales);
+  static_assert(P::kBatch == 1, "in a batch splits are reduced");
   constexpr int kDim = P::kHeadDim, kOutputs = P::kHeads * kDim, kWide = From::kWide, kStride = 32 * kWide;
   constexpr bool kBlocks = S::kHasScales;
   constexpr int kShare = kStagedMost<kOutputs, kBlocks, S::kAgents>, kAll = (kShare + kStride - 1) / kStride, kPieces = kAll < 4 ? kAll : 4;

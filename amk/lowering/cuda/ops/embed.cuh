@@ -1,4 +1,5 @@
-// x = table[token] * norm[0], ssq[a] = sum of squares of the warp's share, residual = the worker's rows of table[token].
+// x = table[token] * norm[0], ssq[a] = sum of squares of the warp's share, residual = the worker's rows of table[token];
+// for each sequence of the batch.
 //
 // Threads: each warp its contiguous share. Reads global table (bf16), norm (f32); writes shared x, scales, sums as staged.cuh
 // has it, ssq, residual (f32).
@@ -8,10 +9,10 @@
 namespace amk::ops {
 
 template <class S, class C>
-__device__ __forceinline__ void embed(C& c) {
+__device__ __forceinline__ void embed_token(C& c, int token, int row_of_x, float* ssq, float* residual) {
   using P = typename C::P;
   const int agent = c.warp - S::kFirst;
-  const bf16* row = S::table(c).data + static_cast<long long>(c.token) * P::kHidden;
+  const bf16* row = S::table(c).data + static_cast<long long>(token) * P::kHidden;
   const float* norm = S::norm(c).data;
   float squares = 0.f;
   const int lo = staged_begin<P::kHidden, S::kHasScales>(S::kAgents, agent);
@@ -31,16 +32,28 @@ __device__ __forceinline__ void embed(C& c) {
     for (int i = lo + c.lane; i < hi; i += 32) {
       const float h = __bfloat162float(row[i]);
       squares += h * h;
-      S::x(c)[x_place(i)] = __float2bfloat16(h * norm[i]);
+      S::x(c)[row_of_x + x_place(i)] = __float2bfloat16(h * norm[i]);
     }
   }
   squares = warp_sum(squares);
-  if (c.lane == 0) S::ssq(c)[agent] = squares;
+  if (c.lane == 0) ssq[agent] = squares;
   const int first = P::Hidden::first_row(c), rows = P::Hidden::end_row(c) - first;
   const int end = share_begin(rows, S::kAgents, agent + 1);
-  float* residual = S::residual(c);
   for (int r = share_begin(rows, S::kAgents, agent) + c.lane; r < end; r += 32) {
     residual[r] = __bfloat162float(row[first + r]);
+  }
+}
+
+template <class S, class C>
+__device__ __forceinline__ void embed(C& c) {
+  constexpr int kBatch = C::P::kBatch;
+  if constexpr (kBatch == 1) {
+    embed_token<S>(c, c.tokens[0], 0, S::ssq(c), S::residual(c));
+  } else {
+#pragma unroll
+    for (int s = 0; s < kBatch; ++s) {
+      embed_token<S>(c, c.tokens[s], s * S::kXRow, S::ssq(c) + s * S::kSsqRow, S::residual(c) + s * S::kResidualRow);
+    }
   }
 }
 

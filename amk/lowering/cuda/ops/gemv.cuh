@@ -1,10 +1,12 @@
-// part[g + a, :] = W[group g, this warp's k chunks] @ x, with tensor cores; for bf16 here, for codes in quantised_gemv.
+// part[g + a, s] = W[group g, this warp's k chunks] @ x[s] for each sequence s, with tensor cores; for bf16 here, for codes in quantised_gemv.
 //
 // Threads: every warp drains its own share of the worker's chunks. Shared memory: reads x (bf16, in the order of x_place), the
-// warp's ring; writes part (f32, 8 per slot). Each chunk is [chunk_k / 32][8 rows][32 k] bf16: lane 4 r + q holds row r,
+// warp's ring; writes part (f32, 8 a sequence per slot). Each chunk is [chunk_k / 32][8 rows][32 k] bf16: lane 4 r + q holds row r,
 // k = 32 i + 8 q .. + 8. Its 16 bytes are an operand of mma.m16n8k16 as they are: its words 0 and 2 count as row r, 1 and 3 as
-// row r + 8. The other operand has x of the former in its even columns and of the latter in its odd ones, so that row r of
-// the product is the sum of (r, column 0) and (r + 8, column 1), both in lane 4 r.
+// row r + 8. The other operand has x of the former in its even columns and of the latter in its odd ones, columns 2 s and
+// 2 s + 1 those of sequence s of four, so that row r of its product is the sum of (r, column 2 s) and (r + 8, column 2 s + 1),
+// both in lane 4 r + s. More than four sequences take a second product with the same weights. A later part of the columns adds
+// to what the warp left in part before.
 #pragma once
 #include "amk/context.cuh"
 #include "amk/quantised_gemv.cuh"
@@ -14,33 +16,58 @@ namespace amk::ops {
 
 template <class S, class C>
 __device__ __forceinline__ void plain_gemv(C& c) {
-  constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks, kChains = 2;
-  static_assert(S::Matrix::kK % kWidth == 0 && kWidth % 32 == 0, "chunks cover k exactly");
+  constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks / S::kKParts, kChains = 2;
+  static_assert(S::Matrix::kK % (kWidth * S::kKParts) == 0 && kWidth % 32 == 0, "chunks cover k exactly");
   const int agent = c.warp - S::kFirst;
   const int chunks = S::Matrix::count(c) * kChunks;
   const int lo = share_begin(chunks, S::kAgents, agent), hi = share_begin(chunks, S::kAgents, agent + 1);
-  const u32 x = sync::opaque(sync::shared_address(S::x(c)) + (c.lane % 4) * 16 + (c.lane / 4 % 2) * 8);
-  float* part = S::part(c) + agent * 8 + c.lane / 4;
-  int group = lo / kChunks, column = lo % kChunks;
-  float acc[kChains][4] = {};
-  const auto flush = [&] {
-    if (c.lane % 4 == 0) part[group * 8] = (acc[0][0] + acc[0][3]) + (acc[1][0] + acc[1][3]);
+  constexpr int kBatch = C::P::kBatch, kTiles = (kBatch + 3) / 4;
+  u32 x[kTiles];
 #pragma unroll
-    for (int i = 0; i < kChains; ++i) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.f;
+  for (int t = 0; t < kTiles; ++t) {
+    x[t] = sync::shared_address(S::x(c)) + (c.lane % 4) * 16 + (c.lane / 4 % 2) * 8;
+    if constexpr (kBatch > 1) {
+      static_assert(S::kXRow % 8 == 0, "rows of whole 16 bytes");
+      x[t] += min(t * 4 + c.lane / 8, kBatch - 1) * (S::kXRow * 2);
+    }
+    x[t] = sync::opaque(x[t]);
+  }
+  float* part = S::part(c) + agent * (8 * kBatch) + c.lane / 4;
+  int group = lo / kChunks, column = lo % kChunks;
+  float acc[kTiles][kChains][4] = {};
+  const auto flush = [&] {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const int sequence = t * 4 + c.lane % 4;
+      float(&sums)[kChains][4] = acc[t];
+      if (sequence < kBatch) {
+        float total = (sums[0][0] + sums[0][3]) + (sums[1][0] + sums[1][3]);
+        if constexpr (S::kKPart > 0) total = part[(group * kBatch + sequence) * 8] + total;
+        part[(group * kBatch + sequence) * 8] = total;
+      }
+#pragma unroll
+      for (int i = 0; i < kChains; ++i) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.f;
+    }
   };
   c.ring.enter(hi - lo, c.lane);
 #pragma unroll 1
   for (int chunk = lo; chunk < hi; ++chunk) {
-    const u32 w = c.ring.wait(c.dog, c.warp) + c.lane * 16, xs = x + column * (kWidth * 2);
+    const u32 w = c.ring.wait(c.dog, c.warp) + c.lane * 16, at = column * (kWidth * 2);
     uint4 weights[kWidth / 32];
-    uint2 inputs[kWidth / 32];
+    uint2 inputs[kTiles][kWidth / 32];
 #pragma unroll
     for (int i = 0; i < kWidth / 32; ++i) {
-      weights[i] = sync::load_shared_v4(w + i * 512), inputs[i] = sync::load_shared_v2(xs + i * 64);
+      weights[i] = sync::load_shared_v4(w + i * 512);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) inputs[t][i] = sync::load_shared_v2(x[t] + at + i * 64);
     }
 #pragma unroll
     for (int i = 0; i < kWidth / 32; ++i) {
-      mma_16(acc[i % kChains], weights[i].x, weights[i].y, weights[i].z, weights[i].w, inputs[i].x, inputs[i].y);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        float(&sum)[4] = acc[t][i % kChains];
+        mma_16(sum, weights[i].x, weights[i].y, weights[i].z, weights[i].w, inputs[t][i].x, inputs[t][i].y);
+      }
     }
     c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1);
     if (++column == kChunks) {

@@ -13,7 +13,7 @@ __device__ __forceinline__ void prefetch_cache(C& c) {
   const int head = c.shares.attn_head, agent = c.warp - S::kFirst;
   const int first = c.shares.attn_split * P::kKvBlock, rows = min(P::kKvBlock, c.pos - first);
   if (head < 0 || rows <= 0) return;
-  const long long base = (static_cast<long long>(S::layer(c) * P::kKvHeads + head) * P::kContext + first) * P::kHeadDim;
+  const long long base = (static_cast<long long>(S::layer(c) * P::kCaches + head) * P::kContext + first) * P::kHeadDim;
   const char* keys = reinterpret_cast<const char*>(S::k_cache(c).data + base);
   const char* values = reinterpret_cast<const char*>(S::v_cache(c).data + base);
   for (int at = (agent * 32 + c.lane) * kLine; at < rows * kRowBytes; at += S::kAgents * 32 * kLine) {

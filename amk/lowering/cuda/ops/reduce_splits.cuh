@@ -1,11 +1,19 @@
 // attn[i] = attention output i of the worker's slice: the active splits of its head combined.
 //
 // Threads: one warp. A lane takes 4 outputs of every kSubs-th split, all its loads in flight at once; the lanes of the same
-// outputs then add up in a fixed tree. Reads global split_partial, split_scale (hand-offs); writes global attn (hand-off).
+// outputs then add up in a fixed tree. A slice of more than 128 outputs is done in pieces. Reads global split_partial,
+// split_scale (hand-offs); writes global attn (hand-off).
 #pragma once
 #include "amk/cells.cuh"
 
 namespace amk::ops {
+
+// The greatest common divisor of three numbers.
+__device__ constexpr int greatest_divisor(int a, int b, int c) {
+  int found = a < b ? a : b;
+  while (a % found != 0 || b % found != 0 || c % found != 0) --found;
+  return found;
+}
 
 template <class S, class C>
 __device__ __forceinline__ void reduce_splits(C& c) {
@@ -15,62 +23,65 @@ __device__ __forceinline__ void reduce_splits(C& c) {
   using From = decltype(from);
   using Scales = decltype(scales);
   constexpr int kDim = P::kHeadDim, kSplits = P::kKvSplits, kOutputs = P::kHeads / P::kKvHeads * kDim;
-  constexpr int kSlice = kOutputs / kSplits, kWide = From::kWide, kLanes = kSlice / kWide, kSubs = 32 / kLanes;
-  constexpr int kEach = (kSplits + kSubs - 1) / kSubs;
-  static_assert(S::kAgents == 1 && kWide == 4, "one warp, four outputs a lane");
-  static_assert(kOutputs % kSplits == 0 && kDim % kSlice == 0 && 32 % kLanes == 0, "a slice lies in one head");
+  constexpr int kSlice = kOutputs / kSplits, kPiece = greatest_divisor(kSlice, kDim, 128), kWide = From::kWide;
+  constexpr int kLanes = kPiece / kWide, kSubs = 32 / kLanes, kEach = (kSplits + kSubs - 1) / kSubs;
+  static_assert(S::kAgents == 1 && kWide == 4 && kLanes > 0, "one warp, four outputs a lane");
+  static_assert(kOutputs % kSplits == 0 && kPiece % kWide == 0, "slices are whole pieces, each in one head");
   if (c.shares.attn_head < 0) return;
   const int blocks = c.pos / P::kKvBlock + 1, active = blocks < kSplits ? blocks : kSplits;
   const int sub = c.lane / kLanes;
-  const int first = c.shares.attn_head * kOutputs + c.shares.attn_split * kSlice + c.lane % kLanes * kWide;
-  const int row = first / kDim * kSplits + sub;
-  const auto mine = from.from(row * kDim + first % kDim);
-  const auto my_scales = scales.from(row * 2);
-  typename From::Raw raw[kEach];
-  typename Scales::Two scale[kEach];
-  until_fresh(c, from.tag, [&] {
-    bool fresh = true;
+#pragma unroll 1
+  for (int piece = 0; piece < kSlice; piece += kPiece) {
+    const int first = c.shares.attn_head * kOutputs + c.shares.attn_split * kSlice + piece + c.lane % kLanes * kWide;
+    const int row = first / kDim * kSplits + sub;
+    const auto mine = from.from(row * kDim + first % kDim);
+    const auto my_scales = scales.from(row * 2);
+    typename From::Raw raw[kEach];
+    typename Scales::Two scale[kEach];
+    until_fresh(c, from.tag, [&] {
+      bool fresh = true;
 #pragma unroll
-    for (int e = 0; e < kEach; ++e) {
-      raw[e] = {}, scale[e] = {};
-      if (sub + e * kSubs < active) {
-        raw[e] = mine.fetch(e * kSubs * kDim), scale[e] = my_scales.fetch_two(e * kSubs * 2);
+      for (int e = 0; e < kEach; ++e) {
+        raw[e] = {}, scale[e] = {};
+        if (sub + e * kSubs < active) {
+          raw[e] = mine.fetch(e * kSubs * kDim), scale[e] = my_scales.fetch_two(e * kSubs * 2);
+        }
       }
-    }
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) {
+        if (sub + e * kSubs < active) fresh = fresh && from.fresh(raw[e]) && scales.fresh_two(scale[e]);
+      }
+      return fresh;
+    });
+    float peak = -3.0e38f, total = 0.f, sum[kWide] = {};
 #pragma unroll
     for (int e = 0; e < kEach; ++e) {
-      if (sub + e * kSubs < active) fresh = fresh && from.fresh(raw[e]) && scales.fresh_two(scale[e]);
+      if (sub + e * kSubs < active) peak = fmaxf(peak, scales.value_two(scale[e]).x);
     }
-    return fresh;
-  });
-  float peak = -3.0e38f, total = 0.f, sum[kWide] = {};
 #pragma unroll
-  for (int e = 0; e < kEach; ++e) {
-    if (sub + e * kSubs < active) peak = fmaxf(peak, scales.value_two(scale[e]).x);
+    for (int offset = kLanes; offset < 32; offset *= 2) peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, offset));
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      if (sub + e * kSubs >= active) continue;
+      const float2 part = scales.value_two(scale[e]);
+      const float w = __expf(part.x - peak);
+      float v[kWide];
+      from.values(raw[e], v);
+      total += part.y * w;
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) sum[j] += v[j] * w;
+    }
+#pragma unroll
+    for (int offset = kLanes; offset < 32; offset *= 2) {
+      total += __shfl_xor_sync(0xffffffffu, total, offset);
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], offset);
+    }
+    const float inverse = __fdividef(1.f, total);
+#pragma unroll
+    for (int j = 0; j < kWide; ++j) sum[j] *= inverse;
+    if (sub == 0) S::attn(c).store_wide(first, sum);
   }
-#pragma unroll
-  for (int offset = kLanes; offset < 32; offset *= 2) peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, offset));
-#pragma unroll
-  for (int e = 0; e < kEach; ++e) {
-    if (sub + e * kSubs >= active) continue;
-    const float2 part = scales.value_two(scale[e]);
-    const float w = __expf(part.x - peak);
-    float v[kWide];
-    from.values(raw[e], v);
-    total += part.y * w;
-#pragma unroll
-    for (int j = 0; j < kWide; ++j) sum[j] += v[j] * w;
-  }
-#pragma unroll
-  for (int offset = kLanes; offset < 32; offset *= 2) {
-    total += __shfl_xor_sync(0xffffffffu, total, offset);
-#pragma unroll
-    for (int j = 0; j < kWide; ++j) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], offset);
-  }
-  const float inverse = __fdividef(1.f, total);
-#pragma unroll
-  for (int j = 0; j < kWide; ++j) sum[j] *= inverse;
-  if (sub == 0) S::attn(c).store_wide(first, sum);
 }
 
 }  // namespace amk::ops

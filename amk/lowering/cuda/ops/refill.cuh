@@ -6,7 +6,7 @@ namespace amk::ops {
 
 template <class S, class C>
 __device__ __forceinline__ void refill(C& c) {
-  c.ring.refill(c.lane, S::kMost);
+  c.ring.refill(S::kMost);
 }
 
 }  // namespace amk::ops

@@ -19,11 +19,13 @@ __device__ __forceinline__ void rope_append(C& c) {
   const bool owner = c.pos / P::kKvBlock % P::kKvSplits == c.shares.attn_split;
   const auto qkv = S::qkv(c);
   const float* table = S::rope(c).data + static_cast<long long>(c.pos) * kDim;
-  const long long row = (static_cast<long long>(S::layer(c) * P::kKvHeads + head) * P::kContext + c.pos) * kDim;
+  const long long row = (static_cast<long long>(S::layer(c) * P::kCaches + head) * P::kContext + c.pos) * kDim;
   const int units = owner ? kGroup + 2 : kGroup;
+  int own_head = head, first = 0;  // within the sequence, and where its rows begin
+  if constexpr (P::kBatch > 1) own_head = head % P::kKvHeads, first = head / P::kKvHeads * S::kQkvRow;
   for (int unit = agent; unit < units; unit += S::kAgents) {
     const bool query = unit < kGroup, key = unit == kGroup;
-    const int source = query ? head * kGroup + unit : P::kHeads + (key ? 0 : P::kKvHeads) + head;
+    const int source = query ? own_head * kGroup + unit : P::kHeads + (key ? 0 : P::kKvHeads) + own_head;
     float cosine[kPairs], sine[kPairs];
 #pragma unroll
     for (int k = 0; k < kPairs; ++k) {
@@ -35,7 +37,7 @@ __device__ __forceinline__ void rope_append(C& c) {
       bool fresh = true;
 #pragma unroll
       for (int k = 0; k < kPairs; ++k) {
-        const int i = source * kDim + min(c.lane + 32 * k, kHalf - 1);
+        const int i = first + source * kDim + min(c.lane + 32 * k, kHalf - 1);
         a_raw[k] = qkv.fetch_one(i), b_raw[k] = qkv.fetch_one(i + kHalf);
       }
 #pragma unroll

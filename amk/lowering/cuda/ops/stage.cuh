@@ -1,4 +1,4 @@
-// x = act for the warp's share of the MLP activation.
+// x = act for the warp's share of the MLP activation, or of a part of it, for each sequence.
 //
 // Threads: each warp its contiguous share, 16 bytes of act a lane. Reads global act (hand-off); writes
 // shared x, scales, sums as staged.cuh has it.
@@ -9,7 +9,14 @@ namespace amk::ops {
 
 template <class S, class C>
 __device__ __forceinline__ void stage(C& c) {
-  stage_share<S, C::P::kFfn>(c, S::act(c));
+  using P = typename C::P;
+  constexpr int kCount = P::kFfn / S::kKParts, kFrom = kCount * S::kKPart;
+  static_assert(P::kFfn % S::kKParts == 0, "equal parts");
+  if constexpr (P::kBatch > 1) {
+    stage_rows<S, kCount, P::kBatch, S::kActRow>(c, S::act(c).from(kFrom));
+  } else {
+    stage_share<S, kCount>(c, S::act(c).from(kFrom));
+  }
 }
 
 }  // namespace amk::ops

@@ -1,4 +1,4 @@
-// x = attn for the warp's share of the attention output.
+// x = attn for the warp's share of the attention output, for each sequence.
 //
 // Threads: each warp its contiguous share, 16 bytes of attn a lane. Reads global attn (hand-off); writes shared x, scales, sums
 // as staged.cuh has it.
@@ -10,7 +10,12 @@ namespace amk::ops {
 template <class S, class C>
 __device__ __forceinline__ void stage_attention(C& c) {
   using P = typename C::P;
-  stage_share<S, P::kHeads * P::kHeadDim>(c, S::attn(c));
+  constexpr int kCount = P::kHeads * P::kHeadDim;
+  if constexpr (P::kBatch > 1) {
+    stage_rows<S, kCount, P::kBatch, S::kAttnRow>(c, S::attn(c));
+  } else {
+    stage_share<S, kCount>(c, S::attn(c));
+  }
 }
 
 }  // namespace amk::ops

@@ -1,4 +1,4 @@
-// x = h * norm[index], ssq[a] = sum of squares of h over the warp's share. The consumer of x divides by rms.
+// x = h * norm[index], ssq[a] = sum of squares of h over the warp's share, for each sequence. The consumer of x divides by rms.
 //
 // Threads: each warp its contiguous share, 16 bytes of h a lane. Reads global h (hand-off), norm (f32);
 // writes shared x, also, scales, sums as staged.cuh has it, ssq (f32).
@@ -17,7 +17,6 @@ __device__ __forceinline__ void stage_norm(C& c) {
   constexpr int kMost = kStagedMost<P::kHidden, kBlocks, S::kAgents>;
   static_assert(P::kHidden % kWide == 0 && (kBlocks || P::kHidden % (kWide * S::kAgents) == 0), "shares are whole fetches");
   const float* norm = S::norm(c).data + S::index(c) * P::kHidden;
-  float squares = 0.f;
   const int lo = staged_begin<P::kHidden, kBlocks>(S::kAgents, agent);
   const int hi = staged_begin<P::kHidden, kBlocks>(S::kAgents, agent + 1);
   // The norm is launch-constant: its loads go out with those of h, or before them while the words are not fresh yet.
@@ -30,15 +29,39 @@ __device__ __forceinline__ void stage_norm(C& c) {
 #pragma unroll
     for (int k = 0; k < kWide; ++k) weight[piece][k] = i < hi ? norm[i + k] : 0.f;
   }
-  for_each_wide<kMost, kBlocks>(c, h, lo, hi, [&](int i, int piece, float (&v)[kWide]) {
+  if constexpr (P::kBatch == 1) {
+    float squares = 0.f;
+    for_each_wide<kMost, kBlocks>(c, h, lo, hi, [&](int i, int piece, float (&v)[kWide]) {
 #pragma unroll
-    for (int k = 0; k < kWide; k += 2) squares += v[k] * v[k] + v[k + 1] * v[k + 1];
+      for (int k = 0; k < kWide; k += 2) squares += v[k] * v[k] + v[k + 1] * v[k + 1];
 #pragma unroll
-    for (int k = 0; k < kWide; ++k) v[k] *= weight[piece][k];
-    put_staged<S>(c, i, hi, v);
-  });
-  squares = warp_sum(squares);
-  if (c.lane == 0) S::ssq(c)[agent] = squares;
+      for (int k = 0; k < kWide; ++k) v[k] *= weight[piece][k];
+      put_staged<S>(c, i, hi, v);
+    });
+    squares = warp_sum(squares);
+    if (c.lane == 0) S::ssq(c)[agent] = squares;
+  } else {
+    static_assert(!kBlocks && !S::kHasAlso, "a batch is staged in bf16");
+    constexpr int kTogether = rows_together<kMost, P::kBatch, decltype(h)>();
+#pragma unroll 1
+    for (int s = 0; s < P::kBatch; s += kTogether) {
+      bf16* x = S::x(c) + s * S::kXRow;
+      float squares[kTogether] = {};
+      for_each_row<kMost, kTogether, S::kHRow>(
+          c, h.from(s * S::kHRow), P::kBatch - s, lo, hi, [&](int row, int i, int piece, float(&v)[kWide]) {
+#pragma unroll
+            for (int k = 0; k < kWide; k += 2) squares[row] += v[k] * v[k] + v[k + 1] * v[k + 1];
+#pragma unroll
+            for (int k = 0; k < kWide; ++k) v[k] *= weight[piece][k];
+            write_block(x + row * S::kXRow, i, v, 1.f, true);
+          });
+#pragma unroll
+      for (int row = 0; row < kTogether; ++row) {
+        squares[row] = warp_sum(squares[row]);
+        if (c.lane == 0 && s + row < P::kBatch) S::ssq(c)[(s + row) * S::kSsqRow + agent] = squares[row];
+      }
+    }
+  }
 }
 
 }  // namespace amk::ops

@@ -1,6 +1,6 @@
 // act[i] = silu(gate[i]) * up[i], gate and up being rows 0..3 and 4..7 of a row group, both divided by rms.
 //
-// Threads: each agent a contiguous share of the worker's row groups, an output a lane. Reads shared part, ssq (f32); writes
+// Threads: each agent a contiguous share of the worker's row groups, an output of a sequence a lane. Reads shared part, ssq (f32); writes
 // global act (hand-off).
 #pragma once
 #include "amk/cells.cuh"
@@ -12,19 +12,26 @@ __device__ __forceinline__ void swiglu(C& c) {
   using P = typename C::P;
   using M = typename P::GateUp;
   const int agent = c.warp - S::kFirst, count = M::count(c), chunks = count * M::kChunks;
-  const int first = M::first(c) * 4, end = share_begin(count, S::kAgents, agent + 1) * 4;
-  const float scale = inverse_rms<P>(S::ssq(c), S::kSsqAgents);
+  constexpr int kBatch = P::kBatch, kEach = 4 * kBatch;
+  const int first = M::first(c) * 4, end = share_begin(count, S::kAgents, agent + 1) * kEach;
+  float scale = inverse_rms<P>(S::ssq(c), S::kSsqAgents);
   const auto act = S::act(c);
-  for (int from = share_begin(count, S::kAgents, agent) * 4; from < end; from += 32) {
-    const int i = from + c.lane, row = i / 4 * 8 + i % 4;
-    const bool live = i < end && first + i < P::kFfn;
+  for (int from = share_begin(count, S::kAgents, agent) * kEach; from < end; from += 32) {
+    const int number = from + c.lane, row = number / 4 * 8 + number % 4;
+    const int i = kBatch == 1 ? number : number / kEach * 4 + number % 4;
+    const bool live = number < end && first + i < P::kFfn;
+    int to = first + i;
+    if constexpr (kBatch > 1) {
+      const int sequence = number / 4 % kBatch;
+      to += sequence * S::kActRow, scale = inverse_rms<P>(S::ssq(c) + sequence * S::kSsqRow, S::kSsqAgents);
+    }
     float y = 0.f;
     if (live) {
-      const float gate = sum_partials<M::kChunks, P::kStreamAgents>(S::part(c), row, chunks) * scale;
-      const float up = sum_partials<M::kChunks, P::kStreamAgents>(S::part(c), row + 4, chunks) * scale;
+      const float gate = sum_partials<M::kChunks, P::kStreamAgents, kBatch>(S::part(c), row, chunks) * scale;
+      const float up = sum_partials<M::kChunks, P::kStreamAgents, kBatch>(S::part(c), row + 4, chunks) * scale;
       y = __fdividef(gate, 1.f + __expf(-gate)) * up;
     }
-    act.store(c, first + i, y, live);
+    act.store(c, to, y, live);
   }
 }
 

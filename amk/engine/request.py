@@ -1,0 +1,46 @@
+"""What the host writes to start the texts of a batch: given tokens, end-of-text tokens, launch state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.ops.begin import token_register
+from amk.schedule_ir.ops.select import REQUEST, request_words
+from amk.schedule_ir.schedule import Schedule
+
+MOST_EOS = len(REQUEST) - 1
+"""End-of-text tokens that the kernel knows."""
+
+
+def request_buffers(
+    schedule: Schedule, prompts: Sequence[Sequence[int]], eos: Sequence[int]
+) -> dict[str, NDArray[np.int32]]:
+    """Content of `request` and `prompt`: a prompt per sequence, of any lengths that the context holds.
+
+    AMK016 unless there are as many prompts as sequences.
+    """
+    if len(prompts) != schedule.batch:
+        message = f"the schedule decodes {schedule.batch} sequence(s) together, {len(prompts)} were given"
+        raise AmkError(Diagnostic("AMK016", message))
+    words = np.full(request_words(schedule.batch), -1, np.int32)
+    words[0] = len(prompts[0])
+    words[1 : 1 + len(eos[:MOST_EOS])] = eos[:MOST_EOS]
+    words[len(REQUEST) :] = [len(prompt) for prompt in prompts[1:]]
+    padded = np.zeros((schedule.batch, schedule.kv.context), np.int32)
+    for row, prompt in zip(padded, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    return {"request": words, "prompt": padded.reshape(-1)}
+
+
+def first_state(prompts: Sequence[Sequence[int]]) -> dict[str, int]:
+    """Words of the launch state before the first token of every prompt is read."""
+    return {token_register(s): prompt[0] for s, prompt in enumerate(prompts)} | {"pos": 0, "done": 0}
+
+
+def tokens_of(schedule: Schedule, output: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Words of the output buffer as [tokens], or [tokens, batch] in a batch."""
+    return output if schedule.batch == 1 else output.reshape(-1, schedule.batch)

@@ -1,0 +1,136 @@
+"""Results of pure stages, kept for schedules that are alike.
+
+Property: `Memo.__call__(stage, *parts)` returns what `stage(*parts)` returns. A kept result is only given for equal
+parts: a stage is a function of this package that gets nothing but its parts, and its result is kept under the sha256
+of its own name and of all of them. Parts are frozen typed objects, numbers, texts, arrays, tuples of these, and results
+of other stages, which stand for the parts that they were made from. Nothing else can be a part (`TypeError`).
+
+Results are read-only: their arrays cannot be written to. `Evaluations` (footprints by what was read for them) may be a
+part too and counts for nothing, because results do not depend on what it holds.
+
+Errors of a stage are not kept. A memo belongs to one thread at a time.
+
+Cost: hashing of the parts, 1 ms for a megabyte of arrays. Results beyond `room` bytes are forgotten, least recently
+used ones first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final, Generic, TypeVar
+from weakref import WeakValueDictionary
+
+import numpy as np
+from pydantic import BaseModel
+
+from amk.validator.footprint import Evaluations, Evaluator
+
+T = TypeVar("T")
+ROOM: Final = 384 << 20
+PLAIN: Final = frozenset({int, str, bool, float, bytes, type(None)})
+OVERHEAD: Final = 4096
+"""Bytes that a result is taken to fill besides its arrays."""
+
+
+@dataclass(frozen=True, eq=False)
+class Keyed(Generic[T]):
+    """A value and the digest of everything that it follows from."""
+
+    value: T
+    key: bytes
+
+
+class Memo:
+    """Kept results of stages, and the footprints that they share."""
+
+    def __init__(self, room: int = ROOM) -> None:
+        self.room, self.filled = room, 0
+        self.hits, self.misses = 0, 0
+        self.evaluations = Evaluations()
+        self._frozen: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self._kept: OrderedDict[bytes, tuple[Keyed[Any], int]] = OrderedDict()
+
+    def __call__(self, stage: Callable[..., T], *parts: Any) -> Keyed[T]:
+        """The result of the stage, made or kept."""
+        key = _digest(stage.__module__, stage.__qualname__, *parts)
+        kept = self._kept.get(key)
+        if kept is not None:
+            self.hits += 1
+            self._kept.move_to_end(key)
+            return kept[0]
+        self.misses += 1
+        made = Keyed(stage(*(part.value if isinstance(part, Keyed) else part for part in parts)), key)
+        size = OVERHEAD + _freeze(made.value, self._frozen, set())
+        if hasattr(made.value, "__dict__"):
+            self._frozen[id(made.value)] = made.value
+        self._kept[key] = made, size
+        self.filled += size
+        while self.filled > self.room:
+            self.filled -= self._kept.popitem(last=False)[1][1]
+        return made
+
+    def given(self, value: T) -> Keyed[T]:
+        """A part that is used more than once, hashed once."""
+        return Keyed(value, _digest(value))
+
+    def kept(self) -> Iterator[Any]:
+        """All results that are kept."""
+        return (made.value for made, _ in self._kept.values())
+
+
+def _digest(*parts: Any) -> bytes:
+    state = sha256()
+    for part in parts:
+        for text in _texts(part):
+            state.update(len(text).to_bytes(8, "little"))
+            state.update(text)
+    return state.digest()
+
+
+def _texts(part: Any) -> Iterator[bytes | memoryview]:
+    """Byte strings that tell unequal parts apart."""
+    if isinstance(part, Keyed):
+        yield from (b"result", part.key)
+    elif isinstance(part, np.ndarray):
+        yield f"{part.dtype.str} {part.shape}".encode()
+        yield np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
+    elif isinstance(part, BaseModel) and part.model_config.get("frozen"):
+        yield from (type(part).__qualname__.encode(), part.model_dump_json().encode())
+    elif isinstance(part, tuple):
+        yield f"tuple {len(part)}".encode()
+        for entry in part:
+            yield from _texts(entry)
+    elif part is None or type(part) in (int, str, bool, bytes):
+        yield f"{type(part).__name__} {part!r}".encode()
+    elif isinstance(part, Evaluations):
+        yield b"evaluations"
+    else:
+        raise TypeError(f"a {type(part).__qualname__} cannot be a part of a stage")
+
+
+def _freeze(value: Any, known: Collection[int], seen: set[int]) -> int:
+    """Make every array inside read-only; their bytes. known: ids of results that have been through this."""
+    if (
+        type(value) in PLAIN
+        or id(value) in seen
+        or id(value) in known
+        or isinstance(value, BaseModel | Evaluator | Evaluations)
+    ):
+        return 0
+    seen.add(id(value))
+    if isinstance(value, np.ndarray):
+        value.setflags(write=False)
+        return int(value.nbytes) if value.base is None else _freeze(value.base, known, seen)
+    return sum(_freeze(entry, known, seen) for entry in _inside(value) if type(entry) not in PLAIN)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, list | tuple | set | frozenset):
+        return value
+    fields: dict[str, Any] = getattr(value, "__dict__", {})
+    return fields.values()

@@ -1,0 +1,110 @@
+"""Every access of a schedule with the words that they read and write, whatever waits and signals there are.
+
+Property: a function of ops, buffers, tables and shapes; of the waits and signals only which steps have any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.counter_events import ROW
+from amk.validator.envelope import Envelope
+from amk.validator.footprint import Evaluations, Footprints
+from amk.validator.local_order import LocalOrder
+from amk.validator.quotient import Group
+from amk.validator.system import I64, READ
+from amk.validator.words import Known, Words, words
+
+
+@dataclass(frozen=True, eq=False)
+class Touched:
+    """rows: see `envelope`; most, always: those on tagged words as `words` wants them, with all reads, and with those
+    that happen at every position. key: digest of the rows.
+    """
+
+    rows: I64
+    most: I64
+    always: I64
+    key: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class TaggedWords:
+    """Words with all reads, and with those that happen at every position (not looked for if the former cannot be)."""
+
+    most: Words
+    always: Words
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """An envelope to which every group has been added."""
+
+    groups: list[Group]
+    envelope: Envelope
+
+    @property
+    def outside(self) -> dict[tuple[str | int, ...], str]:
+        """What lies outside its buffer, by step."""
+        return self.envelope.footprints.outside
+
+    @property
+    def constants(self) -> frozenset[str]:
+        """Constants that are written."""
+        return frozenset(self.envelope.footprints.written_constants)
+
+
+def gathered(data: Schedule, evaluations: Evaluations, *orders: LocalOrder) -> Gathered:
+    """Footprints of a schedule without waits, signals and counters, whose programs have these orders."""
+    none, nodes, groups = np.zeros((0, ROW), np.int64), 0, []
+    for number, (program, order) in enumerate(zip(data.programs, orders, strict=True)):
+        groups.append(Group(number, program.first, program.count, order, none, none, nodes))
+        nodes += program.count * order.nodes
+    envelope = Envelope(data, Footprints(data, evaluations))
+    for group in groups:
+        envelope.add(group)
+    return Gathered(groups, envelope)
+
+
+def touched(gathered: Gathered, synced: tuple[tuple[int, int], ...]) -> Touched:
+    """synced: (program, number) of the steps that wait or signal."""
+    groups, envelope = gathered.groups, gathered.envelope
+    rows = envelope.columns(synced)
+    most = _word_rows(groups, rows, envelope.tagged)
+    return Touched(rows, most, _always_rows(groups, most, envelope), sha256(rows.data).digest())
+
+
+def tagged_words(data: Schedule, gathered: Gathered, most: I64, always: I64) -> TaggedWords:
+    """most, always: see `Touched`."""
+    items = [g.order.trace.items for g in gathered.groups]
+    known: Known = {}
+    found = words(data, items, most, known)
+    return TaggedWords(found, found if found.never else words(data, items, always, known))
+
+
+def _always_rows(groups: list[Group], found: I64, envelope: Envelope) -> I64:
+    """found: `_word_rows` of everything. Only those reads that happen at every position."""
+    moving = {(number, node) for number, node in envelope.moving}
+    items = {(g, node - group.order.trace.events) for g, group in enumerate(groups) for n, node in moving if n == g}
+    keys = np.array([g << 32 | i for g, i in sorted(items)], np.int64)
+    kept = (found[:, 4] != READ) | ~np.isin(found[:, 0] << 32 | found[:, 2], keys)
+    least = _word_rows(groups, np.concatenate(envelope.least), envelope.tagged)
+    return np.concatenate((found[kept], least))
+
+
+def _word_rows(groups: list[Group], rows: I64, tagged: list[int]) -> I64:
+    """(group, worker, item, buffer, kind, lo, hi) of the rows on tagged buffers."""
+    found = [np.zeros((0, 7), np.int64)]
+    for g, group in enumerate(groups):
+        end = group.node_base + group.count * group.nodes
+        mine = rows[np.isin(rows[:, 1], tagged) & (rows[:, 0] >= group.node_base) & (rows[:, 0] < end)]
+        worker, node = np.divmod(mine[:, 0] - group.node_base, group.nodes)
+        events = group.order.trace.events
+        item = np.where(node < events, group.order.trace.item[np.minimum(node, events - 1)], node - events)
+        head = np.stack((np.full(len(mine), g), worker + group.first, item), axis=1)
+        found.append(np.concatenate((head, mine[:, 1:5]), axis=1))
+    return np.concatenate(found)

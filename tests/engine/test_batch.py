@@ -1,0 +1,182 @@
+"""Several sequences decoded together are the sequences decoded alone.
+
+The interpreter multiplies each sequence by itself and sums in the same order, so with the same workers and splits the
+logits are equal bit for bit; with other shares they differ by the order of additions only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amk.checker.certificate import check_certificate
+from amk.engine.cpu_engine import CpuEngine
+from amk.engine.session import Session
+from amk.planner.decode import plan
+from amk.planner.formats import formats
+from amk.planner.settings import FAST, Settings
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.codec import schedule_hash
+from amk.schedule_ir.interpret import Copies
+from amk.schedule_ir.machine.order import named_order
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.target import load_target
+from amk.validator.footprint import Footprints
+from amk.validator.memo import Memo
+from amk.validator.schedule_certificate import certify_schedule
+from amk.validator.trace import unroll
+from amk.validator.verify import verify
+from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
+from tests.tiny import PLAIN, VARIANTS
+
+PROMPTS = [[3, 17, 5, 60, 2, 9, 11], [40, 1, 8], [7, 7, 21, 30, 2, 14, 80, 19, 4, 66, 12], [5]]
+TOKENS = 12
+
+CASES: dict[str, tuple[ModelSpec, int, dict[str, Any]]] = {
+    "tagged words": (tiny_model(), 4, {"workers": 8, "kv_splits": 1}),
+    "fenced counters, two splits": (tiny_model(), 2, {"workers": 8, "kv_splits": 2, "handoff": "fenced"}),
+    "bias, a group of three": (
+        tiny_model(heads=3, kv_heads=1, hidden=96, qkv_bias=True), 3, {"workers": 7, "kv_splits": 2, "warps": 2},
+    ),
+    "head norms, idle agents": (
+        tiny_model(qk_norm=True), 2, {"workers": 13, "warps": 8, "chunk_bytes": 1024, "kv_splits": 2},
+    ),
+    "naive": (tiny_model(), 3, {"workers": 6, "handoff": "fenced", "run_ahead": False, "wide_epilogue": 0}),
+    "down in parts": (tiny_model(ffn=128), 2, {"workers": 5, "k_parts": 4}),
+    "fp8 cache": (tiny_model(), 2, {"workers": 4, "kv_dtype": "fp8"}),
+}  # fmt: skip
+
+
+def texts(engine: CpuEngine, prompts: list[list[int]], eos: tuple[int, ...] = ()) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in prompts]
+    for sequence, token in Session(engine, slice=5).generate_batch(prompts, TOKENS, eos):
+        found[sequence].append(token)
+    return found
+
+
+@pytest.mark.parametrize("copies", ["events", "whole"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_batch_is_its_sequences(name: str, copies: Copies) -> None:
+    model, batch, settings = CASES[name]
+    source = RandomTensors(model)
+    together = tiny_plan(model, batch=batch, **settings)
+    assert verify(together).safe
+    prompts = PROMPTS[:batch]
+    runs = [
+        CpuEngine(together, source, copies=copies, order=lambda order=order: named_order(order))  # type: ignore[misc]
+        for order in ("round-robin", "random:1")
+    ]
+    found = [texts(run, prompts) for run in runs]
+    alone = tiny_plan(model, **(settings | {"reduce_from": 1}))
+    for sequence, prompt in enumerate(prompts):
+        expected = list(Session(CpuEngine(alone, source, copies=copies)).generate(prompt, TOKENS))
+        assert len(set(expected)) > 1, "the example must not repeat itself"
+        assert all(texts[sequence] == expected for texts in found)
+    assert runs[0].logits().tobytes() == runs[1].logits().tobytes(), "timing changed the result"
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_logits_of_a_batch_are_bitwise_those_of_its_sequences(splits: int) -> None:
+    model, settings = tiny_model(), {"workers": 8, "kv_splits": splits, "reduce_from": 1}
+    source, prompts = RandomTensors(model), [p[:3] for p in (PROMPTS[0], PROMPTS[2])]
+    together = CpuEngine(tiny_plan(model, batch=2, **settings), source)
+    together.request_batch(prompts)
+    chosen = together.step(12)
+    assert together.schedule.kv.splits == splits
+    for sequence, prompt in enumerate(prompts):
+        alone = CpuEngine(tiny_plan(model, **settings), source)
+        alone.request(prompt)
+        np.testing.assert_array_equal(alone.step(12), chosen[:, sequence])
+        assert alone.logits().tobytes() == together.logits()[sequence].tobytes()
+
+
+def test_a_sequence_that_ends_repeats_its_end_and_the_others_go_on() -> None:
+    model = tiny_model()
+    source, schedule = RandomTensors(model), tiny_plan(model, batch=2, workers=4)
+    free = texts(CpuEngine(schedule, source), PROMPTS[:2])
+    stop = free[0][4]
+    assert stop not in free[0][:4]
+    stopped = texts(CpuEngine(schedule, source), PROMPTS[:2], (stop,))
+    assert stopped[0] == free[0][:5]
+    end = free[1].index(stop) + 1 if stop in free[1] else TOKENS
+    assert stopped[1] == free[1][:end]
+
+
+def test_launches_of_any_length_agree() -> None:
+    model = tiny_model()
+    source, schedule = RandomTensors(model), tiny_plan(model, batch=3, workers=6)
+    one, many = CpuEngine(schedule, source), CpuEngine(schedule, source)
+    for engine in (one, many):
+        engine.request_batch(PROMPTS[:3])
+    together = one.step(15)
+    apart = np.concatenate([many.step(n) for n in (1, 4, 1, 9)])
+    np.testing.assert_array_equal(together, apart)
+    assert one.logits().tobytes() == many.logits().tobytes()
+    assert one.state() == many.state()
+
+
+@pytest.mark.parametrize("batch", [2, 5, 8])
+@pytest.mark.parametrize("model", VARIANTS, ids=lambda model: model.name)
+def test_plans_of_a_batch_are_safe(model: ModelSpec, batch: int) -> None:
+    for gpu, context in (("h200", 64), ("l4", 1024)):
+        schedule = plan(model, load_target(gpu), settings=Settings(batch=batch), max_context=context)
+        verdict = verify(schedule)
+        assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
+        certificate = certify_schedule(schedule)
+        assert check_certificate(schedule, schedule_hash(schedule), certificate).reason == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted", "reason"),
+    [
+        ({"batch": 9}, "bf16", "1 to 8"),
+        ({"batch": 0}, "bf16", "1 to 8"),
+        ({"batch": 2, "sampling": "top-k"}, "bf16", "top-k"),
+        ({"batch": 2}, "int8", "int8"),
+        ({"batch": 2, "head_handoff": True}, "bf16", "rows of its head"),
+    ],
+)
+def test_what_a_batch_cannot_do_is_refused(settings: dict[str, Any], wanted: Any, reason: str) -> None:
+    with pytest.raises(AmkError) as caught:
+        plan(PLAIN, load_target("h200"), settings=Settings(**settings), wanted=formats(wanted), max_context=64)
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "AMK016"
+    assert reason in diagnostic.message
+
+
+def test_a_schedule_takes_as_many_prompts_as_it_has_sequences() -> None:
+    model = tiny_model()
+    engine = CpuEngine(tiny_plan(model, batch=2, workers=4), RandomTensors(model))
+    with pytest.raises(AmkError) as caught:
+        engine.request([1, 2, 3])
+    assert caught.value.diagnostics[0].code == "AMK016"
+
+
+def test_damage_in_a_batch_is_noticed() -> None:
+    """Two sequences on one cache, a missing row of a hand-off, and an op that serves one sequence only."""
+    schedule = plan(PLAIN, load_target("h200"), settings=FAST, max_context=64)
+    batch = plan(PLAIN, load_target("h200"), settings=Settings(batch=2), max_context=64)
+    assert verify(batch).safe
+    heads = [min(head, schedule.model.kv_heads - 1) for head in batch.tables["attn.head"]]
+    shared = batch.model_copy(update={"tables": batch.tables | {"attn.head": tuple(heads)}})
+    flat = tuple(b.model_copy(update={"shape": (b.elements,)}) if b.name == "act" else b for b in batch.buffers)
+    assert "AMK102" in {d.code for d in verify(shared).diagnostics}
+    assert "AMK103" in {d.code for d in verify(batch.model_copy(update={"buffers": flat})).diagnostics}
+    single = schedule.model_copy(update={"batch": 2})
+    assert {d.code for d in verify(single).diagnostics} >= {"AMK103", "AMK106"}
+
+
+def test_what_is_remembered_of_one_batch_is_not_used_for_another() -> None:
+    """A declared batch that the buffers do not have is noticed whatever was checked with the same memory before."""
+    memo = Memo()
+    batch = plan(PLAIN, load_target("h200"), settings=Settings(batch=4), max_context=64)
+    assert verify(batch, memo=memo).safe
+    for declared in (2, 3):
+        assert not verify(batch.model_copy(update={"batch": declared}), memo=memo).safe
+    assert verify(batch, memo=memo).safe
+    fresh, remembered = (Footprints(batch.model_copy(update={"batch": 2}), e) for e in (None, memo.evaluations))
+    for item in unroll(batch.programs[0], 0, 1):
+        for agent in (0, batch.launch.warps - 1) if item.step.op.role == "all" else (0,):
+            np.testing.assert_array_equal(fresh.of(item, 1, agent, 5), remembered.of(item, 1, agent, 5))

@@ -1,0 +1,209 @@
+"""How long the validator takes, recorded: ``python -m tests.validator.speed PART... --record FILE``.
+
+processes   `amk verify` as a whole process: seconds of the processor (user and system) and of the clock, peak memory
+edits       the verdict after one edit of a step, share or ring, with the results for the plan and for earlier edits at
+            hand, and cold; milliseconds of the processor, per kind of edit
+growth      the flat check on 1,000 to 1,000,000 events, and the composed one on 8 to 132 workers, with a plot
+
+Times of the processor, because other work on the machine changes those of the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from amk.adversary.edits import apply
+from amk.bench.provenance import commit
+from amk.planner.decode import plan
+from amk.planner.settings import PRESETS
+from amk.report.chart import Chart, Series, svg
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.codec import save_schedule
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import load_target
+from amk.validator.memo import Memo
+from amk.validator.verify import verify
+from tests.validator import growth
+from tests.validator.one_edits import mutants
+
+PLOT = Path(__file__).parents[2] / "amk" / "validator" / "growth.svg"
+PROCESSES: dict[str, tuple[str, str, str, int | None]] = {
+    "llama3-8b fast": ("llama3-8b", "h200", "fast", None),
+    "llama3-8b naive": ("llama3-8b", "h200", "naive", None),
+    "llama3-70b fast": ("llama3-70b", "b200", "fast", None),
+    "llama3.1-8b fast, 131,072 positions": ("llama3.1-8b", "h200", "fast", 131_072),
+}
+"""model, target, plan, context."""
+TIMES = 3
+WORKERS = (8, 16, 33, 66, 132)
+
+
+def planned(model: str, target: str, preset: str, context: int | None) -> Schedule:
+    return plan(load_model(model), load_target(target), settings=PRESETS[preset], max_context=context)
+
+
+def _process(command: list[str]) -> tuple[float, float, int]:
+    """Seconds of the processor and of the clock, peak memory in KiB."""
+    start = time.monotonic()
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(child.pid, 0)
+    assert status == 0, command
+    return used.ru_utime + used.ru_stime, time.monotonic() - start, used.ru_maxrss
+
+
+def processes() -> dict[str, Any]:
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, case in PROCESSES.items():
+            file = Path(folder) / "schedule.json"
+            schedule = planned(*case)
+            save_schedule(schedule, file)
+            runs = [_process([sys.executable, "-m", "amk", "verify", str(file)]) for _ in range(TIMES)]
+            cpu, wall = sorted(r[0] for r in runs), sorted(r[1] for r in runs)
+            found[name] = {
+                "model": case[0], "target": case[1], "context": schedule.kv.context,
+                "cpu_s": [round(t, 3) for t in (cpu[0], median(cpu), cpu[-1])],
+                "wall_s": [round(t, 3) for t in (wall[0], median(wall), wall[-1])],
+                "peak_mib": round(max(r[2] for r in runs) / 1024),
+            }  # fmt: skip
+    return found
+
+
+def _timed(check: Callable[[], str]) -> tuple[float, str]:
+    start = time.process_time()
+    said = check()
+    return round(1000 * (time.process_time() - start), 1), said
+
+
+def _said(schedule: Schedule, memo: Memo | None) -> str:
+    try:
+        return verify(schedule, memo=memo).status
+    except AmkError:
+        return "malformed"
+
+
+def edits(each: int = 1) -> dict[str, Any]:
+    """Per plan and kind: [median, worst] milliseconds with earlier results and cold, by verdict.
+
+    Every edit is one of the plan itself; as in a search, results of the edits before are at hand too.
+    """
+    found: dict[str, Any] = {}
+    for preset in ("fast", "naive"):
+        document = json.loads(planned("llama3-8b", "h200", preset, None).model_dump_json())
+        rows: dict[str, list[tuple[float, float, str]]] = {}
+        memo = Memo()
+        verify(Schedule.model_validate_json(json.dumps(document)), memo=memo)
+        for kind, change in mutants(document, 7, each):
+            schedule = Schedule.model_validate_json(json.dumps(apply(document, change)[0]))
+            warm, said = _timed(lambda s=schedule, m=memo: _said(s, m))  # type: ignore[misc]
+            cold, again = _timed(lambda s=schedule: _said(s, None))  # type: ignore[misc]
+            assert said == again, (preset, kind, change)
+            rows.setdefault(kind, []).append((warm, cold, said))
+        found[preset] = {kind: _summary(many) for kind, many in rows.items()}
+        every = [row for many in rows.values() for row in many]
+        found[preset]["all"] = _summary(every)
+        found[preset]["all SAFE"] = _summary([row for row in every if row[2] == "SAFE"])
+    return found
+
+
+def _summary(rows: list[tuple[float, float, str]]) -> dict[str, Any]:
+    warm, cold = [r[0] for r in rows], [r[1] for r in rows]
+    said = [r[2] for r in rows]
+    return {
+        "warm_ms": [median(warm), max(warm)] if rows else [],
+        "cold_ms": [median(cold), max(cold)] if rows else [],
+        "verdicts": {s: said.count(s) for s in sorted(set(said))},
+    }
+
+
+def _composed() -> list[dict[str, Any]]:
+    found = []
+    for workers in WORKERS:
+        schedule = plan(
+            load_model("llama3-8b"), load_target("h200"), settings=replace(PRESETS["naive"], workers=workers)
+        )
+        runs = []
+        for _ in range(3):
+            start = time.process_time()
+            nodes = verify(schedule).stats["nodes"]
+            runs.append(time.process_time() - start)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        best, worst = round(min(runs), 4), round(max(runs), 4)
+        found.append({"workers": workers, "events": nodes, "cpu_s": best, "cpu_s_worst": worst, "mib": round(peak)})
+    return found
+
+
+def grown() -> dict[str, Any]:
+    flat, composed = growth.points(growth.PHASES, 1), _composed()
+    PLOT.write_text(_plot(flat, composed) + "\n", encoding="utf-8")
+    ends = {
+        "flat": round(growth.slope(flat[0], flat[-1]), 3),
+        "flat, memory": round(growth.slope(flat[0], flat[-1], "mib"), 3),
+        "composed": round(growth.slope(composed[0], composed[-1]), 3),
+    }
+    return {"flat": flat, "composed, llama3-8b naive": composed, "slopes": ends}
+
+
+def _plot(flat: list[dict[str, Any]], composed: list[dict[str, Any]]) -> str:
+    def series(name: str, points: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> Series:
+        return Series(name, tuple((float(p["events"]), value(p)) for p in points))
+
+    def each(point: dict[str, Any]) -> float:
+        return 1e6 * float(point["cpu_s"]) / float(point["events"])
+
+    def memory(point: dict[str, Any]) -> float:
+        return 1024 * float(point["mib"]) / float(point["events"])
+
+    cpu = (series("flat systems", flat, each), series("llama3-8b, 8 to 132 workers", composed, each))
+    return svg(
+        (
+            Chart("processor time per event", "events", "microseconds", cpu, x_log=True),
+            Chart(
+                "peak memory per event, interpreter included", "events", "KiB",
+                (series("flat systems", flat[1:], memory),), x_log=True,
+            ),
+        )
+    )  # fmt: skip
+
+
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {"processes": processes, "edits": edits, "growth": grown}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="+", choices=sorted(PARTS))
+    parser.add_argument("--record", type=Path, required=True)
+    options = parser.parse_args()
+    record = json.loads(options.record.read_text()) if options.record.exists() else {"format": 1}
+    for part in options.parts:
+        run = {
+            "command": shlex.join(["python", "-m", "tests.validator.speed", part]),
+            "commit": commit(),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "python": platform.python_version(),
+            "hardware": f"{os.cpu_count()} cores, {platform.machine()}, no GPU",
+        }
+        record[part] = {"run": run, **PARTS[part]()}
+        options.record.write_text(json.dumps(record, indent=1) + "\n")
+        print(json.dumps(record[part], indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

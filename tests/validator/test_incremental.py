@@ -1,0 +1,198 @@
+"""A verdict with earlier results at hand is the verdict without: byte for byte, in any order, and in less time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from functools import cache, cached_property
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from amk.adversary.edits import Json, apply
+from amk.planner.decode import plan
+from amk.planner.settings import PRESETS
+from amk.report.diagnostic import AmkError
+from amk.report.render import as_json
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import load_target
+from amk.validator import memo as memo_module
+from amk.validator.footprint import Evaluations
+from amk.validator.memo import Keyed, Memo
+from amk.validator.schedule_certificate import certify_schedule
+from amk.validator.verify import Verdict, verify
+from tests.validator.one_edits import KINDS, mutants
+from tests.validator.plans import MODELS, SMALL, small_plan
+
+
+def told(schedule: Schedule, memo: Memo | None) -> str:
+    """Everything that a verdict says, but the time it took."""
+    try:
+        verdict = verify(schedule, memo=memo)
+    except AmkError as error:
+        return json.dumps([as_json(d) for d in error.diagnostics])
+    evidence = None if verdict.evidence is None else verdict.evidence.to_json("")
+    return json.dumps(
+        [
+            verdict.status, [as_json(d) for d in verdict.diagnostics], verdict.deterministic, verdict.tokens_to_wrap,
+            {k: v for k, v in verdict.stats.items() if k != "seconds"}, evidence,
+            [(p.obligation.name, p.obligation.script, p.outcome, p.model) for p in verdict.proofs],
+        ]
+    )  # fmt: skip
+
+
+def edited(document: Json, kind: str, rng: Random) -> Json:
+    """The document after one more edit of this kind, if there is a place for it."""
+    try:
+        return apply(document, KINDS[kind](document, rng))[0]
+    except (IndexError, ValueError):
+        return document
+
+
+@cache
+def _cold(text: str) -> str:
+    return told(Schedule.model_validate_json(text), None)
+
+
+def _valid(document: Json) -> str | None:
+    text = json.dumps(document)
+    try:
+        Schedule.model_validate_json(text)
+    except ValidationError:
+        return None
+    return text
+
+
+@settings(max_examples=4, deadline=None)
+@given(
+    name=st.sampled_from(sorted(SMALL)),
+    kinds=st.lists(st.sampled_from(sorted(KINDS)), min_size=2, max_size=3),
+    seed=st.integers(0, 10_000),
+)
+def test_sequences_of_edits_get_the_verdicts_of_a_cold_run_in_both_orders(
+    name: str, kinds: list[str], seed: int
+) -> None:
+    rng, document = Random(seed), json.loads(small_plan(SMALL[name], MODELS["qk-norm"]).model_dump_json())
+    texts = [json.dumps(document)]
+    for kind in kinds:
+        document = edited(document if rng.random() < 0.5 else json.loads(texts[0]), kind, rng)
+        texts += [text] if (text := _valid(document)) is not None else []
+    for order in (texts, texts[::-1]):
+        memo = Memo()
+        for text in (*order, order[0]):
+            assert told(Schedule.model_validate_json(text), memo) == _cold(text)
+
+
+@cache
+def _llama(preset: str) -> Json:
+    made = plan(load_model("llama3-8b"), load_target("h200"), settings=PRESETS[preset])
+    return json.loads(made.model_dump_json())
+
+
+def _timed(check: Callable[[], Any]) -> float:
+    start = time.process_time()
+    check()
+    return time.process_time() - start
+
+
+def test_edits_of_a_full_size_plan_get_the_verdict_of_a_cold_run_in_less_time() -> None:
+    document = _llama("fast")
+    base, memo = Schedule.model_validate_json(json.dumps(document)), Memo()
+    told(base, memo)
+    cold, warm = [], []
+    kept = ("threshold", "no wait", "ring depth")
+    for kind, edits in mutants(document, 1, 1):
+        if kind in kept:
+            schedule = Schedule.model_validate_json(json.dumps(apply(document, edits)[0]))
+            answers: list[str] = []
+            warm.append(_timed(lambda s=schedule, a=answers: a.append(told(s, memo))))  # type: ignore[misc]
+            cold.append(_timed(lambda s=schedule, a=answers: a.append(told(s, None))))  # type: ignore[misc]
+            assert answers[0] == answers[1]
+    assert len(cold) == len(kept) and sum(warm) < 0.5 * sum(cold), (warm, cold)
+
+
+def test_certificates_do_not_depend_on_earlier_verdicts() -> None:
+    schedule = small_plan(SMALL["naive"], MODELS["qk-norm"])
+    before = certify_schedule(schedule)
+    memo = Memo()
+    for _, edits in mutants(json.loads(schedule.model_dump_json()), 3, 1):
+        if (text := _valid(apply(json.loads(schedule.model_dump_json()), edits)[0])) is not None:
+            told(Schedule.model_validate_json(text), memo)
+    assert verify(schedule, memo=memo).safe and certify_schedule(schedule) == before
+
+
+def stage(*parts: Any) -> np.ndarray:
+    """A stage whose result shows what it was given."""
+    return np.array([hash(repr(parts))])
+
+
+DIFFERENT: tuple[Any, ...] = (
+    (), (1,), ("1",), (True,), (b"1",), (None,), (1, 1), ((1, 1),), ((1,), 1), ("a", "b"), ("ab", ""), ("", "ab"),
+    (np.array([1]),), (np.array([[1]]),), (np.array([1], np.int32),), (np.array([1, 0], np.int32),),
+    (np.array([1]).view(np.uint64),), (np.array([1, 1]),), (Keyed(1, b"1"),), (Keyed(1, b"2"),),
+)  # fmt: skip
+
+
+def test_different_parts_have_different_keys_and_a_stage_sees_nothing_but_its_parts() -> None:
+    memo = Memo()
+    made = [memo(stage, *parts) for parts in DIFFERENT]
+    assert len({m.key for m in made}) == len(DIFFERENT) == memo.misses
+    for parts, first in zip(DIFFERENT, made, strict=True):
+        assert memo(stage, *parts) is first
+    assert memo.hits == len(DIFFERENT)
+
+
+@pytest.mark.parametrize("part", [[1], {"a": 1}, {1}, 1.5, object(), Memo()], ids=lambda p: type(p).__name__)
+def test_what_can_change_cannot_be_a_part(part: object) -> None:
+    with pytest.raises(TypeError, match="cannot be a part"):
+        Memo()(stage, part)
+
+
+def test_kept_results_cannot_be_written_to_and_stay_what_they_were() -> None:
+    memo, schedule = Memo(), small_plan(SMALL["fast"], MODELS["qk-norm"])
+    verify(schedule, memo=memo)
+    results = list(memo.kept())
+    arrays = [a for result in results for a in _arrays(result, set())]
+    assert len(arrays) > 100 and not any(a.flags.writeable for a in arrays)
+    before = [a.tobytes() for a in arrays]
+    for _, edits in mutants(json.loads(schedule.model_dump_json()), 5, 1):
+        if (text := _valid(apply(json.loads(schedule.model_dump_json()), edits)[0])) is not None:
+            told(Schedule.model_validate_json(text), memo)
+    assert [a.tobytes() for a in arrays] == before
+    with pytest.raises(ValueError, match="read-only"):
+        arrays[0][...] = 0
+
+
+def _arrays(value: Any, seen: set[int]) -> list[np.ndarray]:
+    if id(value) in seen or isinstance(value, Evaluations):
+        return []
+    seen.add(id(value))
+    if isinstance(value, np.ndarray):
+        return [value]
+    fields = getattr(value, "__dict__", {})
+    # what an object works out on demand from its read-only fields is not among them
+    lazy = {id(v) for name, v in fields.items() if isinstance(getattr(type(value), name, None), cached_property)}
+    return [a for inside in memo_module._inside(value) if id(inside) not in lazy for a in _arrays(inside, seen)]
+
+
+def test_a_small_memo_forgets_and_says_the_same() -> None:
+    schedule, memo = small_plan(SMALL["two-warps"], MODELS["qk-norm"]), Memo(room=100_000)
+    memo.evaluations.room = 1000
+    first = told(schedule, memo)
+    assert told(schedule, memo) == first == told(schedule, None)
+    assert memo.filled <= memo.room and memo.misses > memo.hits
+
+
+def test_undecided_obligations_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    memo, schedule = Memo(), small_plan(SMALL["naive"], MODELS["qk-norm"])
+    monkeypatch.setattr("amk.validator.smt._z3", lambda script, timeout_ms: ("unknown", "made up"))
+    verdict: Verdict = verify(schedule, memo=memo)
+    monkeypatch.undo()
+    assert verdict.status == "UNKNOWN" and verify(schedule, memo=memo).safe
