@@ -112,9 +112,12 @@ class Search:
 
     def __init__(
         self, problem: Problem, start: Settings = FAST, seed: int = 0, width: int = WIDTH,
-        known: tuple[Settings, ...] = (FAST, NAIVE), space: Space | None = None,
+        known: tuple[Settings, ...] = (FAST, NAIVE), space: Space | None = None, tight_first: bool = True,
     ) -> None:  # fmt: skip
-        """`known`: plans to begin with beside `start`. space: the one around `start` unless given."""
+        """`known`: plans to begin with beside `start`. space: the one around `start` unless given.
+        tight_first: a short search begins with the knobs of fewest values instead, so that it gets to all switches.
+        """
+        self.tight_first = tight_first
         self.problem, self.seed, self.width, self.begin = problem, seed, width, known
         self.space = replace(space, start=start) if space is not None else Space.around(start)
         self.rng = np.random.default_rng(seed)
@@ -122,6 +125,7 @@ class Search:
         self.keys: dict[str, State] = {}
         self.expansions = self.pruned = 0
         self.limit: int | None = None
+        self.avoid: Callable[[Settings], bool] = lambda _: False
         self.constants = problem.constants or constants_for(problem.target)
 
     @property
@@ -143,6 +147,8 @@ class Search:
         if self.spent:
             return None
         self.known[settings] = None
+        if self.avoid(settings):
+            return None
         try:
             schedule = self.problem.schedule(settings)
             key = schedule_hash(schedule)
@@ -187,6 +193,8 @@ class Search:
         return [self.look(replace(s, plan="search", sampling=self.space.start.sampling)) for s in self.begin]
 
     def _order(self, cycle: int) -> list[Knob]:
+        if cycle == 0 and not self.tight_first:
+            return sorted(self.space.knobs, key=lambda k: len(k.values))
         knobs = sorted(self.space.knobs, key=lambda k: TIGHT.index(k.name) if k.name in TIGHT else len(TIGHT))
         return knobs if cycle == 0 else [knobs[int(i)] for i in self.rng.permutation(len(knobs))]
 

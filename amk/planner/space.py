@@ -35,9 +35,9 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
 }
 """Values in order of size; None, which leaves the choice to the planner, comes last."""
 
-FIXED = ("plan", "max_tokens", "sampling", "kv_dtype")
-"""The label of the plan, the length of a launch, how tokens are chosen and what the cache holds are no choices of the
-search.
+FIXED = ("plan", "max_tokens", "sampling", "kv_dtype", "batch", "k_parts")
+"""The label of the plan, the length of a launch, how tokens are chosen, what the cache holds, and how many sequences
+there are and what their inputs need, are no choices of the search.
 """
 
 

@@ -191,7 +191,7 @@ def _chunks(schedule: Schedule) -> Iterator[Diagnostic]:
             if chunk.format == "bf16" and k % chunk.columns:
                 message = f"{name} has {k} columns, no multiple of the {chunk.columns} columns of a chunk"
                 yield _finding("AMK405", message, path)
-            elif name == "down" and k % (chunk.columns * down_parts):
+            elif name == "down" and down_parts > 1 and k % (chunk.columns * down_parts):
                 message = f"{name} has {k} columns, no multiple of {down_parts} parts of whole chunks"
                 yield _finding("AMK405", message, path)
             elif chunk.columns % chunk.weights.unit:

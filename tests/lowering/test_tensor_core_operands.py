@@ -175,7 +175,7 @@ def test_lanes_multiply_a_bf16_tile_with_every_sequence(batch: int) -> None:
     for first in range(0, batch, 4):
         sequence = np.minimum(first + LANE // 8, batch - 1)
         inputs = pairs.reshape(batch, 4, 2, 2, 2)[sequence, LANE % 4, LANE // 4 % 2]
-        product = mma(words, inputs[:, 0], inputs[:, 1])
+        product = mma(words, np.stack([inputs[:, 0], inputs[:, 1]]))
         for lane in LANE:
             row, own = lane // 4, first + lane % 4
             if own < batch:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from amk.agent.propose.base import Context, Suggestion
+from amk.agent.propose.base import Context, Item, Suggestion
 from amk.planner.search import Problem, Search
 from amk.planner.settings import Settings
 from amk.simulator.constants import Constants
@@ -30,14 +30,15 @@ class Beam:
 
     constants: Constants | None = None
     name: str = "beam"
-    _grown: dict[Settings, list[Settings]] = field(default_factory=dict)
+    _grown: dict[tuple[Settings, frozenset[frozenset[Item]]], list[Settings]] = field(default_factory=dict)
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
         roots = sorted(context.scored(), key=lambda pair: pair[1])[:ROOTS]
         for root, _ in roots:
-            if root not in self._grown:
-                self._grown[root] = self.grow(context, root)
-            for leaf in self._grown[root]:
+            place = root, context.history.blocked
+            if place not in self._grown:
+                self._grown[place] = self.grow(context, root)
+            for leaf in self._grown[place]:
                 if context.is_new(leaf):
                     return context.suggest(self.name, leaf, "best of the beam by the simulator")
         return []
@@ -51,8 +52,8 @@ class Beam:
             workshop.model, workshop.target, context=workshop.context, positions=looked, constants=self.constants
         )
         # No preset is among the states: only what this run has measured.
-        made = Search(problem, root, context.seed, WIDTH, known=(), space=context.space)
-        made.limit = EXPANSIONS
+        made = Search(problem, root, context.seed, WIDTH, known=(), space=context.space, tight_first=False)
+        made.limit, made.avoid = EXPANSIONS, context.history.hopeless
         for _ in made.rounds():
             if made.spent:
                 break
