@@ -14,13 +14,15 @@ cycle finds nothing better, or the beam is empty, the fallback draws mutations o
 Everything is a function of the seed and of the number of expansions; an expansion is one simulated schedule.
 
 The result is the best state that is verified SAFE and that the caller accepts: the planner cannot know how many
-registers the compiled code needs, who compiles can. Plans of as many warps and as wide chunks as a refused one come
-last, so that a number of warps that never compiles is not tried a hundred times.
+registers the compiled code needs, who compiles can. Plans of as many warps and as wide chunks as `PATIENCE` refused
+ones come last, so that a number of warps that never compiles is not tried a hundred times. The plans that the search
+began with keep their place: the result is never slower than one of them that is accepted.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log
@@ -44,6 +46,7 @@ from amk.validator.verify import Verifier
 WIDTH = 6
 DRAWS = 16
 SILENT_CYCLES = 3
+PATIENCE = 2
 TIGHT = ("workers", "warps", "chunk_bytes", "refill_fence", "max_ring_bytes", "slots")
 """Knobs that claim SMs, registers or shared memory, or that the bound knows; decided first, in this order."""
 
@@ -261,7 +264,8 @@ def search(
 def _verified(made: Search, rounds: int, why_not: Callable[[Schedule], str | None]) -> Found:
     refused: list[str] = []
     verifier = Verifier()
-    for state in _likely_first(made.ranked(), refused):
+    begun = frozenset(s.key for s in (made.look(made.space.start), *made.presets()) if s is not None)
+    for state in _likely_first(made.ranked(), refused, begun):
         schedule = made.problem.schedule(state.settings)
         verdict = verifier(schedule)
         reason = why_not(schedule) if verdict.safe else verdict.status
@@ -274,17 +278,20 @@ def _verified(made: Search, rounds: int, why_not: Callable[[Schedule], str | Non
     raise AmkError(Diagnostic("AMK011", message))
 
 
-def _likely_first(ranked: list[State], refused: list[str]) -> Iterator[State]:
-    """Best first; those with as many warps and as wide chunks as one that was refused after all others."""
+def _likely_first(ranked: list[State], refused: list[str], begun: frozenset[str]) -> Iterator[State]:
+    """Best first; those with as many warps and as wide chunks as PATIENCE refused ones after all others.
+
+    begun: keys of the plans that are never put last.
+    """
     later: list[State] = []
-    kinds: set[tuple[int, int | None]] = set()
+    kinds: Counter[tuple[int, int | None]] = Counter()
     for state in ranked:
         kind = (state.warps, state.settings.chunk_bytes)
-        if kind in kinds:
+        if kinds[kind] >= PATIENCE and state.key not in begun:
             later.append(state)
             continue
         before = len(refused)
         yield state
         if len(refused) > before:
-            kinds.add(kind)
+            kinds[kind] += 1
     yield from later

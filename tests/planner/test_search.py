@@ -15,7 +15,7 @@ from amk.planner import decisions as store
 from amk.planner import space as space_module
 from amk.planner.bound import decided, drain_ms
 from amk.planner.formats import BF16
-from amk.planner.search import Found, Problem, Search, search
+from amk.planner.search import PATIENCE, Found, Problem, Search, search
 from amk.planner.settings import FAST, PRESETS
 from amk.planner.space import Space
 from amk.report.diagnostic import AmkError
@@ -57,6 +57,22 @@ def test_never_worse_than_the_default_plan() -> None:
     result = found(12)
     assert result.default is not None and result.best.score <= result.default.score
     assert result.gain(result.naive) is not None
+
+
+def test_refusals_of_faster_plans_do_not_cost_the_default() -> None:
+    """All that is faster is refused, often as wide as the default: the default comes next, not a slower one."""
+    unhindered = found(24)
+    default = unhindered.default
+    assert default is not None
+    asked: list[str] = []
+
+    def why_not(schedule: Schedule) -> str | None:
+        asked.append(schedule_hash(schedule))
+        return "spills" if sum(PROBLEM.times(schedule)) < sum(default.ms) else None
+
+    hindered = search(PROBLEM, expansions=24, why_not=why_not)
+    assert unhindered.best.score < default.score and PATIENCE <= len(hindered.refused) == len(asked) - 1
+    assert hindered.best.score <= default.score
 
 
 def test_a_budget_stops_at_a_whole_round_whose_count_reproduces_it() -> None:
