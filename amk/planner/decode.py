@@ -161,14 +161,14 @@ def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chun
 def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: Shares, slots: int, held: Held) -> Held:
     """How many of the refills held back go out as soon as the product's result is published: half of them.
 
-    The others wait for the next input, which would queue behind them. All at once where half measured worse or was not
-    measured: after long products in small copies, and of codes (amk/lowering/LADDER.md).
+    The others wait for the next input, which would queue behind them. All at once where half measured worse: after long
+    bf16 products in small copies (amk/lowering/LADDER.md).
     """
     found: Held = {}
     plain = all(chunk.format == "bf16" for chunk in chunks.values())
     for name, count in held.items():
         long = drained(model, settings, chunks[name], tables, name) >= LONG_RINGS * slots
-        share = 0.5 if plain and (not long or largest(chunks) >= 2 * SMALL_COPY) else 1.0
+        share = 1.0 if plain and long and largest(chunks) < 2 * SMALL_COPY else 0.5
         found[name] = round(count * (share if settings.first_refills is None else settings.first_refills))
     return found
 

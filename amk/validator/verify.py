@@ -227,7 +227,8 @@ class _Verification:
             self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
             self._in_time()
             doubt = self._judge(result)
-            if doubt is None and not self.found and not self.open:
+            if doubt is None and not self.found:
+                # also if something is open: a launch of one token may be wrong whatever separates two
                 doubt = self._judge(compose(reduced, 1, self.memo))
         except NotComposable as error:
             doubt = Diagnostic("AMK205", str(error), where=PROGRAMS)
@@ -240,13 +241,16 @@ class _Verification:
             flat = FlatCheck(reduced, tokens, self.memo)
             positions, complete = flat.positions()
             self.stats["positions checked"] = len(positions)
+            known = len(self.open)
             for pos in positions:
                 self._in_time()
                 found = self._judge(flat.at(pos))
                 self.open += [found] if found is not None else []
-                if self.found or self.open:
+                if self.found:
                     return
-            if not complete:
+                if len(self.open) > known:
+                    break
+            if not complete and len(self.open) == known:
                 more = because(f"too large to be checked at every position; nothing was found at {len(positions)}")
                 self.open.append(replace(doubt, facts=(*doubt.facts, more)))
                 return
@@ -266,7 +270,7 @@ class _Verification:
         if not self.found and result.order is not None and result.tokens == TOKENS:
             epochs = check_epochs(result)
             self.found += epochs.starving
-            self.open += epochs.open
+            self.open += [d for d in epochs.open if d not in self.open]
             self.wrap = epochs.wrap
         return None
 

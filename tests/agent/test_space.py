@@ -50,8 +50,8 @@ def test_encoding_separates_points() -> None:
 
 
 def test_every_knob_changes_the_lowered_kernel(workshop: Workshop) -> None:
-    """On a model whose workers all own rows of every matrix; hints of the small one have no slack. Tagged words leave no
-    choice of what crosses SMs, so that knob is tried with fences.
+    """On a model whose workers all own rows of every matrix; hints of the small one have no slack. Tagged words leave
+    no choice of what crosses SMs, so that knob is tried with fences.
     """
     large = Workshop(load_model("llama3.2-1b"), workshop.target, workshop.context)
     fast = replace(FAST, plan="search")

@@ -10,7 +10,10 @@ say: a split that owns no position yet has nothing to write, so nobody would wai
 queries, and they must not be overwritten before. `attn` counts all attention workers, active or not, and holds the row
 workers back. A hint would do for the words; it is fenced, because a token that the prompt gives is not chosen, nobody
 looks at candidates then, and worker 0 must not store the next launch's state before all have loaded this one's.
-`best` only saves polling. What row workers alone exchange stands behind fenced counters.
+`best` saves polling, and keeps one token's signals of the attention workers from the next token's, which words do not:
+they order no signals. Its signal follows a barrier, so that it speaks for all four warps and not for the first alone;
+`amk check-certificate` counts steps that all warps have finished. What row workers alone exchange stands behind fenced
+counters.
 """
 
 from __future__ import annotations
@@ -136,7 +139,7 @@ def attention_program() -> tuple[Node, ...]:
     layer = Loop(var="l", count=MODEL.layers, body=(*attention(),))
     return (
         step(BeginOp(role="four", state="state")),
-        Loop(var="t", count=None, body=(layer, *chosen("four", MEET_FOUR))),
+        Loop(var="t", count=None, body=(layer, MEET_FOUR, *chosen("four", MEET_FOUR))),
     )
 
 

@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
 from amk.adversary.edits import Edit, Json, apply, at, find, named, signalling, steps, waiting
 from amk.adversary.edits import Path as Place
+from amk.checker.certificate import check_certificate
 from amk.engine.cpu_engine import CpuEngine
 from amk.engine.session import Session
 from amk.lowering.kernel import build
-from amk.schedule_ir.codec import canonical_json, load_schedule
+from amk.schedule_ir.codec import canonical_json, load_schedule, schedule_hash
 from amk.schedule_ir.interpret import Copies
 from amk.schedule_ir.machine.fault import Deadlock
 from amk.schedule_ir.machine.order import named_order
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.certificate import NotSafe
+from amk.validator.local_order import NotComposable
+from amk.validator.memo import Memo
 from amk.validator.replay import replay
+from amk.validator.schedule_certificate import certify_schedule
 from amk.validator.verify import Verdict, verify
 from tests.engine.tiny import RandomTensors, reference_decoder
 from tests.handwritten import split_attention, sync_agent
@@ -47,6 +53,23 @@ def test_it_is_safe(module: ModuleType, gpu: str) -> None:
     verdict = verify(module.schedule(gpu))
     assert verdict.status == "SAFE" and verdict.deterministic, verdict.diagnostics
     assert verdict.tokens_to_wrap is not None and verdict.tokens_to_wrap > 10**6
+
+
+@BOTH
+def test_its_certificate_is_accepted(module: ModuleType) -> None:
+    schedule = load_schedule(Path(module.__file__ or "").with_suffix(".json"))[0]
+    verdict = check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule, checked=False))
+    assert verdict.accepted, verdict.reason
+
+
+def test_a_certificate_needs_a_signal_that_speaks_for_all_warps() -> None:
+    """Without the barrier before `best` the fences separate the tokens, but not by whole steps."""
+    path = find(document(split_attention), "argmax_rows", nth=1)
+    before = (*path[:-1], int(path[-1]) - 1)
+    schedule = broken(split_attention, Edit("remove", before))
+    assert verify(schedule).status == "SAFE"
+    with pytest.raises(NotSafe, match="epochs: not separated"):
+        certify_schedule(schedule)
 
 
 @BOTH
@@ -166,6 +189,20 @@ def test_candidates_are_not_read_for_a_given_token() -> None:
     assert verify(attn_and_best("fenced")).status == "SAFE"
     verdict = verify(attn_and_best("hint"))
     assert refused(verdict, "AMK302") and "'state'" in verdict.diagnostics[0].message
+
+
+@pytest.mark.parametrize("composed", [True, False])
+def test_what_is_open_between_two_tokens_hides_no_fault_in_one(monkeypatch: pytest.MonkeyPatch, composed: bool) -> None:
+    """Only words would keep one token's `best` from the next one's: open. One token is wrong all the same."""
+
+    def refuse(schedule: Schedule, memo: Memo) -> NoReturn:
+        raise NotComposable("made up")
+
+    if not composed:
+        monkeypatch.setattr("amk.validator.verify.compose", refuse)
+    verdict = verify(attn_and_best("hint"))
+    assert refused(verdict, "AMK302")
+    assert [d.code for d in verdict.diagnostics] == ["AMK302", "AMK203"]
 
 
 def test_a_counter_of_fewer_holds_nobody_back() -> None:
