@@ -7,6 +7,7 @@ cache, which later tokens read as they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -107,9 +108,13 @@ class Toucher:
 
     def _clash(self, found: list[Access]) -> bool:
         """Is a byte used as part of two arrays, one of them written? A step orders only what it does to one array."""
-        room = max((b.bytes + (b.offset or 0) for b in self.by_name.values() if b.space == "shared"), default=0)
+        names = sorted({a.buffer for a in found if self.by_name[a.buffer].space == "shared"})
+        spans = sorted((b.offset or 0, (b.offset or 0) + b.bytes) for b in map(self.by_name.__getitem__, names))
+        if all(one[1] <= two[0] for one, two in pairwise(spans)):
+            return False
+        room = max(end for _, end in spans)
         users, writers = np.zeros((2, room), np.int64)
-        for name in {a.buffer for a in found if self.by_name[a.buffer].space == "shared"}:
+        for name in names:
             base, used = self.by_name[name].offset or 0, np.zeros((2, room), bool)
             for access in found:
                 if access.buffer == name:
