@@ -12,6 +12,7 @@ the certificate level[w, j] (when worker w runs item j) and K(c, t) (a vector pe
     t - init(c). A signal of item j of w can be given then if S[w, j][x] < v; of the crew of item v - 1 of x itself, one
     warp at least is still missing. Take the first event of a run that breaks a claim: all before it hold, so the wait
     was met by signals that could not have been given. Hence there is none.
+    What a warp knows by itself may be more than S, and serves where an access of that warp is concerned.
 (3) Races. Along the run, the accesses of a byte are cut into groups: one write, or the reads between two. All pairs of
     neighbouring groups are ordered by (2), and so by induction all conflicting pairs.
 (4) Values. Along the run each byte read holds what the reader means. By (3) every run reads the same.
@@ -23,6 +24,7 @@ whoever waits for its reader does not go on before).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -84,15 +86,24 @@ class Order:
             self.ahead[g, : len(program.items)] = program.ahead
         waits = counters.waits[(counters.waits[:, WEAK] == 0) | self.hints]
         self._waits = [waits[waits[:, ITEM] == j] for j in range(longest)]
-        state = np.zeros((self.workers, programs[0].warps, self.workers), np.int32)
-        steps = [(g, j) for g, program in enumerate(programs) for j in range(len(program.items))]
-        runs = [(now, g, j) for g, j in steps for now in set(level[programs[g].workers, j].tolist())]
-        for now, g, j in sorted(runs):
-            workers = np.array(programs[g].workers)
-            self._run(g, j, workers[level[workers, j] == now], state)
+        self.level = level
+        for _ in self._states():
+            pass
 
-    def _run(self, g: int, j: int, who: I64, state: I32) -> None:
-        """Item j of program g on these workers. state [workers, warps, workers]: what each warp knows."""
+    def _states(self) -> Iterator[tuple[int, I64, I32]]:
+        """(item, workers, state [workers, warps, workers]) along the run: what each warp knows when the item starts."""
+        state = np.zeros((self.workers, self.programs[0].warps, self.workers), np.int32)
+        steps = [(g, j) for g, program in enumerate(self.programs) for j in range(len(program.items))]
+        runs = [(now, g, j) for g, j in steps for now in set(self.level[self.programs[g].workers, j].tolist())]
+        for now, g, j in sorted(runs):
+            workers = np.array(self.programs[g].workers)
+            who = workers[self.level[workers, j] == now]
+            self._start(g, j, who, state)
+            yield j, who, state
+            self._finish(g, j, who, state)
+
+    def _start(self, g: int, j: int, who: I64, state: I32) -> None:
+        """Item j of program g on these workers, up to where its waits are met."""
         role = self.programs[g].roles[j]
         here = np.isin(np.arange(self.workers), who)
         for a in role:
@@ -101,8 +112,12 @@ class Order:
             claim = self.claims.get((row[INSTANCE], row[AMOUNT]))
             if claim is not None:
                 state[row[WORKER], row[WARP]] = np.maximum(state[row[WORKER], row[WARP]], claim)
-        crew = state[who, role.start : role.stop]
-        self.starts[who, j] = crew.min(axis=1)
+        self.starts[who, j] = state[who, role.start : role.stop].min(axis=1)
+
+    def _finish(self, g: int, j: int, who: I64, state: I32) -> None:
+        """What its warps know behind it: also what the words tell that they read, and at barriers what all know."""
+        role = self.programs[g].roles[j]
+        here = np.isin(np.arange(self.workers), who)
         for a in role:
             for r in self.readings.get((j, a), ()):
                 known = [self.starts[w, r.writer[w]].max(axis=0, initial=0) for w in map(np.flatnonzero, r.mask)]
@@ -129,7 +144,19 @@ class Order:
         over: Bools = (w == OUTSIDE) | (x == OUTSIDE) | (self.starts[x, j, w] > i)
         near = (w == x) & (self.ahead[self.group[x], j, b, a] > i)
         over |= near | ((w == x) & (i == j) & (a == b) & (a != CREW))
+        unsure = np.flatnonzero(~over & (b != CREW))
+        if len(unsure):
+            over[unsure] = self._of_warps(q[unsure, :3], w[unsure]) > i[unsure]
         return over
+
+    def _of_warps(self, q: I64, x: I64) -> I32:
+        """Elementwise: how many first items of worker x are over before a warp starts an item (q: worker, item, warp).
+        At least S, which is what all warps of the item know; asked only where S does not do."""
+        known = np.zeros(len(q), np.int32)
+        for j, who, state in self._states():
+            at = np.flatnonzero((q[:, 1] == j) & np.isin(q[:, 0], who))
+            known[at] = state[q[at, 0], q[at, 2], x[at]]
+        return known
 
 
 class Bytes:

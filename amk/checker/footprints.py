@@ -138,7 +138,9 @@ class Footprints:
         bits: dict[Entry, int] = {}
         for n, pos in enumerate(self.places(worker)):
             env = _Recorder(loops=_Logged(item.loops, log), worker=worker, agent=agent, pos=pos, tables=self.tables)
-            for access in item.step.op.accesses(env, self.geometry):
+            accesses = item.step.op.accesses(env, self.geometry)
+            require(not self._clash(accesses), f"aliases: in {item.step.op.op}")
+            for access in accesses:
                 if self._counts(access, worker):
                     entry = self._entry(access)
                     bits[entry] = bits.get(entry, 0) | 1 << n
@@ -150,6 +152,19 @@ class Footprints:
         names = tuple(sorted(log))
         made = np.array(list(_joined(bits)), np.int64).reshape(-1, 7)
         return known.setdefault(names, {}).setdefault(tuple(log[name] for name in names), made)
+
+    def _clash(self, accesses: list[Access]) -> bool:
+        """Do two shared arrays meet where one is written? A warp orders only what it does to one array."""
+        spans = [
+            (self.shared[a.buffer] + a.lo, self.shared[a.buffer] + a.hi, a) for a in accesses if a.buffer in self.shared
+        ]
+        reach: dict[tuple[str, str], int] = {}
+        for lo, hi, a in sorted(spans, key=lambda span: span[0]):
+            for (name, kind), end in reach.items():
+                if name != a.buffer and end > lo and "write" in (kind, a.kind):
+                    return True
+            reach[a.buffer, a.kind] = max(hi, reach.get((a.buffer, a.kind), 0))
+        return False
 
     def _column(self, name: str, item: Item, workers: range) -> Sequence[int]:
         if name == "worker":

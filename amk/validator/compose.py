@@ -32,6 +32,7 @@ from typing import Any, Final, Literal, Protocol
 from amk.report.diagnostic import Diagnostic
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.schedule import Program, Role, Schedule
+from amk.validator.aliases import Clash
 from amk.validator.counter_events import CounterEvents, Instances
 from amk.validator.dataflow import DataflowReport
 from amk.validator.liveness import Run
@@ -62,7 +63,7 @@ class Composition:
 
     stuck: programs whose worker alone does not finish. never: words that nobody writes, tags out of order. races,
     dataflow: over composite nodes with word edges; overwritten: tagged words that a reader may still look for; unseen:
-    writes that fences do not order. outside, written_constants: see `Gathered`. memo: what may serve again.
+    writes that fences do not order. outside, clashes, written_constants: see `Gathered`. memo: what may serve again.
     hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is not
     `order`. at: the only position that was looked at. private: what the buffers behind the schedule's are, in turn.
     """
@@ -73,6 +74,7 @@ class Composition:
     instances: Instances
     memo: Memo
     outside: dict[tuple[str | int, ...], str] = field(default_factory=dict)
+    clashes: dict[tuple[str | int, ...], Clash] = field(default_factory=dict)
     written_constants: frozenset[str] = frozenset()
     stuck: tuple[str, ...] = ()
     never: list[Diagnostic] = field(default_factory=list)
@@ -188,6 +190,7 @@ class _Composer:
         self.words = {"most": _keyed(memo, found.most), "always": _keyed(memo, found.always)}
         result.classes = whole.value.envelope.classes
         result.outside, result.written_constants = whole.value.outside, whole.value.constants
+        result.clashes = whole.value.clashes
         result.never = found.most.never
         result.weak = not found.most.empty or any(
             bool(g.waits[:, 4].any() or g.signals[:, 4].any()) for g in self.groups

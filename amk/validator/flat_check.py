@@ -110,7 +110,7 @@ class FlatCheck:
         """What `compose` answers, for launches that start at `pos`; nodes are flat events."""
         block = self._flat(pos, "block", sure=False)
         result = Composition(self.schedule, self.tokens, self.groups, self.instances, self.memo, at=pos)
-        result.outside = block.footprints.outside
+        result.outside, result.clashes = block.footprints.outside, block.footprints.clashes
         result.written_constants = frozenset(block.footprints.written_constants)
         result.private, result.weak = ("shared memory",), True
         result.block = ran = FlatRun(block, greedy(block.system))

@@ -29,6 +29,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env, IntArray, Value
 from amk.schedule_ir.ops import Access, Geometry, Op
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.aliases import Clash, aliased, clash_of
 from amk.validator.system import DONT_CARE, I64, READ, WRITE
 from amk.validator.trace import Item
 
@@ -91,10 +92,11 @@ class Probe(Env):
 @dataclass(frozen=True, eq=False)
 class Footprint:
     """Rows [n, 6] of one evaluation, coalesced. beyond: the first access outside its buffer; constants: those written.
-    names: what was read from the environment."""
+    clash: two accesses of a byte by way of two buffers, one a write. names: what was read from the environment."""
 
     rows: I64
     beyond: Access | None
+    clash: Clash | None
     constants: frozenset[str]
     names: tuple[str, ...]
 
@@ -113,6 +115,7 @@ class Rows:
     rows: I64
     counts: tuple[int, ...]
     beyond: tuple[int, Access] | None
+    clash: Clash | None
     constants: frozenset[str]
     positional: bool
     names: tuple[str, ...]
@@ -163,6 +166,7 @@ class Evaluator:
         self.op, self.geometry, self.agent = op, geometry, agent
         self.shared = {name: b.offset or 0 for name, b in geometry.buffers.items() if b.space == "shared"}
         self.constant = {name for name, b in geometry.buffers.items() if b.role == "constant"}
+        self.aliased = aliased(geometry.buffers)
         self.number = number
         self.known: Known = {}
         self.slots: dict[tuple[object, ...], list[tuple[tuple[bytes, ...], Rows]]] = {}
@@ -213,7 +217,7 @@ class Evaluator:
             rows.setflags(write=False)
             beyond = next((a for a in accesses if a.lo < 0 or a.hi > self.geometry.buffers[a.buffer].bytes), None)
             constants = frozenset(a.buffer for a in accesses if a.kind == "write" and a.buffer in self.constant)
-            by_values[key] = Footprint(rows, beyond, constants, names)
+            by_values[key] = Footprint(rows, beyond, clash_of(accesses, self.aliased), constants, names)
             self.kept += rows.nbytes
         return by_values[key]
 
@@ -221,11 +225,12 @@ class Evaluator:
         rows = np.concatenate([f.rows for f in each]) if each else np.zeros((0, COLUMNS), np.int64)
         rows.setflags(write=False)
         beyond = next(((w, f.beyond) for w, f in zip(workers, each, strict=True) if f.beyond is not None), None)
+        clash = next((f.clash for f in each if f.clash is not None), None)
         distinct = set(each)
         read = {name for f in distinct for name in f.names}
         constants = frozenset(c for f in distinct for c in f.constants)
         counts = tuple(len(f.rows) for f in each)
-        return Rows(rows, counts, beyond, constants, "pos" in read, tuple(sorted(read & tables.lists.keys())))
+        return Rows(rows, counts, beyond, clash, constants, "pos" in read, tuple(sorted(read & tables.lists.keys())))
 
     def _row(self, access: Access) -> Row:
         shared = access.buffer in self.shared
@@ -307,6 +312,7 @@ class Footprints:
         self.number = {b.name: i for i, b in enumerate(schedule.buffers)}
         self.written_constants: set[str] = set()
         self.outside: dict[tuple[str | int, ...], str] = {}
+        self.clashes: dict[tuple[str | int, ...], Clash] = {}
         self._evaluations = evaluations or Evaluations()
         self._evaluations.trim()
         self._tables = Tables(schedule)
@@ -318,7 +324,7 @@ class Footprints:
         found = self._evaluator(item, agent).one(item.loops, worker, pos, self._tables)
         if found.beyond is not None:
             self._note(item, worker, found.beyond)
-        self.written_constants |= found.constants
+        self._gather(item, found)
         return found.rows
 
     def of_workers(self, item: Item, agent: int, workers: range, pos: Sequence[int]) -> tuple[I64, tuple[int, ...]]:
@@ -326,7 +332,7 @@ class Footprints:
         found = self._rows(item, agent, workers, pos)
         if found.beyond is not None:
             self._note(item, *found.beyond)
-        self.written_constants |= found.constants
+        self._gather(item, found)
         return found.rows, found.counts
 
     def positional(self, item: Item, agent: int, workers: range, pos: Sequence[int]) -> bool:
@@ -345,6 +351,11 @@ class Footprints:
             found = self._evaluations.evaluator((text, agent, key[3]), item.step.op, geometry, number, agent)
             self._evaluators[key] = found
         return found
+
+    def _gather(self, item: Item, found: Footprint | Rows) -> None:
+        self.written_constants |= found.constants
+        if found.clash is not None:
+            self.clashes.setdefault((*item.site.path, "op"), found.clash)
 
     def _note(self, item: Item, worker: int, access: Access) -> None:
         """Remember an access outside its buffer, by step."""

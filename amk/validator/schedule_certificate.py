@@ -166,10 +166,10 @@ class _Guessing(dict[tuple[int, int], I64]):
 class _FirstPass(Order):
     """The order under guessed claims, made available to the guesses while it grows."""
 
-    def _run(self, g: int, j: int, who: I64, state: Any) -> None:
+    def _start(self, g: int, j: int, who: I64, state: Any) -> None:
         assert isinstance(self.claims, _Guessing)
         self.claims.order = self
-        super()._run(g, j, who, state)
+        super()._start(g, j, who, state)
 
 
 def claims_of(proof: Proof, edges: str) -> Claims:

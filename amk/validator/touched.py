@@ -11,6 +11,7 @@ from hashlib import sha256
 import numpy as np
 
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.aliases import Clash
 from amk.validator.counter_events import ROW
 from amk.validator.envelope import Envelope
 from amk.validator.footprint import Evaluations, Footprints
@@ -51,6 +52,11 @@ class Gathered:
     def outside(self) -> dict[tuple[str | int, ...], str]:
         """What lies outside its buffer, by step."""
         return self.envelope.footprints.outside
+
+    @property
+    def clashes(self) -> dict[tuple[str | int, ...], Clash]:
+        """Steps that use bytes by way of two buffers, one of them written."""
+        return self.envelope.footprints.clashes
 
     @property
     def constants(self) -> frozenset[str]:

@@ -23,6 +23,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Severity, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.aliases import check_clashes
 from amk.validator.compose import TOKENS, Composition, compose
 from amk.validator.epochs import check_epochs, check_wrap
 from amk.validator.evidence import Evidence, explain
@@ -265,6 +266,7 @@ class _Verification:
         self.found += check_scopes(self.schedule, result.groups, result.instances)
         if self.found or (doubt := self._findings(result)) is not None:
             return None if self.found else doubt
+        self.found += check_clashes(result.clashes)
         if not self.found and result.order is not None and result.tokens == TOKENS:
             epochs = check_epochs(result)
             self.found += epochs.starving

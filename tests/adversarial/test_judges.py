@@ -54,6 +54,28 @@ def test_mutants_of_every_class_are_judged_alike() -> None:
     assert table.total("safe") > 20 and table.total("unsafe") > 20
 
 
+@pytest.mark.parametrize(
+    ("number", "seed", "status"),
+    [
+        (20, "evidence/10/3", "SAFE"),  # prefetches the same rows twice, which has no effect
+        (20, "evidence/543/0", "SAFE"),
+        (22, "evidence/1/3", "UNSAFE"),  # combine keeps its weights where it stages its output
+        (22, "evidence/100/0", "UNSAFE"),
+        (22, "evidence/533/4", "UNSAFE"),
+        (1, "evidence/23/3", "SAFE"),  # from here on one warp waits, and the others read nothing of other workers
+        (1, "evidence/60/0", "SAFE"),
+        (1, "evidence/91/0", "SAFE"),
+        (1, "evidence/135/3", "SAFE"),
+        (22, "evidence/146/0", "SAFE"),
+        (22, "evidence/216/4", "SAFE"),
+        (22, "evidence/315/3", "SAFE"),
+    ],
+)
+def test_mutants_on_which_the_judges_once_differed(number: int, seed: str, status: str) -> None:
+    found = decide(mutation(number, seed))
+    assert (found.verdict, found.ruling.status, found.uncertified) == (status, status, "")
+
+
 def test_a_validator_that_says_yes_to_everything_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     class Yes:
         status, diagnostics, evidence, safe = "SAFE", (), None, True

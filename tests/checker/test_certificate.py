@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,11 +18,13 @@ from amk.adversary.confusion import mutation
 from amk.adversary.edits import Edit, after, apply, find, steps
 from amk.adversary.forgeries import main as forge_many
 from amk.adversary.forgeries import offer, victims
+from amk.adversary.oracle.judge import rule
 from amk.adversary.subjects import split_programs, subject
 from amk.adversary.suite import folder
 from amk.checker import facts
-from amk.checker.certificate import check_certificate
+from amk.checker.certificate import Proof, check_certificate
 from amk.checker.core import EDGES
+from amk.checker.programs import CREW
 from amk.cli import main
 from amk.planner.decode import plan
 from amk.report.diagnostic import AmkError, Exit
@@ -31,7 +34,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.validator.certificate import NotSafe
 from amk.validator.rings import ring_obligations
-from amk.validator.schedule_certificate import certify_schedule
+from amk.validator.schedule_certificate import certify_schedule, claims_of
 from amk.validator.verify import verify
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
 
@@ -79,6 +82,37 @@ def test_twins_of_the_class_files_have_certificates(name: str) -> None:
     assert accepted(from_document(repaired(case)), certify_schedule(from_document(repaired(case)))) == ""
     with pytest.raises(NotSafe):
         certify_schedule(from_document(case["schedule"]))
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_step_does_not_use_bytes_by_way_of_two_buffers(swapped: bool) -> None:
+    """One warp keeps weights in 'mix' and writes 'x' over them; no order of the buffers in a file makes that right."""
+    document = copy.deepcopy(subject("fenced", 4, 1, 1).document)
+    x, mix = (next(b for b in document["buffers"] if b["name"] == name) for name in ("x", "mix"))
+    mix["offset"] = x["offset"]
+    if swapped:
+        document["buffers"].reverse()
+    schedule = from_document(document)
+    assert {d.code for d in verify(schedule).diagnostics} == {"AMK301"}
+    assert "two arrays" in rule(schedule, 2).why
+    with pytest.raises(NotSafe, match="aliases: in combine"):
+        certify_schedule(schedule)
+
+
+def test_what_one_warp_knows_serves_its_own_accesses_only() -> None:
+    """On worker 1 warp 0 alone waits for the other worker's partials, and no barrier stands before `combine`."""
+    schedule = mutation(1, "evidence/60/0").subject
+    assert isinstance(schedule, Schedule)
+    proof = Proof(schedule)
+    proof.run(certify_schedule(schedule)["times"])
+    order = proof.order("time", claims_of(proof, "time"))
+    written, read = (
+        next(j for j, item in enumerate(program.items) if item.step.op.op == op)
+        for program, op in zip(proof.programs, ("merge", "combine"), strict=True)
+    )
+    readers = np.array([[1, read, 0], [1, read, 1], [1, read, CREW]])
+    writers = np.array([[0, written, CREW]] * 3)
+    assert order.before(writers, readers).tolist() == [True, False, False]
 
 
 def test_words_that_are_not_always_looked_at_order_nothing() -> None:

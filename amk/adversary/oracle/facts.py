@@ -10,6 +10,7 @@ from amk.schedule_ir.expr import coefficient
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import BarrierOp
+from amk.schedule_ir.ops.base import Op
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.registers import registers_read
@@ -163,7 +164,8 @@ def _counters(spelled: Spelled) -> Iterator[str]:
 
 
 def _graph(spelled: Spelled) -> Iterator[str]:
-    """No worker runs an op of the model more often than the model has it; what is missing shows in the data."""
+    """No worker runs an op of the model more often than the model has it; what is missing shows in the data. Ops that
+    touch nothing and count nothing (waits, refills, prefetches) may run as often as they like."""
     layers = spelled.schedule.model.layers
     once = {"begin", "finish"}
     for span in spelled.agents:
@@ -171,7 +173,7 @@ def _graph(spelled: Spelled) -> Iterator[str]:
         for segment in spelled.segments[span.start : span.stop]:
             for visit in segment.visits:
                 op = visit.step.op
-                if op.op in ("wait", "signal", "barrier", "refill"):
+                if type(op).accesses is Op.accesses:
                     continue
                 expr = getattr(op, "layer", getattr(op, "index", None))
                 where = (

@@ -41,6 +41,8 @@ class Judge:
         touched = self.toucher.at(pos)
         if touched.outside or touched.written_constants:
             return f"accesses outside {touched.outside} or writes to constants {touched.written_constants}"
+        if self.toucher.clashing:
+            return f"in {sorted(self.toucher.clashing)} two arrays share bytes, one of which is written"
         needs, never = word_needs(touched, self.tagged)
         if never:
             return never

@@ -7,6 +7,7 @@ cache, which later tokens read as they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -60,6 +61,8 @@ class Toucher:
         self.moving = [v for v in self._visits() if v[2].step.op.op in POSITIONAL]
         self.fixed: IntArray | None = None
         self.outside: set[str] = set()
+        self.clashing: set[str] = set()
+        """Ops that write bytes of one array while they use them as another."""
         self.constants: set[str] = set()
 
     def code(self, family: str, index: int, token: int) -> int:
@@ -98,8 +101,27 @@ class Toucher:
         if key not in self.known:
             env = Env(loops=loops, worker=worker, agent=visit.agent, pos=pos, tables=self.tables)
             found = [a for a in visit.step.op.accesses(env, self.geometry) if self._matters(a)]
+            if self._clash(found):
+                self.clashing.add(op)
             self.known[key] = [self._shape(a, worker) for a in sorted(found, key=lambda a: a.kind == "write")]
         return self.known[key]
+
+    def _clash(self, found: list[Access]) -> bool:
+        """Is a byte used as part of two arrays, one of them written? A step orders only what it does to one array."""
+        names = sorted({a.buffer for a in found if self.by_name[a.buffer].space == "shared"})
+        spans = sorted((b.offset or 0, (b.offset or 0) + b.bytes) for b in map(self.by_name.__getitem__, names))
+        if all(one[1] <= two[0] for one, two in pairwise(spans)):
+            return False
+        room = max(end for _, end in spans)
+        users, writers = np.zeros((2, room), np.int64)
+        for name in names:
+            base, used = self.by_name[name].offset or 0, np.zeros((2, room), bool)
+            for access in found:
+                if access.buffer == name:
+                    used[:, base + access.lo : base + access.hi] |= [[True], [access.kind == "write"]]
+            users += used[0]
+            writers += used[1]
+        return bool(((users > 1) & (writers > 0)).any())
 
     def _matters(self, access: Access) -> bool:
         size, role = self.extent[access.buffer]
