@@ -146,7 +146,7 @@ WHAT: dict[str, Check] = {
     "fuzz": Check(fuzz_slice, "fuzzed-schedules.json", 100_000, 12.0, HOURS),
     "mutants": Check(mutants_slice, "adversarial-mutants.json", 910, 20.0),
     "full-size": Check(full_size_slice, "full-size-mutants.json", 500, 60.0),
-    "edits": Check(edits_slice, "validator-edits.json", len(mutants()), 25.0),
+    "edits": Check(edits_slice, "validator-mutants.json", len(mutants()), 25.0),
     "forgeries": Check(forgeries_slice, "forgeries.json", 200, 10.0),
 }
 
