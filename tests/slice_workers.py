@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +35,12 @@ def measured(slice_: Slice, number: int) -> Measured:
     return Measured(found, time.monotonic() - began, sum(os.times()[:4]) - used)
 
 
+MOST_MEMORY = 24 << 30
+"""Bytes of address space a process may take: a slice that asks for more raises, and the machine goes on."""
+
+
 def _serve(pipe: Connection) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     while True:
         try:
             slice_, number = pipe.recv()
