@@ -55,7 +55,7 @@ class Case(_Data):
     kv: CacheDtype = "bf16"
     pos: Annotated[int, Field(ge=0, le=2**24)]
     context: _Positive
-    settings: Annotated[dict[str, int], Field(max_length=8)] = {}
+    settings: Annotated[dict[str, bool | int | float | str], Field(max_length=16)] = {}
     must: _Ms
     aim: _Ms
     of: str | None = None
