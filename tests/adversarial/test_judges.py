@@ -207,6 +207,12 @@ def test_refills_that_are_held_back_come_before_the_next_product() -> None:
     assert "holds back" in next(iter(broken_rules(spell(without, 1))))
 
 
+def test_the_oracle_keeps_only_the_bytes_that_are_touched() -> None:
+    """A buffer may be larger than this machine's memory."""
+    document = edited(Edit("replace", (*named(small(), "buffers", "h_mid"), "shape"), [2**32]))
+    assert verify(schedule_of(document)).safe and rule(schedule_of(document)).status == "SAFE"
+
+
 def test_every_split_needs_a_worker() -> None:
     document = edited(Edit("replace", ("tables", "attn.head"), [0, -1]))
     assert first_code(document) == "AMK101" and rule(schedule_of(document)).status == "UNSAFE"
