@@ -205,16 +205,16 @@ def _registers(spelled: Spelled) -> Iterator[str]:
 
 
 def _held_back(spelled: Spelled) -> Iterator[str]:
-    """A warp issues the copies that a product deferred before its next product on that stream, which would wait for
-    them."""
+    """A warp issues the copies that a product deferred, all of them, before its next product on that stream, which
+    would wait for them."""
     for span in spelled.agents:
-        held: set[str] = set()
+        held: Counter[str] = Counter()
         for segment in spelled.segments[span.start : span.stop]:
             for visit in segment.visits:
                 op = visit.step.op
                 if isinstance(op, RefillOp):
-                    held.discard(op.stream)
+                    held[op.stream] -= min(op.most, held[op.stream])
                 elif isinstance(op, GemvOp):
-                    if op.stream in held:
+                    if held[op.stream]:
                         yield f"a product on {op.stream} waits for copies that its own warp holds back"
-                    held |= {op.stream} if op.deferred else set()
+                    held[op.stream] = op.deferred
