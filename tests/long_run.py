@@ -6,6 +6,9 @@ Slice k of a run is always the same cases, so a record that says `done: 1000` sa
 and those listed in `ahead`. A record keeps command, commit, date and hardware of its last slice, the seconds of all of
 them (`seconds` by the clock, `cpu_seconds`, both summed over slices), sums of what each slice counted, and every
 difference found (there should be none). It is written, at once or not at all, after every slice.
+
+Each process may take `MEMORY` bytes of addresses. A slice that runs out of them, or whose process dies when it is alone
+too, is a difference of its own; the slices that went down with it are run again one at a time.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ import argparse
 import json
 import os
 import platform
+import resource
 import shlex
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -33,6 +38,13 @@ Slice = Callable[[int], dict[str, Any]]
 """Number of the slice -> counts, nested by name, and `differences`: a list of strings."""
 MARGIN = 1.3
 """A slice is not begun if this many times what its run's slices take on average is more than the time left."""
+LEAST = 1e-3
+"""Seconds that a slice is taken to need, however short its kind: sums are rounded."""
+MEMORY = 6 << 30
+"""Bytes of addresses of one process."""
+Found = tuple[dict[str, Any], float, float]
+"""What a slice found, seconds by the clock, seconds of processor time."""
+Going = dict[Future[Found], tuple["Run", int]]
 
 
 @dataclass
@@ -61,7 +73,7 @@ class Run:
     @property
     def each(self) -> float:
         """Seconds of a slice."""
-        return float(self.record["seconds"]) / self.finished if self.finished else self.guess
+        return max(float(self.record["seconds"]) / self.finished, LEAST) if self.finished else self.guess
 
     @property
     def left(self) -> float:
@@ -118,21 +130,55 @@ def go(runs: list[Run], options: argparse.Namespace) -> int:
     difference."""
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     until = time.monotonic() + options.seconds
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        going: dict[Future[tuple[dict[str, Any], float, float]], tuple[Run, int]] = {}
-        while True:
-            while len(going) < options.jobs and (run := _next(runs, until - time.monotonic())) is not None:
-                number = run.begin()
-                going[pool.submit(measured, run.slice_, number)] = run, number
-            if not going:
-                break
-            for future in wait(going, return_when=FIRST_COMPLETED).done:
-                run, number = going.pop(future)
-                run.end(number, *future.result())
+    while lost := _together(runs, options.jobs, until):
+        for run, number in lost:
+            run.end(number, *_alone(run.slice_, number))
     for run in runs:
         found = {key: run.record[key] for key in ("name", "done", "ahead", "seconds", "differences")}
         print(json.dumps(found | {"counts": {k: v for k, v in run.record["counts"].items() if k != "classes"}}))
     return 1 if any(run.record["differences"] for run in runs) else 0
+
+
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_limited, initargs=(MEMORY,))
+
+
+def _limited(size: int) -> None:
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (size if most == resource.RLIM_INFINITY else min(size, most), most))
+
+
+def _together(runs: list[Run], jobs: int, until: float) -> list[tuple[Run, int]]:
+    """Slices until nothing is left or a process dies; those that went down with it."""
+    going: Going = {}
+    lost: list[tuple[Run, int]] = []
+    with _pool(jobs) as pool:
+        while True:
+            while not lost and len(going) < jobs and (run := _next(runs, until - time.monotonic())) is not None:
+                number = run.begin()
+                try:
+                    going[pool.submit(measured, run.slice_, number)] = run, number
+                except BrokenProcessPool:
+                    lost.append((run, number))
+            if not going:
+                return lost
+            for future in wait(going, return_when=FIRST_COMPLETED).done:
+                run, number = going.pop(future)
+                try:
+                    run.end(number, *future.result())
+                except BrokenProcessPool:
+                    lost.append((run, number))
+
+
+def _alone(slice_: Slice, number: int) -> Found:
+    """A slice whose process died in company; if it dies again, that is what was found."""
+    began = time.monotonic()
+    with _pool(1) as pool:
+        try:
+            return pool.submit(measured, slice_, number).result()
+        except BrokenProcessPool:
+            told = f"slice {number}: killed: its process died twice"
+            return {"differences": [told]}, time.monotonic() - began, 0.0
 
 
 def _next(runs: list[Run], remaining: float) -> Run | None:
@@ -140,10 +186,13 @@ def _next(runs: list[Run], remaining: float) -> Run | None:
     return max(fitting, key=lambda run: run.left, default=None)
 
 
-def measured(slice_: Slice, number: int) -> tuple[dict[str, Any], float, float]:
-    """(what the slice found, seconds by the clock, seconds of processor time, children included)."""
+def measured(slice_: Slice, number: int) -> Found:
+    """What the slice found; processor time includes children."""
     began, used = time.monotonic(), sum(os.times()[:4])
-    found = slice_(number)
+    try:
+        found = slice_(number)
+    except MemoryError as error:
+        found = {"differences": [f"slice {number}: MemoryError: {error}"]}
     return found, time.monotonic() - began, sum(os.times()[:4]) - used
 
 
