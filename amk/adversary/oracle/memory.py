@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amk.adversary.oracle.flatten import Spelled
+from amk.adversary.oracle.flatten import Spelled, TooBig
 from amk.adversary.oracle.order import Needs, Order
 from amk.adversary.oracle.touched import CACHED, UNNAMED, Touched, Toucher
 from amk.schedule_ir.expr import IntArray
@@ -125,8 +125,12 @@ def _unordered(met: Pairs, part: IntArray, orders: Orders) -> int | None:
     return int(part[np.flatnonzero(bad)[0]]) if bad.any() else None
 
 
+MAX_BYTES = 2**28
+"""Of all buffers that a launch may write; each byte takes 16 here."""
+
+
 class Memory:
-    """Byte contents during one execution."""
+    """Byte contents during one execution; `TooBig` beyond `MAX_BYTES`."""
 
     def __init__(self, toucher: Toucher) -> None:
         schedule = toucher.spelled.schedule
@@ -135,6 +139,8 @@ class Memory:
         shared = [b for b in schedule.buffers if b.space == "shared"]
         room = max((b.bytes + (b.offset or 0) for b in shared), default=0)
         sizes += [room] * schedule.launch.workers
+        if sum(sizes) > MAX_BYTES:
+            raise TooBig(f"{sum(sizes):,} bytes are too many to follow one by one, at most {MAX_BYTES:,}")
         self.content = [np.full(size, NOTHING, np.int64) for size in sizes]
         self.shift = [np.zeros(size, np.int64) for size in sizes]
 
