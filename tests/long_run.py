@@ -4,11 +4,8 @@
 
 Slice k of a run is always the same cases, so a record that says `done: 1000` says what was looked at: slices 0 to 999,
 and those listed in `ahead`. A record keeps command, commit, date and hardware of its last slice, the seconds of all of
-them (`seconds` by the clock, `cpu_seconds`, both summed over slices), sums of what each slice counted, and every
-difference found (there should be none). It is written, at once or not at all, after every slice.
-
-Each process may take `MEMORY` bytes of addresses. A slice that runs out of them, or whose process dies when it is alone
-too, is a difference of its own; the slices that went down with it are run again one at a time.
+them (`seconds` by the clock, `cpu_seconds`, both summed over slices), the `commits` of all, sums of what each slice
+counted, and every difference found (there should be none). It is written, at once or not at all, after every slice.
 """
 
 from __future__ import annotations
@@ -17,34 +14,26 @@ import argparse
 import json
 import os
 import platform
-import resource
 import shlex
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from amk.bench.provenance import commit as commit_now
+from tests.slice_workers import Measured, Slice, SliceWorkers
 
 commit = cache(commit_now)
-Slice = Callable[[int], dict[str, Any]]
-"""Number of the slice -> counts, nested by name, and `differences`: a list of strings."""
-MARGIN = 1.3
-"""A slice is not begun if this many times what its run's slices take on average is more than the time left."""
-LEAST = 1e-3
-"""Seconds that a slice is taken to need, however short its kind: sums are rounded."""
-MEMORY = 6 << 30
-"""Bytes of addresses of one process."""
-Found = tuple[dict[str, Any], float, float]
-"""What a slice found, seconds by the clock, seconds of processor time."""
-Going = dict[Future[Found], tuple["Run", int]]
+EVERY = 15.0
+"""Seconds between two lines of progress."""
+MARGIN, LONG = 1.3, 3.0
+"""A slice is not begun if less is left than this many times what its run's slices take on average, or than the longest
+of them took (but no more than so many times the average)."""
+LEAST = 0.001
+"""Seconds that a slice takes at least: sums are rounded."""
 
 
 @dataclass
@@ -62,7 +51,8 @@ class Run:
     open: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        head = {"format": 1, "name": self.name, "done": 0, "ahead": [], "seconds": 0.0, "cpu_seconds": 0.0}
+        times = {"seconds": 0.0, "cpu_seconds": 0.0, "longest": 0.0}
+        head = {"format": 1, "name": self.name, "done": 0, "ahead": [], **times, "commits": []}
         known = json.loads(self.path.read_text()) if self.path.exists() else {}
         self.record = head | {"counts": {}, "differences": []} | known
 
@@ -74,6 +64,17 @@ class Run:
     def each(self) -> float:
         """Seconds of a slice."""
         return max(float(self.record["seconds"]) / self.finished, LEAST) if self.finished else self.guess
+
+    @property
+    def room(self) -> float:
+        """Seconds that must be left for a slice to be begun."""
+        return max(MARGIN * self.each, min(float(self.record["longest"]), LONG * self.each))
+
+    @property
+    def progress(self) -> str:
+        of = f"{self.cpu_seconds / 60:.0f} min" if self.cpu_seconds is not None else str(self.slices)
+        done = f"{self.record['cpu_seconds'] / 60:.0f}" if self.cpu_seconds is not None else str(self.finished)
+        return f"{self.name} {done}/{of}{' DIFFERENCES' if self.record['differences'] else ''}"
 
     @property
     def left(self) -> float:
@@ -91,8 +92,8 @@ class Run:
         self.open.add(number)
         return number
 
-    def end(self, number: int, found: dict[str, Any], seconds: float, cpu_seconds: float) -> None:
-        record = self.record
+    def end(self, number: int, result: Measured) -> None:
+        record, found = self.record, result.found
         self.open.remove(number)
         ahead = {*record["ahead"], number}
         while record["done"] in ahead:
@@ -100,9 +101,11 @@ class Run:
             record["done"] += 1
         record["ahead"] = sorted(ahead)
         record["differences"] += found.pop("differences", [])
-        record["seconds"] = round(record["seconds"] + seconds, 1)
-        record["cpu_seconds"] = round(record["cpu_seconds"] + cpu_seconds, 1)
+        record["seconds"] = round(record["seconds"] + result.seconds, 1)
+        record["cpu_seconds"] = round(record["cpu_seconds"] + result.cpu_seconds, 1)
+        record["longest"] = round(max(record["longest"], result.seconds), 1)
         add(record["counts"], found)
+        record["commits"] = sorted({*record["commits"], commit()})
         record["run"] = provenance(self.path)
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         temporary.write_text(json.dumps(record, indent=1) + "\n")
@@ -127,73 +130,43 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def go(runs: list[Run], options: argparse.Namespace) -> int:
     """Continue the records until time or slices are used up, the run with most left to do first; 1 if one holds a
-    difference."""
+    difference. Slices under way when the time is over are lost; one whose process dies is begun
+    once more, and is a difference if that dies too."""
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    until = time.monotonic() + options.seconds
-    while lost := _together(runs, options.jobs, until):
-        for run, number in lost:
-            run.end(number, *_alone(run.slice_, number))
+    began = told = time.monotonic()
+    workers = SliceWorkers(options.jobs)
+    died: set[tuple[str, int]] = set()
+    try:
+        while (remaining := began + options.seconds - time.monotonic()) > 0:
+            while workers.idle and (run := _next(runs, remaining)) is not None:
+                number = run.begin()
+                workers.submit((run, number), run.slice_, number)
+            if workers.idle == options.jobs:
+                break
+            for (run, number), result in workers.results(min(EVERY, remaining)):
+                if result is not None:
+                    run.end(number, result)
+                elif (run.name, number) in died:
+                    killed = f"slice {number}: killed: its process died twice"
+                    run.end(number, Measured({"differences": [killed]}, 0, 0))
+                else:
+                    print(f"{run.name}: the process of slice {number} died", flush=True)
+                    died.add((run.name, number))
+                    workers.submit((run, number), run.slice_, number)
+            if time.monotonic() - told > EVERY:
+                told = time.monotonic()
+                print(f"{told - began:4.0f} s  {'  '.join(run.progress for run in runs)}", flush=True)
+    finally:
+        workers.stop()
     for run in runs:
         found = {key: run.record[key] for key in ("name", "done", "ahead", "seconds", "differences")}
         print(json.dumps(found | {"counts": {k: v for k, v in run.record["counts"].items() if k != "classes"}}))
     return 1 if any(run.record["differences"] for run in runs) else 0
 
 
-def _pool(jobs: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_limited, initargs=(MEMORY,))
-
-
-def _limited(size: int) -> None:
-    most = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (size if most == resource.RLIM_INFINITY else min(size, most), most))
-
-
-def _together(runs: list[Run], jobs: int, until: float) -> list[tuple[Run, int]]:
-    """Slices until nothing is left or a process dies; those that went down with it."""
-    going: Going = {}
-    lost: list[tuple[Run, int]] = []
-    with _pool(jobs) as pool:
-        while True:
-            while not lost and len(going) < jobs and (run := _next(runs, until - time.monotonic())) is not None:
-                number = run.begin()
-                try:
-                    going[pool.submit(measured, run.slice_, number)] = run, number
-                except BrokenProcessPool:
-                    lost.append((run, number))
-            if not going:
-                return lost
-            for future in wait(going, return_when=FIRST_COMPLETED).done:
-                run, number = going.pop(future)
-                try:
-                    run.end(number, *future.result())
-                except BrokenProcessPool:
-                    lost.append((run, number))
-
-
-def _alone(slice_: Slice, number: int) -> Found:
-    """A slice whose process died in company; if it dies again, that is what was found."""
-    began = time.monotonic()
-    with _pool(1) as pool:
-        try:
-            return pool.submit(measured, slice_, number).result()
-        except BrokenProcessPool:
-            told = f"slice {number}: killed: its process died twice"
-            return {"differences": [told]}, time.monotonic() - began, 0.0
-
-
 def _next(runs: list[Run], remaining: float) -> Run | None:
-    fitting = [run for run in runs if run.left > 0 and run.each * MARGIN <= remaining]
+    fitting = [run for run in runs if run.left > 0 and run.room <= remaining]
     return max(fitting, key=lambda run: run.left, default=None)
-
-
-def measured(slice_: Slice, number: int) -> Found:
-    """What the slice found; processor time includes children."""
-    began, used = time.monotonic(), sum(os.times()[:4])
-    try:
-        found = slice_(number)
-    except MemoryError as error:
-        found = {"differences": [f"slice {number}: MemoryError: {error}"]}
-    return found, time.monotonic() - began, sum(os.times()[:4]) - used
 
 
 def provenance(path: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests import long_run
+from tests import long_run, slice_workers
 from tests.long_run import Run
 
 MARK = "AMK_TEST_LONG_RUN"
@@ -26,7 +26,7 @@ def sliced(number: int) -> dict[str, Any]:
         once.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     if number == 4:
-        bytearray(long_run.MEMORY)
+        bytearray(slice_workers.MOST_MEMORY)
     return {"seen": 1, "differences": []}
 
 

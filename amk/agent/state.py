@@ -79,7 +79,7 @@ class State:
     """
 
     run: RunStarted | None = None
-    session: SessionStarted | None = None
+    sessions: list[SessionStarted] = field(default_factory=list)
     calibrated: dict[str, Calibrated] = field(default_factory=dict)
     calibrations: list[Calibrated] = field(default_factory=list)
     references: list[Measured] = field(default_factory=list)
@@ -100,6 +100,11 @@ class State:
     finished: str | None = None
     elapsed: float = 0.0
     events: int = 0
+
+    @property
+    def session(self) -> SessionStarted | None:
+        """The running one, or the last."""
+        return self.sessions[-1] if self.sessions else None
 
     @property
     def limits(self) -> Limits:
@@ -141,7 +146,8 @@ class State:
             case RunStarted():
                 self.run = event
             case SessionStarted():
-                self.session, self.calibrated, self.finished = event, {}, None
+                self.sessions.append(event)
+                self.calibrated, self.finished = {}, None
             case Calibrated():
                 self.calibrated[event.device] = event
                 self.calibrations.append(event)

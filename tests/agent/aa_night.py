@@ -14,8 +14,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +32,7 @@ from amk.agent.events import Phase
 from amk.agent.gate import Gate, Ready
 from amk.agent.measure import ROUNDS, Backend, Job, Samples, positions_within
 from amk.agent.noise import Noise
+from amk.agent.runs import write_whole
 from amk.agent.simulated import SimulatedBackend
 from amk.agent.station import Post, StationBackend
 from amk.bench.provenance import commit
@@ -41,47 +43,70 @@ from amk.schedule_ir.target import Target, load_target
 PAIRS = 200
 COPIES = 8
 """Differently named copies, so that every pair loads one afresh."""
+ATTEMPTS = 4
+ACCIDENTS = ("crashed", "lost")
+"""Faults that say nothing about the kernel, whose copy ran before."""
 STEPS = 5
 CONTEXT = 8192
 
 
-def night(backend: Backend, ready: Ready, pairs: int) -> dict[str, Any]:
-    """Counts and spreads of `pairs` A/A races."""
-    positions = positions_within(ready.candidate.schedule.kv.context)
-    copies = [renamed(ready, number) for number in range(COPIES)]
-    calibration = compared(backend, ready, ready, "calibrate", -1, positions)
-    mad, gains, kept, passed = decide.spread(calibration.log_ratios), [], 0, 0
-    for number in range(pairs):
-        copy = copies[number % COPIES]
-        race = compared(backend, ready, copy, "race", number, positions)
-        gains.append(-float(np.median(race.log_ratios)))
-        if wins(race, "race", mad, number, positions):
-            passed += 1
-            confirmed = compared(backend, ready, copy, "confirm", number, positions)
-            kept += wins(confirmed, "confirm", mad, number, positions)
-    quantiles = np.quantile(np.array(gains), (0.0, 0.05, 0.5, 0.95, 1.0))
-    return {
-        "pairs": pairs, "kept": kept, "races passed": passed, "mad": mad, "gain needed": decide.needed(mad),
-        "gains (0, 5, 50, 95, 100%)": [round(float(q), 6) for q in quantiles],
-        "ms": [round(ms, 4) for ms in calibration.median_ms("a")], "positions": positions,
-    }  # fmt: skip
+@dataclass
+class Night:
+    """A/A races one after the other. A worker that ends without a result, as where memory runs out beside another job,
+    has measured nothing: the pair is repeated in a fresh one, and `retries` counts what happened. A device that is lost
+    or a result that looks faked is no accident: RuntimeError."""
 
+    backend: Backend
+    ready: Ready
+    positions: tuple[int, ...]
+    mad: float = 0.0
+    ms: tuple[float, ...] = ()
+    gains: list[float] = field(default_factory=list)
+    passed: int = 0
+    kept: int = 0
+    retries: Counter[str] = field(default_factory=Counter)
 
-def compared(
-    backend: Backend, incumbent: Ready, candidate: Ready, phase: Phase, index: int, positions: Sequence[int]
-) -> Samples:
-    """One comparison; RuntimeError if there is none."""
-    job = Job(index, phase, 1, ROUNDS[phase], STEPS, tuple(positions), index + 1)
-    found = backend.measure(job, incumbent, candidate)
-    if not isinstance(found, Samples):
+    def run(self, pairs: int, save: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """`save` is given all that is known after every pair."""
+        copies = [renamed(self.ready, number) for number in range(COPIES)]
+        calibration = self.compared(self.ready, "calibrate", -1)
+        self.mad, self.ms = decide.spread(calibration.log_ratios), calibration.median_ms("a")
+        for number in range(pairs):
+            copy = copies[number % COPIES]
+            race = self.compared(copy, "race", number)
+            self.gains.append(-float(np.median(race.log_ratios)))
+            if self.wins(race, "race", number):
+                self.passed += 1
+                self.kept += self.wins(self.compared(copy, "confirm", number), "confirm", number)
+            save(self.found())
+        return self.found()
+
+    def found(self) -> dict[str, Any]:
+        """Counts and spreads so far."""
+        quantiles = np.quantile(np.array(self.gains), (0.0, 0.05, 0.5, 0.95, 1.0))
+        return {
+            "pairs": len(self.gains), "kept": self.kept, "races passed": self.passed, "retries": dict(self.retries),
+            "mad": self.mad, "gain needed": decide.needed(self.mad),
+            "gains (0, 5, 50, 95, 100%)": [round(float(q), 6) for q in quantiles],
+            "ms": [round(ms, 4) for ms in self.ms], "positions": self.positions,
+        }  # fmt: skip
+
+    def compared(self, candidate: Ready, phase: Phase, index: int) -> Samples:
+        """One comparison with the incumbent, tried ATTEMPTS times."""
+        for attempt in range(1, ATTEMPTS + 1):
+            job = Job(index, phase, attempt, ROUNDS[phase], STEPS, self.positions, index + 1)
+            found = self.backend.measure(job, self.ready, candidate)
+            if isinstance(found, Samples):
+                return found
+            if found.suspect or found.kind not in ACCIDENTS:
+                break
+            self.retries[f"{found.kind}: {found.detail}"] += attempt < ATTEMPTS
         raise RuntimeError(f"pair {index}: {found}")
-    return found
 
-
-def wins(samples: Samples, phase: Phase, mad: float, index: int, positions: Sequence[int]) -> bool:
-    """The rule of the search."""
-    even = decide.everywhere(samples.median_ms("b"), samples.median_ms("a"), positions, mad)
-    return even.passed and decide.race(samples.log_ratios, mad, ROUNDS[phase], index).passed
+    def wins(self, samples: Samples, phase: Phase, index: int) -> bool:
+        """The rule of the search."""
+        even = decide.everywhere(samples.median_ms("b"), samples.median_ms("a"), self.positions, self.mad)
+        return even.passed and decide.race(samples.log_ratios, self.mad, ROUNDS[phase], index).passed
 
 
 def renamed(ready: Ready, number: int) -> Ready:
@@ -119,22 +144,36 @@ def main() -> int:
     target, began = load_target(options.gpu), time.monotonic()
     with TemporaryDirectory() as folder:
         backend = backend_of(target, options.simulated, Path(folder) / "worker.log")
+
+        def save(found: dict[str, Any]) -> str:
+            text = json.dumps(described(found, backend, options, time.monotonic() - began), indent=1)
+            if options.record is not None:
+                write_whole(options.record, text + "\n")
+            return text
+
         try:
-            found = night(backend, subject(target, options.model, options.simulated), options.pairs)
+            ready = subject(target, options.model, options.simulated)
+            found = Night(backend, ready, positions_within(ready.candidate.schedule.kv.context)).run(
+                options.pairs, save
+            )
         finally:
             backend.close()
-    found |= {"model": options.model, "device": backend.device, "seconds": round(time.monotonic() - began, 1)}
-    found["run"] = {
-        "command": f"python -m tests.agent.aa_night --pairs {options.pairs} --model {options.model}"
-        + (" --simulated" if options.simulated else ""),
-        "commit": commit(), "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": f"{backend.label}, {os.cpu_count()} cores",
-    }  # fmt: skip
-    text = json.dumps({"format": 1, "name": "aa-night"} | found, indent=1)
-    print(text)
-    if options.record is not None:
-        options.record.write_text(text + "\n")
+    print(save(found))
     return 1 if found["kept"] else 0
+
+
+def described(found: dict[str, Any], backend: Backend, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
+    """The content of the record; a night that was cut short says how many pairs it has and how many were asked for."""
+    words = f"python -m tests.agent.aa_night --pairs {options.pairs} --model {options.model}"
+    return {
+        "format": 1, "name": "aa-night", **found, "pairs asked for": options.pairs, "model": options.model,
+        "device": backend.device, "seconds": round(seconds, 1),
+        "run": {
+            "command": words + (" --simulated" if options.simulated else ""),
+            "commit": commit(), "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "hardware": f"{backend.label}, {os.cpu_count()} cores",
+        },
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -82,7 +82,8 @@ def test_the_objective_is_never_position_zero_alone() -> None:
 def test_a_night_of_copies_that_go_straight_to_the_race() -> None:
     """The simulated form of `python -m tests.agent.aa_night`."""
     target = load_target("h200")
-    found = aa_night.night(
-        aa_night.backend_of(target, True, Path()), aa_night.subject(target, "smollm2-135m", True), 60
-    )
+    ready = aa_night.subject(target, "smollm2-135m", True)
+    positions = positions_within(ready.candidate.schedule.kv.context)
+    night = aa_night.Night(aa_night.backend_of(target, True, Path()), ready, positions)
+    found = night.run(60, lambda found: None)
     assert found["pairs"] == 60 and found["kept"] == 0 and found["mad"] > 0

@@ -1,0 +1,134 @@
+"""Sums up finished searches: what was found, the plan it was compared with, and where the device's time went.
+
+    python -m tests.agent.searches RUN_FOLDER... --record tests/records/h200-searches.json
+
+A run folder is `$AMK_RUNS/NAME` or `NAME` in the user's data directory; nothing but its journal is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amk.agent import decide
+from amk.agent.events import Measured
+from amk.agent.journal import read_state
+from amk.agent.state import START, State
+from amk.bench.provenance import commit
+from amk.planner.settings import STARTS
+from amk.planner.space import Space
+
+
+def summed_up(state: State, reference: str = "fast") -> dict[str, Any]:
+    """One run. ValueError if it was never begun."""
+    run = state.run
+    if run is None:
+        raise ValueError("the run was never begun")
+    found = {
+        "commands": commands(state, reference),
+        "model": run.model, "dtype": run.dtype, "back_end": run.backend, "seed": run.seed, "proposer": run.proposer,
+        "sessions": len(state.sessions),
+        "devices": sorted({c.device for c in state.calibrations}), "minutes": round(state.elapsed / 60, 2),
+        "finished": state.finished, "evaluations": state.evals, "proposals": len(state.trials),
+        "faults": Counter(f"{fault.fault}: {fault.detail}" for trial in state.trials for fault in trial.faults),
+        "kept": [{"after_evaluations": m.evals, "times_faster_than_start": round(exp(-m.score), 4)}
+                 for m in state.curve],
+        "times_faster_than_start": round(exp(-state.best_score), 4), "device_seconds": device_seconds(state),
+        "positions": list(run.positions),
+    }  # fmt: skip
+    found |= differences(state, reference)
+    if state.references:
+        found["compared_before"] = [against(earlier) for earlier in state.references[:-1]]
+        found |= against(state.references[-1])
+    return found
+
+
+def commands(state: State, reference: str) -> list[str]:
+    """One a session, as far as the journal tells: how many processes judged stands nowhere."""
+    run = state.run
+    assert run is not None
+    words = f"amk autoresearch --model {run.model} --dtype {run.dtype} --gpu {run.target}"
+    first = f" --start {run.start}" + ("" if run.prior else " --no-prior")
+    compared = f" --compare {reference}" if state.references else ""
+    found = []
+    for number, session in enumerate(state.sessions):
+        minutes = f" --minutes {session.limits.minutes:g}" if session.limits.minutes is not None else ""
+        found.append(words + (" --resume" if number else first) + minutes + compared)
+    return found
+
+
+def device_seconds(state: State) -> dict[str, float]:
+    """By phase, those of trials; `other` is calibrations, comparisons and faults."""
+    found: dict[str, float] = {}
+    for trial in state.trials:
+        for phase, measured in trial.measured.items():
+            found[phase] = found.get(phase, 0.0) + measured.seconds
+    found["other"] = state.gpu_seconds - sum(found.values())
+    return {name: round(seconds, 1) for name, seconds in found.items()}
+
+
+def differences(state: State, reference: str) -> dict[str, Any]:
+    """The knobs in which the best differs from the start and from the plan that it is compared with."""
+    run = state.run
+    assert run is not None
+    space = Space.around(STARTS[run.start])
+    best = space.start if state.best == START else space.parse(state.trials[state.best].proposed.settings)
+    other = STARTS[reference]
+    return {
+        "changed_from_start": space.changes(best, space.start),
+        f"unlike_{reference}": {
+            name: {"best": value, reference: getattr(other, name)}
+            for name, value in space.changes(best, other).items()
+        },
+    }  # fmt: skip
+
+
+def against(reference: Measured) -> dict[str, Any]:
+    """The comparison at the end: ms per token, and either side's gain with its one-sided 99% bound. Both bounds are
+    negative where chance alone may have decided."""
+    ratios = reference.log_ratios
+    median = float(np.median(ratios))
+    best_bound = -decide.upper_bound([-ratio for ratio in ratios], 0)
+    return {
+        "best_found_ms": [round(ms, 4) for ms in reference.incumbent_ms],
+        "hand_tuned_ms": [round(ms, 4) for ms in reference.candidate_ms],
+        "reached_hand_tuned": median >= 0,
+        "best_found_faster_by": round(exp(median) - 1, 4),
+        "best_found_faster_by_at_least_99": round(exp(best_bound) - 1, 4),
+        "hand_tuned_faster_by_at_least_99": round(exp(-decide.upper_bound(ratios, 0)) - 1, 4),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--hardware", help="what the searches ran on, e.g. GPUs and cores of the machine")
+    parser.add_argument("--record", type=Path)
+    options = parser.parse_args()
+    content = {
+        "format": 1,
+        "run": {
+            "command": "python -m tests.agent.searches " + " ".join(folder.name for folder in options.runs),
+            "commit": commit(), "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "hardware": options.hardware or f"{os.cpu_count()} cores where it was summed up",
+        },
+        "runs": [summed_up(read_state(folder)) for folder in options.runs],
+    }  # fmt: skip
+    text = json.dumps(content, indent=1)
+    print(text)
+    if options.record is not None:
+        options.record.write_text(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
