@@ -130,10 +130,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def go(runs: list[Run], options: argparse.Namespace) -> int:
     """Continue the records until time or slices are used up, the run with most left to do first; 1 if one holds a
-    difference. Slices under way when the time is over are lost; one whose process dies is left for the next call."""
+    difference. Slices under way when the time is over are lost; one whose process dies is begun
+    once more, and is a difference if that dies too."""
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     began = told = time.monotonic()
     workers = SliceWorkers(options.jobs)
+    died: set[tuple[str, int]] = set()
     try:
         while (remaining := began + options.seconds - time.monotonic()) > 0:
             while workers.idle and (run := _next(runs, remaining)) is not None:
@@ -142,10 +144,15 @@ def go(runs: list[Run], options: argparse.Namespace) -> int:
             if workers.idle == options.jobs:
                 break
             for (run, number), result in workers.results(min(EVERY, remaining)):
-                if result is None:
-                    print(f"{run.name}: the process of slice {number} died", flush=True)
-                else:
+                if result is not None:
                     run.end(number, result)
+                elif (run.name, number) in died:
+                    killed = f"slice {number}: killed: its process died twice"
+                    run.end(number, Measured({"differences": [killed]}, 0, 0))
+                else:
+                    print(f"{run.name}: the process of slice {number} died", flush=True)
+                    died.add((run.name, number))
+                    workers.submit((run, number), run.slice_, number)
             if time.monotonic() - told > EVERY:
                 told = time.monotonic()
                 print(f"{told - began:4.0f} s  {'  '.join(run.progress for run in runs)}", flush=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amk.adversary.oracle.flatten import Spelled
+from amk.adversary.oracle.flatten import Spelled, TooBig
 from amk.adversary.oracle.order import Needs, Order
 from amk.adversary.oracle.touched import CACHED, UNNAMED, Touched, Toucher
 from amk.schedule_ir.expr import IntArray
@@ -125,12 +125,18 @@ def _unordered(met: Pairs, part: IntArray, orders: Orders) -> int | None:
     return int(part[np.flatnonzero(bad)[0]]) if bad.any() else None
 
 
+MAX_BYTES = 2**28
+"""Of all buffers that a launch may write; each byte takes 16 here."""
+
 Content = tuple[int, int, int, int]
 """(space, lo, hi, content): bytes before or after a launch."""
 
 
 class Memory:
-    """Byte contents during one execution: of each space as far as something of it is touched or asked for."""
+    """Byte contents during one execution: of each space as far as something of it is touched or asked for.
+
+    `TooBig` beyond `MAX_BYTES`.
+    """
 
     def __init__(self, toucher: Toucher, touched: Touched, asked: list[Content]) -> None:
         schedule = toucher.spelled.schedule
@@ -143,6 +149,8 @@ class Memory:
         for space, _, hi, _ in asked:
             reach[space] = max(reach[space], hi)
         sizes = np.minimum(sizes, reach).tolist()
+        if sum(sizes) > MAX_BYTES:
+            raise TooBig(f"{sum(sizes):,} bytes are too many to follow one by one, at most {MAX_BYTES:,}")
         self.content = [np.full(size, NOTHING, np.int64) for size in sizes]
         self.shift = [np.zeros(size, np.int64) for size in sizes]
 
