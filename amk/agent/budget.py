@@ -6,7 +6,9 @@ counts in full. So settled + reserved never exceeds the limit, whatever is in fl
 
 from __future__ import annotations
 
-from amk.agent.events import Limits, LlmReserved, LlmSettled
+from collections.abc import Callable
+
+from amk.agent.events import Faulted, Limits, LlmReserved, LlmSettled
 from amk.agent.journal import Journal
 from amk.agent.state import State
 
@@ -61,3 +63,12 @@ def settle_lost(journal: Journal) -> None:
                 live=True,
             )
         )
+
+
+def settle_leases(note: Callable[[Faulted], None], state: State) -> None:
+    """Give back the devices that an earlier session held when it ended."""
+    for lease in list(state.leases.values()):
+        note(
+            Faulted(index=lease.index, phase=lease.phase, attempt=lease.attempt, seconds=0.0, fault="lost",
+                    detail="the driver ended before the result was written", device=lease.device)
+        )  # fmt: skip

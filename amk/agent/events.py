@@ -171,6 +171,19 @@ class Quarantined(Event):
     reason: Text
 
 
+class Exhausted(Event):
+    """All that is near the proposal `best` is settled (`amk/agent/surroundings.py` says what is near, and how)."""
+
+    kind: Literal["exhausted"] = "exhausted"
+    best: int
+    singles: int
+    pairs: int
+    tried: int
+    impossible: int
+    duplicate: int
+    avoided: int
+
+
 class Finished(Event):
     kind: Literal["finished"] = "finished"
     reason: Text
@@ -189,6 +202,7 @@ AnyEvent = (
     | LlmReserved
     | LlmSettled
     | Quarantined
+    | Exhausted
     | Finished
 )
 EVENT: TypeAdapter[AnyEvent] = TypeAdapter(Annotated[AnyEvent, Field(discriminator="kind")])

@@ -18,7 +18,7 @@ from amk.agent.events import Gated
 from amk.engine.admission import evidence
 from amk.lowering.kernel import build
 from amk.planner.settings import Settings
-from amk.report.diagnostic import AmkError
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
 DETAIL = 1000
 
@@ -85,6 +85,18 @@ class Gate:
     def admit(self, index: int, settings: Settings, seen: Mapping[str, int]) -> Judged:
         looked = self.look(index, settings, seen)
         return (looked, None) if isinstance(looked, Gated) else self.judge(index, looked)
+
+    def certain(self, index: int, settings: Settings) -> Ready:
+        """What ran an hour ago still has to pass today: AmkError, with the gate's reason, if it does not."""
+        made = self.workshop.make(settings)
+        if isinstance(made, Impossible):
+            raise AmkError(Diagnostic("AMK011", f"the schedule to start from cannot be planned: {made.detail}"))
+        gated, ready = self.submit(index, made).result()
+        if ready is None:
+            code = gated.codes[0] if gated.codes else "AMK901"
+            message = f"the schedule to start from is refused ({gated.verdict}): {gated.detail}"
+            raise AmkError(Diagnostic(code, message), Exit.UNSAFE if gated.verdict == "unsafe" else Exit.UNKNOWN)
+        return ready
 
     def submit(self, index: int, candidate: Candidate) -> Future[Judged]:
         """The judgement, now or later."""

@@ -15,6 +15,7 @@ from math import exp
 from amk.agent.candidate import Candidate
 from amk.agent.decide import compared
 from amk.agent.state import START, State, Trial
+from amk.agent.surroundings import told
 from amk.agent.svg import best_curve
 from amk.report.timeline_html import content_policy, html
 from amk.simulator.predict import predict
@@ -84,7 +85,9 @@ def _facts(state: State) -> str:
         ("run", run.run), ("back end", run.backend), ("started from", run.start), ("seed", str(run.seed)),
         ("proposer", run.proposer), ("positions", ", ".join(map(str, run.positions))),
         ("sessions", str(state.session.session if state.session else 0)),
-        ("state", state.finished or "not finished"), ("work", f"{state.elapsed / 60:.1f} minutes"),
+        ("state", state.finished or "not finished"),
+        ("near the best", told(state.exhausted) if state.exhausted else "not all was tried"),
+        ("work", f"{state.elapsed / 60:.1f} minutes"),
         ("device time" + (" (simulated)" if run.simulated else ""), f"{state.gpu_seconds / 60:.1f} minutes"),
         ("proposals", str(len(state.trials))), ("evaluations", str(state.evals)),
         ("A/A spread", mads or "not measured"),

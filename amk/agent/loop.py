@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from amk.agent import budget, decide
-from amk.agent.candidate import Candidate, Impossible
+from amk.agent.candidate import Candidate
 from amk.agent.events import (
     AnyEvent,
     Calibrated,
@@ -41,23 +42,17 @@ from amk.agent.lanes import Lane, finished
 from amk.agent.measure import ROUNDS, Backend, Fault, Job, steps_of
 from amk.agent.pipeline import Pipeline
 from amk.agent.propose.base import Context, History, Proposer, Suggestion
+from amk.agent.rulings import LOST, PHASES, RETRIES, attempt, promise, rule
 from amk.agent.state import REFERENCE, START, State, Trial
+from amk.agent.surroundings import Surroundings, ended
 from amk.planner.settings import Settings
 from amk.planner.space import OutsideSpaceError, Space
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
-RETRIES = 2
-"""Attempts of one phase before a proposal is given up as the cause."""
-
-LOST = 8
-"""Times that driver or supervisor may end during one phase before the proposal is suspected of it."""
-
 FRUITLESS = 400
-"""Proposals in a row that no GPU needed to see, after which the space counts as exhausted."""
+"""Proposals in a row that no GPU needed to see, after which a search ends."""
 
 SEED_BITS = 62
-
-PHASES: tuple[Phase, ...] = ("screen", "race", "confirm")
 
 
 @dataclass
@@ -76,6 +71,7 @@ class Loop:
     """A plan that the best found is compared with at the end; nothing that is proposed or decided depends on it."""
     history: History = field(init=False)
     pipeline: Pipeline = field(init=False)
+    surroundings: Surroundings = field(default_factory=Surroundings)
     _fruitless: int = 0
     _silent_at: int | None = None
     _queue: list[Suggestion] = field(default_factory=list)
@@ -91,7 +87,8 @@ class Loop:
 
     def run(self) -> str:
         """Search until a budget or the space ends; returns the reason. Raises AMK707 when no device is left."""
-        self._settle_lost()
+        budget.settle_lost(self.journal)
+        budget.settle_leases(self.note, self.state)
         self._lanes = [Lane(backend) for backend in self.backends]
         try:
             reason = self._search()
@@ -115,26 +112,25 @@ class Loop:
             if any(lane.busy for lane in self._lanes):
                 for lane in finished(self._lanes, self.pipeline.futures):
                     self._take(lane)
+                self._look_around()
             elif self._late or not self.pipeline.futures:
-                return self._stop_reason() or "the space is exhausted: the proposer has nothing new"
+                self._look_around()
+                return self._stop_reason() or ended("the proposer has nothing new", self.state.exhausted)
 
     def _stop_reason(self) -> str | None:
         """Why nothing more is proposed."""
         if self._fruitless >= FRUITLESS:
-            return f"the space is exhausted: {FRUITLESS} proposals in a row were duplicates or refused"
+            return ended(f"{FRUITLESS} proposals in a row were duplicates or refused", self.state.exhausted)
         return budget.spent_out(self.state.limits, self.state, self.journal.elapsed)
 
     @property
     def _late(self) -> bool:
         return budget.out_of_time(self.state.limits, self.journal.elapsed) is not None
 
-    def _settle_lost(self) -> None:
-        budget.settle_lost(self.journal)
-        for lease in list(self.state.leases.values()):
-            self.note(
-                Faulted(index=lease.index, phase=lease.phase, attempt=lease.attempt, seconds=0.0, fault="lost",
-                        detail="the driver ended before the result was written", device=lease.device)
-            )  # fmt: skip
+    def _look_around(self) -> None:
+        """Write down, once for every best, that nothing near it is open."""
+        if self.state.exhausted is None and (found := self.surroundings.look(self.context())) is not None:
+            self.note(found)
 
     def _fill(self) -> None:
         """Propose until enough is open; what a resumed run finds open is gated again first.
@@ -234,8 +230,8 @@ class Loop:
                 if trial is None:
                     break
                 phase = self._next_phase(trial)
-                if phase is not None and (attempt := self._attempt(trial, phase)) is not None:
-                    self._start(lane, trial.index, phase, attempt)
+                if phase is not None and (number := self._attempt(trial, phase)) is not None:
+                    self._start(lane, trial.index, phase, number)
 
     def _trial_for(self, lane: Lane) -> Trial | None:
         """The next of the open proposals that no other lane has; none is begun once the time is up.
@@ -246,7 +242,9 @@ class Loop:
         taken = {other.job.index for other in self._lanes if other.busy and other.job is not None}
         waiting = [t for t in self.state.open_trials if t.index not in taken]
         raced = [t for t in waiting if "race" in t.measured]
-        screened = sorted((t for t in waiting if "screen" in t.measured and t not in raced), key=self._promise)
+        screened = sorted(
+            (t for t in waiting if "screen" in t.measured and t not in raced), key=partial(promise, self.state)
+        )
         if raced or self._late:
             return raced[0] if raced else None
         if len(screened) < self.gate.batch and (fresh := self._fresh(lane, waiting)) is not None:
@@ -268,11 +266,6 @@ class Loop:
             if not trial.closed:
                 return trial
         return None
-
-    def _promise(self, trial: Trial) -> float:
-        """Log time relative to the start by its screen: the lower, the sooner it is raced."""
-        screen = trial.measured["screen"]
-        return self.state.score_of(screen.against) + float(np.median(screen.log_ratios))
 
     def _next_phase(self, trial: Trial) -> Phase | None:
         """The measurement that `trial` needs next; None if it needed none and is decided now.
@@ -296,26 +289,22 @@ class Loop:
 
     def _attempt(self, trial: Trial, phase: Phase) -> int | None:
         """The number of the next attempt; None if there were too many, and then the proposal is decided."""
-        before = [fault for fault in trial.faults if fault.phase == phase]
-        failed = [fault for fault in before if fault.fault != "lost"]
-        if len(failed) >= RETRIES:
-            self._decide_fault(trial, Fault(failed[-1].fault, failed[-1].detail))
-        elif len(before) - len(failed) >= LOST:
-            self._decide_fault(trial, Fault("lost", "driver or supervisor ended too often while it was measured"))
-        else:
-            return len(before) + 1
-        return None
+        found = attempt(trial, phase)
+        if isinstance(found, Fault):
+            self._decide_fault(trial, found)
+            return None
+        return found
 
-    def _start(self, lane: Lane, index: int, phase: Phase, attempt: int) -> None:
+    def _start(self, lane: Lane, index: int, phase: Phase, number: int) -> None:
         """Lease the device and begin."""
         run = self.state.run
         assert run is not None
         incumbent, best = self.incumbent(), self.state.best
         known = self.state.calibrated.get(lane.backend.device)
         steps = steps_of(phase, None if known is None else float(np.mean(known.incumbent_ms)))
-        job = Job(index, phase, attempt, ROUNDS[phase], steps, run.positions, secrets.randbits(SEED_BITS))
+        job = Job(index, phase, number, ROUNDS[phase], steps, run.positions, secrets.randbits(SEED_BITS))
         self.note(
-            LeaseReserved(index=index, phase=phase, attempt=attempt, device=lane.backend.device, seconds=0.0)
+            LeaseReserved(index=index, phase=phase, attempt=number, device=lane.backend.device, seconds=0.0)
         )  # fmt: skip
         lane.start(job, best, incumbent, incumbent if index == START else self.pipeline.ready[index])
 
@@ -374,30 +363,16 @@ class Loop:
             raise AmkError(Diagnostic("AMK707", message, help=help_line), Exit.NO_GPU)
 
     def _rule(self, phase: Phase, measured: Measured, index: int) -> decide.Ruling:
-        mad = max((calibrated.mad for calibrated in self.state.calibrated.values()), default=0.0)
-        if phase == "screen":
-            gained = self.state.score_of(measured.against) - self.state.score_of(self.state.best)
-            return decide.screen(tuple(ratio + gained for ratio in measured.log_ratios), mad)
-        self.judges_unchanged()
-        ruling = decide.race(measured.log_ratios, mad, ROUNDS[phase], index)
-        run = self.state.run
-        assert run is not None
-        even = decide.everywhere(measured.candidate_ms, measured.incumbent_ms, run.positions, mad)
-        return ruling if even.passed else replace(ruling, passed=False, reason=even.reason)
+        if phase != "screen":
+            self.judges_unchanged()
+        return rule(self.state, phase, measured, index)
 
     def incumbent(self) -> Ready:
         """The best so far, gated again in this process: what ran an hour ago still has to pass today."""
         best = self.state.best
         if best in self.pipeline.ready:
             return self.pipeline.ready[best]
-        made = self.gate.workshop.make(self.settings_of(best))
-        if isinstance(made, Impossible):
-            raise AmkError(Diagnostic("AMK011", f"the schedule to start from cannot be planned: {made.detail}"))
-        gated, ready = self.gate.submit(best, made).result()
-        if ready is None:
-            code = gated.codes[0] if gated.codes else "AMK901"
-            message = f"the schedule to start from is refused ({gated.verdict}): {gated.detail}"
-            raise AmkError(Diagnostic(code, message), Exit.UNSAFE if gated.verdict == "unsafe" else Exit.UNKNOWN)
+        ready = self.gate.certain(best, self.settings_of(best))
         self.pipeline.ready[best] = ready
         return ready
 

@@ -9,6 +9,7 @@ from amk.agent.events import (
     AnyEvent,
     Calibrated,
     Decided,
+    Exhausted,
     Faulted,
     Finished,
     Gated,
@@ -97,6 +98,8 @@ class State:
     tokens: int = 0
     calls: int = 0
     quarantined: dict[str, str] = field(default_factory=dict)
+    exhausted: Exhausted | None = None
+    """Of the present best."""
     finished: str | None = None
     elapsed: float = 0.0
     events: int = 0
@@ -153,6 +156,8 @@ class State:
                 self.calibrations.append(event)
             case Quarantined():
                 self.quarantined[event.device] = event.reason
+            case Exhausted():
+                self.exhausted = event
             case Finished():
                 self.finished = event.reason
             case LlmReserved() | LlmSettled():
@@ -206,7 +211,7 @@ class State:
             return
         trial.decided = event
         if event.outcome == "kept" and event.score is not None:
-            self.best = event.index
+            self.best, self.exhausted = event.index, None
             self.curve.append(Mark(event.index, self.evals, self.elapsed, event.score))
 
 

@@ -7,8 +7,9 @@ crash could lose, and a resumed run proposes what it would have proposed. Random
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations, permutations
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,13 +18,17 @@ from amk.agent.candidate import Impossible, Workshop
 from amk.agent.journal import Journal
 from amk.agent.state import START, State, Trial
 from amk.planner.settings import Settings
-from amk.planner.space import OutsideSpaceError, Space, Value
+from amk.planner.space import OutsideSpaceError, Space, Value, moved
 
 REFUSALS = 3
 """Refusals for one reason after which proposers avoid what the refused had in common."""
 
 TRIES = 48
 """Draws before a proposer admits that it finds nothing new."""
+
+
+PAIRED = 150
+"""Latest measured points among which single changes that paid are looked for: each is compared with every other."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,23 @@ class Context:
             return False
         made = self.workshop.make(settings)
         return not isinstance(made, Impossible) and made.key not in self.state.by_key and made.key != self._start_key()
+
+    def paying_pairs(self, base: Settings) -> Iterator[Settings]:
+        """`base` with two values at once, of two knobs, each of which was measured to pay."""
+        for (one, a), (other, b) in combinations(self._paying(base), 2):
+            if one != other:
+                yield moved(base, {one: a, other: b})
+
+    def _paying(self, base: Settings) -> list[Item]:
+        """Knob values, not those of `base`, whose single change was measured faster than the point that it changed."""
+        scored = list(dict(self.scored()[-PAIRED:]).items())
+        found: dict[Item, None] = {}
+        for (settings, score), (other, before) in permutations(scored, 2):
+            if score < before and len(changed := self.space.changes(settings, other)) == 1:
+                ((name, value),) = changed.items()
+                if getattr(base, name) != value:
+                    found[name, value] = None
+        return list(found)
 
     def _start_key(self) -> str:
         made = self.workshop.make(self.space.start)

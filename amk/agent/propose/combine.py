@@ -3,7 +3,7 @@
 Effects of knobs nearly add up on a logarithmic scale. From all measured points a linear model of log time is fitted,
 one coefficient a knob value, drawn towards zero; the best value of each knob that gains more than the noise goes into
 one proposal. When that was tried, the proposals with one of those values less follow, the least valuable first; when
-those were tried, single changes, so that more is known.
+those were tried, single changes, so that more is known, and then pairs of changes that paid alone.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ class Combine:
         for settings in knob_by_knob(context, base, context.rng(self.name)):
             if context.is_new(settings):
                 return context.suggest(self.name, settings, "a single change, to know what it is worth")
+        for settings in context.paying_pairs(base):
+            if context.is_new(settings):
+                return context.suggest(self.name, settings, "two changes that paid alone")
         return []
 
 
