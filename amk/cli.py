@@ -58,12 +58,17 @@ COMMANDS = {
     "doctor": Command("amk.commands.doctor", "report what this machine can do"),
 }
 
+ONE_THREAD = frozenset({"verify", "check-certificate", "adversarial"})
+"""Commands that multiply no large matrices: starting a pool of BLAS threads only costs them time."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; argparse ends usage errors with SystemExit(2) itself."""
     _escape_unprintable(sys.stdout, sys.stderr)
     words = sys.argv[1:] if argv is None else list(argv)
     findings = Findings(_form(words), sys.stdout, sys.stderr)
+    if words[:1] and words[0] in ONE_THREAD:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is first imported
     try:
         code = _run(words, findings, "--debug" in words)
         findings.close()

@@ -4,8 +4,8 @@
 
 Slice k of a run is always the same cases, so a record that says `done: 1000` says what was looked at: slices 0 to 999,
 and those listed in `ahead`. A record keeps command, commit, date and hardware of its last slice, the seconds of all of
-them (`seconds` by the clock, `cpu_seconds`, both summed over slices), sums of what each slice counted, and every
-difference found (there should be none). It is written, at once or not at all, after every slice.
+them (`seconds` by the clock, `cpu_seconds`, both summed over slices), the `commits` of all, sums of what each slice
+counted, and every difference found (there should be none). It is written, at once or not at all, after every slice.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from amk.bench.provenance import commit as commit_now
+from tests.slice_workers import Measured, Slice, SliceWorkers
 
 commit = cache(commit_now)
-Slice = Callable[[int], dict[str, Any]]
-"""Number of the slice -> counts, nested by name, and `differences`: a list of strings."""
-MARGIN = 1.3
-"""A slice is not begun if this many times what its run's slices take on average is more than the time left."""
+EVERY = 15.0
+"""Seconds between two lines of progress."""
+MARGIN, LONG = 1.3, 3.0
+"""A slice is not begun if less is left than this many times what its run's slices take on average, or than the longest
+of them took (but no more than so many times the average)."""
+LEAST = 0.001
+"""Seconds that a slice takes at least: sums are rounded."""
 
 
 @dataclass
@@ -50,7 +51,8 @@ class Run:
     open: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        head = {"format": 1, "name": self.name, "done": 0, "ahead": [], "seconds": 0.0, "cpu_seconds": 0.0}
+        times = {"seconds": 0.0, "cpu_seconds": 0.0, "longest": 0.0}
+        head = {"format": 1, "name": self.name, "done": 0, "ahead": [], **times, "commits": []}
         known = json.loads(self.path.read_text()) if self.path.exists() else {}
         self.record = head | {"counts": {}, "differences": []} | known
 
@@ -61,7 +63,18 @@ class Run:
     @property
     def each(self) -> float:
         """Seconds of a slice."""
-        return float(self.record["seconds"]) / self.finished if self.finished else self.guess
+        return max(float(self.record["seconds"]) / self.finished, LEAST) if self.finished else self.guess
+
+    @property
+    def room(self) -> float:
+        """Seconds that must be left for a slice to be begun."""
+        return max(MARGIN * self.each, min(float(self.record["longest"]), LONG * self.each))
+
+    @property
+    def progress(self) -> str:
+        of = f"{self.cpu_seconds / 60:.0f} min" if self.cpu_seconds is not None else str(self.slices)
+        done = f"{self.record['cpu_seconds'] / 60:.0f}" if self.cpu_seconds is not None else str(self.finished)
+        return f"{self.name} {done}/{of}{' DIFFERENCES' if self.record['differences'] else ''}"
 
     @property
     def left(self) -> float:
@@ -79,8 +92,8 @@ class Run:
         self.open.add(number)
         return number
 
-    def end(self, number: int, found: dict[str, Any], seconds: float, cpu_seconds: float) -> None:
-        record = self.record
+    def end(self, number: int, result: Measured) -> None:
+        record, found = self.record, result.found
         self.open.remove(number)
         ahead = {*record["ahead"], number}
         while record["done"] in ahead:
@@ -88,9 +101,11 @@ class Run:
             record["done"] += 1
         record["ahead"] = sorted(ahead)
         record["differences"] += found.pop("differences", [])
-        record["seconds"] = round(record["seconds"] + seconds, 1)
-        record["cpu_seconds"] = round(record["cpu_seconds"] + cpu_seconds, 1)
+        record["seconds"] = round(record["seconds"] + result.seconds, 1)
+        record["cpu_seconds"] = round(record["cpu_seconds"] + result.cpu_seconds, 1)
+        record["longest"] = round(max(record["longest"], result.seconds), 1)
         add(record["counts"], found)
+        record["commits"] = sorted({*record["commits"], commit()})
         record["run"] = provenance(self.path)
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         temporary.write_text(json.dumps(record, indent=1) + "\n")
@@ -115,20 +130,34 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def go(runs: list[Run], options: argparse.Namespace) -> int:
     """Continue the records until time or slices are used up, the run with most left to do first; 1 if one holds a
-    difference."""
+    difference. Slices under way when the time is over are lost; one whose process dies is begun
+    once more, and is a difference if that dies too."""
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    until = time.monotonic() + options.seconds
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        going: dict[Future[tuple[dict[str, Any], float, float]], tuple[Run, int]] = {}
-        while True:
-            while len(going) < options.jobs and (run := _next(runs, until - time.monotonic())) is not None:
+    began = told = time.monotonic()
+    workers = SliceWorkers(options.jobs)
+    died: set[tuple[str, int]] = set()
+    try:
+        while (remaining := began + options.seconds - time.monotonic()) > 0:
+            while workers.idle and (run := _next(runs, remaining)) is not None:
                 number = run.begin()
-                going[pool.submit(measured, run.slice_, number)] = run, number
-            if not going:
+                workers.submit((run, number), run.slice_, number)
+            if workers.idle == options.jobs:
                 break
-            for future in wait(going, return_when=FIRST_COMPLETED).done:
-                run, number = going.pop(future)
-                run.end(number, *future.result())
+            for (run, number), result in workers.results(min(EVERY, remaining)):
+                if result is not None:
+                    run.end(number, result)
+                elif (run.name, number) in died:
+                    killed = f"slice {number}: killed: its process died twice"
+                    run.end(number, Measured({"differences": [killed]}, 0, 0))
+                else:
+                    print(f"{run.name}: the process of slice {number} died", flush=True)
+                    died.add((run.name, number))
+                    workers.submit((run, number), run.slice_, number)
+            if time.monotonic() - told > EVERY:
+                told = time.monotonic()
+                print(f"{told - began:4.0f} s  {'  '.join(run.progress for run in runs)}", flush=True)
+    finally:
+        workers.stop()
     for run in runs:
         found = {key: run.record[key] for key in ("name", "done", "ahead", "seconds", "differences")}
         print(json.dumps(found | {"counts": {k: v for k, v in run.record["counts"].items() if k != "classes"}}))
@@ -136,15 +165,8 @@ def go(runs: list[Run], options: argparse.Namespace) -> int:
 
 
 def _next(runs: list[Run], remaining: float) -> Run | None:
-    fitting = [run for run in runs if run.left > 0 and run.each * MARGIN <= remaining]
+    fitting = [run for run in runs if run.left > 0 and run.room <= remaining]
     return max(fitting, key=lambda run: run.left, default=None)
-
-
-def measured(slice_: Slice, number: int) -> tuple[dict[str, Any], float, float]:
-    """(what the slice found, seconds by the clock, seconds of processor time, children included)."""
-    began, used = time.monotonic(), sum(os.times()[:4])
-    found = slice_(number)
-    return found, time.monotonic() - began, sum(os.times()[:4]) - used
 
 
 def provenance(path: Path) -> dict[str, str]:

@@ -30,7 +30,7 @@ from amk.validator.flat import judge
 from amk.validator.replay import replay
 from amk.validator.schedule_certificate import certify_schedule
 from amk.validator.system import System
-from amk.validator.verify import verify
+from amk.validator.verify import Verifier
 
 TITLES = {str(c.number): c.title for c in CLASSES}
 OPEN = frozenset(str(c.number) for c in CLASSES if c.open)
@@ -39,6 +39,8 @@ MANY, EACH = 100, 20
 """With so many cases of a class, so many must be SAFE and so many UNSAFE."""
 TRIES = 40
 """Draws until a generator's mutant is well-formed; they nearly always are at once."""
+VERIFY = Verifier()
+"""One per process: mutants of one plan share most of what is asked about them."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ def decide(case: Mutation) -> Outcome:
     if isinstance(case.subject, System):
         verdict, uncertified = judged_system(case.subject)
         return Outcome(str(case.number), case.seed, verdict, (), rule_system(case.subject), None, uncertified)
-    found = verify(case.subject)
+    found = VERIFY(case.subject)
     codes = tuple(d.code for d in found.diagnostics)
     replayed = None
     if found.evidence is not None:

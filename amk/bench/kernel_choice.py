@@ -20,11 +20,11 @@ from amk.planner.space import OutsideSpaceError, Space
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.schedule_ir.json_file import read_json
 
-NEAR, FAR = 1.14, 2.5
-"""Predicted times relative to the best: up to NEAR is near it, up to FAR is measured at all. NEAR is a little less than
-the 15% that the judgement speaks of, because predictions err."""
+NEAR, BEYOND, FAR = 1.14, 1.22, 2.5
+"""Predicted times relative to the best: up to NEAR is near it, from BEYOND on it is not, up to FAR is measured at all.
+They keep away from the 15% that the judgement speaks of, because predictions err."""
 
-SHARE = 0.6
+SHARE = 0.5
 """Of the plans, near the best."""
 
 STRATA = 6
@@ -49,10 +49,10 @@ class Kernel:
 
 
 def chosen(problem: Problem, count: int, seed: int) -> list[State]:
-    """Plans with different schedules: the presets, then of every five three near the best by prediction and two not.
+    """Plans with different schedules: the presets, then half of them near the best by prediction and half not.
 
-    Candidates differ from the default in one knob, or are mutations of it and of the best. They are taken evenly over
-    predicted time, and among those of one interval the ones whose knob values were taken least so far.
+    Candidates differ from the default in one knob, or are mutations of it, of the best and of slow ones. They are
+    taken evenly over predicted time, among those of one interval the ones whose knob values were taken least so far.
     """
     made, wanted = Search(problem, seed=seed), int(count * SPARE)
     looked = (made.look(made.space.start), *made.presets())
@@ -62,19 +62,27 @@ def chosen(problem: Problem, count: int, seed: int) -> list[State]:
     draws = 0
     while len(made.keys) < VARIETY * wanted and draws < 40 * wanted:
         draws += 1
-        parent = presets[0].settings if draws % 2 else made.ranked()[draws % min(8, len(made.keys))].settings
-        made.look(made.space.mutate(parent, made.rng, 1 + draws % 5))
+        made.look(made.space.mutate(_parent(made, presets, draws), made.rng, 1 + draws % 5))
     ranked = [s for s in made.ranked() if s.key not in {p.key for p in presets}]
     best = made.ranked()[0].ms[0]
     taken: Counter[tuple[str, object]] = Counter()
     near = _spread(made.space, [s for s in ranked if s.ms[0] <= NEAR * best], taken)
-    far = _spread(made.space, [s for s in ranked if NEAR * best < s.ms[0] <= FAR * best], taken)
-    return [*presets, *islice(_mixed(near, far), max(0, wanted - len(presets)))]
+    far = _spread(made.space, [s for s in ranked if BEYOND * best <= s.ms[0] <= FAR * best], taken)
+    near_presets = sum(s.ms[0] <= NEAR * best for s in presets)
+    return [*presets, *islice(_mixed(near, far, near_presets, len(presets)), max(0, wanted - len(presets)))]
 
 
-def _mixed(near: Iterator[State], far: Iterator[State]) -> Iterator[State]:
-    """SHARE of the states from the first; where one runs out, the rest of the other."""
-    taken = from_near = 0
+def _parent(made: Search, presets: Sequence[State], draw: int) -> Settings:
+    """Of the plan number `draw`: the default, one of the best so far, or one far from it, where mutations are rarer."""
+    ranked = made.ranked()
+    far = [s for s in ranked if BEYOND * ranked[0].ms[0] <= s.ms[0] <= FAR * ranked[0].ms[0]] or presets[-1:]
+    sources = presets[0], ranked[draw % min(8, len(ranked))], far[draw % len(far)]
+    return sources[draw % len(sources)].settings
+
+
+def _mixed(near: Iterator[State], far: Iterator[State], from_near: int, taken: int) -> Iterator[State]:
+    """States that make SHARE of all near, of which there are `from_near` among `taken` already; where one runs out, the
+    rest of the other."""
     while True:
         first = from_near <= SHARE * taken
         state = next(near if first else far, None)

@@ -105,7 +105,7 @@ class Order:
     def _start(self, g: int, j: int, who: I64, state: I32) -> None:
         """Item j of program g on these workers, up to where its waits are met."""
         role = self.programs[g].roles[j]
-        here = np.isin(np.arange(self.workers), who)
+        here = np.bincount(who, minlength=self.workers) > 0
         for a in role:
             state[who, a, who] = np.maximum(state[who, a, who], self.ahead[g, j, a, CREW])
         for row in self._waits[j][here[self._waits[j][:, WORKER]]].tolist():
@@ -117,7 +117,7 @@ class Order:
     def _finish(self, g: int, j: int, who: I64, state: I32) -> None:
         """What its warps know behind it: also what the words tell that they read, and at barriers what all know."""
         role = self.programs[g].roles[j]
-        here = np.isin(np.arange(self.workers), who)
+        here = np.bincount(who, minlength=self.workers) > 0
         for a in role:
             for r in self.readings.get((j, a), ()):
                 known = [self.starts[w, r.writer[w]].max(axis=0, initial=0) for w in map(np.flatnonzero, r.mask)]

@@ -46,7 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--calibrate", nargs="+", metavar="RUN", help="fit the constants to recorded runs or searches")
     parser.add_argument("--against", nargs="+", metavar="RUN", help="compare predictions with recorded runs")
-    parser.add_argument("--held-out", action="store_true", help="--against: fit on the other models, predict each")
+    parser.add_argument(
+        "--held-out", choices=("models", "kernels"), nargs="?", const="models",
+        help="--against: fit on the other models, predict each; or fit on every second kernel, predict the others",
+    )  # fmt: skip
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="write what --calibrate or --against found; X.svg: a plot"
     )
@@ -171,8 +174,9 @@ def _compare(arguments: argparse.Namespace) -> int:
     models: dict[str, list[Run]] = {}
     for r in measured_runs(arguments.against):
         models.setdefault(r.schedule.model.name, []).append(r)
+    pairs = _folded(arguments, models) if arguments.held_out == "kernels" else None
     try:
-        found = {name: agreement(_pairs(arguments, name, models)) for name in models}
+        found = {name: agreement(pairs[name] if pairs else _pairs(arguments, name, models)) for name in models}
     except ValueError as error:
         raise AmkError(Diagnostic("AMK005", f"{error} of every model")) from error
     data = {name: _agreement(a) for name, a in found.items()}
@@ -187,11 +191,30 @@ def _compare(arguments: argparse.Namespace) -> int:
     return int(Exit.SAFE)
 
 
-def _pairs(arguments: argparse.Namespace, name: str, models: Mapping[str, list[Run]]) -> list[tuple[str, float, float]]:
+Pair = tuple[str, float, float]
+
+
+def _folded(arguments: argparse.Namespace, models: Mapping[str, list[Run]]) -> dict[str, list[Pair]]:
+    """(run, measured, simulated) by model: the kernels of even place by constants fitted to those of odd place of all
+    models, and the other way round."""
+    start = _constants(arguments, _one_target([r for runs in models.values() for r in runs]))
+    pairs: dict[str, list[Pair]] = {name: [] for name in models}
+    for fold in range(2):
+        others = [r for runs in models.values() for r in runs[1 - fold :: 2]]
+        if not others:
+            raise AmkError(Diagnostic("AMK005", "--held-out kernels needs at least two runs of a model"))
+        print(f"fitting to {len(others)} runs, half {fold + 1}", file=sys.stderr)
+        constants = fit_few(others, start, told=lambda line: print(line, file=sys.stderr)).constants
+        for name, runs in models.items():
+            pairs[name] += [(r.name, r.ms, step_ms(r.schedule, r.pos, constants)) for r in runs[fold::2]]
+    return pairs
+
+
+def _pairs(arguments: argparse.Namespace, name: str, models: Mapping[str, list[Run]]) -> list[Pair]:
     """(run, measured, simulated) of one model; with --held-out by constants fitted to the other models only."""
     own = models[name]
     constants = _constants(arguments, own[0].schedule.target)
-    if arguments.held_out:
+    if arguments.held_out == "models":
         others = [r for other, runs in models.items() if other != name for r in runs]
         if not others:
             raise AmkError(Diagnostic("AMK005", "--held-out needs runs of at least two models"))

@@ -5,16 +5,17 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amk.commands.output import add_format, print_json
-from amk.repair.search import Repair, find_repair
-from amk.repair.text import fix
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
 from amk.report.render import as_json
 from amk.schedule_ir.codec import canonical_json, load_schedule, located, schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.verify import Verdict, obligations_of, verify
+
+if TYPE_CHECKING:
+    from amk.repair.search import Repair
 
 OFFERED_S = 3.0
 SOUGHT_S = 60.0
@@ -68,6 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     repair = _repair(arguments, schedule, verdict)
     told = [located(d, str(arguments.schedule), positions) for d in verdict.diagnostics]
     if repair is not None and told:
+        from amk.repair.text import fix
+
         told[0] = replace(told[0], fix=fix(repair.description, repair.before, repair.document, positions))
     if arguments.format == "json":
         print_json(_summary(schedule, verdict) | {"diagnostics": [as_json(d) for d in told]})
@@ -76,13 +79,17 @@ def run(arguments: argparse.Namespace) -> int:
     return int(EXITS[verdict.status])
 
 
-def _repair(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict) -> Repair | None:
+def _repair(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict) -> "Repair | None":
     """A verified fix, written where --fix asks for it. Nothing is sought for what was not decided in time."""
     seconds = arguments.fix_seconds
     if seconds is None:
         seconds = SOUGHT_S if arguments.fix else OFFERED_S
     hopeless = verdict.safe or any(d.code == "AMK205" for d in verdict.diagnostics)
-    found = None if hopeless else find_repair(schedule, verdict, seconds)
+    found = None
+    if not hopeless:
+        from amk.repair.search import find_repair  # most schedules are SAFE, and its planner takes time to load
+
+        found = find_repair(schedule, verdict, seconds)
     if arguments.output is not None and (found is not None or verdict.safe):
         _write(arguments.output, canonical_json(found.schedule if found else schedule).decode("ascii").rstrip("\n"))
         print(f"wrote {arguments.output}", file=sys.stderr)

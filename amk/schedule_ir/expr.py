@@ -22,7 +22,8 @@ CONST = "1"
 WORKER = "worker"
 AGENT = "agent"
 EPOCH = "t"
-LIMIT = 2**40
+LIMIT = 2**32
+"""Of a coefficient: counters have 32 bits."""
 
 
 def _bounded(expr: int | dict[str, int]) -> int | dict[str, int]:
@@ -30,7 +31,7 @@ def _bounded(expr: int | dict[str, int]) -> int | dict[str, int]:
     if len(items) > 8:
         raise ValueError("an expression has at most 8 terms")
     if any(abs(v) > LIMIT for v in items.values()):
-        raise ValueError(f"coefficients are bounded by 2^40, got {max(items.values(), key=abs)}")
+        raise ValueError(f"coefficients are bounded by 2^32, got {max(items.values(), key=abs)}")
     return expr
 
 

@@ -20,6 +20,10 @@ Path = tuple[str | int, ...]
 
 RESERVED = frozenset({CONST, WORKER, AGENT, "t", "l", "n"})
 MAX_FINDINGS = 20
+MAX_ENTRY = 2**24
+"""Of a table: 8 terms of that times the largest coefficient of an expression stay far inside 64 bits."""
+MAX_INSTANCES = 2**22
+"""Counter instances of all families; each check keeps a number for every one of them."""
 WIDE = ("f32", "bf16")
 """What hidden states and attention outputs may cross between workers as."""
 
@@ -61,6 +65,8 @@ BUFFER_FIELDS: dict[str, tuple[str, str | None, str | None]] = {
     "pick": ("shared", "i32", None),
     "tally": ("shared", "i32", None),
     "gathered": ("shared", "i32", None),
+    "mix": ("shared", "f32", None),
+    "attn": ("global", None, None),
 }
 """Field of an op -> space, dtype (None: f32 or bf16; staged: a layout of staged vectors; cache: that of the KV layout),
 and the buffer it must be where the host knows it by name.
@@ -109,8 +115,8 @@ def _tables(schedule: Schedule) -> Iterator[Diagnostic]:
         if len(column) != workers:
             message = f"table '{name}' has {len(column)} entries, the launch has {workers} workers"
             yield _at("AMK005", message, ("tables", name))
-        if any(abs(entry) > 2**40 for entry in column):
-            yield _at("AMK005", f"table '{name}' holds an entry beyond 2^40", ("tables", name))
+        if any(abs(entry) > MAX_ENTRY for entry in column):
+            yield _at("AMK005", f"table '{name}' holds an entry beyond {MAX_ENTRY:,}", ("tables", name))
 
 
 def _roles(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -134,9 +140,13 @@ def _buffers(schedule: Schedule) -> Iterator[Diagnostic]:
 
 
 def _counters(schedule: Schedule) -> Iterator[Diagnostic]:
+    total = 0
     for i, counter in enumerate(schedule.counters):
-        if counter.count > 2**22:
-            yield _at("AMK005", f"counter '{counter.name}' has {counter.count:,} instances", ("counters", i, "shape"))
+        total += counter.count
+        if total > MAX_INSTANCES:
+            message = f"up to '{counter.name}' counters have {total:,} instances, at most {MAX_INSTANCES:,} are allowed"
+            yield _at("AMK005", message, ("counters", i, "shape"))
+            return
 
 
 def _streams(schedule: Schedule) -> Iterator[Diagnostic]:

@@ -31,8 +31,10 @@ from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import coefficient
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.compose import Composition
+from amk.validator.outside import amounts
 from amk.validator.quotient import Group, Ordering
 from amk.validator.system import I64
+from amk.validator.trace import sites
 
 WORD: Final = 2**32
 LAG: Final = 2**31
@@ -102,12 +104,20 @@ def check_epochs(result: Composition) -> Epochs:
 
 
 def check_wrap(schedule: Schedule) -> list[Diagnostic]:
-    """AMK204 for thresholds whose growth per token is beyond what the wrapping comparison can tell apart."""
+    """AMK204 for counters that start, and signals that add, beyond what the wrapping comparison can tell apart."""
     found = []
     for i, counter in enumerate(schedule.counters):
         if counter.init >= LAG:
             path = json_pointer(("counters", i, "init"))
             found.append(Diagnostic("AMK204", f"'{counter.name}' starts at {counter.init:,}", where=Where(path=path)))
+    for number, program in enumerate(schedule.programs):
+        for site in sites(program, number):
+            for i, signal in enumerate(site.step.signals):
+                most = amounts(schedule, site, number, signal)[1]
+                if most >= LAG:
+                    path = json_pointer((*site.path, "signals", i, "add"))
+                    message = f"a signal adds {most:,} to '{signal.counter}'"
+                    found.append(Diagnostic("AMK204", message, where=Where(path=path)))
     return found
 
 

@@ -71,13 +71,13 @@ def _signals(schedule: Schedule, site: Site, number: int) -> Iterator[Diagnostic
                 "increments of others may be lost" if code == "AMK210" else "who gets it first decides what follows"
             )
             yield _finding(code, f"a signal {verb} '{signal.counter}'", (*path, "action"), reason)
-        elif _least(schedule, site, number, signal) < 0:
+        elif amounts(schedule, site, number, signal)[0] < 0:
             message = f"a signal decrements '{signal.counter}'"
             yield _finding("AMK209", message, (*path, "add"), "a wait that held may not hold when it is looked at")
 
 
-def _least(schedule: Schedule, site: Site, number: int, signal: Signal) -> int:
-    """The smallest amount over workers, warps and layers; affine, so the ends of each range suffice."""
+def amounts(schedule: Schedule, site: Site, number: int, signal: Signal) -> tuple[int, int]:
+    """The smallest and the largest amount over workers, warps and layers; affine, so the ends of each range suffice."""
     program = schedule.programs[number]
     workers = np.arange(program.first, program.first + program.count)
     tables = {name: np.array(column, dtype=np.int64) for name, column in schedule.tables.items()}
@@ -85,7 +85,8 @@ def _least(schedule: Schedule, site: Site, number: int, signal: Signal) -> int:
     layers = [loop.count or 1 for loop in site.around if loop.var == "l"]
     loops = [{"t": 0, "l": 0}, {"t": 0, "l": (layers or [1])[0] - 1}]
     envs = [Env(loops=at, worker=workers, agent=a, tables=tables) for at in loops for a in (0, count - 1)]
-    return min(int(np.min(env.eval(signal.add))) for env in envs)
+    found = [env.eval(signal.add) for env in envs]
+    return min(int(np.min(each)) for each in found), max(int(np.max(each)) for each in found)
 
 
 def _pools(schedule: Schedule, holders: dict[str, set[tuple[int, str]]]) -> Iterator[Diagnostic]:

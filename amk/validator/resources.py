@@ -2,7 +2,8 @@
 
 Properties: cooperative launch (only then is grid-wide progress promised); workers <= SMs * CTAs per SM, where a CTA
 needs its shared memory plus the reserved KiB, its threads, and its registers in allocation units; shared buffers inside
-the launch's shared memory and aligned. With the compiled kernel's numbers these replace the schedule's own bounds.
+the launch's shared memory and aligned; global buffers inside device memory. The compiled kernel's numbers replace the
+schedule's own bounds.
 
 Source: CUDA C++ Programming Guide, compute capability tables; CUDA occupancy rules.
 """
@@ -33,7 +34,9 @@ class CompiledResources:
 
 def check_resources(schedule: Schedule, compiled: CompiledResources | None = None) -> list[Diagnostic]:
     """All findings."""
-    return [*_shared(schedule, compiled), *_residency(schedule, compiled), *_features(schedule)]
+    return [
+        *_shared(schedule, compiled), *_global(schedule), *_residency(schedule, compiled), *_features(schedule),
+    ]  # fmt: skip
 
 
 def _finding(code: str, message: str, path: tuple[str | int, ...], *reasons: str) -> Diagnostic:
@@ -58,6 +61,14 @@ def _shared(schedule: Schedule, compiled: CompiledResources | None) -> Iterator[
             f"a worker needs {need:,} bytes of shared memory, a block on {target.name} has {target.smem_per_block:,}"
         )
         yield _finding("AMK401", message, ("launch", "shared_bytes"))
+
+
+def _global(schedule: Schedule) -> Iterator[Diagnostic]:
+    """Every global buffer is allocated, at once."""
+    need, target = sum(b.bytes for b in schedule.buffers if b.space == "global"), schedule.target
+    if need > target.hbm_bytes:
+        message = f"the buffers need {need:,} bytes, {target.name} has {target.hbm_bytes:,}"
+        yield _finding("AMK011", message, ("buffers",))
 
 
 def _residency(schedule: Schedule, compiled: CompiledResources | None) -> Iterator[Diagnostic]:

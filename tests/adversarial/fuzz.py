@@ -16,6 +16,7 @@ from amk.adversary.oracle.judge import rule
 from amk.adversary.subjects import SETTINGS, SHAPES, subject
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule
+from amk.schedule_ir.schedule import Schedule
 from amk.validator.verify import verify
 
 LIMIT = 20.0
@@ -96,17 +97,19 @@ def outcome(text: bytes) -> str:
     try:
         schedule = parse_schedule(text, "fuzz")[0]
         verdict = verify(schedule, timeout_s=LIMIT)
+        if time.monotonic() - began > 2 * LIMIT:
+            return "! too slow"
+        return _confirmed(schedule) if verdict.safe else verdict.status
     except AmkError:
         return "refused"
     except Exception as error:  # noqa: BLE001  what must not happen, whatever it is
         return f"! {type(error).__name__}: {error}"
-    if time.monotonic() - began > 2 * LIMIT:
-        return "! too slow"
-    if verdict.safe:
-        try:
-            ruling = rule(schedule, 2)
-        except TooBig:
-            return "SAFE, too big for the oracle"
-        if ruling.status != "SAFE":
-            return f"! SAFE, the oracle says {ruling.status}: {ruling.why}"
-    return verdict.status
+
+
+def _confirmed(schedule: Schedule) -> str:
+    """What the oracle says about a SAFE."""
+    try:
+        ruling = rule(schedule, 2)
+    except TooBig:
+        return "SAFE, too big for the oracle"
+    return "SAFE" if ruling.status == "SAFE" else f"! SAFE, the oracle says {ruling.status}: {ruling.why}"

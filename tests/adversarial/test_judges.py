@@ -20,6 +20,8 @@ from amk.adversary.oracle.judge import Ruling, rule, start_positions
 from amk.adversary.oracle.touched import COUNTING, POSITIONAL, Toucher
 from amk.adversary.subjects import SETTINGS, subject, users
 from amk.adversary.suite import folder
+from amk.checker.facts import check_refills
+from amk.checker.programs import Rejected, programs_of
 from amk.cli import main
 from amk.planner.decode import plan
 from amk.planner.settings import FAST
@@ -80,7 +82,7 @@ def test_a_validator_that_says_yes_to_everything_is_caught(monkeypatch: pytest.M
     class Yes:
         status, diagnostics, evidence, safe = "SAFE", (), None, True
 
-    monkeypatch.setattr("amk.adversary.confusion.verify", lambda _: Yes)
+    monkeypatch.setattr("amk.adversary.confusion.VERIFY", lambda _: Yes)
     monkeypatch.setattr("amk.adversary.confusion.judged_system", lambda _: ("SAFE", ""))
     monkeypatch.setattr("amk.adversary.confusion.certified", lambda _: "")
     table = Table()
@@ -205,6 +207,18 @@ def test_refills_that_are_held_back_come_before_the_next_product() -> None:
     without = schedule_of(apply(document, [Edit("remove", path) for path in reversed(refills)])[0])
     assert verify(without).diagnostics[0].code == "AMK302"
     assert "holds back" in next(iter(broken_rules(spell(without, 1))))
+    fewer = [Edit("replace", (*path, "op", "most"), 1) for path in refills]
+    partly = schedule_of(apply(document, fewer)[0])
+    assert verify(partly).diagnostics[0].code == "AMK302"
+    assert "holds back" in next(iter(broken_rules(spell(partly, 1))))
+    with pytest.raises(Rejected, match="drained before its refills"):
+        check_refills(partly, programs_of(partly))
+
+
+def test_the_oracle_keeps_only_the_bytes_that_are_touched() -> None:
+    """A buffer may be larger than this machine's memory."""
+    document = edited(Edit("replace", (*named(small(), "buffers", "h_mid"), "shape"), [2**32]))
+    assert verify(schedule_of(document)).safe and rule(schedule_of(document)).status == "SAFE"
 
 
 def test_every_split_needs_a_worker() -> None:

@@ -1,11 +1,14 @@
 """`amk simulate` as a user runs it."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from amk.cli import main
+from amk.simulator.calibrate import Fit, Run
+from amk.simulator.constants import Constants
 
 RECORD = str(Path(__file__).parents[1] / "records" / "h200-smollm2-135m-bf16.json")
 
@@ -77,3 +80,23 @@ def test_constants_are_fitted_used_and_compared(
     assert main(["simulate", "--against", RECORD, "-o", str(tmp_path / "plot.svg")]) == 0
     assert (tmp_path / "plot.svg").read_text().count("<circle") == count + 1
     assert main(["simulate", "--against", RECORD, "--held-out"]) == 2  # no other model to fit on
+
+
+def test_half_of_the_kernels_is_predicted_by_constants_fitted_to_the_other_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, few, compared = json.loads(Path(RECORD).read_text()), tmp_path / "few.json", tmp_path / "compared.json"
+    few.write_text(json.dumps(rows | {"rows": rows["rows"][:5]}))
+    fits: list[list[str]] = []
+
+    def fit_few(runs: Sequence[Run], start: Constants, told: object = None) -> Fit:
+        fits.append([r.name for r in runs])
+        return Fit(start.model_copy(update={"copy_us": start.copy_us * 10.0 ** len(fits)}), (), ())
+
+    monkeypatch.setattr("amk.commands.simulate.fit_few", fit_few)
+    assert main(["simulate", "--against", str(few), "--held-out", "kernels", "-o", str(compared)]) == 0
+    pairs = {p["run"]: p["simulated_ms"] for p in json.loads(compared.read_text())["smollm2-135m"]["pairs"]}
+    odd, even = fits
+    assert len(odd) == 2 and len(even) == 3 and pairs.keys() == {*odd, *even}
+    # The constants of the second fit are slower: it was made without the runs that it predicts.
+    assert min(pairs[name] for name in odd) > max(pairs[name] for name in even)

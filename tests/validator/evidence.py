@@ -9,6 +9,7 @@ a C compiler) are left out and named.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -23,6 +24,8 @@ def missing(what: str) -> str | None:
     """Why a run cannot be made here."""
     if what == "promela":
         return spin.missing()
+    if what == "edits" and importlib.util.find_spec("pytest") is None:
+        return "no pytest"
     return "no C compiler" if what in COMPILED and compiled_explorer.compiler() is None else None
 
 

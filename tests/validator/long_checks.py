@@ -22,6 +22,7 @@ from tests.adversarial.fuzz import fuzzed, outcome
 from tests.long_run import Run
 from tests.validator.batches import differences
 from tests.validator.exhaustive import batches
+from tests.validator.mutants import edits_slice, mutants
 from tests.validator.random_systems import random_batch, random_system
 from tests.validator.spin import spin
 from tests.validator.two_level import compare, random_two_level
@@ -145,6 +146,7 @@ WHAT: dict[str, Check] = {
     "fuzz": Check(fuzz_slice, "fuzzed-schedules.json", 100_000, 12.0, HOURS),
     "mutants": Check(mutants_slice, "adversarial-mutants.json", 910, 20.0),
     "full-size": Check(full_size_slice, "full-size-mutants.json", 500, 60.0),
+    "edits": Check(edits_slice, "validator-mutants.json", len(mutants()), 25.0),
     "forgeries": Check(forgeries_slice, "forgeries.json", 200, 10.0),
 }
 

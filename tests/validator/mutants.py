@@ -1,25 +1,20 @@
 """Mutants of the validator itself: each edit of its source must be noticed by a test.
 
-By hand, resumable (killed mutants are not tried again): `python -m tests.validator.mutants --record FILE`. The edits
-are in mutants.json. Every mutant runs in a copy of the package, against the narrowest tests that should notice it.
+By hand, resumable: `python -m tests.validator.long_checks edits --record FILE`. The edits are in mutants.json. Every
+mutant runs in a copy of the package, against the narrowest tests that should notice it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-from amk.bench.provenance import commit
 
 ROOT = Path(__file__).parents[2]
 SEVERAL = 400.0
@@ -62,7 +57,8 @@ def outcome(mutant: Mutant) -> str:
         shutil.copy(ROOT / "pyproject.toml", folder)
         (folder / "amk" / "validator" / f"{mutant.module}.py").write_text(changed)
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests]
-        environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        found = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+        environment = os.environ | {"PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SEVERAL)
         except subprocess.TimeoutExpired:
@@ -72,28 +68,9 @@ def outcome(mutant: Mutant) -> str:
         return "killed" if done.returncode == 1 else "survived"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--only", help="run the mutants whose name contains this")
-    options = parser.parse_args()
-    record: dict[str, Any] = json.loads(options.record.read_text()) if options.record.exists() else {"format": 1}
-    results: dict[str, str] = record.setdefault("results", {})
-    for mutant in mutants():
-        again = options.only and options.only in mutant.name
-        if (results.get(mutant.name) == "killed" and not again) or (options.only and not again):
-            continue
-        results[mutant.name] = outcome(mutant)
-        print(f"{results[mutant.name]:<10}{mutant.name}", flush=True)
-        record["counts"] = dict(sorted(Counter(results.values()).items()))
-        record["run"] = {
-            "command": "python -m tests.validator.mutants",
-            "commit": commit(),
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        options.record.write_text(json.dumps(record, indent=1) + "\n")
-    return 1 if "survived" in results.values() else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def edits_slice(number: int) -> dict[str, Any]:
+    """One edit of the validator; one that no test notices is a difference."""
+    mutant = mutants()[number]
+    found = outcome(mutant)
+    told = [] if found == "killed" else [f"slice {number}: {mutant.name} {found}"]
+    return {found: 1, "results": {mutant.name: found}, "differences": told}

@@ -1,4 +1,4 @@
-"""A handful of the validator's mutants; all of them are run by hand (`tests.validator.mutants`, recorded)."""
+"""A handful of the validator's mutants; all of them are run by hand (`tests.validator.long_checks edits`, recorded)."""
 
 from __future__ import annotations
 

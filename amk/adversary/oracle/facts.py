@@ -71,6 +71,8 @@ def _resident(schedule: Schedule) -> Iterator[str]:
 
 
 def _shared(schedule: Schedule) -> Iterator[str]:
+    if sum(b.bytes for b in schedule.buffers if b.space == "global") > schedule.target.hbm_bytes:
+        yield "the buffers exceed device memory"
     if schedule.launch.shared_bytes > schedule.target.smem_per_block:
         yield "a block has less shared memory"
     for buffer in schedule.buffers:
@@ -161,6 +163,8 @@ def _counters(spelled: Spelled) -> Iterator[str]:
             yield f"{name} crosses workers with the scope of a block"
     if any(c.init >= HALF_WORD for c in schedule.counters):
         yield "a counter starts beyond what the wrapping comparison can tell apart"
+    if any(amount >= HALF_WORD for segment in spelled.segments for _, amount, _ in segment.signals):
+        yield "a signal adds more than the comparison can tell apart"
 
 
 def _graph(spelled: Spelled) -> Iterator[str]:
@@ -205,16 +209,16 @@ def _registers(spelled: Spelled) -> Iterator[str]:
 
 
 def _held_back(spelled: Spelled) -> Iterator[str]:
-    """A warp issues the copies that a product deferred before its next product on that stream, which would wait for
-    them."""
+    """A warp issues the copies that a product deferred, all of them, before its next product on that stream, which
+    would wait for them."""
     for span in spelled.agents:
-        held: set[str] = set()
+        held: Counter[str] = Counter()
         for segment in spelled.segments[span.start : span.stop]:
             for visit in segment.visits:
                 op = visit.step.op
                 if isinstance(op, RefillOp):
-                    held.discard(op.stream)
+                    held[op.stream] -= min(op.most, held[op.stream])
                 elif isinstance(op, GemvOp):
-                    if op.stream in held:
+                    if held[op.stream]:
                         yield f"a product on {op.stream} waits for copies that its own warp holds back"
-                    held |= {op.stream} if op.deferred else set()
+                    held[op.stream] = op.deferred

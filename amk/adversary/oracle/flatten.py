@@ -65,7 +65,7 @@ class Spelled:
 
 
 class TooBig(RuntimeError):
-    """More segments than the judge is willing to spell out."""
+    """More segments or bytes than the judge is willing to spell out."""
 
 
 MAX_SEGMENTS = 40_000

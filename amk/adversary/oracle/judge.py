@@ -81,7 +81,7 @@ def telling_positions(schedule: Schedule, tokens: int) -> list[int]:
 def rule(
     schedule: Schedule, tokens: int = 3, positions: Iterable[int] | None = None, most: int = MAX_SEGMENTS
 ) -> Ruling:
-    """Decide; the first thing that is wrong decides. Raises `TooBig` beyond `most` segments."""
+    """Decide; the first thing that is wrong decides. `TooBig` beyond `most` segments or too many bytes."""
     judge = Judge(schedule, tokens, most)
     for why in broken_rules(judge.spelled):
         return Ruling("UNSAFE", why)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amk.adversary.oracle.flatten import Spelled
+from amk.adversary.oracle.flatten import Spelled, TooBig
 from amk.adversary.oracle.order import Needs, Order
 from amk.adversary.oracle.touched import CACHED, UNNAMED, Touched, Toucher
 from amk.schedule_ir.expr import IntArray
@@ -125,16 +125,32 @@ def _unordered(met: Pairs, part: IntArray, orders: Orders) -> int | None:
     return int(part[np.flatnonzero(bad)[0]]) if bad.any() else None
 
 
-class Memory:
-    """Byte contents during one execution."""
+MAX_BYTES = 2**28
+"""Of all buffers that a launch may write; each byte takes 16 here."""
 
-    def __init__(self, toucher: Toucher) -> None:
+Content = tuple[int, int, int, int]
+"""(space, lo, hi, content): bytes before or after a launch."""
+
+
+class Memory:
+    """Byte contents during one execution: of each space as far as something of it is touched or asked for.
+
+    `TooBig` beyond `MAX_BYTES`.
+    """
+
+    def __init__(self, toucher: Toucher, touched: Touched, asked: list[Content]) -> None:
         schedule = toucher.spelled.schedule
-        self.toucher = toucher
         sizes = [b.bytes if b.space == "global" and b.role != "constant" else 0 for b in schedule.buffers]
         shared = [b for b in schedule.buffers if b.space == "shared"]
         room = max((b.bytes + (b.offset or 0) for b in shared), default=0)
         sizes += [room] * schedule.launch.workers
+        reach = np.zeros(len(sizes), np.int64)
+        np.maximum.at(reach, touched.space, touched.hi)
+        for space, _, hi, _ in asked:
+            reach[space] = max(reach[space], hi)
+        sizes = np.minimum(sizes, reach).tolist()
+        if sum(sizes) > MAX_BYTES:
+            raise TooBig(f"{sum(sizes):,} bytes are too many to follow one by one, at most {MAX_BYTES:,}")
         self.content = [np.full(size, NOTHING, np.int64) for size in sizes]
         self.shift = [np.zeros(size, np.int64) for size in sizes]
 
@@ -148,9 +164,10 @@ class Memory:
 
 def misread(toucher: Toucher, touched: Touched, order: list[int], pos: int) -> str | None:
     """Run the segments in this order; the first read, or final content, that is not what the model intends."""
-    memory = Memory(toucher)
-    tokens = toucher.spelled.tokens
-    _launch_content(memory, pos)
+    launch, final = list(_launch_content(toucher, pos)), list(_final_content(toucher, pos))
+    memory = Memory(toucher, touched, [*launch, *final])
+    for space, lo, hi, content in launch:
+        memory.fill(space, lo, hi, content)
     first = np.searchsorted(touched.segment, np.arange(len(toucher.spelled.segments) + 1))
     rows = list(
         zip(
@@ -164,12 +181,15 @@ def misread(toucher: Toucher, touched: Touched, order: list[int], pos: int) -> s
                 memory.fill(space, lo, hi, content, shift)
             elif content != UNNAMED and not memory.holds(space, lo, hi, content, shift):
                 return f"segment {segment} reads bytes {lo}..{hi - 1} of space {space} that hold something else"
-    return _final_content(memory, pos, tokens)
+    for space, lo, hi, content in final:
+        if not memory.holds(space, lo, hi, content):
+            return f"bytes {lo}..{hi - 1} of space {space} end with something else than the model says"
+    return None
 
 
-def _caches(memory: Memory, upto: int) -> Iterator[tuple[int, int, int, int]]:
-    """(space, lo, hi, content) of the cache rows of positions below `upto`."""
-    schedule, toucher = memory.toucher.spelled.schedule, memory.toucher
+def _caches(toucher: Toucher, upto: int) -> Iterator[Content]:
+    """The cache rows of positions below `upto`."""
+    schedule = toucher.spelled.schedule
     row = schedule.model.head_dim * ITEM_BYTES[schedule.kv.dtype]
     for family in sorted(CACHED) if upto > 0 else ():
         for layer in range(schedule.model.layers):
@@ -178,23 +198,20 @@ def _caches(memory: Memory, upto: int) -> Iterator[tuple[int, int, int, int]]:
                 yield toucher.number[f"{family}_cache"], start, start + upto * row, toucher.code(family, layer, -1)
 
 
-def _launch_content(memory: Memory, pos: int) -> None:
-    toucher = memory.toucher
-    memory.fill(toucher.number["state"], 0, toucher.by_name["state"].bytes, toucher.code("state", 0, -1))
-    for space, lo, hi, content in _caches(memory, pos):
-        memory.fill(space, lo, hi, content)
+def _state(toucher: Toucher, index: int) -> Content:
+    return toucher.number["state"], 0, toucher.by_name["state"].bytes, toucher.code("state", index, -1)
 
 
-def _final_content(memory: Memory, pos: int, tokens: int) -> str | None:
-    toucher = memory.toucher
-    schedule = toucher.spelled.schedule
-    wanted = [(toucher.number["state"], 0, toucher.by_name["state"].bytes, toucher.code("state", 1, -1))]
+def _launch_content(toucher: Toucher, pos: int) -> Iterator[Content]:
+    yield _state(toucher, 0)
+    yield from _caches(toucher, pos)
+
+
+def _final_content(toucher: Toucher, pos: int) -> Iterator[Content]:
+    schedule, tokens = toucher.spelled.schedule, toucher.spelled.tokens
     one = 4 * schedule.batch
-    wanted += [(toucher.number["output"], one * n, one * (n + 1), toucher.code("output", 0, n)) for n in range(tokens)]
-    last = toucher.code("logits", 0, tokens - 1)
-    wanted.append((toucher.number["logits"], 0, schedule.model.vocab * one, last))
-    wanted += _caches(memory, pos + tokens)
-    for space, lo, hi, content in wanted:
-        if not memory.holds(space, lo, hi, content):
-            return f"bytes {lo}..{hi - 1} of space {space} end with something else than the model says"
-    return None
+    yield _state(toucher, 1)
+    for n in range(tokens):
+        yield toucher.number["output"], one * n, one * (n + 1), toucher.code("output", 0, n)
+    yield toucher.number["logits"], 0, schedule.model.vocab * one, toucher.code("logits", 0, tokens - 1)
+    yield from _caches(toucher, pos + tokens)

@@ -11,6 +11,7 @@ from amk.schedule_ir.matrices import ROWS_PER_GROUP
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import (
     Access,
+    Count,
     Geometry,
     Memory,
     Op,
@@ -46,7 +47,7 @@ class ArgmaxRowsOp(Op):
     stream: Name
     part: Name
     ssq: Name
-    ssq_agents: int
+    ssq_agents: Count
     logits: Name
     best_value: Name
     best_index: Name

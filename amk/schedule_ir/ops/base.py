@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, Matrix, MatrixName, matrix, share_table
@@ -21,6 +22,9 @@ from amk.schedule_ir.model_spec import ModelSpec
 F32 = NDArray[np.float32]
 FloatArray = NDArray[np.floating[Any]]
 ValueKey = tuple[str, int]
+
+Count = Annotated[int, Field(ge=0, le=2**20)]
+"""A small number in an op; addresses made with it stay inside 64 bits."""
 
 PER_SEQUENCE = (
     "x", "ssq", "residual", "h", "qkv", "out", "act", "attn", "logits", "best_value", "best_index", "prompt",

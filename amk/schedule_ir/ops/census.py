@@ -9,7 +9,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.argmax_rows import head_rows
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ranking import (
     PICK,
     PIVOTS,
@@ -30,7 +30,7 @@ class CensusOp(Op):
     """
 
     op: Literal["census"] = "census"
-    round: int
+    round: Count
     logits: Name
     sampling: Name
     pick: Name

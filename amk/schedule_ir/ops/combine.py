@@ -10,7 +10,7 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attend import merge_partials
 from amk.schedule_ir.ops.attention import active_splits, partial_width
-from amk.schedule_ir.ops.base import Access, Geometry, Memory
+from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory
 from amk.schedule_ir.ops.staging import Staging, staged_share
 
 
@@ -35,7 +35,7 @@ class CombineOp(Staging):
     layer: Expr
     split_partial: Name
     split_scale: Name
-    heads: int
+    heads: Count
     mix: Name
 
     def _outputs(self, env: Env, geo: Geometry) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.argmax_rows import NO_ROWS, head_rows
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ranking import PARAMETERS, PICK, float_of, gumbel, keys, scores
 
 
@@ -21,7 +21,7 @@ class DrawOp(Op):
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
     op: Literal["draw"] = "draw"
-    round: int
+    round: Count
     logits: Name
     sampling: Name
     pick: Name

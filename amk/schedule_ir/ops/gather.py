@@ -6,7 +6,7 @@ from typing import Literal
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
+from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op, split
 from amk.schedule_ir.ranking import TALLY, joined_sums, split_sums
 
 
@@ -14,7 +14,7 @@ class GatherOp(Op):
     """gathered[a] = sum of counted[round, w] over agent a's share [W*a/n, W*(a+1)/n) of the W workers."""
 
     op: Literal["gather"] = "gather"
-    round: int
+    round: Count
     counted: Name
     gathered: Name
 

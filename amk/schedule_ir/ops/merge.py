@@ -10,7 +10,7 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attend import merge_partials
 from amk.schedule_ir.ops.attention import active_splits, group_size, partial_width, place
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 
 
 class MergeOp(Op):
@@ -25,7 +25,7 @@ class MergeOp(Op):
     op: Literal["merge"] = "merge"
     layer: Expr
     partial: Name
-    attend_agents: int
+    attend_agents: Count
     split_partial: Name
     split_scale: Name
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ranking import HALF, PICK, ROUNDS, SHIFTS, TALLY, goal_of, joined_sums, signed
 
 
@@ -20,8 +20,8 @@ class NarrowOp(Op):
     """
 
     op: Literal["narrow"] = "narrow"
-    round: int
-    gather_agents: int
+    round: Count
+    gather_agents: Count
     gathered: Name
     sampling: Name
     pick: Name

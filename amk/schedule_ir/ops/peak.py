@@ -8,7 +8,7 @@ import numpy as np
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ranking import PICK, word_of
 
 
@@ -19,8 +19,8 @@ class PeakOp(Op):
     """
 
     op: Literal["peak"] = "peak"
-    round: int
-    candidates: int
+    round: Count
+    candidates: Count
     best_value: Name
     pick: Name
 

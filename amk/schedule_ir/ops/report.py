@@ -6,7 +6,7 @@ from typing import Literal
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ranking import TALLY, joined_sums, split_sums
 
 
@@ -14,8 +14,8 @@ class ReportOp(Op):
     """counted[round, worker] = sum of tally[a] over the worker's agents; one agent does it."""
 
     op: Literal["report"] = "report"
-    round: int
-    tally_agents: int
+    round: Count
+    tally_agents: Count
     tally: Name
     counted: Name
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ops.begin import token_register
 
 REQUEST = ("forced", "eos0", "eos1", "eos2", "eos3")
@@ -32,7 +32,7 @@ class Selection(Op):
     registers: ClassVar[tuple[str, ...]] = ("pos", "epoch", "done")
     perhaps: ClassVar[tuple[str, ...]] = ("best_value", "best_index")
     candidate: ClassVar[str]
-    candidates: int
+    candidates: Count
     best_value: Name
     best_index: Name
     request: Name

@@ -9,6 +9,7 @@ from amk.schedule_ir.matrices import ROWS_PER_GROUP
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import (
     Access,
+    Count,
     Geometry,
     Memory,
     Op,
@@ -30,7 +31,7 @@ class StoreRowsOp(Op):
     stream: Name
     part: Name
     ssq: Name
-    ssq_agents: int
+    ssq_agents: Count
     bias: Name | None = None
     out: Name
 

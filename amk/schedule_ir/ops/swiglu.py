@@ -10,6 +10,7 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import (
     Access,
+    Count,
     Geometry,
     Memory,
     Op,
@@ -32,7 +33,7 @@ class SwigluOp(Op):
     stream: Name
     part: Name
     ssq: Name
-    ssq_agents: int
+    ssq_agents: Count
     act: Name
 
     def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int]:

@@ -1,0 +1,66 @@
+"""Long runs survive what happens on foreign machines: a process that dies, a slice that raises, time that runs out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import long_run
+from tests.long_run import Run
+
+
+def _square(number: int) -> dict[str, Any]:
+    return {"sum": number * number, "differences": []}
+
+
+def _odd_ones_die(number: int) -> dict[str, Any]:
+    if number % 2 and not os.environ.get("TEST_ALL_LIVE"):
+        os._exit(9)
+    return _square(number)
+
+
+def _third_raises(number: int) -> dict[str, Any]:
+    if number == 3:
+        raise ValueError("too large")
+    return _square(number)
+
+
+def _sleeps(number: int) -> dict[str, Any]:
+    time.sleep(60 if number == 1 else 0)
+    return _square(number)
+
+
+def _go(run: Run, seconds: float = 60.0) -> tuple[int, dict[str, Any]]:
+    code = long_run.go([run], argparse.Namespace(jobs=2, seconds=seconds))
+    return code, json.loads(run.path.read_text())
+
+
+def test_a_process_that_dies_takes_only_its_slice_and_the_next_call_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "record.json"
+    code, record = _go(Run("r", _odd_ones_die, path, 6, guess=0.01))
+    assert (code, record["done"], record["ahead"], record["counts"]["sum"]) == (0, 1, [2, 4], 20)
+    monkeypatch.setenv("TEST_ALL_LIVE", "1")
+    code, record = _go(Run("r", _odd_ones_die, path, 6, guess=0.01))
+    assert (code, record["done"], record["ahead"], record["counts"]["sum"]) == (0, 6, [], 55)
+    assert record["commits"] == [long_run.commit()]
+
+
+def test_a_slice_that_raises_is_a_difference(tmp_path: Path) -> None:
+    code, record = _go(Run("r", _third_raises, tmp_path / "record.json", 5, guess=0.01))
+    assert (code, record["done"], record["counts"]["sum"]) == (1, 5, 21)
+    assert record["differences"] == ["slice 3: ValueError: too large"]
+
+
+def test_slices_under_way_when_the_time_is_over_are_left(tmp_path: Path) -> None:
+    began = time.monotonic()
+    code, record = _go(Run("r", _sleeps, tmp_path / "record.json", 3, guess=0.01), 6.0)
+    assert (code, record["done"], record["ahead"]) == (0, 1, [2])
+    assert time.monotonic() - began < 30
