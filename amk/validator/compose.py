@@ -199,6 +199,8 @@ class _Composer:
         result.classes = whole.value.envelope.classes
         result.outside, result.written_constants = whole.value.outside, whole.value.constants
         result.clashes = whole.value.clashes
+        if result.outside or result.written_constants:
+            return result  # wrong whatever else there is
         result.never = found.most.never
         result.weak = not found.most.empty or any(
             bool(g.waits[:, 4].any() or g.signals[:, 4].any()) for g in self.groups

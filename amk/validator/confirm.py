@@ -130,13 +130,17 @@ def positions(result: Composition, workers: frozenset[int] = frozenset()) -> lis
     return [p for p in dict.fromkeys(found) if 0 <= p <= kv.context - tokens] or [0]
 
 
+def flat_events(result: Composition) -> int:
+    """Events of the flat system, apart from those that only join others."""
+    return sum(g.count * g.order.trace.events for g in result.groups)
+
+
 class Confirmer:
     """Races of one composition under one kind of edges."""
 
     def __init__(self, result: Composition, edges: Edges) -> None:
         self.result, self.edges = result, edges
         self.footprints = Footprints(result.schedule, result.memo.evaluations)
-        self.events = sum(g.count * g.order.trace.events for g in result.groups)
         self._last: tuple[int, frozenset[int], Flat] | None = None
 
     @cached_property
@@ -145,7 +149,7 @@ class Confirmer:
 
     def race(self, a: Place, b: Place) -> ConfirmedRace | None:
         """None if nothing shows that the two steps race."""
-        if self.events > MAX_EVENTS:
+        if flat_events(self.result) > MAX_EVENTS:
             return None
         tried = positions(self.result, frozenset((a[1], b[1])))
         clashes = [clash for pos in tried for clash in self._clashes(a, b, pos)]

@@ -9,19 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from amk.report.diagnostic import Diagnostic, Fact, Severity, Where, because, shown
 from amk.report.schema import json_pointer
 from amk.validator.compose import Composition
-from amk.validator.confirm import Confirmer, Evidence, Place, confirmed_fault, positions
+from amk.validator.confirm import Confirmer, Evidence, Place, confirmed_fault, flat_events, positions
 from amk.validator.dataflow import Fault
-from amk.validator.expand import Flat, expand
+from amk.validator.expand import MAX_EVENTS, Flat, expand
 from amk.validator.footprint import family_name
-from amk.validator.liveness import BlockedHead, diagnose, greedy
-from amk.validator.quotient import Edges
+from amk.validator.liveness import BlockedHead, Deadlock, Run, diagnose, greedy
+from amk.validator.quotient import Edges, Quotient
 from amk.validator.races import Race, RaceReport
-from amk.validator.system import READ
+from amk.validator.system import READ, System
 from amk.validator.trace import Trace
-from amk.validator.witness import deadlock_witness
+from amk.validator.witness import Witness, deadlock_witness
 
 TRIED: Final = 4
 """Findings that are looked at on the flat system; the first confirmed one decides."""
@@ -80,25 +82,74 @@ def _node(result: Composition, number: int) -> tuple[Trace, int, int]:
     return trace, worker, int(trace.item[node]) if node < trace.events else node - trace.events
 
 
-def _deadlock(result: Composition) -> Finding:
-    pos = positions(result)[0]
-    flat = expand(result.schedule, pos, result.tokens, evaluations=result.memo.evaluations)
+@dataclass(frozen=True, eq=False)
+class _Stuck:
+    """Where a run of the flat system ends, if not at the end."""
+
+    flat: Flat
+    run: Run
+    found: Deadlock | None
+
+
+def _ended(result: Composition) -> _Stuck:
+    flat = expand(
+        result.schedule, positions(result)[0], result.tokens, touching=(), evaluations=result.memo.evaluations
+    )
     run = greedy(flat.system)
-    found = diagnose(run)
-    if found is None:
+    return _Stuck(flat, run, diagnose(run))
+
+
+def _deadlock(result: Composition) -> Finding:
+    """The flat system is run unless a wait asks for more than there is, which no order of steps can change."""
+    starved = None if result.strict is None or flat_events(result) > MAX_EVENTS else _starved(result)
+    stuck = None if starved else _ended(result)
+    if stuck is not None and stuck.found is None:
         message = "the workers' programs may block each other; one flat run finished"
         return Finding(Diagnostic("AMK201", message, where=Where(path="/programs")), None)
+
+    def made() -> tuple[System, Witness]:
+        end = stuck or _ended(result)
+        assert end.found is not None, "a wait for more than all signals give is never met"
+        return end.run.system, deadlock_witness(end.run, end.found)
+
+    evidence = Evidence("deadlock", "block", positions(result)[0], made)
+    return Finding(starved or _explained(result, stuck), evidence)
+
+
+def _starved(result: Composition) -> Diagnostic | None:
+    """The first blocked wait for more than all signals of the launch give together; None if there is no such wait."""
+    quotient = result.block
+    assert isinstance(quotient, Quotient)
+    system, run, total = quotient.system, quotient.run, result.instances.init()
+    for group in result.groups:
+        np.add.at(total, group.signals[:, 2], group.signals[:, 3])
+    for agent in np.flatnonzero(run.cut < system.agent_size).tolist():
+        event = int(system.agent_first[agent] + run.cut[agent])
+        for k in range(*system.wait_first[event : event + 2].tolist()):
+            counter, threshold = int(system.wait_counter[k]), int(system.wait_threshold[k])
+            if counter < len(total) and threshold > total[counter]:
+                trace, worker, local = quotient.owner(event)
+                item = int(trace.item[local])
+                who, what = place(trace, worker, item, int(trace.warp_of[local]))
+                name, most = result.instances.name(counter), int(total[counter])
+                fact = f"{who}, {what}: waits for {name} >= {threshold}; all steps together bring it to {most}"
+                facts = (shown(f"{fact}, nothing adds to it any more"),)
+                return Diagnostic("AMK202", "some waits can never be met", where=_where(trace, item), facts=facts)
+    return None
+
+
+def _explained(result: Composition, stuck: _Stuck | None) -> Diagnostic:
+    assert stuck is not None and stuck.found is not None
+    flat, found = stuck.flat, stuck.found
     code = "AMK202" if found.cause == "too few producers" else "AMK201"
     head = next((h for h in (*found.knot, *found.heads) if flat.system.event_tag[h.event] >= 0), found.knot[0])
     facts = [shown(_blocked(flat, h)) for h in found.knot[:6]]
-    stuck = sum(int(flat.system.event_tag[head.event]) >= 0 for head in found.heads)
+    never = sum(int(flat.system.event_tag[head.event]) >= 0 for head in found.heads)
     launch = result.schedule.launch
-    facts.append(because(f"{stuck} of {launch.workers * launch.warps} warps never finish"))
+    facts.append(because(f"{never} of {launch.workers * launch.warps} warps never finish"))
     trace, _, event = flat.owner(head.event)
     message = "some waits can never be met" if code == "AMK202" else "agents wait for each other in a cycle"
-    diagnostic = Diagnostic(code, message, where=_where(trace, int(trace.item[event])), facts=tuple(facts))
-    evidence = Evidence("deadlock", "block", pos, lambda: (flat.system, deadlock_witness(run, found)))
-    return Finding(diagnostic, evidence)
+    return Diagnostic(code, message, where=_where(trace, int(trace.item[event])), facts=tuple(facts))
 
 
 def _blocked(flat: Flat, head: BlockedHead) -> str:

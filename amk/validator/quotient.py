@@ -34,6 +34,7 @@ from amk.validator.liveness import Run, greedy
 from amk.validator.local_order import Chains, LocalOrder, chains_of, crew_chains, require_order, warp_chains
 from amk.validator.order import MAX_CELLS, Clocks, ClocksTooLarge, must_clocks
 from amk.validator.system import I32, I64, Bools, System
+from amk.validator.trace import Trace
 from amk.validator.words import Words
 
 Edges = Literal["block", "wait", "word", "fence"]
@@ -115,6 +116,14 @@ class Quotient:
         chains = self.chains[g]
         numbers: I64 = self.chain_first[self.base[g] + worker * len(chains) + chains.of[node]] + chains.slot[node]
         return numbers
+
+    def owner(self, event: int) -> tuple[Trace, int, int]:
+        """(trace, worker, local node) of the quotient event of a worker."""
+        agent = int(self.system.agent_of[event])
+        g = int(np.searchsorted(self.base, agent, side="right")) - 1
+        group, chains = self.groups[g], self.chains[g]
+        worker, chain = divmod(agent - int(self.base[g]), len(chains))
+        return group.order.trace, group.first + worker, int(chains.chains[chain][self.system.index_of[event]])
 
     def _build(self) -> System:
         void = int(self.chain_first[-2])
