@@ -138,8 +138,8 @@ def _require_places(workers: int, model: ModelSpec, target: Target, settings: Se
 
 
 def choose_workers(model: ModelSpec, target: Target, batch: int = 1, ctas: int = 1) -> int:
-    """`ctas` per SM; for a model with fewer row groups than SMs, as many as all own rows of both QKV and gate-up, and in a
-    batch at least one for every KV head of every sequence.
+    """`ctas` per SM; for a model with fewer row groups than SMs, as many as all own rows of both QKV and gate-up, and
+    in a batch at least one for every KV head of every sequence.
     """
     qkv, gate_up = (matrix(model, name).groups for name in ("qkv", "gate_up"))
     places = target.sms * ctas

@@ -25,8 +25,8 @@ class Settings:
     words, None = handoff_of. head_handoff: attention waits for its head's rows only. wide_epilogue: sum partials in all
     warps when a worker has more output rows than this. sampling: how a token is chosen; what the other modes do beyond
     greedy is steps of the schedule, their parameters are run-time values. workers: None = ctas_per_sm per SM, fewer for
-    small models. ctas_per_sm: workers that share an SM, its shared memory and its registers. kv_splits: most splits of a head's cache, None = one for every worker that there is. kv_dtype: what the KV
-    cache holds. overlay: arrays that are never live together share bytes. hint_slack: a hint says that looking is worth
+    small models. ctas_per_sm: workers that share an SM, its shared memory and its registers. kv_splits: most splits of
+    a head's cache, None = one for every worker that there is. kv_dtype: what the KV cache holds. overlay: arrays that are never live together share bytes. hint_slack: a hint says that looking is worth
     while when all producers but one in so many have signalled; 0: when all have. prefetch_cache: ask for earlier keys
     and values before the query is there. held_refills: share of a ring that a long product refills only after its
     result is published, first_refills: share of these that go out then, the others once the next input is there;
