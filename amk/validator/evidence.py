@@ -215,9 +215,31 @@ def _confirmed_race(result: Composition, edges: Edges, a: Place, b: Place) -> Ev
         except (TooLarge, NotComposable):
             return None
         for race in _conflicts(flat.system, _flat_events(flat, *a), _flat_events(flat, *b)):
-            if _both_enabled(flat.system, race):
+            if _both_enabled(flat.system, race) and not (edges == "fence" and _over_in_time(result, flat, pos, race)):
                 return Evidence(flat.system, race_witness(flat.system, race), edges, pos)
     return None
+
+
+def _over_in_time(result: Composition, flat: Flat, pos: int, race: Race) -> bool:
+    """Whether one of the two is a read that is over before the other starts: no fence has to make it visible.
+
+    By definition: the write does not run as long as the read is withheld. What confirmed the pair has fewer edges than
+    `word`, so the question is put to a system of its own.
+    """
+    if READ not in (race.first_kind, race.second_kind):
+        return False
+    read, write = (race.first, race.second) if race.first_kind == READ else (race.second, race.first)
+    timed = expand(result.schedule, pos, result.tokens, "word", set(), None, True, result.memo.evaluations)
+    read, write = (_same(flat, timed, event) for event in (read, write))
+    run = greedy(timed.system, (read,))
+    return int(run.cut[timed.system.agent_of[write]]) <= int(timed.system.index_of[write])
+
+
+def _same(flat: Flat, other: Flat, event: int) -> int:
+    """The event of the other flat system that stands for the same step."""
+    trace, worker, local = flat.owner(event)
+    number = next(i for i, t in enumerate(other.traces) if t.program.first == trace.program.first)
+    return int(other.event_id[number][worker - trace.program.first, local])
 
 
 def _conflicts(system: System, first: list[int], second: list[int]) -> Iterator[Race]:
