@@ -17,7 +17,8 @@ everything that any part of it comes after, and each of its events after all tha
 
 Two nodes of different workers are ordered through chains:  x < y  iff some chain c of x's worker has
     hi[x, c]  finished before  y,   read from   G(y) = JOIN over chains d of y's worker of P*(last lo[y, d] node).
-If y is itself in a chain, G(y) is its own clock. For conjunctive waits this is exact, otherwise sound.
+If y is itself in a chain, G(y) is its own clock. For conjunctive waits this is exact; what else partial thresholds
+between workers imply is found by `implied_order`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import numpy as np
 
 from amk.validator.builder import assemble
 from amk.validator.counter_events import Instances
+from amk.validator.implied_order import ImpliedOrder
 from amk.validator.liveness import Run, greedy
 from amk.validator.local_order import Chains, LocalOrder, chains_of, crew_chains, require_order, warp_chains
 from amk.validator.order import MAX_CELLS, Clocks, ClocksTooLarge, must_clocks
@@ -261,7 +263,7 @@ class BracketOrder:
     """
 
     def __init__(self, quotient: Quotient) -> None:
-        self.quotient = quotient
+        self.quotient, self.implied = quotient, ImpliedOrder(quotient)
         groups = quotient.groups
         self.system = groups[0].order.trace.local_system
         self.group_of = np.repeat(np.arange(len(groups), dtype=np.int32), [g.count * g.nodes for g in groups])
@@ -348,4 +350,16 @@ class BracketOrder:
             order = self.quotient.groups[i].order
             near = np.flatnonzero((worker == other) & ~ordered)
             ordered[near] = (order.past[later[near]] >= order.need[node[near]]).all(axis=1)
+        self._ask(i, j, before, after, ordered)
         return ordered
+
+    def _ask(self, i: int, j: int, before: I64, after: I64, ordered: Bools) -> None:
+        """What brackets leave unordered although partial thresholds order it."""
+        open_ = np.flatnonzero(~ordered & (before != after))
+        open_ = open_[self.implied.several(i, self.node_of[before[open_]])]
+        if not len(open_) or not self.implied.needed:
+            return
+        for number in np.unique(before[open_]).tolist():
+            at = open_[before[open_] == number]
+            first = int(self.worker_of[number]), int(self.node_of[number])
+            ordered[at] = self.implied.precedes(i, first, j, self.worker_of[after[at]], self.node_of[after[at]])

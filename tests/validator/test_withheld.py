@@ -45,7 +45,7 @@ def enabled(system: System, pair: tuple[int, int]) -> bool:
 
 
 def pairs(flat: Flat, rng: Random, count: int) -> Iterator[tuple[Event, Event, tuple[int, int]]]:
-    """Events of different warps that run at about the same time, none of a barrier, with their numbers in the system."""
+    """Events of different warps that run at about the same time, none of a barrier, with their numbers in it."""
     events = np.concatenate([ids.reshape(-1) for ids in flat.event_id])
     number = events[np.argsort(greedy(flat.system).position[events])].tolist()
     barriers = {e for t in flat.traces for e in (*t.barrier_waits[:, 0].tolist(), *t.barrier_signals[:, 0].tolist())}
