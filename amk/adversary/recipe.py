@@ -169,7 +169,9 @@ def idle_worker(s: Json) -> list[Edit]:
         quarter, half = groups // 4, groups // 2
         edits.append(Edit("replace", ("tables", f"{part}.first"), [0, quarter, half, groups]))
         edits.append(Edit("replace", ("tables", f"{part}.count"), [quarter, quarter, half, 0]))
-    return edits + strengthened(s, "best", ("fenced", "acquire", "release"))
+    barrier = at(s, next(path for path, step in steps(s) if step["op"]["op"] == "barrier"))
+    met = Edit("insert", signalling(s, "best"), barrier)
+    return [*edits, *strengthened(s, "best", ("fenced", "acquire", "release")), met]
 
 
 def strengthened(s: Json, counter: str, words: tuple[str, str, str]) -> list[Edit]:
