@@ -54,9 +54,13 @@ def plan(
     Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit or has more KV heads than
     there are workers, AMK401 when shared memory does not hold it.
     """
-    count = workers if workers is not None else settings.workers or choose_workers(model, target, settings.batch)
+    count = (
+        workers
+        if workers is not None
+        else settings.workers or choose_workers(model, target, settings.batch, settings.ctas_per_sm)
+    )
     _require_batch(settings, wanted)
-    _require_places(count, model, target, settings.batch)
+    _require_places(count, model, target, settings)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
     rows_of = row_tables(model, count, wanted)
     settings = replace(settings, k_parts=choose_parts(model, target, settings, rows_of, wanted))
@@ -82,7 +86,8 @@ def plan(
     author = Author(model, settings, count, rows, delta, held, first, slack, reduced, wanted, strong)
     stored = label(wanted) if kv.dtype == "bf16" else f"{label(wanted)}-kv-{kv.dtype}"
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
-    registers = target.regs_per_sm // (settings.warps * 32) // REGISTER_UNIT * REGISTER_UNIT
+    threads = settings.warps * 32 * settings.ctas_per_sm
+    registers = target.regs_per_sm // threads // REGISTER_UNIT * REGISTER_UNIT
     return Schedule(
         name=f"{model.name}-{target.name}-{stored}"[:64],
         plan=settings.plan,
@@ -91,7 +96,7 @@ def plan(
         batch=settings.batch,
         launch=Launch(
             workers=count, warps=settings.warps, shared_bytes=shared.bytes, registers=min(registers, 255),
-            max_tokens=settings.max_tokens,
+            max_tokens=settings.max_tokens, ctas_per_sm=settings.ctas_per_sm,
         ),
         kv=kv,
         roles=(Role(name="all", first=0, count=settings.warps), Role(name="w0", first=0, count=1)),
@@ -123,24 +128,25 @@ def _require_batch(settings: Settings, wanted: Formats) -> None:
         raise AmkError(Diagnostic("AMK016", f"a batch of {batch} is not decoded where {found[0]}"))
 
 
-def _require_places(workers: int, model: ModelSpec, target: Target, batch: int) -> None:
-    """AMK011 unless every KV head of every sequence has a worker, AMK402 unless every worker has an SM of its own."""
-    heads = batch * model.kv_heads
+def _require_places(workers: int, model: ModelSpec, target: Target, settings: Settings) -> None:
+    """AMK011 unless every KV head of every sequence has a worker, AMK402 unless every worker has its place on an SM."""
+    heads, ctas = settings.batch * model.kv_heads, settings.ctas_per_sm
     if workers < heads:
         message = f"{heads} KV heads need as many workers, there are {workers}: each has workers of its own"
         raise AmkError(Diagnostic("AMK011", message))
-    if workers > target.sms:
-        raise AmkError(Diagnostic("AMK402", f"{workers} workers, {target.name} has {target.sms} SMs"))
+    if workers > target.sms * ctas:
+        raise AmkError(Diagnostic("AMK402", f"{workers} workers, {target.name} has {target.sms} SMs x {ctas}"))
 
 
-def choose_workers(model: ModelSpec, target: Target, batch: int = 1) -> int:
-    """One per SM; for a model with fewer row groups than SMs, as many as all own rows of both QKV and gate-up, and in a
-    batch at least one for every KV head of every sequence.
+def choose_workers(model: ModelSpec, target: Target, batch: int = 1, ctas: int = 1) -> int:
+    """`ctas` per SM; for a model with fewer row groups than SMs, as many as all own rows of both QKV and gate-up, and
+    in a batch at least one for every KV head of every sequence.
     """
     qkv, gate_up = (matrix(model, name).groups for name in ("qkv", "gate_up"))
-    if gate_up >= target.sms:
-        return target.sms
-    return min(qkv, gate_up) if batch == 1 else min(max(min(qkv, gate_up), batch * model.kv_heads), target.sms)
+    places = target.sms * ctas
+    if gate_up >= places:
+        return places
+    return min(qkv, gate_up) if batch == 1 else min(max(min(qkv, gate_up), batch * model.kv_heads), places)
 
 
 def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chunks, tables: Shares, slots: int) -> Held:

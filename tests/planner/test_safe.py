@@ -21,6 +21,8 @@ from amk.schedule_ir.sampling import MODES, Mode
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import Chunk, FormatName
+from amk.simulator.constants import constants_for
+from amk.simulator.predict import step_ms
 from amk.validator.replay import replay
 from amk.validator.verify import verify
 from tests.damage import raised_threshold, rewritten
@@ -39,6 +41,27 @@ def test_plans_are_safe(model: ModelSpec, gpu: str, context: int, preset: str) -
     schedule = plan(model, load_target(gpu), settings=PRESETS[preset], max_context=context)
     verdict = verify(schedule)
     assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
+
+
+def test_two_workers_of_an_sm_are_resident_or_refused() -> None:
+    """Planned for two on an SM both fit; a third, or the shared memory of one alone, does not."""
+    schedule = plan(VARIANTS[0], load_target("l4"), settings=replace(FAST, ctas_per_sm=2, warps=4), max_context=64)
+    assert verify(schedule).safe
+    launch, target = schedule.launch, schedule.target
+    alone = target.smem_per_sm // 2
+    for change in ({"ctas_per_sm": 3}, {"shared_bytes": alone}, {"registers": 255, "ctas_per_sm": 3}):
+        verdict = verify(schedule.model_copy(update={"launch": launch.model_copy(update=change)}))
+        assert [d.code for d in verdict.diagnostics] == ["AMK402"], change
+
+
+def test_two_workers_of_an_sm_share_its_rates() -> None:
+    """The simulator gives a worker that shares its SM half of what the SM receives."""
+    constants = constants_for(load_target("a10g"))
+    assert constants.shared_by(1) is constants
+    assert constants.shared_by(2).sm_gbps * 2 == pytest.approx(constants.sm_gbps)
+    two = plan(VARIANTS[0], load_target("a10g"), settings=replace(FAST, ctas_per_sm=2, warps=4), max_context=64)
+    apart = two.model_copy(update={"launch": two.launch.model_copy(update={"ctas_per_sm": 1})})
+    assert step_ms(two, 16, constants) == step_ms(apart, 16, constants.shared_by(2)) > step_ms(apart, 16, constants)
 
 
 @pytest.mark.parametrize("handoff", ["tagged", "fenced"])
