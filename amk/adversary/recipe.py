@@ -33,8 +33,10 @@ BASES: dict[str, Settings] = {
     "wide": replace(NAIVE, warps=4, kv_block=8),
     "heads": replace(NAIVE, warps=4, kv_block=8, wide_epilogue=64, head_handoff=True),
     "tagged": replace(FAST, warps=4, kv_block=8),
+    "held": replace(NAIVE, warps=2, kv_block=8, run_ahead=True, slots=4, held_refills=1.0),
 }
-"""Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words."""
+"""Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
+copies held back until a result is out."""
 
 Make = Callable[[Json], list[Edit]]
 
