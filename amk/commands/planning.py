@@ -63,7 +63,7 @@ def chosen_formats(arguments: argparse.Namespace) -> Formats | Layered:
     return formats(arguments.dtype or "bf16", arguments.lm_head_dtype)
 
 
-def _measured_formats(arguments: argparse.Namespace) -> Layered:
+def _measured_formats(arguments: argparse.Namespace) -> Formats | Layered:
     """The fewest bytes whose KL stays below the bound, measured on the checkpoint."""
     if arguments.max_kl is None or not arguments.max_kl > 0 or arguments.text is None:
         message = "--dtype auto needs --max-kl, a positive number of nats, and --text, what the KL is measured on"

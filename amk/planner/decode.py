@@ -83,8 +83,9 @@ def plan(
     reduced = kv.splits if reducible(settings, model, kv.splits) else None
     require_whole_fetches(model, settings, reduced is not None, runs)
     delta = handoff.delta if handoff else None
+    strong = ends_fenced(settings, tables)
     loops = loops_of(model, settings, target, runs, chunks, tables, shared.stream.slots)
-    author = Author(model, settings, count, rows, delta, slack, reduced, head_layout(runs), loops[0])
+    author = Author(model, settings, count, rows, delta, slack, reduced, head_layout(runs), loops[0], strong)
     stored = label_of(runs) if kv.dtype == "bf16" else f"{label_of(runs)}-kv-{kv.dtype}"
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
     threads = settings.warps * 32 * settings.ctas_per_sm
@@ -103,7 +104,7 @@ def plan(
         roles=(Role(name="all", first=0, count=settings.warps), Role(name="w0", first=0, count=1)),
         tables=tables | (handoff.tables if handoff else {}),
         buffers=(*global_buffers(model, kv, settings, count, chunks), *shared.buffers),
-        counters=counters(model, settings, [run.count for run in loops]),
+        counters=counters(model, settings, [run.count for run in loops], strong),
         streams=(shared.stream,),
         programs=(Program(name="decode", first=0, count=count, body=author.body(loops)),),
     )  # fmt: skip
@@ -207,7 +208,18 @@ def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) 
     return KvLayout(context=context, block=kv_block(settings, model), splits=splits, dtype=settings.kv_dtype)
 
 
-def counters(model: ModelSpec, settings: Settings, layers: Sequence[int]) -> tuple[Counter, ...]:
+def ends_fenced(settings: Settings, tables: Shares) -> frozenset[str]:
+    """The counters of a plan with tagged words that are fenced all the same: `best`, where a worker owns neither hidden
+    nor gate-up rows. Not everybody looks for the other words of a worker, and for its candidates nobody where the token
+    is given, so words alone do not put its read of the launch state before worker 0's store of it.
+    """
+    shares = zip(tables["hidden.count"], tables["gate_up.count"], strict=True)
+    return frozenset({"best"} if settings.handoff == "tagged" and not all(map(any, shares)) else ())
+
+
+def counters(
+    model: ModelSpec, settings: Settings, layers: Sequence[int], strong: frozenset[str]
+) -> tuple[Counter, ...]:
     """One counter per hand-off and layer, so that only the token edge needs epoch separation; layers: of each run."""
     heads = model.kv_heads if settings.head_handoff else 1
     kind: Literal["fenced", "hint"] = "hint" if settings.handoff == "tagged" else "fenced"
@@ -215,7 +227,9 @@ def counters(model: ModelSpec, settings: Settings, layers: Sequence[int]) -> tup
     for run, count in enumerate(layers):
         shapes |= {of_run("qkv", run): (count, heads), of_run("split", run): (count, settings.batch * model.kv_heads)}
         shapes |= {"best": (1,)} | {of_run(n, run): (count,) for n in ("attn", "h_mid", "act", "h_out")}
-    out = tuple(Counter(name=name, shape=shape, handoff=kind) for name, shape in shapes.items())
+    out = tuple(
+        Counter(name=name, shape=shape, handoff="fenced" if name in strong else kind) for name, shape in shapes.items()
+    )
     if settings.sampling == "greedy":
         return out
     return (*out, Counter(name="draw", shape=(1,), handoff=kind), Counter(name="census", shape=(LAST,)))
