@@ -27,7 +27,7 @@ from amk.validator.liveness import Run, greedy
 from amk.validator.local_order import NotComposable
 from amk.validator.quotient import Edges
 from amk.validator.races import Race
-from amk.validator.system import I64, WRITE, System
+from amk.validator.system import I64, READ, WRITE, System
 from amk.validator.trace import TooLarge, Trace
 from amk.validator.withheld import Event, Withheld
 from amk.validator.witness import Witness, fault_witness, race_witness
@@ -87,6 +87,10 @@ class Touching:
         return int(rows[here, 3].max())
 
 
+def _number(flat: Flat, event: Event) -> int:
+    return int(flat.event_id[event.group][event.worker - flat.traces[event.group].program.first, event.number])
+
+
 @dataclass(frozen=True, eq=False)
 class Clash:
     """Two events of different warps and the first bytes on which they conflict at the position."""
@@ -107,10 +111,7 @@ class Clash:
         return frozenset((self.first.event.worker, self.second.event.worker))
 
     def on(self, flat: Flat) -> Race:
-        first, second = (
-            int(flat.event_id[e.group][e.worker - flat.traces[e.group].program.first, e.number])
-            for e in (self.first.event, self.second.event)
-        )
+        first, second = _number(flat, self.first.event), _number(flat, self.second.event)
         return Race(first, second, self.buffer, self.lo, self.hi, *self.kinds)
 
 
@@ -142,6 +143,7 @@ class Confirmer:
         self.result, self.edges = result, edges
         self.footprints = Footprints(result.schedule, result.memo.evaluations)
         self._last: tuple[int, frozenset[int], Flat] | None = None
+        self._in_time: dict[int, Flat] = {}
 
     @cached_property
     def withheld(self) -> Withheld | None:
@@ -157,10 +159,10 @@ class Confirmer:
             # the quotient is the same at every position
             pairs = {(c.first.event, c.second.event): c for c in reversed(clashes)}
             for (x, y), clash in reversed(pairs.items()):
-                if self.withheld.both_enabled(x, y):
+                if self.withheld.both_enabled(x, y) and not self._over_in_time(clash):
                     return self._confirmed(clash)
         try:
-            found = next((clash for clash in clashes if self._both_enabled(clash)), None)
+            found = next((c for c in clashes if self._both_enabled(c) and not self._over_in_time(c)), None)
         except NotComposable:
             return None
         return None if found is None else self._confirmed(found)
@@ -186,6 +188,28 @@ class Confirmer:
         race = clash.on(flat)
         run = greedy(flat.system, (race.first, race.second))
         return all(_enabled(flat.system, run, event) for event in (race.first, race.second))
+
+    def _over_in_time(self, clash: Clash) -> bool:
+        """Whether one of the two is a read that is over before the other starts: no fence has to make it visible.
+
+        By definition: the write does not run as long as the read is withheld. Fences are fewer edges than words, so the
+        question is put to a system of its own.
+        """
+        if self.edges != "fence" or READ not in clash.kinds:
+            return False
+        swapped = clash.kinds[1] == READ
+        read, write = (clash.second, clash.first) if swapped else (clash.first, clash.second)
+        timed = self._timed(clash.pos)
+        system = timed.system
+        before, after = _number(timed, read.event), _number(timed, write.event)
+        run = greedy(system, (before,))
+        return int(run.cut[system.agent_of[after]]) <= int(system.index_of[after])
+
+    def _timed(self, pos: int) -> Flat:
+        if pos not in self._in_time:
+            schedule, tokens, memo = self.result.schedule, self.result.tokens, self.result.memo
+            self._in_time = {pos: expand(schedule, pos, tokens, "word", set(), None, True, memo.evaluations)}
+        return self._in_time[pos]
 
     def _touching(self, place: Place, pos: int) -> list[Touching]:
         """The events of a step, one per warp."""
