@@ -94,7 +94,7 @@ class Proof:
         self.memory(time, fence, wait)
         check_rings(self.schedule)
         check_refills(self.schedule, self.programs)
-        check_epochs(self.programs, self.counters, fence, wait)
+        check_epochs(self.programs, self.counters, fence, wait, self.full.launch.max_tokens)
         check_positions(self.full, self.programs)
         check_launch(self.full)
         check_numbers(self.schedule, self.programs)

@@ -84,7 +84,8 @@ def check_refills(schedule: Schedule, programs: list[Program]) -> None:
             owed = 0
             for item in program.items:
                 op = item.step.op
-                if isinstance(op, RefillOp) and (op.stream, warps[op.role]) == (stream.name, warps[stream.role]):
+                if isinstance(op, RefillOp) and op.stream == stream.name:
+                    require(warps[op.role] == warps[stream.role], "ring: refilled by others than its owners")
                     owed = max(0, owed - op.most)
                 elif isinstance(op, GemvOp) and op.stream == stream.name:
                     require(owed == 0, "ring: drained before its refills are issued")

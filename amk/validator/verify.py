@@ -279,7 +279,7 @@ class _Verification:
         self.found += check_clashes(result.clashes)
         if not self.found and result.order is not None and result.tokens == TOKENS:
             epochs = check_epochs(result)
-            self.found += epochs.starving
+            self.found += epochs.wrong
             self.open += [d for d in epochs.open if d not in self.open]
             self.wrap = epochs.wrap
         return None
