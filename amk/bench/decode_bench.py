@@ -102,7 +102,7 @@ def needed_bytes(schedule: Schedule, pos: int) -> int:
     model, (stream,) = schedule.model, schedule.streams
     weights = 0
     for shape in (matrix(model, name) for name in MATRICES):
-        each = stream.chunk(shape.name).weights.needed_bytes(shape.rows, shape.k)
-        weights += each * (model.layers if shape.per_layer else 1)
+        for layer in range(model.layers if shape.per_layer else 1):
+            weights += stream.chunk(shape.name, layer).weights.needed_bytes(shape.rows, shape.k)
     item = ITEM_BYTES[schedule.kv.dtype]
     return weights + 2 * item * model.layers * schedule.caches * pos * model.head_dim
