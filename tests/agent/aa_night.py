@@ -130,7 +130,7 @@ def backend_of(target: Target, simulated: bool, log: Path) -> Backend:
     if simulated:
         return SimulatedBackend(target.name, 1, noise=Noise("heavy", 0.006))
     gpu = matching(target, local_gpus())[0]
-    return StationBackend(Post(gpu.name, gpu.ordinal, log))
+    return StationBackend(Post(gpu.name, gpu.ordinal, log, gpu.uuid))
 
 
 def main() -> int:
