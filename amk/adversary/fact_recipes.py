@@ -12,9 +12,9 @@ from amk.adversary.recipe import (
     drift,
     drop,
     field_of,
-    idle_worker,
     op_field,
     put,
+    strengthened,
     two_programs,
 )
 
@@ -200,6 +200,24 @@ FACTS = [
         "UNKNOWN",
     ),
     Recipe(
+        "refill-by-others",
+        "34 refill after the wrong wait",
+        "held",
+        "AMK106",
+        "warp 0 issues copies for all: the other warps' copies stay held back, and their next product waits for them",
+        put(op_field("refill", "role"), "w0"),
+    ),
+    Recipe(
+        "refill-once-more-by-others",
+        "34 refill after the wrong wait",
+        "held",
+        "AMK106",
+        "all copies are issued, then warp 0 alone is to issue some of rings that are not only its own",
+        lambda s: [
+            Edit("insert", after(find(s, "refill")), {"op": at(s, find(s, "refill"))["op"] | {"role": "w0", "most": 1}})
+        ],
+    ),
+    Recipe(
         "epoch-drift",
         "41 no epoch separation",
         "fenced",
@@ -211,10 +229,10 @@ FACTS = [
     Recipe(
         "idle-worker-behind-hints",
         "43 inactive split",
-        "tagged",
+        "idle",
         "AMK302",
         "worker 3 passes nothing on, and with a given token nobody looks at its candidates before the state is stored",
-        lambda s: idle_worker(s),
+        lambda s: strengthened(s, "best", ("hint", "relaxed", "relaxed")),
     ),
 ]
 

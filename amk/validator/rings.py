@@ -81,12 +81,13 @@ def _refilled(schedule: Schedule, stream: Stream) -> Iterator[Diagnostic]:
     Two tokens of every program are looked at, so the order around each loop's edge is seen too. With that, the copies
     of a ring are still issued by its owner, after the slot's last read and before the owner's next wait for any slot.
     """
+    warps = {r.name: (r.first, r.count) for r in schedule.roles}
     for number, program in enumerate(schedule.programs):
         held: tuple[str | int, ...] | None = None
         waiting = 0
         for item in unroll(program, number, 2):
             op = item.step.op
-            if isinstance(op, RefillOp) and op.stream == stream.name and op.role == stream.role:
+            if isinstance(op, RefillOp) and op.stream == stream.name and warps[op.role] == warps[stream.role]:
                 waiting = max(0, waiting - op.most)
                 held = held if waiting else None
             elif isinstance(op, GemvOp) and op.stream == stream.name:
@@ -150,11 +151,15 @@ def _overlaps(
 
 
 def _drained(schedule: Schedule, stream: Stream, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
-    """Every program drains the stream by its own role and in the packed order; all chunks fit the source."""
+    """Every program drains and refills the stream by its own warps, in the packed order; all chunks fit the source."""
+    warps = {r.name: (r.first, r.count) for r in schedule.roles}
     for site in all_sites(schedule):
         op = site.step.op
         if isinstance(op, GemvOp) and op.stream == stream.name and op.role != stream.role:
             message = f"gemv runs on role '{op.role}', the stream '{stream.name}' belongs to '{stream.role}'"
+            yield _finding("AMK106", message, (*site.path, "op", "role"))
+        elif isinstance(op, RefillOp) and op.stream == stream.name and warps[op.role] != warps[stream.role]:
+            message = f"refill runs on role '{op.role}', the rings of '{stream.name}' are those of '{stream.role}'"
             yield _finding("AMK106", message, (*site.path, "op", "role"))
     try:
         layout = stream_layout(schedule, stream)

@@ -18,6 +18,7 @@ from amk.adversary.oracle.facts import broken_rules
 from amk.adversary.oracle.flatten import spell
 from amk.adversary.oracle.judge import Ruling, rule, start_positions
 from amk.adversary.oracle.touched import COUNTING, POSITIONAL, Toucher
+from amk.adversary.recipe import base_schedule
 from amk.adversary.subjects import SETTINGS, subject, users
 from amk.adversary.suite import folder
 from amk.checker.facts import check_refills
@@ -30,6 +31,8 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
+from amk.validator.certificate import NotSafe
+from amk.validator.schedule_certificate import certify_schedule
 from amk.validator.system import System
 from amk.validator.verify import verify
 
@@ -190,6 +193,36 @@ def test_counters_may_start_below_half_of_their_range_only() -> None:
         assert [d.code for d in verdict.diagnostics] == ([code] if code else [])
 
 
+@pytest.mark.parametrize("kind", ["fenced", "tagged"])
+@pytest.mark.parametrize(
+    ("add", "verdict", "ruling", "refusal"),
+    [
+        (2**29, "SAFE", "SAFE", None),  # 2^31 a token, of which a wait finds 2^29 at least: its own
+        (2**29 + 1, "UNKNOWN", "SAFE", "wrap"),
+        (715_827_882, "UNKNOWN", "SAFE", "wrap"),  # 3 of these are 2^31 - 2
+        (715_827_883, "UNSAFE", "UNSAFE", "wrap"),
+        (2**30, "UNSAFE", "UNSAFE", "wrap"),
+    ],
+)
+def test_the_sum_of_a_token_stays_within_what_can_be_compared(
+    kind: str, add: int, verdict: str, ruling: str, refusal: str | None
+) -> None:
+    """Four signals, each of which could be compared; the device looks at the sign of the 32-bit difference."""
+    document = subject(kind, 4, 1, 1).document
+    waits, signals = users(document, "act")
+    edits = [Edit("replace", (*path, "at_least"), {"t": 4 * add, "1": 4 * add}) for path in waits]
+    edits += [Edit("replace", (*path, "add"), add) for path in signals]
+    schedule = schedule_of(apply(document, edits)[0])
+    found = verify(schedule)
+    assert (found.status, [d.code for d in found.diagnostics]) == (verdict, [] if verdict == "SAFE" else ["AMK204"])
+    assert rule(schedule, 2).status == ruling
+    if refusal is None:
+        assert certify_schedule(schedule)
+    else:
+        with pytest.raises(NotSafe, match=refusal):
+            certify_schedule(schedule)
+
+
 def test_shared_arrays_are_aligned() -> None:
     path = (*named(small(), "buffers", "ssq"), "offset")
     document = edited(Edit("replace", path, at(small(), path) + 4))
@@ -219,6 +252,32 @@ def test_the_oracle_keeps_only_the_bytes_that_are_touched() -> None:
     """A buffer may be larger than this machine's memory."""
     document = edited(Edit("replace", (*named(small(), "buffers", "h_mid"), "shape"), [2**32]))
     assert verify(schedule_of(document)).safe and rule(schedule_of(document)).status == "SAFE"
+
+
+@pytest.mark.parametrize(
+    ("name", "edges", "buffer", "split_active"),
+    [
+        ("hint-one-short", "wait", "'qkv'", "UNSAFE"),
+        ("order-at-some-positions", "wait", "'qkv'", "SAFE"),
+        ("idle-worker-behind-hints", "word", "'state'", "SAFE"),
+    ],
+)
+def test_an_idle_worker_is_refused_for_the_reason_of_the_case(
+    name: str, edges: str, buffer: str, split_active: str
+) -> None:
+    """In the plan that the case starts from worker 3 is idle too, and held back; only what the case changes is wrong.
+
+    wait: a word may be overwritten before worker 3 has found it, which is the reader in every finding. While the split
+    of worker 3 is active (from position 8 on), its partial results say where it is.
+    """
+    schedule = schedule_of(json.loads((folder() / f"{name}.json").read_text())["schedule"])
+    assert rule(schedule_of(base_schedule("idle")), 2).status == "SAFE"
+    verdict = verify(schedule)
+    assert verdict.evidence is not None and verdict.evidence.edges == edges
+    (finding,) = verdict.diagnostics
+    assert finding.code == "AMK302" and buffer in finding.message
+    assert any(fact.text.startswith("worker 3 warp 0 reads") for fact in finding.facts)
+    assert [rule(schedule, 2, [pos]).status for pos in (0, 8)] == ["UNSAFE", split_active]
 
 
 def test_every_split_needs_a_worker() -> None:

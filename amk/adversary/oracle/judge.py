@@ -12,6 +12,7 @@ from typing import Literal
 
 from amk.adversary.oracle.facts import broken_rules, policies
 from amk.adversary.oracle.flatten import MAX_SEGMENTS, Spelled, spell
+from amk.adversary.oracle.lags import wrong_comparison
 from amk.adversary.oracle.memory import Orders, misread, race, word_needs
 from amk.adversary.oracle.order import Needs, Order, execute, system_of
 from amk.adversary.oracle.touched import Toucher
@@ -34,6 +35,12 @@ class Judge:
         self.spelled: Spelled = spell(schedule, tokens, most)
         self.toucher = Toucher(self.spelled)
         self.tagged = {i for i, b in enumerate(schedule.buffers) if b.tagged}
+        self.perhaps = {
+            (number, self.toucher.number[getattr(visit.step.op, field)])
+            for number, segment in enumerate(self.spelled.segments)
+            for visit in segment.visits
+            for field in visit.step.op.perhaps
+        }
         self.known: tuple[list[int], Orders] | None = None
 
     def at(self, pos: int) -> str | None:
@@ -43,25 +50,27 @@ class Judge:
             return f"accesses outside {touched.outside} or writes to constants {touched.written_constants}"
         if self.toucher.clashing:
             return f"in {sorted(self.toucher.clashing)} two arrays share bytes, one of which is written"
-        needs, never = word_needs(touched, self.tagged)
+        needs, sure, never = word_needs(touched, self.tagged, self.perhaps)
         if never:
             return never
-        order, orders = self._orders(needs)
+        order, orders = self._orders(needs, sure)
         if orders is None:
             return f"{len(self.spelled.segments) - len(order)} segments never run"
-        return race(self.spelled, touched, self.tagged, orders) or misread(self.toucher, touched, order, pos)
+        wrong = wrong_comparison(system_of(self.spelled, "block", sure))
+        return wrong or race(self.spelled, touched, self.tagged, orders) or misread(self.toucher, touched, order, pos)
 
-    def _orders(self, needs: Needs) -> tuple[list[int], Orders | None]:
+    def _orders(self, needs: Needs, sure: Needs) -> tuple[list[int], Orders | None]:
+        """sure: of what is read whatever the data say; only that orders."""
         if self.known is not None and not self.tagged:
             return self.known
-        blocking = system_of(self.spelled, "block", needs)
-        order = execute(blocking)
+        order = execute(system_of(self.spelled, "block", needs))
         if len(order) < len(self.spelled.segments):
             return order, None
-        word = Order(system_of(self.spelled, "word", needs), order)
+        word = Order(system_of(self.spelled, "word", sure), order)
         fence, block = word, word
         if self.tagged:
-            fence, block = Order(system_of(self.spelled, "fence", needs), order), Order(blocking, order)
+            fence = Order(system_of(self.spelled, "fence", sure), order)
+            block = Order(system_of(self.spelled, "block", sure), order)
         self.known = order, Orders(block, word, fence)
         return self.known
 
