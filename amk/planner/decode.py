@@ -22,6 +22,7 @@ from amk.planner.settings import (
 )
 from amk.planner.shares import attention_tables, head_handoff, row_tables
 from amk.planner.storage import Shares, choose_chunks, choose_parts, largest, shared_plan
+from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Counter
@@ -50,13 +51,14 @@ def plan(
     """The decode schedule of `model` on `target`.
 
     max_context: cache positions; default min(the model's, 32,768, what fits). workers: default `choose_workers`.
-    wanted: the format of every matrix.
+    wanted: the format of every matrix. The numbers of the fast plan are those of `tuned`.
     Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit or has more KV heads than
     there are workers, AMK401 when shared memory does not hold it.
     """
     count = workers if workers is not None else settings.workers or choose_workers(model, target, settings.batch)
     _require_batch(settings, wanted)
     _require_places(count, model, target, settings.batch)
+    settings = tuned(settings, model, target, wanted, count, max_context)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
     rows_of = row_tables(model, count, wanted)
     settings = replace(settings, k_parts=choose_parts(model, target, settings, rows_of, wanted))
