@@ -109,7 +109,7 @@ def _converged(schedule: Schedule, pos: int, constants: Constants, layers: int) 
 
 def _run(schedule: Schedule, pos: int, constants: Constants, layers: int) -> tuple[Engine, float]:
     made = window(schedule, pos, layers, fast_workers(schedule, constants))
-    engine = Engine(made, constants, Words(made, pos))
+    engine = Engine(made, constants.shared_by(schedule.launch.ctas_per_sm), Words(made, pos))
     try:
         return engine, engine.run()
     except Stuck:
