@@ -200,6 +200,24 @@ FACTS = [
         "UNKNOWN",
     ),
     Recipe(
+        "refill-by-others",
+        "34 refill after the wrong wait",
+        "held",
+        "AMK106",
+        "warp 0 issues copies for all: the other warps' copies stay held back, and their next product waits for them",
+        put(op_field("refill", "role"), "w0"),
+    ),
+    Recipe(
+        "refill-once-more-by-others",
+        "34 refill after the wrong wait",
+        "held",
+        "AMK106",
+        "all copies are issued, then warp 0 alone is to issue some of rings that are not only its own",
+        lambda s: [
+            Edit("insert", after(find(s, "refill")), {"op": at(s, find(s, "refill"))["op"] | {"role": "w0", "most": 1}})
+        ],
+    ),
+    Recipe(
         "epoch-drift",
         "41 no epoch separation",
         "fenced",

@@ -156,4 +156,4 @@ class GpuRig:
 def formats_of(schedule: Schedule) -> Kind:
     """What of a schedule decides the numbers that it has to compute."""
     stream = schedule.streams[0]
-    return (schedule.kv.dtype, *(stream.chunk(name).weights for name in MATRICES))
+    return (schedule.kv.dtype, *(chunk.weights for name in MATRICES for chunk in stream.kinds(name)))

@@ -30,7 +30,7 @@ from amk.bench.torch_model import TorchWeights
 from amk.engine.admission import AdmittedKernel, admit, admitted
 from amk.lowering.kernel import build
 from amk.planner.decode import choose_workers, plan
-from amk.planner.formats import formats
+from amk.planner.formats import formats, layered
 from amk.planner.settings import FAST, Settings
 from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError
@@ -72,7 +72,8 @@ def schedule_of(arguments: argparse.Namespace, changes: str) -> Schedule:
     context = arguments.context or max(arguments.positions) + arguments.tokens
     model, target = load_model(arguments.model), load_target(arguments.gpu)
     wanted, settings = formats(arguments.dtype, arguments.lm_head), replace(FAST, batch=arguments.batch)
-    fast = tuned(settings, model, target, wanted, choose_workers(model, target, settings.batch), context)
+    workers = choose_workers(model, target, settings.batch)
+    fast = tuned(settings, model, target, layered(model, wanted), workers, context)
     return plan(model, target, settings=settings_of(changes, fast), wanted=wanted, max_context=context)
 
 

@@ -27,6 +27,7 @@ from amk.checker.core import EDGES, OUTSIDE, Bytes, Claims, Order, check_run
 from amk.checker.counters import MOST, WEAK, Counters
 from amk.checker.epochs import check_epochs
 from amk.checker.facts import (
+    check_kinds,
     check_launch,
     check_numbers,
     check_obligations,
@@ -93,10 +94,11 @@ class Proof:
         self.memory(time, fence, wait)
         check_rings(self.schedule)
         check_refills(self.schedule, self.programs)
-        check_epochs(self.programs, self.counters, fence, wait)
+        check_epochs(self.programs, self.counters, fence, wait, self.full.launch.max_tokens)
         check_positions(self.full, self.programs)
         check_launch(self.full)
         check_numbers(self.schedule, self.programs)
+        check_kinds(self.full)
         check_registers(self.schedule, self.programs)
 
     def run(self, times: object) -> None:

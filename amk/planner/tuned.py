@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
 from typing import Any
 
-from amk.planner.formats import Formats
+from amk.planner.formats import Layered
 from amk.planner.settings import FAST, LONG_RINGS, Settings, reducible, splits_of
 from amk.planner.space import FIXED
 from amk.schedule_ir.matrices import matrix
@@ -40,7 +40,7 @@ CONTEXT = 32_768
 
 
 def tuned(
-    settings: Settings, model: ModelSpec, target: Target, wanted: Formats, workers: int, context: int | None
+    settings: Settings, model: ModelSpec, target: Target, wanted: Layered, workers: int, context: int | None
 ) -> Settings:
     """`settings`, of which no knob was chosen, with what is best for the model; context: as asked for."""
     chosen = [f.name for f in fields(Settings) if f.name not in FIXED]
@@ -49,7 +49,7 @@ def tuned(
     rings = rings_drained(model, workers)
     if not target.has("bulk_copy") or rings < 1:
         return settings
-    layers = {form for name, form in wanted.items() if name != "lm_head"}
+    layers = {form for _, forms in wanted for name, form in forms.items() if name != "lm_head"}
     if settings.batch > 1:
         return replace(settings, **BATCHED) if rings >= LONG_RINGS else settings
     splits = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
@@ -67,6 +67,6 @@ def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduc
     if layers == {"bf16"}:
         narrow = not long and reduced and model.head_dim <= NARROW_HEAD
         return {**EAGER, **NARROW, **SHORT_HOLD} if narrow else EAGER
-    if any(form == "bf16" or form == "fp8" for form in layers):
+    if len(layers) > 1 or layers == {"fp8"}:
         return EAGER
     return {**EAGER, **SHORT_HOLD, **(MORE_WARPS if long and reduced else {})}

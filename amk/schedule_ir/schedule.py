@@ -24,7 +24,7 @@ from amk.schedule_ir.ops.peak import PeakOp
 from amk.schedule_ir.outside import Action, Compare, Pool, unless
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import label
+from amk.schedule_ir.weight_format import LAYERED, label
 
 VERSION: Final = 2
 MAX_BATCH: Final = 8
@@ -158,7 +158,10 @@ class Schedule(Frozen):
     @property
     def weights_label(self) -> str:
         """Short name of the formats of the streamed matrices, and of the cache unless it is bf16."""
-        weights = label({name: self.streams[0].chunk(name).format for name in MATRICES})
+        stream = self.streams[0]
+        kinds = {name: {chunk.format for chunk in stream.kinds(name)} for name in MATRICES}
+        one = all(len(formats) == 1 for formats in kinds.values())
+        weights = label({name: stream.chunk(name).format for name in MATRICES}) if one else LAYERED
         return weights if self.kv.dtype == "bf16" else f"{weights}-kv-{self.kv.dtype}"
 
     @property

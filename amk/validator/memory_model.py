@@ -69,8 +69,8 @@ def _weak(code: str, message: str, path: tuple[str | int, ...]) -> Diagnostic:
 def check_scopes(schedule: Schedule, groups: list[Group], instances: Instances) -> Iterator[Diagnostic]:
     """M5."""
     rows = np.concatenate([part[:, [2, 0]] for g in groups for part in (g.waits, g.signals)])
-    pairs = np.unique(rows, axis=0)
-    shared, times = np.unique(pairs[:, 0], return_counts=True)
+    pairs = np.unique(rows[:, 0] << 32 | rows[:, 1])
+    shared, times = np.unique(pairs >> 32, return_counts=True)
     reported = set()
     for instance in shared[times > 1].tolist():
         counter, _ = instances.family(instance)

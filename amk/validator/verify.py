@@ -37,7 +37,7 @@ from amk.validator.order import ClocksTooLarge
 from amk.validator.outside import check_outside
 from amk.validator.parts import without_sync
 from amk.validator.position import position_obligations
-from amk.validator.reduce import reduce_layers
+from amk.validator.reduce import layer_loops, reduce_layers
 from amk.validator.registers import check_registers
 from amk.validator.resources import CompiledResources, check_resources
 from amk.validator.rings import check_rings, ring_obligations
@@ -219,8 +219,17 @@ class _Verification:
             (self.open if diagnostic.code in UNDECIDED else self.found).append(diagnostic)
 
     def _composed(self) -> None:
-        self._in_time()
+        """The short schedule; the whole one if that is not SAFE and has several layer loops (see `reduce`)."""
+        known = len(self.open)
         reduced = reduce_layers(self.schedule)
+        self._judged(reduced)
+        if reduced is not self.schedule and layer_loops(reduced) > 1 and (self.found or len(self.open) > known):
+            del self.found[:], self.open[known:]
+            self.evidence, self.notes = None, []
+            self._judged(self.schedule)
+
+    def _judged(self, reduced: Schedule) -> None:
+        self._in_time()
         self.stats |= {"layers checked": reduced.model.layers, "workers": reduced.launch.workers}
         try:
             result = compose(reduced, memo=self.memo)
@@ -270,7 +279,7 @@ class _Verification:
         self.found += check_clashes(result.clashes)
         if not self.found and result.order is not None and result.tokens == TOKENS:
             epochs = check_epochs(result)
-            self.found += epochs.starving
+            self.found += epochs.wrong
             self.open += [d for d in epochs.open if d not in self.open]
             self.wrap = epochs.wrap
         return None

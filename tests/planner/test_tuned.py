@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amk.planner.decode import choose_workers, plan
-from amk.planner.formats import BF16, Formats, formats
+from amk.planner.formats import BF16, Formats, formats, layered
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.planner.tuned import rings_drained, tuned
 from amk.schedule_ir.model import load_model
@@ -22,7 +22,8 @@ LONG, SHORT = 8192, 256
 def of(name: str, wanted: Formats = BF16, context: int | None = LONG, gpu: str = "h200", **changes: Any) -> Settings:
     model, target = load_model(name), load_target(gpu)
     settings = replace(FAST, **changes)
-    return tuned(settings, model, target, wanted, choose_workers(model, target, settings.batch), context)
+    workers = choose_workers(model, target, settings.batch)
+    return tuned(settings, model, target, layered(model, wanted), workers, context)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +67,11 @@ def test_what_was_chosen_by_hand_stays(changes: dict[str, Any]) -> None:
 def test_nothing_is_assumed_where_nothing_was_measured() -> None:
     assert of("llama3-8b", gpu="a100-40gb") == FAST
     model = tiny_model()
-    assert rings_drained(model, 4) < 1 and tuned(FAST, model, H200, BF16, 4, LONG) == FAST
-    assert tuned(NAIVE, load_model("llama3-8b"), H200, BF16, 132, LONG) == NAIVE
+    assert rings_drained(model, 4) < 1 and tuned(FAST, model, H200, layered(model, BF16), 4, LONG) == FAST
+    large = load_model("llama3-8b")
+    assert tuned(NAIVE, large, H200, layered(large, BF16), 132, LONG) == NAIVE
+    mixed = ((16, formats("int8")), (16, formats("int4-g128", "int8")))
+    assert tuned(FAST, large, H200, mixed, 132, LONG).warps == FAST.warps
 
 
 def test_the_plan_has_the_numbers() -> None:

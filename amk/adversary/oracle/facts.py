@@ -125,8 +125,10 @@ def _meet(one: range, two: range) -> bool:
 
 
 def _meetings(schedule: Schedule) -> Iterator[str]:
-    """A barrier is joined by exactly the warps of its role; an id belongs to one role."""
+    """A barrier is joined by exactly the warps of its role, a ring used by its own only; an id belongs to one role."""
     size = {r.name: r.count for r in schedule.roles}
+    warps = {r.name: range(r.first, r.first + r.count) for r in schedule.roles}
+    rings = {s.name: s.role for s in schedule.streams}
     for program in schedule.programs:
         roles: dict[int, set[str]] = {}
         for step in steps(program.body):
@@ -140,6 +142,8 @@ def _meetings(schedule: Schedule) -> Iterator[str]:
                 owner = next(s.role for s in schedule.streams if s.name == step.op.stream)
                 if owner != step.op.role:
                     yield "a ring is drained by other warps than own it"
+            if isinstance(step.op, RefillOp) and warps[step.op.role] != warps[rings[step.op.stream]]:
+                yield "a ring is refilled by other warps than own it"
         if any(len(names) > 1 for names in roles.values()):
             yield "two roles share a barrier"
 

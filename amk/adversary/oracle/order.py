@@ -54,8 +54,8 @@ def system_of(spelled: Spelled, edges: Edges, needs: Needs) -> System:
     return System(spelled, waits, signals, start, {} if edges == "fence" else needs)
 
 
-def execute(system: System) -> list[int]:
-    """Segments in an order in which they can run; shorter than all of them iff some never can."""
+def execute(system: System, withheld: int = -1) -> list[int]:
+    """Segments in an order in which they can run; fewer than all iff some never can. `withheld` does not run."""
     value = system.start.copy()
     at = [r.start for r in system.spelled.agents]
     done = np.zeros(len(system.spelled.segments), bool)
@@ -64,7 +64,7 @@ def execute(system: System) -> list[int]:
     while moved:
         moved = False
         for agent, span in enumerate(system.spelled.agents):
-            while at[agent] < span.stop and _ready(system, at[agent], value, done):
+            while at[agent] < span.stop and at[agent] != withheld and _ready(system, at[agent], value, done):
                 segment = at[agent]
                 for cell, amount in system.signals[segment]:
                     value[cell] += amount
