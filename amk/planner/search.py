@@ -31,7 +31,7 @@ import numpy as np
 
 from amk.planner.bound import decided, drain_ms
 from amk.planner.decode import plan
-from amk.planner.formats import BF16, Formats
+from amk.planner.formats import BF16, Formats, Layered, layered
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.planner.space import Knob, Space, moved
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -57,10 +57,14 @@ class Problem:
 
     model: ModelSpec
     target: Target
-    wanted: Formats = field(default_factory=lambda: BF16)
+    wanted: Formats | Layered = field(default_factory=lambda: BF16)
     context: int | None = None
     positions: tuple[int, ...] = (128, 2047)
     constants: Constants | None = None
+
+    @property
+    def runs(self) -> Layered:
+        return layered(self.model, self.wanted)
 
     def schedule(self, settings: Settings) -> Schedule:
         """AmkError where there is none."""
@@ -170,7 +174,7 @@ class Search:
         if best is None:
             return False
         problem = self.problem
-        bound = drain_ms(problem.model, problem.target, problem.wanted, self.constants, decided(settings, names))
+        bound = drain_ms(problem.model, problem.target, problem.runs, self.constants, decided(settings, names))
         return bound >= max(best.ms)
 
     def rounds(self) -> Iterator[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
-from amk.planner.formats import BF16, Formats
+from amk.planner.formats import BF16, Formats, Layered, layered
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.weight_format import weight_format
@@ -16,18 +16,22 @@ OWNED: dict[str, MatrixName] = {"hidden": "o", "gate_up": "gate_up", "qkv": "qkv
 """Share tables and the matrix whose row groups they count; o and down share one."""
 
 
-def row_tables(model: ModelSpec, workers: int, wanted: Formats = BF16) -> dict[str, Table]:
+def row_tables(model: ModelSpec, workers: int, wanted: Formats | Layered = BF16) -> dict[str, Table]:
     """first/count tables of every matrix; o and down share `hidden`, so a worker keeps its residual rows to itself.
 
     Every worker gets the same number of groups, and the left-over ones go to those who stream the fewest bytes a token
     so far, heaviest matrix first: rings run ahead across phases, so what counts is a worker's sum, not each phase.
     """
-    bits = {name: matrix(model, name).k * weight_format(wanted[name]).bits for name in MATRICES}
+    runs = layered(model, wanted)
+    bits = {
+        name: matrix(model, name).k * sum(count * weight_format(forms[name]).bits for count, forms in runs)
+        for name in MATRICES
+    }
     weight = {
-        "hidden": model.layers * (bits["o"] + bits["down"]),
-        "gate_up": model.layers * bits["gate_up"],
-        "qkv": model.layers * bits["qkv"],
-        "lm_head": bits["lm_head"],
+        "hidden": bits["o"] + bits["down"],
+        "gate_up": bits["gate_up"],
+        "qkv": bits["qkv"],
+        "lm_head": bits["lm_head"] // model.layers,
     }
     load = [0] * workers
     tables: dict[str, Table] = {}

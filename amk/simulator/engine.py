@@ -313,16 +313,16 @@ class Engine:
         if not most:
             self._drained(state)
             return
-        size, each = self.chunk_bytes[op.stream], self.chunk_time(op)
+        size, each = self.chunk_bytes[op.stream], self.chunk_time(op, op.layer_at(item.loops))
         amount, state.held_back = float(sum(share.chunks) * size), op.deferred
         held = float(sum(min(n, op.deferred) for n in share.chunks) * size)
         rate = min(amount / (most * each), c.drain_gbps * 1e3)
         self.supply.begin_drain(state.number, amount, rate, c.copy_us + each, held)
 
-    def chunk_time(self, op: GemvOp) -> float:
+    def chunk_time(self, op: GemvOp, layer: int) -> float:
         """Microseconds of a warp: narrow formats have as many columns to multiply as their chunk is wide."""
         c, stream = self.constants, self.streams[op.stream]
-        handled = max(self.chunk_bytes[op.stream], BF16_ROWS * stream.chunk(op.matrix).columns)
+        handled = max(self.chunk_bytes[op.stream], BF16_ROWS * stream.chunk(op.matrix, layer).columns)
         return c.chunk_us + handled / (c.chunk_gbps * 1e3) + c.refill_fence_us * stream.refill_fence
 
     def _drained(self, state: _State) -> None:
@@ -332,9 +332,8 @@ class Engine:
         assert isinstance(op, GemvOp)
         share = state.group.shares[item.site.number]
         amount = sum(share.chunks) * self.chunk_bytes[op.stream]
-        busy = max(
-            max(share.chunks, default=0) * self.chunk_time(op), amount / (self.constants.drain_gbps * 1e3)
-        )  # fmt: skip
+        each = self.chunk_time(op, op.layer_at(item.loops))
+        busy = max(max(share.chunks, default=0) * each, amount / (self.constants.drain_gbps * 1e3))
         self._advance(state, role, min(state.began + busy, self.now), "drain")
         self._advance(state, role, self.now, "memory")
         self._spend(state, role, self.constants.step_us + self.constants.gemv_us, "drain")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -21,6 +21,7 @@ from amk.simulator.constants import Constants, constants_for
 from amk.simulator.engine import PARTS, Arrow, Engine, Part, Span, Stuck
 from amk.simulator.floor import floor_ms
 from amk.simulator.program import Window, layer_count, window
+from amk.simulator.runs import runs
 from amk.simulator.words import Words
 from amk.validator.trace import Item
 
@@ -64,7 +65,13 @@ class Prediction:
 
 
 def predict(schedule: Schedule, pos: int, constants: Constants | None = None) -> Prediction:
-    """The time of the token at position `pos`. AMK201 if the schedule gets stuck."""
+    """The time of the token at position `pos`. AMK201 if the schedule gets stuck.
+
+    Of several layer loops the longest is shown, with the time of all.
+    """
+    if len(parts := runs(schedule)) > 1:
+        longest = max(parts, key=lambda part: part[0])[1]
+        return replace(predict(longest, pos, constants), schedule=schedule, ms=step_ms(schedule, pos, constants))
     constants = constants or constants_for(schedule.target)
     layers = layer_count(schedule)
     engine, total, last, seen = _converged(schedule, pos, constants, layers)
@@ -89,6 +96,8 @@ class Simulator:
 
 def step_ms(schedule: Schedule, pos: int, constants: Constants | None = None) -> float:
     """ms per token alone."""
+    if len(parts := runs(schedule)) > 1:
+        return sum(share * step_ms(part, pos, constants) for share, part in parts)
     constants = constants or constants_for(schedule.target)
     layers = layer_count(schedule)
     _, total, last, seen = _converged(schedule, pos, constants, layers)
