@@ -29,6 +29,7 @@ def broken_rules(spelled: Spelled) -> Iterator[str]:
     yield from _rings(schedule)
     yield from _tiles(schedule)
     yield from _meetings(schedule)
+    yield from _touches(schedule)
     yield from _counters(spelled)
     yield from _graph(spelled)
     yield from _registers(spelled)
@@ -146,6 +147,14 @@ def _meetings(schedule: Schedule) -> Iterator[str]:
                 yield "a ring is refilled by other warps than own it"
         if any(len(names) > 1 for names in roles.values()):
             yield "two roles share a barrier"
+
+
+def _touches(schedule: Schedule) -> Iterator[str]:
+    """All that is done to a counter is strong and of one size."""
+    for program in schedule.programs:
+        for step in steps(program.body):
+            if any(wait.touch != "strong" for wait in step.waits) or any(s.touch != "strong" for s in step.signals):
+                yield "a counter is touched by an operation that races with the others"
 
 
 def _counters(spelled: Spelled) -> Iterator[str]:
