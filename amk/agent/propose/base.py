@@ -17,6 +17,7 @@ import numpy as np
 from amk.agent.candidate import Impossible, Workshop
 from amk.agent.journal import Journal
 from amk.agent.state import START, State, Trial
+from amk.agent.surroundings import Surroundings
 from amk.planner.settings import Settings
 from amk.planner.space import OutsideSpaceError, Space, Value, moved
 
@@ -111,6 +112,7 @@ class Context:
     workshop: Workshop
     seed: int
     journal: Journal | None = None
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
     def rng(self, label: str) -> np.random.Generator:
         return np.random.default_rng([self.seed, len(self.state.trials), zlib.crc32(label.encode())])
@@ -132,7 +134,7 @@ class Context:
         if settings in self.history.seen or settings == self.space.start or self.history.hopeless(settings):
             return False
         made = self.workshop.make(settings)
-        return not isinstance(made, Impossible) and made.key not in self.state.by_key and made.key != self._start_key()
+        return not isinstance(made, Impossible) and made.key not in self.state.by_key and made.key != self.start_key()
 
     def paying_pairs(self, base: Settings) -> Iterator[Settings]:
         """`base` with two values at once, of two knobs, each of which was measured to pay."""
@@ -151,7 +153,8 @@ class Context:
                     found[name, value] = None
         return list(found)
 
-    def _start_key(self) -> str:
+    def start_key(self) -> str:
+        """Of the start's kernel; "" if it can no longer be planned."""
         made = self.workshop.make(self.space.start)
         return "" if isinstance(made, Impossible) else made.key
 
