@@ -14,8 +14,10 @@ from amk.adversary.recipe import (
     field_of,
     op_field,
     put,
+    signal_of,
     strengthened,
     two_programs,
+    wait_of,
 )
 
 FACTS = [
@@ -131,6 +133,22 @@ FACTS = [
         "AMK505",
         "the counter crosses SMs with block scope",
         put(field_of("counters", "h_out", "scope"), "cta"),
+    ),
+    Recipe(
+        "weak-poll",
+        "M6: strong operations of one size",
+        "fenced",
+        "AMK506",
+        "a plain load looks at the counter, which a compiler may even hoist out of the loop",
+        put(wait_of("act", "touch"), "weak", new=True),
+    ),
+    Recipe(
+        "wide-signal",
+        "M6: strong operations of one size",
+        "fenced",
+        "AMK506",
+        "64 bits are added where others look at 32",
+        put(signal_of("act", "touch"), "wide", new=True),
     ),
     Recipe(
         "ring-over-x",

@@ -65,8 +65,9 @@ def drop(find_path: Callable[[Json], Path]) -> Make:
     return lambda s: [Edit("remove", find_path(s))]
 
 
-def put(find_path: Callable[[Json], Path], value: Any) -> Make:
-    return lambda s: [Edit("replace", find_path(s), value)]
+def put(find_path: Callable[[Json], Path], value: Any, new: bool = False) -> Make:
+    """new: the field is left out while it holds its default."""
+    return lambda s: [Edit("insert" if new else "replace", find_path(s), value)]
 
 
 def swap(find_path: Callable[[Json], Path], by: int) -> Make:

@@ -104,8 +104,8 @@ def programs_of(schedule: Schedule) -> list[Program]:
 
 
 def _within_class(step: Step) -> bool:
-    plain = all(w.compare == ">=" and w.data is None for w in step.waits) and all(
-        s.action == "add" for s in step.signals
+    plain = all(w.compare == ">=" and w.data is None and w.touch == "strong" for w in step.waits) and all(
+        s.action == "add" and s.touch == "strong" for s in step.signals
     )
     return plain and step.when is None and not step.takes and not step.gives
 

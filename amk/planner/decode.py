@@ -24,6 +24,7 @@ from amk.planner.settings import (
 from amk.planner.shares import attention_tables, head_handoff, row_tables
 from amk.planner.staging import head_layout
 from amk.planner.storage import Shares, choose_chunks, choose_parts, largest, shared_plan
+from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Counter
@@ -52,7 +53,7 @@ def plan(
     """The decode schedule of `model` on `target`.
 
     max_context: cache positions; default min(the model's, 32,768, what fits). workers: default `choose_workers`.
-    wanted: the format of every matrix, or that by runs of layers.
+    wanted: the format of every matrix, or that by runs of layers. The numbers of the fast plan are those of `tuned`.
     Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit or has more KV heads than
     there are workers, AMK401 when shared memory does not hold it.
     """
@@ -64,6 +65,7 @@ def plan(
     runs = layered(model, wanted)
     _require_batch(settings, runs)
     _require_places(count, model, target, settings)
+    settings = tuned(settings, model, target, runs, count, max_context)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
     rows_of = row_tables(model, count, runs)
     settings = replace(settings, k_parts=choose_parts(model, target, settings, rows_of, runs))

@@ -21,7 +21,7 @@ from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp, Geometry
 from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.peak import PeakOp
-from amk.schedule_ir.outside import Action, Compare, Pool, unless
+from amk.schedule_ir.outside import Action, Compare, Pool, Touch, unless
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import LAYERED, label
@@ -33,7 +33,8 @@ MAX_BATCH: Final = 8
 class Wait(Frozen):
     """counter[index] >= at_least, with the semantics of the counter's hand-off.
 
-    compare other than >=, and data (a buffer whose first word is added to the threshold), are outside the class.
+    compare other than >=, and data (a buffer whose first word is added to the threshold), are outside the class. touch
+    other than strong breaks rule M6.
     """
 
     counter: Name
@@ -42,12 +43,13 @@ class Wait(Frozen):
     order: Literal["acquire", "relaxed"] = "acquire"
     compare: Compare = unless(">=")
     data: Name | None = unless(None)
+    touch: Touch = unless("strong")
 
 
 class Signal(Frozen):
     """counter[index] += add, after the accesses of the event; add 0 is no signal.
 
-    Actions other than add are outside the class.
+    Actions other than add are outside the class, and touch other than strong breaks rule M6.
     """
 
     counter: Name
@@ -55,6 +57,7 @@ class Signal(Frozen):
     add: Expr = 1
     order: Literal["release", "relaxed"] = "release"
     action: Action = unless("add")
+    touch: Touch = unless("strong")
 
 
 class Step(Frozen):

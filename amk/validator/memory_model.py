@@ -3,10 +3,11 @@
     M2/M3  on a fenced counter a signal releases and a wait acquires; weaker ones are reported here and order nothing in
            the race check, so they are only harmful where that finds something (AMK502, AMK503)
     M5     a counter that several workers touch has gpu or sys scope (AMK505)
+    M6     every operation on a counter is strong and of 32 bits (AMK506)
     M9     nothing writes a buffer that is declared constant, because it is read by non-coherent loads (AMK509)
     M13    tagged words: see `words`
 M1 and M4 (all writers before the release, all readers after the acquire) follow from the clocks over warps and
-barriers; M7 is in `rings`; M8 and M10 to M12 concern operations that the IR cannot express.
+barriers, and `blame` names them; M7 is in `rings`; M8 and M10 to M12 concern operations that the IR cannot express.
 
 What relaxed operations order. A hint is a relaxed reduction and a relaxed poll (`signal_relaxed`, `wait_hint`), a
 tagged word a relaxed store and a relaxed load: neither makes a synchronizes-with edge, so in the causality order of PTX
@@ -59,6 +60,22 @@ def weak_orders(schedule: Schedule) -> Iterator[Diagnostic]:
                 yield _weak(
                     "AMK502", f"the signal on '{signal.counter}' is relaxed", (*site.path, "signals", i, "order")
                 )
+
+
+def check_strong(schedule: Schedule) -> list[Diagnostic]:
+    """M6."""
+    found = []
+    for site in all_sites(schedule):
+        waits = [(w.counter, w.touch, ("waits", i)) for i, w in enumerate(site.step.waits)]
+        signals = [(s.counter, s.touch, ("signals", i)) for i, s in enumerate(site.step.signals)]
+        for counter, touch, place in (*waits, *signals):
+            if touch != "strong":
+                what = "a weak access" if touch == "weak" else "an access of 64 bits"
+                message = f"{what} to '{counter}', whose other users make strong ones of 32 bits"
+                facts = (because("accesses that are not both strong and of one size are a data race: any value"),)
+                path = json_pointer((*site.path, *place, "touch"))
+                found.append(Diagnostic("AMK506", message, where=Where(path=path), facts=facts))
+    return found
 
 
 def _weak(code: str, message: str, path: tuple[str | int, ...]) -> Diagnostic:

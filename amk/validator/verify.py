@@ -31,7 +31,7 @@ from amk.validator.evidence import explain
 from amk.validator.flat_check import FlatCheck
 from amk.validator.local_order import NotComposable
 from amk.validator.memo import Memo
-from amk.validator.memory_model import check_constants, check_scopes, weak_orders
+from amk.validator.memory_model import check_constants, check_scopes, check_strong, weak_orders
 from amk.validator.model_graph import check_model_graph
 from amk.validator.order import ClocksTooLarge
 from amk.validator.outside import check_outside
@@ -156,6 +156,7 @@ STATIC: tuple[tuple[str, Check, bool], ...] = (
     ("rings", _rings, True),
     ("tags", _tags, True),
     ("wrap", check_wrap, False),
+    ("strong", check_strong, False),
 )
 """Checks that look at the schedule as written, True: without its waits, signals and counters; the resource, composed,
 epoch and SMT checks follow them.
@@ -285,7 +286,7 @@ class _Verification:
         return None
 
     def _findings(self, result: Composition) -> Diagnostic | None:
-        """What explains the finding best comes first: a relaxed operation, if one is why."""
+        """What explains the finding best comes first: a relaxed operation, if one is why, or a missing barrier."""
         weak = list(weak_orders(self.schedule))
         finding = explain(result)
         if finding is None:
@@ -296,6 +297,8 @@ class _Verification:
         self.evidence = finding.evidence
         if weak and finding.diagnostic.code.startswith("AMK3"):
             self.found += [Diagnostic(d.code, d.message, Severity.ERROR, d.where, d.facts) for d in weak]
+        elif finding.cause is not None:
+            self.found.append(finding.cause)
         self.found.append(finding.diagnostic)
         return None
 
