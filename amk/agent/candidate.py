@@ -15,8 +15,10 @@ from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import Target
 
-KEPT_PROGRAMS = 256
-"""Lowered programs remembered, so that a night of proposals holds its memory."""
+KEPT_PROGRAMS = 48
+"""Lowered programs remembered, so that a night of proposals holds its memory: each takes 200 KiB and more."""
+KEPT_KEYS = 8192
+"""Programs of which only the key is remembered, which is all that most questions need."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Workshop:
         self.model, self.target, self.context = model, target, context
         self.wanted = BF16 if wanted is None else wanted
         self._made: OrderedDict[Settings, Candidate | Impossible] = OrderedDict()
+        self._keys: OrderedDict[Settings, str | None] = OrderedDict()
 
     def make(self, settings: Settings) -> Candidate | Impossible:
         """Plan and lower `settings`. The context is the run's, so no candidate wins by a smaller cache."""
@@ -68,6 +71,15 @@ class Workshop:
             if len(self._made) > KEPT_PROGRAMS:
                 self._made.popitem(last=False)
         return found
+
+    def key(self, settings: Settings) -> str | None:
+        """The key of the program that `settings` lower to; None if they cannot be planned."""
+        if settings not in self._keys:
+            made = self.make(settings)
+            self._keys[settings] = None if isinstance(made, Impossible) else made.key
+            if len(self._keys) > KEPT_KEYS:
+                self._keys.popitem(last=False)
+        return self._keys[settings]
 
     def _build(self, settings: Settings) -> Candidate | Impossible:
         labelled = replace(settings, plan="search")
