@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from amk.agent.candidate import Impossible
 from amk.planner.settings import Settings
 from amk.planner.space import Value, moved
 
@@ -96,8 +95,7 @@ def kernels(context: Context, base: Settings) -> dict[Item, str]:
     """The kernel of every single change that can be planned."""
     found = {}
     for settings in context.space.neighbours(base):
-        made = context.workshop.make(settings)
-        if not isinstance(made, Impossible):
+        if (key := context.workshop.key(settings)) is not None:
             (change,) = context.space.changes(settings, base).items()
-            found[change] = made.key
+            found[change] = key
     return found

@@ -25,7 +25,6 @@ from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from amk.agent import decide
-from amk.agent.candidate import Impossible
 from amk.agent.effects import Effects, Item, Knobs, both
 from amk.agent.events import Surveyed
 from amk.agent.state import START
@@ -180,12 +179,11 @@ def fate(context: Context, settings: Settings) -> Fate:
         return "duplicate"
     if context.history.hopeless(settings):
         return "avoided"
-    made = context.workshop.make(settings)
-    if isinstance(made, Impossible):
+    if (key := context.workshop.key(settings)) is None:
         return "impossible"
-    if made.key == context.start_key():
+    if key == context.start_key():
         return "duplicate"
-    if (known := context.state.by_key.get(made.key)) is not None:
+    if (known := context.state.by_key.get(key)) is not None:
         return "duplicate" if context.state.trials[known].closed else "open"
     return "open"
 
