@@ -7,9 +7,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from amk.lowering.emit import emit
-from amk.planner.decode import plan
-from amk.planner.formats import BF16, Formats
+from amk.planner.decode import choose_workers, plan
+from amk.planner.formats import BF16, Formats, layered
 from amk.planner.settings import Settings
+from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
@@ -82,7 +83,10 @@ class Workshop:
         return self._keys[settings]
 
     def _build(self, settings: Settings) -> Candidate | Impossible:
-        labelled = replace(settings, plan="search")
+        # The fast plan that a search is compared with is the one that users get.
+        runs, count = layered(self.model, self.wanted), choose_workers(self.model, self.target)
+        numbers = tuned(settings, self.model, self.target, runs, count, self.context)
+        labelled = replace(numbers, plan="search")
         try:
             schedule = plan(self.model, self.target, settings=labelled, wanted=self.wanted, max_context=self.context)
         except AmkError as error:

@@ -9,7 +9,7 @@ Accepts if, for two tokens and three layers (why that is enough: `programs.short
 (6) epochs: each awaited counter gains per token what its thresholds grow by, thresholds reach at most one token back,
     signals of one token are all given before any of the next, and values stay within the wrapping comparison;
 (7) at every position exactly one (split, warp) reads each row, and the split that appends a row reads it;
-(8) all workers are resident at once; (9) numbers that repeat others agree; (10) registers hold the token that is meant.
+(8) all fits the device, at once; (9) numbers that repeat others agree; (10) registers hold the token that is meant.
 
 Total: any input yields a verdict. What it takes on trust: README.md.
 """

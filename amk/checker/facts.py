@@ -115,7 +115,8 @@ def check_positions(schedule: Schedule, programs: list[Program]) -> None:
 
 
 def check_launch(schedule: Schedule) -> None:
-    """(8) Every worker is resident, with the registers and shared memory that the schedule allows the kernel."""
+    """(8) Every worker is resident, with the registers and shared memory that the schedule allows the kernel; there is
+    device memory for all buffers, and the copy engine."""
     launch, target = schedule.launch, schedule.target
     threads, ctas = launch.warps * WARP, launch.ctas_per_sm
     require(launch.cooperative, "launch: not cooperative")
@@ -125,6 +126,9 @@ def check_launch(schedule: Schedule) -> None:
     fits = ctas * (launch.shared_bytes + RESERVED_SMEM_PER_BLOCK) <= target.smem_per_sm
     fits &= ctas * threads <= target.max_threads_per_sm and ctas * registers <= target.regs_per_sm
     require(fits and ctas <= target.max_blocks_per_sm, "launch: not resident")
+    require(sum(b.bytes for b in schedule.buffers if b.space == "global") <= target.hbm_bytes, "launch: device memory")
+    engines = {"bulk_copy" if stream.engine == "bulk" else "cp_async" for stream in schedule.streams}
+    require(engines <= set(target.features), "launch: no such copy engine")
     for buffer in schedule.buffers:
         if buffer.space == "shared":
             require((buffer.offset or 0) % buffer.align == 0, "shared memory: misaligned")

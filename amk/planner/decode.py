@@ -21,7 +21,7 @@ from amk.planner.settings import (
     reducible,
     splits_of,
 )
-from amk.planner.shares import attention_tables, head_handoff, row_tables
+from amk.planner.shares import act_handoff, attention_tables, head_handoff, row_tables
 from amk.planner.staging import head_layout
 from amk.planner.storage import Shares, choose_chunks, choose_parts, largest, shared_plan
 from amk.planner.tuned import tuned
@@ -68,8 +68,10 @@ def plan(
     settings = tuned(settings, model, target, runs, count, max_context)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
     rows_of = row_tables(model, count, runs)
-    settings = replace(settings, k_parts=choose_parts(model, target, settings, rows_of, runs))
+    parts = settings.act_parts if settings.act_parts > 1 else choose_parts(model, target, settings, rows_of, runs)
+    settings = replace(settings, k_parts=parts)
     chunks = choose_chunks(model, target, settings, rows_of, runs)
+    _require_parts(model, settings, chunks)
     context = choose_context(
         model, target, settings, count, chunks, max_context, lambda: _narrower(model, target, settings, count)
     )
@@ -84,10 +86,11 @@ def plan(
     slack = 0 if exact else settings.hint_slack
     reduced = kv.splits if reducible(settings, model, kv.splits) else None
     require_whole_fetches(model, settings, reduced is not None, runs)
-    delta = handoff.delta if handoff else None
+    acts = act_handoff(model, rows_of, parts) if settings.act_parts > 1 else None
     strong = ends_fenced(settings, tables)
     loops = loops_of(model, settings, target, runs, chunks, tables, shared.stream.slots)
-    author = Author(model, settings, count, rows, delta, slack, reduced, head_layout(runs), loops[0], strong)
+    deltas = (handoff.delta if handoff else None), (acts.delta if acts else None)
+    author = Author(model, settings, count, rows, *deltas, slack, reduced, head_layout(runs), loops[0], strong)
     stored = label_of(runs) if kv.dtype == "bf16" else f"{label_of(runs)}-kv-{kv.dtype}"
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
     threads = settings.warps * 32 * settings.ctas_per_sm
@@ -104,7 +107,7 @@ def plan(
         ),
         kv=kv,
         roles=(Role(name="all", first=0, count=settings.warps), Role(name="w0", first=0, count=1)),
-        tables=tables | (handoff.tables if handoff else {}),
+        tables=tables | (handoff.tables if handoff else {}) | (acts.tables if acts else {}),
         buffers=(*global_buffers(model, kv, settings, count, chunks), *shared.buffers),
         counters=counters(model, settings, [run.count for run in loops], strong),
         streams=(shared.stream,),
@@ -141,9 +144,18 @@ def _require_batch(settings: Settings, wanted: Layered) -> None:
         f"tokens are chosen by {settings.sampling}": settings.sampling != "greedy",
         f"weights are stored as {label_of(wanted)}": any(f != "bf16" for _, forms in wanted for f in forms.values()),
         "attention waits for the rows of its head": settings.head_handoff,
+        "parts of down wait for their own columns": settings.act_parts > 1,
     }
     if batch > 1 and (found := [reason for reason, holds in reasons.items() if holds]):
         raise AmkError(Diagnostic("AMK016", f"a batch of {batch} is not decoded where {found[0]}"))
+
+
+def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
+    """AMK406 unless the columns of `down` come in whole chunks for every part that waits for its own."""
+    widths = {chunks["down"].columns for _, chunks in runs}
+    if settings.act_parts > 1 and any(model.ffn % (settings.act_parts * width) for width in widths):
+        message = f"{settings.act_parts} parts of {model.ffn:,} columns are no whole chunks of {max(widths)} columns"
+        raise AmkError(Diagnostic("AMK406", message))
 
 
 def _require_places(workers: int, model: ModelSpec, target: Target, settings: Settings) -> None:
@@ -229,6 +241,8 @@ def counters(
     for run, count in enumerate(layers):
         shapes |= {of_run("qkv", run): (count, heads), of_run("split", run): (count, settings.batch * model.kv_heads)}
         shapes |= {"best": (1,)} | {of_run(n, run): (count,) for n in ("attn", "h_mid", "act", "h_out")}
+        if settings.act_parts > 1:
+            shapes[of_run("act", run)] = (count, settings.act_parts)
     out = tuple(
         Counter(name=name, shape=shape, handoff="fenced" if name in strong else kind) for name, shape in shapes.items()
     )

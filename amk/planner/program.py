@@ -77,6 +77,7 @@ class Author:
     workers: int
     rows: dict[str, int]
     head_delta: int | None
+    act_delta: int | None
     slack: int
     splits: int | None
     head: Staged | None
@@ -246,9 +247,9 @@ class Author:
             self.normed(1, "h_mid", self.written_for("gate_up")),
             *self.refill_rest("o"),
             *self.gemv("gate_up"),
-            *self.publish(swiglu, (self.signal(self.own("act"), (LAYER,)),)),
+            *self.publish(swiglu, self.activated()),
             *self.refill("gate_up"),
-            *self.wait(self.own("act"), (LAYER,)),
+            *(self.wait(self.own("act"), (LAYER,)) if self.act_delta is None else ()),
             *(step for part in range(self.k_parts) for step in self.down(part)),
             *self.residual("down", "h_out"),
             *self.wait(self.own("h_out"), (LAYER,)),
@@ -259,9 +260,17 @@ class Author:
     def down(self, part: int) -> list[Step]:
         """Stage part of the activation and multiply it."""
         fields = self.written_for("down")
+        ready = [] if self.act_delta is None else self.wait(self.own("act"), (LAYER, part), self.act_delta)
         stage = StageOp(role="all", layer=self.layer, act=self.own("act"), k_part=part, k_parts=self.k_parts, **fields)
         rest = [] if part else self.refill_rest("gate_up")
-        return [Step(op=stage), *rest, *self.gemv("down", part, self.k_parts)]
+        return [*ready, Step(op=stage), *rest, *self.gemv("down", part, self.k_parts)]
+
+    def activated(self) -> tuple[Signal, ...]:
+        """Of a worker's activations: to all, or to the parts of `down` that read them."""
+        act = self.own("act")
+        if self.act_delta is None:
+            return (self.signal(act, (LAYER,)),)
+        return tuple(self.signal(act, (LAYER, part), {f"act.to.{part}": 1}) for part in range(self.k_parts))
 
     @property
     def k_parts(self) -> int:

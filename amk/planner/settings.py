@@ -34,7 +34,8 @@ class Settings:
     result; None: everybody reads all splits. handoff_dtype: of hidden states and attention outputs that cross SMs, None
     = bf16 in tagged words, f32 elsewhere. batch: sequences that are decoded together; splits are then always reduced.
     k_parts: steps that the product of `down` is done in, so that its input fits; None: as few as leave comfortable
-    rings.
+    rings. act_parts: parts that the product of `down` is done in, each of which waits for the activations of its own
+    columns only.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -63,6 +64,7 @@ class Settings:
     handoff_dtype: Literal["bf16", "f32"] | None = None
     batch: int = 1
     k_parts: int | None = None
+    act_parts: int = 1
 
 
 FAST = Settings()

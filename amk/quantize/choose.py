@@ -3,7 +3,8 @@
 Layers are dealt to `parts` of neighbours; a *place* is one matrix in one part, or lm_head. Each (place, format) is
 measured alone. From all bf16, the step that saves the most bytes per KL is taken while the sum of the measured KLs
 allows it; the sum is only an estimate, so the choice is measured as a whole, and while it is above the bound the place
-with the largest KL goes back to its next better format. bf16 everywhere is within any bound.
+with the largest KL goes back to its next better format; where it is below, up to `TRIES` further steps are measured
+together with the others, and taken if they stay below. bf16 everywhere is within any bound.
 
 A plan has a loop of code for every run of layers with equal formats, so `parts` bounds how often the code of a layer is
 repeated; with as many parts as layers every layer has a choice of its own. Cost: 16 measurements a part.
@@ -19,6 +20,8 @@ from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.weight_format import FormatName
 
 CANDIDATES: tuple[FormatName, ...] = ("int8", "int8-g128", "int4-g64", "int4-g128")
+
+TRIES = 12
 
 PARTS = 4
 """Unless told otherwise."""
@@ -89,9 +92,44 @@ def choose(judge: TextJudge, most_kl: float, tell: Progress = lambda line: None,
         error = judge.error(forms)
         tell(f"{', '.join(f'{of.name(place)} {form}' for place, form in chosen.items())}: KL {error.kl:.3g}")
         if error.kl <= most_kl or all(form == "bf16" for form in chosen.values()):
-            return Choice(forms, stored_bytes(judge.model, forms), error, alone)
+            break
         worst = max(chosen, key=lambda place: alone[place, chosen[place]])
         chosen = chosen | {worst: _better(of, alone, worst, chosen[worst])}
+    chosen, error = _further(judge, of, alone, most_kl, chosen, error, tell)
+    forms = of.forms(chosen)
+    return Choice(forms, stored_bytes(judge.model, forms), error, alone)
+
+
+def _further(
+    judge: TextJudge, of: Parts, alone: Alone, most_kl: float, chosen: Chosen, error: TextError, tell: Progress
+) -> tuple[Chosen, TextError]:
+    """What more may be saved: the sum of KLs is too much, so each next step is measured together with all others."""
+    refused: set[tuple[Place, FormatName]] = set()
+    for _ in range(TRIES):
+        steps = [step for step in _steps(of, alone, chosen) if step[1:3] not in refused]
+        if not steps:
+            break
+        _, place, form, _ = max(steps)
+        tried = chosen | {place: form}
+        found = judge.error(of.forms(tried))
+        tell(f"{of.name(place)} {form} as well: KL {found.kl:.3g}")
+        if found.kl <= most_kl:
+            chosen, error = tried, found
+        else:
+            refused.add((place, form))
+    return chosen, error
+
+
+def _steps(of: Parts, alone: Alone, chosen: Chosen) -> list[tuple[float, Place, FormatName, float]]:
+    """(bytes saved per KL, place, format, KL more) of everything that saves bytes."""
+    found = []
+    for place, now in chosen.items():
+        for form in CANDIDATES:
+            more = alone[place, form] - alone[place, now]
+            saved = of.bytes(place, now) - of.bytes(place, form)
+            if saved > 0:
+                found.append((saved / max(more, 1e-9), place, form, more))
+    return found
 
 
 def estimated(of: Parts, alone: Alone, most_kl: float) -> Chosen:
@@ -99,16 +137,10 @@ def estimated(of: Parts, alone: Alone, most_kl: float) -> Chosen:
     chosen: Chosen = dict.fromkeys(of.places, "bf16")
     while True:
         spent = sum(alone[place, form] for place, form in chosen.items())
-        steps = []
-        for place, now in chosen.items():
-            for form in CANDIDATES:
-                more = alone[place, form] - alone[place, now]
-                saved = of.bytes(place, now) - of.bytes(place, form)
-                if saved > 0 and spent + more <= most_kl:
-                    steps.append((saved / max(more, 1e-9), place, form))
+        steps = [step for step in _steps(of, alone, chosen) if spent + step[3] <= most_kl]
         if not steps:
             return chosen
-        _, place, form = max(steps)
+        _, place, form, _ = max(steps)
         chosen[place] = form
 
 

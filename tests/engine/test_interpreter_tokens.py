@@ -68,6 +68,7 @@ CASES: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
         {"wanted": ((1, formats("bf16", "int8")), (1, formats("int4-g128", "int8"))), "workers": 5, "warps": 8}
         | {"handoff": "fenced"},
     ),
+    "parts of down wait for their own columns": (tiny_model(ffn=128), {"act_parts": 2, "workers": 5, "warps": 8}),
     "arrays overlaid": (tiny_model(), {"overlay": True}),
     "naive": (tiny_model(), {"handoff": "fenced", "head_handoff": False, "run_ahead": False, "wide_epilogue": 0}),
 }

@@ -7,7 +7,7 @@ exactly the written bytes and does not depend on any byte outside the reads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, Matrix, MatrixName, matrix, share_table
+from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, Matrix, MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Buffer, Frozen, Name, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 
@@ -71,8 +71,12 @@ class Geometry:
     kv_splits: int
     batch: int = 1
 
+    @cached_property
+    def _matrices(self) -> dict[MatrixName, Matrix]:
+        return {name: matrix(self.model, name) for name in MATRICES}
+
     def matrix(self, name: MatrixName) -> Matrix:
-        return matrix(self.model, name)
+        return self._matrices[name]
 
     def columns(self, stream: str, name: MatrixName, layer: int) -> int:
         """Columns of a chunk of matrix `name` of that layer in `stream`."""
