@@ -55,7 +55,7 @@ class Mutation:
 @dataclass(frozen=True)
 class Outcome:
     """What both judges said. kind: number of the class, or its name. replayed: None without a witness. uncertified: why
-    a SAFE has no accepted certificate, "" if it has one or needs none."""
+    a SAFE has no accepted certificate, "" if it has one or needs none. flat: judged as a flat system."""
 
     kind: str
     seed: str
@@ -64,6 +64,7 @@ class Outcome:
     ruling: Ruling
     replayed: bool | None
     uncertified: str = ""
+    flat: bool = False
 
     @property
     def false_accept(self) -> bool:
@@ -80,10 +81,11 @@ class Outcome:
 
 @dataclass
 class Row:
-    """Counts of one class."""
+    """Counts of one class; plans: cases that are edited plans, not flat systems."""
 
     title: str
     cases: int = 0
+    plans: int = 0
     safe: int = 0
     unsafe: int = 0
     open: int = 0
@@ -96,6 +98,7 @@ class Row:
 
     def add(self, outcome: Outcome) -> None:
         self.cases += 1
+        self.plans += not outcome.flat
         self.safe += outcome.ruling.status == "SAFE"
         self.unsafe += outcome.ruling.status == "UNSAFE"
         self.open += outcome.ruling.status == "OPEN"
@@ -197,7 +200,8 @@ def decide(case: Mutation) -> Outcome:
     """Both judges on one mutant."""
     if isinstance(case.subject, System):
         verdict, uncertified = judged_system(case.subject)
-        return Outcome(str(case.number), case.seed, verdict, (), rule_system(case.subject), None, uncertified)
+        ruling = rule_system(case.subject)
+        return Outcome(str(case.number), case.seed, verdict, (), ruling, None, uncertified, flat=True)
     found = VERIFY(case.subject)
     codes = tuple(d.code for d in found.diagnostics)
     replayed = None

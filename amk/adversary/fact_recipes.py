@@ -12,9 +12,9 @@ from amk.adversary.recipe import (
     drift,
     drop,
     field_of,
-    idle_worker,
     op_field,
     put,
+    strengthened,
     two_programs,
 )
 
@@ -211,10 +211,10 @@ FACTS = [
     Recipe(
         "idle-worker-behind-hints",
         "43 inactive split",
-        "tagged",
+        "idle",
         "AMK302",
         "worker 3 passes nothing on, and with a given token nobody looks at its candidates before the state is stored",
-        lambda s: idle_worker(s),
+        lambda s: strengthened(s, "best", ("hint", "relaxed", "relaxed")),
     ),
 ]
 

@@ -12,7 +12,6 @@ from amk.adversary.recipe import (
     drop,
     exchange,
     field_of,
-    idle_worker,
     op_field,
     put,
     select_early,
@@ -358,18 +357,19 @@ ORDER = [
     Recipe(
         "order-at-some-positions",
         "43 inactive split",
-        "tagged",
+        "idle",
         "AMK302",
-        "worker 3 owns nothing that others wait for while its split is inactive, so its words are overwritten early",
-        lambda s: without_hints(s, idle_worker(s)),
+        "while the split of worker 3 is inactive nobody looks for its words, and the hints that would show that it has "
+        "read the queries are not waited for: the next layer's overwrite them",
+        lambda s: without_hints(s, ("attn", "h_mid", "act", "h_out")),
     ),
     Recipe(
         "hint-one-short",
         "3 threshold one too low",
-        "tagged",
+        "idle",
         "AMK302",
-        "worker 3 owns no rows, so only hints hold back who overwrites its words, and they no longer wait for all",
-        lambda s: idle_worker(s) + short_hints(s),
+        "only hints hold back who overwrites the words that worker 3 reads, and they no longer wait for all",
+        lambda s: short_hints(s),
     ),
     Recipe(
         "begin-in-one-warp",

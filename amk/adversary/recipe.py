@@ -53,9 +53,10 @@ class Recipe:
 
 
 def base_schedule(name: str) -> Json:
-    """The safe plan as JSON."""
-    schedule = plan(TINY, load_target("h200"), settings=BASES[name], workers=WORKERS)
-    return json.loads(schedule.model_dump_json())
+    """The safe plan as JSON; `idle` is the tagged one with a worker that owns no rows of the layers."""
+    settings = BASES["tagged" if name == "idle" else name]
+    made = json.loads(plan(TINY, load_target("h200"), settings=settings, workers=WORKERS).model_dump_json())
+    return apply(made, idle_worker(made))[0] if name == "idle" else made
 
 
 def drop(find_path: Callable[[Json], Path]) -> Make:
@@ -129,11 +130,23 @@ def drift(s: Json) -> list[Edit]:
 
 def short_hints(s: Json) -> list[Edit]:
     """Every wait for a hint lets one worker be late."""
-    waits = [(path, step["waits"][0]) for path, step in steps(s) if step.get("waits")]
     return [
         Edit("replace", (*path, "waits", 0, "at_least"), wait["at_least"] | {"1": wait["at_least"]["1"] - 1})
-        for path, wait in waits
+        for path, wait in _hinted(s)
     ]
+
+
+def without_hints(s: Json, counters: tuple[str, ...]) -> list[Edit]:
+    """Nobody waits for these hints."""
+    waits = [path for path, wait in _hinted(s) if wait["counter"] in counters]
+    return [Edit("remove", path) for path in reversed(waits)]
+
+
+def _hinted(s: Json) -> list[tuple[Path, Json]]:
+    """Steps that wait for a hint, with the wait."""
+    hints = {c["name"] for c in s["counters"] if c["handoff"] == "hint"}
+    waits = [(path, step["waits"][0]) for path, step in steps(s) if step.get("waits")]
+    return [(path, wait) for path, wait in waits if wait["counter"] in hints]
 
 
 def select_early(s: Json) -> list[Edit]:
@@ -142,23 +155,28 @@ def select_early(s: Json) -> list[Edit]:
     return [Edit("insert", after(path), at(s, embed)), Edit("remove", embed)]
 
 
-def without_hints(s: Json, edits: list[Edit]) -> list[Edit]:
-    """The edits, then nobody waits for a hint."""
-    edited = apply(s, edits)[0]
-    waits = [path for path, step in steps(edited) if step.get("waits")]
-    return edits + [Edit("remove", path) for path in reversed(waits)]
-
-
 def idle_worker(s: Json) -> list[Edit]:
-    """Worker 3 owns no rows of the hidden state and the MLP; worker 2 gets them, and the shared memory for them."""
+    """Worker 3 owns no rows of the layers; worker 2 gets them, and the shared memory for them. The hand-off of the
+    candidates is fenced: nobody looks for them where the token is given.
+    """
     end = s["launch"]["shared_bytes"]
-    room = {"residual": (end, [32]), "part": (end + 128, [16, 8])}
+    room = {"residual": (end, [32]), "part": (end + 128, [20, 8])}
     edits = [Edit("replace", ("launch", "shared_bytes"), end + 1024)]
     for name, (offset, shape) in room.items():
         edits.append(Edit("replace", (*named(s, "buffers", name), "offset"), -(-offset // 128) * 128))
         edits.append(Edit("replace", (*named(s, "buffers", name), "shape"), shape))
-    for part, groups in (("hidden", 8), ("gate_up", 24)):
+    for part, groups in (("hidden", 8), ("gate_up", 24), ("qkv", 32)):
         quarter, half = groups // 4, groups // 2
         edits.append(Edit("replace", ("tables", f"{part}.first"), [0, quarter, half, groups]))
         edits.append(Edit("replace", ("tables", f"{part}.count"), [quarter, quarter, half, 0]))
+    return edits + strengthened(s, "best", ("fenced", "acquire", "release"))
+
+
+def strengthened(s: Json, counter: str, words: tuple[str, str, str]) -> list[Edit]:
+    """The counter's hand-off, and the order of its waits and signals."""
+    edits = [Edit("replace", (*named(s, "counters", counter), "handoff"), words[0])]
+    for path, step in steps(s):
+        for place, word in (("waits", words[1]), ("signals", words[2])):
+            users = [i for i, use in enumerate(step.get(place, ())) if use["counter"] == counter]
+            edits += [Edit("replace", (*path, place, i, "order"), word) for i in users]
     return edits

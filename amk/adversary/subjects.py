@@ -53,10 +53,10 @@ def full_size(model: ModelSpec) -> Iterator[None]:
         _MODEL.reset(token)
 
 
-def subject(kind: str, workers: int, warps: int, layers: int, gpu: str = "h200") -> Subject:
+def subject(kind: str, workers: int, warps: int, layers: int, gpu: str = "h200", ffn: int = TINY.ffn) -> Subject:
     """The plan of a tiny model on a target of as many SMs as the plan has workers; or see `full_size`."""
     model = _MODEL.get()
-    return _small(kind, workers, warps, layers, gpu) if model is None else _full(kind, model)
+    return _small(kind, workers, warps, layers, gpu, ffn) if model is None else _full(kind, model)
 
 
 @lru_cache(maxsize=32)
@@ -67,9 +67,9 @@ def _full(kind: str, model: ModelSpec) -> Subject:
 
 
 @lru_cache(maxsize=512)
-def _small(kind: str, workers: int, warps: int, layers: int, gpu: str) -> Subject:
+def _small(kind: str, workers: int, warps: int, layers: int, gpu: str, ffn: int) -> Subject:
     target = load_target(gpu).model_copy(update={"sms": workers, "name": f"{gpu}-of-{workers}-sms"})
-    model = TINY.model_copy(update={"layers": layers, "max_context": CONTEXT})
+    model = TINY.model_copy(update={"layers": layers, "max_context": CONTEXT, "ffn": ffn})
     settings = replace(SETTINGS[kind], warps=warps, kv_block=4)
     made = plan(model, target, settings=settings, workers=workers)
     return Subject(json.loads(made.model_dump_json()), kind, workers, warps, layers)

@@ -65,4 +65,4 @@ def _schedule(kind: str, name: str, document: Json, stated: Ruling) -> Outcome:
 
 def _system(kind: str, name: str, columns: Json, stated: Ruling) -> Outcome:
     verdict, uncertified = judged_system(from_json(columns))
-    return Outcome(kind, name, verdict, (), stated, None, uncertified)
+    return Outcome(kind, name, verdict, (), stated, None, uncertified, flat=True)

@@ -76,12 +76,13 @@ def check_rings(schedule: Schedule) -> None:
 def check_refills(schedule: Schedule, programs: list[Program]) -> None:
     """(5) An agent never waits for a copy that it has not issued: what a product defers is issued before the next one
     drains the same ring, and is no more than the ring holds."""
+    warps = {r.name: (r.first, r.count) for r in schedule.roles}
     for stream in schedule.streams:
         for program in programs:
             owed = 0
             for item in program.items:
                 op = item.step.op
-                if isinstance(op, RefillOp) and (op.stream, op.role) == (stream.name, stream.role):
+                if isinstance(op, RefillOp) and (op.stream, warps[op.role]) == (stream.name, warps[stream.role]):
                     owed = max(0, owed - op.most)
                 elif isinstance(op, GemvOp) and op.stream == stream.name:
                     require(owed == 0, "ring: drained before its refills are issued")

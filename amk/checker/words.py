@@ -41,11 +41,12 @@ class Words:
         self.readings: dict[tuple[int, int], list[Reading]] = {}
         for number, buffer in enumerate(schedule.buffers):
             require(buffer.tagged == (buffer.tag is not None), "tags: on a buffer without, or none on one with")
-            if buffer.tag is not None:
+            mine = rows[rows[:, 3] == number]
+            if buffer.tag is not None and len(mine):
                 tag = buffer.tag if isinstance(buffer.tag, dict) else {}
                 grows = set(tag) <= {"t", "l", "1"} and 0 <= tag.get("l", 0) * (layers - 1) < tag.get("t", 0)
                 require(grows and buffer.space == "global" and buffer.role == "scratch", f"tags: of '{buffer.name}'")
-                self._add(rows[rows[:, 3] == number])
+                self._add(mine)
 
     def _add(self, rows: I64) -> None:
         written = rows[rows[:, 6] == WRITE]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+from amk.adversary.classes.table import CLASSES
 from amk.adversary.confusion import Outcome, Table, decide, mutation, share
 from amk.adversary.suite import run_suite
 from amk.commands.output import add_format, print_json, print_table
@@ -13,7 +14,9 @@ from amk.report.diagnostic import Exit
 
 DEFAULT_MUTANTS = 5_000
 BATCH = 20
-COUNTS = ("cases", "safe", "unsafe", "open", "false_accepts", "false_rejects", "unknown", "uncertified")
+COUNTS = ("cases", "plans", "safe", "unsafe", "open", "false_accepts", "false_rejects", "unknown", "uncertified")
+
+FLAT = {str(c.number): f"flat systems in part or whole, because {c.flat}" for c in CLASSES if c.flat}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +71,9 @@ def _print(table: Table) -> None:
     rows = [[k, table.rows[k].title, *(str(getattr(table.rows[k], c)) for c in COUNTS)] for k in table.kinds]
     rows.append(["", "all", *(str(table.total(c)) for c in COUNTS)])
     print_table(["class", "", *(c.replace("_", " ") for c in COUNTS)], rows)
+    for kind in table.kinds:
+        if kind in FLAT:
+            print(f"class {kind}: {FLAT[kind]}")
     for line in table.differences:
         print(f"differs: {line}")
     if table.empty:

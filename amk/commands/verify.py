@@ -104,7 +104,7 @@ def _summary(schedule: Schedule, verdict: Verdict) -> dict[str, Any]:
         "target": schedule.target.name,
         "deterministic": verdict.deterministic,
         "tokens_to_wrap": verdict.tokens_to_wrap,
-        "witness": None if verdict.evidence is None else verdict.evidence.witness.kind,
+        "witness": None if verdict.evidence is None else verdict.evidence.kind,
         "stats": verdict.stats,
         "proofs": [{"name": p.obligation.name, "outcome": p.outcome} for p in verdict.proofs],
     }
@@ -120,7 +120,7 @@ def _print_text(arguments: argparse.Namespace, schedule: Schedule, verdict: Verd
         print(f"  {stats['nodes']:,} nodes, {stats['obligations']} obligations proved, {stats['seconds']:.2f} s")
     elif verdict.evidence is not None:
         told_where = f"written to {arguments.witness}" if arguments.witness else "not written; use --witness FILE"
-        print(f"  witness ({verdict.evidence.witness.kind}) {told_where}")
+        print(f"  witness ({verdict.evidence.kind}) {told_where}")
 
 
 def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:

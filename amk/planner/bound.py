@@ -22,6 +22,7 @@ from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import weight_format
 from amk.simulator.constants import Constants
 
+MOST_CTAS = max(v for v in ALLOWED["ctas_per_sm"] if isinstance(v, int))
 MOST_WARPS = max(v for v in ALLOWED["warps"] if isinstance(v, int))
 
 
@@ -29,9 +30,10 @@ def drain_ms(
     model: ModelSpec, target: Target, wanted: Formats, constants: Constants, known: Mapping[str, Any]
 ) -> float:
     """Lower bound in ms; `known` are the decided knobs."""
-    workers = known.get("workers") or choose_workers(model, target)
+    ctas = known.get("ctas_per_sm", MOST_CTAS)
+    workers = known.get("workers") or choose_workers(model, target, ctas=ctas)
     if "workers" not in known:
-        workers = target.sms
+        workers = target.sms * ctas
     warps = known.get("warps", MOST_WARPS)
     fence = constants.refill_fence_us if known.get("refill_fence") and target.has("bulk_copy") else 0.0
     total = 0.0

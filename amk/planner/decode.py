@@ -54,9 +54,13 @@ def plan(
     Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit or has more KV heads than
     there are workers, AMK401 when shared memory does not hold it.
     """
-    count = workers if workers is not None else settings.workers or choose_workers(model, target, settings.batch)
+    count = (
+        workers
+        if workers is not None
+        else settings.workers or choose_workers(model, target, settings.batch, settings.ctas_per_sm)
+    )
     _require_batch(settings, wanted)
-    _require_places(count, model, target, settings.batch)
+    _require_places(count, model, target, settings)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
     rows_of = row_tables(model, count, wanted)
     settings = replace(settings, k_parts=choose_parts(model, target, settings, rows_of, wanted))
@@ -78,10 +82,12 @@ def plan(
     reduced = kv.splits if reducible(settings, model, kv.splits) else None
     require_whole_fetches(model, settings, reduced is not None, wanted)
     delta = handoff.delta if handoff else None
-    author = Author(model, settings, count, rows, delta, held, first, slack, reduced, wanted)
+    strong = ends_fenced(settings, tables)
+    author = Author(model, settings, count, rows, delta, held, first, slack, reduced, wanted, strong)
     stored = label(wanted) if kv.dtype == "bf16" else f"{label(wanted)}-kv-{kv.dtype}"
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
-    registers = target.regs_per_sm // (settings.warps * 32) // REGISTER_UNIT * REGISTER_UNIT
+    threads = settings.warps * 32 * settings.ctas_per_sm
+    registers = target.regs_per_sm // threads // REGISTER_UNIT * REGISTER_UNIT
     return Schedule(
         name=f"{model.name}-{target.name}-{stored}"[:64],
         plan=settings.plan,
@@ -90,13 +96,13 @@ def plan(
         batch=settings.batch,
         launch=Launch(
             workers=count, warps=settings.warps, shared_bytes=shared.bytes, registers=min(registers, 255),
-            max_tokens=settings.max_tokens,
+            max_tokens=settings.max_tokens, ctas_per_sm=settings.ctas_per_sm,
         ),
         kv=kv,
         roles=(Role(name="all", first=0, count=settings.warps), Role(name="w0", first=0, count=1)),
         tables=tables | (handoff.tables if handoff else {}),
         buffers=(*global_buffers(model, kv, settings, count, chunks), *shared.buffers),
-        counters=counters(model, settings),
+        counters=counters(model, settings, strong),
         streams=(shared.stream,),
         programs=(Program(name="decode", first=0, count=count, body=author.body()),),
     )  # fmt: skip
@@ -122,24 +128,25 @@ def _require_batch(settings: Settings, wanted: Formats) -> None:
         raise AmkError(Diagnostic("AMK016", f"a batch of {batch} is not decoded where {found[0]}"))
 
 
-def _require_places(workers: int, model: ModelSpec, target: Target, batch: int) -> None:
-    """AMK011 unless every KV head of every sequence has a worker, AMK402 unless every worker has an SM of its own."""
-    heads = batch * model.kv_heads
+def _require_places(workers: int, model: ModelSpec, target: Target, settings: Settings) -> None:
+    """AMK011 unless every KV head of every sequence has a worker, AMK402 unless every worker has its place on an SM."""
+    heads, ctas = settings.batch * model.kv_heads, settings.ctas_per_sm
     if workers < heads:
         message = f"{heads} KV heads need as many workers, there are {workers}: each has workers of its own"
         raise AmkError(Diagnostic("AMK011", message))
-    if workers > target.sms:
-        raise AmkError(Diagnostic("AMK402", f"{workers} workers, {target.name} has {target.sms} SMs"))
+    if workers > target.sms * ctas:
+        raise AmkError(Diagnostic("AMK402", f"{workers} workers, {target.name} has {target.sms} SMs x {ctas}"))
 
 
-def choose_workers(model: ModelSpec, target: Target, batch: int = 1) -> int:
-    """One per SM; for a model with fewer row groups than SMs, as many as all own rows of both QKV and gate-up, and in a
-    batch at least one for every KV head of every sequence.
+def choose_workers(model: ModelSpec, target: Target, batch: int = 1, ctas: int = 1) -> int:
+    """`ctas` per SM; for a model with fewer row groups than SMs, as many as all own rows of both QKV and gate-up, and
+    in a batch at least one for every KV head of every sequence.
     """
     qkv, gate_up = (matrix(model, name).groups for name in ("qkv", "gate_up"))
-    if gate_up >= target.sms:
-        return target.sms
-    return min(qkv, gate_up) if batch == 1 else min(max(min(qkv, gate_up), batch * model.kv_heads), target.sms)
+    places = target.sms * ctas
+    if gate_up >= places:
+        return places
+    return min(qkv, gate_up) if batch == 1 else min(max(min(qkv, gate_up), batch * model.kv_heads), places)
 
 
 def held_back(model: ModelSpec, settings: Settings, target: Target, chunks: Chunks, tables: Shares, slots: int) -> Held:
@@ -185,14 +192,25 @@ def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) 
     return KvLayout(context=context, block=kv_block(settings, model), splits=splits, dtype=settings.kv_dtype)
 
 
-def counters(model: ModelSpec, settings: Settings) -> tuple[Counter, ...]:
+def ends_fenced(settings: Settings, tables: Shares) -> frozenset[str]:
+    """The counters of a plan with tagged words that are fenced all the same: `best`, where a worker owns neither hidden
+    nor gate-up rows. Not everybody looks for the other words of a worker, and for its candidates nobody where the token
+    is given, so words alone do not put its read of the launch state before worker 0's store of it.
+    """
+    shares = zip(tables["hidden.count"], tables["gate_up.count"], strict=True)
+    return frozenset({"best"} if settings.handoff == "tagged" and not all(map(any, shares)) else ())
+
+
+def counters(model: ModelSpec, settings: Settings, strong: frozenset[str]) -> tuple[Counter, ...]:
     """One counter per hand-off and layer, so that only the token edge needs epoch separation."""
     heads = model.kv_heads if settings.head_handoff else 1
     kind: Literal["fenced", "hint"] = "hint" if settings.handoff == "tagged" else "fenced"
     shapes = {"qkv": (model.layers, heads), "split": (model.layers, settings.batch * model.kv_heads), "best": (1,)} | {
         n: (model.layers,) for n in ("attn", "h_mid", "act", "h_out")
     }
-    out = tuple(Counter(name=name, shape=shape, handoff=kind) for name, shape in shapes.items())
+    out = tuple(
+        Counter(name=name, shape=shape, handoff="fenced" if name in strong else kind) for name, shape in shapes.items()
+    )
     if settings.sampling == "greedy":
         return out
     return (*out, Counter(name="draw", shape=(1,), handoff=kind), Counter(name="census", shape=(LAST,)))

@@ -38,7 +38,10 @@ LAYER: Expr = {"l": 1}
 
 @dataclass(frozen=True)
 class Author:
-    """Writes the step list of one program; every method returns steps in program order."""
+    """Writes the step list of one program; every method returns steps in program order.
+
+    strong: counters behind fences where the others are hints.
+    """
 
     model: ModelSpec
     settings: Settings
@@ -50,6 +53,7 @@ class Author:
     slack: int
     splits: int | None
     wanted: Formats
+    strong: frozenset[str] = frozenset()
 
     def barrier(self) -> Step:
         return Step(op=BarrierOp(role="all", id=1, agents=self.settings.warps))
@@ -57,10 +61,11 @@ class Author:
     def wait(self, counter: str, index: tuple[Expr, ...], delta: int | None = None) -> list[Step]:
         """One poller per worker, then everybody."""
         amount = delta or self.workers
-        early = amount // self.slack if self.tagged and self.slack else 0
+        hint = self.hints(counter)
+        early = amount // self.slack if hint and self.slack else 0
         wait = Wait(
             counter=counter, index=index, at_least={"t": amount, "1": amount - early},
-            order="relaxed" if self.tagged else "acquire",
+            order="relaxed" if hint else "acquire",
         )  # fmt: skip
         return [Step(op=WaitOp(role="w0"), waits=(wait,)), self.barrier()]
 
@@ -96,13 +101,17 @@ class Author:
         return self.settings.handoff == "tagged"
 
     def signal(self, counter: str, index: tuple[Expr, ...] = (0,), add: Expr = 1) -> Signal:
-        return Signal(counter=counter, index=index, add=add, order="relaxed" if self.tagged else "release")
+        return Signal(counter=counter, index=index, add=add, order="relaxed" if self.hints(counter) else "release")
+
+    def hints(self, counter: str) -> bool:
+        """Whether the counter only says when to look for tagged words."""
+        return self.tagged and counter not in self.strong
 
     def publish(self, op: AnyOp, signals: tuple[Signal, ...]) -> list[Step]:
         """Run `op`, then signal once per worker. A fenced signal needs every writer behind it, a hint nobody."""
         if op.role == "w0":
             return [Step(op=op, signals=signals)]
-        meet = [] if self.tagged else [self.barrier()]
+        meet = [] if all(signal.order == "relaxed" for signal in signals) else [self.barrier()]
         return [Step(op=op), *meet, Step(op=SignalOp(role="w0"), signals=signals)]
 
     def qkv(self) -> list[Step]:

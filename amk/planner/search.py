@@ -47,7 +47,7 @@ WIDTH = 6
 DRAWS = 16
 SILENT_CYCLES = 3
 PATIENCE = 2
-TIGHT = ("workers", "warps", "chunk_bytes", "refill_fence", "max_ring_bytes", "slots")
+TIGHT = ("ctas_per_sm", "workers", "warps", "chunk_bytes", "refill_fence", "max_ring_bytes", "slots")
 """Knobs that claim SMs, registers or shared memory, or that the bound knows; decided first, in this order."""
 
 

@@ -19,22 +19,23 @@ from amk.schedule_ir.weight_format import FormatName
 class Settings:
     """One point of the plan space.
 
-    warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most max_ring_bytes.
-    chunk_bytes: upper bound of one copy's codes, None = chunk_bytes_of. kv_block: positions per attention block, None =
-    128, or 64 where rows are wide. handoff: how activations cross SMs, by counters behind a release fence or by tagged
-    words, None = handoff_of. head_handoff: attention waits for its head's rows only. wide_epilogue: sum partials in all
-    warps when a worker has more output rows than this. sampling: how a token is chosen; what the other modes do beyond
-    greedy is steps of the schedule, their parameters are run-time values. workers: None = one per SM, fewer for small
-    models. kv_splits: most splits of a head's cache, None = one for every worker that there is. kv_dtype: what the KV
-    cache holds. overlay: arrays that are never live together share bytes. hint_slack: a hint says that looking is worth
-    while when all producers but one in so many have signalled; 0: when all have. prefetch_cache: ask for earlier keys
-    and values before the query is there. held_refills: share of a ring that a long product refills only after its
-    result is published, first_refills: share of these that go out then, the others once the next input is there;
-    None: as decode.first_refills says. reduce_from: with this many splits the workers of a kv head reduce them, a slice
-    each, before everybody reads the result; None: everybody reads all splits. handoff_dtype: of hidden states and
-    attention outputs that cross SMs, None = bf16 in tagged words, f32 elsewhere. batch: sequences that are decoded
-    together; splits are then always reduced. k_parts: steps that the product of `down` is done in, so that its input
-    fits; None: as few as leave comfortable rings.
+    warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most
+    max_ring_bytes. chunk_bytes: upper bound of one copy's codes, None = chunk_bytes_of. kv_block: positions per
+    attention block, None = 128, or 64 where rows are wide. handoff: how activations cross SMs, by counters behind a
+    release fence or by tagged words, None = handoff_of. head_handoff: attention waits for its head's rows only.
+    wide_epilogue: sum partials in all warps when a worker has more output rows than this. sampling: how a token is
+    chosen; what the other modes do beyond greedy is steps of the schedule, their parameters are run-time values.
+    workers: None = ctas_per_sm per SM, fewer for small models. ctas_per_sm: workers that share an SM, its shared
+    memory and its registers. kv_splits: most splits of a head's cache, None = one for every worker that there is.
+    kv_dtype: what the KV cache holds. overlay: arrays that are never live together share bytes. hint_slack: a hint
+    says that looking is worth while when all producers but one in so many have signalled; 0: when all have.
+    prefetch_cache: ask for earlier keys and values before the query is there. held_refills: share of a ring that a
+    long product refills only after its result is published, first_refills: share of these that go out then, the
+    others once the next input is there; None: as decode.first_refills says. reduce_from: with this many splits the
+    workers of a kv head reduce them, a slice each, before everybody reads the result; None: everybody reads all
+    splits. handoff_dtype: of hidden states and attention outputs that cross SMs, None = bf16 in tagged words, f32
+    elsewhere. batch: sequences that are decoded together; splits are then always reduced. k_parts: steps that the
+    product of `down` is done in, so that its input fits; None: as few as leave comfortable rings.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -52,6 +53,7 @@ class Settings:
     sampling: Mode = "greedy"
     kv_dtype: CacheDtype = "bf16"
     workers: int | None = None
+    ctas_per_sm: int = 1
     kv_splits: int | None = None
     hint_slack: int = 8
     prefetch_cache: bool = True

@@ -26,6 +26,7 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
     "chunk_bytes": (1024, 2048, 4096, 8192, 16384, None),
     "kv_block": (16, 32, 64, 128, 256, None),
     "wide_epilogue": (0, 16, 32, 64, 128, 256, 1024),
+    "ctas_per_sm": (1, 2),
     "workers": (16, 24, 32, 48, 64, 80, 96, 112, 128, None),
     "kv_splits": (1, 2, 4, 6, 8, 12, 16, None),
     "hint_slack": (0, 4, 8, 16, 32),

@@ -15,7 +15,7 @@ from amk.schedule_ir.ops.attention import PARTIAL_EXTRA
 from amk.schedule_ir.ops.combine import share_heads
 from amk.schedule_ir.ranking import PICK, TALLY
 from amk.schedule_ir.shared_memory import extent
-from amk.schedule_ir.target import Target
+from amk.schedule_ir.target import RESERVED_SMEM_PER_BLOCK, Target
 
 MBARRIER_BYTES = 8
 Shares = dict[str, tuple[int, ...]]
@@ -134,9 +134,14 @@ def slot_bytes(target: Target, settings: Settings, chunk: int) -> int:
     return settings.warps * (chunk + (MBARRIER_BYTES if target.has("bulk_copy") else 0))
 
 
+def shared_limit(target: Target, settings: Settings) -> int:
+    """Bytes that a worker may use: a block's, or its part of the SM where workers share one."""
+    return min(target.smem_per_block, target.smem_per_sm // settings.ctas_per_sm - RESERVED_SMEM_PER_BLOCK)
+
+
 def ring_slots(target: Target, settings: Settings, chunk: int, fixed: int) -> int:
     """How deep the rings can be behind `fixed` bytes of other arrays; may be less than the two that work."""
-    room = target.smem_per_block - STATIC_SHARED - fixed
+    room = shared_limit(target, settings) - STATIC_SHARED - fixed
     wanted = min(settings.slots or MAX_SLOTS, settings.max_ring_bytes // (settings.warps * chunk))
     return min(wanted, room // slot_bytes(target, settings, chunk), MAX_SLOTS)
 
@@ -151,7 +156,7 @@ def shared_plan(model: ModelSpec, target: Target, settings: Settings, chunks: Ch
     slots = ring_slots(target, settings, chunk, offset)
     if slots < 2:
         need = STATIC_SHARED + offset + 2 * slot_bytes(target, settings, chunk)
-        has = f"a block has {target.smem_per_block:,}"
+        has = f"a block has {shared_limit(target, settings):,}"
         message = f"{model.name} on {target.name} needs {need:,} bytes of shared memory, {has}"
         raise AmkError(Diagnostic("AMK401", message))
     ring = Buffer(name="ring", space="shared", dtype="bf16", shape=(warps, slots, chunk // 2), offset=offset, align=128)

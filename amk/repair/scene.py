@@ -12,7 +12,7 @@ from amk.adversary.edits import Edit, Json, Path, at, steps
 from amk.schedule_ir.schedule import Schedule
 from amk.trace.steps import Steps
 from amk.validator.compose import TOKENS
-from amk.validator.evidence import Evidence
+from amk.validator.confirm import Evidence
 from amk.validator.reduce import reduce_layers
 from amk.validator.trace import trace
 from amk.validator.verify import Verdict

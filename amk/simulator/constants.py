@@ -82,6 +82,11 @@ class Constants(_Data):
             | {"sources": {"all": "perturbed"}}
         )
 
+    def shared_by(self, workers: int) -> Constants:
+        """What one of `workers` on an SM has of the SM's rates, while all of them use them."""
+        names = ("drain_gbps", "l2_gbps", "sm_gbps")
+        return self.model_copy(update={name: getattr(self, name) / workers for name in names}) if workers > 1 else self
+
 
 INSTRUCTIONS = (
     "gemv_us", "chunk_us", "issue_us", "refill_fence_us", "barrier_us", "barrier_warp_us", "step_us", "round_us",

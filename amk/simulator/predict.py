@@ -95,7 +95,7 @@ class Prepared:
             self.windows[key] = Words(window(self.schedule, self.pos, *key), self.pos)
         words = self.windows[key]
         words.forget()
-        engine = Engine(words.window, constants, words, traced)
+        engine = Engine(words.window, constants.shared_by(self.schedule.launch.ctas_per_sm), words, traced)
         try:
             return engine, engine.run()
         except Stuck:

@@ -26,6 +26,7 @@ Witness: races and faults name composite nodes; `confirm` finds the flat events 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -66,6 +67,7 @@ class Composition:
     writes that fences do not order. outside, clashes, written_constants: see `Gathered`. memo: what may serve again.
     hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is not
     `order`. at: the only position that was looked at. private: what the buffers behind the schedule's are, in turn.
+    strict: strict quotients with all words; None if the flat system cannot tell the words apart.
     """
 
     schedule: Schedule
@@ -90,6 +92,7 @@ class Composition:
     incidences: int = 0
     weak: bool = False
     at: int | None = None
+    strict: Callable[[Edges], Quotient] | None = None
     private: tuple[str, ...] = ("shared memory", "the key cache", "the value cache")
 
     @property
@@ -133,7 +136,12 @@ def groups_of(schedule: Schedule, tokens: int, instances: Instances) -> list[Gro
 
 
 def quotient_of(
-    edges: Edges, counters: tuple[Counter, ...], words: Words, bases: tuple[tuple[int, ...], ...], *parts: Any
+    edges: Edges,
+    strict: bool,
+    counters: tuple[Counter, ...],
+    words: Words,
+    bases: tuple[tuple[int, ...], ...],
+    *parts: Any,
 ) -> Quotient:
     """The quotient of projected groups: bases are (first, count, node_base), parts (order, waits, signals) of each."""
     rows = zip(bases, parts[::3], parts[1::3], parts[2::3], strict=True)
@@ -141,7 +149,7 @@ def quotient_of(
         Group(number, first, count, order, waits, signals, base)
         for number, ((first, count, base), order, waits, signals) in enumerate(rows)
     ]
-    return Quotient(groups, Instances(counters), words, edges)
+    return Quotient(groups, Instances(counters), words, edges, strict)
 
 
 def bracketed(quotient: Quotient) -> BracketOrder:
@@ -191,25 +199,33 @@ class _Composer:
         result.classes = whole.value.envelope.classes
         result.outside, result.written_constants = whole.value.outside, whole.value.constants
         result.clashes = whole.value.clashes
+        if result.outside or result.written_constants:
+            return result  # wrong whatever else there is
         result.never = found.most.never
         result.weak = not found.most.empty or any(
             bool(g.waits[:, 4].any() or g.signals[:, 4].any()) for g in self.groups
         )
         if result.never:
             return result
+        result.strict = None if rows.doubled else self.strict
         result.block = self._quotient("block").value
         if result.block.run.complete:
             self._check_memory()
         return result
 
-    def _quotient(self, edges: Edges, words: Literal["most", "always"] = "most") -> Keyed[Quotient]:
+    def _quotient(
+        self, edges: Edges, words: Literal["most", "always"] = "most", strict: bool = False
+    ) -> Keyed[Quotient]:
         """Of what these edges make of the groups, so that what they leave out cannot matter."""
         parts: list[Any] = []
         bases = []
         for group, order in zip(projected(self.groups, edges), self.orders, strict=True):
             bases.append((group.first, group.count, group.node_base))
             parts += [order, group.waits, group.signals]
-        return self.memo(quotient_of, edges, self.schedule.counters, self.words[words], tuple(bases), *parts)
+        return self.memo(quotient_of, edges, strict, self.schedule.counters, self.words[words], tuple(bases), *parts)
+
+    def strict(self, edges: Edges) -> Quotient:
+        return self._quotient(edges, strict=True).value
 
     def _order(self, edges: Edges, words: Literal["most", "always"] = "most") -> Keyed[BracketOrder]:
         return self.memo(bracketed, self._quotient(edges, words))

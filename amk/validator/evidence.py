@@ -1,60 +1,34 @@
-"""From a finding of the composed check to evidence on the flat system.
+"""Findings of the composed check as diagnostics, with evidence from the flat system where there is some.
 
-A race or fault names composite nodes. Here the flat system of the same schedule is built at a few positions, the pair
-is withheld from a greedy run, and if both are enabled where it stops the race is real: that is the definition,
-no clocks involved. What is confirmed comes with a witness that `replay` checks; what is not confirmed
-anywhere stays UNKNOWN.
+A race or fault names composite nodes; `confirm` looks for it in the flat system. What is confirmed nowhere stays
+UNKNOWN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from amk.report.diagnostic import Diagnostic, Fact, Severity, Where, because, shown
 from amk.report.schema import json_pointer
-from amk.validator.atoms import blocks, touches_of
 from amk.validator.compose import Composition
-from amk.validator.dataflow import Fault, find_faults
-from amk.validator.expand import Flat, expand
+from amk.validator.confirm import Confirmer, Evidence, Place, confirmed_fault, flat_events, positions
+from amk.validator.dataflow import Fault
+from amk.validator.expand import MAX_EVENTS, Flat, expand
 from amk.validator.footprint import family_name
-from amk.validator.liveness import BlockedHead, Run, diagnose, greedy
-from amk.validator.local_order import NotComposable
-from amk.validator.quotient import Edges
+from amk.validator.liveness import BlockedHead, Deadlock, Run, diagnose, greedy
+from amk.validator.quotient import Edges, Quotient
 from amk.validator.races import Race, RaceReport
-from amk.validator.system import READ, WRITE, System
-from amk.validator.trace import TooLarge, Trace
-from amk.validator.witness import Witness, deadlock_witness, fault_witness, race_witness
+from amk.validator.system import READ, System
+from amk.validator.trace import Trace
+from amk.validator.witness import Witness, deadlock_witness
 
-FORMAT: Final = "amk.evidence/1"
 TRIED: Final = 4
 """Findings that are looked at on the flat system; the first confirmed one decides."""
 SMALL: Final = 100_000
 """Nodes up to which every finding is looked at: a composite step may race where no single warp of it does."""
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """A witness and the system it is about."""
-
-    system: System
-    witness: Witness
-    edges: Edges
-    pos: int
-
-    def to_json(self, schedule: str) -> dict[str, Any]:
-        """schedule: hash of the schedule that the system was made from."""
-        return {
-            "format": FORMAT,
-            "schedule": schedule,
-            "edges": self.edges,
-            "pos": self.pos,
-            "system": self.system.to_json(),
-            "witness": self.witness.to_json(),
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,16 +62,6 @@ def explain(result: Composition) -> Finding | None:
     return None
 
 
-def positions(result: Composition, workers: set[int]) -> list[int]:
-    """First positions of launches worth trying: late, where every split works, and where a worker's split appends."""
-    kv, tokens = result.schedule.kv, result.tokens
-    if result.at is not None:
-        return [result.at]
-    split = result.schedule.tables["attn.split"]
-    found = [kv.context - tokens, *(split[w] * kv.block for w in sorted(workers)), 0, kv.block - 1]
-    return [p for p in dict.fromkeys(found) if 0 <= p <= kv.context - tokens] or [0]
-
-
 def place(trace: Trace, worker: int, item: int, warp: int | None) -> tuple[str, str]:
     """(who, what) of a step as run."""
     step = trace.items[item]
@@ -118,30 +82,74 @@ def _node(result: Composition, number: int) -> tuple[Trace, int, int]:
     return trace, worker, int(trace.item[node]) if node < trace.events else node - trace.events
 
 
-def _flat_events(flat: Flat, trace: Trace, worker: int, item: int) -> list[int]:
-    number = next(i for i, t in enumerate(flat.traces) if t.program.first == trace.program.first)
-    members = trace.event_of[item]
-    return [int(flat.event_id[number][worker - trace.program.first, e]) for e in members[members >= 0]]
+@dataclass(frozen=True, eq=False)
+class _Stuck:
+    """Where a run of the flat system ends, if not at the end."""
+
+    flat: Flat
+    run: Run
+    found: Deadlock | None
+
+
+def _ended(result: Composition) -> _Stuck:
+    flat = expand(
+        result.schedule, positions(result)[0], result.tokens, touching=(), evaluations=result.memo.evaluations
+    )
+    run = greedy(flat.system)
+    return _Stuck(flat, run, diagnose(run))
 
 
 def _deadlock(result: Composition) -> Finding:
-    pos = positions(result, set())[0]
-    flat = expand(result.schedule, pos, result.tokens, evaluations=result.memo.evaluations)
-    run = greedy(flat.system)
-    found = diagnose(run)
-    if found is None:
+    """The flat system is run unless a wait asks for more than there is, which no order of steps can change."""
+    starved = None if result.strict is None or flat_events(result) > MAX_EVENTS else _starved(result)
+    stuck = None if starved else _ended(result)
+    if stuck is not None and stuck.found is None:
         message = "the workers' programs may block each other; one flat run finished"
         return Finding(Diagnostic("AMK201", message, where=Where(path="/programs")), None)
+
+    def made() -> tuple[System, Witness]:
+        end = stuck or _ended(result)
+        assert end.found is not None, "a wait for more than all signals give is never met"
+        return end.run.system, deadlock_witness(end.run, end.found)
+
+    evidence = Evidence("deadlock", "block", positions(result)[0], made)
+    return Finding(starved or _explained(result, stuck), evidence)
+
+
+def _starved(result: Composition) -> Diagnostic | None:
+    """The first blocked wait for more than all signals of the launch give together; None if there is no such wait."""
+    quotient = result.block
+    assert isinstance(quotient, Quotient)
+    system, run, total = quotient.system, quotient.run, result.instances.init()
+    for group in result.groups:
+        np.add.at(total, group.signals[:, 2], group.signals[:, 3])
+    for agent in np.flatnonzero(run.cut < system.agent_size).tolist():
+        event = int(system.agent_first[agent] + run.cut[agent])
+        for k in range(*system.wait_first[event : event + 2].tolist()):
+            counter, threshold = int(system.wait_counter[k]), int(system.wait_threshold[k])
+            if counter < len(total) and threshold > total[counter]:
+                trace, worker, local = quotient.owner(event)
+                item = int(trace.item[local])
+                who, what = place(trace, worker, item, int(trace.warp_of[local]))
+                name, most = result.instances.name(counter), int(total[counter])
+                fact = f"{who}, {what}: waits for {name} >= {threshold}; all steps together bring it to {most}"
+                facts = (shown(f"{fact}, nothing adds to it any more"),)
+                return Diagnostic("AMK202", "some waits can never be met", where=_where(trace, item), facts=facts)
+    return None
+
+
+def _explained(result: Composition, stuck: _Stuck | None) -> Diagnostic:
+    assert stuck is not None and stuck.found is not None
+    flat, found = stuck.flat, stuck.found
     code = "AMK202" if found.cause == "too few producers" else "AMK201"
     head = next((h for h in (*found.knot, *found.heads) if flat.system.event_tag[h.event] >= 0), found.knot[0])
     facts = [shown(_blocked(flat, h)) for h in found.knot[:6]]
-    stuck = sum(int(flat.system.event_tag[head.event]) >= 0 for head in found.heads)
+    never = sum(int(flat.system.event_tag[head.event]) >= 0 for head in found.heads)
     launch = result.schedule.launch
-    facts.append(because(f"{stuck} of {launch.workers * launch.warps} warps never finish"))
+    facts.append(because(f"{never} of {launch.workers * launch.warps} warps never finish"))
     trace, _, event = flat.owner(head.event)
     message = "some waits can never be met" if code == "AMK202" else "agents wait for each other in a cycle"
-    diagnostic = Diagnostic(code, message, where=_where(trace, int(trace.item[event])), facts=tuple(facts))
-    return Finding(diagnostic, Evidence(flat.system, deadlock_witness(run, found), "block", pos))
+    return Diagnostic(code, message, where=_where(trace, int(trace.item[event])), facts=tuple(facts))
 
 
 def _blocked(flat: Flat, head: BlockedHead) -> str:
@@ -161,10 +169,16 @@ def _blocked(flat: Flat, head: BlockedHead) -> str:
 
 def _race(result: Composition, edges: Edges, races: list[Race]) -> Finding:
     nodes = sum(g.count * g.nodes for g in result.groups)
+    confirmer = Confirmer(result, edges)
     for race in _varied(result, races)[: None if nodes <= SMALL else TRIED]:
         a, b = _node(result, race.first), _node(result, race.second)
-        if evidence := _confirmed_race(result, edges, a, b):
-            return Finding(_race_diagnostic(result, race, a, b, edges, _pair(result, evidence)), evidence)
+        if confirmed := confirmer.race(a, b):
+            clash = confirmed.clash
+            facts = [
+                _access(*one.place, one.warp, kind)
+                for one, kind in zip((clash.first, clash.second), clash.kinds, strict=True)
+            ]
+            return Finding(_race_diagnostic(result, race, a, b, edges, facts), confirmed.evidence)
     first, second = _node(result, races[0].first), _node(result, races[0].second)
     facts = [_access(*first, None, races[0].first_kind), _access(*second, None, races[0].second_kind)]
     return Finding(_race_diagnostic(result, races[0], first, second, edges, facts), None)
@@ -173,22 +187,6 @@ def _race(result: Composition, edges: Edges, races: list[Race]) -> Finding:
 def _access(trace: Trace, worker: int, item: int, warp: int | None, kind: int) -> Fact:
     who, what = place(trace, worker, item, warp)
     return shown(f"{who} {'reads' if kind == READ else 'writes'}: {what}")
-
-
-def _pair(result: Composition, evidence: Evidence) -> list[Fact]:
-    """The two accesses of the witness, with their warps."""
-    system, witness, facts = evidence.system, evidence.witness, []
-    assert witness.byte is not None, "a race has a byte"
-    for event in witness.events:
-        worker, warp = divmod(int(system.agent_of[event]), result.schedule.launch.warps)
-        group = next(g for g in result.groups if g.first <= worker < g.first + g.count)
-        trace = group.order.trace
-        span = slice(*system.access_first[event : event + 2].tolist())
-        here = (system.access_buffer[span] == witness.buffer) & (system.access_lo[span] <= witness.byte)
-        here &= system.access_hi[span] > witness.byte
-        kind = int(system.access_kind[span][here].max())
-        facts.append(_access(trace, worker, int(trace.item[int(system.event_tag[event])]), warp, kind))
-    return facts
 
 
 def _varied(result: Composition, races: list[Race]) -> list[Race]:
@@ -202,56 +200,6 @@ def _varied(result: Composition, races: list[Race]) -> list[Race]:
         seen[sort] = seen.get(sort, 0) + 1
         ranked.append((seen[sort], number, race))
     return [race for _, _, race in sorted(ranked, key=lambda entry: entry[:2])]
-
-
-Place = tuple[Trace, int, int]
-
-
-def _confirmed_race(result: Composition, edges: Edges, a: Place, b: Place) -> Evidence | None:
-    workers = {a[1], b[1]}
-    for pos in positions(result, workers):
-        try:
-            flat = expand(result.schedule, pos, result.tokens, edges, workers, None, True, result.memo.evaluations)
-        except (TooLarge, NotComposable):
-            return None
-        for race in _conflicts(flat.system, _flat_events(flat, *a), _flat_events(flat, *b)):
-            if _both_enabled(flat.system, race):
-                return Evidence(flat.system, race_witness(flat.system, race), edges, pos)
-    return None
-
-
-def _conflicts(system: System, first: list[int], second: list[int]) -> Iterator[Race]:
-    """Pairs of events of different agents that touch a common byte, one writing."""
-    for x in first:
-        for y in second:
-            if system.agent_of[x] != system.agent_of[y] and (race := _conflict(system, min(x, y), max(x, y))):
-                yield race
-
-
-def _conflict(system: System, x: int, y: int) -> Race | None:
-    one = range(int(system.access_first[x]), int(system.access_first[x + 1]))
-    two = slice(int(system.access_first[y]), int(system.access_first[y + 1]))
-    for i in one:
-        lo = np.maximum(system.access_lo[two], system.access_lo[i])
-        hi = np.minimum(system.access_hi[two], system.access_hi[i])
-        same = (system.access_buffer[two] == system.access_buffer[i]) & (lo < hi)
-        same &= (system.access_kind[two] == WRITE) | (system.access_kind[i] == WRITE)
-        if same.any():
-            j = int(np.flatnonzero(same)[0])
-            kinds = int(system.access_kind[i]), int(system.access_kind[two][j])
-            return Race(x, y, int(system.access_buffer[i]), int(lo[j]), int(hi[j]), *kinds)
-    return None
-
-
-def _both_enabled(system: System, race: Race) -> bool:
-    run = greedy(system, (race.first, race.second))
-    return all(_enabled(system, run, event) for event in (race.first, race.second))
-
-
-def _enabled(system: System, run: Run, event: int) -> bool:
-    span = slice(int(system.wait_first[event]), int(system.wait_first[event + 1]))
-    met = bool((run.values[system.wait_counter[span]] >= system.wait_threshold[span]).all())
-    return met and int(run.cut[system.agent_of[event]]) == int(system.index_of[event])
 
 
 def _race_diagnostic(
@@ -285,27 +233,11 @@ CODES: Final = {"uninitialised": "AMK105", "stale": "AMK104", "partial": "AMK104
 
 def _fault(result: Composition, faults: list[Fault]) -> Finding:
     for fault in faults[:TRIED]:
-        if evidence := _confirmed_fault(result, fault):
+        reader = _node(result, fault.event) if fault.event >= 0 else None
+        writer = _node(result, fault.writer) if fault.writer is not None and fault.writer >= 0 else None
+        if evidence := confirmed_fault(result, fault, reader, writer):
             return Finding(_fault_diagnostic(result, fault), evidence)
     return Finding(_fault_diagnostic(result, faults[0]), None)
-
-
-def _confirmed_fault(result: Composition, fault: Fault) -> Evidence | None:
-    reader = _node(result, fault.event) if fault.event >= 0 else None
-    writer = _node(result, fault.writer) if fault.writer is not None and fault.writer >= 0 else None
-    workers = {node[1] for node in (reader, writer) if node}
-    touching = workers if reader and fault.kind != "uninitialised" else None
-    for pos in positions(result, workers):
-        try:
-            flat = expand(result.schedule, pos, result.tokens, "word", touching, evaluations=result.memo.evaluations)
-        except (TooLarge, NotComposable):
-            return None
-        run = greedy(flat.system)
-        wanted = set(_flat_events(flat, *reader)) if reader else {-1}
-        for found in find_faults(blocks(touches_of(run)), None).faults:
-            if found.event in wanted and found.kind == fault.kind:
-                return Evidence(flat.system, fault_witness(run, found), "word", pos)
-    return None
 
 
 def _fault_diagnostic(result: Composition, fault: Fault) -> Diagnostic:

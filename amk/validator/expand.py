@@ -34,7 +34,7 @@ from amk.validator.local_order import NotComposable
 from amk.validator.memory_check import boundary_content
 from amk.validator.quotient import Edges
 from amk.validator.system import I64, WRITE, Bools, System
-from amk.validator.trace import TooLarge, Trace, trace
+from amk.validator.trace import Item, TooLarge, Trace, trace
 from amk.validator.word_events import MISSING, joints
 from amk.validator.words import tag_of, words
 
@@ -79,12 +79,30 @@ def expand(
 ) -> Flat:
     """The flat system of a launch of `tokens` tokens that starts at position `pos`, epoch 0.
 
-    touching: only these workers' accesses are listed (all events stay), for witnesses of large schedules. like: a flat
+    touching: only these workers' accesses are listed (all events stay), for witnesses of large schedules; those of the
+    others are evaluated where they may touch tagged words, because these make waits. like: a flat
     system of the same schedule and number of tokens, whose parts are used again. sure: without the waits of reads that
     may not happen (`Op.perhaps`), for what must be ordered whatever the data say. evaluations: earlier footprints.
     """
     footprints = like.footprints if like else Footprints(schedule, evaluations)
     return _Expansion(schedule, pos, tokens, edges, touching, like, sure, footprints).build()
+
+
+_TOKENLESS: Final = np.array([code(family, 0) >> FAMILY_SHIFT for family in CACHED])
+
+
+def item_accesses(
+    footprints: Footprints, trace: Trace, number: int, warp: int, workers: range, pos: int
+) -> tuple[I64, I64]:
+    """(worker [n], rows [n, 6] (buffer, lo, hi, kind, value, delta)) of an item on one warp of consecutive workers, in
+    a launch that starts at position `pos`."""
+    item = trace.items[number]
+    agent = warp - trace.roles[item.step.op.role].start
+    rows, counts = footprints.of_workers(item, agent, workers, [pos + max(item.token, 0)] * len(workers))
+    worker = np.repeat(np.arange(workers.start, workers.stop), counts)
+    buffer = np.where(rows[:, 0] == SHARED, len(footprints.schedule.buffers) + worker, rows[:, 0])
+    value = with_token(rows[:, 4], item.token, _TOKENLESS)
+    return worker, np.stack((buffer, rows[:, 2], rows[:, 3], rows[:, 1], value, rows[:, 5]), axis=1)
 
 
 class _Expansion:
@@ -107,6 +125,7 @@ class _Expansion:
         self.traces = like.traces if like else [trace(schedule, n, tokens) for n in range(len(schedule.programs))]
         self.known = like.accesses if like and like.pos == pos else None
         self.touching = None if touching is None else sorted(touching)
+        self.tagged_names = {b.name for b in schedule.buffers if b.tagged}
         self.agents = schedule.launch.workers * schedule.launch.warps
         self.extra = 0
         self.base = np.cumsum([0, *(t.program.count * t.events for t in self.traces)]).tolist()
@@ -241,21 +260,21 @@ class _Expansion:
 
     def _group_accesses(self, trace_: Trace, base: int) -> None:
         program = trace_.program
-        tokenless = np.array([code(family, 0) >> FAMILY_SHIFT for family in CACHED])
         span = range(program.first, program.first + program.count)
+        few = [span] if self.touching is None else [range(w, w + 1) for w in self.touching if w in span]
         for i, item in enumerate(trace_.items):
             if isinstance(item.step.op, NO_DATA):
                 continue
-            pos = [self.pos + max(item.token, 0)] * len(span)
-            role = trace_.roles[item.step.op.role]
-            for warp in role:
-                rows, counts = self.footprints.of_workers(item, warp - role.start, span, pos)
-                worker = np.repeat(np.arange(span.start, span.stop), counts)
-                event = base + (worker - span.start) * trace_.events + trace_.event_of[i, warp]
-                buffer = np.where(rows[:, 0] == SHARED, len(self.schedule.buffers) + worker, rows[:, 0])
-                value = with_token(rows[:, 4], item.token, tokenless)
-                made = np.stack((event, buffer, rows[:, 2], rows[:, 3], rows[:, 1], value, rows[:, 5]), axis=1)
-                self.parts.append(made)
+            for warp in trace_.roles[item.step.op.role]:
+                for workers in [span] if self._on_words(item) else few:
+                    worker, rows = item_accesses(self.footprints, trace_, i, warp, workers, self.pos)
+                    event = base + (worker - span.start) * trace_.events + trace_.event_of[i, warp]
+                    self.parts.append(np.concatenate((event[:, None], rows), axis=1))
+
+    def _on_words(self, item: Item) -> bool:
+        """Does the step name a tagged buffer, where these matter?"""
+        names = {value for _, value in item.step.op if isinstance(value, str)}
+        return self.edges != "fence" and not names.isdisjoint(self.tagged_names)
 
     def _boundary(self) -> tuple[I64, I64]:
         initial, final = boundary_content(self.schedule, self.tokens)

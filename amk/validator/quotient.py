@@ -12,9 +12,13 @@ Kinds of edges:
     fence   what orders all memory: acquire waits on release signals.
 Weak signals on a counter that an acquire waits for still count, but come from an agent without a past.
 
+A *strict* quotient is one of whose runs every node is a run of the flat system too: a step happens as a whole, after
+everything that any part of it comes after, and each of its events after all that the step waits for (see `withheld`).
+
 Two nodes of different workers are ordered through chains:  x < y  iff some chain c of x's worker has
     hi[x, c]  finished before  y,   read from   G(y) = JOIN over chains d of y's worker of P*(last lo[y, d] node).
-If y is itself in a chain, G(y) is its own clock. For conjunctive waits this is exact, otherwise sound.
+If y is itself in a chain, G(y) is its own clock. For conjunctive waits this is exact; what else partial thresholds
+between workers imply is found by `implied_order`.
 """
 
 from __future__ import annotations
@@ -27,10 +31,12 @@ import numpy as np
 
 from amk.validator.builder import assemble
 from amk.validator.counter_events import Instances
+from amk.validator.implied_order import ImpliedOrder
 from amk.validator.liveness import Run, greedy
 from amk.validator.local_order import Chains, LocalOrder, chains_of, crew_chains, require_order, warp_chains
 from amk.validator.order import MAX_CELLS, Clocks, ClocksTooLarge, must_clocks
 from amk.validator.system import I32, I64, Bools, System
+from amk.validator.trace import Trace
 from amk.validator.words import Words
 
 Edges = Literal["block", "wait", "word", "fence"]
@@ -65,8 +71,11 @@ def projected(groups: list[Group], edges: Edges) -> list[Group]:
 class Quotient:
     """Builds the system of one kind of edges and runs it."""
 
-    def __init__(self, groups: list[Group], instances: Instances, words: Words, edges: Edges) -> None:
+    def __init__(
+        self, groups: list[Group], instances: Instances, words: Words, edges: Edges, strict: bool = False
+    ) -> None:
         self.groups, self.instances, self.edges = projected(groups, edges), instances, edges
+        self.strict = strict
         self.words = words if edges != "fence" else None
         self.strong = edges not in ("block", "wait")
         groups = self.groups
@@ -81,7 +90,10 @@ class Quotient:
         self.waits: list[I64] = [np.zeros((0, 3), np.int64)]
         self.signals: list[I64] = [np.zeros((0, 3), np.int64)]
         self.system: System = self._build()
-        self.run: Run = greedy(self.system)
+
+    @cached_property
+    def run(self) -> Run:
+        return greedy(self.system)
 
     @cached_property
     def clocks(self) -> Clocks:
@@ -107,6 +119,14 @@ class Quotient:
         numbers: I64 = self.chain_first[self.base[g] + worker * len(chains) + chains.of[node]] + chains.slot[node]
         return numbers
 
+    def owner(self, event: int) -> tuple[Trace, int, int]:
+        """(trace, worker, local node) of the quotient event of a worker."""
+        agent = int(self.system.agent_of[event])
+        g = int(np.searchsorted(self.base, agent, side="right")) - 1
+        group, chains = self.groups[g], self.chains[g]
+        worker, chain = divmod(agent - int(self.base[g]), len(chains))
+        return group.order.trace, group.first + worker, int(chains.chains[chain][self.system.index_of[event]])
+
     def _build(self) -> System:
         void = int(self.chain_first[-2])
         for g, group in enumerate(self.groups):
@@ -122,12 +142,18 @@ class Quotient:
             void += len(loose)
             self.signals.append(np.stack((event, rows[:, 2], rows[:, 3]), axis=1))
             self._add_prefixes(g)
+        self.words_base = len(self.init)
         if self.words:
             self._add_words(self.words)
         agent = np.repeat(np.arange(len(self.lengths)), self.lengths)
         return assemble(
             len(self.lengths), agent, self.init, np.concatenate(self.waits), np.concatenate(self.signals), ()
         )[0]
+
+    def is_prefix(self, counter: I64) -> Bools:
+        """Which of these counters only count the nodes of a chain, for the chains of the same worker."""
+        found: Bools = (counter >= self.instances.total) & (counter < self.words_base)
+        return found
 
     def _fresh(self, count: int) -> int:
         first = len(self.init)
@@ -142,6 +168,8 @@ class Quotient:
         workers = np.arange(group.count)
         base = self._fresh(group.count * len(chains)) + workers * len(chains)
         prefix = chains.pre if self.edges == "block" else chains.lo
+        if self.strict:
+            prefix = _with_members(chains)
         for a, chain in enumerate(chains.chains):
             event = self.events(g, workers[:, None], chain[None, :])
             own = np.repeat(base + a, len(chain))
@@ -165,6 +193,10 @@ class Quotient:
             table = words.needs[words.needs[:, 0] == g, 1:]
             event = self.events(g, table[:, 0] - group.first, group.order.trace.events + table[:, 1])
             self.waits.append(np.stack((event, joint_base + table[:, 2], table[:, 3] + 1), axis=1))
+            if self.strict:
+                which, node = _members(self.chains[g], table[:, 1])
+                event = self.events(g, table[which, 0] - group.first, node)
+                self.waits.append(np.stack((event, joint_base + table[which, 2], table[which, 3] + 1), axis=1))
         for j, (members, targets) in enumerate(zip(words.joints, words.targets, strict=True)):
             event = int(joint_first[j]) + np.arange(len(targets))
             self.signals.append(np.stack((event, np.full_like(event, joint_base + j), np.ones_like(event)), axis=1))
@@ -184,6 +216,23 @@ class Quotient:
         np.put_along_axis(rows, self.system.agent_of[event][..., None], done, -1)
         rows[event < 0] = 0
         return rows
+
+
+def _members(chains: Chains, items: I64) -> tuple[I64, I64]:
+    """(position in items, event) of every event of these items that is a chain node by itself."""
+    member = chains.order.trace.event_of[items]
+    alone = (member >= 0) & (chains.slot[member] >= 0)
+    which, warp = np.nonzero(alone)
+    return which, member[which, warp]
+
+
+def _with_members(chains: Chains) -> I64:
+    """`pre`, where a crew comes after those of its own events that are chain nodes too."""
+    prefix = chains.pre.copy()
+    nodes = np.arange(chains.order.trace.events, chains.order.nodes)
+    which, event = _members(chains, nodes - chains.order.trace.events)
+    np.maximum.at(prefix, (nodes[which], chains.of[event]), chains.slot[event] + 1)
+    return prefix
 
 
 class Ordering(Protocol):
@@ -214,7 +263,7 @@ class BracketOrder:
     """
 
     def __init__(self, quotient: Quotient) -> None:
-        self.quotient = quotient
+        self.quotient, self.implied = quotient, ImpliedOrder(quotient)
         groups = quotient.groups
         self.system = groups[0].order.trace.local_system
         self.group_of = np.repeat(np.arange(len(groups), dtype=np.int32), [g.count * g.nodes for g in groups])
@@ -301,4 +350,16 @@ class BracketOrder:
             order = self.quotient.groups[i].order
             near = np.flatnonzero((worker == other) & ~ordered)
             ordered[near] = (order.past[later[near]] >= order.need[node[near]]).all(axis=1)
+        self._ask(i, j, before, after, ordered)
         return ordered
+
+    def _ask(self, i: int, j: int, before: I64, after: I64, ordered: Bools) -> None:
+        """What brackets leave unordered although partial thresholds order it."""
+        open_ = np.flatnonzero(~ordered & (before != after))
+        open_ = open_[self.implied.several(i, self.node_of[before[open_]])]
+        if not len(open_) or not self.implied.needed:
+            return
+        for number in np.unique(before[open_]).tolist():
+            at = open_[before[open_] == number]
+            first = int(self.worker_of[number]), int(self.node_of[number])
+            ordered[at] = self.implied.precedes(i, first, j, self.worker_of[after[at]], self.node_of[after[at]])

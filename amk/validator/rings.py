@@ -81,12 +81,13 @@ def _refilled(schedule: Schedule, stream: Stream) -> Iterator[Diagnostic]:
     Two tokens of every program are looked at, so the order around each loop's edge is seen too. With that, the copies
     of a ring are still issued by its owner, after the slot's last read and before the owner's next wait for any slot.
     """
+    warps = {r.name: (r.first, r.count) for r in schedule.roles}
     for number, program in enumerate(schedule.programs):
         held: tuple[str | int, ...] | None = None
         waiting = 0
         for item in unroll(program, number, 2):
             op = item.step.op
-            if isinstance(op, RefillOp) and op.stream == stream.name and op.role == stream.role:
+            if isinstance(op, RefillOp) and op.stream == stream.name and warps[op.role] == warps[stream.role]:
                 waiting = max(0, waiting - op.most)
                 held = held if waiting else None
             elif isinstance(op, GemvOp) and op.stream == stream.name:

@@ -17,20 +17,21 @@ from amk.validator.envelope import Envelope
 from amk.validator.footprint import Evaluations, Footprints
 from amk.validator.local_order import LocalOrder
 from amk.validator.quotient import Group
-from amk.validator.system import I64, READ
+from amk.validator.system import I64, READ, WRITE
 from amk.validator.words import Known, Words, words
 
 
 @dataclass(frozen=True, eq=False)
 class Touched:
     """rows: see `envelope`; most, always: those on tagged words as `words` wants them, with all reads, and with those
-    that happen at every position. key: digest of the rows.
+    that happen at every position. key: digest of the rows. doubled: two warps of a step write one tagged word.
     """
 
     rows: I64
     most: I64
     always: I64
     key: bytes
+    doubled: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +82,15 @@ def touched(gathered: Gathered, synced: tuple[tuple[int, int], ...]) -> Touched:
     groups, envelope = gathered.groups, gathered.envelope
     rows = envelope.columns(synced)
     most = _word_rows(groups, rows, envelope.tagged)
-    return Touched(rows, most, _always_rows(groups, most, envelope), sha256(rows.data).digest())
+    return Touched(rows, most, _always_rows(groups, most, envelope), sha256(rows.data).digest(), _doubled(most))
+
+
+def _doubled(rows: I64) -> bool:
+    """Do two rows of one step of one worker write a common byte?"""
+    rows = rows[rows[:, 4] == WRITE]
+    rows = rows[np.lexsort((rows[:, 5], *rows[:, :4].T))]
+    same = (rows[1:, :4] == rows[:-1, :4]).all(axis=1)
+    return bool((same & (rows[1:, 5] < rows[:-1, 6])).any())
 
 
 def tagged_words(data: Schedule, gathered: Gathered, most: I64, always: I64) -> TaggedWords:

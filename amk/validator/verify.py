@@ -25,8 +25,9 @@ from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.aliases import check_clashes
 from amk.validator.compose import TOKENS, Composition, compose
+from amk.validator.confirm import Evidence
 from amk.validator.epochs import check_epochs, check_wrap
-from amk.validator.evidence import Evidence, explain
+from amk.validator.evidence import explain
 from amk.validator.flat_check import FlatCheck
 from amk.validator.local_order import NotComposable
 from amk.validator.memo import Memo

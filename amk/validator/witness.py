@@ -123,17 +123,13 @@ class Slice:
         self.run, self.system = run, run.system
         self.kept = np.zeros(self.system.events, dtype=bool)
         self.pending: list[int] = []
-        self.producers: dict[int, list[tuple[int, int]]] = {}
-
-    def _suppliers(self, counter: int) -> list[tuple[int, int]]:
-        """(event, amount) on the counter in run order."""
-        if counter not in self.producers:
-            entries = np.flatnonzero(self.system.signal_counter == counter)
-            events = self.system.signal_event[entries]
-            order = np.argsort(self.run.position[events], kind="stable")
-            amounts = self.system.signal_amount[entries[order]].tolist()
-            self.producers[counter] = list(zip(events[order].tolist(), amounts, strict=True))
-        return self.producers[counter]
+        system = self.system
+        order = np.lexsort((run.position[system.signal_event], system.signal_counter))
+        self.suppliers = system.signal_event[order].tolist()
+        self.amounts = system.signal_amount[order].tolist()
+        # of each counter: where its next supplier in run order is that may not be kept yet, and what those before gave
+        self.next = np.searchsorted(system.signal_counter[order], np.arange(system.counters)).tolist()
+        self.value = system.counter_init.tolist()
 
     def _keep(self, event: int) -> None:
         """Keep the event and what precedes it in its agent."""
@@ -146,13 +142,12 @@ class Slice:
     def _require_waits(self, event: int) -> None:
         system = self.system
         for k in range(int(system.wait_first[event]), int(system.wait_first[event + 1])):
-            counter = int(system.wait_counter[k])
-            value = int(system.counter_init[counter])
-            for producer, amount in self._suppliers(counter):
-                if value >= system.wait_threshold[k]:
-                    break
-                self._keep(producer)
-                value += amount
+            counter, threshold = int(system.wait_counter[k]), int(system.wait_threshold[k])
+            while self.value[counter] < threshold:
+                at = self.next[counter]
+                self._keep(self.suppliers[at])
+                self.value[counter] += self.amounts[at]
+                self.next[counter] = at + 1
 
     def enable(self, event: int) -> None:
         """Keep what it takes for the event to be enabled, without running it."""

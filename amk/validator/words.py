@@ -54,17 +54,22 @@ def tag_of(tag: Expr, item: Item) -> int:
 
 
 def check_tags(schedule: Schedule, items: list[list[Item]]) -> Iterator[Diagnostic]:
-    """M13 conditions that do not depend on the worker."""
+    """M13 conditions that do not depend on the worker, of every buffer that a step uses."""
     layers = max((item.loops.get("l", 0) + 1 for group in items for item in group), default=1)
+    tagged = {b.name for b in schedule.buffers if b.tagged or b.tag is not None}
+    uses = [
+        (item, {v for f, v in item.step.op if isinstance(v, str) and v in tagged and f != "op"})
+        for group in items
+        for item in group
+    ]
+    used = {name for _, names in uses for name in names}
     for number, buffer in enumerate(schedule.buffers):
-        if problem := _tag_problem(buffer, layers):
+        if buffer.name in used and (problem := _tag_problem(buffer, layers)):
             yield _finding(problem, ("buffers", number), f"a token has {layers} layers")
     tags = {b.name: {"t", *(b.tag if isinstance(b.tag, dict) else ())} - {"1"} for b in schedule.buffers if b.tagged}
-    for group in items:
-        for item in group:
-            names = {v for f, v in item.step.op if isinstance(v, str) and v in tags and f != "op"}
-            if any(tags[name] - set(item.loops) for name in names):
-                yield _finding("a tagged buffer is used where its tag has no value", (*item.site.path, "op"))
+    for item, names in uses:
+        if any(tags[name] - set(item.loops) for name in names if name in tags):
+            yield _finding("a tagged buffer is used where its tag has no value", (*item.site.path, "op"))
 
 
 def _tag_problem(buffer: Buffer, layers: int) -> str | None:

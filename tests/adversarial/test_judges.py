@@ -18,6 +18,7 @@ from amk.adversary.oracle.facts import broken_rules
 from amk.adversary.oracle.flatten import spell
 from amk.adversary.oracle.judge import Ruling, rule, start_positions
 from amk.adversary.oracle.touched import COUNTING, POSITIONAL, Toucher
+from amk.adversary.recipe import base_schedule
 from amk.adversary.subjects import SETTINGS, subject, users
 from amk.adversary.suite import folder
 from amk.checker.facts import check_refills
@@ -219,6 +220,32 @@ def test_the_oracle_keeps_only_the_bytes_that_are_touched() -> None:
     """A buffer may be larger than this machine's memory."""
     document = edited(Edit("replace", (*named(small(), "buffers", "h_mid"), "shape"), [2**32]))
     assert verify(schedule_of(document)).safe and rule(schedule_of(document)).status == "SAFE"
+
+
+@pytest.mark.parametrize(
+    ("name", "edges", "buffer", "split_active"),
+    [
+        ("hint-one-short", "wait", "'qkv'", "UNSAFE"),
+        ("order-at-some-positions", "wait", "'qkv'", "SAFE"),
+        ("idle-worker-behind-hints", "word", "'state'", "SAFE"),
+    ],
+)
+def test_an_idle_worker_is_refused_for_the_reason_of_the_case(
+    name: str, edges: str, buffer: str, split_active: str
+) -> None:
+    """In the plan that the case starts from worker 3 is idle too, and held back; only what the case changes is wrong.
+
+    wait: a word may be overwritten before worker 3 has found it, which is the reader in every finding. While the split
+    of worker 3 is active (from position 8 on), its partial results say where it is.
+    """
+    schedule = schedule_of(json.loads((folder() / f"{name}.json").read_text())["schedule"])
+    assert rule(schedule_of(base_schedule("idle")), 2).status == "SAFE"
+    verdict = verify(schedule)
+    assert verdict.evidence is not None and verdict.evidence.edges == edges
+    (finding,) = verdict.diagnostics
+    assert finding.code == "AMK302" and buffer in finding.message
+    assert any(fact.text.startswith("worker 3 warp 0 reads") for fact in finding.facts)
+    assert [rule(schedule, 2, [pos]).status for pos in (0, 8)] == ["UNSAFE", split_active]
 
 
 def test_every_split_needs_a_worker() -> None:

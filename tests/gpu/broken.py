@@ -18,7 +18,7 @@ from amk.lowering import emit as emitter
 from amk.lowering.compile import compile_cuda
 from amk.lowering.stamp import stamped
 from amk.schedule_ir.schedule import Schedule, Step
-from amk.validator.evidence import Evidence
+from amk.validator.confirm import Evidence
 from amk.validator.expand import expand
 from amk.validator.system import System
 from amk.validator.trace import OUTSIDE_TOKENS

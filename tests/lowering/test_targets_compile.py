@@ -15,7 +15,7 @@ from amk.planner.settings import PRESETS
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import load_target
+from amk.schedule_ir.target import RESERVED_SMEM_PER_BLOCK, load_target
 from amk.schedule_ir.weight_format import FormatName
 
 ONE_PER_ARCH = {
@@ -82,3 +82,15 @@ def test_machine_code_has_no_computed_branch_and_no_spill(mode: Mode, arch: str)
     code = read_sass(listing)
     check_sass(code)
     assert code[KERNEL].count("EXIT", "BRA") > 1, "the listing is that of the kernel"
+
+
+@pytest.mark.parametrize(("arch", "warps"), [("sm_86", 6), ("sm_89", 4)])
+def test_two_workers_share_an_sm(arch: str, warps: int) -> None:
+    """Compiled for two, the kernel leaves room for the second: registers, shared memory and threads of both fit."""
+    settings = replace(PRESETS["fast"], ctas_per_sm=2, warps=warps)
+    schedule = plan(load_model("smollm2-135m"), load_target(ONE_PER_ARCH[arch]), settings=settings, max_context=256)
+    target, built = schedule.target, build(schedule)
+    assert schedule.launch.workers == 2 * target.sms
+    check(schedule, arch)
+    assert 2 * (built.shared_bytes + RESERVED_SMEM_PER_BLOCK) <= target.smem_per_sm
+    assert 2 * warps * 32 * built.resources.registers <= target.regs_per_sm

@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 import pytest
 
+from amk.adversary.edits import apply
+from amk.adversary.oracle.judge import rule, start_positions
+from amk.adversary.recipe import strengthened
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, PRESETS
@@ -18,6 +21,8 @@ from amk.schedule_ir.sampling import MODES, Mode
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import Chunk, FormatName
+from amk.simulator.constants import constants_for
+from amk.simulator.predict import step_ms
 from amk.validator.replay import replay
 from amk.validator.verify import verify
 from tests.damage import raised_threshold, rewritten
@@ -36,6 +41,27 @@ def test_plans_are_safe(model: ModelSpec, gpu: str, context: int, preset: str) -
     schedule = plan(model, load_target(gpu), settings=PRESETS[preset], max_context=context)
     verdict = verify(schedule)
     assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
+
+
+def test_two_workers_of_an_sm_are_resident_or_refused() -> None:
+    """Planned for two on an SM both fit; a third, or the shared memory of one alone, does not."""
+    schedule = plan(VARIANTS[0], load_target("l4"), settings=replace(FAST, ctas_per_sm=2, warps=4), max_context=64)
+    assert verify(schedule).safe
+    launch, target = schedule.launch, schedule.target
+    alone = target.smem_per_sm // 2
+    for change in ({"ctas_per_sm": 3}, {"shared_bytes": alone}, {"registers": 255, "ctas_per_sm": 3}):
+        verdict = verify(schedule.model_copy(update={"launch": launch.model_copy(update=change)}))
+        assert [d.code for d in verdict.diagnostics] == ["AMK402"], change
+
+
+def test_two_workers_of_an_sm_share_its_rates() -> None:
+    """The simulator gives a worker that shares its SM half of what the SM receives."""
+    constants = constants_for(load_target("a10g"))
+    assert constants.shared_by(1) is constants
+    assert constants.shared_by(2).sm_gbps * 2 == pytest.approx(constants.sm_gbps)
+    two = plan(VARIANTS[0], load_target("a10g"), settings=replace(FAST, ctas_per_sm=2, warps=4), max_context=64)
+    apart = two.model_copy(update={"launch": two.launch.model_copy(update={"ctas_per_sm": 1})})
+    assert step_ms(two, 16, constants) == step_ms(apart, 16, constants.shared_by(2)) > step_ms(apart, 16, constants)
 
 
 @pytest.mark.parametrize("handoff", ["tagged", "fenced"])
@@ -148,6 +174,41 @@ def test_a_worker_that_publishes_nothing_is_a_race() -> None:
     assert verdict.status == "UNSAFE" and verdict.diagnostics[0].code == "AMK302"
     assert verdict.evidence is not None
     assert replay(verdict.evidence.system.to_json(), verdict.evidence.witness.to_json())
+
+
+NARROW = ModelSpec(
+    name="narrow", source="made up for this test", layers=1, hidden=32, ffn=32, heads=2, kv_heads=1, head_dim=32,
+    vocab=32, max_context=8, rms_eps=1e-5, rope_theta=10_000.0,
+)  # fmt: skip
+"""From 5 workers on some own no hidden rows, from 13 on some own nothing of a layer but queries, keys or values."""
+
+
+def narrow(workers: int) -> Schedule:
+    settings = replace(FAST, handoff="tagged", warps=1, kv_block=4)
+    return plan(NARROW, load_target("h200"), settings=settings, workers=workers)
+
+
+@pytest.mark.parametrize("workers", [*range(2, 30), *range(30, 132, 17), 132])
+def test_tagged_words_are_safe_for_any_number_of_workers(workers: int) -> None:
+    """Without looking at positions one by one. By hand every number from 2 to 132 was tried."""
+    verdict = verify(narrow(workers))
+    assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
+    assert "positions checked" not in verdict.stats
+
+
+def test_words_that_somebody_reads_at_every_position_order_what_came_before() -> None:
+    """Worker 12 owns values and candidates only. Which split needs the values depends on the position, but one does,
+    and the token's end follows from it: no fence is needed, and the check event by event sees it.
+    """
+    document = json.loads(narrow(13).model_dump_json())
+    hinted = apply(document, strengthened(document, "best", ("hint", "relaxed", "relaxed")))[0]
+    schedule = Schedule.model_validate_json(json.dumps(hinted))
+    assert {table: schedule.tables[f"{table}.count"][12] for table in ("hidden", "gate_up")} == {
+        "hidden": 0, "gate_up": 0
+    }  # fmt: skip
+    verdict = verify(schedule)
+    assert verdict.safe and verdict.stats["positions checked"] == 8
+    assert rule(schedule, 2, start_positions(schedule, 2)).status == "SAFE"
 
 
 @pytest.mark.parametrize("counter", ["qkv", "attn", "h_mid", "act", "h_out", "best"])

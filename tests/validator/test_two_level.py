@@ -35,8 +35,8 @@ def test_composed_is_flat_on_random_two_level_systems() -> None:
     rng = Random(11)
     found = [compare(random_two_level(rng)) for _ in range(SYSTEMS)]
     assert not [f for f in found if f.wrong]
-    assert sum(f.live for f in found) > SYSTEMS // 2 and sum(f.conjunctive for f in found) > SYSTEMS // 3
-    assert any(not f.live for f in found) and any(f.weaker for f in found)
+    assert sum(f.live for f in found) > SYSTEMS // 2 and any(not f.live for f in found)
+    assert sum(f.partial for f in found) > SYSTEMS // 10 and any(f.implied for f in found)
 
 
 def test_wrong_rule_one_chain_per_worker_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,8 @@ def test_wrong_rule_local_past_of_a_wait_that_is_not_conjunctive_is_caught() -> 
     held = [step({"op": "wait", "role": f"w{w}"}, waits=[awaited("g0", 1)]) for w in (1, 2)]
     meet = [step({"op": "barrier", "role": "all", "id": 1, "agents": agents}) for agents in (2, 3)]
     give = step({"op": "signal", "role": "w0"}, signals=[given("g0", 1)])
-    assert compare(schedule_of([[*held, meet[0], give], [give]])).wrong == ()
+    helped = compare(schedule_of([[*held, meet[0], give], [give]]))
+    assert helped.live and all("composed False" in line for line in helped.wrong)
     assert compare(schedule_of([[*held, meet[0], give], []])).wrong
     assert compare(schedule_of([[*held, meet[1], give], []])).wrong == ()
 

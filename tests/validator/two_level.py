@@ -98,12 +98,12 @@ def _nodes(groups: list[Group]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Comparison:
-    """wrong: where the composed check claims what does not hold, or misses what it must find. weaker: it misses orders
-    that only partial thresholds between workers imply, where it is sound but not exact."""
+    """wrong: where the two differ. partial: some wait is met now by one signal, now by another. implied: orders that
+    only such waits imply, in number."""
 
     live: bool
-    conjunctive: bool
-    weaker: bool
+    partial: bool
+    implied: int
     wrong: tuple[str, ...]
 
 
@@ -120,18 +120,26 @@ def compare(schedule: Schedule) -> Comparison:
         live = quotient.run.complete
     if not live or not run.complete:
         wrong = () if live == run.complete else (f"composed runs to the end: {live}, flat: {run.complete}",)
-        return Comparison(False, False, False, wrong)
+        return Comparison(False, False, 0, wrong)
     order, clocks = BracketOrder(quotient), must_clocks(run)
     ids = np.concatenate([numbers.reshape(-1) for numbers in flat.event_id])
-    composed = _matrix(order, _nodes(groups))
+    nodes = _nodes(groups)
+    composed = _matrix(order, nodes)
     i, j = np.meshgrid(ids, ids, indexing="ij")
     truth = clocks.precedes(i.reshape(-1), j.reshape(-1)).reshape(composed.shape)
     np.fill_diagonal(truth, False)
     np.fill_diagonal(composed, False)
-    conjunctive = _conjunctive(flat.system, clocks)
-    bad = composed != truth if conjunctive else composed & ~truth
-    wrong = tuple(f"events {a} and {b}: composed {composed[a, b]}" for a, b in np.argwhere(bad).tolist()[:3])
-    return Comparison(True, conjunctive, bool((truth & ~composed).any()), wrong + _crews(groups, order, truth)[:3])
+    bad = np.argwhere(composed != truth).tolist()
+    told = tuple(f"events {a} and {b}: composed {composed[a, b]}" for a, b in bad[:3])
+    partial, implied = not _conjunctive(flat.system, clocks), _implied(quotient, nodes, truth)
+    return Comparison(True, partial, implied, told + _crews(groups, order, truth)[:3])
+
+
+def _implied(quotient: Quotient, nodes: np.ndarray, truth: np.ndarray) -> int:
+    """Orders that brackets alone do not give."""
+    brackets = BracketOrder(quotient)
+    brackets.implied.left = 0
+    return int((truth & ~_matrix(brackets, nodes)).sum())
 
 
 def _conjunctive(system: System, clocks: Clocks) -> bool:

@@ -1,9 +1,9 @@
-"""Classes 23 to 35: packed bytes, accumulators and copy pipelines, as flat systems; 27 and 29 in plans too.
+"""Classes 23, 26 to 28 and 31 to 35 as flat systems: what the schedule format fixes, or has no words for.
 
-What the other classes change is not in a schedule: it has no accumulators and bulk stores, and rings are proved once.
-Slots, chunks and shares are those of real plans; each asynchronous copy is an agent of its own, so copies are unordered
-among themselves, and an mbarrier is a counter of arrivals (with its bytes as a second counter). One builder makes every
-load pipeline, one every store pipeline; a class turns one knob.
+A schedule cannot say how a ring counts laps, phases and bytes, because that follows from its depth and is proved once;
+it has no bulk stores and no packed activations. Slots, chunks and shares are those of real plans; each asynchronous
+copy is an agent of its own, so copies are unordered among themselves, and an mbarrier is a counter of arrivals (with
+its bytes as a second counter). One builder makes every load pipeline, one every store pipeline; a class turns one knob.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import json
 from dataclasses import dataclass, replace
 from random import Random
 
-from amk.adversary.classes.sync import Mutant
-from amk.adversary.edits import Edit, Json, after, at, named, steps
-from amk.adversary.subjects import FENCED, draw
+from amk.adversary.subjects import draw
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.builder import SystemBuilder
-from amk.validator.system import ACCUMULATE_FLOAT, ACCUMULATE_INT, WRITE, System
+from amk.validator.system import System
 
 LONGEST = 7
 """Chunks of a pipeline; more show nothing new and take the judges longer."""
@@ -29,7 +27,7 @@ class Load:
     """A ring of `slots` that `chunks` pass through, drained by `readers` warps, each reading its part of a slot.
 
     assumed: the depth with which laps are counted. early: chunks whose slot is given back before it is read. full,
-    empty: initial arrivals. leave: arrivals that a refill waits for, per lap. sizes: bytes of each chunk; wanted: bytes
+    empty: initial arrivals. sizes: bytes of each chunk; wanted: bytes
     that the reader expects of it, None: it does not look at bytes. behind: chunks whose wait is two laps late. restart:
     chunk from which a second task fills the ring anew without waiting.
     """
@@ -41,7 +39,6 @@ class Load:
     early: frozenset[int] = frozenset()
     full: int = 0
     empty: int = 0
-    leave: int = 0
     sizes: tuple[int, ...] = ()
     wanted: tuple[int, ...] = ()
     behind: frozenset[int] = frozenset()
@@ -89,8 +86,7 @@ class _Loader:
             event = self.build.event(agent)
             free = load.restart and load.restart <= chunk < load.restart + load.slots
             if chunk >= load.slots and not free:
-                arrivals = (load.leave or load.readers) * self.lap(chunk)
-                self.build.wait(event, self.empty[chunk % load.slots], arrivals)
+                self.build.wait(event, self.empty[chunk % load.slots], load.readers * self.lap(chunk))
             self.build.signal(event, self.issue[chunk])
 
     def copy(self, chunk: int) -> None:
@@ -131,65 +127,16 @@ def released_early(rng: Random) -> System:
     return load_system(replace(load, early=frozenset({rng.randrange(load.chunks)})))
 
 
-def wrong_depth(rng: Random) -> Mutant | System:
-    """27: the ring's depth changes, laps are counted with the old one; or, in a plan, it has memory for the old one."""
-    if rng.random() < 0.5:
-        return deeper_ring(rng)
+def wrong_depth(rng: Random) -> System:
+    """27: the ring's depth changes, laps are counted with the old one."""
     load = plan_ring(rng)
     return load_system(replace(load, assumed=max(1, load.slots + rng.choice((-1, 0, 0, 1)))))
-
-
-def deeper_ring(rng: Random) -> Mutant:
-    """A plan whose ring has another depth, and memory and mbarriers behind all others for some depth."""
-    base = draw(rng, (*FENCED, "tagged"))
-    document = base.document
-    depth = int(document["streams"][0]["slots"])
-    edits = [Edit("replace", ("streams", 0, "slots"), max(1, depth + rng.choice((-1, 1, 1, 2))))]
-    room, end = depth + rng.choice((0, 1, 1, 2)), document["launch"]["shared_bytes"]
-    for name, each in (("ring", 2), ("full", 4)):
-        path = named(document, "buffers", document["streams"][0][name])
-        shape = [base.warps, room, at(document, path)["shape"][2]]
-        edits += [Edit("replace", (*path, "shape"), shape), Edit("replace", (*path, "offset"), end)]
-        end += -(-each * base.warps * room * shape[2] // 128) * 128
-    return base, [*edits, Edit("replace", ("launch", "shared_bytes"), end)]
 
 
 def wrong_parity(rng: Random) -> System:
     """28: the first phase counts as complete before anything has arrived."""
     load = plan_ring(rng)
     return load_system(replace(load, full=rng.choice((0, 0, 1)), empty=rng.choice((0, 0, 1))))
-
-
-def wrong_arrivals(rng: Random) -> Mutant | System:
-    """29: a refill waits for another number of arrivals than a lap has; or, in a plan, a barrier of warps does."""
-    if rng.random() < 0.5:
-        return other_participants(rng)
-    load = replace(plan_ring(rng), readers=rng.choice((1, 2, 3)), chunks=rng.randint(2, 5))
-    return load_system(replace(load, leave=rng.randint(1, 4)))
-
-
-def other_participants(rng: Random) -> Mutant:
-    """A plan in which a barrier counts other warps, is joined by others, or both at once: then it is a barrier of fewer
-    warps under an id of its own, which may or may not be enough; or it is there twice."""
-    base = draw(rng, FENCED)
-    document = base.document
-    path = rng.choice([p for p, s in steps(document) if s["op"]["op"] == "barrier"])
-    if rng.random() < 0.5:
-        return base, [Edit("insert", after(path), at(document, path))]
-    fewer: Json = {"role": "w0", "agents": 1, "id": 9}
-    wrong: Json = {"agents": at(document, path)["op"]["agents"] + rng.choice((-1, 1, 31))}
-    changed = at(document, path)["op"] | rng.choice((fewer, fewer, wrong))
-    return base, [Edit("replace", (*path, "op"), changed)]
-
-
-def wrong_bytes(rng: Random) -> System:
-    """30: the ragged last chunk has fewer bytes than are expected, or is expected with as few as it has."""
-    load = plan_ring(rng)
-    sizes = [4] * (load.chunks - 1) + [rng.randint(1, 3)]
-    wanted = list(sizes)
-    if rng.random() < 0.6:
-        wanted[-1] += rng.choice((-1, 1, 4 - sizes[-1]))
-    return load_system(replace(load, sizes=tuple(sizes), wanted=tuple(wanted)))
 
 
 def late_expectation(rng: Random) -> System:
@@ -297,55 +244,3 @@ def packed_nibbles(rng: Random) -> System:
     build.wait(event, done, base.workers)
     build.read(event, 0, 0, -(-bounds[-1] // 2))
     return build.build()
-
-
-@dataclass(frozen=True)
-class Sum:
-    """workers add to one cell that its owner zeroes, per token; plain: who stores instead of adding; unzeroed: tokens
-    without zeroing; hasty: workers that do not wait for the zero."""
-
-    workers: int
-    tokens: int
-    kind: int
-    plain: frozenset[int]
-    unzeroed: frozenset[int]
-    hasty: frozenset[int]
-
-
-def sum_system(total: Sum) -> System:
-    """Owner: zero, wait for all, read. Workers: wait for the zero, add."""
-    build = SystemBuilder()
-    zeroed, added = build.counter(), build.counter()
-    owner = build.agent("owner")
-    workers = [build.agent() for _ in range(total.workers)]
-    for token in range(total.tokens):
-        event = build.event(owner)
-        if token not in total.unzeroed:
-            build.write(event, 0, 0, 1, value=token)
-        build.signal(event, zeroed)
-        for number, agent in enumerate(workers):
-            event = build.event(agent)
-            if number not in total.hasty:
-                build.wait(event, zeroed, token + 1)
-            build.access(event, WRITE if number in total.plain else total.kind, 0, 0, 1, value=token)
-            build.signal(event, added)
-        event = build.event(owner)
-        build.wait(event, added, total.workers * (token + 1))
-        build.read(event, 0, 0, 1, value=token)
-    return build.build()
-
-
-def mixed_accumulation(rng: Random) -> System:
-    """24: one worker stores where the others add, or adds before the zero is there."""
-    workers = draw(rng).workers
-    few = min(workers, rng.choice((1, 2, 3)))
-    plain = frozenset({rng.randrange(few)} if rng.random() < 0.3 else ())
-    hasty = frozenset({rng.randrange(few)} if rng.random() < 0.2 else ())
-    return sum_system(Sum(few, 1, rng.choice((ACCUMULATE_INT, ACCUMULATE_FLOAT)), plain, frozenset(), hasty))
-
-
-def missing_zero(rng: Random) -> System:
-    """25: the accumulator of a later token starts from the last one's sum."""
-    tokens = rng.choice((1, 2, 3))
-    unzeroed = frozenset({rng.randrange(tokens)} if rng.random() < 0.5 else ())
-    return sum_system(Sum(rng.choice((1, 2)), tokens, ACCUMULATE_INT, frozenset(), unzeroed, frozenset()))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from amk.adversary.classes import data, pipelines, rules, sync
+from amk.adversary.classes import data, pipelines, rules, slots, sync
 from amk.adversary.classes.sync import Mutant
 from amk.validator.system import System
 
@@ -15,12 +15,30 @@ Generator = Callable[[Random], Mutant] | Callable[[Random], System] | Callable[[
 
 @dataclass(frozen=True)
 class Class:
-    """open: some of its mutants are built to be UNKNOWN: policy, or outside what epochs are proved for."""
+    """open: some of its mutants are built to be UNKNOWN: policy, or outside what epochs are proved for. flat: why some
+    or all of its mutants are flat systems, not edited plans."""
 
     number: int
     title: str
     generate: Generator
     open: bool = False
+    flat: str = ""
+
+
+PLANS = 3 / 4
+"""Share of edited plans in classes that are flat systems too."""
+LAPS = "a ring's laps and phases follow from its depth and are proved once; one in four is a ring as a flat system"
+STORES = "there are no bulk stores"
+
+
+def partly(plan: Callable[[Random], Mutant], flat: Callable[[Random], System]) -> Generator:
+    """Edited plans, and flat systems for what plans cannot say of the same mistake."""
+
+    def generate(rng: Random) -> Mutant | System:
+        return plan(rng) if rng.random() < PLANS else flat(rng)
+
+    generate.__doc__ = plan.__doc__
+    return generate
 
 
 CLASSES: tuple[Class, ...] = (
@@ -46,19 +64,23 @@ CLASSES: tuple[Class, ...] = (
     Class(20, "stale read without a race", data.stale_read),
     Class(21, "in-place residual", data.in_place_residual),
     Class(22, "aliased pages", data.aliased_pages),
-    Class(23, "packed tiles share a byte", pipelines.packed_nibbles),
-    Class(24, "accumulate mixed with store", pipelines.mixed_accumulation),
-    Class(25, "missing zero of an accumulator", pipelines.missing_zero),
-    Class(26, "slot released before its last read", pipelines.released_early),
-    Class(27, "phase computed with another depth", pipelines.wrong_depth),
-    Class(28, "wrong initial parity", pipelines.wrong_parity),
-    Class(29, "wrong arrival count", pipelines.wrong_arrivals),
-    Class(30, "expect_tx bytes differ from copied bytes", pipelines.wrong_bytes),
-    Class(31, "expect_tx after the arrive", pipelines.late_expectation),
-    Class(32, "parity aliasing, two phases behind", pipelines.two_phases_behind),
-    Class(33, "slot reused across tasks", pipelines.undrained),
-    Class(34, "refill after the wrong wait_group", pipelines.wrong_group),
-    Class(35, "read wait before a global signal", pipelines.read_wait),
+    Class(
+        23, "packed tiles share a byte", pipelines.packed_nibbles, flat="activations are shared out in whole row groups"
+    ),
+    Class(24, "accumulate mixed with store", slots.mixed_sum),
+    Class(25, "missing zero of an accumulator", slots.missing_start),
+    Class(26, "slot released before its last read", partly(slots.drained_late, pipelines.released_early), flat=LAPS),
+    Class(27, "phase computed with another depth", partly(slots.deeper_ring, pipelines.wrong_depth), flat=LAPS),
+    Class(28, "wrong initial parity", partly(slots.first_phase, pipelines.wrong_parity), flat=LAPS),
+    Class(29, "wrong arrival count", slots.wrong_arrivals),
+    Class(30, "expect_tx bytes differ from copied bytes", slots.ragged_chunk),
+    Class(31, "expect_tx after the arrive", pipelines.late_expectation, flat="expecting bytes and arriving are one"),
+    Class(
+        32, "parity aliasing, two phases behind", partly(slots.repeated_tags, pipelines.two_phases_behind), flat=LAPS
+    ),
+    Class(33, "slot reused across tasks", partly(slots.undrained, pipelines.undrained), flat=LAPS),
+    Class(34, "refill after the wrong wait_group", partly(slots.wrong_refill, pipelines.wrong_group), flat=STORES),
+    Class(35, "read wait before a global signal", pipelines.read_wait, flat=STORES),
     Class(36, "release before the barrier", rules.early_release),
     Class(37, "relaxed poll or signal", rules.relaxed_poll),
     Class(38, "scope too narrow", rules.narrow_scope),

@@ -34,6 +34,12 @@ class Judge:
         self.spelled: Spelled = spell(schedule, tokens, most)
         self.toucher = Toucher(self.spelled)
         self.tagged = {i for i, b in enumerate(schedule.buffers) if b.tagged}
+        self.perhaps = {
+            (number, self.toucher.number[getattr(visit.step.op, field)])
+            for number, segment in enumerate(self.spelled.segments)
+            for visit in segment.visits
+            for field in visit.step.op.perhaps
+        }
         self.known: tuple[list[int], Orders] | None = None
 
     def at(self, pos: int) -> str | None:
@@ -43,25 +49,26 @@ class Judge:
             return f"accesses outside {touched.outside} or writes to constants {touched.written_constants}"
         if self.toucher.clashing:
             return f"in {sorted(self.toucher.clashing)} two arrays share bytes, one of which is written"
-        needs, never = word_needs(touched, self.tagged)
+        needs, sure, never = word_needs(touched, self.tagged, self.perhaps)
         if never:
             return never
-        order, orders = self._orders(needs)
+        order, orders = self._orders(needs, sure)
         if orders is None:
             return f"{len(self.spelled.segments) - len(order)} segments never run"
         return race(self.spelled, touched, self.tagged, orders) or misread(self.toucher, touched, order, pos)
 
-    def _orders(self, needs: Needs) -> tuple[list[int], Orders | None]:
+    def _orders(self, needs: Needs, sure: Needs) -> tuple[list[int], Orders | None]:
+        """sure: of what is read whatever the data say; only that orders."""
         if self.known is not None and not self.tagged:
             return self.known
-        blocking = system_of(self.spelled, "block", needs)
-        order = execute(blocking)
+        order = execute(system_of(self.spelled, "block", needs))
         if len(order) < len(self.spelled.segments):
             return order, None
-        word = Order(system_of(self.spelled, "word", needs), order)
+        word = Order(system_of(self.spelled, "word", sure), order)
         fence, block = word, word
         if self.tagged:
-            fence, block = Order(system_of(self.spelled, "fence", needs), order), Order(blocking, order)
+            fence = Order(system_of(self.spelled, "fence", sure), order)
+            block = Order(system_of(self.spelled, "block", sure), order)
         self.known = order, Orders(block, word, fence)
         return self.known
 

@@ -17,23 +17,33 @@ NOTHING = -2
 """Content of a byte that nobody has written."""
 
 
-def word_needs(touched: Touched, tagged: set[int]) -> tuple[Needs, str | None]:
-    """Per reading segment the segments that write its words with its tag; why some never come, if so."""
+def word_needs(touched: Touched, tagged: set[int], perhaps: set[tuple[int, int]]) -> tuple[Needs, Needs, str | None]:
+    """Per reading segment the segments that write its words with its tag: all, and without the (segment, space) that
+    are read `perhaps`, which order nothing; why some never come, if so.
+    """
     needs: dict[int, set[int]] = {}
+    sure: dict[int, set[int]] = {}
     for space in sorted(tagged):
         rows = np.flatnonzero(touched.space == space)
         writes, reads = rows[touched.write[rows]], rows[~touched.write[rows]]
         if (touched.tag[rows] <= 0).any():
-            return {}, "a tag is not positive, so zeroed memory already carries it"
+            return {}, {}, "a tag is not positive, so zeroed memory already carries it"
         for read in reads.tolist():
+            segment = int(touched.segment[read])
             same = writes[(touched.tag[writes] == touched.tag[read]) & _meets(touched, writes, read)]
             if not _covers(touched, same, read):
-                return {}, f"segment {touched.segment[read]} waits for words that nobody writes with its tag"
-            wanted = set(touched.segment[same].tolist()) - {int(touched.segment[read])}
-            needs.setdefault(int(touched.segment[read]), set()).update(wanted)
+                return {}, {}, f"segment {segment} waits for words that nobody writes with its tag"
+            wanted = set(touched.segment[same].tolist()) - {segment}
+            needs.setdefault(segment, set()).update(wanted)
+            if (segment, space) not in perhaps:
+                sure.setdefault(segment, set()).update(wanted)
     shared: dict[tuple[int, ...], tuple[int, ...]] = {}
+    return _shared(needs, shared), _shared(sure, shared), None
+
+
+def _shared(needs: dict[int, set[int]], known: dict[tuple[int, ...], tuple[int, ...]]) -> Needs:
     tuples = {segment: tuple(sorted(wanted)) for segment, wanted in needs.items() if wanted}
-    return {segment: shared.setdefault(wanted, wanted) for segment, wanted in tuples.items()}, None
+    return {segment: known.setdefault(wanted, wanted) for segment, wanted in tuples.items()}
 
 
 def _meets(touched: Touched, rows: IntArray, other: int) -> np.ndarray:

@@ -1,0 +1,278 @@
+"""Findings of the composed check put to the flat system: real at some position, or only a doubt.
+
+A race is confirmed if both events are enabled where a greedy run that leaves them out stops: that is the definition, no
+clocks involved. The strict quotient is asked first, because what it confirms is real (see `withheld`); what it does not
+confirm is asked of the flat system. Accesses are those of the two steps at one position. A wait for more than all steps
+signal in all is a deadlock whatever else happens; other deadlocks and wrong content are looked for on the flat system.
+
+What is confirmed has evidence: a witness that `replay` checks. It takes far longer to make than to know that it exists,
+so it is made when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from amk.validator.atoms import blocks, touches_of
+from amk.validator.compose import Composition
+from amk.validator.dataflow import Fault, find_faults
+from amk.validator.expand import MAX_EVENTS, Flat, expand, item_accesses
+from amk.validator.footprint import Footprints
+from amk.validator.liveness import Run, greedy
+from amk.validator.local_order import NotComposable
+from amk.validator.quotient import Edges
+from amk.validator.races import Race
+from amk.validator.system import I64, READ, WRITE, System
+from amk.validator.trace import TooLarge, Trace
+from amk.validator.withheld import Event, Withheld
+from amk.validator.witness import Witness, fault_witness, race_witness
+
+FORMAT: Final = "amk.evidence/1"
+Place = tuple[Trace, int, int]
+"""(trace, worker, item) of a step as run."""
+Made = tuple[System, Witness]
+
+
+class Evidence:
+    """A witness of a kind and the system it is about. Both are made when they are asked for."""
+
+    def __init__(self, kind: str, edges: Edges, pos: int, make: Callable[[], Made]) -> None:
+        self.kind, self.edges, self.pos, self._make = kind, edges, pos, make
+
+    @cached_property
+    def _made(self) -> Made:
+        return self._make()
+
+    @property
+    def system(self) -> System:
+        return self._made[0]
+
+    @property
+    def witness(self) -> Witness:
+        return self._made[1]
+
+    def to_json(self, schedule: str) -> dict[str, Any]:
+        """schedule: hash of the schedule that the system was made from."""
+        return {
+            "format": FORMAT,
+            "schedule": schedule,
+            "edges": self.edges,
+            "pos": self.pos,
+            "system": self.system.to_json(),
+            "witness": self.witness.to_json(),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Touching:
+    """An event of a worker with its rows (buffer, lo, hi, kind, value, delta) at a position."""
+
+    event: Event
+    place: Place
+    warp: int
+    rows: I64
+
+    @property
+    def agent(self) -> tuple[int, int]:
+        return self.event.worker, self.warp
+
+    def kind_at(self, buffer: int, byte: int) -> int:
+        rows = self.rows
+        here = (rows[:, 0] == buffer) & (rows[:, 1] <= byte) & (rows[:, 2] > byte)
+        return int(rows[here, 3].max())
+
+
+def _number(flat: Flat, event: Event) -> int:
+    return int(flat.event_id[event.group][event.worker - flat.traces[event.group].program.first, event.number])
+
+
+@dataclass(frozen=True, eq=False)
+class Clash:
+    """Two events of different warps and the first bytes on which they conflict at the position."""
+
+    pos: int
+    first: Touching
+    second: Touching
+    buffer: int
+    lo: int
+    hi: int
+
+    @property
+    def kinds(self) -> tuple[int, int]:
+        return self.first.kind_at(self.buffer, self.lo), self.second.kind_at(self.buffer, self.lo)
+
+    @property
+    def workers(self) -> frozenset[int]:
+        return frozenset((self.first.event.worker, self.second.event.worker))
+
+    def on(self, flat: Flat) -> Race:
+        first, second = _number(flat, self.first.event), _number(flat, self.second.event)
+        return Race(first, second, self.buffer, self.lo, self.hi, *self.kinds)
+
+
+@dataclass(frozen=True, eq=False)
+class ConfirmedRace:
+    clash: Clash
+    evidence: Evidence
+
+
+def positions(result: Composition, workers: frozenset[int] = frozenset()) -> list[int]:
+    """First positions of launches worth trying: late, where every split works, and where a worker's split appends."""
+    kv, tokens = result.schedule.kv, result.tokens
+    if result.at is not None:
+        return [result.at]
+    split = result.schedule.tables["attn.split"]
+    found = [kv.context - tokens, *(split[w] * kv.block for w in sorted(workers)), 0, kv.block - 1]
+    return [p for p in dict.fromkeys(found) if 0 <= p <= kv.context - tokens] or [0]
+
+
+def flat_events(result: Composition) -> int:
+    """Events of the flat system, apart from those that only join others."""
+    return sum(g.count * g.order.trace.events for g in result.groups)
+
+
+class Confirmer:
+    """Races of one composition under one kind of edges."""
+
+    def __init__(self, result: Composition, edges: Edges) -> None:
+        self.result, self.edges = result, edges
+        self.footprints = Footprints(result.schedule, result.memo.evaluations)
+        self._last: tuple[int, frozenset[int], Flat] | None = None
+        self._in_time: dict[int, Flat] = {}
+
+    @cached_property
+    def withheld(self) -> Withheld | None:
+        return Withheld(self.result.strict(self.edges)) if self.result.strict else None
+
+    def race(self, a: Place, b: Place) -> ConfirmedRace | None:
+        """None if nothing shows that the two steps race."""
+        if flat_events(self.result) > MAX_EVENTS:
+            return None
+        tried = positions(self.result, frozenset((a[1], b[1])))
+        clashes = [clash for pos in tried for clash in self._clashes(a, b, pos)]
+        if clashes and self.withheld is not None:
+            # the quotient is the same at every position
+            pairs = {(c.first.event, c.second.event): c for c in reversed(clashes)}
+            for (x, y), clash in reversed(pairs.items()):
+                if self.withheld.both_enabled(x, y) and not self._over_in_time(clash):
+                    return self._confirmed(clash)
+        try:
+            found = next((c for c in clashes if self._both_enabled(c) and not self._over_in_time(c)), None)
+        except NotComposable:
+            return None
+        return None if found is None else self._confirmed(found)
+
+    def _confirmed(self, clash: Clash) -> ConfirmedRace:
+        def make() -> Made:
+            flat = self._flat(clash)
+            return flat.system, race_witness(flat.system, clash.on(flat))
+
+        return ConfirmedRace(clash, Evidence("race", self.edges, clash.pos, make))
+
+    def _flat(self, clash: Clash) -> Flat:
+        if self._last is None or self._last[:2] != (clash.pos, clash.workers):
+            flat = expand(
+                self.result.schedule, clash.pos, self.result.tokens, self.edges, clash.workers, None, True,
+                self.result.memo.evaluations,
+            )  # fmt: skip
+            self._last = clash.pos, clash.workers, flat
+        return self._last[2]
+
+    def _both_enabled(self, clash: Clash) -> bool:
+        flat = self._flat(clash)
+        race = clash.on(flat)
+        run = greedy(flat.system, (race.first, race.second))
+        return all(_enabled(flat.system, run, event) for event in (race.first, race.second))
+
+    def _over_in_time(self, clash: Clash) -> bool:
+        """Whether one of the two is a read that is over before the other starts: no fence has to make it visible.
+
+        By definition: the write does not run as long as the read is withheld. Fences are fewer edges than words, so the
+        question is put to a system of its own.
+        """
+        if self.edges != "fence" or READ not in clash.kinds:
+            return False
+        swapped = clash.kinds[1] == READ
+        read, write = (clash.second, clash.first) if swapped else (clash.first, clash.second)
+        timed = self._timed(clash.pos)
+        system = timed.system
+        before, after = _number(timed, read.event), _number(timed, write.event)
+        run = greedy(system, (before,))
+        return int(run.cut[system.agent_of[after]]) <= int(system.index_of[after])
+
+    def _timed(self, pos: int) -> Flat:
+        if pos not in self._in_time:
+            schedule, tokens, memo = self.result.schedule, self.result.tokens, self.result.memo
+            self._in_time = {pos: expand(schedule, pos, tokens, "word", set(), None, True, memo.evaluations)}
+        return self._in_time[pos]
+
+    def _touching(self, place: Place, pos: int) -> list[Touching]:
+        """The events of a step, one per warp."""
+        trace, worker, item = place
+        group = next(g.number for g in self.result.groups if g.first == trace.program.first)
+        return [
+            Touching(
+                Event(group, worker, int(trace.event_of[item, warp])), place, warp,
+                item_accesses(self.footprints, trace, item, warp, range(worker, worker + 1), pos)[1],
+            )
+            for warp in trace.roles[trace.items[item].step.op.role]
+        ]  # fmt: skip
+
+    def _clashes(self, a: Place, b: Place, pos: int) -> Iterator[Clash]:
+        """Pairs of events of different agents that touch a common byte, one writing."""
+        second = self._touching(b, pos)
+        for x in self._touching(a, pos):
+            for y in second:
+                if x.agent != y.agent:
+                    one, two = sorted((x, y), key=lambda t: t.agent)
+                    if found := _common(one.rows, two.rows):
+                        yield Clash(pos, one, two, *found)
+
+
+def _common(one: I64, two: I64) -> tuple[int, int, int] | None:
+    """(buffer, lo, hi) of the first bytes on which the rows conflict."""
+    for buffer, start, end, kind, *_ in one.tolist():
+        lo, hi = np.maximum(two[:, 1], start), np.minimum(two[:, 2], end)
+        same = (two[:, 0] == buffer) & (lo < hi) & ((two[:, 3] == WRITE) | (kind == WRITE))
+        if same.any():
+            j = int(np.flatnonzero(same)[0])
+            return buffer, int(lo[j]), int(hi[j])
+    return None
+
+
+def _enabled(system: System, run: Run, event: int) -> bool:
+    span = slice(int(system.wait_first[event]), int(system.wait_first[event + 1]))
+    met = bool((run.values[system.wait_counter[span]] >= system.wait_threshold[span]).all())
+    return met and int(run.cut[system.agent_of[event]]) == int(system.index_of[event])
+
+
+def confirmed_fault(result: Composition, fault: Fault, reader: Place | None, writer: Place | None) -> Evidence | None:
+    """Wrong content that a run of the flat system finds too; reader None: at the end."""
+    workers = frozenset(place[1] for place in (reader, writer) if place)
+    touching = workers if reader and fault.kind != "uninitialised" else None
+    for pos in positions(result, workers):
+        try:
+            flat = expand(result.schedule, pos, result.tokens, "word", touching, evaluations=result.memo.evaluations)
+        except (TooLarge, NotComposable):
+            return None
+        run = greedy(flat.system)
+        wanted = set(_flat_events(flat, *reader)) if reader else {-1}
+        for found in find_faults(blocks(touches_of(run)), None).faults:
+            if found.event in wanted and found.kind == fault.kind:
+                return Evidence(_kind(found), "word", pos, lambda r=run, f=found: (r.system, fault_witness(r, f)))  # type: ignore[misc]
+    return None
+
+
+def _kind(fault: Fault) -> str:
+    return fault.kind if fault.event >= 0 else "final"
+
+
+def _flat_events(flat: Flat, trace: Trace, worker: int, item: int) -> list[int]:
+    number = next(i for i, t in enumerate(flat.traces) if t.program.first == trace.program.first)
+    members = trace.event_of[item]
+    return [int(flat.event_id[number][worker - trace.program.first, e]) for e in members[members >= 0]]

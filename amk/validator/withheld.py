@@ -1,0 +1,100 @@
+"""Confirms races without the flat system.
+
+Property: if `Withheld.both_enabled(x, y)`, the flat system with the same kind of edges has an interleaving, at every
+position, after which both events are enabled, which is what a race between them is. The converse does not hold: a
+strict quotient forbids some interleavings, so False says nothing and the flat system is asked.
+
+Argument. A run of a strict quotient is turned into a run of the flat system node by node: before a node, everything
+that comes locally before any event of it, then its events. By induction each of these is enabled.
+  - Of what comes before, chain nodes and whatever belongs to one have run: `pre` counts each node of which any part
+    comes before any part. All else waits for barriers only, which ask for nothing but what comes before them (C2).
+  - Events of the node itself: counters and words are those of the flat system, with every wait that the flat system has
+    at any position (a step waits for all words that any of its warps may read, each of its events that is a node by
+    itself does too, and the step after these), and a word is written when the whole step has been.
+With x and y withheld no node runs that x or y belongs to, or comes before any part of. When nothing else can run, x is
+enabled if its own waits hold and every node has run of which any part comes before x; what else comes before x then
+runs as above, and is not y if nothing local puts y before x.
+
+Cost: one greedy run of the quotient per pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from amk.validator.liveness import Run, greedy
+from amk.validator.local_order import Chains
+from amk.validator.quotient import Quotient
+from amk.validator.system import I64
+
+
+@dataclass(frozen=True)
+class Event:
+    """A local event of a worker of a group (numbers as in the quotient; the worker as in the schedule)."""
+
+    group: int
+    worker: int
+    number: int
+
+
+class Withheld:
+    """Greedy runs of a strict quotient that leave out two events."""
+
+    def __init__(self, quotient: Quotient) -> None:
+        if not quotient.strict:
+            raise ValueError("only the runs of a strict quotient are runs of the flat system")
+        self.quotient = quotient
+
+    def both_enabled(self, x: Event, y: Event) -> bool:
+        if (x.group, x.worker) == (y.group, y.worker) and (self._before(x, y) or self._before(y, x)):
+            return False
+        held: dict[int, int] = {}
+        for event in (x, y):
+            for agent, first in self._stops(event):
+                held[agent] = min(first, held.get(agent, first))
+        run = greedy(self.quotient.system, list(held.values()))
+        return self._enabled(run, x) and self._enabled(run, y)
+
+    def _before(self, x: Event, y: Event) -> bool:
+        order = self.quotient.groups[x.group].order
+        return bool((order.past[y.number] >= order.need[x.number]).all())
+
+    def _chains(self, event: Event) -> tuple[Chains, int]:
+        """(chains of the event's group, quotient agent of the first chain of its worker)."""
+        quotient = self.quotient
+        chains = quotient.chains[event.group]
+        worker = event.worker - quotient.groups[event.group].first
+        return chains, int(quotient.base[event.group]) + worker * len(chains)
+
+    def _nodes(self, event: Event) -> list[int]:
+        """The event, and the crew that it belongs to."""
+        trace = self.quotient.groups[event.group].order.trace
+        return [event.number, trace.events + int(trace.item[event.number])]
+
+    def _stops(self, event: Event) -> list[tuple[int, int]]:
+        """(agent, quotient event) where the chains of its worker have to stop for the event to be left out."""
+        chains, agent = self._chains(event)
+        order, found = chains.order, []
+        warp, index = int(order.trace.warp_of[event.number]), int(order.trace.index_of[event.number])
+        for a, chain in enumerate(chains.chains):
+            later = np.isin(chain, self._nodes(event)) | (order.late[chain, warp] > index)
+            if later.any():
+                found.append((agent + a, int(self.quotient.chain_first[agent + a]) + int(later.argmax())))
+        return found
+
+    def _enabled(self, run: Run, event: Event) -> bool:
+        chains, agent = self._chains(event)
+        if bool((run.cut[agent : agent + len(chains)] < chains.pre[event.number]).any()):
+            return False
+        return all(self._met(run, agent, chains, node) for node in self._nodes(event) if chains.slot[node] >= 0)
+
+    def _met(self, run: Run, agent: int, chains: Chains, node: int) -> bool:
+        """Do the waits for other workers hold, counters and words?"""
+        number = int(self.quotient.chain_first[agent + chains.of[node]] + chains.slot[node])
+        system = self.quotient.system
+        span = slice(int(system.wait_first[number]), int(system.wait_first[number + 1]))
+        counter: I64 = system.wait_counter[span]
+        met = run.values[counter] >= system.wait_threshold[span]
+        return bool((met | self.quotient.is_prefix(counter)).all())

@@ -1,0 +1,119 @@
+"""Two events that the strict quotient enables together are enabled together in the flat system."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+
+import numpy as np
+import pytest
+
+from amk.adversary.edits import apply
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.references import check_references
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.compose import compose, groups_of
+from amk.validator.counter_events import Instances
+from amk.validator.expand import Flat, expand
+from amk.validator.liveness import greedy
+from amk.validator.local_order import NotComposable
+from amk.validator.quotient import Edges, Quotient
+from amk.validator.reduce import reduce_layers
+from amk.validator.system import System
+from amk.validator.withheld import Event, Withheld
+from amk.validator.words import words
+from tests.validator.one_edits import KINDS
+from tests.validator.plans import MODELS, SMALL, small_plan
+from tests.validator.two_level import random_two_level
+
+EDGES: tuple[Edges, ...] = ("word", "fence", "wait")
+NEAR = (12, 60, 300)
+SYNC = ("threshold", "amount", "no wait", "no signal", "relaxed", "no barrier", "moved step")
+
+
+def enabled(system: System, pair: tuple[int, int]) -> bool:
+    """The definition: where a greedy run that leaves both out stops, both could run."""
+    run = greedy(system, pair)
+    for event in pair:
+        span = slice(*system.wait_first[event : event + 2].tolist())
+        met = (run.values[system.wait_counter[span]] >= system.wait_threshold[span]).all()
+        if not met or run.cut[system.agent_of[event]] != system.index_of[event]:
+            return False
+    return True
+
+
+def pairs(flat: Flat, rng: Random, count: int) -> Iterator[tuple[Event, Event, tuple[int, int]]]:
+    """Events of different warps that run at about the same time, none of a barrier, with their numbers in it."""
+    events = np.concatenate([ids.reshape(-1) for ids in flat.event_id])
+    number = events[np.argsort(greedy(flat.system).position[events])].tolist()
+    barriers = {e for t in flat.traces for e in (*t.barrier_waits[:, 0].tolist(), *t.barrier_signals[:, 0].tolist())}
+    for _ in range(count):
+        near = rng.choice(NEAR)
+        first = rng.randrange(max(1, len(number) - near))
+        a, b = rng.sample(number[first : first + near], 2)
+        if flat.system.agent_of[a] != flat.system.agent_of[b]:
+            places = [flat.owner(event) for event in (a, b)]
+            if not any(local in barriers for _, _, local in places):
+                group = {t.program.first: g for g, t in enumerate(flat.traces)}
+                x, y = (Event(group[t.program.first], worker, local) for t, worker, local in places)
+                yield x, y, (a, b)
+
+
+def test_without_tagged_words_both_systems_agree() -> None:
+    rng, seen = Random(5), Counter[bool]()
+    for _ in range(300):
+        schedule = random_two_level(rng)
+        instances = Instances(schedule.counters)
+        groups = groups_of(schedule, 1, instances)
+        if not all(g.order.complete for g in groups):
+            continue
+        nothing = words(schedule, [g.order.trace.items for g in groups], np.zeros((0, 7), np.int64))
+        withheld = Withheld(Quotient(groups, instances, nothing, "wait", strict=True))
+        flat = expand(schedule, 0, 1, "wait")
+        for x, y, events in pairs(flat, rng, 60):
+            truth = enabled(flat.system, events)
+            assert withheld.both_enabled(x, y) == truth
+            seen[truth] += 1
+    assert min(seen[True], seen[False]) > 100, seen
+
+
+def edited(name: str, rng: Random) -> Schedule | None:
+    """A small plan with one edit of its synchronisation; None if it is not well-formed."""
+    document = json.loads(small_plan(SMALL[name], MODELS["qk-norm"]).model_dump_json())
+    try:
+        schedule = Schedule.model_validate_json(json.dumps(apply(document, KINDS[rng.choice(SYNC)](document, rng))[0]))
+        return None if check_references(schedule) else schedule
+    except (AmkError, IndexError, ValueError):
+        return None
+
+
+@pytest.mark.parametrize("name", ["fast", "two-warps", "naive"])
+def test_what_the_strict_quotient_enables_is_enabled_at_every_position(name: str) -> None:
+    rng, seen = Random(f"withheld {name}"), Counter[tuple[bool, bool]]()
+    for _ in range(24):
+        schedule = edited(name, rng)
+        if schedule is None:
+            continue
+        try:
+            result = compose(reduce_layers(schedule), 2)
+        except NotComposable:
+            continue
+        if result.strict is None or not result.live:
+            continue
+        edges = rng.choice(EDGES)
+        withheld = Withheld(result.strict(edges))
+        flat = expand(result.schedule, rng.randrange(schedule.kv.context - 2), 2, edges, sure=True)
+        for x, y, events in pairs(flat, rng, 50):
+            claimed, truth = withheld.both_enabled(x, y), enabled(flat.system, events)
+            assert truth or not claimed, (name, edges, x, y)
+            seen[claimed, truth] += 1
+    assert seen[True, True] > 10 and seen[False, False] > 10, seen
+
+
+def test_only_a_strict_quotient_is_asked() -> None:
+    result = compose(reduce_layers(small_plan(SMALL["naive"], MODELS["qk-norm"])), 2)
+    assert isinstance(result.block, Quotient)
+    with pytest.raises(ValueError, match="strict"):
+        Withheld(result.block)
