@@ -27,8 +27,6 @@ ROUND_BYTES = 512
 KIB = 1024
 BF16_ROWS = 16
 """Bytes of a column of a bf16 chunk: 8 rows."""
-HALF_DRAINED = 0.5
-"""Slots of a ring that hold nothing useful: the one that is drained is asked for again only as a whole."""
 SPANS_PER_TRIP = 2
 """Keys and values of a run of positions are fetched together, and the next run after them."""
 LATE = 1e-9
@@ -126,7 +124,7 @@ class Engine:
     def _supply(self) -> Supply:
         c, schedule = self.constants, self.window.schedule
         stream = schedule.streams[0]
-        ring = float(len(self.roles[stream.role]) * (stream.slots - HALF_DRAINED) * stream.chunk_bytes)
+        ring = float(len(self.roles[stream.role]) * stream.slots * stream.chunk_bytes)
         useful = stream.chunk_bytes / (stream.chunk_bytes + c.copy_overhead)
         groups, sms = self.window.groups, schedule.target.sms
         fast = c.fast_sms if any(g.fast for g in groups) else 0.0
@@ -250,6 +248,7 @@ class Engine:
         return c.l2_us + c.queue_us_per_kib * self.supply.outstanding(state.number) / KIB
 
     def _signal(self, state: _State, act: Act) -> None:
+        """Lanes give a step's signals in turn, and each looks its amount up first if it stands in a table."""
         given, role = state.group.signals[state.next], act.role
         if not given:
             return
@@ -257,6 +256,8 @@ class Engine:
         if act.release:
             flying = self.supply.outstanding(state.number) / KIB
             self._spend(state, role, c.fence_us + c.fence_us_per_kib * flying, "hand-off")
+        if act.lookups:
+            self._spend(state, role, c.l2_us * act.lookups, "hand-off")
         at = max(state.clocks[w] for w in role)
         times = len(role) * len(state.group.workers)
         for cell, amount in given:
@@ -322,7 +323,7 @@ class Engine:
         amount, state.held_back = float(sum(share.chunks) * size), op.deferred
         held = float(sum(min(n, op.deferred) for n in share.chunks) * size)
         rate = amount / (most * each)
-        self.supply.begin_drain(state.number, amount, rate, c.copy_us + each, held)
+        self.supply.begin_drain(state.number, amount, rate, c.copy_us, each, held)
 
     def chunk_time(self, op: GemvOp) -> float:
         """Microseconds of a warp: narrow formats have as many columns to multiply as their chunk is wide."""

@@ -43,6 +43,7 @@ class Supply:
         self.direct = np.zeros(n)
         self.allowed = np.full(n, NEVER)
         self.latency = latency
+        self.slot = np.zeros(n)
         self.flowing = np.zeros(n, bool)
         self.coming = np.full(n, NEVER)
         self.alone = alone
@@ -58,12 +59,15 @@ class Supply:
         self.level[group] = capacity if ahead else 0.0
         self.most[group] = min(self.alone, most)
 
-    def begin_drain(self, group: int, amount: float, rate: float, round_us: float = 0.0, held: float = 0.0) -> None:
-        """round_us: from the request of a copy until its slot is free again, if that limits the ring; held: bytes that
-        are not asked for until `refill`."""
+    def begin_drain(
+        self, group: int, amount: float, rate: float, copy_us: float = 0.0, chunk_us: float = 0.0, held: float = 0.0
+    ) -> None:
+        """copy_us + chunk_us: from the request of a copy until its slot is free again, if that limits the ring. What is
+        asked for again is a slot that was drained as a whole. held: bytes that are not asked for until `refill`."""
         self.need[group], self.drain[group] = amount, rate
-        if round_us:
-            self.most[group] = min(self.alone, self.capacity[group] / round_us)
+        if copy_us + chunk_us:
+            self.most[group] = min(self.alone, self.capacity[group] / (copy_us + chunk_us))
+        self.slot[group] = chunk_us if self.ahead[group] else 0.0
         if not self.ahead[group]:
             self.fetch[group] = amount
         elif held:
@@ -101,7 +105,8 @@ class Supply:
         asking = (self.ahead | (self.fetch > TINY)) & (self.allowed > TINY) & (draining | ~full)
         self.flowing &= asking
         self.coming[~asking] = NEVER
-        self.coming[asking & ~self.flowing & (self.coming == NEVER)] = self.latency
+        begun = asking & ~self.flowing & (self.coming == NEVER)
+        self.coming[begun] = self.latency + np.where(full, self.slot, 0.0)[begun]
         ring = np.where(full, np.minimum(self.most[:n], self.drain), self.most[:n])
         ring = np.where(self.flowing, ring, 0.0)
         return np.concatenate((ring, np.where(self.direct > TINY, self.most[n:], 0.0)))

@@ -56,6 +56,7 @@ def test_the_same_seed_and_count_give_the_same_plan_byte_for_byte() -> None:
 def test_never_worse_than_the_default_plan() -> None:
     result = found(12)
     assert result.default is not None and result.best.score <= result.default.score
+    assert not result.best.slower_somewhere(result.default)
     assert result.gain(result.naive) is not None
 
 
