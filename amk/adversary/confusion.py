@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -20,7 +20,8 @@ from amk.adversary.edits import Json, apply
 from amk.adversary.oracle.flatten import TooBig
 from amk.adversary.oracle.judge import Ruling, rule
 from amk.adversary.oracle.systems import rule_system
-from amk.checker.certificate import check_certificate
+from amk.checker.certificate import Proof, check_certificate
+from amk.checker.programs import Rejected
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule, schedule_hash
 from amk.schedule_ir.schedule import Schedule
@@ -215,6 +216,17 @@ def decide(case: Mutation) -> Outcome:
     return Outcome(str(case.number), case.seed, found.status, codes, ruling, replayed, uncertified)
 
 
+def decide_all(wanted: list[tuple[int, str]]) -> Iterator[Outcome]:
+    """Outcomes of (class, seed) pairs; a mutant that is drawn again is not judged again."""
+    known: dict[str, Outcome] = {}
+    for number, seed in wanted:
+        case = mutation(number, seed)
+        key = case.subject.digest if isinstance(case.subject, System) else schedule_hash(case.subject)
+        if key not in known:
+            known[key] = decide(case)
+        yield replace(known[key], kind=str(number), seed=case.seed)
+
+
 def judged_system(system: System) -> tuple[str, str]:
     """Verdict on a flat system, and why its certificate is not accepted, if it is SAFE."""
     mine = judge(system)
@@ -224,10 +236,11 @@ def judged_system(system: System) -> tuple[str, str]:
 def certified(schedule: Schedule) -> str:
     """Empty if the schedule has a certificate, as a file would hold it, that the checker accepts; else why not."""
     try:
-        certificate = json.loads(json.dumps(certify_schedule(schedule, checked=False)))
-    except NotSafe as reason:
+        proof = Proof(schedule)
+        certificate = json.loads(json.dumps(certify_schedule(schedule, checked=False, proof=proof)))
+    except (NotSafe, Rejected) as reason:
         return str(reason)
-    return check_certificate(schedule, schedule_hash(schedule), certificate).reason
+    return check_certificate(schedule, schedule_hash(schedule), certificate, proof).reason
 
 
 def share(count: int, seed: int) -> Iterator[tuple[int, str]]:

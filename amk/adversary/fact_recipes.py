@@ -14,8 +14,10 @@ from amk.adversary.recipe import (
     field_of,
     op_field,
     put,
+    signal_of,
     strengthened,
     two_programs,
+    wait_of,
 )
 
 FACTS = [
@@ -133,6 +135,22 @@ FACTS = [
         put(field_of("counters", "h_out", "scope"), "cta"),
     ),
     Recipe(
+        "weak-poll",
+        "M6: strong operations of one size",
+        "fenced",
+        "AMK506",
+        "a plain load looks at the counter, which a compiler may even hoist out of the loop",
+        put(wait_of("act", "touch"), "weak", new=True),
+    ),
+    Recipe(
+        "wide-signal",
+        "M6: strong operations of one size",
+        "fenced",
+        "AMK506",
+        "64 bits are added where others look at 32",
+        put(signal_of("act", "touch"), "wide", new=True),
+    ),
+    Recipe(
         "ring-over-x",
         "slot reused by something else",
         "fenced",
@@ -198,6 +216,24 @@ FACTS = [
         "slots are refilled without a proxy fence: a policy, not a proof",
         put(field_of("streams", "weights", "refill_fence"), False),
         "UNKNOWN",
+    ),
+    Recipe(
+        "refill-by-others",
+        "34 refill after the wrong wait",
+        "held",
+        "AMK106",
+        "warp 0 issues copies for all: the other warps' copies stay held back, and their next product waits for them",
+        put(op_field("refill", "role"), "w0"),
+    ),
+    Recipe(
+        "refill-once-more-by-others",
+        "34 refill after the wrong wait",
+        "held",
+        "AMK106",
+        "all copies are issued, then warp 0 alone is to issue some of rings that are not only its own",
+        lambda s: [
+            Edit("insert", after(find(s, "refill")), {"op": at(s, find(s, "refill"))["op"] | {"role": "w0", "most": 1}})
+        ],
     ),
     Recipe(
         "epoch-drift",

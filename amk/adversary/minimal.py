@@ -36,6 +36,8 @@ def minimal_case(found: Class) -> Json:
             continue
         verdict = verify(schedule)
         expect = verdict.diagnostics[0].code if verdict.diagnostics else verdict.status
+        if found.code not in ("", expect):
+            continue
         return new_case(minimal_name(found), _kind(found), "UNSAFE", expect, _because(found), document, repair)
     raise ValueError(f"no draw of class {found.number} is unsafe")
 

@@ -33,8 +33,10 @@ BASES: dict[str, Settings] = {
     "wide": replace(NAIVE, warps=4, kv_block=8),
     "heads": replace(NAIVE, warps=4, kv_block=8, wide_epilogue=64, head_handoff=True),
     "tagged": replace(FAST, warps=4, kv_block=8),
+    "held": replace(NAIVE, warps=2, kv_block=8, run_ahead=True, slots=4, held_refills=1.0),
 }
-"""Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words."""
+"""Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
+copies held back until a result is out."""
 
 Make = Callable[[Json], list[Edit]]
 
@@ -63,8 +65,9 @@ def drop(find_path: Callable[[Json], Path]) -> Make:
     return lambda s: [Edit("remove", find_path(s))]
 
 
-def put(find_path: Callable[[Json], Path], value: Any) -> Make:
-    return lambda s: [Edit("replace", find_path(s), value)]
+def put(find_path: Callable[[Json], Path], value: Any, new: bool = False) -> Make:
+    """new: the field is left out while it holds its default."""
+    return lambda s: [Edit("insert" if new else "replace", find_path(s), value)]
 
 
 def swap(find_path: Callable[[Json], Path], by: int) -> Make:
@@ -169,7 +172,9 @@ def idle_worker(s: Json) -> list[Edit]:
         quarter, half = groups // 4, groups // 2
         edits.append(Edit("replace", ("tables", f"{part}.first"), [0, quarter, half, groups]))
         edits.append(Edit("replace", ("tables", f"{part}.count"), [quarter, quarter, half, 0]))
-    return edits + strengthened(s, "best", ("fenced", "acquire", "release"))
+    barrier = at(s, next(path for path, step in steps(s) if step["op"]["op"] == "barrier"))
+    met = Edit("insert", signalling(s, "best"), barrier)
+    return [*edits, *strengthened(s, "best", ("fenced", "acquire", "release")), met]
 
 
 def strengthened(s: Json, counter: str, words: tuple[str, str, str]) -> list[Edit]:

@@ -7,16 +7,19 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from amk.lowering.emit import emit
-from amk.planner.decode import plan
-from amk.planner.formats import BF16, Formats
+from amk.planner.decode import choose_workers, plan
+from amk.planner.formats import BF16, Formats, layered
 from amk.planner.settings import Settings
+from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import Target
 
-KEPT_PROGRAMS = 256
-"""Lowered programs remembered, so that a night of proposals holds its memory."""
+KEPT_PROGRAMS = 48
+"""Lowered programs remembered, so that a night of proposals holds its memory: each takes 200 KiB and more."""
+KEPT_KEYS = 8192
+"""Programs of which only the key is remembered, which is all that most questions need."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Workshop:
         self.model, self.target, self.context = model, target, context
         self.wanted = BF16 if wanted is None else wanted
         self._made: OrderedDict[Settings, Candidate | Impossible] = OrderedDict()
+        self._keys: OrderedDict[Settings, str | None] = OrderedDict()
 
     def make(self, settings: Settings) -> Candidate | Impossible:
         """Plan and lower `settings`. The context is the run's, so no candidate wins by a smaller cache."""
@@ -69,8 +73,20 @@ class Workshop:
                 self._made.popitem(last=False)
         return found
 
+    def key(self, settings: Settings) -> str | None:
+        """The key of the program that `settings` lower to; None if they cannot be planned."""
+        if settings not in self._keys:
+            made = self.make(settings)
+            self._keys[settings] = None if isinstance(made, Impossible) else made.key
+            if len(self._keys) > KEPT_KEYS:
+                self._keys.popitem(last=False)
+        return self._keys[settings]
+
     def _build(self, settings: Settings) -> Candidate | Impossible:
-        labelled = replace(settings, plan="search")
+        # The fast plan that a search is compared with is the one that users get.
+        runs, count = layered(self.model, self.wanted), choose_workers(self.model, self.target)
+        numbers = tuned(settings, self.model, self.target, runs, count, self.context)
+        labelled = replace(numbers, plan="search")
         try:
             schedule = plan(self.model, self.target, settings=labelled, wanted=self.wanted, max_context=self.context)
         except AmkError as error:

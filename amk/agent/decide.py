@@ -20,6 +20,8 @@ MADS = 3.0
 CONFIDENCE = 0.99
 RESAMPLES = 4000
 MAX_LOSS = 0.02
+HOPELESS = 0.003
+HOPELESS_MADS = 3.0
 SCREEN_SHARE = 0.5
 """A screen lets pass what shows half of the gain that would be needed."""
 
@@ -43,6 +45,11 @@ def spread(log_ratios: Sequence[float]) -> float:
 def needed(mad: float) -> float:
     """The log gain that a keep requires."""
     return max(log1p(MIN_GAIN), MADS * mad)
+
+
+def hopeless(mad: float) -> float:
+    """The log loss that the first rounds of a screen have to agree on to end it."""
+    return max(log1p(HOPELESS), HOPELESS_MADS * mad)
 
 
 def upper_bound(log_ratios: Sequence[float], seed: int) -> float:

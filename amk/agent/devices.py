@@ -13,10 +13,12 @@ DRIVER = Path("/proc/driver/nvidia/gpus")
 
 @dataclass(frozen=True)
 class LocalGpu:
-    """`ordinal` is the position in bus order, which is CUDA's with CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    """`ordinal` is the position in bus order, which is CUDA's with CUDA_DEVICE_ORDER=PCI_BUS_ID. uuid: of the card, ""
+    where the driver does not tell."""
 
     ordinal: int
     name: str
+    uuid: str = ""
 
 
 def local_gpus(root: Path = DRIVER) -> list[LocalGpu]:
@@ -30,9 +32,18 @@ def local_gpus(root: Path = DRIVER) -> list[LocalGpu]:
             lines = (folder / "information").read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             continue
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("Model")), "")
-        found.append(LocalGpu(ordinal, model))
+        found.append(LocalGpu(ordinal, told(lines, "Model"), known(told(lines, "GPU UUID"))))
     return found
+
+
+def told(lines: list[str], what: str) -> str:
+    """The value of a line "what: value"; "" if there is none."""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(what)), "")
+
+
+def known(uuid: str) -> str:
+    """The driver writes question marks where it does not know."""
+    return "" if "?" in uuid else uuid
 
 
 def matching(target: Target, gpus: list[LocalGpu]) -> list[LocalGpu]:

@@ -62,11 +62,14 @@ class SessionStarted(Event):
 
 
 class Calibrated(Event):
-    """The incumbent against itself: `mad` is the spread of rounds that differ by noise only; ms per position."""
+    """The incumbent against itself: `mad` is the spread of rounds that differ by noise only; ms per position. card: the
+    physical device ("" if it has no name); at: when it was measured, in seconds since 1970."""
 
     kind: Literal["calibrated"] = "calibrated"
     session: int
     device: Text
+    card: Text = ""
+    at: float = 0.0
     mad: float
     incumbent_ms: tuple[float, ...]
 
@@ -171,10 +174,11 @@ class Quarantined(Event):
     reason: Text
 
 
-class Exhausted(Event):
-    """All that is near the proposal `best` is settled (`amk/agent/surroundings.py` says what is near, and how)."""
+class Surveyed(Event):
+    """What is left near the proposal `best` (`amk/agent/surroundings.py` says what is near, and how it is settled).
+    needed: log gain of a keep; reach: the most that a bounded plan could gain (log)."""
 
-    kind: Literal["exhausted"] = "exhausted"
+    kind: Literal["surveyed"] = "surveyed"
     best: int
     singles: int
     pairs: int
@@ -182,6 +186,11 @@ class Exhausted(Event):
     impossible: int
     duplicate: int
     avoided: int
+    bounded: int
+    open: int
+    needed: float
+    reach: float
+    interactions: int
 
 
 class Finished(Event):
@@ -202,7 +211,7 @@ AnyEvent = (
     | LlmReserved
     | LlmSettled
     | Quarantined
-    | Exhausted
+    | Surveyed
     | Finished
 )
 EVENT: TypeAdapter[AnyEvent] = TypeAdapter(Annotated[AnyEvent, Field(discriminator="kind")])

@@ -19,7 +19,7 @@ from amk.agent.events import Gated
 from amk.agent.gate import Gate, Judged
 from amk.agent.isolation import die_with, first_to_be_killed
 
-AHEAD = 6
+AHEAD = 10
 """Proposals under judgement at once, if there are as many processes: enough for a device, and what is proposed earlier
 knows less."""
 

@@ -29,7 +29,7 @@ Four = tuple[Block, Block, Block, Block]
 
 @dataclass
 class GpuBackend:
-    """`name` is the device as the system calls it. `drawn` draws secret seeds; tests fix it."""
+    """`name` is the device as the system calls it, `card` which one it is. `drawn` draws secret seeds; tests fix it."""
 
     supervisor: Supervisor
     name: str
@@ -38,6 +38,7 @@ class GpuBackend:
     block_seconds: float = BLOCK_SECONDS
     drawn: Callable[[], int] = nonce
     simulated: bool = False
+    card: str = ""
     _starts: int = 0
     _loaded: dict[Slot, str] = field(default_factory=dict)
     _expected: deque[Ready] = field(default_factory=deque)

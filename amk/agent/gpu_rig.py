@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from amk.agent.admit_aside import STAGERS, admit, begin
+from amk.agent.admit_aside import admit, begin, stagers_of
 from amk.agent.wire import Block as BlockQuestion
 from amk.agent.wire import Check, Load, PositionCheck, Slot, Stage
 from amk.bench.accuracy import relative_error
@@ -60,7 +60,7 @@ class GpuRig:
     def stage(self, question: Stage) -> None:
         if self.aside is None:
             context = multiprocessing.get_context("spawn")
-            self.aside = ProcessPoolExecutor(STAGERS, context, begin, (os.getpid(),))
+            self.aside = ProcessPoolExecutor(stagers_of(os.cpu_count()), context, begin, (os.getpid(),))
         words = question.schedule, question.certificate, base64.b64decode(question.cubin)
         self.staged[question.key] = self.aside.submit(admit, *words)
 
@@ -156,4 +156,4 @@ class GpuRig:
 def formats_of(schedule: Schedule) -> Kind:
     """What of a schedule decides the numbers that it has to compute."""
     stream = schedule.streams[0]
-    return (schedule.kv.dtype, *(stream.chunk(name).weights for name in MATRICES))
+    return (schedule.kv.dtype, *(chunk.weights for name in MATRICES for chunk in stream.kinds(name)))

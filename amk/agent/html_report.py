@@ -8,14 +8,14 @@ from __future__ import annotations
 import difflib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from html import escape
 from math import exp
 
 from amk.agent.candidate import Candidate
 from amk.agent.decide import compared
 from amk.agent.state import START, State, Trial
-from amk.agent.surroundings import told
+from amk.agent.surroundings import Survey, told
+from amk.agent.survey_table import near_the_best, table
 from amk.agent.svg import best_curve
 from amk.report.timeline_html import content_policy, html
 from amk.simulator.predict import predict
@@ -32,8 +32,9 @@ pre{font-size:12px;overflow:auto;background:#f6f6f6;padding:1rem}svg{max-width:1
 iframe{width:100%;height:44rem;border:1px solid #ddd}"""
 
 
-def render(state: State, best: Candidate | None, start: Candidate | None) -> str:
-    """The report of `state`; the candidates give timeline and diff where they can still be planned."""
+def render(state: State, best: Candidate | None, start: Candidate | None, survey: Survey | None = None) -> str:
+    """The report of `state`; the candidates give timeline and diff where they can still be planned, the survey what is
+    left near the best."""
     run = state.run
     assert run is not None
     kind = " (simulated)" if run.simulated else ""
@@ -46,6 +47,7 @@ def render(state: State, best: Candidate | None, start: Candidate | None) -> str
         _best(state),
         _timeline(state, best),
         _difference(start, best),
+        near_the_best(survey) if survey is not None else "",
         "<h2>What became of the proposals</h2>",
         _outcomes(state),
         _language_model(state),
@@ -56,16 +58,6 @@ def render(state: State, best: Candidate | None, start: Candidate | None) -> str
     head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
     policy = f'<meta http-equiv="Content-Security-Policy" content="{escape(content_policy())}; {FRAMES}">'
     return f"<!doctype html><html lang=en><head>{head}{policy}</head><body>{''.join(sections)}</body></html>\n"
-
-
-def table(header: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
-    """Cells are escaped here; the first item of a row is its class."""
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = "".join(
-        f'<tr class="{escape(kind)}">' + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for kind, row in rows
-    )
-    return f"<table><tr>{top}</tr>{body}</table>"
 
 
 def _notice(state: State) -> str:
@@ -86,7 +78,7 @@ def _facts(state: State) -> str:
         ("proposer", run.proposer), ("positions", ", ".join(map(str, run.positions))),
         ("sessions", str(state.session.session if state.session else 0)),
         ("state", state.finished or "not finished"),
-        ("near the best", told(state.exhausted) if state.exhausted else "not all was tried"),
+        ("near the best", told(state.surveyed) if state.surveyed else "not looked at"),
         ("work", f"{state.elapsed / 60:.1f} minutes"),
         ("device time" + (" (simulated)" if run.simulated else ""), f"{state.gpu_seconds / 60:.1f} minutes"),
         ("proposals", str(len(state.trials))), ("evaluations", str(state.evals)),

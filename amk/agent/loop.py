@@ -20,11 +20,10 @@ from functools import partial
 
 import numpy as np
 
-from amk.agent import budget, decide
+from amk.agent import budget, calibration, decide
 from amk.agent.candidate import Candidate
 from amk.agent.events import (
     AnyEvent,
-    Calibrated,
     Decided,
     Faulted,
     Finished,
@@ -92,12 +91,13 @@ class Loop:
         self._lanes = [Lane(backend) for backend in self.backends]
         try:
             reason = self._search()
+            self._look_around(last=True)
             self._compare()
         finally:
             for lane in self._lanes:
                 lane.end()
             self.gate.close()
-        self.note(Finished(reason=reason))
+        self.note(Finished(reason=(reason := ended(reason, self.state.surveyed))))
         return reason
 
     def note(self, event: AnyEvent) -> None:
@@ -105,6 +105,8 @@ class Loop:
         self.watch(self.state)
 
     def _search(self) -> str:
+        for trial in self.state.open_trials:  # of an earlier session
+            self._admit(trial)
         while True:
             self._assign()
             self._fill()
@@ -114,32 +116,30 @@ class Loop:
                     self._take(lane)
                 self._look_around()
             elif self._late or not self.pipeline.futures:
-                self._look_around()
-                return self._stop_reason() or ended("the proposer has nothing new", self.state.exhausted)
+                return self._stop_reason() or "the proposer has nothing new"
 
     def _stop_reason(self) -> str | None:
         """Why nothing more is proposed."""
         if self._fruitless >= FRUITLESS:
-            return ended(f"{FRUITLESS} proposals in a row were duplicates or refused", self.state.exhausted)
+            return f"{FRUITLESS} proposals in a row were duplicates or refused"
         return budget.spent_out(self.state.limits, self.state, self.journal.elapsed)
 
     @property
     def _late(self) -> bool:
         return budget.out_of_time(self.state.limits, self.journal.elapsed) is not None
 
-    def _look_around(self) -> None:
-        """Write down, once for every best, that nothing near it is open."""
-        if self.state.exhausted is None and (found := self.surroundings.look(self.context())) is not None:
-            self.note(found)
+    def _look_around(self, last: bool = False) -> None:
+        """Write down, once for every best, that nothing near it is open; at last, what is."""
+        if last or not self.state.exhausted:
+            found = self.surroundings.look(self.context(), last)
+            if found is not None and found != self.state.surveyed:
+                self.note(found)
 
     def _fill(self) -> None:
-        """Propose until enough is open; what a resumed run finds open is gated again first.
+        """Propose until enough is open.
 
         The oldest open proposal is judged before the next is made, whether the run was resumed in between or not.
         """
-        for trial in self.state.open_trials:
-            if not self.pipeline.knows(trial.index):
-                self._admit(trial)
         self._settle_first()
         while len(self.state.open_trials) < len(self._lanes) + self.gate.ahead and self._stop_reason() is None:
             if not self._propose():
@@ -187,7 +187,9 @@ class Loop:
         self.history.update(self.state)
         run = self.state.run
         assert run is not None
-        return Context(self.space, self.state, self.history, self.gate.workshop, run.seed, self.journal)
+        return Context(
+            self.space, self.state, self.history, self.gate.workshop, run.seed, self.journal, self.surroundings
+        )
 
     def _admit(self, trial: Trial) -> None:
         settings = self.space.parse(trial.proposed.settings)
@@ -220,18 +222,26 @@ class Loop:
         return made.key
 
     def _assign(self) -> None:
-        """Give every idle lane its calibration, or the next measurement that an open proposal needs."""
+        """Give every idle lane what it needs next."""
         for lane in self._lanes:
             while not lane.busy:
                 if lane.backend.device not in self.state.calibrated:
-                    self._start(lane, START, "calibrate", lane.failures + 1)
+                    self._calibrate(lane)
                     continue
                 trial = self._trial_for(lane)
                 if trial is None:
                     break
-                phase = self._next_phase(trial)
+                if self.pipeline.pending(trial.index):  # measured in an earlier session
+                    self._settle(trial)
+                phase = None if trial.closed else self._next_phase(trial)
                 if phase is not None and (number := self._attempt(trial, phase)) is not None:
                     self._start(lane, trial.index, phase, number)
+
+    def _calibrate(self, lane: Lane) -> None:
+        if (known := calibration.kept(self.state, lane.backend)) is not None:
+            self.note(known)
+        else:
+            self._start(lane, START, "calibrate", lane.failures + 1)
 
     def _trial_for(self, lane: Lane) -> Trial | None:
         """The next of the open proposals that no other lane has; none is begun once the time is up.
@@ -302,10 +312,9 @@ class Loop:
         incumbent, best = self.incumbent(), self.state.best
         known = self.state.calibrated.get(lane.backend.device)
         steps = steps_of(phase, None if known is None else float(np.mean(known.incumbent_ms)))
-        job = Job(index, phase, number, ROUNDS[phase], steps, run.positions, secrets.randbits(SEED_BITS))
-        self.note(
-            LeaseReserved(index=index, phase=phase, attempt=number, device=lane.backend.device, seconds=0.0)
-        )  # fmt: skip
+        slower = decide.hopeless(self.state.noise)
+        job = Job(index, phase, number, ROUNDS[phase], steps, run.positions, secrets.randbits(SEED_BITS), slower)
+        self.note(LeaseReserved(index=index, phase=phase, attempt=number, device=lane.backend.device, seconds=0.0))
         lane.start(job, best, incumbent, incumbent if index == START else self.pipeline.ready[index])
 
     def _compare(self) -> None:
@@ -331,12 +340,7 @@ class Loop:
         )  # fmt: skip
         self.note(measured)
         if job.index == START:
-            session = self.state.session
-            assert session is not None
-            self.note(
-                Calibrated(session=session.session, device=lane.backend.device, mad=decide.spread(result.log_ratios),
-                           incumbent_ms=measured.incumbent_ms)
-            )  # fmt: skip
+            self.note(calibration.calibrated(self.state, lane.backend, measured, result.log_ratios))
 
     def _fault(self, lane: Lane, job: Job, fault: Fault, seconds: float) -> None:
         self.note(

@@ -22,6 +22,7 @@ from amk.agent.certify import Certifier, installed
 from amk.agent.html_report import verdict
 from amk.agent.journal import read_state
 from amk.agent.state import State
+from amk.agent.surroundings import told
 from amk.planner.settings import STARTS
 from amk.planner.space import OutsideSpaceError, Space
 from amk.report.codes import TITLES, explanation, normalise
@@ -58,6 +59,7 @@ class RunView(BaseModel):
     summary: RunSummary
     knobs: dict[str, list[Any]]
     best_settings: dict[str, Any]
+    near_the_best: str
     latest: list[TrialView]
 
 
@@ -105,6 +107,7 @@ def read_run(run: str) -> RunView:
     return RunView(
         summary=_summary(folder.name, runs.status(folder, state), state),
         knobs={k.name: list(k.values) for k in space.knobs}, best_settings=dict(space.point(best)),
+        near_the_best=told(state.surveyed) if state.surveyed is not None else "not looked at",
         latest=[_trial(state, t.index) for t in state.trials[-LATEST:]],
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, log
+from math import ceil, inf
 from typing import Protocol
 
 import numpy as np
@@ -26,9 +26,8 @@ FEWEST_STEPS = 5
 BLOCK_MS: dict[Phase, float] = {"calibrate": 10.0, "screen": 15.0, "race": 10.0, "confirm": 10.0}
 """A block needs no more steps than take this long at one position: long steps vary less."""
 ROUNDS: dict[Phase, int] = {"calibrate": 24, "screen": 6, "race": 24, "confirm": 24}
-HOPELESS = log(1.02)
 HOPELESS_ROUNDS = 2
-"""A screen ends early when its first rounds agree that the candidate is 2% slower."""
+"""A screen ends early when its first rounds agree that the candidate is slower."""
 
 ABBA = "abba"
 Block = tuple[float, ...]
@@ -36,7 +35,8 @@ Block = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Job:
-    """`seed` is drawn afresh for every attempt; inputs of the device derive from it, so no proposal can know them."""
+    """`seed` is drawn afresh for every attempt; inputs of the device derive from it, so no proposal can know them.
+    slower: the log loss per round that ends a screen early."""
 
     index: int
     phase: Phase
@@ -45,6 +45,7 @@ class Job:
     steps: int
     positions: tuple[int, ...]
     seed: int
+    slower: float = inf
 
     @property
     def fresh(self) -> bool:
@@ -98,6 +99,11 @@ class Backend(Protocol):
     def device(self) -> str: ...
 
     @property
+    def card(self) -> str:
+        """The physical device, which tells whether its noise is known; "" if there is no telling."""
+        ...
+
+    @property
     def simulated(self) -> bool: ...
 
     def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault: ...
@@ -124,7 +130,7 @@ def hopeless(job: Job, rounds: Sequence[tuple[Block, Block, Block, Block]]) -> b
     return (
         job.phase == "screen"
         and len(rounds) >= HOPELESS_ROUNDS
-        and all(round_ratio(r) > HOPELESS for r in rounds[:HOPELESS_ROUNDS])
+        and all(round_ratio(r) > job.slower for r in rounds[:HOPELESS_ROUNDS])
     )
 
 

@@ -29,9 +29,6 @@ class Pipeline:
         self._pending[index] = candidate, future
         future.add_done_callback(lambda done: self._tell(index, done))
 
-    def knows(self, index: int) -> bool:
-        return index in self._pending or index in self.ready
-
     def pending(self, index: int) -> bool:
         """Whether the judgement of `index` was not taken yet."""
         return index in self._pending

@@ -42,12 +42,13 @@ def gpu_of_actor(target: Target) -> Backend:
     from amk.agent.supervisor import Supervisor
 
     ordinals = [int(each) for each in ray.get_gpu_ids()]
-    names = [gpu.name for gpu in local_gpus() if gpu.ordinal in ordinals]
-    if len(names) != 1 or not same_model(target.title, names[0]):
-        raise AmkError(Diagnostic("AMK708", f"{target.title} is wanted, the station holds {names or 'no GPU'}"))
+    gpus = [gpu for gpu in local_gpus() if gpu.ordinal in ordinals]
+    if len(gpus) != 1 or not same_model(target.title, gpus[0].name):
+        names = [gpu.name for gpu in gpus] or "no GPU"
+        raise AmkError(Diagnostic("AMK708", f"{target.title} is wanted, the station holds {names}"))
     log = Path(tempfile.mkdtemp(prefix="amk-station-")) / "worker.log"
     # Ray shows this process its own GPU only, so the worker's is the first.
-    return GpuBackend(Supervisor(log, 0), names[0])
+    return GpuBackend(Supervisor(log, 0), gpus[0].name, card=gpus[0].uuid)
 
 
 class Station:
@@ -59,9 +60,9 @@ class Station:
             del os.environ[name]
         self.backend = make()
 
-    def describe(self) -> tuple[str, str, bool]:
+    def describe(self) -> tuple[str, str, str, bool]:
         node = ray.get_runtime_context().get_node_id()[:8]
-        return self.backend.label, f"{self.backend.device} on node {node}", self.backend.simulated
+        return self.backend.label, f"{self.backend.device} on node {node}", self.backend.card, self.backend.simulated
 
     def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
         return self.backend.measure(job, incumbent, candidate)
@@ -80,6 +81,7 @@ class RayBackend:
     actor: Any
     label: str
     device: str
+    card: str
     simulated: bool
     _stopped: bool = field(default=False)
 
@@ -163,10 +165,10 @@ def stations(make: MakeBackend, count: int | None = None, gpus: float = 1) -> li
     found = []
     for actor in actors:
         try:
-            label, device, simulated = ray.get(actor.describe.remote(), timeout=OPEN_SECONDS)
+            label, device, card, simulated = ray.get(actor.describe.remote(), timeout=OPEN_SECONDS)
         except (RayError, GetTimeoutError) as error:
             raise AmkError(
                 Diagnostic("AMK708", f"a station cannot be opened: {first_line(error)}"), Exit.NO_GPU
             ) from error
-        found.append(RayBackend(actor, label, device, simulated))
+        found.append(RayBackend(actor, label, device, card, simulated))
     return found

@@ -22,7 +22,7 @@ PHASES: tuple[Phase, ...] = ("screen", "race", "confirm")
 
 def rule(state: State, phase: Phase, measured: Measured, index: int) -> decide.Ruling:
     """Whether `measured` passes its phase. A screen is seen against what the incumbent has gained since."""
-    mad = max((calibrated.mad for calibrated in state.calibrated.values()), default=0.0)
+    mad = state.noise
     if phase == "screen":
         gained = state.score_of(measured.against) - state.score_of(state.best)
         return decide.screen(tuple(ratio + gained for ratio in measured.log_ratios), mad)

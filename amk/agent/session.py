@@ -20,7 +20,7 @@ from amk.agent.journal import Journal
 from amk.agent.loop import Loop
 from amk.agent.measure import Backend
 from amk.agent.prices import price_of
-from amk.agent.propose.base import Proposer
+from amk.agent.propose.base import Context, History, Proposer
 from amk.agent.propose.beam import Beam
 from amk.agent.propose.combine import Combine
 from amk.agent.propose.evolution import Evolution
@@ -30,6 +30,7 @@ from amk.agent.propose.portfolio import Portfolio
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
 from amk.agent.propose.surrogate import Surrogate
+from amk.agent.propose.sweep import Sweep
 from amk.agent.simulated import SimulatedBackend
 from amk.agent.state import START, State
 from amk.agent.transport import Cassette, Transport
@@ -68,7 +69,8 @@ def offline(name: str, recorded: tuple[dict[str, Any], ...] = (), prior: bool = 
         "combine": Combine,
         "surrogate": Surrogate,
         "replay": lambda: Replay(recorded),
-        "portfolio": lambda: Portfolio((Beam(), *arms) if prior else arms),
+        "portfolio": lambda: Portfolio((Beam(), *arms) if prior else arms, Sweep()),
+        "sweep": Sweep,
     }
     return simple[name]()
 
@@ -98,7 +100,7 @@ def backends_for(target: Target, seed: int, folder: Path | None, gpus: int = 1) 
 
     logs = [folder / WORKER_LOG.format(gpu.ordinal) for gpu in found]
     pairs = zip(found[:gpus], logs, strict=False)
-    return tuple(StationBackend(Post(gpu.name, gpu.ordinal, log)) for gpu, log in pairs)
+    return tuple(StationBackend(Post(gpu.name, gpu.ordinal, log, gpu.uuid)) for gpu, log in pairs)
 
 
 @contextmanager
@@ -166,6 +168,16 @@ def candidate_of(state: State, index: int) -> Candidate | None:
 def write_report(folder: Path, state: State) -> Path:
     """The report of a run beside its journal."""
     path = folder / REPORT
-    text = render(state, candidate_of(state, state.best), candidate_of(state, START))
-    runs.write_whole(path, text)
+    runs.write_whole(path, report_of(state))
     return path
+
+
+def report_of(state: State) -> str:
+    """The report of a run that was begun, as HTML."""
+    run = state.run
+    assert run is not None
+    history = History(Space.around(STARTS[run.start]))
+    history.update(state)
+    context = Context(history.space, state, history, workshop_of(state), run.seed)
+    survey = context.surroundings.survey(context)
+    return render(state, candidate_of(state, state.best), candidate_of(state, START), survey)

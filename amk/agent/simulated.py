@@ -33,6 +33,10 @@ class SimulatedBackend:
     def device(self) -> str:
         return f"simulated-{self.target}"
 
+    @property
+    def card(self) -> str:
+        return self.device
+
     def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
         times = {"a": self.times(job, incumbent), "b": self.times(job, candidate)}
         key = zlib.crc32(f"{candidate.candidate.key}:{job.phase}".encode())

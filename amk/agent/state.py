@@ -9,7 +9,6 @@ from amk.agent.events import (
     AnyEvent,
     Calibrated,
     Decided,
-    Exhausted,
     Faulted,
     Finished,
     Gated,
@@ -23,6 +22,7 @@ from amk.agent.events import (
     Quarantined,
     RunStarted,
     SessionStarted,
+    Surveyed,
 )
 
 START = -1
@@ -98,8 +98,8 @@ class State:
     tokens: int = 0
     calls: int = 0
     quarantined: dict[str, str] = field(default_factory=dict)
-    exhausted: Exhausted | None = None
-    """Of the present best."""
+    surveyed: Surveyed | None = None
+    """The latest of the present best."""
     finished: str | None = None
     elapsed: float = 0.0
     events: int = 0
@@ -115,6 +115,16 @@ class State:
         if self.session is not None:
             return self.session.limits
         return self.run.limits if self.run is not None else Limits()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing near the best is open."""
+        return self.surveyed is not None and not self.surveyed.open
+
+    @property
+    def noise(self) -> float:
+        """The A/A spread of the noisiest device in use; 0 before any was calibrated."""
+        return max((calibrated.mad for calibrated in self.calibrated.values()), default=0.0)
 
     @property
     def dollars_reserved(self) -> float:
@@ -156,8 +166,8 @@ class State:
                 self.calibrations.append(event)
             case Quarantined():
                 self.quarantined[event.device] = event.reason
-            case Exhausted():
-                self.exhausted = event
+            case Surveyed():
+                self.surveyed = event
             case Finished():
                 self.finished = event.reason
             case LlmReserved() | LlmSettled():
@@ -211,7 +221,7 @@ class State:
             return
         trial.decided = event
         if event.outcome == "kept" and event.score is not None:
-            self.best, self.exhausted = event.index, None
+            self.best, self.surveyed = event.index, None
             self.curve.append(Mark(event.index, self.evals, self.elapsed, event.score))
 
 

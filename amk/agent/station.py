@@ -36,15 +36,16 @@ Request = tuple[Literal["measure"], Comparison] | tuple[Literal["expect"], Ready
 
 @dataclass(frozen=True)
 class Post:
-    """What a station supervises: device `device`, called `name`. `command` starts its worker."""
+    """What a station supervises: device `device`, called `name`, on the card `card`. `command` starts its worker."""
 
     name: str
     device: int
     log: Path
+    card: str = ""
     command: Sequence[str] = WORKER
 
     def backend(self) -> GpuBackend:
-        return GpuBackend(Supervisor(self.log, self.device, self.command), self.name)
+        return GpuBackend(Supervisor(self.log, self.device, self.command), self.name, card=self.card)
 
 
 @dataclass
@@ -72,6 +73,10 @@ class StationBackend:
     @property
     def device(self) -> str:
         return f"{self.post.name} #{self.post.device}"
+
+    @property
+    def card(self) -> str:
+        return self.post.card
 
     def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
         """What the station measured; `lost` if it ended before it said."""

@@ -1,94 +1,208 @@
-"""When the search has nothing left near its best: every point around it was tried, refused or is a kernel known before.
+"""What is left near the best: the search is exhausted when no plan one or two changes away is open.
 
-Around the best are its single-knob neighbours and, when those are settled, every pair of single values that were each
-measured faster than what they were a change of. A point is settled as one of:
+Every plan that differs from the best in one knob is looked at by itself. It is settled as one of:
 
 * tried: proposed, and measured or refused by the gate;
 * impossible: the planner makes no schedule of it;
 * duplicate: it lowers to a kernel that was proposed before, or to the start;
 * avoided: it has the values that the gate refused several times and never let pass, so that nobody proposes it.
+
+When those are settled, so is every plan that differs in two knobs, or it is
+
+* bounded: the sum of its two single changes, and of the most that changes of these two knobs were measured to help each
+  other, is less than the gain that a keep needs. So of every two knobs the pair that looks best is measured first.
+
+A value without a score of its own (it cannot be planned or compiled alone) promises nothing and excludes nothing: its
+pairs are tried one by one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import combinations, product
+from math import inf
+from typing import TYPE_CHECKING, Literal
 
-from amk.agent.candidate import Impossible
-from amk.agent.events import Exhausted
-from amk.agent.propose.base import Context
+from amk.agent import decide
+from amk.agent.effects import Effects, Item, Knobs, both
+from amk.agent.events import Surveyed
 from amk.agent.state import START
 from amk.planner.settings import Settings
+from amk.planner.space import moved
 
-Fate = Literal["tried", "impossible", "duplicate", "avoided"]
+if TYPE_CHECKING:
+    from amk.agent.propose.base import Context
+
+Fate = Literal["tried", "impossible", "duplicate", "avoided", "bounded", "open", "later"]
+"""`later`: of two knobs of which no pair was measured yet, another pair comes first."""
+
+
+@dataclass(frozen=True)
+class Single:
+    """A plan one change away. worth: log time relative to the best, where it has a score."""
+
+    change: Item
+    fate: Fate
+    worth: float | None
+
+
+@dataclass
+class Pairs:
+    """The plans that differ in these two knobs. interactions: those measured. reach: the most that a bounded one could
+    gain (log)."""
+
+    knobs: Knobs
+    interactions: list[float]
+    fates: Counter[Fate] = field(default_factory=Counter)
+    reach: float = -inf
+
+    @property
+    def help(self) -> float | None:
+        """The most that two changes were measured to help each other (log); None if no pair was measured."""
+        return max(0.0, -min(self.interactions)) if self.interactions else None
+
+
+@dataclass
+class Survey:
+    """open: what may be proposed, the most promising first. `pairs` is empty while a single change is open."""
+
+    best: int
+    needed: float
+    singles: list[Single]
+    pairs: list[Pairs] = field(default_factory=list)
+    open: list[tuple[float, Settings]] = field(default_factory=list)
+
+    def event(self) -> Surveyed:
+        singles = Counter(single.fate for single in self.singles)
+        pairs: Counter[Fate] = Counter()
+        for each in self.pairs:
+            pairs += each.fates
+        counts = singles + pairs
+        return Surveyed(
+            best=self.best, singles=len(self.singles), pairs=pairs.total(), tried=counts["tried"],
+            impossible=counts["impossible"], duplicate=counts["duplicate"], avoided=counts["avoided"],
+            bounded=counts["bounded"], open=counts["open"] + counts["later"], needed=self.needed,
+            reach=max([0.0, *(each.reach for each in self.pairs)]),
+            interactions=sum(len(each.interactions) for each in self.pairs),
+        )  # fmt: skip
 
 
 @dataclass
 class Surroundings:
-    """Remembers what is settled around the present best: what is settled stays settled."""
+    """Remembers how points were settled; the survey is a function of the trials so far."""
 
     best: int = START
     settled: dict[Settings, Fate] = field(default_factory=dict)
+    effects: Effects = field(default_factory=Effects)
 
-    def look(self, context: Context) -> Exhausted | None:
-        """None while a point is open; costs at most one lowering more than there are newly settled points."""
+    def survey(self, context: Context) -> Survey:
+        """Costs a lowering for every point that is looked at for the first time."""
         if context.state.best != self.best:
             self.best, self.settled = context.state.best, {}
-        base = context.incumbent()
-        singles = list(context.space.neighbours(base))
-        if not self._settle(context, singles):
+        base, singles, found = context.incumbent(), [], []
+        for settings in context.space.neighbours(base):
+            (change,) = context.space.changes(settings, base).items()
+            fate = self._fate(context, settings)
+            singles.append((change, fate))
+            found += [(0.0, settings)] if fate == "open" else []
+        needed = decide.needed(context.state.noise)
+        if found:
+            return Survey(self.best, needed, [Single(change, fate, None) for change, fate in singles], open=found)
+        self.effects.update(context)
+        worth = {change: self.effects.worth(base, change) for change, _ in singles}
+        survey = Survey(self.best, needed, [Single(change, fate, worth[change]) for change, fate in singles])
+        self._pairs(context, survey, worth)
+        survey.open.sort(key=lambda point: point[0])
+        return survey
+
+    def look(self, context: Context, last: bool) -> Surveyed | None:
+        """What to write down; None if something is open and the search goes on."""
+        if not last and any(
+            self._fate(context, near) == "open" for near in context.space.neighbours(context.incumbent())
+        ):
             return None
-        pairs = [pair for pair in dict.fromkeys(context.paying_pairs(base)) if pair not in singles]
-        if not self._settle(context, pairs):
-            return None
-        points = singles + pairs
-        counts = Counter(self.settled[point] for point in points)
-        return Exhausted(
-            best=self.best, singles=len(singles), pairs=len(pairs), tried=counts["tried"],
-            impossible=counts["impossible"], duplicate=counts["duplicate"], avoided=counts["avoided"],
-        )  # fmt: skip
+        found = self.survey(context).event()
+        return None if found.open and not last else found
 
-    def _settle(self, context: Context, points: Sequence[Settings]) -> bool:
-        """Whether all are; stops at the first that is open."""
-        for point in points:
-            if point not in self.settled:
-                found = fate(context, point)
-                if found is None:
-                    return False
-                self.settled[point] = found
-        return True
+    def _pairs(self, context: Context, survey: Survey, worth: dict[Item, float | None]) -> None:
+        by_knob: dict[str, list[Item]] = {}
+        for change in worth:
+            by_knob.setdefault(change[0], []).append(change)
+        measured = self.effects.interactions()
+        for one, other in combinations(sorted(by_knob), 2):
+            pairs = Pairs((one, other), measured.get((one, other), []))
+            points = [(sum_of(worth, a, b), a, b) for a, b in product(by_knob[one], by_knob[other])]
+            points.sort(key=lambda point: 0.0 if point[0] is None else point[0])
+            for expected, a, b in points:
+                fate = self._pair(context, survey, pairs, expected, (a, b))
+                pairs.fates[fate] += 1
+            survey.pairs.append(pairs)
+
+    def _pair(
+        self, context: Context, survey: Survey, pairs: Pairs, expected: float | None, changes: tuple[Item, Item]
+    ) -> Fate:
+        """How one pair is settled; an open one is put on the survey's list. Better ones of its knobs came before."""
+        tried = both(*changes) in self.effects.bases[context.incumbent()].pairs
+        if not tried and expected is not None and pairs.help is not None and pairs.help - expected < survey.needed:
+            pairs.reach = max(pairs.reach, pairs.help - expected)
+            return "bounded"
+        if not tried and expected is not None and pairs.help is None and pairs.fates["open"]:
+            return "later"
+        settings = moved(context.incumbent(), dict(both(*changes)))
+        fate = self._fate(context, settings)
+        if fate == "open":
+            survey.open.append((expected or 0.0, settings))
+        return fate
+
+    def _fate(self, context: Context, settings: Settings) -> Fate:
+        if (known := self.settled.get(settings)) is not None:
+            return known
+        found = fate(context, settings)
+        if found not in ("open", "avoided"):
+            self.settled[settings] = found
+        return found
 
 
-def fate(context: Context, settings: Settings) -> Fate | None:
-    """How a point was settled; None if it is open."""
+def sum_of(worth: dict[Item, float | None], one: Item, other: Item) -> float | None:
+    """What both changes come to if they add up (log time)."""
+    a, b = worth[one], worth[other]
+    return None if a is None or b is None else a + b
+
+
+def fate(context: Context, settings: Settings) -> Fate:
+    """How a point was settled."""
     if settings in context.history.seen:
         index = context.history.settings.index(settings)
-        return "tried" if context.state.trials[index].closed else None
+        return "tried" if context.state.trials[index].closed else "open"
     if settings == context.space.start:
         return "duplicate"
-    made = context.workshop.make(settings)
-    if isinstance(made, Impossible):
+    if context.history.hopeless(settings):
+        return "avoided"
+    if (key := context.workshop.key(settings)) is None:
         return "impossible"
-    first = context.workshop.make(context.space.start)
-    if not isinstance(first, Impossible) and made.key == first.key:
+    if key == context.start_key():
         return "duplicate"
-    if (known := context.state.by_key.get(made.key)) is not None:
-        return "duplicate" if context.state.trials[known].closed else None
-    return "avoided" if context.history.hopeless(settings) else None
+    if (known := context.state.by_key.get(key)) is not None:
+        return "duplicate" if context.state.trials[known].closed else "open"
+    return "open"
 
 
-def told(event: Exhausted) -> str:
+def told(event: Surveyed) -> str:
     """In words."""
     best = "the start" if event.best == START else f"proposal {event.best}"
-    return (
-        f"exhausted around {best}: of {event.singles} plans that differ in one knob and {event.pairs} in two that paid "
-        f"alone, {event.tried} were tried, {event.impossible} cannot be planned, {event.duplicate} are kernels known "
-        f"before, {event.avoided} have values that the gate refused several times"
+    if event.open and not event.pairs:
+        return f"of {event.singles} plans that differ from {best} in one knob, {event.open} were not tried"
+    settled = (
+        f"of {event.singles} plans that differ in one knob and {event.pairs} in two, {event.tried} were tried, "
+        f"{event.impossible} cannot be planned, {event.duplicate} are kernels known before, {event.avoided} have "
+        f"values that the gate refused several times, and {event.bounded} that differ in two cannot gain the "
+        f"{decide.percent(event.needed)} that a keep needs: {decide.percent(event.reach)} at most, by the sum of their "
+        f"single changes and {event.interactions} interactions measured between pairs of knobs"
     )
+    return f"{event.open} are open around {best}: {settled}" if event.open else f"exhausted around {best}: {settled}"
 
 
-def ended(reason: str, known: Exhausted | None) -> str:
+def ended(reason: str, known: Surveyed | None) -> str:
     """Why a search ended, and whether anything is left near its best."""
-    return f"{reason}; {told(known) if known is not None else 'not all around the best was tried'}"
+    return f"{reason}; {told(known)}" if known is not None else reason

@@ -22,15 +22,17 @@ import torch
 
 from amk.bench.accuracy import relative_error, within_tolerance
 from amk.bench.decode_bench import own
+from amk.bench.device_packing import streamed
 from amk.bench.subject import Subject
 from amk.bench.times import Times
 from amk.bench.timing import race
 from amk.bench.torch_model import TorchWeights
 from amk.engine.admission import AdmittedKernel, admit, admitted
 from amk.lowering.kernel import build
-from amk.planner.decode import plan
-from amk.planner.formats import formats
+from amk.planner.decode import choose_workers, plan
+from amk.planner.formats import formats, layered
 from amk.planner.settings import FAST, Settings
+from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
@@ -53,21 +55,26 @@ class Result:
     registers: int
 
 
-def settings_of(changes: str) -> Settings:
-    """`warps=10; chunk_bytes=4096` -> the default plan with these fields, whose values are Python literals."""
+def settings_of(changes: str, fast: Settings) -> Settings:
+    """`warps=10; chunk_bytes=4096` -> the default plan with these fields, whose values are Python literals or quotients
+    of numbers. fast: the settings of the default plan.
+    """
     values: dict[str, Any] = {}
     for part in filter(None, (p.strip() for p in changes.split(";"))):
         name, _, text = part.partition("=")
-        values[name.strip()] = ast.literal_eval(text.strip())
-    return replace(FAST, **values)
+        above, quotient, below = text.partition("/")
+        value = ast.literal_eval(above.strip())
+        values[name.strip()] = value / ast.literal_eval(below.strip()) if quotient else value
+    return replace(fast, plan="custom", **values) if values else fast
 
 
 def schedule_of(arguments: argparse.Namespace, changes: str) -> Schedule:
     context = arguments.context or max(arguments.positions) + arguments.tokens
-    return plan(
-        load_model(arguments.model), load_target(arguments.gpu), settings=settings_of(changes),
-        wanted=formats(arguments.dtype), max_context=context,
-    )  # fmt: skip
+    model, target = load_model(arguments.model), load_target(arguments.gpu)
+    wanted, settings = formats(arguments.dtype, arguments.lm_head), replace(FAST, batch=arguments.batch)
+    workers = choose_workers(model, target, settings.batch)
+    fast = tuned(settings, model, target, layered(model, wanted), workers, context)
+    return plan(model, target, settings=settings_of(changes, fast), wanted=wanted, max_context=context)
 
 
 def made(arguments: argparse.Namespace, changes: str) -> AdmittedKernel | str:
@@ -83,7 +90,11 @@ def made(arguments: argparse.Namespace, changes: str) -> AdmittedKernel | str:
 def contest(arguments: argparse.Namespace, contestants: Sequence[tuple[str, AdmittedKernel]]) -> list[Result]:
     """All contestants loaded at once, one race per position."""
     weights = TorchWeights.random(contestants[0][1].schedule.model, SEED)
-    subjects = [Subject.random(kernel, SEED, weights) for _, kernel in contestants]
+    stream = streamed(contestants[0][1].schedule, weights)
+    subjects: list[Subject] = []
+    for _, kernel in contestants:
+        subjects.append(Subject.random(kernel, SEED, weights, stream))
+        torch.cuda.empty_cache()  # the next one's buffers are not torch's
     found: list[Result] = []
     for pos in arguments.positions:
         checked = _checked(subjects, pos)
@@ -96,7 +107,7 @@ def contest(arguments: argparse.Namespace, contestants: Sequence[tuple[str, Admi
             found.append(Result(changes, pos, times[str(i)], ratio, *checked[i], used.registers if used else 0))
     for subject in subjects:
         subject.free()
-    del subjects, weights
+    del subjects, weights, stream
     gc.collect()
     torch.cuda.empty_cache()
     return found
@@ -132,6 +143,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--model", required=True)
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--lm-head", help="format of lm_head (default: the same)")
+    parser.add_argument("--batch", type=int, default=1, help="sequences decoded together (default: 1)")
     parser.add_argument("--positions", type=lambda t: [int(p) for p in t.split(",")], default=[128])
     parser.add_argument("--context", type=int, help="default: what the positions need")
     parser.add_argument("--steps", type=int, default=20, help="launches of each (default: 20)")

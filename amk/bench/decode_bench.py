@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from amk.bench.phase_graph import pdl_graph
 from amk.bench.row import Key, Row
 from amk.bench.subject import Subject
 from amk.bench.timing import Contestant, WrongBaseline, race
+from amk.report.diagnostic import AmkError
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.memory import ITEM_BYTES
 from amk.schedule_ir.schedule import Schedule
@@ -36,7 +38,8 @@ def bench_position(subject: Subject, key: Key) -> Row:
     ceiling = read_ceiling(subject.engine.device)
     with subject.preserved(pos):
         case = Case(subject, pos, tokens, token, torch_error, reference)
-        others = [made for made in (_made(name, case) for name in baselines) if made is not None]
+        tried = {name: _made(name, case) for name in baselines}
+        others = [made for made in tried.values() if isinstance(made, Contestant)]
         times = race([own(subject, pos, tokens), *others], key.steps)
         for other in others:
             other.free()
@@ -47,6 +50,7 @@ def bench_position(subject: Subject, key: Key) -> Row:
         bytes=needed_bytes(schedule, pos), ceiling_gbps=ceiling, error=error, torch_error=torch_error,
         kl=kl_divergence(first, reference), argmax_agrees=torch.equal(first.argmax(-1), reference.argmax(-1)),
         reproducible=reproducible, correct=reproducible and within_tolerance(error, torch_error),
+        left_out={name: why for name, why in tried.items() if isinstance(why, str)},
     )  # fmt: skip
 
 
@@ -86,13 +90,22 @@ def _int8(case: Case) -> Contestant:
     return int8_compiled(case.subject, case.pos, case.token, case.torch_error, case.reference)
 
 
-def _made(name: str, case: Case) -> Contestant | None:
-    """The baseline; None, and a line on stderr, for one that computes something else."""
+def _made(name: str, case: Case) -> Contestant | str:
+    """The baseline; the reason, also on stderr, for one that computes something else, does not fit, or does not exist
+    for this schedule.
+    """
     try:
         return MAKERS[name](case)
     except WrongBaseline as error:
-        print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
-        return None
+        reason = str(error)
+    except AmkError as error:
+        reason = error.diagnostics[0].message
+    except torch.OutOfMemoryError:
+        reason = "does not fit into the GPU's memory beside the model"
+    gc.collect()
+    torch.cuda.empty_cache()
+    print(f"{name} is left out: {reason}", file=sys.stderr, flush=True)
+    return reason
 
 
 def needed_bytes(schedule: Schedule, pos: int) -> int:
@@ -102,7 +115,7 @@ def needed_bytes(schedule: Schedule, pos: int) -> int:
     model, (stream,) = schedule.model, schedule.streams
     weights = 0
     for shape in (matrix(model, name) for name in MATRICES):
-        each = stream.chunk(shape.name).weights.needed_bytes(shape.rows, shape.k)
-        weights += each * (model.layers if shape.per_layer else 1)
+        for layer in range(model.layers if shape.per_layer else 1):
+            weights += stream.chunk(shape.name, layer).weights.needed_bytes(shape.rows, shape.k)
     item = ITEM_BYTES[schedule.kv.dtype]
     return weights + 2 * item * model.layers * schedule.caches * pos * model.head_dim

@@ -31,7 +31,7 @@ def packed_weights(schedule: Schedule, weights: TorchWeights) -> Tensor:
         groups = matrix(schedule.model, name).groups
         padded = torch.zeros((groups * ROWS_PER_GROUP, rows.shape[1]), dtype=rows.dtype, device=rows.device)
         padded[: rows.shape[0]] = rows
-        chunk = stream.chunk(name)
+        chunk = stream.chunk(name, layer)
         own = _encoded(padded, chunk).view(groups, layout.parts[name], -1, chunk.bytes)[:, part]
         out[torch.from_numpy(places).to(rows.device), : chunk.bytes] = own.reshape(-1, chunk.bytes)
     return out
@@ -49,7 +49,7 @@ def chunk_places(schedule: Schedule, layout: StreamLayout) -> Iterator[tuple[Dra
     """Packed index of each of its group-major chunks, for every drain of a token."""
     done = np.zeros_like(layout.totals)
     for key in layout.drains:
-        counts = layout.counts[key[0]]
+        counts = layout.counts[key[:2]]
         starts = (layout.base + done).reshape(-1)
         sizes = counts.reshape(-1)
         within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -57,17 +57,22 @@ def chunk_places(schedule: Schedule, layout: StreamLayout) -> Iterator[tuple[Dra
         yield key, np.repeat(starts, sizes) + within
 
 
+def _stood_for(rows: Tensor, chunk: Chunk) -> Tensor:
+    """The numbers that the chunks of a matrix stand for."""
+    return rows if chunk.format == "bf16" else quantised(rows, chunk.weights).values(chunk.weights)
+
+
 def streamed(schedule: Schedule, weights: TorchWeights) -> tuple[TorchWeights, TorchWeights]:
     """The weights that the schedule's stream stands for: exactly (f32 where quantised), and rounded to bf16.
 
     Both are `weights` itself when the stream is all bf16.
     """
-    forms = {name: schedule.streams[0].chunk(name).weights for name in MATRICES}
+    stream = schedule.streams[0]
     exact = dict(weights.matrices)
-    coded = [name for name in MATRICES if forms[name].codes != "bf16"]
+    coded = [name for name in MATRICES if any(chunk.format != "bf16" for chunk in stream.kinds(name))]
     if not coded:
         return weights, weights
     for name in coded:
-        exact[name] = [quantised(rows, forms[name]).values(forms[name]) for rows in weights.matrices[name]]
+        exact[name] = [_stood_for(rows, stream.chunk(name, layer)) for layer, rows in enumerate(weights.matrices[name])]
     rounded = {name: [rows.bfloat16() for rows in layers] for name, layers in exact.items()}
     return replace(weights, matrices=exact), replace(weights, matrices=rounded)

@@ -126,7 +126,8 @@ class Int8Model(StaticModel):
 
 def int8_compiled(subject: Subject, pos: int, first_token: int, torch_error: float, reference: Tensor) -> Contestant:
     """One token at `pos`. AMK005 unless the weights are int8; WrongBaseline if the logits are not the model's."""
-    if any(subject.schedule.streams[0].chunk(name).format != "int8" for name in MATRICES):
+    stream = subject.schedule.streams[0]
+    if any(chunk.format != "int8" for name in MATRICES for chunk in stream.kinds(name)):
         raise AmkError(Diagnostic("AMK005", "the baseline int8 is for plans whose weights are all int8"))
     length = -(-(pos + 1) // CACHE_UNIT) * CACHE_UNIT
     model: Any = Int8Model.of(subject.weights, length, torch.bfloat16)

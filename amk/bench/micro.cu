@@ -152,3 +152,29 @@ extern "C" __global__ void __launch_bounds__(1024) amk_probe_read(const __grid_c
   if (mixed == 0x9e3779b9u) p.words[8192] = mixed;
   if (threadIdx.x == 0) p.out[blockIdx.x] = end - start;
 }
+
+// Every block reads its own part of `vectors` elements, round and round, for `repeats` nanoseconds: out[2 b] is the SM that block
+// b runs on, out[2 b + 1] how many elements it has read.
+extern "C" __global__ void __launch_bounds__(1024) amk_probe_share(const __grid_constant__ Probe p) {
+  const u64 own = p.vectors / gridDim.x;
+  const uint4* data = p.data + own * blockIdx.x;
+  u32 mixed = 0;
+  u64 at = threadIdx.x, count = 0;
+  const u64 end = nanoseconds() + p.repeats;
+  while (nanoseconds() < end) {
+    uint4 v[kAhead];
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) v[j] = __ldcs(data + (at + j * blockDim.x) % own);
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) mixed ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+    at += kAhead * blockDim.x;
+    count += kAhead * blockDim.x;
+  }
+  if (mixed == 0x9e3779b9u) p.words[8192] = mixed;
+  if (threadIdx.x == 0) {
+    u32 sm;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+    p.out[2 * blockIdx.x] = sm;
+    p.out[2 * blockIdx.x + 1] = count;
+  }
+}

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from amk.bench.ceiling import read_ceiling
+from amk.bench.sm_rates import SmRates, of_counts
 from amk.bench.timing import timed
 from amk.lowering.compile import compile_cuda
 from amk.lowering.launch import CooperativeLaunch, Device, Module
@@ -21,6 +22,7 @@ ROUNDS = 7
 COLD_BYTES = 1 << 30
 NEAR_BYTES = 2 << 20
 SHARE_BYTES = 24 << 20
+SHARE_NS, SHARE_ROUNDS = 4_000_000, 16
 LOADED_KIB = 32
 """What `amk_probe_loaded` keeps in flight in every block."""
 FASTER = 0.93
@@ -60,6 +62,26 @@ class Bench:
         """10^9 bytes per second of `grid` blocks that each read `size` bytes of their own, `repeats` times."""
         ms = self.ms("amk_probe_read", grid, 1024, repeats, size // 16)
         return grid * size * repeats / ms / 1e6
+
+
+def measured_rates(device: Device, run: dict[str, object]) -> SmRates:
+    """What every SM reads while all do, in `SHARE_ROUNDS` rounds."""
+    text = Path(__file__).with_name("micro.cu").read_text(encoding="utf-8")
+    size = min(2 * COLD_BYTES, device.free_bytes() // 4)
+    data = torch.zeros(size, dtype=torch.uint8, device="cuda")
+    words = torch.zeros(1 << 16, dtype=torch.int32, device="cuda")
+    out = torch.zeros(2 * device.sm_count, dtype=torch.int64, device="cuda")
+    argument = np.array((data.data_ptr(), words.data_ptr(), out.data_ptr(), size // 16, SHARE_NS), PROBE)
+    counts: list[list[tuple[int, int]]] = []
+    with Module(device, compile_cuda(text, device.arch).cubin) as module:
+        launch = CooperativeLaunch(module.kernel("amk_probe_share"), device.sm_count, 1024)
+        stream = torch.cuda.current_stream()
+        for _ in range(SHARE_ROUNDS + 1):
+            timed(stream, lambda: launch(argument, stream.cuda_stream))
+            found = out.cpu().numpy().reshape(-1, 2)
+            counts.append([(int(sm), int(vectors) * 16) for sm, vectors in found])
+    smid, gbps = of_counts(counts[1:], SHARE_NS / 1e9)
+    return SmRates(gpu=device.name, uuid=device.uuid(), smid=smid, gbps=tuple(map(tuple, gbps)), run=run)
 
 
 def measured_constants(device: Device, start: Constants, told: Callable[[str], None], source: str) -> Constants:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,30 @@ class Record:
         """Write the file with `row`, which replaces an earlier one of the same key; atomic."""
         self.entries = [entry for entry in self.entries if key_of(entry["row"]) != row.key]
         self.entries.append({"row": row.record(), "run": run})
+        self.write()
+
+    def write(self) -> None:
+        """Replace the file as a whole."""
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         temporary.write_text(json.dumps({"format": FORMAT, "rows": self.entries}, indent=1) + "\n", encoding="utf-8")
         os.replace(temporary, self.path)
+
+
+def merged(paths: Sequence[Path], into: Path | None = None) -> list[Row]:
+    """The rows of several records, such as those of processes that shared a table; all written to `into`, if given.
+
+    Of rows with one key the last counts. AMK001 for a record that is not there.
+    """
+    entries: list[dict[str, Any]] = []
+    for path in paths:
+        if not path.is_file():
+            raise AmkError(Diagnostic("AMK001", "there is no such record", where=Where(file=str(path))))
+        new = Record.open(path).entries
+        known = {key_of(entry["row"]) for entry in new}
+        entries = [entry for entry in entries if key_of(entry["row"]) not in known] + new
+    if into is not None:
+        Record(into, entries).write()
+    return [row_of(entry["row"]) for entry in entries]
 
 
 def _all_rows(rows: Any) -> bool:
@@ -75,6 +97,7 @@ def row_of(values: dict[str, Any]) -> Row:
             key=key,
             times=Times(**values["times"]),
             baselines={name: Times(**times) for name, times in values["baselines"].items()},
+            left_out={str(name): str(why) for name, why in values.get("left_out", {}).items()},
             **{name: values[name] for name in names},
         )
     except (KeyError, TypeError, AttributeError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from amk.bench.times import Times
 
@@ -29,7 +29,8 @@ class Key:
 @dataclass(frozen=True)
 class Row:
     """ms per step, a token of each sequence; bytes that a step must read; ceiling in 10^9 bytes/s; errors are relative
-    2-norms of logits. baselines: those that computed the model's logits.
+    2-norms of logits. baselines: those that computed the model's logits; left_out: why the others have
+    no time, by name.
     """
 
     key: Key
@@ -43,6 +44,7 @@ class Row:
     argmax_agrees: bool
     reproducible: bool
     correct: bool
+    left_out: dict[str, str] = field(default_factory=dict)
 
     @property
     def floor_ms(self) -> float:

@@ -10,13 +10,12 @@ from itertools import groupby
 
 import torch
 
+from amk.bench.ahead import Ahead
 from amk.bench.decode_bench import bench_position
 from amk.bench.row import Key, Row
 from amk.bench.subject import Subject
 from amk.bench.torch_model import TorchWeights
 from amk.bench.wanted import Wanted
-from amk.engine.admission import admitted
-from amk.lowering.kernel import build
 
 Find = Callable[[Key], Row | None]
 
@@ -36,6 +35,11 @@ class Suite:
 
     def rows(self, find: Find) -> Iterator[tuple[Row, bool]]:
         """(row, whether it was measured now), until everything is there or there is no time for another."""
+        missing = {id(each.schedule): each.schedule for each in self.wanted if find(each.key) is None}
+        with Ahead(tuple(missing.values())) as ahead:
+            yield from self._rows(find, ahead)
+
+    def _rows(self, find: Find, ahead: Ahead) -> Iterator[tuple[Row, bool]]:
         weights: TorchWeights | None = None
         for _, group in groupby(self.wanted, key=lambda each: id(each.schedule)):
             subject: Subject | None = None
@@ -50,8 +54,7 @@ class Suite:
                     weights = None  # before the next ones are made
                     weights = TorchWeights.random(each.schedule.model, self.seed)
                 if subject is None:
-                    kernel = admitted(each.schedule, build(each.schedule).compiled.cubin)
-                    subject = Subject.random(kernel, self.seed, weights)
+                    subject = Subject.random(ahead.kernel(each.schedule), self.seed, weights)
                 row = bench_position(subject, each.key)
                 self.longest = max(self.longest, time.monotonic() - began)
                 yield row, True

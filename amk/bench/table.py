@@ -151,6 +151,14 @@ class Judged:
         names = dict.fromkeys(name for row in self.rows for name in row.baselines)
         return {name: median(row.ratio(name) for row in self.rows if name in row.baselines) for name in names}
 
+    def left_out(self) -> list[str]:
+        """Each baseline that no run has a time of, with the reason."""
+        beaten = self.beaten()
+        return [f"{name}: {why}" for name, why in self._reasons().items() if name not in beaten]
+
+    def _reasons(self) -> dict[str, str]:
+        return {name: why for row in self.rows for name, why in row.left_out.items()}
+
 
 def judge(table: Table, keys: dict[str, Key], found: Sequence[Row]) -> list[Judged]:
     """Each case with the rows of `found` that are its own, one a run; keys: by name of the case, of any run.
@@ -200,7 +208,7 @@ def cells(found: Judged) -> tuple[str, ...]:
         _ms(found.aim),
         _met(found.reaches(found.aim)),
         _ms(other.ms if other else None),
-        ", ".join(f"{name} {ratio:.2f}x" for name, ratio in found.beaten().items()),
+        ", ".join([*(f"{name} {ratio:.2f}x" for name, ratio in found.beaten().items()), *found.left_out()]),
         ("; ".join(found.wrong) or "ok") if found.rows else "not measured",
     )
 

@@ -9,7 +9,7 @@ Accepts if, for two tokens and three layers (why that is enough: `programs.short
 (6) epochs: each awaited counter gains per token what its thresholds grow by, thresholds reach at most one token back,
     signals of one token are all given before any of the next, and values stay within the wrapping comparison;
 (7) at every position exactly one (split, warp) reads each row, and the split that appends a row reads it;
-(8) all workers are resident at once; (9) numbers that repeat others agree; (10) registers hold the token that is meant.
+(8) all fits the device, at once; (9) numbers that repeat others agree; (10) registers hold the token that is meant.
 
 Total: any input yields a verdict. What it takes on trust: README.md.
 """
@@ -27,6 +27,7 @@ from amk.checker.core import EDGES, OUTSIDE, Bytes, Claims, Order, check_run
 from amk.checker.counters import MOST, WEAK, Counters
 from amk.checker.epochs import check_epochs
 from amk.checker.facts import (
+    check_kinds,
     check_launch,
     check_numbers,
     check_obligations,
@@ -50,14 +51,15 @@ class Verdict:
     reason: str = ""
 
 
-def check_certificate(schedule: Schedule, digest: str, certificate: object) -> Verdict:
-    """digest: the hash of the schedule's canonical text, which the certificate must name."""
+def check_certificate(schedule: Schedule, digest: str, certificate: object, proof: Proof | None = None) -> Verdict:
+    """digest: the hash of the schedule's canonical text, which the certificate must name. proof: `Proof(schedule)`, if
+    there is one already; nothing of it depends on certificates."""
     try:
         require(isinstance(certificate, Mapping) and certificate.get("format") == FORMAT, "certificate: malformed")
         assert isinstance(certificate, Mapping)
         require(certificate.get("schedule") == digest, "certificate: made for another schedule")
         check_obligations(schedule, certificate.get("obligations"))
-        Proof(schedule).check(certificate.get("times"), certificate.get("clocks"))
+        (proof or Proof(schedule)).check(certificate.get("times"), certificate.get("clocks"))
     except Rejected as reason:
         return Verdict(False, str(reason))
     except (KeyError, IndexError, ValueError, OverflowError, MemoryError) as error:
@@ -93,10 +95,11 @@ class Proof:
         self.memory(time, fence, wait)
         check_rings(self.schedule)
         check_refills(self.schedule, self.programs)
-        check_epochs(self.programs, self.counters, fence, wait)
+        check_epochs(self.programs, self.counters, fence, wait, self.full.launch.max_tokens)
         check_positions(self.full, self.programs)
         check_launch(self.full)
         check_numbers(self.schedule, self.programs)
+        check_kinds(self.full)
         check_registers(self.schedule, self.programs)
 
     def run(self, times: object) -> None:

@@ -10,9 +10,11 @@ from typing import Final
 import numpy as np
 
 from amk.checker.programs import TOKENS, Item, Program, require
+from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.attention import agent_positions, owns_position
+from amk.schedule_ir.ops.base import multiplied
 from amk.schedule_ir.ops.begin import BeginOp
 from amk.schedule_ir.ops.census import CensusOp
 from amk.schedule_ir.ops.draw import DrawOp
@@ -23,7 +25,7 @@ from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.ops.select import Selection
 from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.registers import registers_read
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.schedule import Loop, Schedule, Step
 from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
 
 WARP: Final = 32
@@ -82,7 +84,8 @@ def check_refills(schedule: Schedule, programs: list[Program]) -> None:
             owed = 0
             for item in program.items:
                 op = item.step.op
-                if isinstance(op, RefillOp) and (op.stream, warps[op.role]) == (stream.name, warps[stream.role]):
+                if isinstance(op, RefillOp) and op.stream == stream.name:
+                    require(warps[op.role] == warps[stream.role], "ring: refilled by others than its owners")
                     owed = max(0, owed - op.most)
                 elif isinstance(op, GemvOp) and op.stream == stream.name:
                     require(owed == 0, "ring: drained before its refills are issued")
@@ -112,7 +115,8 @@ def check_positions(schedule: Schedule, programs: list[Program]) -> None:
 
 
 def check_launch(schedule: Schedule) -> None:
-    """(8) Every worker is resident, with the registers and shared memory that the schedule allows the kernel."""
+    """(8) Every worker is resident, with the registers and shared memory that the schedule allows the kernel; there is
+    device memory for all buffers, and the copy engine."""
     launch, target = schedule.launch, schedule.target
     threads, ctas = launch.warps * WARP, launch.ctas_per_sm
     require(launch.cooperative, "launch: not cooperative")
@@ -122,6 +126,9 @@ def check_launch(schedule: Schedule) -> None:
     fits = ctas * (launch.shared_bytes + RESERVED_SMEM_PER_BLOCK) <= target.smem_per_sm
     fits &= ctas * threads <= target.max_threads_per_sm and ctas * registers <= target.regs_per_sm
     require(fits and ctas <= target.max_blocks_per_sm, "launch: not resident")
+    require(sum(b.bytes for b in schedule.buffers if b.space == "global") <= target.hbm_bytes, "launch: device memory")
+    engines = {"bulk_copy" if stream.engine == "bulk" else "cp_async" for stream in schedule.streams}
+    require(engines <= set(target.features), "launch: no such copy engine")
     for buffer in schedule.buffers:
         if buffer.space == "shared":
             require((buffer.offset or 0) % buffer.align == 0, "shared memory: misaligned")
@@ -147,6 +154,20 @@ def check_numbers(schedule: Schedule, programs: list[Program]) -> None:
     for op, _ in steps:
         for field, sizes in writers.items():
             require(getattr(op, field, None) is None or sizes == {getattr(op, field)}, f"numbers: {field}")
+
+
+def check_kinds(schedule: Schedule) -> None:
+    """(9) A step is code for one kind of chunk: the chunks of its matrix are alike in all iterations of its loop."""
+    streams = {stream.name: stream for stream in schedule.streams}
+    for program in schedule.programs:
+        for loop in (n for t in program.body if isinstance(t, Loop) for n in t.body if isinstance(n, Loop)):
+            for op in (step.op for step in loop.body if isinstance(step, Step)):
+                name, expr = multiplied(op), getattr(op, "layer", 0)
+                if name is None:
+                    continue
+                stream = streams[getattr(op, "stream")]  # noqa: B009
+                layers = (Env(loops={"t": 0, "l": n}, worker=0).eval_int(expr) for n in range(loop.count or 1))
+                require(len({stream.chunk(name, layer) for layer in layers}) == 1, "chunks: change within a loop")
 
 
 def check_registers(schedule: Schedule, programs: list[Program]) -> None:

@@ -104,8 +104,8 @@ def programs_of(schedule: Schedule) -> list[Program]:
 
 
 def _within_class(step: Step) -> bool:
-    plain = all(w.compare == ">=" and w.data is None for w in step.waits) and all(
-        s.action == "add" for s in step.signals
+    plain = all(w.compare == ">=" and w.data is None and w.touch == "strong" for w in step.waits) and all(
+        s.action == "add" and s.touch == "strong" for s in step.signals
     )
     return plain and step.when is None and not step.takes and not step.gives
 
@@ -126,36 +126,66 @@ def _items(
 
 
 def short(schedule: Schedule) -> Schedule:
-    """The schedule with three layers, if iterations of the layer loop are equal up to renaming: one layer loop directly
-    in the token loop; inside it each counter index and each op's layer moves with l by itself, nothing else does, and
-    no counter is used both inside and outside. Then whatever goes wrong goes wrong within three neighbouring layers."""
-    if schedule.model.layers <= KEPT or not all(_uniform(p.body, schedule.model.layers) for p in schedule.programs):
+    """The schedule with three iterations of each layer loop, if iterations are equal up to renaming: layer loops lie
+    directly in the token loop, the same in all programs; inside them each counter index and each op's layer moves with
+    l by itself, nothing else does, and no counter is used in two loops or outside too; chunks change between loops.
+    With one loop whatever goes wrong goes wrong within three neighbouring layers. With several, whatever three
+    iterations order more iterations order too, as every agent runs them one after the other: what is accepted short is
+    right whole."""
+    found = {tuple(_counts(p.body)) for p in schedule.programs}
+    counts = found.pop() if len(found) == 1 else ()
+    starts = [sum(counts[:n]) for n in range(len(counts))]
+    kept = [min(KEPT, count) for count in counts]
+    places = {start: sum(kept[:n]) for n, start in enumerate(starts)}
+    changes = {change.first for stream in schedule.streams for change in stream.later}
+    if found or sum(counts) != schedule.model.layers or sum(kept) == sum(counts) or not changes <= set(starts):
         return schedule
     uses: dict[str, set[Any]] = {}
     for program in schedule.programs:
-        for step, inside in _steps(program.body, False):
-            if not _moves_by_layer(step, inside) or not _indexed_by_layer(step, inside, uses):
+        for step, loop in _steps(program.body):
+            start = starts[loop] if loop is not None and len(counts) > 1 else None
+            if not _moves_by_layer(step, loop is not None, start) or not _indexed_by_layer(step, loop, uses):
                 return schedule
     if any(len(shapes) > 1 for shapes in uses.values()):
         return schedule
-    bodies = (p.model_copy(update={"body": _cut(p.body)}) for p in schedule.programs)
-    model = schedule.model.model_copy(update={"layers": KEPT})
-    return schedule.model_copy(update={"model": model, "programs": tuple(bodies)})
+    moved = [start - places[start] for start in starts]
+    bodies = (p.model_copy(update={"body": _cut(p.body, kept, moved)}) for p in schedule.programs)
+    model = schedule.model.model_copy(update={"layers": sum(kept)})
+    streams = tuple(
+        s.model_copy(update={"later": tuple(c.model_copy(update={"first": places[c.first]}) for c in s.later)})
+        for s in schedule.streams
+    )
+    return schedule.model_copy(update={"model": model, "programs": tuple(bodies), "streams": streams})
 
 
-def _moves_by_layer(step: Step, inside: bool) -> bool:
-    """The op's layer (norm index) is l (2 l) plus a constant inside the loop; nothing else of it names l."""
+def _counts(body: tuple[Node, ...]) -> list[int]:
+    """Iterations of each layer loop; [0] if there are loops elsewhere."""
+    tokens = [n for n in body if isinstance(n, Loop)]
+    inner = [n for t in tokens for n in t.body if isinstance(n, Loop)]
+    nested = any(isinstance(n, Loop) for loop in inner for n in loop.body)
+    fine = [t.var for t in tokens] == ["t"] and all(n.var == "l" for n in inner) and not nested
+    return [n.count or 0 for n in inner] if fine else [0]
+
+
+def _moves_by_layer(step: Step, inside: bool, start: int | None) -> bool:
+    """The op's layer (norm index) is l (2 l) plus a constant inside the loop; nothing else of it names l.
+
+    start: the layers before the loop, if there are several loops; then the constant is that (twice that plus 1 or 2).
+    """
     for name, expr in step.op:
         factor = {"layer": 1, "index": 2}.get(name, 0) * inside
         if isinstance(expr, dict) and (coefficient(expr, "l") != factor or (factor and set(expr) - {"l", "1"})):
             return False
         if isinstance(expr, int) and factor:
             return False
+        if factor and start is not None and coefficient(expr, "1") - factor * start not in ((0,), (1, 2))[factor - 1]:
+            return False
     return True
 
 
-def _indexed_by_layer(step: Step, inside: bool, uses: dict[str, set[Any]]) -> bool:
+def _indexed_by_layer(step: Step, loop: int | None, uses: dict[str, set[Any]]) -> bool:
     """Each counter index has one dimension l plus a constant inside the loop, none outside; amounts do not name l."""
+    inside = loop is not None
     entries = [(w.counter, w.index, w.at_least) for w in step.waits] + [
         (s.counter, s.index, s.add) for s in step.signals
     ]
@@ -163,29 +193,47 @@ def _indexed_by_layer(step: Step, inside: bool, uses: dict[str, set[Any]]) -> bo
         moves = [(coefficient(e, "l"), coefficient(e, "1") if coefficient(e, "l") else 0) for e in index]
         if coefficient(amount, "l") or sorted(m for m, _ in moves) != [0] * (len(moves) - inside) + [1] * inside:
             return False
-        uses.setdefault(counter, set()).add(tuple(moves))
+        uses.setdefault(counter, set()).add((loop, *moves))
     return True
 
 
-def _uniform(body: tuple[Node, ...], layers: int) -> bool:
-    tokens = [n for n in body if isinstance(n, Loop)]
-    inner = [n for t in tokens for n in t.body if isinstance(n, Loop)]
-    nested = any(isinstance(n, Loop) for loop in inner for n in loop.body)
-    return [t.var for t in tokens] == ["t"] and [(n.var, n.count) for n in inner] == [("l", layers)] and not nested
-
-
-def _steps(body: tuple[Node, ...], inside: bool) -> Iterator[tuple[Step, bool]]:
+def _steps(body: tuple[Node, ...]) -> Iterator[tuple[Step, int | None]]:
+    """Every step with the number of its layer loop."""
+    loops = 0
     for node in body:
         if isinstance(node, Step):
-            yield node, inside
-        else:
-            yield from _steps(node.body, inside or node.var == "l")
+            yield node, None
+            continue
+        for inner in node.body:
+            if isinstance(inner, Step):
+                yield inner, None
+                continue
+            yield from ((step, loops) for step in inner.body if isinstance(step, Step))
+            loops += 1
 
 
-def _cut(body: tuple[Node, ...]) -> tuple[Node, ...]:
-    return tuple(
-        n
-        if isinstance(n, Step)
-        else n.model_copy(update={"body": _cut(n.body)} | ({"count": KEPT} if n.var == "l" else {}))
-        for n in body
-    )
+def _cut(body: tuple[Node, ...], kept: list[int], moved: list[int]) -> tuple[Node, ...]:
+    """The layer loops, in their order, with `kept` iterations of layers that lie `moved` earlier."""
+    left = iter(zip(kept, moved, strict=True))
+
+    def cut(loop: Loop) -> Loop:
+        count, by = next(left)
+        return loop.model_copy(update={"count": count, "body": tuple(_earlier(n, by) for n in loop.body)})
+
+    def token(node: Node) -> Node:
+        if isinstance(node, Step):
+            return node
+        return node.model_copy(update={"body": tuple(n if isinstance(n, Step) else cut(n) for n in node.body)})
+
+    return tuple(token(node) for node in body)
+
+
+def _earlier(node: Node, layers: int) -> Node:
+    if isinstance(node, Loop) or not layers:
+        return node
+    changed = {
+        name: {**expr, "1": expr.get("1", 0) - factor * layers}
+        for name, factor in (("layer", 1), ("index", 2))
+        if isinstance(expr := getattr(node.op, name, None), dict)
+    }
+    return node.model_copy(update={"op": node.op.model_copy(update=changed)}) if changed else node

@@ -56,10 +56,11 @@ class Words:
         bounds = np.unique(rows[:, 4:6])
         owners = [self._owners(written[written[:, 9] & need == need], bounds) for need in (FIRST, LAST, FIRST | LAST)]
         read = rows[rows[:, 6] == READ]
-        key, which = np.unique(read[:, [1, 2, 10]], axis=0, return_inverse=True)
-        order = np.argsort(which.reshape(-1), kind="stable")
-        cuts = np.searchsorted(which.reshape(-1)[order], np.arange(len(key) + 1))
-        for (item, warp, tag), lo, hi in zip(key.tolist(), cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+        order = np.lexsort(read[:, [10, 2, 1]].T)
+        key = read[order][:, [1, 2, 10]]
+        fresh = np.concatenate((np.ones(len(key[:1]), bool), (key[1:] != key[:-1]).any(axis=1)))
+        cuts = np.append(np.flatnonzero(fresh), len(key))
+        for (item, warp, tag), lo, hi in zip(key[fresh].tolist(), cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
             writer = np.full(self.workers, -1, np.int64)
             mine = steps[steps[:, 2] == tag]
             writer[mine[:, 0]] = mine[:, 1]
@@ -91,9 +92,9 @@ class Words:
             for bit in range(4):
                 here = (rows[row, 9] >> bit & 1) == 1
                 masks[bit, place.reshape(-1)[row[here]], who[here]] = True
-        both, which = np.unique(
-            np.concatenate((np.logical_and.reduce(masks, axis=0), awaited), axis=1), axis=0, return_inverse=True
-        )
+        both = np.concatenate((masks.all(axis=0), awaited), axis=1)
+        _, first, which = np.unique(np.packbits(both, axis=1), axis=0, return_index=True, return_inverse=True)
+        both = both[first]
         return Reading(workers, which.reshape(-1), both[:, : self.workers], both[:, self.workers :], writer)
 
 

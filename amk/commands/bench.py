@@ -15,7 +15,7 @@ from typing import Any
 
 from amk.bench.wanted import Wanted, wanted
 from amk.commands.bench_output import draw, drawn_only, print_rows
-from amk.commands.bench_table import print_table_of, separate_runs, wanted_of
+from amk.commands.bench_table import judged_only, print_table_of, separate_runs, wanted_of
 from amk.commands.output import add_format
 from amk.commands.planning import add_plan_arguments, planned, positive
 from amk.engine.admission import admit
@@ -25,12 +25,19 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 
+MOST_CASES = 200
 BASELINES = ("cublas-graph", "compile", "int8", "pdl-graph")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table", metavar="NAME", help="the cases of a table and what they must reach: h200, or a file"
+    )
+    parser.add_argument(
+        "--cases",
+        type=numbers,
+        metavar="N,N-N,...",
+        help="of the table, by the numbers it prints: a share for each GPU",
     )
     add_plan_arguments(parser, required=False)
     parser.add_argument(
@@ -49,9 +56,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="do not measure rows that --record already holds")
     parser.add_argument("--time-limit", type=positive, metavar="SECONDS", help="begin no row that would end after this")
     parser.add_argument("--runs", type=positive, default=1, help="so many separate processes, one after the other")
+    parser.add_argument(
+        "--baselines-once", action="store_true", help="with --runs: only the first of them has baselines"
+    )
     parser.add_argument("--run", type=positive, default=1, help="number under which rows are recorded (default: 1)")
     parser.add_argument("--plot", metavar="FILE", help="draw ms against position and batch into this .svg or .html")
-    parser.add_argument("--rows", nargs="+", metavar="FILE", help="with --plot: draw these records and measure nothing")
+    parser.add_argument(
+        "--rows",
+        nargs="+",
+        metavar="FILE",
+        help="with --plot: draw these records, measure nothing; with --table: judge them, --record FILE holds all",
+    )
     add_format(parser)
 
 
@@ -68,6 +83,15 @@ def batches(text: str) -> tuple[int, ...]:
     return tuple(positive(part) for part in text.split(","))
 
 
+def numbers(text: str) -> tuple[int, ...]:
+    """`1,5,7-9` -> (1, 5, 7, 8, 9)."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(positive(first), min(positive(last or first), MOST_CASES) + 1)
+    return tuple(dict.fromkeys(found))
+
+
 def baselines(text: str) -> tuple[str, ...]:
     """Names separated by commas; `none` for no baseline."""
     names = () if text == "none" else tuple(text.split(","))
@@ -81,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     _check(arguments)
     if arguments.rows:
-        return drawn_only(arguments)
+        return judged_only(arguments) if arguments.table else drawn_only(arguments)
     if arguments.runs > 1:
         return separate_runs(arguments, began)
     cases = wanted_of(arguments) if arguments.table else _positions(arguments)
@@ -108,7 +132,9 @@ def _check(arguments: argparse.Namespace) -> None:
         "--resume needs --record FILE, which holds the rows to keep": arguments.resume and arguments.record is None,
         "--runs needs --record FILE, where the runs meet": arguments.runs > 1 and arguments.record is None,
         "--runs is for --table": arguments.runs > 1 and not arguments.table,
-        "--rows needs --plot FILE": arguments.rows and arguments.plot is None,
+        "--rows needs --plot FILE or --table NAME": arguments.rows and not (arguments.plot or arguments.table),
+        "--cases is for --table": arguments.cases and not arguments.table,
+        "--baselines-once is for --runs": arguments.baselines_once and arguments.runs == 1,
         "give --table, or both --model and --gpu": not (named or arguments.table or arguments.rows),
         "--table names models and GPU itself": arguments.table and (arguments.model or arguments.gpu),
     }

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from amk.bench import kernel_choice
+from amk.bench import kernel_choice, sm_rates
 from amk.bench.provenance import commit
 from amk.commands.bench import positions, usable_gpu
 from amk.commands.planning import positive
@@ -25,6 +25,8 @@ from amk.simulator.constants import constants_for, save_constants
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", required=True, help="the target that this machine's GPU is")
     parser.add_argument("--micro", type=Path, metavar="FILE", help="measure micro-benchmarks, write the constants here")
+    shares = "measure how fast each SM reads while all do, and what shares by speed could gain; write it here"
+    parser.add_argument("--shares", type=Path, metavar="FILE", help=shares)
     parser.add_argument("--model", help="measure many kernels of this model")
     parser.add_argument("--kernels", type=positive, default=36, help="how many (default: 36)")
     parser.add_argument("--positions", type=positions, default=(128,), metavar="P,P,...", help="default: 128")
@@ -41,17 +43,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     kernels = arguments.model is not None and (arguments.record is not None or arguments.plans is not None)
-    if arguments.micro is None and not kernels:
-        raise AmkError(Diagnostic("AMK005", "give --micro FILE, or --model and --record FILE (or --plans FILE)"))
+    if arguments.micro is None and arguments.shares is None and not kernels:
+        message = "give --micro FILE, --shares FILE, or --model and --record FILE (or --plans FILE)"
+        raise AmkError(Diagnostic("AMK005", message))
     target = load_target(arguments.gpu)
     if arguments.micro is not None:
         device = usable_gpu()
         micro = importlib.import_module("amk.bench.micro")
         source = f"micro-benchmark on {device.name}, commit {commit()}, {time.strftime('%Y-%m-%d')}"
         save_constants(micro.measured_constants(device, constants_for(target), _say, source), arguments.micro)
+    if arguments.shares is not None:
+        _shares(arguments.shares)
     if kernels:
         _kernels(arguments, target, began + (arguments.time_limit or float("inf")))
     return int(Exit.SAFE)
+
+
+def _shares(path: Path) -> None:
+    """Rates of the SMs of this GPU, recorded and told."""
+    device = usable_gpu()
+    micro, hardware = (importlib.import_module(f"amk.bench.{name}") for name in ("micro", "hardware"))
+    rates = micro.measured_rates(device, hardware.provenance("amk " + shlex.join(sys.argv[1:]), device))
+    sm_rates.save(rates, path)
+    for line in sm_rates.lines(rates):
+        _say(line)
 
 
 def _kernels(arguments: argparse.Namespace, target: Target, deadline: float) -> None:

@@ -12,9 +12,9 @@ from amk.commands.plan_search import add_search_arguments, ready_settings, searc
 from amk.commands.planning import add_batch_choice, add_plan_arguments, planned
 from amk.planner.fit import Budget, budget
 from amk.planner.settings import PRESETS, Settings
+from amk.planner.storage import runs_of_stream
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.schedule_ir.codec import canonical_json, schedule_hash
-from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.sampling import MODES
 from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.schedule_ir.shared_memory import peak
@@ -60,8 +60,8 @@ def memory_of(schedule: Schedule, settings: Settings) -> Budget:
     """Device memory of a plan made with `settings`."""
     (stream,) = schedule.streams
     settings = replace(settings, kv_dtype=schedule.kv.dtype)
-    chunks = {name: stream.chunk(name) for name in MATRICES}
-    return budget(schedule.model, schedule.target, settings, schedule.launch.workers, chunks, schedule.kv.context)
+    runs = runs_of_stream(stream, schedule.model.layers)
+    return budget(schedule.model, schedule.target, settings, schedule.launch.workers, runs, schedule.kv.context)
 
 
 def summary(schedule: Schedule, memory: Budget) -> dict[str, object]:

@@ -14,13 +14,13 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from amk.commands.planning import chosen_formats
 from amk.lowering.kernel import why_not_built
 from amk.planner.decisions import Decisions, cache_key, cached, decisions_of, keep, ready_made
+from amk.planner.formats import label_of
 from amk.planner.search import Problem, Search, search
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import label
 
 DEFAULT_EXPANSIONS = 140
 POSITIONS = (128, 2047)
@@ -79,9 +79,9 @@ def searched_settings(arguments: argparse.Namespace) -> Settings:
 def ready_settings(arguments: argparse.Namespace) -> Settings:
     """The shipped decisions; AMK010 if there are none for this model, target and format."""
     problem = problem_of(arguments)
-    found = ready_made(problem.model.name, problem.target.name, label(problem.wanted))
+    found = ready_made(problem.model.name, problem.target.name, label_of(problem.runs))
     if found is None:
-        message = f"no ready-made plan of {problem.model.name} in {label(problem.wanted)} on {problem.target.name}"
+        message = f"no ready-made plan of {problem.model.name} in {label_of(problem.runs)} on {problem.target.name}"
         raise AmkError(Diagnostic("AMK010", message, help="use --plan fast, or --search"))
     settings = found.settings()
     if schedule_hash(problem.schedule(settings)) != found.schedule and problem.context in (None, found.context):

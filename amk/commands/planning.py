@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import get_args
 
 from amk.planner.decode import plan
-from amk.planner.formats import Formats, formats
+from amk.planner.formats import Formats, Layered, formats, runs_of
 from amk.planner.settings import PRESETS, Settings
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import load_schedule
+from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.packed_config import layout_of_directory
 from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FORMATS
+from amk.schedule_ir.weight_format import FORMATS, FormatName
 
 AUTO = "auto"
 
@@ -44,32 +45,39 @@ def add_format_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lm-head-dtype", choices=FORMATS, help="format of lm_head (default: that of --dtype)")
     parser.add_argument("--kv-dtype", choices=get_args(CacheDtype), default="bf16", help="of the cache (default: bf16)")
     parser.add_argument("--max-kl", type=float, metavar="NATS", help="with --dtype auto: bound on the mean KL to bf16")
+    parser.add_argument(
+        "--layer-parts", type=positive, metavar="N", help="with --dtype auto: parts of the layers that may differ"
+    )
     parser.add_argument("--text", metavar="FILE", help="with --dtype auto: the text that the KL is measured on")
 
 
-def chosen_formats(arguments: argparse.Namespace) -> Formats:
+def chosen_formats(arguments: argparse.Namespace) -> Formats | Layered:
     """The format of every matrix: what was asked for, else how a directory of weights stores its layers."""
     if arguments.dtype == AUTO:
         return _measured_formats(arguments)
-    if arguments.max_kl is not None or arguments.text is not None:
-        raise AmkError(Diagnostic("AMK005", "--max-kl and --text are for --dtype auto, which measures"))
+    if any(each is not None for each in (arguments.max_kl, arguments.text, arguments.layer_parts)):
+        message = "--max-kl, --text and --layer-parts are for --dtype auto, which measures"
+        raise AmkError(Diagnostic("AMK005", message))
     if arguments.dtype is None and (layout := layout_of_directory(Path(arguments.model))) is not None:
         return formats(layout.form, arguments.lm_head_dtype or "bf16")
     return formats(arguments.dtype or "bf16", arguments.lm_head_dtype)
 
 
-def _measured_formats(arguments: argparse.Namespace) -> Formats:
+def _measured_formats(arguments: argparse.Namespace) -> Formats | Layered:
     """The fewest bytes whose KL stays below the bound, measured on the checkpoint."""
     if arguments.max_kl is None or not arguments.max_kl > 0 or arguments.text is None:
         message = "--dtype auto needs --max-kl, a positive number of nats, and --text, what the KL is measured on"
         raise AmkError(Diagnostic("AMK005", message))
     # Imported here: plans without a checkpoint need none of it.
     from amk.commands.judging import judge_of
-    from amk.quantize.choose import choose
+    from amk.quantize.choose import PARTS, choose
 
     judge = judge_of(arguments.model, arguments.text)
-    choice = choose(judge, arguments.max_kl, lambda line: print(line, file=sys.stderr))
-    return choice.forms | ({"lm_head": arguments.lm_head_dtype} if arguments.lm_head_dtype else {})
+    parts = arguments.layer_parts or PARTS
+    choice = choose(judge, arguments.max_kl, lambda line: print(line, file=sys.stderr), parts)
+    given: dict[MatrixName, FormatName] = {"lm_head": arguments.lm_head_dtype} if arguments.lm_head_dtype else {}
+    runs = runs_of([forms | given for forms in choice.forms])
+    return runs[0][1] if len(runs) == 1 else runs
 
 
 def positive(text: str) -> int:

@@ -14,10 +14,11 @@ from dataclasses import asdict
 from amk.commands.judging import QUANTISERS, TOKENS, judge_of
 from amk.commands.output import add_format, print_json, print_table
 from amk.commands.planning import positive
-from amk.planner.formats import formats
-from amk.quantize.choose import choose
+from amk.planner.formats import formats, runs_of
+from amk.quantize.choose import PARTS, choose
 from amk.quantize.error import SYNTHETIC, TextJudge, matrix_error, output_error, stored_bytes, synthetic
 from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.weight_format import FORMATS, FormatName
 
 
@@ -29,6 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lm-head-dtype", choices=FORMATS, help="format of lm_head (default: that of the layers)")
     parser.add_argument("--quantiser", choices=tuple(QUANTISERS), default="search", help="default: search")
     parser.add_argument("--max-kl", type=float, metavar="NATS", help="choose a format for each matrix under this KL")
+    parser.add_argument(
+        "--layer-parts", type=positive, default=PARTS, metavar="N",
+        help=f"with --max-kl: parts of the layers that may differ (default: {PARTS})",
+    )  # fmt: skip
     add_format(parser)
 
 
@@ -89,8 +94,11 @@ def _checkpoint(arguments: argparse.Namespace, judge: TextJudge) -> list[dict[st
 
 
 def _choice(arguments: argparse.Namespace, judge: TextJudge) -> dict[str, object]:
-    choice = choose(judge, arguments.max_kl, lambda line: print(line, file=sys.stderr))
-    rows: list[tuple[str, str]] = [(name, form) for name, form in choice.forms.items()]
-    rows += [("bytes", f"{choice.bytes:,}"), ("mean KL", f"{choice.error.kl:.2e}")]
-    _say(arguments, ("matrix", "format"), rows)
-    return {"forms": choice.forms, "bytes": choice.bytes, "error": asdict(choice.error)}
+    choice = choose(judge, arguments.max_kl, lambda line: print(line, file=sys.stderr), arguments.layer_parts)
+    runs = runs_of(choice.forms)
+    header = ("layers", *MATRICES)
+    rows = [(str(count), *(forms[name] for name in MATRICES)) for count, forms in runs]
+    _say(arguments, header, rows)
+    _say(arguments, ("bytes", "mean KL"), [(f"{choice.bytes:,}", f"{choice.error.kl:.2e}")])
+    found = [{"layers": count, "forms": dict(forms)} for count, forms in runs]
+    return {"forms": found, "bytes": choice.bytes, "error": asdict(choice.error)}

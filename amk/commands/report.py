@@ -3,11 +3,9 @@
 import argparse
 from pathlib import Path
 
-from amk.agent.html_report import render
 from amk.agent.journal import read_state
 from amk.agent.runs import find, write_whole
-from amk.agent.session import REPORT, candidate_of
-from amk.agent.state import START
+from amk.agent.session import REPORT, report_of
 from amk.report.diagnostic import AmkError, Diagnostic
 
 
@@ -22,6 +20,6 @@ def run(arguments: argparse.Namespace) -> int:
     if state.run is None:
         raise AmkError(Diagnostic("AMK701", f"run {folder.name} was never started"))
     path = arguments.output or folder / REPORT
-    write_whole(path, render(state, candidate_of(state, state.best), candidate_of(state, START)))
+    write_whole(path, report_of(state))
     print(path)
     return 0

@@ -1,4 +1,7 @@
-"""`amk trace`: a timeline of a schedule in logical order, of a witness, or of a launch on a GPU."""
+"""`amk trace`: a timeline of a schedule in logical order, of a witness, or of a launch on a GPU.
+
+Without a choice, a schedule that is UNSAFE by an interleaving is drawn as that interleaving: its witness.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import argparse
 import importlib
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from amk.trace.from_schedule import Choice, of_schedule
 from amk.trace.from_witness import NotOfThisSchedule, of_witness
 from amk.trace.recording import Recording, read_recording
 from amk.validator.trace import TooLarge
+from amk.validator.verify import Verdict, verify
 
 LARGE = 10 * 2**20
 """Bytes of a page beyond which browsers become slow."""
@@ -37,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--witness", type=Path, metavar="FILE", help="draw this witness of the schedule")
+    source.add_argument("--logical", action="store_true", help="draw the order of work, of an UNSAFE schedule too")
     source.add_argument("--measure", action="store_true", help="record a launch on this machine's GPU and draw it")
     source.add_argument("--from", dest="recorded", type=Path, metavar="FILE", help="draw what --record wrote")
     parser.add_argument("--record", type=Path, metavar="FILE", help="with --measure: keep the raw recording")
@@ -136,7 +141,22 @@ def _timeline(arguments: argparse.Namespace, schedule: Schedule) -> Timeline:
         recording = _recording(arguments, schedule)
         return of_recording(schedule, recording, arguments.workers, every)
     choice = Choice(arguments.workers, every, arguments.layers == "all", arguments.pos or 0, arguments.tokens or 1)
-    return of_schedule(schedule, choice)
+    if arguments.logical or every or choice.tokens > 1 or choice.pos or arguments.layers == "all":
+        return of_schedule(schedule, choice)
+    verdict = verify(schedule)
+    if verdict.evidence is None:
+        return _with_notes(of_schedule(schedule, choice), _told(verdict) if not verdict.safe else ())
+    drawn = of_witness(schedule, verdict.evidence.system, verdict.evidence.witness, arguments.workers)
+    return _with_notes(drawn, (*_told(verdict), "--logical draws the order of work."))
+
+
+def _told(verdict: Verdict) -> tuple[str, ...]:
+    """What is wrong, as notes."""
+    return tuple(f"{verdict.status}: {d.code} {d.message}" for d in verdict.diagnostics[:3])
+
+
+def _with_notes(timeline: Timeline, notes: tuple[str, ...]) -> Timeline:
+    return replace(timeline, notes=(*notes, *timeline.notes))
 
 
 def _position(arguments: argparse.Namespace, schedule: Schedule) -> int:

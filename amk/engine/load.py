@@ -10,7 +10,7 @@ from amk.engine.cpu_engine import CpuEngine
 from amk.engine.refusal import bad_weights
 from amk.engine.session import Session
 from amk.planner.decode import plan
-from amk.planner.formats import BF16, Formats
+from amk.planner.formats import BF16, Formats, Layered
 from amk.planner.settings import Settings
 from amk.quantize.search import searched
 from amk.schedule_ir.bfloat import Bits
@@ -68,7 +68,7 @@ def plan_for_cpu(
     model: ModelSpec,
     positions: int,
     sampling: Mode = "greedy",
-    wanted: Formats = BF16,
+    wanted: Formats | Layered = BF16,
     kv_dtype: CacheDtype = "bf16",
     batch: int = 1,
 ) -> Schedule:

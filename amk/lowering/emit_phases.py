@@ -238,5 +238,5 @@ def _arrays(schedule: Schedule, phase: Phase, carried: frozenset[str]) -> tuple[
 
 def _columns(schedule: Schedule, op: GemvOp) -> int:
     """Elements of x that the product reads, with the padding of its last chunk."""
-    columns = schedule.streams[0].chunk(op.matrix).columns
+    columns = schedule.streams[0].chunk(op.matrix, op.layer_at({"l": 0})).columns
     return matrix(schedule.model, op.matrix).k_chunks(columns) * columns

@@ -117,6 +117,11 @@ class Device:
             registers_per_sm=attribute("MAX_REGISTERS_PER_MULTIPROCESSOR"),
         )
 
+    def uuid(self) -> str:
+        """What tells this GPU from others of its name."""
+        handle = self.driver.call("cuDeviceGet", self.ordinal)
+        return bytes(self.driver.call("cuDeviceGetUuid", handle).bytes).hex()
+
     def free_bytes(self) -> int:
         """Device memory that can be allocated now."""
         return int(self.driver.call("cuMemGetInfo")[0])

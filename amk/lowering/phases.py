@@ -234,6 +234,6 @@ def _layer(op: GemvOp, layer: int) -> int:
 
 def _sum(layout: StreamLayout, drains: tuple[DrainKey, ...]) -> np.ndarray:
     total = np.zeros(layout.base.size, np.int64)
-    for name, *_ in drains:
-        total += layout.counts[name].reshape(-1)
+    for name, layer, _ in drains:
+        total += layout.counts[name, layer].reshape(-1)
     return total

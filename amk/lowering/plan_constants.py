@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amk.schedule_ir.matrices import MATRICES, Matrix, matrix, share_table
+from amk.schedule_ir.matrices import MATRICES, Matrix, MatrixName, matrix, share_table
+from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.weight_format import Chunk
 
@@ -42,9 +43,16 @@ def plan_struct(schedule: Schedule) -> str:
     lines.append(_shares_struct())
     for name in MATRICES:
         shares = share_table(name)
-        lines.append(_matrix_struct(camel(name), shares, matrix(model, name), stream.chunk(name)))
+        for chunk in stream.kinds(name):
+            lines.append(_matrix_struct(matrix_type(stream, name, chunk), shares, matrix(model, name), chunk))
     lines.append("  using Hidden = O;")
     return "struct Plan {\n" + "\n".join(lines) + "\n};\n"
+
+
+def matrix_type(stream: Stream, name: MatrixName, chunk: Chunk) -> str:
+    """The name, within Plan, of the matrix in chunks of this kind."""
+    kind = stream.kinds(name).index(chunk)
+    return f"{camel(name)}{kind}" if kind else camel(name)
 
 
 def _matrix_struct(name: str, shares: str, shape: Matrix, chunk: Chunk) -> str:

@@ -7,10 +7,12 @@ from typing import Any, get_args, get_origin
 
 from amk.lowering.abi import C_TYPES
 from amk.lowering.expression import expression
-from amk.lowering.plan_constants import camel, identifier
+from amk.lowering.plan_constants import camel, identifier, matrix_type
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import Op
-from amk.schedule_ir.ops.base import PER_SEQUENCE
+from amk.schedule_ir.ops.base import PER_SEQUENCE, multiplied
 from amk.schedule_ir.schedule import Schedule
 
 
@@ -23,12 +25,11 @@ def step_struct(name: str, op: Op, schedule: Schedule, slices: frozenset[str] = 
     buffers = {b.name: b for b in schedule.buffers}
     role = next(r for r in schedule.roles if r.name == op.role)
     lines = [f"  static constexpr int kFirst = {role.first}, kAgents = {role.count};"]
+    if (name_of := multiplied(op)) is not None:
+        lines.append(f"  using Matrix = Plan::{_matrix(op, name_of, schedule)};")
     for field, info in type(op).model_fields.items():
         value = getattr(op, field)
-        if field in ("op", "role", "stream"):
-            continue
-        if field == "matrix":
-            lines.append(f"  using Matrix = Plan::{camel(value)};")
+        if field in ("op", "role", "stream", "matrix"):
             continue
         if _optional(info.annotation):
             lines.append(f"  static constexpr bool kHas{camel(field)} = {str(value is not None).lower()};")
@@ -42,6 +43,13 @@ def step_struct(name: str, op: Op, schedule: Schedule, slices: frozenset[str] = 
         elif isinstance(value, int):
             lines.append(f"  static constexpr int k{camel(field)} = {value};")
     return f"struct {name} {{\n" + "\n".join(lines) + "\n};\n"
+
+
+def _matrix(op: Op, name: MatrixName, schedule: Schedule) -> str:
+    """The matrix in the chunks of the op's layers, which are alike in all iterations of a loop (AMK405)."""
+    stream = next(s for s in schedule.streams if s.name == getattr(op, "stream"))  # noqa: B009
+    layer = Env(loops={"l": 0}, worker=0).eval_int(getattr(op, "layer", 0))
+    return matrix_type(stream, name, stream.chunk(name, layer))
 
 
 def _optional(annotation: Any) -> bool:

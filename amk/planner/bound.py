@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amk.planner.decode import choose_workers
-from amk.planner.formats import Formats
+from amk.planner.formats import Layered
 from amk.planner.settings import SMALL_COPY, Settings
 from amk.planner.space import ALLOWED
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
@@ -27,7 +27,7 @@ MOST_WARPS = max(v for v in ALLOWED["warps"] if isinstance(v, int))
 
 
 def drain_ms(
-    model: ModelSpec, target: Target, wanted: Formats, constants: Constants, known: Mapping[str, Any]
+    model: ModelSpec, target: Target, wanted: Layered, constants: Constants, known: Mapping[str, Any]
 ) -> float:
     """Lower bound in ms; `known` are the decided knobs."""
     ctas = known.get("ctas_per_sm", MOST_CTAS)
@@ -43,7 +43,7 @@ def drain_ms(
         handled = groups * ROWS_PER_GROUP * shape.k * 2 / warps
         us = handled / (constants.chunk_gbps * 1e3)
         if known.get("chunk_bytes"):
-            bits = weight_format(wanted[name]).bits
+            bits = min(weight_format(forms[name]).bits for _, forms in wanted)
             limit = known["chunk_bytes"] or 2 * SMALL_COPY
             columns = max(limit * 8 // (ROWS_PER_GROUP * bits), 1)
             us += groups * shape.k / columns / warps * (constants.chunk_us + fence)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amk.planner.formats import Chunks
+from amk.planner.formats import Runs
 from amk.planner.settings import Settings, crossing_dtype, per_sequence
 from amk.planner.storage import packed_bytes
 from amk.schedule_ir.expr import Expr
@@ -14,13 +14,13 @@ from amk.schedule_ir.ranking import LAST, PARAMETERS, TALLY
 from amk.schedule_ir.schedule import KvLayout
 
 
-def global_buffers(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, chunks: Chunks) -> list[Buffer]:
+def global_buffers(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, chunks: Runs) -> list[Buffer]:
     """Every global allocation: constants, state that survives launches, hand-offs."""
     kept = [*constants(model, kv, settings, chunks), *state(model, kv, settings)]
-    return [*kept, *handoffs(model, kv, settings, workers)]
+    return [*kept, *handoffs(model, kv, settings, workers, len(chunks))]
 
 
-def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Chunks) -> list[Buffer]:
+def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Runs) -> list[Buffer]:
     dim, layers, rows = model.head_dim, model.layers, model.q_dim + 2 * model.kv_dim
 
     def constant(name: str, dtype: Dtype, *shape: int, align: int = 16) -> Buffer:
@@ -60,9 +60,15 @@ def state(model: ModelSpec, kv: KvLayout, settings: Settings) -> list[Buffer]:
     ]
 
 
-def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int) -> list[Buffer]:
-    """What crosses SMs. Hidden states and attention outputs are f32, or bf16, which halves what every SM reads; the
-    residual stream itself stays fp32 with its owner.
+def of_run(name: str, run: int) -> str:
+    """The name of what the steps of a layer hand on: every run of layers has its own, so that a tag or a counter's
+    index grows with the layers of one loop."""
+    return f"{name}.{run}" if run else name
+
+
+def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, runs: int = 1) -> list[Buffer]:
+    """What crosses SMs, in `runs` runs of layers. Hidden states and attention outputs are f32, or bf16, which halves
+    what every SM reads; the residual stream itself stays fp32 with its owner.
     """
     tagged = settings.handoff == "tagged"
     wide: Dtype = crossing_dtype(settings)
@@ -73,7 +79,7 @@ def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int) -
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, tagged=tagged, tag=tag if tagged else None)
 
     each, heads = per_sequence(settings), settings.batch * model.heads
-    crossed = [
+    layer = [
         crossing("qkv", "f32", *each, model.q_dim + 2 * model.kv_dim),
         crossing("split_partial", wide, heads, kv.splits, model.head_dim),
         crossing("split_scale", "f32", heads, kv.splits, 2),
@@ -81,6 +87,9 @@ def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int) -
         crossing("h_mid", wide, *each, model.hidden),
         crossing("h_out", wide, *each, model.hidden),
         crossing("act", "bf16", *each, model.ffn),
+    ]
+    crossed = [
+        *(b.model_copy(update={"name": of_run(b.name, run)}) for run in range(runs) for b in layer),
         crossing("best_value", "f32", *each, candidates, tag={"t": 1, "1": 1}),
         crossing("best_index", "i32", *each, candidates, tag={"t": 1, "1": 1}),
     ]

@@ -18,6 +18,7 @@ import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from amk import __version__
+from amk.planner.formats import label_of
 from amk.planner.search import Found, Problem, State
 from amk.planner.settings import FAST, Settings
 from amk.planner.space import OutsideSpaceError, Space
@@ -26,7 +27,6 @@ from amk.report.schema import schema_error
 from amk.schedule_ir.json_file import read_json
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import label
 from amk.simulator.constants import constants_for
 
 MOST_BYTES = 4096
@@ -77,11 +77,11 @@ def decisions_of(problem: Problem, found: Found, seed: int) -> Decisions:
     space = Space.around(FAST)
     best, default, naive = found.best, found.default, found.naive
     return Decisions(
-        model=problem.model.name, target=problem.target.name, dtype=label(problem.wanted),
+        model=problem.model.name, target=problem.target.name, dtype=label_of(problem.runs),
         context=found.schedule.kv.context, changes=space.changes(best.settings, space.start),
         positions=problem.positions, ms=_rounded(best), default_ms=_rounded(default), naive_ms=_rounded(naive),
         expansions=found.expansions, seed=seed, schedule=best.key,
-        key=ready_key(problem.model, problem.target, label(problem.wanted)),
+        key=ready_key(problem.model, problem.target, label_of(problem.runs)),
     )  # fmt: skip
 
 
@@ -123,9 +123,10 @@ def cache_key(problem: Problem, asked: dict[str, Any]) -> str:
     """sha256 of everything that the result depends on; `asked`: seed, expansions, budget, start."""
     constants = problem.constants or constants_for(problem.target)
     space = Space.around(FAST)
+    stored = [[count, dict(forms)] for count, forms in problem.runs]
     content = {
         "model": problem.model.model_dump(mode="json"), "target": problem.target.model_dump(mode="json"),
-        "constants": constants.model_dump(mode="json"), "dtype": label(problem.wanted), "context": problem.context,
+        "constants": constants.model_dump(mode="json"), "dtype": stored, "context": problem.context,
         "positions": problem.positions, "knobs": {k.name: k.values for k in space.knobs},
         "default": space.point(space.start), "asked": asked,
         "version": (__version__, PLANNER_VERSION, SIMULATOR_VERSION),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from amk.planner.buffers import global_buffers
+from amk.planner.buffers import global_buffers, of_run
 from amk.planner.fetches import require_whole_fetches
 from amk.planner.fit import choose_context
-from amk.planner.formats import BF16, Chunks, Formats, formats
-from amk.planner.program import Author
+from amk.planner.formats import BF16, Chunks, Formats, Layered, Runs, formats, label_of, layered
+from amk.planner.program import Author, RunOfLayers
 from amk.planner.settings import (
     FAST,
     LONG_RINGS,
@@ -20,8 +21,10 @@ from amk.planner.settings import (
     reducible,
     splits_of,
 )
-from amk.planner.shares import attention_tables, head_handoff, row_tables
+from amk.planner.shares import act_handoff, attention_tables, head_handoff, row_tables
+from amk.planner.staging import head_layout
 from amk.planner.storage import Shares, choose_chunks, choose_parts, largest, shared_plan
+from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Counter
@@ -29,7 +32,7 @@ from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ranking import LAST
 from amk.schedule_ir.schedule import MAX_BATCH, KvLayout, Launch, Program, Role, Schedule
 from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import Chunk, FormatName, label
+from amk.schedule_ir.weight_format import Chunk, FormatName
 
 REGISTER_UNIT = 8
 """Registers are allocated to a thread in multiples of 8 (CUDA occupancy rules)."""
@@ -43,14 +46,14 @@ def plan(
     target: Target,
     *,
     settings: Settings = FAST,
-    wanted: Formats = BF16,
+    wanted: Formats | Layered = BF16,
     max_context: int | None = None,
     workers: int | None = None,
 ) -> Schedule:
     """The decode schedule of `model` on `target`.
 
     max_context: cache positions; default min(the model's, 32,768, what fits). workers: default `choose_workers`.
-    wanted: the format of every matrix.
+    wanted: the format of every matrix, or that by runs of layers. The numbers of the fast plan are those of `tuned`.
     Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit or has more KV heads than
     there are workers, AMK401 when shared memory does not hold it.
     """
@@ -59,12 +62,16 @@ def plan(
         if workers is not None
         else settings.workers or choose_workers(model, target, settings.batch, settings.ctas_per_sm)
     )
-    _require_batch(settings, wanted)
+    runs = layered(model, wanted)
+    _require_batch(settings, runs)
     _require_places(count, model, target, settings)
+    settings = tuned(settings, model, target, runs, count, max_context)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
-    rows_of = row_tables(model, count, wanted)
-    settings = replace(settings, k_parts=choose_parts(model, target, settings, rows_of, wanted))
-    chunks = choose_chunks(model, target, settings, rows_of, wanted)
+    rows_of = row_tables(model, count, runs)
+    parts = settings.act_parts if settings.act_parts > 1 else choose_parts(model, target, settings, rows_of, runs)
+    settings = replace(settings, k_parts=parts)
+    chunks = choose_chunks(model, target, settings, rows_of, runs)
+    _require_parts(model, settings, chunks)
     context = choose_context(
         model, target, settings, count, chunks, max_context, lambda: _narrower(model, target, settings, count)
     )
@@ -74,17 +81,17 @@ def plan(
     shared = shared_plan(model, target, settings, chunks, tables)
     rows = {n.removesuffix(".count"): 8 * max(c) for n, c in tables.items() if n.endswith(".count")}
     rows |= {"o": rows["hidden"], "down": rows["hidden"]}
-    held = held_back(model, settings, target, chunks, tables, shared.stream.slots)
-    first = first_refills(model, settings, chunks, tables, shared.stream.slots, held)
     # A worker without rows of some matrix is held back by hints alone, so then they must be exact.
     exact = any(matrix(model, name).groups < count for name in MATRICES)
     slack = 0 if exact else settings.hint_slack
     reduced = kv.splits if reducible(settings, model, kv.splits) else None
-    require_whole_fetches(model, settings, reduced is not None, wanted)
-    delta = handoff.delta if handoff else None
+    require_whole_fetches(model, settings, reduced is not None, runs)
+    acts = act_handoff(model, rows_of, parts) if settings.act_parts > 1 else None
     strong = ends_fenced(settings, tables)
-    author = Author(model, settings, count, rows, delta, held, first, slack, reduced, wanted, strong)
-    stored = label(wanted) if kv.dtype == "bf16" else f"{label(wanted)}-kv-{kv.dtype}"
+    loops = loops_of(model, settings, target, runs, chunks, tables, shared.stream.slots)
+    deltas = (handoff.delta if handoff else None), (acts.delta if acts else None)
+    author = Author(model, settings, count, rows, *deltas, slack, reduced, head_layout(runs), loops[0], strong)
+    stored = label_of(runs) if kv.dtype == "bf16" else f"{label_of(runs)}-kv-{kv.dtype}"
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
     threads = settings.warps * 32 * settings.ctas_per_sm
     registers = target.regs_per_sm // threads // REGISTER_UNIT * REGISTER_UNIT
@@ -100,32 +107,55 @@ def plan(
         ),
         kv=kv,
         roles=(Role(name="all", first=0, count=settings.warps), Role(name="w0", first=0, count=1)),
-        tables=tables | (handoff.tables if handoff else {}),
+        tables=tables | (handoff.tables if handoff else {}) | (acts.tables if acts else {}),
         buffers=(*global_buffers(model, kv, settings, count, chunks), *shared.buffers),
-        counters=counters(model, settings, strong),
+        counters=counters(model, settings, [run.count for run in loops], strong),
         streams=(shared.stream,),
-        programs=(Program(name="decode", first=0, count=count, body=author.body()),),
+        programs=(Program(name="decode", first=0, count=count, body=author.body(loops)),),
     )  # fmt: skip
 
 
-def _narrower(model: ModelSpec, target: Target, settings: Settings, workers: int) -> list[Chunks]:
+def loops_of(
+    model: ModelSpec, settings: Settings, target: Target, wanted: Layered, chunks: Runs, tables: Shares, slots: int
+) -> list[RunOfLayers]:
+    """What each layer loop is about."""
+    found: list[RunOfLayers] = []
+    for number, ((count, forms), (_, each)) in enumerate(zip(wanted, chunks, strict=True)):
+        held = held_back(model, settings, target, each, tables, slots)
+        first = first_refills(model, settings, each, tables, slots, held)
+        start = sum(run.count for run in found)
+        after = wanted[number + 1][1] if number + 1 < len(wanted) else None
+        found.append(RunOfLayers(number, start, count, forms, held, first, after))
+    return found
+
+
+def _narrower(model: ModelSpec, target: Target, settings: Settings, workers: int) -> list[Runs]:
     """Chunks of the same plan in formats of fewer bytes, widest first."""
-    every = [formats(form) for form in NARROWER]
+    every = [layered(model, formats(form)) for form in NARROWER]
     return [choose_chunks(model, target, settings, row_tables(model, workers, each), each) for each in every]
 
 
-def _require_batch(settings: Settings, wanted: Formats) -> None:
+def _require_batch(settings: Settings, wanted: Layered) -> None:
     """AMK016 unless the batch can be decoded with these settings."""
     batch = settings.batch
     if not 1 <= batch <= MAX_BATCH:
         raise AmkError(Diagnostic("AMK016", f"a batch has 1 to {MAX_BATCH} sequences, {batch} were asked for"))
     reasons = {
         f"tokens are chosen by {settings.sampling}": settings.sampling != "greedy",
-        f"weights are stored as {label(wanted)}": any(form != "bf16" for form in wanted.values()),
+        f"weights are stored as {label_of(wanted)}": any(f != "bf16" for _, forms in wanted for f in forms.values()),
         "attention waits for the rows of its head": settings.head_handoff,
+        "parts of down wait for their own columns": settings.act_parts > 1,
     }
     if batch > 1 and (found := [reason for reason, holds in reasons.items() if holds]):
         raise AmkError(Diagnostic("AMK016", f"a batch of {batch} is not decoded where {found[0]}"))
+
+
+def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
+    """AMK406 unless the columns of `down` come in whole chunks for every part that waits for its own."""
+    widths = {chunks["down"].columns for _, chunks in runs}
+    if settings.act_parts > 1 and any(model.ffn % (settings.act_parts * width) for width in widths):
+        message = f"{settings.act_parts} parts of {model.ffn:,} columns are no whole chunks of {max(widths)} columns"
+        raise AmkError(Diagnostic("AMK406", message))
 
 
 def _require_places(workers: int, model: ModelSpec, target: Target, settings: Settings) -> None:
@@ -139,8 +169,8 @@ def _require_places(workers: int, model: ModelSpec, target: Target, settings: Se
 
 
 def choose_workers(model: ModelSpec, target: Target, batch: int = 1, ctas: int = 1) -> int:
-    """`ctas` per SM; for a model with fewer row groups than SMs, as many as all own rows of both QKV and gate-up, and
-    in a batch at least one for every KV head of every sequence.
+    """`ctas` per SM; for a model with fewer row groups than that, as many as all own rows of both QKV and gate-up,
+    and in a batch at least one for every KV head of every sequence.
     """
     qkv, gate_up = (matrix(model, name).groups for name in ("qkv", "gate_up"))
     places = target.sms * ctas
@@ -175,7 +205,7 @@ def first_refills(model: ModelSpec, settings: Settings, chunks: Chunks, tables: 
     plain = all(chunk.format == "bf16" for chunk in chunks.values())
     for name, count in held.items():
         long = drained(model, settings, chunks[name], tables, name) >= LONG_RINGS * slots
-        share = 1.0 if plain and long and largest(chunks) < 2 * SMALL_COPY else 0.5
+        share = 1.0 if plain and long and largest(((model.layers, chunks),)) < 2 * SMALL_COPY else 0.5
         found[name] = round(count * (share if settings.first_refills is None else settings.first_refills))
     return found
 
@@ -201,13 +231,18 @@ def ends_fenced(settings: Settings, tables: Shares) -> frozenset[str]:
     return frozenset({"best"} if settings.handoff == "tagged" and not all(map(any, shares)) else ())
 
 
-def counters(model: ModelSpec, settings: Settings, strong: frozenset[str]) -> tuple[Counter, ...]:
-    """One counter per hand-off and layer, so that only the token edge needs epoch separation."""
+def counters(
+    model: ModelSpec, settings: Settings, layers: Sequence[int], strong: frozenset[str]
+) -> tuple[Counter, ...]:
+    """One counter per hand-off and layer, so that only the token edge needs epoch separation; layers: of each run."""
     heads = model.kv_heads if settings.head_handoff else 1
     kind: Literal["fenced", "hint"] = "hint" if settings.handoff == "tagged" else "fenced"
-    shapes = {"qkv": (model.layers, heads), "split": (model.layers, settings.batch * model.kv_heads), "best": (1,)} | {
-        n: (model.layers,) for n in ("attn", "h_mid", "act", "h_out")
-    }
+    shapes: dict[str, tuple[int, ...]] = {}
+    for run, count in enumerate(layers):
+        shapes |= {of_run("qkv", run): (count, heads), of_run("split", run): (count, settings.batch * model.kv_heads)}
+        shapes |= {"best": (1,)} | {of_run(n, run): (count,) for n in ("attn", "h_mid", "act", "h_out")}
+        if settings.act_parts > 1:
+            shapes[of_run("act", run)] = (count, settings.act_parts)
     out = tuple(
         Counter(name=name, shape=shape, handoff="fenced" if name in strong else kind) for name, shape in shapes.items()
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amk.planner.formats import Formats
+from amk.planner.formats import Layered
 from amk.planner.settings import Settings, crossing_dtype
 from amk.planner.staging import layout
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -21,14 +21,14 @@ def fetched(settings: Settings) -> int:
     return 2 if settings.handoff == "tagged" and crossing_dtype(settings) == "f32" else 4
 
 
-def require_whole_fetches(model: ModelSpec, settings: Settings, reduced: bool, wanted: Formats) -> None:
+def require_whole_fetches(model: ModelSpec, settings: Settings, reduced: bool, wanted: Layered) -> None:
     """AMK406 unless `warps` agents share the vectors that cross SMs in whole fetches; `handoff` is decided.
 
     Vectors staged in blocks are shared in blocks, whatever the number of warps. reduced: attention's splits are
     reduced before everybody stages the result.
     """
     wide = fetched(settings)
-    blocks = [all(layout(name, wanted) != "bf16" for name in names) for names in READERS]
+    blocks = [all(layout(name, forms) != "bf16" for name in names for _, forms in wanted) for names in READERS]
     shares = (("hidden", model.hidden, wide), ("q_dim", model.q_dim, wide), ("ffn", model.ffn, 4))
     for (name, count, width), whole in zip(shares, blocks, strict=True):
         if count % (width if whole else width * settings.warps):

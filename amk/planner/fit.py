@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from amk.planner.buffers import global_buffers
-from amk.planner.formats import Chunks
+from amk.planner.formats import Runs, label_of
 from amk.planner.settings import Settings, kv_block, splits_of
 from amk.planner.storage import packed_bytes
 from amk.report.diagnostic import AmkError, Diagnostic, because
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import KvLayout
 from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import label
 
 DEFAULT_CONTEXT = 32_768
 RESERVE_BYTES = 768 * 2**20
@@ -40,7 +39,7 @@ class Budget:
         return [f"{name:<14}{size:>18,} bytes" for name, size in rows]
 
 
-def budget(model: ModelSpec, target: Target, settings: Settings, workers: int, chunks: Chunks, context: int) -> Budget:
+def budget(model: ModelSpec, target: Target, settings: Settings, workers: int, chunks: Runs, context: int) -> Budget:
     """Memory of the plan with `context` positions."""
     block = kv_block(settings, model)
     splits = splits_of(settings, model, workers, context)
@@ -52,7 +51,7 @@ def budget(model: ModelSpec, target: Target, settings: Settings, workers: int, c
     return Budget(constant, cache, sum(sizes.values()), RESERVE_BYTES, target.hbm_bytes)
 
 
-def largest_context(model: ModelSpec, target: Target, settings: Settings, workers: int, chunks: Chunks) -> int:
+def largest_context(model: ModelSpec, target: Target, settings: Settings, workers: int, chunks: Runs) -> int:
     """Most cache positions that fit, at most the model's own; 0 if none do."""
     low, high = 0, model.max_context
     while low < high:
@@ -67,9 +66,9 @@ def choose_context(
     target: Target,
     settings: Settings,
     workers: int,
-    chunks: Chunks,
+    chunks: Runs,
     wanted: int | None,
-    others: Callable[[], Iterable[Chunks]] = tuple,
+    others: Callable[[], Iterable[Runs]] = tuple,
 ) -> int:
     """The context of the plan; AMK011 if `wanted` (or any) does not fit or exceeds what the model was trained for.
 
@@ -94,6 +93,6 @@ def choose_context(
     raise AmkError(Diagnostic("AMK011", message, facts=facts, help=help_line))
 
 
-def _stored(chunks: Chunks) -> str:
+def _stored(chunks: Runs) -> str:
     """The formats of a plan in one word."""
-    return label({name: chunk.format for name, chunk in chunks.items()})
+    return label_of(tuple((count, {n: chunk.format for n, chunk in each.items()}) for count, each in chunks))

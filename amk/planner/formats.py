@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from math import gcd
 
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix
 from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.weight_format import Chunk, FormatName, weight_format
+from amk.schedule_ir.weight_format import LAYERED, Chunk, FormatName, label, weight_format
 
 Formats = Mapping[MatrixName, FormatName]
+Layered = tuple[tuple[int, Formats], ...]
+"""Runs of layers, in order: how many, and the formats of their matrices. lm_head, which belongs to none, has the same
+format in all of them.
+"""
 Chunks = dict[MatrixName, Chunk]
+Runs = tuple[tuple[int, Chunks], ...]
+"""The same with chunks."""
 
 SMALLEST_CHUNK = 512
 """Bytes of codes: one tile."""
@@ -23,6 +30,27 @@ def formats(layers: FormatName = "bf16", lm_head: FormatName | None = None) -> d
 
 
 BF16 = formats()
+
+
+def layered(model: ModelSpec, wanted: Formats | Layered) -> Layered:
+    """`wanted` by runs of layers; ValueError unless these are all layers of the model, with one format of lm_head."""
+    if not isinstance(wanted, tuple):
+        return ((model.layers, wanted),)
+    if sum(count for count, _ in wanted) != model.layers or min(count for count, _ in wanted) < 1:
+        raise ValueError(f"the runs have {[count for count, _ in wanted]} layers, {model.name} has {model.layers}")
+    if len({forms["lm_head"] for _, forms in wanted}) != 1:
+        raise ValueError("lm_head belongs to no layer and has one format")
+    return wanted
+
+
+def runs_of(layers: Sequence[Formats]) -> Layered:
+    """The formats of every layer, as runs of layers that are alike."""
+    return tuple((len(list(alike)), formats) for formats, alike in groupby(layers))
+
+
+def label_of(wanted: Layered) -> str:
+    """A short name of the formats."""
+    return label(wanted[0][1]) if len(wanted) == 1 else LAYERED
 
 
 def chunk_widths(model: ModelSpec, chunk_bytes: int, names: tuple[MatrixName, ...] = MATRICES) -> list[int]:
@@ -39,20 +67,26 @@ def chunk_widths(model: ModelSpec, chunk_bytes: int, names: tuple[MatrixName, ..
     return fits[::-1]
 
 
-def chunk_choices(model: ModelSpec, chunk_bytes: int, wanted: Formats) -> list[Chunks]:
+def chunk_choices(model: ModelSpec, chunk_bytes: int, wanted: Formats | Layered) -> list[Runs]:
     """Chunks of every matrix with at most `chunk_bytes` of codes each, largest first."""
-    plain = tuple(name for name in MATRICES if wanted[name] == "bf16")
+    runs = layered(model, wanted)
+    plain = tuple(name for name in MATRICES if any(forms[name] == "bf16" for _, forms in runs))
     if plain:
         limits = [(2 * ROWS_PER_GROUP * w, w) for w in chunk_widths(model, chunk_bytes, plain)]
     else:
         limits = [(chunk_bytes >> n, 0) for n in range(8) if chunk_bytes >> n >= SMALLEST_CHUNK]
     return [
-        {
-            name: Chunk(format="bf16", columns=width) if name in plain else _chunk(model, name, wanted[name], limit)
-            for name in MATRICES
-        }
+        tuple((count, _chunks(model, forms, limit, width)) for count, forms in runs)
         for limit, width in limits or [(SMALLEST_CHUNK, 0)]
     ]
+
+
+def _chunks(model: ModelSpec, forms: Formats, limit: int, width: int) -> Chunks:
+    """Chunks of `width` columns in bf16, of at most `limit` bytes of codes in other formats."""
+    return {
+        name: Chunk(format="bf16", columns=width) if forms[name] == "bf16" else _chunk(model, name, forms[name], limit)
+        for name in MATRICES
+    }
 
 
 def _chunk(model: ModelSpec, name: MatrixName, form_name: FormatName, limit: int) -> Chunk:

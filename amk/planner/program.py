@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypedDict
 
+from amk.planner.buffers import of_run
 from amk.planner.draw import draw_steps
 from amk.planner.formats import Formats
 from amk.planner.settings import Settings
-from amk.planner.staging import layout, read_by, staged_for
+from amk.planner.staging import Written, layout, read_by, staged_for
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.model_spec import ModelSpec
@@ -32,15 +35,41 @@ from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.ops.store_rows import StoreRowsOp
 from amk.schedule_ir.ops.swiglu import SwigluOp
 from amk.schedule_ir.schedule import Loop, Node, Signal, Step, Wait
+from amk.schedule_ir.weight_format import Staged
 
 LAYER: Expr = {"l": 1}
+"""The number of the layer within its loop, and of the counter's instance."""
+
+
+class SplitBuffers(TypedDict):
+    """Fields of the ops that write or read the splits of attention."""
+
+    split_partial: str
+    split_scale: str
+
+
+@dataclass(frozen=True)
+class RunOfLayers:
+    """Layers [start, start + count), one loop: formats, refills held back and how many of them go out first.
+
+    after: the formats of the run behind it.
+    """
+
+    number: int
+    start: int
+    count: int
+    wanted: Formats
+    held: dict[MatrixName, int]
+    first: dict[MatrixName, int]
+    after: Formats | None = None
 
 
 @dataclass(frozen=True)
 class Author:
     """Writes the step list of one program; every method returns steps in program order.
 
-    strong: counters behind fences where the others are hints.
+    run: the layers that are written about. head: `staging.head_layout`. strong: counters behind fences where the others
+    are hints.
     """
 
     model: ModelSpec
@@ -48,12 +77,27 @@ class Author:
     workers: int
     rows: dict[str, int]
     head_delta: int | None
-    held: dict[MatrixName, int]
-    first: dict[MatrixName, int]
+    act_delta: int | None
     slack: int
     splits: int | None
-    wanted: Formats
+    head: Staged | None
+    run: RunOfLayers
     strong: frozenset[str] = frozenset()
+
+    @property
+    def layer(self) -> Expr:
+        """The number of the layer."""
+        return {"l": 1, "1": self.run.start} if self.run.start else LAYER
+
+    def own(self, name: str) -> str:
+        """The counter or buffer of this run that hands on what `name` says."""
+        return of_run(name, self.run.number)
+
+    def splits_at(self) -> SplitBuffers:
+        return SplitBuffers(split_partial=self.own("split_partial"), split_scale=self.own("split_scale"))
+
+    def written_for(self, *names: MatrixName) -> Written:
+        return staged_for(self.head, *((name, self.run.wanted) for name in names))
 
     def barrier(self) -> Step:
         return Step(op=BarrierOp(role="all", id=1, agents=self.settings.warps))
@@ -71,25 +115,25 @@ class Author:
 
     def gemv(self, name: MatrixName, part: int = 0, parts: int = 1) -> list[Step]:
         """The product with `part` of the columns; refills are held back behind the last."""
-        layer: Expr = 0 if name == "lm_head" else LAYER
+        layer: Expr = 0 if name == "lm_head" else self.layer
         op = GemvOp(
             role="all", matrix=name, layer=layer, stream="weights", part="part",
             deferred=self.deferred(name) if part == parts - 1 else 0, k_part=part, k_parts=parts,
-            **read_by(name, self.wanted),
+            **read_by(name, self.run.wanted, self.head),
         )  # fmt: skip
         return [self.barrier(), Step(op=op), self.barrier()]
 
     def deferred(self, name: MatrixName) -> int:
-        return self.held.get(name, 0)
+        return self.run.held.get(name, 0)
 
     def refill(self, name: MatrixName) -> list[Step]:
         """Part of what the product of `name` held back goes out once its result is published."""
-        first = self.first.get(name, 0)
+        first = self.run.first.get(name, 0)
         return [Step(op=RefillOp(role="all", stream="weights", most=first))] if first else []
 
     def refill_rest(self, name: MatrixName) -> list[Step]:
         """The rest, once the next product's input is there: what is read until then does not queue behind it."""
-        rest = self.deferred(name) - self.first.get(name, 0)
+        rest = self.deferred(name) - self.run.first.get(name, 0)
         return [Step(op=RefillOp(role="all", stream="weights", most=rest))] if rest else []
 
     def role(self, name: MatrixName) -> str:
@@ -116,28 +160,33 @@ class Author:
 
     def qkv(self) -> list[Step]:
         op = StoreRowsOp(
-            role=self.role("qkv"), layer=LAYER, stream="weights", part="part", ssq="ssq",
-            ssq_agents=self.settings.warps, bias="qkv_bias" if self.model.qkv_bias else None, out="qkv",
+            role=self.role("qkv"), layer=self.layer, stream="weights", part="part", ssq="ssq",
+            ssq_agents=self.settings.warps, bias="qkv_bias" if self.model.qkv_bias else None, out=self.own("qkv"),
         )  # fmt: skip
         if self.head_delta is None:
-            return [*self.gemv("qkv"), *self.publish(op, (self.signal("qkv", (LAYER, 0)),)), *self.refill("qkv")]
-        signals = tuple(self.signal("qkv", (LAYER, k), {f"qkv.to.{k}": 1}) for k in range(self.model.kv_heads))
+            return [
+                *self.gemv("qkv"),
+                *self.publish(op, (self.signal(self.own("qkv"), (LAYER, 0)),)),
+                *self.refill("qkv"),
+            ]
+        signals = tuple(
+            self.signal(self.own("qkv"), (LAYER, k), {f"qkv.to.{k}": 1}) for k in range(self.model.kv_heads)
+        )
         return [*self.gemv("qkv"), *self.publish(op, signals), *self.refill("qkv")]
 
     def attention(self) -> list[Step]:
         norm = self.model.qk_norm
         gate: Expr = {"attn.gate": 1} if self.head_delta else 0
         rope = RopeAppendOp(
-            role="all", layer=LAYER, qkv="qkv", rope="rope", q_norm="q_norm" if norm else None,
+            role="all", layer=self.layer, qkv=self.own("qkv"), rope="rope", q_norm="q_norm" if norm else None,
             k_norm="k_norm" if norm else None, q="q", k_cache="k_cache", v_cache="v_cache",
         )  # fmt: skip
-        attend = AttendOp(role="all", layer=LAYER, q="q", k_cache="k_cache", v_cache="v_cache", partial="att")
+        attend = AttendOp(role="all", layer=self.layer, q="q", k_cache="k_cache", v_cache="v_cache", partial="att")
         merge = MergeOp(
-            role="all", layer=LAYER, partial="att", attend_agents=self.settings.warps, split_partial="split_partial",
-            split_scale="split_scale",
+            role="all", layer=self.layer, partial="att", attend_agents=self.settings.warps, **self.splits_at(),
         )  # fmt: skip
         return [
-            *self.wait("qkv", (LAYER, gate), self.head_delta),
+            *self.wait(self.own("qkv"), (LAYER, gate), self.head_delta),
             Step(op=rope),
             *self.refill_rest("qkv"),
             self.barrier(),
@@ -149,29 +198,32 @@ class Author:
     def reduced(self, merge: MergeOp) -> list[Step]:
         """Publish the split's partials; where there are many splits, reduce them among the workers of the kv head."""
         if self.splits is None:
-            return self.publish(merge, (self.signal("attn", (LAYER,)),))
+            return self.publish(merge, (self.signal(self.own("attn"), (LAYER,)),))
         own: tuple[Expr, ...] = (LAYER, {"attn.gate": 1})
         reduce = ReduceSplitsOp(
-            role="w0", layer=LAYER, split_partial="split_partial", split_scale="split_scale", attn="attn"
+            role="w0",
+            layer=self.layer,
+            split_partial=self.own("split_partial"),
+            split_scale=self.own("split_scale"),
+            attn=self.own("attn"),
         )
         return [
-            *self.publish(merge, (self.signal("split", own, {"attn.serves": 1}),)),
-            *self.wait("split", own, self.splits),
-            *self.publish(reduce, (self.signal("attn", (LAYER,)),)),
+            *self.publish(merge, (self.signal(self.own("split"), own, {"attn.serves": 1}),)),
+            *self.wait(self.own("split"), own, self.splits),
+            *self.publish(reduce, (self.signal(self.own("attn"), (LAYER,)),)),
         ]
 
     def output(self) -> list[Step]:
-        fields = staged_for(self.wanted, "o")
+        fields = self.written_for("o")
         heads = share_heads(
-            self.model.heads, self.model.head_dim, self.settings.warps, layout("o", self.wanted) != "bf16"
+            self.model.heads, self.model.head_dim, self.settings.warps, layout("o", self.run.wanted) != "bf16"
         )
         combine = CombineOp(
-            role="all", layer=LAYER, split_partial="split_partial", split_scale="split_scale", heads=heads, mix="mix",
-            **fields,
+            role="all", layer=self.layer, heads=heads, mix="mix", **self.splits_at(), **fields,
         )  # fmt: skip
-        staged = StageAttentionOp(role="all", layer=LAYER, attn="attn", **fields)
+        staged = StageAttentionOp(role="all", layer=self.layer, attn=self.own("attn"), **fields)
         return [
-            *self.wait("attn", (LAYER,)),
+            *self.wait(self.own("attn"), (LAYER,)),
             Step(op=combine if self.splits is None else staged),
             *self.gemv("o"),
             *self.residual("o", "h_mid"),
@@ -180,47 +232,62 @@ class Author:
     def residual(self, name: MatrixName, h: str) -> list[Step]:
         assert name in ("o", "down")
         op = AddResidualOp(
-            role=self.role(name), matrix=name, layer=LAYER, stream="weights", part="part", residual="residual", h=h,
-            k_parts=self.k_parts if name == "down" else 1,
+            role=self.role(name), matrix=name, layer=self.layer, stream="weights", part="part", residual="residual",
+            h=self.own(h), k_parts=self.k_parts if name == "down" else 1,
         )  # fmt: skip
-        return [*self.publish(op, (self.signal(h, (LAYER,)),)), *self.refill(name)]
+        return [*self.publish(op, (self.signal(self.own(h), (LAYER,)),)), *self.refill(name)]
 
     def mlp(self) -> list[Step]:
         swiglu = SwigluOp(
-            role=self.role("gate_up"), layer=LAYER, stream="weights", part="part", ssq="ssq",
-            ssq_agents=self.settings.warps, act="act",
+            role=self.role("gate_up"), layer=self.layer, stream="weights", part="part", ssq="ssq",
+            ssq_agents=self.settings.warps, act=self.own("act"),
         )  # fmt: skip
         return [
-            *self.wait("h_mid", (LAYER,)),
-            self.normed({"l": 2, "1": 1}, "h_mid", "gate_up"),
+            *self.wait(self.own("h_mid"), (LAYER,)),
+            self.normed(1, "h_mid", self.written_for("gate_up")),
             *self.refill_rest("o"),
             *self.gemv("gate_up"),
-            *self.publish(swiglu, (self.signal("act", (LAYER,)),)),
+            *self.publish(swiglu, self.activated()),
             *self.refill("gate_up"),
-            *self.wait("act", (LAYER,)),
+            *(self.wait(self.own("act"), (LAYER,)) if self.act_delta is None else ()),
             *(step for part in range(self.k_parts) for step in self.down(part)),
             *self.residual("down", "h_out"),
-            *self.wait("h_out", (LAYER,)),
-            self.normed({"l": 2, "1": 2}, "h_out", "qkv", "lm_head"),
+            *self.wait(self.own("h_out"), (LAYER,)),
+            self.normed(2, "h_out", self.next_input()),
             *self.refill_rest("down"),
         ]
 
     def down(self, part: int) -> list[Step]:
         """Stage part of the activation and multiply it."""
-        fields = staged_for(self.wanted, "down")
-        stage = StageOp(role="all", layer=LAYER, act="act", k_part=part, k_parts=self.k_parts, **fields)
+        fields = self.written_for("down")
+        ready = [] if self.act_delta is None else self.wait(self.own("act"), (LAYER, part), self.act_delta)
+        stage = StageOp(role="all", layer=self.layer, act=self.own("act"), k_part=part, k_parts=self.k_parts, **fields)
         rest = [] if part else self.refill_rest("gate_up")
-        return [Step(op=stage), *rest, *self.gemv("down", part, self.k_parts)]
+        return [*ready, Step(op=stage), *rest, *self.gemv("down", part, self.k_parts)]
+
+    def activated(self) -> tuple[Signal, ...]:
+        """Of a worker's activations: to all, or to the parts of `down` that read them."""
+        act = self.own("act")
+        if self.act_delta is None:
+            return (self.signal(act, (LAYER,)),)
+        return tuple(self.signal(act, (LAYER, part), {f"act.to.{part}": 1}) for part in range(self.k_parts))
 
     @property
     def k_parts(self) -> int:
         return self.settings.k_parts or 1
 
-    def normed(self, index: Expr, h: str, *readers: MatrixName) -> Step:
-        fields = staged_for(self.wanted, *readers)
-        return Step(op=StageNormOp(role="all", index=index, h=h, norm="norm", ssq="ssq", **fields))
+    def normed(self, offset: int, h: str, fields: Written) -> Step:
+        index: Expr = {"l": 2, "1": 2 * self.run.start + offset}
+        return Step(op=StageNormOp(role="all", index=index, h=self.own(h), norm="norm", ssq="ssq", **fields))
 
-    def head(self) -> list[Step]:
+    def next_input(self) -> Written:
+        """For QKV of the next layer, in this run or the one behind it, or for lm_head behind the last."""
+        if self.run.after is None:
+            return self.written_for("qkv", "lm_head")
+        return staged_for(self.head, ("qkv", self.run.wanted), ("qkv", self.run.after))
+
+    def choice(self) -> list[Step]:
+        """The next token."""
         best = ArgmaxRowsOp(
             role="all", stream="weights", part="part", ssq="ssq", ssq_agents=self.settings.warps, logits="logits",
             best_value="best_value", best_index="best_index",
@@ -240,16 +307,22 @@ class Author:
         )  # fmt: skip
         return [*steps, Step(op=select)]
 
-    def body(self) -> tuple[Node, ...]:
-        fields = staged_for(self.wanted, "qkv")
-        embed = EmbedOp(role="all", table="embedding", norm="norm", ssq="ssq", residual="residual", **fields)
-        cache = PrefetchCacheOp(role="all", layer=LAYER, k_cache="k_cache", v_cache="v_cache")
+    def layers(self) -> Loop:
+        cache = PrefetchCacheOp(role="all", layer=self.layer, k_cache="k_cache", v_cache="v_cache")
         early = [Step(op=cache)] if self.settings.prefetch_cache else []
-        layer = Loop(
-            var="l", count=self.model.layers, body=(*early, *self.qkv(), *self.attention(), *self.output(), *self.mlp())
+        return Loop(
+            var="l", count=self.run.count, body=(*early, *self.qkv(), *self.attention(), *self.output(), *self.mlp())
         )
+
+    def body(self, runs: Sequence[RunOfLayers]) -> tuple[Node, ...]:
+        """The whole program; `runs` are all layers."""
+        embed = EmbedOp(
+            role="all", table="embedding", norm="norm", ssq="ssq", residual="residual",
+            **replace(self, run=runs[0]).written_for("qkv"),
+        )  # fmt: skip
+        loops = [replace(self, run=run).layers() for run in runs]
         return (
             Step(op=BeginOp(role="all", state="state")),
-            Loop(var="t", count=None, body=(Step(op=embed), layer, *self.head())),
+            Loop(var="t", count=None, body=(Step(op=embed), *loops, *replace(self, run=runs[-1]).choice())),
             Step(op=FinishOp(role="w0", state="state")),
         )

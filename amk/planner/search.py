@@ -30,13 +30,15 @@ from math import exp, log
 import numpy as np
 
 from amk.planner.bound import decided, drain_ms
-from amk.planner.decode import plan
-from amk.planner.formats import BF16, Formats
+from amk.planner.decode import choose_workers, plan
+from amk.planner.formats import BF16, Formats, Layered, layered
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.planner.space import Knob, Space, moved
+from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import Target
 from amk.simulator.constants import Constants, constants_for
@@ -57,10 +59,20 @@ class Problem:
 
     model: ModelSpec
     target: Target
-    wanted: Formats = field(default_factory=lambda: BF16)
+    wanted: Formats | Layered = field(default_factory=lambda: BF16)
     context: int | None = None
     positions: tuple[int, ...] = (128, 2047)
     constants: Constants | None = None
+
+    @property
+    def runs(self) -> Layered:
+        return layered(self.model, self.wanted)
+
+    def preset(self, settings: Settings, sampling: Mode) -> Settings:
+        """A preset as a point of the search: the plan that it makes, with its numbers for the model."""
+        count = choose_workers(self.model, self.target)
+        numbers = tuned(settings, self.model, self.target, self.runs, count, self.context)
+        return replace(numbers, plan="search", sampling=sampling)
 
     def schedule(self, settings: Settings) -> Schedule:
         """AmkError where there is none."""
@@ -174,7 +186,7 @@ class Search:
         if best is None:
             return False
         problem = self.problem
-        bound = drain_ms(problem.model, problem.target, problem.wanted, self.constants, decided(settings, names))
+        bound = drain_ms(problem.model, problem.target, problem.runs, self.constants, decided(settings, names))
         return bound >= max(best.ms)
 
     def rounds(self) -> Iterator[int]:
@@ -197,7 +209,7 @@ class Search:
             cycle += 1
 
     def presets(self) -> list[State | None]:
-        return [self.look(replace(s, plan="search", sampling=self.space.start.sampling)) for s in self.begin]
+        return [self.look(self.problem.preset(s, self.space.start.sampling)) for s in self.begin]
 
     def _order(self, cycle: int) -> list[Knob]:
         if cycle == 0 and not self.tight_first:
@@ -269,8 +281,7 @@ def _verified(made: Search, rounds: int, why_not: Callable[[Schedule], str | Non
     refused: list[str] = []
     verifier = Verifier()
     begun = frozenset(s.key for s in (made.look(made.space.start), *made.presets()) if s is not None)
-    default, naive = (made.known.get(replace(s, plan="search", sampling=made.space.start.sampling))
-                      for s in (FAST, NAIVE))  # fmt: skip
+    default, naive = (made.known.get(made.problem.preset(s, made.space.start.sampling)) for s in (FAST, NAIVE))
     ranked = sorted(made.ranked(), key=lambda state: default is not None and state.slower_somewhere(default))
     for state in _likely_first(ranked, refused, begun):
         schedule = made.problem.schedule(state.settings)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
+from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.reduce_splits import sliceable
 from amk.schedule_ir.sampling import Mode
@@ -19,23 +18,24 @@ from amk.schedule_ir.weight_format import FormatName
 class Settings:
     """One point of the plan space.
 
-    warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most
-    max_ring_bytes. chunk_bytes: upper bound of one copy's codes, None = chunk_bytes_of. kv_block: positions per
-    attention block, None = 128, or 64 where rows are wide. handoff: how activations cross SMs, by counters behind a
-    release fence or by tagged words, None = handoff_of. head_handoff: attention waits for its head's rows only.
-    wide_epilogue: sum partials in all warps when a worker has more output rows than this. sampling: how a token is
-    chosen; what the other modes do beyond greedy is steps of the schedule, their parameters are run-time values.
-    workers: None = ctas_per_sm per SM, fewer for small models. ctas_per_sm: workers that share an SM, its shared
-    memory and its registers. kv_splits: most splits of a head's cache, None = one for every worker that there is.
-    kv_dtype: what the KV cache holds. overlay: arrays that are never live together share bytes. hint_slack: a hint
-    says that looking is worth while when all producers but one in so many have signalled; 0: when all have.
-    prefetch_cache: ask for earlier keys and values before the query is there. held_refills: share of a ring that a
-    long product refills only after its result is published, first_refills: share of these that go out then, the
-    others once the next input is there; None: as decode.first_refills says. reduce_from: with this many splits the
-    workers of a kv head reduce them, a slice each, before everybody reads the result; None: everybody reads all
-    splits. handoff_dtype: of hidden states and attention outputs that cross SMs, None = bf16 in tagged words, f32
-    elsewhere. batch: sequences that are decoded together; splits are then always reduced. k_parts: steps that the
-    product of `down` is done in, so that its input fits; None: as few as leave comfortable rings.
+    warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most max_ring_bytes.
+    chunk_bytes: upper bound of one copy's codes, None = chunk_bytes_of. kv_block: positions per attention block, None =
+    128, or 64 where rows are wide. handoff: how activations cross SMs, by counters behind a release fence or by tagged
+    words, None = handoff_of. head_handoff: attention waits for its head's rows only. wide_epilogue: sum partials in all
+    warps when a worker has more output rows than this. sampling: how a token is chosen; what the other modes do beyond
+    greedy is steps of the schedule, their parameters are run-time values. workers: None = ctas_per_sm per SM, fewer for
+    small models. ctas_per_sm: workers that share an SM, its shared memory and its registers. kv_splits: most splits of
+    a head's cache, None = one for every worker that there is. kv_dtype: what the KV cache holds. overlay: arrays that
+    are never live together share bytes. hint_slack: a hint says that looking is worth while when all producers but one
+    in so many have signalled; 0: when all have. prefetch_cache: ask for earlier keys and values before the query is
+    there. held_refills: share of a ring that a long product refills only after its result is published, first_refills:
+    share of these that go out then, the others once the next input is there; None: as decode.first_refills says.
+    reduce_from: with this many splits the workers of a kv head reduce them, a slice each, before everybody reads the
+    result; None: everybody reads all splits. handoff_dtype: of hidden states and attention outputs that cross SMs, None
+    = bf16 in tagged words, f32 elsewhere. batch: sequences that are decoded together; splits are then always reduced.
+    k_parts: steps that the product of `down` is done in, so that its input fits; None: as few as leave comfortable
+    rings. act_parts: parts that the product of `down` is done in, each of which waits for the activations of its own
+    columns only.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -64,6 +64,7 @@ class Settings:
     handoff_dtype: Literal["bf16", "f32"] | None = None
     batch: int = 1
     k_parts: int | None = None
+    act_parts: int = 1
 
 
 FAST = Settings()
@@ -91,21 +92,20 @@ SMALL_COPY = 2048
 """Bytes of a copy where nothing speaks for larger ones."""
 
 
-def chunk_bytes_of(
-    settings: Settings, model: ModelSpec, target: Target, wanted: Mapping[MatrixName, FormatName], workers: int
-) -> int:
-    """The upper bound of one copy. A larger one costs an agent less time to wait for, fence and refill; a ring of few
-    slots is coarse, which long products do not notice, and codes cost little to multiply beside that. Measured on an
-    H200: amk/lowering/LADDER.md.
+def chunk_bytes_of(settings: Settings, model: ModelSpec, target: Target, used: set[FormatName], workers: int) -> int:
+    """The upper bound of one copy; used: the formats of the plan.
+
+    A larger one costs an agent less time to wait for, fence and refill; a ring of few slots is coarse, which long
+    products do not notice, and codes cost little to multiply beside that. Measured on an H200: amk/lowering/LADDER.md.
     """
     if settings.chunk_bytes:
         return settings.chunk_bytes
-    if "bf16" not in wanted.values():
+    if "bf16" not in used:
         return 2 * SMALL_COPY
     shape = matrix(model, "gate_up")
     each = shape.rows * shape.k * 2 // (workers * settings.warps)
     long = each >= LONG_RINGS * settings.max_ring_bytes // settings.warps
-    large = long and set(wanted.values()) == {"bf16"} and target.has("bulk_copy")
+    large = long and used == {"bf16"} and target.has("bulk_copy")
     return 2 * SMALL_COPY if large else SMALL_COPY
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
-from amk.planner.formats import BF16, Formats
+from amk.planner.formats import BF16, Formats, Layered, layered
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.weight_format import weight_format
@@ -16,18 +16,22 @@ OWNED: dict[str, MatrixName] = {"hidden": "o", "gate_up": "gate_up", "qkv": "qkv
 """Share tables and the matrix whose row groups they count; o and down share one."""
 
 
-def row_tables(model: ModelSpec, workers: int, wanted: Formats = BF16) -> dict[str, Table]:
+def row_tables(model: ModelSpec, workers: int, wanted: Formats | Layered = BF16) -> dict[str, Table]:
     """first/count tables of every matrix; o and down share `hidden`, so a worker keeps its residual rows to itself.
 
     Every worker gets the same number of groups, and the left-over ones go to those who stream the fewest bytes a token
     so far, heaviest matrix first: rings run ahead across phases, so what counts is a worker's sum, not each phase.
     """
-    bits = {name: matrix(model, name).k * weight_format(wanted[name]).bits for name in MATRICES}
+    runs = layered(model, wanted)
+    bits = {
+        name: matrix(model, name).k * sum(count * weight_format(forms[name]).bits for count, forms in runs)
+        for name in MATRICES
+    }
     weight = {
-        "hidden": model.layers * (bits["o"] + bits["down"]),
-        "gate_up": model.layers * bits["gate_up"],
-        "qkv": model.layers * bits["qkv"],
-        "lm_head": bits["lm_head"],
+        "hidden": bits["o"] + bits["down"],
+        "gate_up": bits["gate_up"],
+        "qkv": bits["qkv"],
+        "lm_head": bits["lm_head"] // model.layers,
     }
     load = [0] * workers
     tables: dict[str, Table] = {}
@@ -64,18 +68,18 @@ def attention_tables(heads: int, workers: int, splits: int) -> dict[str, Table]:
 
 
 @dataclass(frozen=True)
-class HeadHandoff:
-    """tables[k][w]: what worker w adds to head k's counter; every head's sum is `delta`."""
+class PartHandoff:
+    """A hand-off in parts: tables[k][w] is what worker w adds to part k's counter; every part's sum is `delta`."""
 
     tables: dict[str, Table]
     delta: int
 
 
-def head_handoff(model: ModelSpec, tables: dict[str, Table]) -> HeadHandoff:
-    """Signals of the qkv rows per kv head: each worker that owns a row of the head adds 1, and the last one the rest.
+Rows = tuple[int, int]
 
-    The rest makes all sums equal, so one affine threshold serves every head.
-    """
+
+def head_handoff(model: ModelSpec, tables: dict[str, Table]) -> PartHandoff:
+    """Signals of the qkv rows per kv head."""
     dim, group = model.head_dim, model.heads // model.kv_heads
     q, kv = model.heads * dim, model.kv_heads * dim
     spans = []
@@ -87,10 +91,23 @@ def head_handoff(model: ModelSpec, tables: dict[str, Table]) -> HeadHandoff:
                 (q + kv + k * dim, q + kv + (k + 1) * dim),
             ]
         )
-    rows = [
-        (f * ROWS_PER_GROUP, (f + c) * ROWS_PER_GROUP)
-        for f, c in zip(tables["qkv.first"], tables["qkv.count"], strict=True)
-    ]
+    return _part_handoff("qkv", spans, _rows(tables, "qkv", ROWS_PER_GROUP))
+
+
+def act_handoff(model: ModelSpec, tables: dict[str, Table], parts: int) -> PartHandoff:
+    """Signals of the activations per part of the columns of `down`; a row group of gate-up has half as many."""
+    spans = [[(model.ffn * p // parts, model.ffn * (p + 1) // parts)] for p in range(parts)]
+    return _part_handoff("act", spans, _rows(tables, "gate_up", ROWS_PER_GROUP // 2))
+
+
+def _rows(tables: dict[str, Table], name: str, each: int) -> list[Rows]:
+    """The rows of every worker, `each` of a row group."""
+    return [(f * each, (f + c) * each) for f, c in zip(tables[f"{name}.first"], tables[f"{name}.count"], strict=True)]
+
+
+def _part_handoff(name: str, spans: list[list[Rows]], rows: list[Rows]) -> PartHandoff:
+    """Each worker that owns a row of a part adds 1, and the last one the rest: it makes all sums equal, so that one
+    affine threshold serves every part."""
     owners = [[w for w, (a, b) in enumerate(rows) if any(max(a, lo) < min(b, hi) for lo, hi in s)] for s in spans]
     delta = max(len(o) for o in owners)
     out: dict[str, Table] = {}
@@ -99,5 +116,5 @@ def head_handoff(model: ModelSpec, tables: dict[str, Table]) -> HeadHandoff:
         for w in own:
             adds[w] = 1
         adds[own[-1]] += delta - len(own)
-        out[f"qkv.to.{k}"] = tuple(adds)
-    return HeadHandoff(out, delta)
+        out[f"{name}.to.{k}"] = tuple(adds)
+    return PartHandoff(out, delta)

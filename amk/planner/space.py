@@ -32,6 +32,7 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
     "hint_slack": (0, 4, 8, 16, 32),
     "held_refills": (0.0, 1 / 3, 1 / 2, 2 / 3, 1.0),
     "first_refills": (1 / 4, 1 / 2, 3 / 4, 1.0, None),
+    "act_parts": (1, 2, 4),
     "reduce_from": (2, 4, 8, 16, None),
 }
 """Values in order of size; None, which leaves the choice to the planner, comes last."""

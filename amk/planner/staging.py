@@ -1,15 +1,18 @@
 """The shared arrays of staged vectors: which layouts a plan needs, where they lie, and which of them an op names.
 
 Every layout of a vector has an array of its own; they lie on the same bytes, since a product's vector is gone when the
-next one is staged. Only lm_head's may be staged together with another, that of the next layer's QKV: when the two
-differ, lm_head has an array behind it.
+next one is staged. Only what QKV and lm_head multiply may be staged in two layouts at once: for the next layer and for
+lm_head, or for the next layer of either of two runs of layers. Where there are two, lm_head's has an array behind the
+other, which QKV of the same layout reads too.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TypedDict
 
-from amk.planner.formats import Formats
+from amk.planner.formats import Formats, Layered, layered
+from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.block_point import BLOCK, whole_blocks
 from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
 from amk.schedule_ir.memory import Buffer
@@ -38,38 +41,49 @@ def layout(name: MatrixName, wanted: Formats) -> Staged:
     return weight_format(wanted[name]).staged
 
 
-def apart(wanted: Formats) -> bool:
-    """Has lm_head's vector an array of its own."""
-    return layout("lm_head", wanted) != layout("qkv", wanted)
+def head_layout(wanted: Layered) -> Staged | None:
+    """The layout of lm_head's vector if it has an array of its own: if QKV of some layers multiplies another one.
+
+    AMK016 for more than two layouts.
+    """
+    kinds = [layout("lm_head", wanted[0][1]), *(layout("qkv", forms) for _, forms in wanted)]
+    if len(set(kinds)) > 2:
+        message = f"QKV and lm_head multiply vectors in {len(set(kinds))} layouts: {', '.join(sorted(set(kinds)))}"
+        raise AmkError(Diagnostic("AMK016", message, help="two layouts are staged at once, no more"))
+    return kinds[0] if len(set(kinds)) == 2 else None
 
 
-def array(name: MatrixName, wanted: Formats) -> str:
-    return HEAD if name == "lm_head" and apart(wanted) else NAMES[layout(name, wanted)]
+def array(name: MatrixName, forms: Formats, head: Staged | None) -> str:
+    """The array that the product of matrix `name` reads; head: as `head_layout` says."""
+    own = layout(name, forms)
+    return HEAD if name in ("qkv", "lm_head") and own == head else NAMES[own]
 
 
-def read_by(name: MatrixName, wanted: Formats) -> Read:
+def read_by(name: MatrixName, forms: Formats, head: Staged | None) -> Read:
     """What the product of matrix `name` reads."""
-    blocks, sums = layout(name, wanted) != "bf16", weight_format(wanted[name]).sums
-    return Read(x=array(name, wanted), scales=SCALES if blocks else None, sums=SUMS if sums else None)
+    blocks, sums = layout(name, forms) != "bf16", weight_format(forms[name]).sums
+    return Read(x=array(name, forms, head), scales=SCALES if blocks else None, sums=SUMS if sums else None)
 
 
-def staged_for(wanted: Formats, *names: MatrixName) -> Written:
-    """What an op writes whose vector the matrices `names`, one or two, multiply."""
-    reads = [read_by(name, wanted) for name in names]
+def staged_for(head: Staged | None, *readers: tuple[MatrixName, Formats]) -> Written:
+    """What an op writes whose vector these matrices, with their formats, multiply."""
+    reads = [read_by(name, forms, head) for name, forms in readers]
     arrays = list(dict.fromkeys(read["x"] for read in reads))
     scales = next((r["scales"] for r in reads if r["scales"]), None)
     sums = next((r["sums"] for r in reads if r["sums"]), None)
     return Written(x=arrays[0], also=arrays[1] if len(arrays) > 1 else None, scales=scales, sums=sums)
 
 
-def staged_arrays(model: ModelSpec, wanted: Formats, batch: int = 1, k_parts: int = 1) -> list[Buffer]:
+def staged_arrays(model: ModelSpec, wanted: Formats | Layered, batch: int = 1, k_parts: int = 1) -> list[Buffer]:
     """The arrays at their places from byte 0 on; k_parts: steps that the product of `down` is done in."""
+    runs = layered(model, wanted)
+    head = head_layout(runs)
     sizes: dict[str, tuple[Staged, int]] = {}
     blocks = sums = 0
-    for name in MATRICES:
-        read, k = read_by(name, wanted), -(-matrix(model, name).k // (k_parts if name == "down" else 1))
+    for (_, forms), name in product(runs, MATRICES):
+        read, k = read_by(name, forms, head), -(-matrix(model, name).k // (k_parts if name == "down" else 1))
         count = k if read["scales"] is None else whole_blocks(k) * BLOCK
-        sizes[read["x"]] = layout(name, wanted), max(count, sizes.get(read["x"], ("bf16", 0))[1])
+        sizes[read["x"]] = layout(name, forms), max(count, sizes.get(read["x"], ("bf16", 0))[1])
         blocks = max(blocks, whole_blocks(k) if read["scales"] else 0)
         sums = max(sums, whole_blocks(k) if read["sums"] else 0)
     first = whole_blocks(model.hidden) * BLOCK * 2

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from amk.planner.formats import BF16, Chunks, Formats, chunk_choices
+from amk.planner.formats import BF16, Formats, Layered, Runs, chunk_choices, layered
 from amk.planner.settings import Settings, chunk_bytes_of, per_sequence
 from amk.planner.staging import free_from, layout, staged_arrays
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, matrix
-from amk.schedule_ir.memory import Buffer, Stream
+from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
+from amk.schedule_ir.memory import Buffer, LayerChunks, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.attention import PARTIAL_EXTRA
 from amk.schedule_ir.ops.combine import share_heads
@@ -32,17 +33,18 @@ COMFORTABLE_SLOTS = 3
 """A ring of two slots waits for every copy; narrower chunks are chosen when that gives at least this many."""
 
 
-def choose_chunks(model: ModelSpec, target: Target, settings: Settings, counts: Shares, wanted: Formats) -> Chunks:
+def choose_chunks(model: ModelSpec, target: Target, settings: Settings, counts: Shares, wanted: Layered) -> Runs:
     """The largest chunks with which the rings are comfortably deep, else those with the deepest rings."""
     enough = min(COMFORTABLE_SLOTS, settings.slots or COMFORTABLE_SLOTS)
     fixed = fixed_buffers(model, settings, counts, wanted)[1]
-    choices = chunk_choices(model, chunk_bytes_of(settings, model, target, wanted, len(counts["hidden.count"])), wanted)
+    used = {form for _, forms in wanted for form in forms.values()}
+    choices = chunk_choices(model, chunk_bytes_of(settings, model, target, used, len(counts["hidden.count"])), wanted)
     depths = [ring_slots(target, settings, largest(chunks), fixed) for chunks in choices]
     comfortable = [chunks for chunks, slots in zip(choices, depths, strict=True) if slots >= enough]
     return comfortable[0] if comfortable else choices[depths.index(max(depths))]
 
 
-def choose_parts(model: ModelSpec, target: Target, settings: Settings, counts: Shares, wanted: Formats) -> int:
+def choose_parts(model: ModelSpec, target: Target, settings: Settings, counts: Shares, wanted: Layered) -> int:
     """The fewest steps for the product of `down` with which rings are comfortably deep, one where none is enough.
 
     For a single sequence always one: its input is small.
@@ -52,7 +54,7 @@ def choose_parts(model: ModelSpec, target: Target, settings: Settings, counts: S
     for parts in (1, 2, 4, 8):
         parted = replace(settings, k_parts=parts)
         chunks = choose_chunks(model, target, parted, counts, wanted)
-        if model.ffn % (parts * chunks["down"].columns):
+        if any(model.ffn % (parts * each["down"].columns) for _, each in chunks):
             continue
         fixed = fixed_buffers(model, parted, counts, wanted)[1]
         if ring_slots(target, parted, largest(chunks), fixed) >= COMFORTABLE_SLOTS:
@@ -60,18 +62,19 @@ def choose_parts(model: ModelSpec, target: Target, settings: Settings, counts: S
     return 1
 
 
-def largest(chunks: Chunks) -> int:
+def largest(runs: Runs) -> int:
     """Bytes of the largest chunk: what every chunk takes in the stream and in a slot."""
-    return max(chunk.bytes for chunk in chunks.values())
+    return max(chunk.bytes for _, chunks in runs for chunk in chunks.values())
 
 
-def packed_bytes(model: ModelSpec, chunks: Chunks) -> int:
+def packed_bytes(model: ModelSpec, runs: Runs) -> int:
     """Bytes of all packed weight chunks, padding included."""
-    count = 0
-    for name, chunk in chunks.items():
-        shape = matrix(model, name)
-        count += shape.groups * shape.k_chunks(chunk.columns) * (model.layers if shape.per_layer else 1)
-    return count * largest(chunks)
+    head = matrix(model, "lm_head")
+    count = head.groups * head.k_chunks(runs[0][1]["lm_head"].columns)
+    for layers, chunks in runs:
+        for shape in (matrix(model, name) for name in chunks):
+            count += shape.groups * shape.k_chunks(chunks[shape.name].columns) * layers * shape.per_layer
+    return count * largest(runs)
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class SharedPlan:
 
 
 def fixed_buffers(
-    model: ModelSpec, settings: Settings, counts: Shares, wanted: Formats = BF16
+    model: ModelSpec, settings: Settings, counts: Shares, wanted: Formats | Layered = BF16
 ) -> tuple[list[Buffer], int]:
     """The shared arrays other than the rings, and the offset behind them.
 
@@ -106,7 +109,8 @@ def fixed_buffers(
     splits = max(1, len(counts["hidden.count"]) // model.kv_heads)
     mixed: list[Array] = []
     if batch == 1:
-        heads = share_heads(model.heads, dim, warps, layout("o", wanted) != "bf16")
+        blocks = {layout("o", forms) != "bf16" for _, forms in layered(model, wanted)}
+        heads = max(share_heads(model.heads, dim, warps, block) for block in blocks)
         mixed.append(("mix", "f32", (warps, heads, splits, 2)))
     part = free_from(staged)
     first, end = _laid_out(products, part)
@@ -146,13 +150,14 @@ def ring_slots(target: Target, settings: Settings, chunk: int, fixed: int) -> in
     return min(wanted, room // slot_bytes(target, settings, chunk), MAX_SLOTS)
 
 
-def shared_plan(model: ModelSpec, target: Target, settings: Settings, chunks: Chunks, counts: Shares) -> SharedPlan:
+def shared_plan(model: ModelSpec, target: Target, settings: Settings, runs: Runs, counts: Shares) -> SharedPlan:
     """Lay out one worker's shared memory: fixed arrays first, then the rings, as deep as fits.
 
     AMK401 if not even two slots per ring fit.
     """
-    warps, chunk, bulk = settings.warps, largest(chunks), target.has("bulk_copy")
-    buffers, offset = fixed_buffers(model, settings, counts, {name: each.format for name, each in chunks.items()})
+    warps, chunk, bulk = settings.warps, largest(runs), target.has("bulk_copy")
+    wanted = tuple((count, {name: each.format for name, each in chunks.items()}) for count, chunks in runs)
+    buffers, offset = fixed_buffers(model, settings, counts, wanted)
     slots = ring_slots(target, settings, chunk, offset)
     if slots < 2:
         need = STATIC_SHARED + offset + 2 * slot_bytes(target, settings, chunk)
@@ -167,11 +172,26 @@ def shared_plan(model: ModelSpec, target: Target, settings: Settings, chunks: Ch
             Buffer(name="full", space="shared", dtype="u32", shape=(warps, slots, 2), offset=offset, align=8)
         )
         offset += buffers[-1].bytes
-    plain = {chunk.columns for chunk in chunks.values() if chunk.format == "bf16"}
+    plain = {chunk.columns for _, chunks in runs for chunk in chunks.values() if chunk.format == "bf16"}
     stream = Stream(
         name="weights", source="weights", ring="ring", full="full" if bulk else None, role="all", slots=slots,
         chunk_k=plain.pop() if plain else NO_PLAIN, engine="bulk" if bulk else "cp_async", run_ahead=settings.run_ahead,
         refill_fence=settings.refill_fence and bulk,
-        chunks={name: chunk for name, chunk in chunks.items() if chunk.format != "bf16"},
+        chunks={name: chunk for name, chunk in runs[0][1].items() if chunk.format != "bf16"}, later=_later(runs),
     )  # fmt: skip
     return SharedPlan(buffers, stream, extent(buffers))
+
+
+def _later(runs: Runs) -> tuple[LayerChunks, ...]:
+    """What changes from run to run."""
+    found, first = [], 0
+    for (count, before), (_, chunks) in pairwise(runs):
+        first += count
+        found.append(LayerChunks(first=first, chunks={n: c for n, c in chunks.items() if c != before[n]}))
+    return tuple(found)
+
+
+def runs_of_stream(stream: Stream, layers: int) -> Runs:
+    """The chunks of a planned stream, by runs of layers."""
+    firsts = [0, *(change.first for change in stream.later), layers]
+    return tuple((b - a, {name: stream.chunk(name, a) for name in MATRICES}) for a, b in pairwise(firsts))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.quantize.forward import StoredTensors, text_logits
+from amk.quantize.forward import Forms, Kept, StoredTensors, embedded, hidden_states, logits_of
 from amk.schedule_ir.bfloat import F32
 from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
 from amk.schedule_ir.model_spec import ModelSpec
@@ -18,6 +18,7 @@ from amk.schedule_ir.weight_format import FormatName, weight_format
 
 F64 = NDArray[np.float64]
 BF16: dict[MatrixName, FormatName] = dict.fromkeys(MATRICES, "bf16")
+LAYERED_MATRICES = tuple(name for name in MATRICES if name != "lm_head")
 
 
 def matrix_error(rows: F32, form: FormatName, quantise: Quantiser = nearest) -> float:
@@ -71,15 +72,26 @@ def log_softmax(logits: F32) -> F64:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
+def by_layer(model: ModelSpec, forms: Forms | Sequence[Forms]) -> tuple[Forms, ...]:
+    """The formats of every layer; what is left out is bf16. lm_head, which belongs to none, has that of the first."""
+    each = [forms] * model.layers if isinstance(forms, Mapping) else forms
+    return tuple(BF16 | dict(one) for one in each)
+
+
 @dataclass(frozen=True)
 class TextJudge:
-    """Compares stored weights with the same weights in bf16 over one text."""
+    """Compares stored weights with the same weights in bf16 over one text.
+
+    states: what every layer reads in bf16, so that a pass begins at the first layer that is stored otherwise.
+    """
 
     model: ModelSpec
     source: TensorSource
     tokens: Sequence[int]
     reference: F64
     quantise: Quantiser = nearest
+    states: Sequence[F32] = ()
+    kept: Kept = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -88,13 +100,21 @@ class TextJudge:
         """ValueError for a text of fewer than two tokens, which predicts nothing."""
         if len(tokens) < 2:
             raise ValueError("the text has fewer than two tokens")
-        reference = log_softmax(text_logits(model, StoredTensors(source, BF16), tokens))
-        return cls(model, source, tokens, reference, quantise)
+        kept: Kept = {}
+        stored = StoredTensors(source, by_layer(model, BF16), quantise, kept)
+        states = hidden_states(model, stored, tokens, embedded(stored, tokens))
+        return cls(
+            model, source, tokens, log_softmax(logits_of(model, stored, states[-1])), quantise, tuple(states), kept
+        )
 
-    def error(self, forms: Mapping[MatrixName, FormatName]) -> TextError:
-        """The error of the model with these formats."""
-        stored = StoredTensors(self.source, BF16 | dict(forms), self.quantise)
-        found = log_softmax(text_logits(self.model, stored, self.tokens))
+    def error(self, forms: Forms | Sequence[Forms]) -> TextError:
+        """The error of the model with these formats in all layers, or in each."""
+        layers = by_layer(self.model, forms)
+        stored = StoredTensors(self.source, layers, self.quantise, self.kept)
+        changed = (n for n, each in enumerate(layers) if any(each[name] != "bf16" for name in LAYERED_MATRICES))
+        first = next(changed, self.model.layers)
+        x = hidden_states(self.model, stored, self.tokens, self.states[first], first)[-1]
+        found = log_softmax(logits_of(self.model, stored, x))
         kl = (np.exp(self.reference) * (self.reference - found)).sum(axis=-1)
         same = self.reference.argmax(axis=-1) == found.argmax(axis=-1)
         return TextError(
@@ -107,14 +127,17 @@ class TextJudge:
         return float(np.exp(-logs[np.arange(len(following)), following].mean()))
 
 
-def stored_bytes(model: ModelSpec, forms: Mapping[MatrixName, FormatName]) -> int:
+def stored_bytes(model: ModelSpec, forms: Forms | Sequence[Forms]) -> int:
     """Bytes of all streamed matrices, scales included, padding not."""
-    total = 0
-    for name in MATRICES:
-        shape = matrix(model, name)
-        each = weight_format(forms[name]).needed_bytes(shape.rows, shape.k)
-        total += each * (model.layers if shape.per_layer else 1)
-    return total
+    layers = by_layer(model, forms)
+    total = matrix_bytes(model, "lm_head", layers[0]["lm_head"])
+    return total + sum(matrix_bytes(model, name, each[name]) for each in layers for name in LAYERED_MATRICES)
+
+
+def matrix_bytes(model: ModelSpec, name: MatrixName, form: FormatName) -> int:
+    """Bytes of one matrix, scales included, padding not."""
+    shape = matrix(model, name)
+    return weight_format(form).needed_bytes(shape.rows, shape.k)
 
 
 Progress = Callable[[str], None]

@@ -5,8 +5,8 @@ Matrices come through `stored`, so that the same pass runs with any choice of fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,31 +25,64 @@ MATRIX_OF: dict[str, MatrixName] = {
 """The streamed matrix that a checkpoint's tensor is part of, by the last part of its name."""
 
 
+Forms = Mapping[MatrixName, FormatName]
+Kept = dict[str, F32]
+"""bf16 matrices by tensor, kept between passes."""
+
+ROOM = 2 << 30
+"""Bytes of matrices that are kept."""
+
+
 @dataclass(frozen=True)
 class StoredTensors:
-    """Tensors as a plan with these formats holds them."""
+    """Tensors as a plan holds them that has these formats in every layer, lm_head's in the first."""
 
     source: TensorSource
-    forms: dict[MatrixName, FormatName]
+    forms: Sequence[Forms]
     quantise: Quantiser = nearest
+    kept: Kept = field(default_factory=dict)
 
     def tensor(self, name: str, rows: slice = slice(None)) -> F32:
-        values = self.source.tensor(name, rows)
-        matrix = MATRIX_OF.get(name.rpartition(".")[2])
-        return values if matrix is None else rounded(values, weight_format(self.forms[matrix]), self.quantise)
+        place, _, part = name.rpartition(".")
+        matrix = MATRIX_OF.get(part)
+        if matrix is None:
+            return self.source.tensor(name, rows)
+        form = self.forms[int(place[1:]) if place else 0][matrix]
+        whole = form == "bf16" and rows == slice(None)
+        if whole and name in self.kept:
+            return self.kept[name]
+        values = rounded(self.source.tensor(name, rows), weight_format(form), self.quantise)
+        if whole and sum(each.nbytes for each in self.kept.values()) + values.nbytes <= ROOM:
+            self.kept[name] = values
+        return values
 
 
 def text_logits(model: ModelSpec, weights: TensorSource, tokens: Sequence[int]) -> F32:
     """f32 [len(tokens), vocab]: the logits after every token, read from position 0 on."""
+    return logits_of(model, weights, hidden_states(model, weights, tokens, embedded(weights, tokens))[-1])
+
+
+def embedded(weights: TensorSource, tokens: Sequence[int]) -> F32:
+    """f32 [len(tokens), hidden]: what the first layer reads."""
+    low, high = min(tokens), max(tokens) + 1
+    return np.asarray(weights.tensor("embed", slice(low, high))[np.asarray(tokens) - low], np.float32)
+
+
+def hidden_states(model: ModelSpec, weights: TensorSource, tokens: Sequence[int], x: F32, first: int = 0) -> list[F32]:
+    """x, which layer `first` reads, and what every layer from there on leaves."""
     angles = np.arange(len(tokens))[:, None] * rope_frequencies(model)
     turn = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-    low, high = min(tokens), max(tokens) + 1
-    x = weights.tensor("embed", slice(low, high))[np.asarray(tokens) - low]
-    for layer in range(model.layers):
+    found = [x]
+    for layer in range(first, model.layers):
         x = x + _attention(model, weights, layer, _normed(model, weights, f"l{layer}.attn_norm", x), turn)
         h = _normed(model, weights, f"l{layer}.ffn_norm", x)
         gate, up = h @ weights.tensor(f"l{layer}.w_gate").T, h @ weights.tensor(f"l{layer}.w_up").T
         x = x + (gate / (1 + np.exp(-gate)) * up) @ weights.tensor(f"l{layer}.w_down").T
+        found.append(x)
+    return found
+
+
+def logits_of(model: ModelSpec, weights: TensorSource, x: F32) -> F32:
     return np.asarray(_normed(model, weights, "final_norm", x) @ weights.tensor("lm_head").T, np.float32)
 
 

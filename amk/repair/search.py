@@ -39,8 +39,11 @@ FIRST: Final[dict[str, tuple[Family, ...]]] = {
     "AMK401": (data_edits.launch,),
     "AMK505": (data_edits.counters,),
     "AMK507": (data_edits.streams,),
+    "AMK501": (sync_edits.barriers,),
     "AMK502": (sync_edits.orders,),
     "AMK503": (sync_edits.orders,),
+    "AMK504": (sync_edits.barriers,),
+    "AMK506": (sync_edits.orders,),
     "AMK513": (data_edits.tags,),
     "AMK101": (data_edits.shares,),
     "AMK102": (data_edits.shares,),
@@ -50,7 +53,7 @@ FIRST: Final[dict[str, tuple[Family, ...]]] = {
     "AMK202": (sync_edits.missing_signals, sync_edits.thresholds, sync_edits.signals),
 }
 """Families that take turns before the others do."""
-ABOUT_ORDER: Final = frozenset({"AMK104", "AMK105", "AMK502", "AMK503", "AMK509"})
+ABOUT_ORDER: Final = frozenset({"AMK104", "AMK105", "AMK501", "AMK502", "AMK503", "AMK504", "AMK506", "AMK509"})
 """Further codes that edits of waits, signals and order are likely to repair."""
 HEAD: Final = 24
 """Candidates of a family that come first."""

@@ -15,7 +15,11 @@ REACH = 6
 
 def orders(scene: Scene) -> Iterator[Candidate]:
     """What is outside the class becomes a plain wait or signal; a relaxed operation an acquire or a release."""
-    for kind, field, plain in (("waits", "compare", ">="), ("signals", "action", "add")):
+    usual = (
+        ("waits", "compare", ">="), ("signals", "action", "add"), ("waits", "touch", "strong"),
+        ("signals", "touch", "strong"),
+    )  # fmt: skip
+    for kind, field, plain in usual:
         for path, entry in scene.entries(kind):
             if entry.get(field, plain) != plain:
                 text = f"{plain} instead of {entry[field]} on '{entry['counter']}'"

@@ -184,8 +184,8 @@
     const many = drawArrows();
     pen.restore(); pen.restore();
     pen.strokeStyle = colour.line; pen.lineWidth = 1; pen.beginPath(); pen.moveTo(GUTTER - 0.5, 0); pen.lineTo(GUTTER - 0.5, tall); pen.stroke();
-    const thick = many > 600 ? `   ${many} arrows in view: zoom in, or point at a span` : "";
-    status.textContent = `${number(state.from)} to ${number(state.to)} of ${number(last)} ${data.unit}   drag: pan, ctrl+wheel or W/S: zoom, A/D: move, shift+drag: zoom to range, double click: zoom to span, F: all${spans.marked.length ? ", M: next " + data.mark : ""}${thick}`;
+    const thick = many > 600 ? ` \u00b7 ${many} arrows in view: zoom in, or point at a span` : "";
+    status.textContent = `${number(state.from)} to ${number(Math.min(state.to, last))} of ${number(last)} ${data.unit} \u00b7 drag: pan, ctrl+wheel or W/S: zoom, A/D: move, shift+drag: zoom to range, double click: zoom to span, F: all${spans.marked.length ? ", M: next " + data.mark : ""}${thick}`;
   }
   let queued = false;
   const redraw = () => { if (!queued) { queued = true; requestAnimationFrame(() => { queued = false; draw(); }); } };

@@ -25,14 +25,14 @@ DrainKey = tuple[MatrixName, int, int]
 
 @dataclass(frozen=True)
 class StreamLayout:
-    """drains: the stream's gemv steps of one token: matrix, layer and part of the columns. counts[matrix]: chunks per
-    step, int64 [workers, agents]. parts[matrix]: steps that the columns are divided into.
+    """drains: the stream's gemv steps of one token: matrix, layer and part of the columns. counts[matrix, layer]:
+    chunks per step, int64 [workers, agents]. parts[matrix]: steps that the columns are divided into.
 
     base: first chunk of each (worker, agent) in the packed buffer; totals: chunks per token.
     """
 
     drains: tuple[DrainKey, ...]
-    counts: dict[MatrixName, NDArray[np.int64]]
+    counts: dict[tuple[MatrixName, int], NDArray[np.int64]]
     base: NDArray[np.int64]
     totals: NDArray[np.int64]
     parts: dict[MatrixName, int]
@@ -77,14 +77,17 @@ def stream_layout(schedule: Schedule, stream: Stream) -> StreamLayout:
     """The packed order of `stream`; ValueError if the programs do not agree on one."""
     sequence = drain_order(schedule, stream)
     agents = next(r.count for r in schedule.roles if r.name == stream.role)
-    counts = {}
+    counts: dict[tuple[MatrixName, int], NDArray[np.int64]] = {}
     gemvs = [op for program in schedule.programs for op, _ in _gemvs(program.body, {"t": 0})]
     parts: dict[MatrixName, int] = {name: max(op.k_parts for op in gemvs if op.matrix == name) for name, *_ in sequence}
-    for name in parts:
-        k_chunks = matrix(schedule.model, name).k_chunks(stream.chunk(name).columns) // parts[name]
-        chunks = np.array(schedule.tables[f"{share_table(name)}.count"]) * k_chunks
-        bounds = [chunks * a // agents for a in range(agents + 1)]
-        counts[name] = np.stack([b - a for a, b in pairwise(bounds)], axis=1)
-    totals = np.asarray(np.sum([counts[m] for m, *_ in sequence], axis=0, dtype=np.int64))
+    alike: dict[tuple[MatrixName, int], NDArray[np.int64]] = {}
+    for name, layer, _ in sequence:
+        k_chunks = matrix(schedule.model, name).k_chunks(stream.chunk(name, layer).columns) // parts[name]
+        if (name, k_chunks) not in alike:
+            chunks = np.array(schedule.tables[f"{share_table(name)}.count"]) * k_chunks
+            bounds = [chunks * a // agents for a in range(agents + 1)]
+            alike[name, k_chunks] = np.stack([b - a for a, b in pairwise(bounds)], axis=1)
+        counts[name, layer] = alike[name, k_chunks]
+    totals = np.asarray(np.sum([counts[m, layer] for m, layer, _ in sequence], axis=0, dtype=np.int64))
     flat = np.concatenate([[0], np.cumsum(totals.reshape(-1))[:-1]])
     return StreamLayout(sequence, counts, flat.reshape(totals.shape), totals, parts)

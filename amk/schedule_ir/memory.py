@@ -83,6 +83,13 @@ class Counter(Frozen):
         return prod(self.shape)
 
 
+class LayerChunks(Frozen):
+    """What the chunks of these matrices are from layer `first` on."""
+
+    first: int = Field(ge=1, le=100_000)
+    chunks: dict[MatrixName, Chunk] = Field(min_length=1)
+
+
 class Stream(Frozen):
     """Per-agent private self-refilled rings that carry the packed weights.
 
@@ -91,8 +98,9 @@ class Stream(Frozen):
     by the same agent. `full` holds one 8-byte mbarrier per slot (bulk copies only). run_ahead=False restricts the
     issue to chunks of the step being drained (no prefetch).
 
-    chunks: format and columns of the matrices that are not in bf16 with `chunk_k` columns. All chunks take the bytes of
-    the largest, so that a slot holds any of them.
+    chunks: format and columns of the matrices that are not in bf16 with `chunk_k` columns. later: what they are from
+    some layer on, in ascending order; lm_head belongs to no layer. All chunks take the bytes of the largest, so that a
+    slot holds any of them.
     """
 
     name: Name
@@ -108,11 +116,19 @@ class Stream(Frozen):
     refill_fence: bool = True
     weight_dtype: Literal["bf16"] = "bf16"
     chunks: dict[MatrixName, Chunk] = Field(default_factory=dict)
+    later: tuple[LayerChunks, ...] = unless((), max_length=128)
 
-    def chunk(self, name: MatrixName) -> Chunk:
-        """What a chunk of matrix `name` is."""
+    def chunk(self, name: MatrixName, layer: int = 0) -> Chunk:
+        """What a chunk of matrix `name` of that layer is."""
+        for change in reversed(self.later):
+            if change.first <= layer and name in change.chunks and name != "lm_head":
+                return change.chunks[name]
         return self.chunks.get(name) or plain_chunk(self.chunk_k)
+
+    def kinds(self, name: MatrixName) -> tuple[Chunk, ...]:
+        """Every kind of chunk of matrix `name`, those of the first layer first."""
+        return tuple(dict.fromkeys(self.chunk(name, first) for first in (0, *(change.first for change in self.later))))
 
     @property
     def chunk_bytes(self) -> int:
-        return max(self.chunk(name).bytes for name in MATRICES)
+        return max(chunk.bytes for name in MATRICES for chunk in self.kinds(name))

@@ -16,6 +16,9 @@ Compare = Literal[">=", "==", "!=", "<"]
 """How a wait looks at its counter; only >= stays true once it is."""
 Action = Literal["add", "reset", "exchange"]
 """What a signal does: add; store `add` whatever the value was; take or free a lock by compare-and-swap."""
+Touch = Literal["strong", "weak", "wide"]
+"""The operation on a counter: a 32-bit atomic or strong load, a plain or volatile access, one of 64 bits. Only the
+first is a hand-off (rule M6); the others are a data race."""
 Wrapping = Literal["lag", "unsigned"]
 """How a 32-bit counter that has wrapped is compared: by the sign of the difference, or as it stands."""
 

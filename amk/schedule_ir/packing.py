@@ -50,7 +50,7 @@ class Packer:
         ends = np.cumsum(self.layout.totals[worker])
         place = (ends - self.layout.totals[worker]).tolist()
         for name, layer, part in self.layout.drains:
-            counts = self.layout.counts[name][worker].tolist()
+            counts = self.layout.counts[name, layer][worker].tolist()
             self._scatter(out, place, counts, self._sequence(worker, name, layer, part))
         return out
 
@@ -68,7 +68,7 @@ class Packer:
 
     def _chunks(self, name: MatrixName, layer: int, groups: range) -> Bits:
         """16-bit words [chunks, chunk.bytes / 2] of some row groups of a matrix, group-major."""
-        model, chunk = self.schedule.model, self.stream.chunk(name)
+        model, chunk = self.schedule.model, self.stream.chunk(name, layer)
         if chunk.format == "bf16":
             return pack_bf16(group_rows(self.source, model, name, layer, groups.start, groups.stop), chunk.columns)
         codes = quantised_groups(self.source, model, name, layer, groups, chunk.weights, self.quantise)

@@ -21,10 +21,10 @@ from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp, Geometry
 from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.peak import PeakOp
-from amk.schedule_ir.outside import Action, Compare, Pool, unless
+from amk.schedule_ir.outside import Action, Compare, Pool, Touch, unless
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import label
+from amk.schedule_ir.weight_format import LAYERED, label
 
 VERSION: Final = 2
 MAX_BATCH: Final = 8
@@ -33,7 +33,8 @@ MAX_BATCH: Final = 8
 class Wait(Frozen):
     """counter[index] >= at_least, with the semantics of the counter's hand-off.
 
-    compare other than >=, and data (a buffer whose first word is added to the threshold), are outside the class.
+    compare other than >=, and data (a buffer whose first word is added to the threshold), are outside the class. touch
+    other than strong breaks rule M6.
     """
 
     counter: Name
@@ -42,12 +43,13 @@ class Wait(Frozen):
     order: Literal["acquire", "relaxed"] = "acquire"
     compare: Compare = unless(">=")
     data: Name | None = unless(None)
+    touch: Touch = unless("strong")
 
 
 class Signal(Frozen):
     """counter[index] += add, after the accesses of the event; add 0 is no signal.
 
-    Actions other than add are outside the class.
+    Actions other than add are outside the class, and touch other than strong breaks rule M6.
     """
 
     counter: Name
@@ -55,6 +57,7 @@ class Signal(Frozen):
     add: Expr = 1
     order: Literal["release", "relaxed"] = "release"
     action: Action = unless("add")
+    touch: Touch = unless("strong")
 
 
 class Step(Frozen):
@@ -158,7 +161,10 @@ class Schedule(Frozen):
     @property
     def weights_label(self) -> str:
         """Short name of the formats of the streamed matrices, and of the cache unless it is bf16."""
-        weights = label({name: self.streams[0].chunk(name).format for name in MATRICES})
+        stream = self.streams[0]
+        kinds = {name: {chunk.format for chunk in stream.kinds(name)} for name in MATRICES}
+        one = all(len(formats) == 1 for formats in kinds.values())
+        weights = label({name: stream.chunk(name).format for name in MATRICES}) if one else LAYERED
         return weights if self.kv.dtype == "bf16" else f"{weights}-kv-{self.kv.dtype}"
 
     @property

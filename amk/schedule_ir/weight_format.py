@@ -115,6 +115,10 @@ def plain_chunk(columns: int) -> Chunk:
     return Chunk(format="bf16", columns=columns)
 
 
+LAYERED = "layered"
+"""In place of a label where formats differ between layers."""
+
+
 def label(wanted: Mapping[MatrixName, FormatName]) -> str:
     """A short name of a choice of formats: the one, the layers' and lm_head's, or 'mixed'."""
     layers = {form for name, form in wanted.items() if name != "lm_head"}

@@ -13,13 +13,14 @@ Kind = Literal["meet", "gemv", "pass", "work"]
 
 
 class Act(NamedTuple):
-    """site: number of the step. release: its signals carry what was written before. lookups: signals whose amount
-    stands in a table. ends_layer: the next is no more of this layer."""
+    """site: number of the step. layer: of a gemv. release: its signals carry what was written before. lookups: signals
+    whose amount stands in a table. ends_layer: the next is no more of this layer."""
 
     kind: Kind
     op: AnyOp
     role: range
     site: int
+    layer: int
     release: bool
     lookups: int
     ends_layer: bool
@@ -31,6 +32,7 @@ def acts(items: Sequence[Item], roles: Mapping[str, range]) -> tuple[Act, ...]:
     return tuple(
         Act(
             _kind(item.step.op), item.step.op, roles[item.step.op.role], item.site.number,
+            item.step.op.layer_at(item.loops) if isinstance(item.step.op, GemvOp) else 0,
             any(s.order == "release" for s in item.step.signals),
             sum(not isinstance(s.add, int) for s in item.step.signals), here is not None and after != here,
         )

@@ -319,16 +319,16 @@ class Engine:
         if not most:
             self._drained(state)
             return
-        size, each = self.chunk_bytes[op.stream], self.chunk_time(op)
+        size, each = self.chunk_bytes[op.stream], self.chunk_time(op, act.layer)
         amount, state.held_back = float(sum(share.chunks) * size), op.deferred
         held = float(sum(min(n, op.deferred) for n in share.chunks) * size)
         rate = amount / (most * each)
         self.supply.begin_drain(state.number, amount, rate, c.copy_us, each, held)
 
-    def chunk_time(self, op: GemvOp) -> float:
+    def chunk_time(self, op: GemvOp, layer: int) -> float:
         """Microseconds of a warp: narrow formats have as many columns to multiply as their chunk is wide."""
         c, stream = self.constants, self.streams[op.stream]
-        handled = max(self.chunk_bytes[op.stream], BF16_ROWS * stream.chunk(op.matrix).columns)
+        handled = max(self.chunk_bytes[op.stream], BF16_ROWS * stream.chunk(op.matrix, layer).columns)
         shared = len(self.roles[op.role]) * self.chunk_bytes[op.stream] / (c.drain_gbps * 1e3)
         return c.chunk_us + shared + handled / (c.chunk_gbps * 1e3) + c.refill_fence_us * stream.refill_fence
 
@@ -337,7 +337,7 @@ class Engine:
         act = self._act(state)
         op, role, share = act.op, act.role, state.group.shares[act.site]
         assert isinstance(op, GemvOp)
-        busy = max(share.chunks, default=0) * self.chunk_time(op)
+        busy = max(share.chunks, default=0) * self.chunk_time(op, act.layer)
         self._advance(state, role, min(state.began + busy, self.now), "drain")
         self._advance(state, role, self.now, "memory")
         self._spend(state, role, self.constants.step_us + self.constants.gemv_us, "drain")

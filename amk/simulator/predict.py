@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -21,6 +22,7 @@ from amk.simulator.constants import Constants, constants_for
 from amk.simulator.engine import PARTS, Arrow, Engine, Part, Span, Stuck
 from amk.simulator.floor import floor_ms
 from amk.simulator.program import Window, layer_count, window
+from amk.simulator.runs import runs
 from amk.simulator.words import Words
 from amk.validator.trace import Item
 
@@ -72,10 +74,17 @@ class Prepared:
     windows: dict[tuple[int, tuple[bool, ...]], Words] = field(default_factory=dict)
 
     def step_ms(self, constants: Constants | None = None) -> float:
-        """ms per token, at least the floor."""
+        """ms per token, at least the floor. Of several layer loops each is timed as if it were the only one."""
+        if len(self.parts) > 1:
+            return sum(share * part.step_ms(constants) for share, part in self.parts)
         _, total, last, seen = self.converged(constants or constants_for(self.schedule.target), traced=False)
         rest = layer_count(self.schedule) - seen
         return max((total + rest * last) / 1e3, floor_ms(self.schedule, self.pos))
+
+    @cached_property
+    def parts(self) -> tuple[tuple[float, Prepared], ...]:
+        """Share of the layers of each layer loop, and the schedule with that loop alone."""
+        return tuple((share, Prepared(part, self.pos)) for share, part in runs(self.schedule))
 
     def converged(self, constants: Constants, traced: bool = True) -> tuple[Engine, float, float, int]:
         """(engine, time of the window, time of its last layer, layers in it). AMK201 if the schedule gets stuck."""
@@ -104,7 +113,13 @@ class Prepared:
 
 
 def predict(schedule: Schedule, pos: int, constants: Constants | None = None) -> Prediction:
-    """The time of the token at position `pos`. AMK201 if the schedule gets stuck."""
+    """The time of the token at position `pos`. AMK201 if the schedule gets stuck.
+
+    Of several layer loops the longest is shown, with the time of all.
+    """
+    if len(parts := runs(schedule)) > 1:
+        longest = max(parts, key=lambda part: part[0])[1]
+        return replace(predict(longest, pos, constants), schedule=schedule, ms=step_ms(schedule, pos, constants))
     constants = constants or constants_for(schedule.target)
     layers = layer_count(schedule)
     engine, total, last, seen = Prepared(schedule, pos).converged(constants)

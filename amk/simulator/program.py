@@ -187,7 +187,7 @@ class _Groups:
         names = {n for n in names if not n.endswith(".first") and n not in ("l", "t", "n", "worker")}
         chunks: tuple[int, ...] = ()
         if isinstance(op, GemvOp):
-            chunks = tuple(self.layouts[op.stream].counts[op.matrix][worker].tolist())
+            chunks = tuple(self.layouts[op.stream].counts[op.matrix, op.layer_at(item.loops)][worker].tolist())
         most = Work(*(max(column) for column in zip(*works, strict=True)))
         share = Share(
             most, sum(w.near for w in works) * agents // len(works), sum(w.far for w in works) * agents // len(works),

@@ -189,14 +189,17 @@ class _Drawing:
         return range(*getattr(self.system, f"{table}_first")[event : event + 2].tolist())
 
     def _notes(self, agents: Sequence[int]) -> tuple[str, ...]:
+        where = "the same byte"
+        if self.witness.byte is not None and self.witness.buffer is not None:
+            where = f"byte {self.witness.byte:,} of {self.system.buffer_name(self.witness.buffer)}"
         ends = {
             "deadlock": "Each marked agent waits at the end for increments that come after the waits of the others.",
-            "race": "The two marked steps can both run next: nothing orders them, and they touch the same byte.",
+            "race": f"The two marked steps can both run next: nothing orders them, and they touch {where}.",
             "unordered_sum": "The two marked steps can both run next, so the order of this sum is open.",
-            "final": "After the marked writes the byte holds the wrong content for good.",
+            "final": f"After the marked writes {where} holds the wrong content for good.",
         }  # fmt: skip
         end = ends.get(
-            self.witness.kind, "The marked steps wrote the byte, and the last marked one touches it wrongly."
+            self.witness.kind, f"The marked steps wrote {where}, and the last marked one touches it wrongly."
         )
         return (
             f"{self.steps_taken:,} of {self.system.events:,} events: what does not take part is left out. "

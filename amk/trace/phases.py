@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from amk.report.timeline import Cell, Series, Table
 from amk.schedule_ir.layout import stream_layout
+from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Schedule
 from amk.trace.recording import Recording
@@ -133,8 +134,9 @@ class Measured:
         stream = self.schedule.streams[0]
         layout = stream_layout(self.schedule, stream)
         found: dict[str, int] = {}
-        for name, *_ in layout.drains:
-            found[name] = found.get(name, 0) + int(layout.counts[name].sum()) * stream.chunk(name).bytes
+        for name, layer, _ in layout.drains:
+            size = stream.chunk(name, layer).bytes
+            found[name] = found.get(name, 0) + int(layout.counts[name, layer].sum()) * size
         return found
 
     def tables(self) -> tuple[Table, ...]:
@@ -177,8 +179,8 @@ class Measured:
         layout = stream_layout(self.schedule, stream)
         for worker in range(self.schedule.launch.workers):
             for agent in range(role.count):
-                counts: dict[str, int] = {name: int(layout.counts[name][worker, agent]) for name in layout.counts}
-                sizes: dict[str, int] = {name: counts[name] * stream.chunk(name).bytes for name in layout.counts}
+                counts = {key: int(each[worker, agent]) for key, each in layout.counts.items()}
+                sizes = {key: count * stream.chunk(*key).bytes for key, count in counts.items()}
                 done = self._drained(worker, role.first + agent, counts, grid)
                 drained += self._drained(worker, role.first + agent, sizes, grid)
                 flying += np.minimum(stream.slots if stream.run_ahead else 0, layout.totals[worker, agent] - done)
@@ -189,8 +191,8 @@ class Measured:
             Series("in flight or landed", "MB", tuple(zip(at, megabytes, strict=True))),
         )
 
-    def _drained(self, worker: int, warp: int, amounts: dict[str, int], grid: F64) -> F64:
-        """What a warp has drained at the times of the grid, if a gemv of a matrix drains that amount."""
+    def _drained(self, worker: int, warp: int, amounts: dict[tuple[MatrixName, int], int], grid: F64) -> F64:
+        """What a warp has drained at the times of the grid, if a gemv of a matrix and layer drains that amount."""
         items, steps = self.items(worker), self.steps(worker, warp)
         marks = self.marks[worker, warp, : len(steps) + 1]
         times, chunks = [0.0], [0]
@@ -198,5 +200,5 @@ class Measured:
             op = items[i].step.op
             if isinstance(op, GemvOp):
                 times += [float(marks[k]), float(marks[k + 1])]
-                chunks += [chunks[-1], chunks[-1] + amounts[op.matrix]]
+                chunks += [chunks[-1], chunks[-1] + amounts[op.matrix, op.layer_at(items[i].loops)]]
         return np.interp(grid, times, chunks)

@@ -17,7 +17,7 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Schedule, Step
 from amk.trace.logical import F64
 from amk.validator.system import I64, System
-from amk.validator.trace import Trace
+from amk.validator.trace import Item, Trace
 
 SYNC_LENGTH: Final = 0.25
 UNIT: Final = "steps"
@@ -148,7 +148,7 @@ class Steps:
         return length
 
     def _worker_lengths(self, trace: Trace, worker: int) -> F64:
-        per_item = np.array([self._item_lengths(item.step, worker) for item in trace.items])
+        per_item = np.array([self._item_lengths(item, worker) for item in trace.items])
         found: F64 = per_item[trace.item, trace.warp_of] / np.where(self._halves(trace), 2, 1)
         return found
 
@@ -158,14 +158,15 @@ class Steps:
         found: I64 = barrier[trace.item]
         return found
 
-    def _item_lengths(self, step: Step, worker: int) -> F64:
+    def _item_lengths(self, item: Item, worker: int) -> F64:
         """[warps]"""
-        op = step.op
+        op = item.step.op
         if isinstance(op, BarrierOp | WaitOp | SignalOp):
             return np.full(self.warps, SYNC_LENGTH)
         found = np.ones(self.warps)
         if isinstance(op, GemvOp):
             stream, layout = self.streams[op.stream]
             role = next(r for r in self.schedule.roles if r.name == stream.role)
-            found[role.first : role.first + role.count] = np.maximum(layout.counts[op.matrix][worker], SYNC_LENGTH)
+            counts = layout.counts[op.matrix, op.layer_at(item.loops)][worker]
+            found[role.first : role.first + role.count] = np.maximum(counts, SYNC_LENGTH)
         return found

@@ -149,6 +149,10 @@ class Confirmer:
     def withheld(self) -> Withheld | None:
         return Withheld(self.result.strict(self.edges)) if self.result.strict else None
 
+    @cached_property
+    def _withheld_in_time(self) -> Withheld | None:
+        return Withheld(self.result.strict("word")) if self.result.strict else None
+
     def race(self, a: Place, b: Place) -> ConfirmedRace | None:
         """None if nothing shows that the two steps race."""
         if flat_events(self.result) > MAX_EVENTS:
@@ -199,6 +203,8 @@ class Confirmer:
             return False
         swapped = clash.kinds[1] == READ
         read, write = (clash.second, clash.first) if swapped else (clash.first, clash.second)
+        if self._withheld_in_time and self._withheld_in_time.enabled_without(write.event, read.event):
+            return False
         timed = self._timed(clash.pos)
         system = timed.system
         before, after = _number(timed, read.event), _number(timed, write.event)

@@ -16,7 +16,7 @@ and neighbouring touches of a byte are at most one token apart, as for layers in
 barriers and leave every counter at a multiple of D. Tagged words have one owner each, so E3 is program order.
 
 AMK203 if a condition fails: D below the growth of a threshold starves a later token; otherwise the verdict is UNKNOWN.
-AMK204 if a lag of one token can reach 2^31, beyond which (int32)(value - threshold) >= 0 is wrong.
+AMK204 if a counter starts, or one signal adds, beyond what can be compared; what the sums allow is decided in `lags`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,22 @@ from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import coefficient
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.compose import Composition
+from amk.validator.lags import LAG, check_lags
 from amk.validator.outside import amounts
 from amk.validator.quotient import Group, Ordering
 from amk.validator.system import I64
 from amk.validator.trace import sites
 
 WORD: Final = 2**32
-LAG: Final = 2**31
 
 
 @dataclass(frozen=True)
 class Epochs:
-    """starving: thresholds outgrow the increments (UNSAFE). open: not separated (UNKNOWN). wrap: tokens until 2^32."""
+    """wrong: thresholds outgrow the increments, or comparisons their words (UNSAFE). open: not separated, or not known
+    to be close enough (UNKNOWN). wrap: tokens until 2^32.
+    """
 
-    starving: tuple[Diagnostic, ...]
+    wrong: tuple[Diagnostic, ...]
     open: tuple[Diagnostic, ...]
     wrap: int
 
@@ -100,7 +102,8 @@ def check_epochs(result: Composition) -> Epochs:
         loose += _separation(result, every, np.setdiff1d(every_wait[:, 2], acquired), result.hints)
     wrap = [(WORD - int(init[i])) // int(d) for i, d in enumerate(delta.tolist()) if d]
     wrap += [WORD // coefficient(b.tag, "t") for b in result.schedule.buffers if b.tag is not None]
-    return Epochs(tuple(starving[:8]), tuple(loose[:8]), min(wrap, default=WORD))
+    lags = check_lags(result, every_wait, every)
+    return Epochs((*starving[:8], *lags.early), (*loose[:8], *lags.open), min(wrap, default=WORD))
 
 
 def check_wrap(schedule: Schedule) -> list[Diagnostic]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from amk.report.diagnostic import Diagnostic, Fact, Severity, Where, because, shown
 from amk.report.schema import json_pointer
+from amk.validator.blame import missing_barrier
 from amk.validator.compose import Composition
 from amk.validator.confirm import Confirmer, Evidence, Place, confirmed_fault, flat_events, positions
 from amk.validator.dataflow import Fault
@@ -33,10 +34,11 @@ SMALL: Final = 100_000
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """A diagnostic; evidence None means that no flat run confirmed it."""
+    """A diagnostic; evidence None means that no flat run confirmed it. cause: the rule that a race is for want of."""
 
     diagnostic: Diagnostic
     evidence: Evidence | None
+    cause: Diagnostic | None = None
 
 
 def explain(result: Composition) -> Finding | None:
@@ -178,7 +180,8 @@ def _race(result: Composition, edges: Edges, races: list[Race]) -> Finding:
                 _access(*one.place, one.warp, kind)
                 for one, kind in zip((clash.first, clash.second), clash.kinds, strict=True)
             ]
-            return Finding(_race_diagnostic(result, race, a, b, edges, facts), confirmed.evidence)
+            cause = missing_barrier(result, clash)
+            return Finding(_race_diagnostic(result, race, a, b, edges, facts), confirmed.evidence, cause)
     first, second = _node(result, races[0].first), _node(result, races[0].second)
     facts = [_access(*first, None, races[0].first_kind), _access(*second, None, races[0].second_kind)]
     return Finding(_race_diagnostic(result, races[0], first, second, edges, facts), None)

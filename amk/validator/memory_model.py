@@ -3,10 +3,11 @@
     M2/M3  on a fenced counter a signal releases and a wait acquires; weaker ones are reported here and order nothing in
            the race check, so they are only harmful where that finds something (AMK502, AMK503)
     M5     a counter that several workers touch has gpu or sys scope (AMK505)
+    M6     every operation on a counter is strong and of 32 bits (AMK506)
     M9     nothing writes a buffer that is declared constant, because it is read by non-coherent loads (AMK509)
     M13    tagged words: see `words`
 M1 and M4 (all writers before the release, all readers after the acquire) follow from the clocks over warps and
-barriers; M7 is in `rings`; M8 and M10 to M12 concern operations that the IR cannot express.
+barriers, and `blame` names them; M7 is in `rings`; M8 and M10 to M12 concern operations that the IR cannot express.
 
 What relaxed operations order. A hint is a relaxed reduction and a relaxed poll (`signal_relaxed`, `wait_hint`), a
 tagged word a relaxed store and a relaxed load: neither makes a synchronizes-with edge, so in the causality order of PTX
@@ -61,6 +62,22 @@ def weak_orders(schedule: Schedule) -> Iterator[Diagnostic]:
                 )
 
 
+def check_strong(schedule: Schedule) -> list[Diagnostic]:
+    """M6."""
+    found = []
+    for site in all_sites(schedule):
+        waits = [(w.counter, w.touch, ("waits", i)) for i, w in enumerate(site.step.waits)]
+        signals = [(s.counter, s.touch, ("signals", i)) for i, s in enumerate(site.step.signals)]
+        for counter, touch, place in (*waits, *signals):
+            if touch != "strong":
+                what = "a weak access" if touch == "weak" else "an access of 64 bits"
+                message = f"{what} to '{counter}', whose other users make strong ones of 32 bits"
+                facts = (because("accesses that are not both strong and of one size are a data race: any value"),)
+                path = json_pointer((*site.path, *place, "touch"))
+                found.append(Diagnostic("AMK506", message, where=Where(path=path), facts=facts))
+    return found
+
+
 def _weak(code: str, message: str, path: tuple[str | int, ...]) -> Diagnostic:
     facts = (because("it blocks or counts, but what was written before is not visible after"),)
     return Diagnostic(code, message, Severity.WARNING, Where(path=json_pointer(path)), facts)
@@ -69,8 +86,8 @@ def _weak(code: str, message: str, path: tuple[str | int, ...]) -> Diagnostic:
 def check_scopes(schedule: Schedule, groups: list[Group], instances: Instances) -> Iterator[Diagnostic]:
     """M5."""
     rows = np.concatenate([part[:, [2, 0]] for g in groups for part in (g.waits, g.signals)])
-    pairs = np.unique(rows, axis=0)
-    shared, times = np.unique(pairs[:, 0], return_counts=True)
+    pairs = np.unique(rows[:, 0] << 32 | rows[:, 1])
+    shared, times = np.unique(pairs >> 32, return_counts=True)
     reported = set()
     for instance in shared[times > 1].tolist():
         counter, _ = instances.family(instance)

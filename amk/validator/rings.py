@@ -151,11 +151,15 @@ def _overlaps(
 
 
 def _drained(schedule: Schedule, stream: Stream, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
-    """Every program drains the stream by its own role and in the packed order; all chunks fit the source."""
+    """Every program drains and refills the stream by its own warps, in the packed order; all chunks fit the source."""
+    warps = {r.name: (r.first, r.count) for r in schedule.roles}
     for site in all_sites(schedule):
         op = site.step.op
         if isinstance(op, GemvOp) and op.stream == stream.name and op.role != stream.role:
             message = f"gemv runs on role '{op.role}', the stream '{stream.name}' belongs to '{stream.role}'"
+            yield _finding("AMK106", message, (*site.path, "op", "role"))
+        elif isinstance(op, RefillOp) and op.stream == stream.name and warps[op.role] != warps[stream.role]:
+            message = f"refill runs on role '{op.role}', the rings of '{stream.name}' are those of '{stream.role}'"
             yield _finding("AMK106", message, (*site.path, "op", "role"))
     try:
         layout = stream_layout(schedule, stream)

@@ -5,8 +5,9 @@ Properties, each with its code:
                 in a batch every sequence has kv heads of its own
     AMK103      counter indices lie in the counter's shape, host-filled buffers have the shape that the ops index
     AMK404      a barrier is joined by exactly the warps of its role, and an id belongs to one role
-    AMK405      chunks tile every matrix, and are made of whole tiles and groups of their format; a product's vector is
-                staged in the layout that the format multiplies, with the scales and sums of its blocks
+    AMK405      chunks tile every matrix, and are made of whole tiles and groups of their format, one kind in all
+                iterations of a step; a product's vector is staged in the layout that the format multiplies, with the
+                scales and sums of its blocks
     AMK106      numbers that repeat a fact of the schedule (agents of a sum, candidates) agree with it
 
 Index and share expressions are affine, so their extremes over the layers lie at the first and the last layer.
@@ -22,12 +23,12 @@ import numpy as np
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.matrices import MATRICES, matrix, share_table
+from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, share_table
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.add_residual import AddResidualOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
-from amk.schedule_ir.ops.base import PER_SEQUENCE
+from amk.schedule_ir.ops.base import PER_SEQUENCE, multiplied
 from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.ops.census import CensusOp
 from amk.schedule_ir.ops.draw import DrawOp
@@ -40,13 +41,14 @@ from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.ops.staging import Staging
 from amk.schedule_ir.ranking import PARAMETERS
 from amk.schedule_ir.schedule import Schedule, Signal, Wait
+from amk.schedule_ir.weight_format import Chunk
 from amk.validator.trace import Path, Site, sites
 
 
 def check_structure(schedule: Schedule) -> list[Diagnostic]:
     """All findings; an empty list lets the other checks rely on the properties above."""
     checks = (
-        _row_shares, _attention_shares, _shapes, _sequences, _parts, _chunks, _staged, _barriers, _indices,
+        _row_shares, _attention_shares, _shapes, _sequences, _parts, _chunks, _changes, _staged, _barriers, _indices,
         _repeated_numbers,
     )  # fmt: skip
     return [diagnostic for check in checks for diagnostic in check(schedule)]
@@ -186,17 +188,45 @@ def _chunks(schedule: Schedule) -> Iterator[Diagnostic]:
     down_parts = max((op.k_parts for op, _ in _parted(schedule)), default=1)
     for i, stream in enumerate(schedule.streams):
         for name in MATRICES:
-            k, chunk = matrix(schedule.model, name).k, stream.chunk(name)
             path: Path = ("streams", i, "chunks", name) if name in stream.chunks else ("streams", i, "chunk_k")
-            if chunk.format == "bf16" and k % chunk.columns:
-                message = f"{name} has {k} columns, no multiple of the {chunk.columns} columns of a chunk"
-                yield _finding("AMK405", message, path)
-            elif name == "down" and down_parts > 1 and k % (chunk.columns * down_parts):
-                message = f"{name} has {k} columns, no multiple of {down_parts} parts of whole chunks"
-                yield _finding("AMK405", message, path)
-            elif chunk.columns % chunk.weights.unit:
-                message = f"chunks of {name} have {chunk.columns} columns, no multiple of {chunk.weights.unit}"
-                yield _finding("AMK405", message, path, f"{chunk.format} weights come in tiles and groups")
+            yield from _tiled(schedule, name, stream.chunk(name), down_parts, path)
+        for at, change in enumerate(stream.later):
+            for name, chunk in change.chunks.items():
+                yield from _tiled(schedule, name, chunk, down_parts, ("streams", i, "later", at, "chunks", name))
+
+
+def _tiled(schedule: Schedule, name: MatrixName, chunk: Chunk, down_parts: int, path: Path) -> Iterator[Diagnostic]:
+    k = matrix(schedule.model, name).k
+    if chunk.format == "bf16" and k % chunk.columns:
+        message = f"{name} has {k} columns, no multiple of the {chunk.columns} columns of a chunk"
+        yield _finding("AMK405", message, path)
+    elif name == "down" and down_parts > 1 and k % (chunk.columns * down_parts):
+        message = f"{name} has {k} columns, no multiple of {down_parts} parts of whole chunks"
+        yield _finding("AMK405", message, path)
+    elif chunk.columns % chunk.weights.unit:
+        message = f"chunks of {name} have {chunk.columns} columns, no multiple of {chunk.weights.unit}"
+        yield _finding("AMK405", message, path, f"{chunk.format} weights come in tiles and groups")
+
+
+def _changes(schedule: Schedule) -> Iterator[Diagnostic]:
+    """Chunks change in ascending layers, never those of lm_head, and never between two iterations of a step."""
+    for i, stream in enumerate(schedule.streams):
+        firsts = [change.first for change in stream.later]
+        if any(a >= b for a, b in pairwise([0, *firsts])) or any("lm_head" in c.chunks for c in stream.later):
+            message = f"chunks of '{stream.name}' change from layers {firsts} on"
+            yield _finding("AMK405", message, ("streams", i, "later"), "layers ascend, and lm_head belongs to none")
+    streams = {s.name: s for s in schedule.streams}
+    for site in all_sites(schedule):
+        op, counts = site.step.op, [loop.count or 1 for loop in site.around if loop.var == "l"]
+        name = multiplied(op)
+        if name is None or not counts:
+            continue
+        stream = streams[getattr(op, "stream")]  # noqa: B009
+        layers = [Env(loops={"t": 0, "l": n}, worker=0).eval_int(getattr(op, "layer", 0)) for n in (0, counts[0] - 1)]
+        between = [c.first for c in stream.later if min(layers) < c.first <= max(layers) and name in c.chunks]
+        if between:
+            message = f"{op.op} of {name} runs for layers {min(layers)} to {max(layers)}, chunks change at {between}"
+            yield _finding("AMK405", message, (*site.path, "op"), "a step is code for one kind of chunk")
 
 
 def _staged(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -206,7 +236,7 @@ def _staged(schedule: Schedule) -> Iterator[Diagnostic]:
     for site in all_sites(schedule):
         op, path = site.step.op, (*site.path, "op")
         if isinstance(op, GemvOp):
-            form = streams[op.stream].chunk(op.matrix).weights
+            form = streams[op.stream].chunk(op.matrix, op.layer_at({"t": 0, "l": 0})).weights
             if dtypes[op.x] != form.staged:
                 message = f"{op.matrix} multiplies {form.staged}, '{op.x}' holds {dtypes[op.x]}"
                 yield _finding("AMK405", message, (*path, "x"))

@@ -31,13 +31,13 @@ from amk.validator.evidence import explain
 from amk.validator.flat_check import FlatCheck
 from amk.validator.local_order import NotComposable
 from amk.validator.memo import Memo
-from amk.validator.memory_model import check_constants, check_scopes, weak_orders
+from amk.validator.memory_model import check_constants, check_scopes, check_strong, weak_orders
 from amk.validator.model_graph import check_model_graph
 from amk.validator.order import ClocksTooLarge
 from amk.validator.outside import check_outside
 from amk.validator.parts import without_sync
 from amk.validator.position import position_obligations
-from amk.validator.reduce import reduce_layers
+from amk.validator.reduce import layer_loops, reduce_layers
 from amk.validator.registers import check_registers
 from amk.validator.resources import CompiledResources, check_resources
 from amk.validator.rings import check_rings, ring_obligations
@@ -156,6 +156,7 @@ STATIC: tuple[tuple[str, Check, bool], ...] = (
     ("rings", _rings, True),
     ("tags", _tags, True),
     ("wrap", check_wrap, False),
+    ("strong", check_strong, False),
 )
 """Checks that look at the schedule as written, True: without its waits, signals and counters; the resource, composed,
 epoch and SMT checks follow them.
@@ -219,8 +220,17 @@ class _Verification:
             (self.open if diagnostic.code in UNDECIDED else self.found).append(diagnostic)
 
     def _composed(self) -> None:
-        self._in_time()
+        """The short schedule; the whole one if that is not SAFE and has several layer loops (see `reduce`)."""
+        known = len(self.open)
         reduced = reduce_layers(self.schedule)
+        self._judged(reduced)
+        if reduced is not self.schedule and layer_loops(reduced) > 1 and (self.found or len(self.open) > known):
+            del self.found[:], self.open[known:]
+            self.evidence, self.notes = None, []
+            self._judged(self.schedule)
+
+    def _judged(self, reduced: Schedule) -> None:
+        self._in_time()
         self.stats |= {"layers checked": reduced.model.layers, "workers": reduced.launch.workers}
         try:
             result = compose(reduced, memo=self.memo)
@@ -270,13 +280,13 @@ class _Verification:
         self.found += check_clashes(result.clashes)
         if not self.found and result.order is not None and result.tokens == TOKENS:
             epochs = check_epochs(result)
-            self.found += epochs.starving
+            self.found += epochs.wrong
             self.open += [d for d in epochs.open if d not in self.open]
             self.wrap = epochs.wrap
         return None
 
     def _findings(self, result: Composition) -> Diagnostic | None:
-        """What explains the finding best comes first: a relaxed operation, if one is why."""
+        """What explains the finding best comes first: a relaxed operation, if one is why, or a missing barrier."""
         weak = list(weak_orders(self.schedule))
         finding = explain(result)
         if finding is None:
@@ -287,6 +297,8 @@ class _Verification:
         self.evidence = finding.evidence
         if weak and finding.diagnostic.code.startswith("AMK3"):
             self.found += [Diagnostic(d.code, d.message, Severity.ERROR, d.where, d.facts) for d in weak]
+        elif finding.cause is not None:
+            self.found.append(finding.cause)
         self.found.append(finding.diagnostic)
         return None
 

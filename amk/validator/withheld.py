@@ -50,12 +50,21 @@ class Withheld:
     def both_enabled(self, x: Event, y: Event) -> bool:
         if (x.group, x.worker) == (y.group, y.worker) and (self._before(x, y) or self._before(y, x)):
             return False
+        run = self._without(x, y)
+        return self._enabled(run, x) and self._enabled(run, y)
+
+    def enabled_without(self, y: Event, x: Event) -> bool:
+        """Is y enabled in some interleaving that leaves x out? Then x does not come before y."""
+        if (x.group, x.worker) == (y.group, y.worker) and self._before(x, y):
+            return False
+        return self._enabled(self._without(x), y)
+
+    def _without(self, *events: Event) -> Run:
         held: dict[int, int] = {}
-        for event in (x, y):
+        for event in events:
             for agent, first in self._stops(event):
                 held[agent] = min(first, held.get(agent, first))
-        run = greedy(self.quotient.system, list(held.values()))
-        return self._enabled(run, x) and self._enabled(run, y)
+        return greedy(self.quotient.system, list(held.values()))
 
     def _before(self, x: Event, y: Event) -> bool:
         order = self.quotient.groups[x.group].order
@@ -85,6 +94,7 @@ class Withheld:
         return found
 
     def _enabled(self, run: Run, event: Event) -> bool:
+        """Has everything run that comes before the event, and do its waits hold? The event itself may have run too."""
         chains, agent = self._chains(event)
         if bool((run.cut[agent : agent + len(chains)] < chains.pre[event.number]).any()):
             return False

@@ -31,6 +31,8 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
+from amk.validator.certificate import NotSafe
+from amk.validator.schedule_certificate import certify_schedule
 from amk.validator.system import System
 from amk.validator.verify import verify
 
@@ -189,6 +191,36 @@ def test_counters_may_start_below_half_of_their_range_only() -> None:
         edits.append(Edit("replace", (*named(document, "counters", "act"), "init"), start))
         verdict = verify(schedule_of(edited(*edits)))
         assert [d.code for d in verdict.diagnostics] == ([code] if code else [])
+
+
+@pytest.mark.parametrize("kind", ["fenced", "tagged"])
+@pytest.mark.parametrize(
+    ("add", "verdict", "ruling", "refusal"),
+    [
+        (2**29, "SAFE", "SAFE", None),  # 2^31 a token, of which a wait finds 2^29 at least: its own
+        (2**29 + 1, "UNKNOWN", "SAFE", "wrap"),
+        (715_827_882, "UNKNOWN", "SAFE", "wrap"),  # 3 of these are 2^31 - 2
+        (715_827_883, "UNSAFE", "UNSAFE", "wrap"),
+        (2**30, "UNSAFE", "UNSAFE", "wrap"),
+    ],
+)
+def test_the_sum_of_a_token_stays_within_what_can_be_compared(
+    kind: str, add: int, verdict: str, ruling: str, refusal: str | None
+) -> None:
+    """Four signals, each of which could be compared; the device looks at the sign of the 32-bit difference."""
+    document = subject(kind, 4, 1, 1).document
+    waits, signals = users(document, "act")
+    edits = [Edit("replace", (*path, "at_least"), {"t": 4 * add, "1": 4 * add}) for path in waits]
+    edits += [Edit("replace", (*path, "add"), add) for path in signals]
+    schedule = schedule_of(apply(document, edits)[0])
+    found = verify(schedule)
+    assert (found.status, [d.code for d in found.diagnostics]) == (verdict, [] if verdict == "SAFE" else ["AMK204"])
+    assert rule(schedule, 2).status == ruling
+    if refusal is None:
+        assert certify_schedule(schedule)
+    else:
+        with pytest.raises(NotSafe, match=refusal):
+            certify_schedule(schedule)
 
 
 def test_shared_arrays_are_aligned() -> None:

@@ -5,6 +5,7 @@
 
 Every pair is the incumbent and a copy of it that is loaded anew. Nothing but chance can make the copy faster, and no
 screen protects the rule here: each pair goes straight to the race. A race that passes is confirmed in a fresh process.
+Blocks are shorter and positions fewer than in a search, so that single rounds vary more than there.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from amk.agent.certify import Judgement
 from amk.agent.devices import local_gpus, matching
 from amk.agent.events import Phase
 from amk.agent.gate import Gate, Ready
-from amk.agent.measure import ROUNDS, Backend, Job, Samples, positions_within
+from amk.agent.measure import ROUNDS, Backend, Job, Samples
 from amk.agent.noise import Noise
 from amk.agent.runs import write_whole
 from amk.agent.simulated import SimulatedBackend
@@ -43,11 +44,14 @@ from amk.schedule_ir.target import Target, load_target
 PAIRS = 200
 COPIES = 8
 """Differently named copies, so that every pair loads one afresh."""
-ATTEMPTS = 4
+ATTEMPTS = 6
+PAUSE = 4.0
+"""Seconds after an accident, times the attempts before: what took the memory may be over by then."""
 ACCIDENTS = ("crashed", "lost")
 """Faults that say nothing about the kernel, whose copy ran before."""
-STEPS = 5
-CONTEXT = 8192
+STEPS = 3
+POSITIONS = (128, 2048)
+CONTEXT = 4096
 
 
 @dataclass
@@ -101,6 +105,7 @@ class Night:
             if found.suspect or found.kind not in ACCIDENTS:
                 break
             self.retries[f"{found.kind}: {found.detail}"] += attempt < ATTEMPTS
+            time.sleep(PAUSE * attempt)
         raise RuntimeError(f"pair {index}: {found}")
 
     def wins(self, samples: Samples, phase: Phase, index: int) -> bool:
@@ -130,7 +135,7 @@ def backend_of(target: Target, simulated: bool, log: Path) -> Backend:
     if simulated:
         return SimulatedBackend(target.name, 1, noise=Noise("heavy", 0.006))
     gpu = matching(target, local_gpus())[0]
-    return StationBackend(Post(gpu.name, gpu.ordinal, log))
+    return StationBackend(Post(gpu.name, gpu.ordinal, log, gpu.uuid))
 
 
 def main() -> int:
@@ -138,6 +143,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--gpu", default="h200")
+    parser.add_argument("--positions", type=int, nargs="+", default=list(POSITIONS))
     parser.add_argument("--simulated", action="store_true")
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
@@ -153,9 +159,7 @@ def main() -> int:
 
         try:
             ready = subject(target, options.model, options.simulated)
-            found = Night(backend, ready, positions_within(ready.candidate.schedule.kv.context)).run(
-                options.pairs, save
-            )
+            found = Night(backend, ready, tuple(options.positions)).run(options.pairs, save)
         finally:
             backend.close()
     print(save(found))

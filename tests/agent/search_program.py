@@ -47,7 +47,9 @@ def main(folder: Path, evals: int, backend: Backend | None = None) -> None:
 def station(folder: Path) -> StationBackend:
     folder.mkdir(parents=True, exist_ok=True)
     command = (sys.executable, simulated_worker.__file__)
-    return StationBackend(Post("simulated processor", 0, folder / "worker.log", command), simulated=True)
+    return StationBackend(
+        Post("simulated processor", 0, folder / "worker.log", "the only one", command), simulated=True
+    )
 
 
 if __name__ == "__main__":

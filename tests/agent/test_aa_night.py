@@ -32,6 +32,11 @@ def night(faults: dict[tuple[int, int], Fault]) -> aa_night.Night:
     return aa_night.Night(Troubled("h200", 1, noise=Noise("heavy", 0.006), faults=faults), ready, POSITIONS)
 
 
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aa_night, "PAUSE", 0.0)
+
+
 def test_a_killed_worker_costs_a_retry_and_changes_nothing_else() -> None:
     killed = Fault("crashed", "the worker was ended by SIGKILL")
     saved: list[int] = []

@@ -88,9 +88,9 @@ def test_bad_input_is_one_diagnostic(
 def test_the_named_gpu_is_found_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "0000:18:00.0"
     folder.mkdir()
-    (folder / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 1\n")
+    (folder / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 1\nGPU UUID: \t GPU-1f\n")
     gpus = local_gpus(tmp_path)
-    assert gpus == [LocalGpu(0, "NVIDIA H200")]
+    assert gpus == [LocalGpu(0, "NVIDIA H200", "GPU-1f")]
     assert matching(load_target("h200"), gpus) == gpus[:1] and not matching(load_target("l4"), gpus)
     assert local_gpus(tmp_path / "none") == []
 

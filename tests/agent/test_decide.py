@@ -1,5 +1,6 @@
 """The keep rule: no false keeps on noise, true gains found."""
 
+from dataclasses import replace
 from math import log
 from pathlib import Path
 
@@ -63,9 +64,14 @@ def test_a_noisy_device_asks_for_more() -> None:
 
 def test_only_a_screen_ends_early() -> None:
     slow = ((1.0,), (1.2,), (1.2,), (1.0,))
-    job = Job(0, "screen", 1, 6, 20, (1,), 0)
+    job = Job(0, "screen", 1, 6, 20, (1,), 0, slower=0.1)
     assert not hopeless(job, [slow]) and hopeless(job, [slow, slow])
-    assert not hopeless(Job(0, "race", 1, 24, 20, (1,), 0), [slow, slow])
+    assert not hopeless(replace(job, slower=0.2), [slow, slow])
+    assert not hopeless(replace(job, phase="race", rounds=24), [slow, slow])
+
+
+def test_a_screen_of_a_noisy_device_is_ended_later() -> None:
+    assert decide.hopeless(0.0) == pytest.approx(log(1.003)) and decide.hopeless(0.01) == pytest.approx(0.03)
 
 
 def test_medians_are_per_program_and_position() -> None:

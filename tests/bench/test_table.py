@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from amk.bench.plot import charts
+from amk.bench.record import row_of
 from amk.bench.row import Key, Row
 from amk.bench.table import HEADER, Table, as_json, cells, judge, load_table
 from amk.bench.times import Times
@@ -55,6 +56,14 @@ def test_what_fails_a_gate_meets_nothing() -> None:
     wrong, fast = (judge(TABLE, KEYS, [made])[0] for made in (row(BASE, 3.5, correct=False), row(BASE, 3.1)))
     assert wrong.reaches(wrong.must) is False and "differ" in cells(wrong)[-1]
     assert fast.reaches(fast.must) is False and cells(fast)[-1] == "faster than its floor"
+
+
+def test_a_baseline_that_was_left_out_says_why() -> None:
+    missing = replace(row(BASE, 3.5), left_out={"compile": "does not fit"})
+    there = replace(missing, key=replace(BASE, run=2), baselines={"compile": Times(7.0, 7.0, 7.0)}, left_out={})
+    assert "compile: does not fit" in cells(judge(TABLE, KEYS, [missing])[0])[-2]
+    assert "does not fit" not in cells(judge(TABLE, KEYS, [missing, there])[0])[-2]
+    assert row_of(missing.record()) == missing
 
 
 def test_what_was_not_measured_is_open() -> None:

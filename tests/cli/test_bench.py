@@ -11,6 +11,8 @@ from amk.cli import main
 from amk.commands import bench, bench_table
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
+RECORDS = Path(__file__).resolve().parents[1] / "records"
+
 ASK = ["bench", "--model", "llama3.2-1b", "--gpu", "h200"]
 
 
@@ -106,8 +108,20 @@ def test_old_and_new_records_are_drawn_without_a_gpu(tmp_path: Path, capsys: pyt
         ["--rows", "x"],
         [],
         ["--table", "h20"],
+        ["--table", "h200", "--cases", "2,13", "--rows", str(RECORDS / "h200-table.json")],
+        ["--model", "llama3-8b", "--gpu", "h200", "--cases", "1"],
+        ["--table", "h200", "--baselines-once"],
     ],
-    ids=["table and model", "runs without a record", "rows without a plot", "nothing named", "no such table"],
+    ids=[
+        "table and model",
+        "runs without a record",
+        "rows without a plot",
+        "nothing named",
+        "no such table",
+        "no such case",
+        "cases without a table",
+        "one run of several",
+    ],
 )
 def test_arguments_that_do_not_go_together(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *words]) == 2
@@ -146,3 +160,28 @@ def test_separate_runs_are_separate_processes(
     printed = capsys.readouterr().out
     assert "llama3-8b int8, 128" in printed and "not measured" in printed
     assert "Published by others, not measured here" in printed
+    asked.clear()
+    monkeypatch.setattr("sys.argv", ["amk", *words, "--baselines", "compile", "--baselines-once"])
+    assert main([*words, "--baselines", "compile", "--baselines-once"]) == 0
+    assert ["none" in command for command in asked] == [False, True, True]
+    assert ["compile" in command for command in asked] == [True, False, False]
+    assert not any("--baselines-once" in command for command in asked)
+
+
+def test_the_shares_of_a_table_are_judged_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every GPU measures some cases into a record of its own."""
+    record = json.loads((RECORDS / "h200-table-baselines.json").read_text())
+    shares = [tmp_path / "a.json", tmp_path / "b.json"]
+    for n, share in enumerate(shares):
+        share.write_text(json.dumps({"format": 1, "rows": record["rows"][n::2]}))
+    whole = tmp_path / "whole.json"
+    words = ["bench", "--table", "h200", "--cases", "2,11-12", "--record", str(whole)]
+    assert main([*words, "--rows", *map(str, shares), "--format", "json"]) == 0
+    cases = json.loads(capsys.readouterr().out)["cases"]
+    assert [case["case"] for case in cases] == [
+        "llama3-8b bf16, 128", "llama3-8b bf16, 128, batch 4", "llama3-8b bf16, 128, batch 8",
+    ]  # fmt: skip
+    assert cases[1]["must"] == pytest.approx(1.15 * cases[0]["ms"]), "the case that a limit is relative to is elsewhere"
+    assert len(json.loads(whole.read_text())["rows"]) == len(record["rows"])
+    assert main([*words, "--rows", str(tmp_path / "none.json")]) == 2
+    assert "AMK001" in capsys.readouterr().err

@@ -21,12 +21,13 @@ def test_bad_requests_and_no_gpu(
     assert main(["calibrate", "--gpu", "h200"]) == 2
     assert main(["calibrate", "--gpu", "h200", "--model", "smollm2-135m"]) == 2
     assert main(["calibrate", "--gpu", "h200", "--micro", str(tmp_path / "c.json")]) == 5
-    assert capsys.readouterr().err.count("error[AMK") == 3
+    assert main(["calibrate", "--gpu", "h200", "--shares", str(tmp_path / "s.json")]) == 5
+    assert capsys.readouterr().err.count("error[AMK") == 4
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_the_probes_compile(arch: str) -> None:
     source = (Path(amk.bench.__file__).with_name("micro.cu")).read_text(encoding="utf-8")
     compiled = compile_cuda(source, arch)
-    named = {"chase", "ping", "copy", "copy_8", "loaded", "read", "barrier_4", "barrier_16"}
+    named = {"chase", "ping", "copy", "copy_8", "loaded", "read", "barrier_4", "barrier_16", "share"}
     assert {f"amk_probe_{name}" for name in named} == set(compiled.resources)

@@ -69,6 +69,18 @@ def test_a_witness_is_drawn_and_marked(
     assert code == 0 and 0 < json.loads(out)["tracks"] <= small_plan().launch.warps
 
 
+def test_an_unsafe_schedule_is_drawn_as_its_witness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = json.loads((ADVERSARIAL / "missing-wait.json").read_text())
+    schedule, page = tmp_path / "s.json", tmp_path / "t.html"
+    schedule.write_bytes(canonical_json(from_document(case["schedule"])))
+    code, out, _ = run([str(schedule), "-o", str(page), "--format", "json"], capsys)
+    found = json.loads(out)
+    assert code == 0 and found["marked"] == 2 and len(data(page.read_text())["spans"]["marked"]) == 2
+    assert found["notes"][0].startswith("UNSAFE: AMK302") and any("of h_mid" in note for note in found["notes"])
+    code, out, _ = run([str(schedule), "--logical", "--format", "json"], capsys)
+    assert code == 0 and json.loads(out)["marked"] == 0 and "logical order" in json.loads(out)["title"]
+
+
 def test_a_witness_of_another_schedule_is_refused(
     schedule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

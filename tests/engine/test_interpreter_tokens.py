@@ -44,6 +44,8 @@ TOKENS = 14  # with the prompt, past two blocks of 8 positions
 MANY = {"workers": 6, "warps": 6}
 """Enough agents for few interleavings."""
 
+MIXED = formats("int4-g128", "int8") | {"o": "bf16", "down": "int8"}
+
 CASES: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
     "tagged words": (tiny_model(), {}),
     "fenced counters": (tiny_model(), {"handoff": "fenced"}),
@@ -57,6 +59,16 @@ CASES: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
     "int4 with zeros": (tiny_model(), {"wanted": formats("int4-g128-zp"), "chunk_bytes": 1024} | MANY),
     "fp8, lm_head int8": (tiny_model(qkv_bias=True), {"wanted": formats("fp8", "int8")} | MANY),
     "fp8 cache": (tiny_model(heads=3, kv_heads=1, hidden=96), {"kv_dtype": "fp8"} | MANY),
+    "formats by layers": (
+        tiny_model(layers=3, ffn=160),
+        {"wanted": ((1, formats("int8-g64", "int8")), (2, MIXED)), "workers": 5, "warps": 8},
+    ),
+    "layers in bf16 and in codes": (
+        tiny_model(layers=2),
+        {"wanted": ((1, formats("bf16", "int8")), (1, formats("int4-g128", "int8"))), "workers": 5, "warps": 8}
+        | {"handoff": "fenced"},
+    ),
+    "parts of down wait for their own columns": (tiny_model(ffn=128), {"act_parts": 2, "workers": 5, "warps": 8}),
     "arrays overlaid": (tiny_model(), {"overlay": True}),
     "naive": (tiny_model(), {"handoff": "fenced", "head_handoff": False, "run_ahead": False, "wide_epilogue": 0}),
 }
@@ -73,7 +85,9 @@ def stored_arrays(schedule: Schedule, arrays: dict[str, NDArray[np.float32]]) ->
     out = dict(arrays)
     for name, rows in arrays.items():
         part = name.rpartition(".")[2]
-        form = schedule.streams[0].chunk(MATRIX_OF[part]).weights if part in MATRIX_OF else None  # type: ignore[arg-type]
+        layer = int(name[1:].partition(".")[0]) if name[1:2].isdigit() else 0
+        chunk = schedule.streams[0].chunk(MATRIX_OF[part], layer) if part in MATRIX_OF else None  # type: ignore[arg-type]
+        form = chunk.weights if chunk else None
         if form is not None and form.codes != "bf16":
             codes = nearest(rows, form)
             stored = numbers(form.codes, form.group, codes.codes, codes.scales, codes.zeros)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.planner.decode import plan
-from amk.planner.formats import BF16, Formats
+from amk.planner.formats import BF16, Formats, Layered
 from amk.planner.settings import Settings
 from amk.schedule_ir.bfloat import round_bf16
 from amk.schedule_ir.model_spec import ModelSpec
@@ -38,7 +38,7 @@ def tiny_model(**changes: Any) -> ModelSpec:
 
 
 def tiny_plan(
-    model: ModelSpec, *, workers: int = 4, context: int = 48, wanted: Formats = BF16, **settings: Any
+    model: ModelSpec, *, workers: int = 4, context: int = 48, wanted: Formats | Layered = BF16, **settings: Any
 ) -> Schedule:
     chosen = {"warps": 4, "chunk_bytes": 512, "kv_block": 8, "max_tokens": 32, "slots": 4} | settings
     settled = Settings(**chosen)

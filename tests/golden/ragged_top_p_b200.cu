@@ -174,6 +174,7 @@ struct S3 {
 };
 struct S4 {
   static constexpr int kFirst = 0, kAgents = 8;
+  using Matrix = Plan::Qkv;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
@@ -266,6 +267,7 @@ struct S12 {
 };
 struct S13 {
   static constexpr int kFirst = 0, kAgents = 8;
+  using Matrix = Plan::GateUp;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
@@ -329,6 +331,7 @@ struct S18 {
 };
 struct S19 {
   static constexpr int kFirst = 0, kAgents = 8;
+  using Matrix = Plan::LmHead;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
   static constexpr int kSsqAgents = 8;

@@ -75,14 +75,14 @@ def test_rings_start_at_the_weights_of_their_kernel(model: object) -> None:
     schedule = made(FAST, model, 3)
     found, layout = phases(schedule), stream_layout(schedule, schedule.streams[0])
     at = np.zeros_like(layout.totals.reshape(-1))
-    step = sum(layout.counts[name] for name in ("qkv", "o", "gate_up", "down")).reshape(-1)
+    step = sum(layout.counts[name, 0] for name in ("qkv", "o", "gate_up", "down")).reshape(-1)
     for kernel, layer in found.launches:
         chunks = chunks_of(schedule, found, kernel)
         gemvs = found.kernels[kernel].gemvs()
         assert (chunks is None) == (not gemvs)
         if chunks is not None:
             np.testing.assert_array_equal(np.array(chunks.at) + layer * step, at)
-            at += sum(layout.counts[op.matrix].reshape(-1) for _, op in gemvs)
+            at += sum(layout.counts[op.matrix, 0].reshape(-1) for _, op in gemvs)
     np.testing.assert_array_equal(at, layout.totals.reshape(-1))
 
 

@@ -84,6 +84,11 @@ def test_machine_code_has_no_computed_branch_and_no_spill(mode: Mode, arch: str)
     assert code[KERNEL].count("EXIT", "BRA") > 1, "the listing is that of the kernel"
 
 
+def test_parts_that_wait_for_their_own_columns() -> None:
+    settings = replace(PRESETS["fast"], act_parts=2)
+    check(plan(load_model("smollm2-135m"), load_target("l4"), settings=settings, max_context=256), "sm_89")
+
+
 @pytest.mark.parametrize(("arch", "warps"), [("sm_86", 6), ("sm_89", 4)])
 def test_two_workers_share_an_sm(arch: str, warps: int) -> None:
     """Compiled for two, the kernel leaves room for the second: registers, shared memory and threads of both fit."""

@@ -14,6 +14,7 @@ from amk.adversary.recipe import strengthened
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, PRESETS
+from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.references import check_references
@@ -52,6 +53,31 @@ def test_two_workers_of_an_sm_are_resident_or_refused() -> None:
     for change in ({"ctas_per_sm": 3}, {"shared_bytes": alone}, {"registers": 255, "ctas_per_sm": 3}):
         verdict = verify(schedule.model_copy(update={"launch": launch.model_copy(update=change)}))
         assert [d.code for d in verdict.diagnostics] == ["AMK402"], change
+
+
+@pytest.mark.parametrize("handoff", ["tagged", "fenced"])
+def test_parts_of_down_wait_for_their_own_columns(handoff: Literal["tagged", "fenced"]) -> None:
+    """Every part waits for fewer workers than there are; waiting for another part's is a race behind fences."""
+    settings = replace(FAST, act_parts=2, handoff=handoff)
+    schedule = plan(PLAIN, load_target("h200"), settings=settings, max_context=64, workers=8)
+    assert verify(schedule).safe
+    first, second = (schedule.tables[f"act.to.{part}"] for part in range(2))
+    assert all(map(any, zip(first, second, strict=True))) and 0 in first and 0 in second and sum(first) == sum(second)
+    data = schedule.model_dump(mode="json")
+    body = data["programs"][0]["body"][1]["body"][1]["body"]
+    waits = [w for step in body for w in step["waits"] if w["counter"] == "act"]
+    assert [w["index"][1] for w in waits] == [0, 1] and {w["at_least"]["t"] for w in waits} == {sum(first)}
+    waits[1]["index"][1] = 0
+    verdict = verify(Schedule.model_validate_json(json.dumps(data)))
+    assert verdict.status == ("UNSAFE" if handoff == "fenced" else "SAFE")
+
+
+def test_parts_of_down_are_whole_chunks_of_one_sequence() -> None:
+    model, target = load_model("qwen2.5-1.5b"), load_target("l4")
+    with pytest.raises(AmkError, match="AMK406"):
+        plan(model, target, settings=replace(FAST, act_parts=4), max_context=64)
+    with pytest.raises(AmkError, match="AMK016"):
+        plan(model, target, settings=replace(FAST, act_parts=2, batch=2), max_context=64)
 
 
 def test_two_workers_of_an_sm_share_its_rates() -> None:

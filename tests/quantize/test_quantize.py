@@ -14,7 +14,7 @@ from amk.quantize.choose import CANDIDATES, choose
 from amk.quantize.error import BF16, SYNTHETIC, TextJudge, log_softmax, matrix_error, stored_bytes, synthetic
 from amk.quantize.forward import StoredTensors, text_logits
 from amk.quantize.search import searched, squared_error
-from amk.schedule_ir.matrices import MATRICES
+from amk.schedule_ir.matrices import MATRICES, MatrixName
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.quantised import nearest
 from amk.schedule_ir.weight_format import FORMATS, FormatName, weight_format
@@ -27,7 +27,7 @@ MODELS = [tiny_model(), tiny_model(qkv_bias=True, tied_embeddings=True), tiny_mo
 @pytest.mark.parametrize("model", MODELS)
 def test_the_whole_text_at_once_is_the_decoder_token_by_token(model: ModelSpec) -> None:
     source = RandomTensors(model)
-    found = text_logits(model, StoredTensors(source, BF16), TOKENS)
+    found = text_logits(model, StoredTensors(source, [BF16] * model.layers), TOKENS)
     decoder = reference_decoder(model, source.arrays)
     expected = np.stack([decoder.forward([token]) for token in TOKENS])
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
@@ -74,7 +74,7 @@ def test_the_error_over_a_text_is_what_its_words_say(judge: TextJudge) -> None:
     assert (same.kl, same.kl_most, same.argmax) == (0, 0, 1) and same.perplexity == same.reference_perplexity
     found = judge.error(dict.fromkeys(MATRICES, "int4-g128"))
     forms: Any = dict.fromkeys(MATRICES, "int4-g128")
-    logs = log_softmax(text_logits(judge.model, StoredTensors(judge.source, forms), TOKENS))
+    logs = log_softmax(text_logits(judge.model, StoredTensors(judge.source, [forms] * judge.model.layers), TOKENS))
     p = np.exp(judge.reference)
     each = [float(sum(p[t] * (judge.reference[t] - logs[t]))) for t in range(len(TOKENS))]
     assert found.kl == pytest.approx(np.mean(each)) and found.kl_most == pytest.approx(max(each))
@@ -89,10 +89,11 @@ def test_a_text_that_predicts_nothing_is_refused() -> None:
         TextJudge.of(model, RandomTensors(model), [3])
 
 
-def test_choices_stay_below_the_bound_and_use_it(judge: TextJudge) -> None:
+@pytest.mark.parametrize("parts", [1, 2])
+def test_choices_stay_below_the_bound_and_use_it(judge: TextJudge, parts: int) -> None:
     sizes = []
     for bound in (1e-9, 1e-3, 1e-1, 1e3):
-        choice = choose(judge, bound)
+        choice = choose(judge, bound, parts=parts)
         assert choice.error.kl <= bound and judge.error(choice.forms) == choice.error
         assert choice.bytes == stored_bytes(judge.model, choice.forms)
         sizes.append(choice.bytes)
@@ -102,6 +103,34 @@ def test_choices_stay_below_the_bound_and_use_it(judge: TextJudge) -> None:
     assert sizes[-1] == smallest
     with pytest.raises(ValueError, match="positive"):
         choose(judge, 0.0)
+
+
+def test_layers_that_differ_get_formats_of_their_own() -> None:
+    """Weights on the grid of a format cost nothing there: one layer of them takes narrow codes under any bound, the
+    other layer does not."""
+    model = tiny_model(layers=2)
+    source = RandomTensors(model)
+    for name, rows in source.arrays.items():
+        if name.startswith("l1.w"):
+            source.arrays[name] = np.sign(rows).astype(np.float32) / 64
+    one = TextJudge.of(model, source, TOKENS)
+    choice = choose(one, 1e-6, parts=2)
+    assert choice.error.kl <= 1e-6
+    first, second = choice.forms
+    assert {second[name] for name in ("qkv", "o", "gate_up", "down")} <= {"int4-g64", "int4-g128"}
+    assert {first[name] for name in ("qkv", "o", "gate_up", "down")} == {"bf16"}
+    assert choice.bytes < choose(one, 1e-6).bytes
+
+
+def test_a_pass_begins_at_the_first_layer_that_differs() -> None:
+    """The same error as of a pass from the first layer on."""
+    model = tiny_model(layers=2)
+    judge = TextJudge.of(model, RandomTensors(model), TOKENS)
+    layers: list[dict[MatrixName, FormatName]] = [BF16, BF16 | {"o": "int4-g128"}]
+    stored = StoredTensors(judge.source, layers, judge.quantise)
+    found = log_softmax(text_logits(judge.model, stored, TOKENS))
+    kl = (np.exp(judge.reference) * (judge.reference - found)).sum(axis=-1).mean()
+    assert judge.error(layers).kl == pytest.approx(float(kl), rel=1e-9) and kl > 0
 
 
 def test_the_command_reports_synthetic_matrices(capsys: pytest.CaptureFixture[str]) -> None:

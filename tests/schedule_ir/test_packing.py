@@ -46,7 +46,7 @@ def test_every_chunk_is_where_its_consumer_looks(workers: int, width: int | None
         columns = matrix(model, name).k_chunks(stream.chunk_k) // layout.parts[name]
         for worker in range(workers):
             first, chunk = schedule.tables[f"{key}.first"][worker], 0
-            for agent, count in enumerate(layout.counts[name][worker]):
+            for agent, count in enumerate(layout.counts[name, layer][worker]):
                 for _ in range(count):
                     (tile,) = unpack_chunks(packed[at[worker, agent]][None], stream.chunk(name))
                     group, column = divmod(chunk, columns)

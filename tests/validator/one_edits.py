@@ -74,10 +74,11 @@ def share(document: Json, rng: Random) -> list[Edit]:
 
 
 def region(document: Json, rng: Random) -> list[Edit]:
-    """A shared buffer lies 128 bytes further."""
+    """A shared buffer lies 128 bytes further or nearer."""
     shared = [i for i, b in enumerate(document["buffers"]) if b["space"] == "shared" and not b["name"].startswith("w")]
-    i = rng.choice(shared)
-    return [Edit("replace", ("buffers", i, "offset"), document["buffers"][i]["offset"] + rng.choice((-128, 128)))]
+    i, by = rng.choice(shared), rng.choice((-128, 128))
+    offset = document["buffers"][i]["offset"]
+    return [Edit("replace", ("buffers", i, "offset"), offset + (by if offset + by >= 0 else 128))]
 
 
 def buffer(document: Json, rng: Random) -> list[Edit]:

@@ -44,6 +44,11 @@ def enabled(system: System, pair: tuple[int, int]) -> bool:
     return True
 
 
+def runs_without(system: System, x: int, y: int) -> bool:
+    """Does y run although x never does?"""
+    return bool(greedy(system, (x,)).cut[system.agent_of[y]] > system.index_of[y])
+
+
 def pairs(flat: Flat, rng: Random, count: int) -> Iterator[tuple[Event, Event, tuple[int, int]]]:
     """Events of different warps that run at about the same time, none of a barrier, with their numbers in it."""
     events = np.concatenate([ids.reshape(-1) for ids in flat.event_id])
@@ -75,6 +80,7 @@ def test_without_tagged_words_both_systems_agree() -> None:
         for x, y, events in pairs(flat, rng, 60):
             truth = enabled(flat.system, events)
             assert withheld.both_enabled(x, y) == truth
+            assert withheld.enabled_without(y, x) == runs_without(flat.system, *events)
             seen[truth] += 1
     assert min(seen[True], seen[False]) > 100, seen
 
@@ -108,6 +114,7 @@ def test_what_the_strict_quotient_enables_is_enabled_at_every_position(name: str
         for x, y, events in pairs(flat, rng, 50):
             claimed, truth = withheld.both_enabled(x, y), enabled(flat.system, events)
             assert truth or not claimed, (name, edges, x, y)
+            assert not withheld.enabled_without(y, x) or runs_without(flat.system, *events), (name, edges, x, y)
             seen[claimed, truth] += 1
     assert seen[True, True] > 10 and seen[False, False] > 10, seen
 

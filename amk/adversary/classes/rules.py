@@ -153,10 +153,10 @@ def _context(document: Json, context: int) -> list[Edit]:
 
 
 def launch_limits(rng: Random) -> Mutant:
-    """44: one worker too many, registers or shared memory at the limit, a counter about to wrap."""
+    """44: one worker too many, registers or shared memory at the limit, a counter or a token's sum about to wrap."""
     base = draw(rng, (*FENCED, "tagged"))
     document, launch = base.document, base.document["launch"]
-    which = rng.randrange(5)
+    which = rng.randrange(6)
     if which == 0:
         return base, [Edit("replace", ("target", "sms"), base.workers + rng.choice((-1, 0, 1)))]
     if which == 1:
@@ -175,4 +175,11 @@ def launch_limits(rng: Random) -> Mutant:
         waiting, _ = users(document, name)
         edits = [Edit("replace", (*p, "at_least"), slope) for p in waiting]
         return base, [*edits, Edit("replace", (*named(document, "counters", name), "init"), start)]
+    if which == 4:
+        most = 2**31 // rng.choice((base.workers, base.workers, max(base.workers - 1, 1)))
+        add = most + rng.choice((0, 0, 1))
+        waiting, giving = users(document, rng.choice(("attn", "h_mid", "act")))
+        reach = {"t": base.workers * add, "1": base.workers * add}
+        edits = [Edit("replace", (*p, "at_least"), reach) for p in waiting]
+        return base, [*edits, *(Edit("replace", (*p, "add"), add) for p in giving)]
     return base, [Edit("replace", ("launch", "cooperative"), rng.random() < 0.5)]

@@ -16,13 +16,15 @@ Generator = Callable[[Random], Mutant] | Callable[[Random], System] | Callable[[
 @dataclass(frozen=True)
 class Class:
     """open: some of its mutants are built to be UNKNOWN: policy, or outside what epochs are proved for. flat: why some
-    or all of its mutants are flat systems, not edited plans."""
+    or all of its mutants are flat systems, not edited plans. code: what the class's file has to show, if its mutants
+    can go wrong in other ways too."""
 
     number: int
     title: str
     generate: Generator
     open: bool = False
     flat: str = ""
+    code: str = ""
 
 
 PLANS = 3 / 4
@@ -81,7 +83,7 @@ CLASSES: tuple[Class, ...] = (
     Class(33, "slot reused across tasks", partly(slots.undrained, pipelines.undrained), flat=LAPS),
     Class(34, "refill after the wrong wait_group", partly(slots.wrong_refill, pipelines.wrong_group), flat=STORES),
     Class(35, "read wait before a global signal", pipelines.read_wait, flat=STORES),
-    Class(36, "release before the barrier", rules.early_release),
+    Class(36, "release before the barrier", rules.early_release, code="AMK501"),
     Class(37, "relaxed poll or signal", rules.relaxed_poll),
     Class(38, "scope too narrow", rules.narrow_scope),
     Class(39, "missing proxy fence", rules.proxy_fence, open=True),

@@ -29,6 +29,7 @@ def broken_rules(spelled: Spelled) -> Iterator[str]:
     yield from _rings(schedule)
     yield from _tiles(schedule)
     yield from _meetings(schedule)
+    yield from _touches(schedule)
     yield from _counters(spelled)
     yield from _graph(spelled)
     yield from _registers(spelled)
@@ -125,8 +126,10 @@ def _meet(one: range, two: range) -> bool:
 
 
 def _meetings(schedule: Schedule) -> Iterator[str]:
-    """A barrier is joined by exactly the warps of its role; an id belongs to one role."""
+    """A barrier is joined by exactly the warps of its role, a ring used by its own only; an id belongs to one role."""
     size = {r.name: r.count for r in schedule.roles}
+    warps = {r.name: range(r.first, r.first + r.count) for r in schedule.roles}
+    rings = {s.name: s.role for s in schedule.streams}
     for program in schedule.programs:
         roles: dict[int, set[str]] = {}
         for step in steps(program.body):
@@ -140,8 +143,18 @@ def _meetings(schedule: Schedule) -> Iterator[str]:
                 owner = next(s.role for s in schedule.streams if s.name == step.op.stream)
                 if owner != step.op.role:
                     yield "a ring is drained by other warps than own it"
+            if isinstance(step.op, RefillOp) and warps[step.op.role] != warps[rings[step.op.stream]]:
+                yield "a ring is refilled by other warps than own it"
         if any(len(names) > 1 for names in roles.values()):
             yield "two roles share a barrier"
+
+
+def _touches(schedule: Schedule) -> Iterator[str]:
+    """All that is done to a counter is strong and of one size."""
+    for program in schedule.programs:
+        for step in steps(program.body):
+            if any(wait.touch != "strong" for wait in step.waits) or any(s.touch != "strong" for s in step.signals):
+                yield "a counter is touched by an operation that races with the others"
 
 
 def _counters(spelled: Spelled) -> Iterator[str]:
@@ -172,18 +185,17 @@ def _graph(spelled: Spelled) -> Iterator[str]:
     touch nothing and count nothing (waits, refills, prefetches) may run as often as they like."""
     layers = spelled.schedule.model.layers
     once = {"begin", "finish"}
+    known: dict[int, _Named | None] = {}
     for span in spelled.agents:
         seen: Counter[tuple[str, str, int, int]] = Counter()
         for segment in spelled.segments[span.start : span.stop]:
             for visit in segment.visits:
-                op = visit.step.op
-                if type(op).accesses is Op.accesses:
-                    continue
-                expr = getattr(op, "layer", getattr(op, "index", None))
-                where = (
-                    -1 if expr is None else coefficient(expr, "1") + coefficient(expr, "l") * visit.loops.get("l", 0)
-                )
-                seen[op.op, getattr(op, "matrix", ""), where, visit.token] += 1
+                step = id(visit.step)
+                if step not in known:
+                    known[step] = _named(visit.step.op)
+                if (named := known[step]) is not None:
+                    name, which, base, each = named
+                    seen[name, which, base + each * visit.loops.get("l", 0), visit.token] += 1
         for (name, which, where, token), times in seen.items():
             if times > 1 or (name in once) != (token < 0):
                 yield f"{name} {which} of index {where} runs {times} times in token {token}"
@@ -191,19 +203,34 @@ def _graph(spelled: Spelled) -> Iterator[str]:
                 yield f"{name} of index {where} does not exist"
 
 
+_Named = tuple[str, str, int, int]
+
+
+def _named(op: Op) -> _Named | None:
+    """Name, matrix, and the layer as base + each * l (-1 without one); None for an op that touches nothing."""
+    if type(op).accesses is Op.accesses:
+        return None
+    expr = getattr(op, "layer", getattr(op, "index", None))
+    base, each = (-1, 0) if expr is None else (coefficient(expr, "1"), coefficient(expr, "l"))
+    return op.op, getattr(op, "matrix", ""), base, each  # type: ignore[attr-defined]
+
+
 def _registers(spelled: Spelled) -> Iterator[str]:
     """Every warp counts tokens in its own registers: loaded by `begin`, moved on by `select`, right at every use."""
     tagged = {b.name for b in spelled.schedule.buffers if b.tagged}
+    reads: dict[int, bool] = {}
     for span in spelled.agents:
         loaded, count, seen = False, 0, False
         for segment in spelled.segments[span.start : span.stop]:
             for visit in segment.visits:
                 seen = seen or visit.token >= 0
                 wanted = visit.token if visit.token >= 0 else spelled.tokens * seen
-                name = visit.step.op.op
+                name, step = visit.step.op.op, id(visit.step)
+                if step not in reads:
+                    reads[step] = bool(registers_read(visit.step, tagged))
                 if name == "begin":
                     loaded, count = True, 0
-                elif registers_read(visit.step, tagged) and (not loaded or count != wanted):
+                elif reads[step] and (not loaded or count != wanted):
                     yield f"{name} uses registers that hold another token's values"
                 count += name == "select"
 

@@ -49,6 +49,12 @@ class Segment:
     signals: list[tuple[Cell, int, bool]] = field(default_factory=list)
 
 
+Numbered = list[list[tuple[int, int]]]
+"""Per segment (cell number, amount)."""
+Listed = tuple[Numbered, Numbered, IntArray]
+"""Waits, signals, and what the cells start with."""
+
+
 @dataclass(frozen=True, eq=False)
 class Spelled:
     """agents: segments of every (worker, warp) in program order, as numbers into `segments`."""
@@ -58,6 +64,8 @@ class Spelled:
     segments: list[Segment]
     agents: list[range]
     init: dict[Cell, int]
+    listed: dict[bool, Listed] = field(default_factory=dict)
+    """What `order.system_of` made of waits and signals, whatever is read of tagged words."""
 
     @property
     def agent_of(self) -> IntArray:
@@ -139,11 +147,15 @@ class _Speller:
     def __init__(self, schedule: Schedule) -> None:
         self.tables = {name: np.array(column, np.int64) for name, column in schedule.tables.items()}
         self.fenced = {c.name for c in schedule.counters if c.handoff == "fenced"}
-
+        self.names: dict[int, bool] = {}
         self.tagged = {b.name for b in schedule.buffers if b.tagged}
 
     def names_words(self, step: Step) -> bool:
-        return any(isinstance(value, str) and value in self.tagged for field, value in step.op if field != "op")
+        known = self.names.get(id(step))
+        if known is None:
+            known = any(isinstance(value, str) and value in self.tagged for name, value in step.op if name != "op")
+            self.names[id(step)] = known
+        return known
 
     def entries(
         self, step: Step, loops: dict[str, int], worker: int, agent: int

@@ -12,6 +12,7 @@ from typing import Literal
 
 from amk.adversary.oracle.facts import broken_rules, policies
 from amk.adversary.oracle.flatten import MAX_SEGMENTS, Spelled, spell
+from amk.adversary.oracle.lags import wrong_comparison
 from amk.adversary.oracle.memory import Orders, misread, race, word_needs
 from amk.adversary.oracle.order import Needs, Order, execute, system_of
 from amk.adversary.oracle.touched import Toucher
@@ -55,7 +56,8 @@ class Judge:
         order, orders = self._orders(needs, sure)
         if orders is None:
             return f"{len(self.spelled.segments) - len(order)} segments never run"
-        return race(self.spelled, touched, self.tagged, orders) or misread(self.toucher, touched, order, pos)
+        wrong = wrong_comparison(system_of(self.spelled, "block", sure))
+        return wrong or race(self.spelled, touched, self.tagged, orders) or misread(self.toucher, touched, order, pos)
 
     def _orders(self, needs: Needs, sure: Needs) -> tuple[list[int], Orders | None]:
         """sure: of what is read whatever the data say; only that orders."""

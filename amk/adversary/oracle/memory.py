@@ -83,7 +83,7 @@ class Pairs:
     tags: IntArray
 
 
-MANY = 1_000_000
+MANY, TOGETHER = 1_000_000, 500_000
 
 
 def pairs(touched: Touched, agent_of: IntArray, tagged: set[int]) -> Pairs:
@@ -91,14 +91,9 @@ def pairs(touched: Touched, agent_of: IntArray, tagged: set[int]) -> Pairs:
     kept = [np.zeros((0, 4), np.int64)]
     for space in np.unique(touched.space).tolist():
         rows = np.flatnonzero(touched.space == space)
-        writes = rows[touched.write[rows]]
-        for part in np.array_split(writes, max(1, len(writes) * len(rows) // 500_000)):
-            if not len(part):
-                continue
-            met = (touched.lo[part][:, None] < touched.hi[rows]) & (touched.lo[rows] < touched.hi[part][:, None])
-            met &= agent_of[touched.segment[part]][:, None] != agent_of[touched.segment[rows]]
-            i, j = np.nonzero(met)
-            a, b = part[i], rows[j]
+        for a, b in _meeting(touched, rows):
+            apart = agent_of[touched.segment[a]] != agent_of[touched.segment[b]]
+            a, b = a[apart], b[apart]
             tags = np.sign(touched.tag[a] - touched.tag[b]) + 1
             flags = touched.write[b] | (int(space in tagged) << 1) | tags << 2
             kept.append(np.stack((np.full(len(a), space), touched.segment[a], touched.segment[b], flags), axis=1))
@@ -109,6 +104,27 @@ def pairs(touched: Touched, agent_of: IntArray, tagged: set[int]) -> Pairs:
         table = np.stack((np.full(len(key), -1), key >> 36, key >> 8 & (1 << 28) - 1, key & 255), axis=1)
     space, write, other, flags = table.T
     return Pairs(space, write, other, flags & 1 == 1, flags & 2 == 2, (flags >> 2) - 1)
+
+
+def _meeting(touched: Touched, rows: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
+    """Every write with every access that shares a byte with it, in parts; rows: the accesses of one space."""
+    rows = rows[np.argsort(touched.lo[rows], kind="stable")]
+    writes = rows[touched.write[rows]]
+    # what ends at or before the write's first byte, and what begins behind its last, cannot meet it
+    first = np.searchsorted(np.maximum.accumulate(touched.hi[rows]), touched.lo[writes], side="right")
+    last = np.searchsorted(touched.lo[rows], touched.hi[writes], side="left")
+    count = np.maximum(last - first, 0)
+    ends = np.cumsum(count)
+    low = 0
+    while low < len(writes):
+        done = int(ends[low] - count[low])
+        high = max(low + 1, int(np.searchsorted(ends, done + TOGETHER, side="right")))
+        part = count[low:high]
+        a = np.repeat(writes[low:high], part)
+        b = rows[np.arange(len(a)) + np.repeat(first[low:high] - (ends[low:high] - part - done), part)]
+        met = (touched.lo[a] < touched.hi[b]) & (touched.lo[b] < touched.hi[a])
+        yield a[met], b[met]
+        low = high
 
 
 def race(spelled: Spelled, touched: Touched, tagged: set[int], orders: Orders) -> str | None:

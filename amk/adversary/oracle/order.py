@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amk.adversary.oracle.flatten import Cell, Edges, Spelled
+from amk.adversary.oracle.flatten import Cell, Edges, Listed, Numbered, Spelled
 from amk.schedule_ir.expr import IntArray
 
 TOGETHER = 16_384
@@ -38,24 +38,32 @@ class System:
 
 def system_of(spelled: Spelled, edges: Edges, needs: Needs) -> System:
     """Weak waits hold nobody unless `block` is asked; weak signals then count from the start."""
+    every = edges == "block"
+    if every not in spelled.listed:
+        spelled.listed[every] = _listed(spelled, every)
+    waits, signals, start = spelled.listed[every]
+    return System(spelled, waits, signals, start, {} if edges == "fence" else needs)
+
+
+def _listed(spelled: Spelled, every: bool) -> Listed:
     number: dict[Cell, int] = {cell: i for i, cell in enumerate(spelled.init)}
     start = np.array(list(spelled.init.values()), np.int64)
-    waits: list[list[tuple[int, int]]] = []
-    signals: list[list[tuple[int, int]]] = []
+    waits: Numbered = []
+    signals: Numbered = []
     for segment in spelled.segments:
-        waits.append([(number[c], t) for c, t, strong in segment.waits if strong or edges == "block"])
+        waits.append([(number[c], t) for c, t, strong in segment.waits if strong or every])
         kept = []
         for cell, amount, strong in segment.signals:
-            if strong or edges == "block":
+            if strong or every:
                 kept.append((number[cell], amount))
             else:
                 start[number[cell]] += amount
         signals.append(kept)
-    return System(spelled, waits, signals, start, {} if edges == "fence" else needs)
+    return waits, signals, start
 
 
-def execute(system: System) -> list[int]:
-    """Segments in an order in which they can run; shorter than all of them iff some never can."""
+def execute(system: System, withheld: int = -1) -> list[int]:
+    """Segments in an order in which they can run; fewer than all iff some never can. `withheld` does not run."""
     value = system.start.copy()
     at = [r.start for r in system.spelled.agents]
     done = np.zeros(len(system.spelled.segments), bool)
@@ -64,7 +72,7 @@ def execute(system: System) -> list[int]:
     while moved:
         moved = False
         for agent, span in enumerate(system.spelled.agents):
-            while at[agent] < span.stop and _ready(system, at[agent], value, done):
+            while at[agent] < span.stop and at[agent] != withheld and _ready(system, at[agent], value, done):
                 segment = at[agent]
                 for cell, amount in system.signals[segment]:
                     value[cell] += amount

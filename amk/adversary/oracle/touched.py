@@ -6,6 +6,7 @@ cache, which later tokens read as they are.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,6 +16,7 @@ from amk.adversary.oracle.flatten import Spelled, Visit
 from amk.schedule_ir.expr import Env, Expr, IntArray
 from amk.schedule_ir.ops import Access
 from amk.schedule_ir.ops.base import ValueKey
+from amk.schedule_ir.schedule import Schedule
 
 CACHED = frozenset({"k", "v"})
 UNNAMED = -1
@@ -24,6 +26,31 @@ COUNTING = frozenset({"select"})
 """Ops whose footprint depends on the token's number within the launch."""
 Shape = tuple[int, int, int, int, ValueKey | None, int, Expr | None]
 """(space, writes, lo, hi, value, shift, tag)."""
+Key = tuple[str | int, ...]
+SURROUNDINGS = 24
+_EVALUATED: OrderedDict[str, dict[Key, Evaluated]] = OrderedDict()
+"""By what ops see of a schedule besides their own fields: mutants of one plan mostly agree on that."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One step of one warp: its accesses, and names of what is wrong with them by themselves."""
+
+    shapes: list[Shape]
+    outside: frozenset[str]
+    constants: frozenset[str]
+    clashes: bool
+
+
+def evaluated(schedule: Schedule) -> dict[Key, Evaluated]:
+    """What was found for schedules with these surroundings; it is added to."""
+    left_out = {"name", "plan", "target", "launch", "counters", "programs"}
+    key = f"{schedule.launch.workers} {schedule.model_dump_json(exclude=left_out)}"
+    known = _EVALUATED.setdefault(key, {})
+    _EVALUATED.move_to_end(key)
+    while len(_EVALUATED) > SURROUNDINGS:
+        _EVALUATED.popitem(last=False)
+    return known
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +84,8 @@ class Toucher:
         self.by_name = {b.name: b for b in schedule.buffers}
         self.codes: dict[tuple[str, int, int], int] = {}
         self.extent = {b.name: (b.bytes, b.role) for b in schedule.buffers}
-        self.known: dict[tuple[int, ...], list[Shape]] = {}
+        self.known = evaluated(schedule)
+        self.texts: dict[int, str] = {}
         self.moving = [v for v in self._visits() if v[2].step.op.op in POSITIONAL]
         self.fixed: IntArray | None = None
         self.outside: set[str] = set()
@@ -97,14 +125,35 @@ class Toucher:
         """Accesses without what depends on the token; reads before writes."""
         op, loops = visit.step.op.op, visit.loops
         where, turn = (pos if op in POSITIONAL else 0), (loops.get("n", -1) if op in COUNTING else 0)
-        key = (id(visit.step), loops.get("l", -1), turn, worker, visit.agent, where)
+        key = (self._text(visit), loops.get("l", -1), turn, worker, visit.agent, where)
         if key not in self.known:
             env = Env(loops=loops, worker=worker, agent=visit.agent, pos=pos, tables=self.tables)
-            found = [a for a in visit.step.op.accesses(env, self.geometry) if self._matters(a)]
-            if self._clash(found):
-                self.clashing.add(op)
-            self.known[key] = [self._shape(a, worker) for a in sorted(found, key=lambda a: a.kind == "write")]
-        return self.known[key]
+            self.known[key] = self._evaluate(visit.step.op.accesses(env, self.geometry), worker)
+        found = self.known[key]
+        self.outside |= found.outside
+        self.constants |= found.constants
+        if found.clashes:
+            self.clashing.add(op)
+        return found.shapes
+
+    def _text(self, visit: Visit) -> str:
+        step = id(visit.step)
+        if step not in self.texts:
+            self.texts[step] = visit.step.op.model_dump_json()
+        return self.texts[step]
+
+    def _evaluate(self, accesses: list[Access], worker: int) -> Evaluated:
+        outside, constants, found = set(), set(), []
+        for access in accesses:
+            size, role = self.extent[access.buffer]
+            if access.lo < 0 or access.hi > size:
+                outside.add(access.buffer)
+            if role == "constant" and access.kind == "write":
+                constants.add(access.buffer)
+            if role != "constant" or access.kind == "write":
+                found.append(access)
+        shapes = [self._shape(a, worker) for a in sorted(found, key=lambda a: a.kind == "write")]
+        return Evaluated(shapes, frozenset(outside), frozenset(constants), self._clash(found))
 
     def _clash(self, found: list[Access]) -> bool:
         """Is a byte used as part of two arrays, one of them written? A step orders only what it does to one array."""
@@ -122,14 +171,6 @@ class Toucher:
             users += used[0]
             writers += used[1]
         return bool(((users > 1) & (writers > 0)).any())
-
-    def _matters(self, access: Access) -> bool:
-        size, role = self.extent[access.buffer]
-        if access.lo < 0 or access.hi > size:
-            self.outside.add(access.buffer)
-        if role == "constant" and access.kind == "write":
-            self.constants.add(access.buffer)
-        return role != "constant" or access.kind == "write"
 
     def _shape(self, access: Access, worker: int) -> Shape:
         buffer = self.by_name[access.buffer]

@@ -14,9 +14,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from amk.agent.candidate import Impossible, Workshop
+from amk.agent.candidate import Workshop
 from amk.agent.journal import Journal
 from amk.agent.state import START, State, Trial
+from amk.agent.surroundings import Surroundings
 from amk.planner.settings import Settings
 from amk.planner.space import OutsideSpaceError, Space, Value, moved
 
@@ -111,6 +112,7 @@ class Context:
     workshop: Workshop
     seed: int
     journal: Journal | None = None
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
     def rng(self, label: str) -> np.random.Generator:
         return np.random.default_rng([self.seed, len(self.state.trials), zlib.crc32(label.encode())])
@@ -131,8 +133,8 @@ class Context:
         """Whether `settings` plan a kernel that was not proposed before. Costs one lowering."""
         if settings in self.history.seen or settings == self.space.start or self.history.hopeless(settings):
             return False
-        made = self.workshop.make(settings)
-        return not isinstance(made, Impossible) and made.key not in self.state.by_key and made.key != self._start_key()
+        key = self.workshop.key(settings)
+        return key is not None and key not in self.state.by_key and key != self.start_key()
 
     def paying_pairs(self, base: Settings) -> Iterator[Settings]:
         """`base` with two values at once, of two knobs, each of which was measured to pay."""
@@ -151,9 +153,9 @@ class Context:
                     found[name, value] = None
         return list(found)
 
-    def _start_key(self) -> str:
-        made = self.workshop.make(self.space.start)
-        return "" if isinstance(made, Impossible) else made.key
+    def start_key(self) -> str:
+        """Of the start's kernel; "" if it can no longer be planned."""
+        return self.workshop.key(self.space.start) or ""
 
     def suggest(self, proposer: str, settings: Settings, why: str = "") -> list[Suggestion]:
         return [Suggestion(proposer, dict(self.space.point(settings)), why)]

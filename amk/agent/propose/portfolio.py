@@ -1,7 +1,8 @@
 """A bandit over proposers: the default. Credit is read from the journal, so that a resumed run deals as before.
 
 Each arm's worth is the discounted mean of its rewards (1 for a kept proposal, a share for one that came near), chosen
-by an upper confidence bound. An arm that has nothing new is passed over.
+by an upper confidence bound. An arm that has nothing new is passed over. When nothing was kept for STALLED evaluations,
+`sweep` settles what is near the best before the arms go on.
 """
 
 from __future__ import annotations
@@ -11,20 +12,26 @@ from dataclasses import dataclass
 from math import log, sqrt
 
 from amk.agent.propose.base import Context, Proposer, Suggestion
-from amk.agent.state import Trial
+from amk.agent.state import State, Trial
 
 DISCOUNT = 0.97
 EXPLORE = 0.25
 NEAR = 0.02
 """A candidate within 2% of the incumbent earns part of a reward."""
 
+STALLED = 24
+"""Evaluations in a row that kept nothing, after which what is near the best is settled."""
+
 
 @dataclass(frozen=True)
 class Portfolio:
     arms: tuple[Proposer, ...]
+    sweep: Proposer | None = None
     name: str = "portfolio"
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
+        if self.sweep is not None and stalled(context.state) and (found := self.sweep.ask(context)):
+            return found
         for arm in self.order(context.state.trials):
             if found := arm.ask(context):
                 return found
@@ -57,3 +64,8 @@ def earned(trial: Trial) -> float:
     if decided.outcome == "kept":
         return min(1.0, 0.5 + 10 * decided.log_gain)
     return max(0.0, 0.2 * (1 + decided.log_gain / NEAR)) if decided.log_gain < 0 else 0.2
+
+
+def stalled(state: State) -> bool:
+    """Whether the latest evaluations kept nothing."""
+    return state.evals - (state.curve[-1].evals if state.curve else 0) >= STALLED

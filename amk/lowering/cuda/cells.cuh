@@ -77,6 +77,15 @@ struct Plain {
       out[2] = __uint_as_float(raw.z), out[3] = __uint_as_float(raw.w);
     }
   }
+  // The same, rounded to pairs of bf16.
+  __device__ __forceinline__ static void pairs(const Raw& raw, u32 (&out)[kWide / 2]) {
+    if constexpr (sizeof(T) == 2) {
+      out[0] = raw.x, out[1] = raw.y;
+    } else {
+      out[0] = pack_bf16(__uint_as_float(raw.x), __uint_as_float(raw.y));
+      out[1] = pack_bf16(__uint_as_float(raw.z), __uint_as_float(raw.w));
+    }
+  }
   // Elements i to i + 3.
   __device__ __forceinline__ void store_wide(int i, const float (&v)[kWide]) const {
 #pragma unroll
@@ -129,6 +138,13 @@ struct Tagged {
       out[0] = __uint_as_float(sync::value_of(raw.first)), out[1] = __uint_as_float(sync::value_of(raw.second));
     }
   }
+  __device__ __forceinline__ static void pairs(const Raw& raw, u32 (&out)[kWide / 2]) {
+    if constexpr (kPerWord == 2) {
+      out[0] = sync::value_of(raw.first), out[1] = sync::value_of(raw.second);
+    } else {
+      out[0] = pack_bf16(__uint_as_float(sync::value_of(raw.first)), __uint_as_float(sync::value_of(raw.second)));
+    }
+  }
   __device__ __forceinline__ void store_wide(int i, const float (&v)[kWide]) const {
     static_assert(kPerWord == 2, "pairs of bf16");
     sync::store_tagged_pair(words + i / 2, pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), tag);
@@ -171,22 +187,30 @@ __device__ constexpr int rows_together() {
   return kFit < 1 ? 1 : kFit < kBatch ? kFit : kBatch;
 }
 
-// As for_each_wide, for `rows` rows, at most kRows, that are kApart elements apart: use(row, i, piece, values). All rows'
-// fetches are in flight at once.
-template <int kMost, int kRows, int kApart, class Cell, class C, class Use>
-__device__ __forceinline__ void for_each_row(const C& c, const Cell& cell, int rows, int lo, int hi, Use use) {
+// Whether agents' shares of kMost elements, of rows done kRows at a time, leave no lane without an element of any fetch.
+template <int kMost, int kRows, int kBatch, class Cell>
+constexpr bool kWholeRows = kMost % (pieces_of<kMost, Cell>() * 32 * Cell::kWide) == 0 && kBatch % kRows == 0;
+
+// Calls use(row, i, piece, raw) for this lane's part of elements [lo, hi) of `rows` rows, at most kRows, that are kApart
+// elements of `cell` apart: pieces_of fetches of each row in flight at once, piece counting them. lo and hi are multiples of
+// Cell::kWide; kMost bounds hi - lo. With kTogether all lanes call, with zeros from hi on. kWhole: hi - lo is kMost and all
+// is as kWholeRows says.
+template <int kMost, int kRows, int kApart, bool kTogether, bool kWhole, class Cell, class C, class Use>
+__device__ __forceinline__ void for_each_fetch(const C& c, const Cell& cell, int rows, int lo, int hi, Use use) {
   constexpr int kStride = 32 * Cell::kWide, kPieces = pieces_of<kMost, Cell>();
+  const int own = c.lane * Cell::kWide;
 #pragma unroll 1
-  for (int base = lo + c.lane * Cell::kWide; base < hi; base += kPieces * kStride) {
+  for (int base = lo + own; base - (kTogether ? own : 0) < hi; base += kPieces * kStride) {
     const Cell mine = cell.from(base);
     typename Cell::Raw raw[kRows][kPieces];
-    const auto live = [&](int r, int k) { return base + k * kStride < hi && (r == 0 || r < rows); };
+    const auto live = [&](int r, int k) { return kWhole || (base + k * kStride < hi && (r == 0 || r < rows)); };
     until_fresh(c, cell.tag, [&] {
       bool fresh = true;
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
 #pragma unroll
         for (int k = 0; k < kPieces; ++k) {
+          // Defined on both paths: otherwise the registers of every step's batch stay allocated through all loops around it.
           raw[r][k] = {};
           if (live(r, k)) raw[r][k] = mine.fetch(r * kApart + k * kStride);
         }
@@ -204,48 +228,30 @@ __device__ __forceinline__ void for_each_row(const C& c, const Cell& cell, int r
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
       for (int k = 0; k < kPieces; ++k) {
-        if (!live(r, k)) continue;
-        float v[Cell::kWide];
-        cell.values(raw[r][k], v);
-        use(r, base + k * kStride, k, v);
+        const int i = base + k * kStride;
+        if (!kWhole && ((kTogether ? i - own : i) >= hi || (r > 0 && r >= rows))) continue;
+        use(r, i, k, raw[r][k]);
       }
     }
   }
 }
 
-// Calls use(i, piece, values) for this lane's part of elements [lo, hi) of `cell`, up to 16 fetches of a lane in flight at
-// once, piece counting them. lo and hi are multiples of Cell::kWide; kMost bounds hi - lo. With kTogether all lanes call, with
-// zeros from hi on.
+// The same with use(row, i, piece, values).
+template <int kMost, int kRows, int kApart, bool kTogether, bool kWhole, class Cell, class C, class Use>
+__device__ __forceinline__ void for_each_row(const C& c, const Cell& cell, int rows, int lo, int hi, Use use) {
+  for_each_fetch<kMost, kRows, kApart, kTogether, kWhole>(
+      c, cell, rows, lo, hi, [&](int row, int i, int piece, const typename Cell::Raw& raw) {
+        float v[Cell::kWide] = {};
+        if (!kTogether || i < hi) cell.values(raw, v);
+        use(row, i, piece, v);
+      });
+}
+
+// The same for one row: use(i, piece, values).
 template <int kMost, bool kTogether = false, class Cell, class C, class Use>
 __device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int lo, int hi, Use use) {
-  constexpr int kStride = 32 * Cell::kWide, kAll = (kMost + kStride - 1) / kStride, kPieces = kAll < 16 ? kAll : 16;
-#pragma unroll 1
-  for (int base = lo + c.lane * Cell::kWide; base - (kTogether ? c.lane * Cell::kWide : 0) < hi; base += kPieces * kStride) {
-    const Cell mine = cell.from(base);
-    typename Cell::Raw raw[kPieces];
-    until_fresh(c, cell.tag, [&] {
-      bool fresh = true;
-#pragma unroll
-      for (int k = 0; k < kPieces; ++k) {
-        // Defined on both paths: otherwise the registers of every step's batch stay allocated through all loops around it.
-        raw[k] = {};
-        if (base + k * kStride < hi) raw[k] = mine.fetch(k * kStride);
-      }
-#pragma unroll
-      for (int k = 0; k < kPieces; ++k) {
-        if (base + k * kStride < hi) fresh = fresh && cell.fresh(raw[k]);
-      }
-      return fresh;
-    });
-#pragma unroll
-    for (int k = 0; k < kPieces; ++k) {
-      const int i = base + k * kStride;
-      if ((kTogether ? i - c.lane * Cell::kWide : i) >= hi) continue;
-      float v[Cell::kWide] = {};
-      if (!kTogether || i < hi) cell.values(raw[k], v);
-      use(i, k, v);
-    }
-  }
+  for_each_row<kMost, 1, 0, kTogether, false>(c, cell, 1, lo, hi,
+                                              [&](int, int i, int piece, float (&v)[Cell::kWide]) { use(i, piece, v); });
 }
 
 }  // namespace amk

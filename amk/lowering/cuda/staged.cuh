@@ -150,16 +150,24 @@ __device__ __forceinline__ void stage_share(const C& c, const Cell& cell) {
 // The same in bf16 for each sequence of a batch; the sequences' rows are kApart elements of the cell apart.
 template <class S, int kCount, int kBatch, int kApart, class Cell, class C>
 __device__ __forceinline__ void stage_rows(const C& c, const Cell& cell) {
-  constexpr int kWide = Cell::kWide, kMost = kCount / S::kAgents, kRows = rows_together<kMost, kBatch, Cell>();
+  constexpr int kWide = Cell::kWide, kMost = kCount / S::kAgents;
+  constexpr int kRows = rows_together<kMost, kBatch, Cell>();
   static_assert(kCount % (kWide * S::kAgents) == 0 && !S::kHasScales && !S::kHasAlso, "bf16, in whole fetches");
   const int agent = c.warp - S::kFirst;
   const int lo = share_begin(kCount, S::kAgents, agent), hi = share_begin(kCount, S::kAgents, agent + 1);
 #pragma unroll 1
   for (int s = 0; s < kBatch; s += kRows) {
     bf16* x = S::x(c) + s * S::kXRow;
-    for_each_row<kMost, kRows, kApart>(
-        c, cell.from(s * kApart), kBatch - s, lo, hi,
-        [&](int row, int i, int, float(&v)[kWide]) { write_block(x + row * S::kXRow, i, v, 1.f, true); });
+    for_each_fetch<kMost, kRows, kApart, false, kWholeRows<kMost, kRows, kBatch, Cell>>(
+        c, cell.from(s * kApart), kBatch - s, lo, hi, [&](int row, int i, int piece, const typename Cell::Raw& raw) {
+          // Pieces are whole runs apart, so a lane's places are computed once.
+          constexpr int kStride = 32 * kWide;
+          bf16* to = x + row * S::kXRow + piece * kStride;
+          u32 pairs[kWide / 2];
+          Cell::pairs(raw, pairs);
+#pragma unroll
+          for (int k = 0; k < kWide / 2; ++k) *reinterpret_cast<u32*>(to + x_place(i - piece * kStride + 2 * k)) = pairs[k];
+        });
   }
 }
 

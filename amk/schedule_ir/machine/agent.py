@@ -43,7 +43,7 @@ class Drain:
         if (name, layer) != (self.matrix, self.layer) or not 0 <= index < len(self.chunks):
             raise OutOfBounds(f"reads a tile of {name} {layer} that it has not drained")
         if self.tiles is None:
-            self.tiles = unpack_chunks(np.stack(self.chunks), self.ring.stream.chunk(self.matrix))
+            self.tiles = unpack_chunks(np.stack(self.chunks), self.ring.stream.chunk(self.matrix, self.layer))
         tile: F32 = self.tiles[index]
         return tile
 

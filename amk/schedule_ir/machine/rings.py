@@ -55,7 +55,7 @@ class Ring:
         starts, at = {}, self._base
         for key in layout.drains:
             starts[key] = at
-            at += int(layout.counts[key[0]][self.worker, self.agent])
+            at += int(layout.counts[key[:2]][self.worker, self.agent])
         return starts
 
     def begin(self, tokens: int) -> None:

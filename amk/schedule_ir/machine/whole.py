@@ -50,7 +50,7 @@ class LogicalWeights:
 
     def _load(self, name: MatrixName, layer: int) -> NDArray[Any]:
         shape = matrix(self._model, name)
-        form = self._stream.chunk(name).weights if self._stream else weight_format("bf16")
+        form = self._stream.chunk(name, layer).weights if self._stream else weight_format("bf16")
         wide = self._wide or form.codes != "bf16"
         out = np.empty((shape.groups * ROWS_PER_GROUP, shape.k), np.float32 if wide else np.uint16)
         step = max(1, (1 << 22) // (shape.k * ROWS_PER_GROUP))
@@ -78,7 +78,7 @@ def gemv_share(op: GemvOp, env: Env, geo: Geometry, view: View, weights: Logical
     if lo == hi:
         return
     layer, first = env.eval_int(op.layer), owned_groups(env, op.matrix)[0]
-    width, (begin, stop) = geo.columns(op.stream, op.matrix), op.columns(geo)
+    width, (begin, stop) = geo.columns(op.stream, op.matrix, layer), op.columns(geo)
     for group, end, c0, c1 in _pieces(lo, hi, k_chunks):
         k0, k1 = c0 * width, min(c1 * width, stop - begin)
         rows = weights.rows(op.matrix, layer, first + group, first + end)

@@ -64,7 +64,8 @@ class AddResidualOp(Op):
         groups, lo, hi, start = self._rows(env, geo)
         if lo == hi:
             return
-        y = sum_partials(env, geo, mem, self.part, self.matrix, self.stream, groups, self.k_parts)[:, : hi - lo]
+        layer = env.eval_int(self.layer)
+        y = sum_partials(env, geo, mem, self.part, self.matrix, layer, self.stream, groups, self.k_parts)[:, : hi - lo]
         for s in range(geo.batch):
             at = geo.row(self.residual, s) + lo - start
             total = np.asarray(mem.read(self.residual, at, at + hi - lo), np.float32) + y[s]

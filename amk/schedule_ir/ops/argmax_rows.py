@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.matrices import ROWS_PER_GROUP
+from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import (
     Access,
@@ -43,6 +43,7 @@ class ArgmaxRowsOp(Op):
 
     Of equal logits the lowest row counts."""
 
+    sums_of: ClassVar[MatrixName | None] = "lm_head"
     op: Literal["argmax_rows"] = "argmax_rows"
     stream: Name
     part: Name
@@ -71,7 +72,7 @@ class ArgmaxRowsOp(Op):
         groups, lo, hi, slot = head_rows(env, geo, self.role)
         values, indices = [NO_ROWS] * geo.batch, [0] * geo.batch
         if lo < hi:
-            y = sum_partials(env, geo, mem, self.part, "lm_head", self.stream, groups)[:, : hi - lo]
+            y = sum_partials(env, geo, mem, self.part, "lm_head", 0, self.stream, groups)[:, : hi - lo]
             y = y * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
             values, indices = list(y.max(axis=1)), [lo + int(at) for at in np.argmax(y, axis=1)]
             for s in range(geo.batch):

@@ -7,7 +7,7 @@ exactly the written bytes and does not depend on any byte outside the reads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, Matrix, MatrixName, matrix, share_table
+from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, Matrix, MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Buffer, Frozen, Name, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 
@@ -71,16 +71,20 @@ class Geometry:
     kv_splits: int
     batch: int = 1
 
+    @cached_property
+    def _matrices(self) -> dict[MatrixName, Matrix]:
+        return {name: matrix(self.model, name) for name in MATRICES}
+
     def matrix(self, name: MatrixName) -> Matrix:
-        return matrix(self.model, name)
+        return self._matrices[name]
 
-    def columns(self, stream: str, name: MatrixName) -> int:
-        """Columns of a chunk of matrix `name` in `stream`."""
-        return self.streams[stream].chunk(name).columns
+    def columns(self, stream: str, name: MatrixName, layer: int) -> int:
+        """Columns of a chunk of matrix `name` of that layer in `stream`."""
+        return self.streams[stream].chunk(name, layer).columns
 
-    def k_chunks(self, stream: str, name: MatrixName) -> int:
-        """Chunks that a row group of matrix `name` takes in `stream`."""
-        return self.matrix(name).k_chunks(self.columns(stream, name))
+    def k_chunks(self, stream: str, name: MatrixName, layer: int) -> int:
+        """Chunks that a row group of matrix `name` of that layer takes in `stream`."""
+        return self.matrix(name).k_chunks(self.columns(stream, name, layer))
 
     @property
     def caches(self) -> int:
@@ -150,6 +154,8 @@ class Op(Frozen):
     """
 
     in_flight: ClassVar[int] = 4096
+    sums_of: ClassVar[MatrixName | None] = None
+    """The matrix whose partial sums the op adds up, where no field says so."""
     registers: ClassVar[tuple[str, ...]] = ()
     perhaps: ClassVar[tuple[str, ...]] = ()
     """Fields whose buffers are read only if the data say so: nobody may rely on a wait for words there."""
@@ -182,6 +188,12 @@ class Op(Frozen):
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         """Do what the device body does, in numpy, for one agent."""
+
+
+def multiplied(op: Op) -> MatrixName | None:
+    """The matrix that an op with a stream multiplies, or whose partial sums it adds up."""
+    name: MatrixName | None = getattr(op, "matrix", op.sums_of)
+    return name
 
 
 def split(total: int, parts: int, index: int) -> tuple[int, int]:
@@ -233,18 +245,26 @@ def partial_runs(groups: range, k_chunks: int, chunks: int, agents: int) -> tupl
 def partial_spans(
     env: Env, geo: Geometry, part: str, name: MatrixName, stream: str, groups: range, value: ValueKey, k_parts: int = 1
 ) -> list[Access]:
-    """Reads of every partial sum that belongs to the worker's local row groups `groups`."""
-    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name) // k_parts
+    """Reads of every partial sum that belongs to the worker's local row groups `groups`; value: (family, layer)."""
+    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name, value[1]) // k_parts
     runs = partial_runs(groups, k_chunks, owned_count(env, name) * k_chunks, geo.role_size[ring.role])
     size = ROWS_PER_GROUP * geo.batch
     return [a for lo, hi in runs for a in geo.span("read", part, lo * size, hi * size, value)]
 
 
 def sum_partials(
-    env: Env, geo: Geometry, mem: Memory, part: str, name: MatrixName, stream: str, groups: range, k_parts: int = 1
+    env: Env,
+    geo: Geometry,
+    mem: Memory,
+    part: str,
+    name: MatrixName,
+    layer: int,
+    stream: str,
+    groups: range,
+    k_parts: int = 1,
 ) -> F32:
     """Row sums of the worker's local row groups `groups`, [batch, len(groups) * 8], added in slot order."""
-    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name) // k_parts
+    ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name, layer) // k_parts
     chunks = owned_count(env, name) * k_chunks
     size = ROWS_PER_GROUP * geo.batch
     out = np.zeros((geo.batch, len(groups), ROWS_PER_GROUP), np.float32)

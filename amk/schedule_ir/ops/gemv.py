@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -56,10 +57,14 @@ class GemvOp(Op):
 
     def share(self, env: Env, geo: Geometry) -> tuple[int, int, int]:
         """(first chunk, end chunk, k chunks per group) of the agent within the worker's sequence of this part."""
-        k_chunks = geo.k_chunks(self.stream, self.matrix) // self.k_parts
+        k_chunks = geo.k_chunks(self.stream, self.matrix, env.eval_int(self.layer)) // self.k_parts
         chunks = owned_count(env, self.matrix) * k_chunks
         lo, hi = split(chunks, geo.role_size[self.role], int(env.agent))
         return lo, hi, k_chunks
+
+    def layer_at(self, loops: Mapping[str, int]) -> int:
+        """The layer with these loop variables."""
+        return Env(loops=loops, worker=0).eval_int(self.layer)
 
     def columns(self, geo: Geometry) -> tuple[int, int]:
         """(first column, end column) of this part."""
@@ -76,7 +81,7 @@ class GemvOp(Op):
         if lo == hi:
             return []
         layer = env.eval_int(self.layer)
-        width, (first, end) = geo.columns(self.stream, self.matrix), self.columns(geo)
+        width, (first, end) = geo.columns(self.stream, self.matrix, layer), self.columns(geo)
         columns = {c % k_chunks for c in range(lo, min(hi, lo + k_chunks))}
         x = staged_value(self.matrix, layer, geo.model.layers)
         reads = [a for c in sorted(columns) for a in self._reads(geo, c * width, min((c + 1) * width, end - first), x)]
@@ -101,7 +106,7 @@ class GemvOp(Op):
         lo, hi, k_chunks = self.share(env, geo)
         layer, agent = env.eval_int(self.layer), int(env.agent)
         first = owned_groups(env, self.matrix)[0]
-        width, (begin, end) = geo.columns(self.stream, self.matrix), self.columns(geo)
+        width, (begin, end) = geo.columns(self.stream, self.matrix, layer), self.columns(geo)
         sums: dict[int, np.ndarray] = {}
         for chunk in range(lo, hi):
             group, column = divmod(chunk, k_chunks)

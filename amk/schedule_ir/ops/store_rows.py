@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from amk.schedule_ir.expr import Env, Expr
-from amk.schedule_ir.matrices import ROWS_PER_GROUP
+from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import (
     Access,
@@ -26,6 +26,7 @@ from amk.schedule_ir.ops.gemv import partial_value
 class StoreRowsOp(Op):
     """out[row] = sum of partials / rms + bias[layer, row] for the worker's qkv rows; agents share whole row groups."""
 
+    sums_of: ClassVar[MatrixName | None] = "qkv"
     op: Literal["store_rows"] = "store_rows"
     layer: Expr
     stream: Name
@@ -60,7 +61,7 @@ class StoreRowsOp(Op):
         groups, lo, hi = self._rows(env, geo)
         if lo == hi:
             return
-        y = sum_partials(env, geo, mem, self.part, "qkv", self.stream, groups)[:, : hi - lo]
+        y = sum_partials(env, geo, mem, self.part, "qkv", env.eval_int(self.layer), self.stream, groups)[:, : hi - lo]
         y *= inverse_rms(geo, mem, self.ssq, self.ssq_agents)
         if self.bias:
             base = env.eval_int(self.layer) * geo.matrix("qkv").rows

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from amk.schedule_ir.expr import Env, Expr
+from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import (
     Access,
@@ -28,6 +29,7 @@ OUTPUTS_PER_GROUP = 4
 class SwigluOp(Op):
     """act[i] = silu(gate[i]) * up[i], gate and up being the group's first and last four rows, both divided by rms."""
 
+    sums_of: ClassVar[MatrixName | None] = "gate_up"
     op: Literal["swiglu"] = "swiglu"
     layer: Expr
     stream: Name
@@ -57,7 +59,7 @@ class SwigluOp(Op):
         groups, lo, hi = self._rows(env, geo)
         if lo == hi:
             return
-        rows = sum_partials(env, geo, mem, self.part, "gate_up", self.stream, groups)
+        rows = sum_partials(env, geo, mem, self.part, "gate_up", env.eval_int(self.layer), self.stream, groups)
         rows = rows * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
         for s, own in enumerate(rows.reshape(geo.batch, -1, 2, OUTPUTS_PER_GROUP)):
             gate, up = own[:, 0].reshape(-1)[: hi - lo], own[:, 1].reshape(-1)[: hi - lo]

@@ -25,7 +25,7 @@ __device__ __forceinline__ void warp_best(float& value, int& index) {
 template <class S, class C>
 __device__ __forceinline__ void argmax_rows(C& c) {
   using P = typename C::P;
-  using M = typename P::LmHead;
+  using M = typename S::Matrix;
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
   const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
 #pragma unroll 1

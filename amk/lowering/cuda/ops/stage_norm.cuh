@@ -47,13 +47,14 @@ __device__ __forceinline__ void stage_norm(C& c) {
     for (int s = 0; s < P::kBatch; s += kTogether) {
       bf16* x = S::x(c) + s * S::kXRow;
       float squares[kTogether] = {};
-      for_each_row<kMost, kTogether, S::kHRow>(
+      for_each_row<kMost, kTogether, S::kHRow, false, kWholeRows<kMost, kTogether, P::kBatch, decltype(h)>>(
           c, h.from(s * S::kHRow), P::kBatch - s, lo, hi, [&](int row, int i, int piece, float(&v)[kWide]) {
 #pragma unroll
             for (int k = 0; k < kWide; k += 2) squares[row] += v[k] * v[k] + v[k + 1] * v[k + 1];
 #pragma unroll
             for (int k = 0; k < kWide; ++k) v[k] *= weight[piece][k];
-            write_block(x + row * S::kXRow, i, v, 1.f, true);
+            constexpr int kStride = 32 * kWide;
+            write_block(x + row * S::kXRow + piece * kStride, i - piece * kStride, v, 1.f, true);
           });
 #pragma unroll
       for (int row = 0; row < kTogether; ++row) {

@@ -10,7 +10,7 @@ namespace amk::ops {
 template <class S, class C>
 __device__ __forceinline__ void store_rows(C& c) {
   using P = typename C::P;
-  using M = typename P::Qkv;
+  using M = typename S::Matrix;
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
   constexpr int kBatch = P::kBatch, kSlot = 8 * kBatch;
   const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * kSlot;

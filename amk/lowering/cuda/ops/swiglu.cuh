@@ -10,7 +10,7 @@ namespace amk::ops {
 template <class S, class C>
 __device__ __forceinline__ void swiglu(C& c) {
   using P = typename C::P;
-  using M = typename P::GateUp;
+  using M = typename S::Matrix;
   const int agent = c.warp - S::kFirst, count = M::count(c), chunks = count * M::kChunks;
   constexpr int kBatch = P::kBatch, kEach = 4 * kBatch;
   const int first = M::first(c) * 4, end = share_begin(count, S::kAgents, agent + 1) * kEach;

@@ -1,0 +1,101 @@
+"""What changes are worth around the plans that were the best at some time, and how far two changes do not add up.
+
+Log times nearly add up over knobs. Where a plan, two single changes of it and both together have a score, what both
+take beyond the sum is their interaction: negative where they help each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from amk.planner.settings import Settings
+from amk.planner.space import Value, moved
+
+if TYPE_CHECKING:
+    from amk.agent.propose.base import Context
+
+Item = tuple[str, Value]
+Both = tuple[Item, Item]
+"""In the order of their knobs' names."""
+Knobs = tuple[str, str]
+
+
+def both(one: Item, other: Item) -> Both:
+    return (one, other) if one[0] < other[0] else (other, one)
+
+
+@dataclass
+class Base:
+    """A plan that is or was the best. keys: the kernel of every single change; pairs: scores of two changes."""
+
+    keys: dict[Item, str]
+    pairs: dict[Both, float] = field(default_factory=dict)
+
+
+@dataclass
+class Effects:
+    """A function of the trials so far; remembers what it has looked at. Scores are log times relative to the start."""
+
+    scores: dict[Settings, float] = field(default_factory=dict)
+    by_key: dict[str, float] = field(default_factory=dict)
+    bases: dict[Settings, Base] = field(default_factory=dict)
+    _open: list[int] = field(default_factory=list)
+    _seen: int = 0
+
+    def update(self, context: Context) -> None:
+        trials, fresh = context.state.trials, {}
+        self._open += range(self._seen, len(trials))
+        self._seen = len(trials)
+        if not self.scores:
+            fresh[context.space.start] = 0.0
+            self.by_key[context.start_key()] = 0.0
+        for index in self._open:
+            if (score := trials[index].score) is not None:
+                fresh[context.history.settings[index]] = score
+                self.by_key.setdefault(trials[index].key or "", score)
+        self._open = [index for index in self._open if not trials[index].closed]
+        self.scores |= fresh
+        for known in self.bases:
+            self._place(context, known, fresh)
+        best = [context.space.start, *(context.history.settings[mark.index] for mark in context.state.curve)]
+        for base in best:
+            if base not in self.bases:
+                self.bases[base] = Base(kernels(context, base))
+                self._place(context, base, self.scores)
+
+    def worth(self, base: Settings, change: Item) -> float | None:
+        """Log time of `base` with a single change, relative to `base`; None if it has no score. Another plan of the
+        same kernel has its score."""
+        name, value = change
+        score = self.scores.get(moved(base, {name: value}))
+        if score is None:
+            score = self.by_key.get(self.bases[base].keys.get(change, ""))
+        return None if score is None else score - self.scores[base]
+
+    def interactions(self) -> dict[Knobs, list[float]]:
+        """By two knobs, whatever was the best when they were measured."""
+        found: dict[Knobs, list[float]] = {}
+        for base, known in self.bases.items():
+            for (one, other), score in known.pairs.items():
+                a, b = self.worth(base, one), self.worth(base, other)
+                if a is not None and b is not None:
+                    found.setdefault((one[0], other[0]), []).append(score - self.scores[base] - a - b)
+        return found
+
+    def _place(self, context: Context, base: Settings, fresh: Iterable[Settings]) -> None:
+        for settings in fresh:
+            changed = list(context.space.changes(settings, base).items())
+            if len(changed) == 2:
+                self.bases[base].pairs[both(*changed)] = self.scores[settings]
+
+
+def kernels(context: Context, base: Settings) -> dict[Item, str]:
+    """The kernel of every single change that can be planned."""
+    found = {}
+    for settings in context.space.neighbours(base):
+        if (key := context.workshop.key(settings)) is not None:
+            (change,) = context.space.changes(settings, base).items()
+            found[change] = key
+    return found

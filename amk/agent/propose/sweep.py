@@ -1,0 +1,34 @@
+"""What is left near the best, the most promising first: every single change, then pairs by what their parts were worth.
+
+It ends when the search is exhausted (`amk/agent/surroundings.py` says what that is).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from amk.agent.decide import percent
+from amk.agent.propose.base import Context, Suggestion
+from amk.planner.settings import Settings
+
+
+@dataclass(frozen=True)
+class Sweep:
+    name: str = "sweep"
+
+    def ask(self, context: Context) -> Sequence[Suggestion]:
+        survey = context.surroundings.survey(context)
+        for expected, settings in survey.open:
+            if context.is_new(settings):
+                return context.suggest(self.name, settings, why(context, settings, expected))
+        return []
+
+
+def why(context: Context, settings: Settings, expected: float) -> str:
+    changes = ", ".join(
+        f"{name}={value}" for name, value in context.space.changes(settings, context.incumbent()).items()
+    )
+    if len(context.space.changes(settings, context.incumbent())) == 1:
+        return f"the best with {changes}"
+    return f"the best with {changes}: its parts sum up to {percent(-expected)}"

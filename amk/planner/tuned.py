@@ -1,0 +1,72 @@
+"""The numbers of the fast plan for a kind of model, as they were measured on an H200 (amk/lowering/LADDER.md).
+
+A kind is how many rings a worker drains in the longest product of a layer, and the format of the layers' weights. Where
+nothing was measured, and where a setting was chosen by hand, the settings stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, replace
+from typing import Any
+
+from amk.planner.formats import Layered
+from amk.planner.settings import FAST, LONG_RINGS, Settings, reducible, splits_of
+from amk.planner.space import FIXED
+from amk.schedule_ir.matrices import matrix
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.target import Target
+from amk.schedule_ir.weight_format import FormatName
+
+Changes = Mapping[str, Any]
+
+EAGER: Changes = {"hint_slack": 4, "wide_epilogue": 0}
+"""Look for words when three of four workers have signalled, and let all warps sum partials."""
+
+SHORT_HOLD: Changes = {"held_refills": 1 / 3, "first_refills": 1 / 4}
+NARROW: Changes = {"warps": 16, "chunk_bytes": 1024}
+"""Twice the agents, each with copies of half the size: where a product ends before a ring is drained often."""
+
+MORE_WARPS: Changes = {"warps": 12}
+BATCHED: Changes = {"handoff": "fenced", "handoff_dtype": "bf16"}
+"""Tagged words take twice the bytes, and everything that crosses is read by every worker for every sequence."""
+
+NARROW_HEAD = 64
+"""With wider heads attention does not fit into the registers of 16 warps."""
+
+CONTEXT = 32_768
+"""Positions of a plan for which none are asked for."""
+
+
+def tuned(
+    settings: Settings, model: ModelSpec, target: Target, wanted: Layered, workers: int, context: int | None
+) -> Settings:
+    """`settings`, of which no knob was chosen, with what is best for the model; context: as asked for."""
+    chosen = [f.name for f in fields(Settings) if f.name not in FIXED]
+    if settings.plan != "fast" or any(getattr(settings, name) != getattr(FAST, name) for name in chosen):
+        return settings
+    rings = rings_drained(model, workers)
+    if not target.has("bulk_copy") or rings < 1:
+        return settings
+    layers = {form for _, forms in wanted for name, form in forms.items() if name != "lm_head"}
+    if settings.batch > 1:
+        return replace(settings, **BATCHED) if rings >= LONG_RINGS else settings
+    splits = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
+    return replace(settings, **changes(layers, rings >= LONG_RINGS, model, reducible(settings, model, splits)))
+
+
+def rings_drained(model: ModelSpec, workers: int) -> float:
+    """Rings of bf16 that a worker drains in gate-up, the longest product."""
+    shape = matrix(model, "gate_up")
+    return 2 * shape.rows * shape.k / (workers * FAST.max_ring_bytes)
+
+
+def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduced: bool) -> Changes:
+    """For one sequence. reduced: splits are reduced before they are staged, which leaves registers for more warps."""
+    if layers == {"bf16"}:
+        narrow = not long and reduced and model.head_dim <= NARROW_HEAD
+        return {**EAGER, **NARROW, **SHORT_HOLD} if narrow else EAGER
+    if len(layers) > 1 or layers == {"fp8"}:
+        return EAGER
+    return {**EAGER, **SHORT_HOLD, **(MORE_WARPS if long and reduced else {})}

@@ -1,0 +1,45 @@
+"""The noise of a card is kept while it is young, and of that card only."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from amk.agent import calibration
+from amk.agent.events import Limits, SessionStarted
+from amk.agent.propose.replay import Replay
+from amk.agent.simulated import SimulatedBackend
+from tests.agent.conftest import MakeLoop
+
+
+@dataclass
+class Card(SimulatedBackend):
+    name: str = "GPU-1"
+
+    @property
+    def card(self) -> str:
+        return self.name
+
+
+@pytest.mark.parametrize(
+    ("name", "later", "measured"),
+    [("GPU-1", 60.0, 1), ("GPU-1", calibration.HOLDS + 60, 2), ("GPU-1", -60.0, 2), ("GPU-2", 60.0, 2), ("", 60.0, 2)],
+)
+def test_a_resumed_run_measures_the_noise_of_another_card_or_after_an_hour(
+    make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch, name: str, later: float, measured: int
+) -> None:
+    first = make_loop(Replay(({"run_ahead": True},)), Card("h200"))
+    first.run()
+    (before,) = first.state.calibrations
+    now = before.at + later
+    monkeypatch.setattr(calibration.time, "time", lambda: now)
+    first.note(
+        SessionStarted(
+            session=2, device="simulated-h200", backend="simulated h200", simulated=True, limits=Limits(evals=9)
+        )
+    )
+    first.journal.close()
+    second = make_loop(Replay(()), Card("h200", name=name))
+    second.run()
+    after = second.state.calibrations[-1]
+    assert len({c.at for c in second.state.calibrations}) == measured
+    assert after.session == 2 and after.card == name and (after.mad == before.mad) == (measured == 1)

@@ -1,0 +1,79 @@
+"""Which models get which numbers, and that a setting chosen by hand is left alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from amk.planner.decode import choose_workers, plan
+from amk.planner.formats import BF16, Formats, formats, layered
+from amk.planner.settings import FAST, NAIVE, Settings
+from amk.planner.tuned import rings_drained, tuned
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.target import load_target
+from tests.engine.tiny import tiny_model
+
+H200 = load_target("h200")
+LONG, SHORT = 8192, 256
+
+
+def of(name: str, wanted: Formats = BF16, context: int | None = LONG, gpu: str = "h200", **changes: Any) -> Settings:
+    model, target = load_model(name), load_target(gpu)
+    settings = replace(FAST, **changes)
+    workers = choose_workers(model, target, settings.batch)
+    return tuned(settings, model, target, layered(model, wanted), workers, context)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "context", "expected"),
+    [
+        ("llama3.2-1b", BF16, LONG, (16, 1024, 4)),
+        ("llama3.2-1b", BF16, None, (16, 1024, 4)),
+        ("llama3.2-1b", BF16, SHORT, (8, None, 4)),
+        ("llama3.2-1b", formats("int8"), LONG, (8, None, 4)),
+        ("qwen2.5-1.5b", BF16, LONG, (8, None, 4)),
+        ("llama3-8b", BF16, LONG, (8, None, 4)),
+        ("llama3-8b", formats("int8"), LONG, (12, None, 4)),
+        ("llama3-8b", formats("int4-g128-zp", "bf16"), LONG, (12, None, 4)),
+        ("llama3-8b", formats("int4-g128"), SHORT, (8, None, 4)),
+        ("llama3-8b", formats("fp8"), LONG, (8, None, 4)),
+        ("smollm2-135m", BF16, LONG, (8, None, 8)),
+    ],
+)
+def test_kinds_of_models(
+    name: str, wanted: Formats, context: int | None, expected: tuple[int, int | None, int]
+) -> None:
+    found = of(name, wanted, context)
+    assert (found.warps, found.chunk_bytes, found.hint_slack) == expected
+    codes = wanted["qkv"] not in ("bf16", "fp8")
+    assert (found.held_refills < 1 / 2) == (codes or found.warps == 16)
+
+
+def test_a_batch_of_a_large_model_is_handed_off_in_plain_words() -> None:
+    assert (of("llama3-8b", batch=4).handoff, of("llama3-8b", batch=4).handoff_dtype) == ("fenced", "bf16")
+    assert of("llama3.2-1b", batch=4) == replace(FAST, batch=4)
+    made = plan(load_model("llama3-8b"), H200, settings=replace(FAST, batch=8), max_context=SHORT)
+    assert {b.dtype for b in made.buffers if b.name in ("h_mid", "h_out", "act")} == {"bf16"}
+    assert {c.handoff for c in made.counters} == {"fenced"}
+
+
+@pytest.mark.parametrize("changes", [{"warps": 4}, {"kv_splits": 7}, {"plan": "custom"}, {"workers": 64}])
+def test_what_was_chosen_by_hand_stays(changes: dict[str, Any]) -> None:
+    assert of("llama3.2-1b", **changes) == replace(FAST, **changes)
+
+
+def test_nothing_is_assumed_where_nothing_was_measured() -> None:
+    assert of("llama3-8b", gpu="a100-40gb") == FAST
+    model = tiny_model()
+    assert rings_drained(model, 4) < 1 and tuned(FAST, model, H200, layered(model, BF16), 4, LONG) == FAST
+    large = load_model("llama3-8b")
+    assert tuned(NAIVE, large, H200, layered(large, BF16), 132, LONG) == NAIVE
+    mixed = ((16, formats("int8")), (16, formats("int4-g128", "int8")))
+    assert tuned(FAST, large, H200, mixed, 132, LONG).warps == FAST.warps
+
+
+def test_the_plan_has_the_numbers() -> None:
+    made = plan(load_model("llama3.2-1b"), H200, max_context=LONG)
+    assert made.launch.warps == 16 and made.streams[0].chunk_bytes == 1024 and made.plan == "fast"
