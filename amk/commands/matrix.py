@@ -6,6 +6,9 @@ import argparse
 import shlex
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 
 from amk.bench.matrix import Cell, Matrix, examine, render
@@ -14,7 +17,7 @@ from amk.commands.planning import positive
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
 from amk.schedule_ir.model import load_model, shipped_models
 from amk.schedule_ir.target import load_target, targets
-from amk.schedule_ir.weight_format import FORMATS
+from amk.schedule_ir.weight_format import FORMATS, FormatName
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=names, metavar="NAME,...", help="default: all known targets")
     parser.add_argument("--dtype", choices=FORMATS, default="bf16", help="format of the weights (default: bf16)")
     parser.add_argument("--resume", action="store_true", help="keep cells recorded for the same schedule and code")
+    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="processes (default: 1)")
     parser.add_argument("--time-limit", type=positive, metavar="SECONDS", help="begin no cell after this time")
     parser.add_argument("--render", metavar="FILE.md", help="write the record as a Markdown table")
 
@@ -39,19 +43,41 @@ def run(arguments: argparse.Namespace) -> int:
     refused = 0
     models = [load_model(name).name for name in arguments.models or shipped_models()]
     gpus = [load_target(name).name for name in arguments.gpus or (target.name for target in targets())]
-    for model in models:
-        for gpu in gpus:
-            if arguments.time_limit and time.monotonic() - began > arguments.time_limit:
-                break
-            known = matrix.find(model, gpu, arguments.dtype) if arguments.resume else None
-            cell = examine(model, gpu, arguments.dtype, known)
-            if cell is not known:
-                matrix.add(cell, made)
-            refused += cell.outcome == "refused"
-            print(line(cell), flush=True)
+    wanted = [
+        (model, gpu, arguments.dtype, matrix.find(model, gpu, arguments.dtype) if arguments.resume else None)
+        for model in models
+        for gpu in gpus
+    ]
+    deadline = began + arguments.time_limit if arguments.time_limit else float("inf")
+    for known, cell in _examined(wanted, arguments.jobs, deadline):
+        if cell != known:
+            matrix.add(cell, made)
+        refused += cell.outcome == "refused"
+        print(line(cell), flush=True)
     if arguments.render is not None:
         _write(Path(arguments.render), render(matrix))
     return Exit.UNSAFE if refused else Exit.SAFE
+
+
+Wanted = tuple[str, str, FormatName, Cell | None]
+
+
+def _examined(wanted: list[Wanted], jobs: int, deadline: float) -> Iterator[tuple[Cell | None, Cell]]:
+    """What was known of each and what is now, as they come; none is begun after `deadline` (time.monotonic())."""
+    if jobs == 1:
+        for one in wanted:
+            if time.monotonic() > deadline:
+                return
+            yield one[-1], examine(*one)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(examine, *one): one for one in wanted}
+        for future in as_completed(futures):
+            if future.cancelled():
+                continue
+            yield futures[future][-1], future.result()
+            if time.monotonic() > deadline:
+                pool.shutdown(wait=False, cancel_futures=True)
 
 
 def line(cell: Cell) -> str:

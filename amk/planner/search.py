@@ -103,6 +103,10 @@ class State:
         no_more = self.shared <= other.shared and self.warps <= other.warps
         return no_more and all(a < b for a, b in zip(self.ms, other.ms, strict=True))
 
+    def slower_somewhere(self, other: State) -> bool:
+        """Slower at one position at least."""
+        return any(a > b for a, b in zip(self.ms, other.ms, strict=True))
+
 
 @dataclass(frozen=True)
 class Found:
@@ -277,12 +281,13 @@ def _verified(made: Search, rounds: int, why_not: Callable[[Schedule], str | Non
     refused: list[str] = []
     verifier = Verifier()
     begun = frozenset(s.key for s in (made.look(made.space.start), *made.presets()) if s is not None)
-    for state in _likely_first(made.ranked(), refused, begun):
+    default, naive = (made.known.get(made.problem.preset(s, made.space.start.sampling)) for s in (FAST, NAIVE))
+    ranked = sorted(made.ranked(), key=lambda state: default is not None and state.slower_somewhere(default))
+    for state in _likely_first(ranked, refused, begun):
         schedule = made.problem.schedule(state.settings)
         verdict = verifier(schedule)
         reason = why_not(schedule) if verdict.safe else verdict.status
         if reason is None:
-            default, naive = (made.known.get(made.problem.preset(s, made.space.start.sampling)) for s in (FAST, NAIVE))
             return Found(state, schedule, default, naive, made.expansions, rounds, made.pruned, tuple(refused))
         refused.append(f"{state.key[:12]} {reason}")
     message = f"no plan of {made.problem.model.name} on {made.problem.target.name} was found that is SAFE and compiles"

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from amk.schedule_ir.schedule import Schedule
 from amk.simulator.constants import Constants
-from amk.simulator.predict import step_ms
+from amk.simulator.predict import Prepared
 
 FITTED = (
     "read_gbps", "gemv_us", "chunk_us", "chunk_gbps", "copy_us", "l2_us", "l2_gbps", "hop_us", "queue_us_per_kib",
@@ -43,6 +44,10 @@ class Run:
     schedule: Schedule
     pos: int
     ms: float
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        return Prepared(self.schedule, self.pos)
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ def moved(start: Constants, names: Sequence[str], at: F64) -> Constants:
 
 
 def _errors(runs: Sequence[Run], constants: Constants) -> F64:
-    return np.array([np.log(step_ms(r.schedule, r.pos, constants) / r.ms) for r in runs])
+    return np.array([np.log(r.prepared.step_ms(constants) / r.ms) for r in runs])
 
 
 def _loss(errors: F64, at: F64, prior: F64) -> float:

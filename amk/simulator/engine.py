@@ -15,22 +15,18 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
-from amk.schedule_ir.schedule import Step
+from amk.simulator.acts import Act, acts
 from amk.simulator.constants import Constants
 from amk.simulator.program import Group, Window
 from amk.simulator.supply import NEVER, Supply
 from amk.simulator.words import Words
-from amk.validator.trace import Item
 
 ROUND_BYTES = 512
 KIB = 1024
 BF16_ROWS = 16
 """Bytes of a column of a bf16 chunk: 8 rows."""
-HALF_DRAINED = 0.5
-"""Slots of a ring that hold nothing useful: the one that is drained is asked for again only as a whole."""
 SPANS_PER_TRIP = 2
 """Keys and values of a run of positions are fetched together, and the next run after them."""
 LATE = 1e-9
@@ -85,9 +81,12 @@ class _Cell:
     posted: list[tuple[float, int, int]] = field(default_factory=list)
     total: int = 0
     waiters: list[tuple[int, int]] = field(default_factory=list)
+    known: dict[tuple[int, int], tuple[float, int, int]] = field(default_factory=dict)
 
     def woken(self) -> list[int]:
         """The groups whose threshold is reached; they wait no more."""
+        if not self.waiters:
+            return []
         found = [group for group, threshold in self.waiters if threshold <= self.total]
         if found:
             self.waiters = [w for w in self.waiters if w[1] > self.total]
@@ -97,7 +96,9 @@ class _Cell:
 class Engine:
     """One run over a window. `times[group][layer]` are the ends of layers, `spans` what the groups did."""
 
-    def __init__(self, window: Window, constants: Constants, words: Words) -> None:
+    def __init__(self, window: Window, constants: Constants, words: Words, traced: bool = True) -> None:
+        """traced: keep spans and arrows, which takes time."""
+        self.traced = traced
         self.window, self.constants, self.words = window, constants, words
         schedule = window.schedule
         self.roles = {r.name: range(r.first, r.first + r.count) for r in schedule.roles}
@@ -113,6 +114,7 @@ class Engine:
                 base = window.instances.base[counter.name]
                 for cell in range(base, base + counter.count):
                     self.cells[cell] = _Cell([(0.0, counter.init, -1)], counter.init)
+        self.acts = tuple(acts(items, self.roles) for items in window.items)
         self.supply = self._supply()
         self.heap: list[tuple[float, int, int]] = []
         self.order = 0
@@ -122,14 +124,14 @@ class Engine:
     def _supply(self) -> Supply:
         c, schedule = self.constants, self.window.schedule
         stream = schedule.streams[0]
-        ring = float(len(self.roles[stream.role]) * (stream.slots - HALF_DRAINED) * stream.chunk_bytes)
+        ring = float(len(self.roles[stream.role]) * stream.slots * stream.chunk_bytes)
         useful = stream.chunk_bytes / (stream.chunk_bytes + c.copy_overhead)
         groups, sms = self.window.groups, schedule.target.sms
         fast = c.fast_sms if any(g.fast for g in groups) else 0.0
         weights = np.array([(1 - fast) * sms, fast * c.fast_gain * sms])
         supply = Supply(
             np.array([len(g.workers) for g in groups], float), np.array([int(g.fast) for g in groups], np.int64),
-            c.read_gbps * 1e3 * useful * weights / sms, c.sm_gbps * 1e3 * useful,
+            c.read_gbps * 1e3 * useful * weights / sms, c.sm_gbps * 1e3 * useful, c.copy_us,
         )  # fmt: skip
         for n in range(len(groups)):
             supply.ring(n, ring, stream.run_ahead, ring / c.copy_us if c.copy_us else NEVER)
@@ -157,46 +159,43 @@ class Engine:
             raise Stuck
         return max(max(s.clocks) for s in self.states)
 
-    def _items(self, state: _State) -> tuple[Item, ...]:
-        return self.window.items[state.group.program]
+    def _act(self, state: _State) -> Act:
+        return self.acts[state.group.program][state.next]
 
     def _go(self, state: _State) -> None:
         """Run steps until something blocks."""
-        items = self._items(state)
-        while state.next < len(items):
-            item = items[state.next]
-            if not self._step(state, item):
+        acts = self.acts[state.group.program]
+        while state.next < len(acts):
+            act = acts[state.next]
+            if not self._step(state, act):
                 return
-            self._ended(state, item)
+            self._ended(state, act)
         state.finished = True
 
-    def _ended(self, state: _State, item: Item) -> None:
-        layer = item.loops.get("l")
+    def _ended(self, state: _State, act: Act) -> None:
         state.next += 1
-        items = self._items(state)
-        after = items[state.next].loops.get("l") if state.next < len(items) else None
-        if layer is not None and after != layer:
+        if act.ends_layer:
             state.layer_ends.append(max(state.clocks))
 
-    def _step(self, state: _State, item: Item) -> bool:
+    def _step(self, state: _State, act: Act) -> bool:
         """Run one step; False if it has to wait, and will be run again or ended by an event."""
-        step, role = item.step, self.roles[item.step.op.role]
+        role = act.role
         if state.next in state.group.waits and state.held != state.next:
             if not self._wait(state, role):
                 return False
             state.held = state.next
-        if isinstance(step.op, BarrierOp):
+        if act.kind == "meet":
             self._meet(state, role)
-        elif isinstance(step.op, GemvOp):
+        elif act.kind == "gemv":
             start = max(state.clocks[w] for w in role)
-            ahead = self.streams[step.op.stream].run_ahead
             self._advance(state, role, start, "barrier")
             state.began = start
-            self._at(start if ahead else start + self.constants.copy_us, state)
+            self._at(start, state)
             return False
-        elif not isinstance(step.op, WaitOp | SignalOp) and not self._work(state, item, role):
+        elif act.kind == "work" and not self._work(state, act):
             return False
-        self._signal(state, step, role)
+        if state.next in state.group.signals:
+            self._signal(state, act)
         return True
 
     def _at(self, time: float, state: _State) -> None:
@@ -207,7 +206,7 @@ class Engine:
         """Clocks of `warps` not before `until`; the first warp's time is accounted."""
         clocks = state.clocks
         for w in warps:
-            if w == 0 and until > clocks[0]:
+            if w == 0 and self.traced and until > clocks[0]:
                 self.spans.append(Span(state.number, state.next, part, clocks[0], until))
             if clocks[w] < until:
                 clocks[w] = until
@@ -215,7 +214,7 @@ class Engine:
     def _spend(self, state: _State, warps: Iterable[int], time: float, part: Part) -> None:
         clocks = state.clocks
         for w in warps:
-            if w == 0 and time > 0:
+            if w == 0 and self.traced and time > 0:
                 self.spans.append(Span(state.number, state.next, part, clocks[0], clocks[0] + time))
             clocks[w] += time
 
@@ -232,11 +231,11 @@ class Engine:
             if found.total < threshold:
                 found.waiters.append((state.number, threshold))
                 return False
-            given, by, among = self._reached(found.posted, threshold)
+            given, by, among = self._reached(found, threshold)
             givers = max(givers, among)
             if given > until:
                 until, source = given, by
-        if until > state.clocks[role.start]:
+        if self.traced and until > state.clocks[role.start]:
             self.arrows.append(Arrow(source, until, state.number, until + c.hop_us + c.l2_us))
         self._advance(state, role, until, "waiting")
         self._advance(state, role, until + c.hop_us + c.skew_us * sqrt(2 * log(givers)), "hand-off")
@@ -248,14 +247,17 @@ class Engine:
         c = self.constants
         return c.l2_us + c.queue_us_per_kib * self.supply.outstanding(state.number) / KIB
 
-    def _signal(self, state: _State, step: Step, role: range) -> None:
-        given = state.group.signals.get(state.next, ())
+    def _signal(self, state: _State, act: Act) -> None:
+        """Lanes give a step's signals in turn, and each looks its amount up first if it stands in a table."""
+        given, role = state.group.signals[state.next], act.role
         if not given:
             return
         c = self.constants
-        if any(s.order == "release" for s in step.signals):
+        if act.release:
             flying = self.supply.outstanding(state.number) / KIB
             self._spend(state, role, c.fence_us + c.fence_us_per_kib * flying, "hand-off")
+        if act.lookups:
+            self._spend(state, role, c.l2_us * act.lookups, "hand-off")
         at = max(state.clocks[w] for w in role)
         times = len(role) * len(state.group.workers)
         for cell, amount in given:
@@ -264,10 +266,10 @@ class Engine:
             found.total += amount * times
             self.ready += found.woken()
 
-    def _work(self, state: _State, item: Item, role: range) -> bool:
+    def _work(self, state: _State, act: Act) -> bool:
         """An op other than a gemv. Reads of tagged words wait for their writers, the cache's share the memory."""
-        c, op = self.constants, item.step.op
-        share = state.group.shares[item.site.number]
+        c, op, role = self.constants, act.op, act.role
+        share = state.group.shares[act.site]
         fresh = self.words.fresh(state.number, state.next)
         if fresh is None:
             self.words.wait(state.number, state.next)
@@ -276,35 +278,39 @@ class Engine:
             self._advance(state, role, fresh, "waiting")
             trips = -(-share.work.near // op.in_flight)
             self._spend(state, role, self._l2_us(state) * trips + share.near / (c.l2_gbps * 1e3), "staging")
-        if share.far:
+        if share.far or isinstance(op, RefillOp):
             start = max(state.clocks[w] for w in role)
-            self._advance(state, role, start, "cache")
+            self._advance(state, role, start, "cache" if share.far else "barrier")
             state.began = start
             self._at(start, state)
             return False
         rounds = share.work.handled / ROUND_BYTES
         self._spend(state, role, c.step_us + c.round_us * rounds, "arithmetic")
         self._written(state)
-        if isinstance(op, RefillOp):
-            self._refill(state, op, role)
         return True
 
-    def _refill(self, state: _State, op: RefillOp, role: range) -> None:
-        """Some of the copies that the last product held back are asked for, or all that are left."""
+    def _refill(self, state: _State, op: RefillOp, act: Act) -> None:
+        """Some of the copies that the last product held back are asked for, or all that are left: at the warps' own
+        time, until which the memory may have nothing to do.
+        """
         count = min(op.most, state.held_back)
         state.held_back -= count
-        size = float(count * len(role) * self.chunk_bytes[op.stream])
+        size = float(count * len(act.role) * self.chunk_bytes[op.stream])
         self.supply.refill(state.number, size if state.held_back else NEVER)
-        self._spend(state, role, self.constants.issue_us * count, "arithmetic")
+        self._spend(state, act.role, self.constants.step_us + self.constants.issue_us * count, "arithmetic")
+        self._resume(state, act)
 
     def _written(self, state: _State) -> None:
         self.ready += self.words.written(state.number, state.next, max(state.clocks))
 
     def _begin(self, state: _State) -> None:
         """Memory traffic of the next step starts now."""
-        item = self._items(state)[state.next]
-        share = state.group.shares[item.site.number]
-        c, op = self.constants, item.step.op
+        act = self._act(state)
+        share = state.group.shares[act.site]
+        c, op = self.constants, act.op
+        if isinstance(op, RefillOp):
+            self._refill(state, op, act)
+            return
         if not isinstance(op, GemvOp):
             trips = max(1, share.work.spans // SPANS_PER_TRIP)
             self.supply.begin_direct(state.number, float(share.far), share.far / max(trips * c.copy_us, LATE))
@@ -313,36 +319,34 @@ class Engine:
         if not most:
             self._drained(state)
             return
-        size, each = self.chunk_bytes[op.stream], self.chunk_time(op, op.layer_at(item.loops))
+        size, each = self.chunk_bytes[op.stream], self.chunk_time(op, act.layer)
         amount, state.held_back = float(sum(share.chunks) * size), op.deferred
         held = float(sum(min(n, op.deferred) for n in share.chunks) * size)
-        rate = min(amount / (most * each), c.drain_gbps * 1e3)
-        self.supply.begin_drain(state.number, amount, rate, c.copy_us + each, held)
+        rate = amount / (most * each)
+        self.supply.begin_drain(state.number, amount, rate, c.copy_us, each, held)
 
     def chunk_time(self, op: GemvOp, layer: int) -> float:
         """Microseconds of a warp: narrow formats have as many columns to multiply as their chunk is wide."""
         c, stream = self.constants, self.streams[op.stream]
         handled = max(self.chunk_bytes[op.stream], BF16_ROWS * stream.chunk(op.matrix, layer).columns)
-        return c.chunk_us + handled / (c.chunk_gbps * 1e3) + c.refill_fence_us * stream.refill_fence
+        shared = len(self.roles[op.role]) * self.chunk_bytes[op.stream] / (c.drain_gbps * 1e3)
+        return c.chunk_us + shared + handled / (c.chunk_gbps * 1e3) + c.refill_fence_us * stream.refill_fence
 
     def _drained(self, state: _State) -> None:
         """The gemv has ended: what its warps could not have done faster is draining, the rest waited for memory."""
-        item = self._items(state)[state.next]
-        op, role = item.step.op, self.roles[item.step.op.role]
+        act = self._act(state)
+        op, role, share = act.op, act.role, state.group.shares[act.site]
         assert isinstance(op, GemvOp)
-        share = state.group.shares[item.site.number]
-        amount = sum(share.chunks) * self.chunk_bytes[op.stream]
-        each = self.chunk_time(op, op.layer_at(item.loops))
-        busy = max(max(share.chunks, default=0) * each, amount / (self.constants.drain_gbps * 1e3))
+        busy = max(share.chunks, default=0) * self.chunk_time(op, act.layer)
         self._advance(state, role, min(state.began + busy, self.now), "drain")
         self._advance(state, role, self.now, "memory")
         self._spend(state, role, self.constants.step_us + self.constants.gemv_us, "drain")
-        self._resume(state, item, role)
+        self._resume(state, act)
 
     def _read(self, state: _State) -> None:
         """The cache has been read; what the warps do with it takes at least its time."""
-        item = self._items(state)[state.next]
-        role, share = self.roles[item.step.op.role], state.group.shares[item.site.number]
+        act = self._act(state)
+        role, share = act.role, state.group.shares[act.site]
         c = self.constants
         self._advance(state, role, self.now, "cache")
         busy = state.began + c.far_us_per_kib * share.work.far / KIB
@@ -350,15 +354,23 @@ class Engine:
         rest = share.work.handled - share.work.far
         self._spend(state, role, c.step_us + c.round_us * rest / ROUND_BYTES, "arithmetic")
         self._written(state)
-        self._resume(state, item, role)
+        self._resume(state, act)
 
-    def _resume(self, state: _State, item: Item, role: range) -> None:
-        self._signal(state, item.step, role)
-        self._ended(state, item)
+    def _resume(self, state: _State, act: Act) -> None:
+        if state.next in state.group.signals:
+            self._signal(state, act)
+        self._ended(state, act)
         self.ready.append(state.number)
 
-    def _reached(self, posted: list[tuple[float, int, int]], threshold: int) -> tuple[float, int, int]:
+    def _reached(self, cell: _Cell, threshold: int) -> tuple[float, int, int]:
         """When the signals reached the threshold, whose signal did, and how many workers had signalled."""
+        key = len(cell.posted), threshold
+        found = cell.known.get(key)
+        if found is None:
+            found = cell.known[key] = self._counted(cell.posted, threshold)
+        return found
+
+    def _counted(self, posted: list[tuple[float, int, int]], threshold: int) -> tuple[float, int, int]:
         total = workers = 0
         for time, amount, group in sorted(posted):
             total += amount

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -64,6 +65,53 @@ class Prediction:
     constants: Constants
 
 
+@dataclass(eq=False)
+class Prepared:
+    """A schedule at a position, unrolled and grouped once, to be timed with one set of constants or many."""
+
+    schedule: Schedule
+    pos: int
+    windows: dict[tuple[int, tuple[bool, ...]], Words] = field(default_factory=dict)
+
+    def step_ms(self, constants: Constants | None = None) -> float:
+        """ms per token, at least the floor. Of several layer loops each is timed as if it were the only one."""
+        if len(self.parts) > 1:
+            return sum(share * part.step_ms(constants) for share, part in self.parts)
+        _, total, last, seen = self.converged(constants or constants_for(self.schedule.target), traced=False)
+        rest = layer_count(self.schedule) - seen
+        return max((total + rest * last) / 1e3, floor_ms(self.schedule, self.pos))
+
+    @cached_property
+    def parts(self) -> tuple[tuple[float, Prepared], ...]:
+        """Share of the layers of each layer loop, and the schedule with that loop alone."""
+        return tuple((share, Prepared(part, self.pos)) for share, part in runs(self.schedule))
+
+    def converged(self, constants: Constants, traced: bool = True) -> tuple[Engine, float, float, int]:
+        """(engine, time of the window, time of its last layer, layers in it). AMK201 if the schedule gets stuck."""
+        layers = layer_count(self.schedule)
+        for size in WINDOWS:
+            seen = min(size, layers)
+            engine, total = self._run(constants, seen, traced)
+            ends = _layer_ends(engine)
+            times = [b - a for a, b in zip([0.0, *ends], ends, strict=False)]
+            if seen == layers or abs(times[-1] - times[-2]) <= AGREE * times[-1]:
+                break
+        return engine, total, times[-1], seen
+
+    def _run(self, constants: Constants, layers: int, traced: bool) -> tuple[Engine, float]:
+        key = layers, fast_workers(self.schedule, constants)
+        if key not in self.windows:
+            self.windows[key] = Words(window(self.schedule, self.pos, *key), self.pos)
+        words = self.windows[key]
+        words.forget()
+        engine = Engine(words.window, constants.shared_by(self.schedule.launch.ctas_per_sm), words, traced)
+        try:
+            return engine, engine.run()
+        except Stuck:
+            message = f"{self.schedule.name} waits for something that no step gives"
+            raise AmkError(Diagnostic("AMK201", message, help="`amk verify` names the step")) from None
+
+
 def predict(schedule: Schedule, pos: int, constants: Constants | None = None) -> Prediction:
     """The time of the token at position `pos`. AMK201 if the schedule gets stuck.
 
@@ -74,7 +122,7 @@ def predict(schedule: Schedule, pos: int, constants: Constants | None = None) ->
         return replace(predict(longest, pos, constants), schedule=schedule, ms=step_ms(schedule, pos, constants))
     constants = constants or constants_for(schedule.target)
     layers = layer_count(schedule)
-    engine, total, last, seen = _converged(schedule, pos, constants, layers)
+    engine, total, last, seen = Prepared(schedule, pos).converged(constants)
     ms = max((total + (layers - seen) * last) / 1e3, floor_ms(schedule, pos))
     phases = _phases(engine, seen, layers)
     return Prediction(
@@ -96,34 +144,7 @@ class Simulator:
 
 def step_ms(schedule: Schedule, pos: int, constants: Constants | None = None) -> float:
     """ms per token alone."""
-    if len(parts := runs(schedule)) > 1:
-        return sum(share * step_ms(part, pos, constants) for share, part in parts)
-    constants = constants or constants_for(schedule.target)
-    layers = layer_count(schedule)
-    _, total, last, seen = _converged(schedule, pos, constants, layers)
-    return max((total + (layers - seen) * last) / 1e3, floor_ms(schedule, pos))
-
-
-def _converged(schedule: Schedule, pos: int, constants: Constants, layers: int) -> tuple[Engine, float, float, int]:
-    """(engine, time of the window, time of its last layer, layers in it)."""
-    for size in WINDOWS:
-        seen = min(size, layers)
-        engine, total = _run(schedule, pos, constants, seen)
-        ends = _layer_ends(engine)
-        times = [b - a for a, b in zip([0.0, *ends], ends, strict=False)]
-        if seen == layers or abs(times[-1] - times[-2]) <= AGREE * times[-1]:
-            break
-    return engine, total, times[-1], seen
-
-
-def _run(schedule: Schedule, pos: int, constants: Constants, layers: int) -> tuple[Engine, float]:
-    made = window(schedule, pos, layers, fast_workers(schedule, constants))
-    engine = Engine(made, constants.shared_by(schedule.launch.ctas_per_sm), Words(made, pos))
-    try:
-        return engine, engine.run()
-    except Stuck:
-        message = f"{schedule.name} waits for something that no step gives"
-        raise AmkError(Diagnostic("AMK201", message, help="`amk verify` names the step")) from None
+    return Prepared(schedule, pos).step_ms(constants)
 
 
 def fast_workers(schedule: Schedule, constants: Constants) -> tuple[bool, ...]:

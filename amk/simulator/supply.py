@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 F64 = NDArray[np.float64]
 TINY = 1e-3
 NEVER = float("inf")
+SOON = 1e-9
+SLOW = 1e-9
 SPARE = 1.0
 """Bytes that a ring may pull beyond what a product needs: rounding must not leave it short of the last one."""
 
@@ -24,7 +26,9 @@ SPARE = 1.0
 class Supply:
     """members[g]: workers of group g. part[g]: index of its part of the chip; bandwidth[part]."""
 
-    def __init__(self, members: F64, part: NDArray[np.int64], bandwidth: F64, alone: float) -> None:
+    def __init__(
+        self, members: F64, part: NDArray[np.int64], bandwidth: F64, alone: float, latency: float = 0.0
+    ) -> None:  # fmt: skip
         n = len(members)
         self.count = n
         self.members = np.concatenate((members, members))
@@ -38,10 +42,15 @@ class Supply:
         self.drain = np.zeros(n)
         self.direct = np.zeros(n)
         self.allowed = np.full(n, NEVER)
+        self.latency = latency
+        self.slot = np.zeros(n)
+        self.flowing = np.zeros(n, bool)
+        self.coming = np.full(n, NEVER)
         self.alone = alone
         self.most = np.full(2 * n, alone)
         self.rate = np.zeros(2 * n)
         self.out = np.zeros(n)
+        self.net = np.zeros(n)
         self.changed = True
 
     def ring(self, group: int, capacity: float, ahead: bool, most: float) -> None:
@@ -50,12 +59,15 @@ class Supply:
         self.level[group] = capacity if ahead else 0.0
         self.most[group] = min(self.alone, most)
 
-    def begin_drain(self, group: int, amount: float, rate: float, round_us: float = 0.0, held: float = 0.0) -> None:
-        """round_us: from the request of a copy until its slot is free again, if that limits the ring; held: bytes that
-        are not asked for until `refill`."""
+    def begin_drain(
+        self, group: int, amount: float, rate: float, copy_us: float = 0.0, chunk_us: float = 0.0, held: float = 0.0
+    ) -> None:
+        """copy_us + chunk_us: from the request of a copy until its slot is free again, if that limits the ring. What is
+        asked for again is a slot that was drained as a whole. held: bytes that are not asked for until `refill`."""
         self.need[group], self.drain[group] = amount, rate
-        if round_us:
-            self.most[group] = min(self.alone, self.capacity[group] / round_us)
+        if copy_us + chunk_us:
+            self.most[group] = min(self.alone, self.capacity[group] / (copy_us + chunk_us))
+        self.slot[group] = chunk_us if self.ahead[group] else 0.0
         if not self.ahead[group]:
             self.fetch[group] = amount
         elif held:
@@ -78,68 +90,74 @@ class Supply:
         self.most[self.count + group] = most
         self.changed = True
 
-    def _marks(self) -> tuple[NDArray[np.bool_], ...]:
+    def _marks(self) -> NDArray[np.bool_]:
         """What rates depend on."""
-        return self.level >= self.capacity - TINY, self.level > TINY, self.fetch > TINY, self.allowed > TINY
+        return np.concatenate((self.capacity - self.level, self.level, self.fetch, self.allowed)) > TINY
 
     def _wanted(self) -> F64:
-        """The rate at which each flow would pull if it were alone; 0 if it does not pull."""
+        """The rate at which each flow would pull if it were alone; 0 if it does not pull.
+
+        A ring that begins to ask gets its first bytes after the latency of a copy.
+        """
         n = self.count
         draining = self.need > TINY
-        open_ring = self.ahead | (self.fetch > TINY)
         full = self.level >= self.capacity - TINY
-        ring = np.where(full, np.where(draining, np.minimum(self.most[:n], self.drain), 0.0), self.most[:n])
-        ring = np.where(open_ring & (self.allowed > TINY), ring, 0.0)
+        asking = (self.ahead | (self.fetch > TINY)) & (self.allowed > TINY) & (draining | ~full)
+        self.flowing &= asking
+        self.coming[~asking] = NEVER
+        begun = asking & ~self.flowing & (self.coming == NEVER)
+        self.coming[begun] = self.latency + np.where(full, self.slot, 0.0)[begun]
+        ring = np.where(full, np.minimum(self.most[:n], self.drain), self.most[:n])
+        ring = np.where(self.flowing, ring, 0.0)
         return np.concatenate((ring, np.where(self.direct > TINY, self.most[n:], 0.0)))
 
     def _share(self) -> None:
         """Max-min fair rates; then what leaves each ring."""
         wanted = self._wanted()
-        for p in range(len(self.bandwidth)):
-            mine = np.flatnonzero((self.part == p) & (wanted > 0))
-            if len(mine):
-                self.rate[self.part == p] = 0.0
-                self.rate[mine] = _fair(wanted[mine], self.members[mine], float(self.bandwidth[p]))
-            else:
-                self.rate[self.part == p] = 0.0
+        self.rate = np.zeros(2 * self.count)
+        pulling = wanted > 0
+        if pulling.any():
+            for p in range(len(self.bandwidth)):
+                mine = np.flatnonzero((self.part == p) & pulling)
+                if len(mine):
+                    self.rate[mine] = _fair(wanted[mine], self.members[mine], float(self.bandwidth[p]))
         inward = self.rate[: self.count]
-        flowing = np.where(self.level > TINY, self.drain, np.minimum(self.drain, inward))
-        self.out = np.where(self.need > TINY, flowing, 0.0)
+        out = np.where(self.level > TINY, self.drain, np.minimum(self.drain, inward))
+        self.out = np.where(self.need > TINY, out, 0.0)
+        self.net = inward - self.out
         self.changed = False
 
     def horizon(self) -> float:
         """Time until a rate changes or something is done; NEVER if nothing moves."""
         if self.changed:
             self._share()
-        n, inward = self.count, self.rate[: self.count]
-        net = inward - self.out
-        with np.errstate(divide="ignore", invalid="ignore"):
-            times = np.concatenate((
-                np.where((net > TINY) & (self.level < self.capacity - TINY), (self.capacity - self.level) / net, NEVER),
-                np.where((net < -TINY) & (self.level > TINY), self.level / -net, NEVER),
-                np.where((self.need > TINY) & (self.out > 0), self.need / self.out, NEVER),
-                np.where((self.fetch > TINY) & (self.rate[:n] > 0), self.fetch / self.rate[:n], NEVER),
-                np.where((self.allowed < NEVER) & (self.allowed > TINY) & (inward > 0), self.allowed / inward, NEVER),
-                np.where((self.direct > TINY) & (self.rate[n:] > 0), self.direct / self.rate[n:], NEVER),
-            ))  # fmt: skip
-        return float(times.min())
+        n, net, rate = self.count, self.net, self.rate
+        left = np.concatenate(
+            (self.capacity - self.level, self.level, self.need, self.fetch, self.allowed, self.direct)
+        )
+        speed = np.concatenate((net, -net, self.out, rate[:n], rate[:n], rate[n:]))
+        moving = (left > TINY) & (speed > SLOW) & (left < NEVER)
+        first = float((left[moving] / speed[moving]).min()) if moving.any() else NEVER
+        return min(first, float(self.coming.min()))
 
     def advance(self, time: float) -> tuple[list[int], list[int]]:
         """Move on by `time`, at most the horizon: (groups whose drain is done, groups whose direct reads are)."""
         if self.changed:
             self._share()
         n = self.count
-        inward = self.rate[:n]
-        needed, wanted = self.need > TINY, self.direct > TINY
-        before = self._marks()
-        self.level = np.clip(self.level + (inward - self.out) * time, 0.0, self.capacity)
+        inward, direct = self.rate[:n], self.rate[n:]
+        needed, wanted, before = self.need > TINY, self.direct > TINY, self._marks()
+        self.level = np.minimum(np.maximum(self.level + self.net * time, 0.0), self.capacity)
         self.fetch = np.maximum(self.fetch - inward * time, 0.0)
         self.need = np.maximum(self.need - self.out * time, 0.0)
-        self.direct = np.maximum(self.direct - self.rate[n:] * time, 0.0)
+        self.direct = np.maximum(self.direct - direct * time, 0.0)
         self.allowed = np.maximum(self.allowed - inward * time, 0.0)
-        after = self._marks()
+        self.coming = self.coming - time
+        come = self.coming <= SOON
+        self.flowing |= come
+        self.coming[come] = NEVER
         drained, read = needed & (self.need <= TINY), wanted & (self.direct <= TINY)
-        if drained.any() or read.any() or any((a != b).any() for a, b in zip(before, after, strict=True)):
+        if drained.any() or read.any() or come.any() or (before != self._marks()).any():
             self.changed = True
         return np.flatnonzero(drained).tolist(), np.flatnonzero(read).tolist()
 

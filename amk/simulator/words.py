@@ -18,6 +18,7 @@ from amk.validator.trace import Item
 
 Key = tuple[str, int]
 Hull = tuple[int, int]
+_Uses = tuple[tuple[tuple[Key, frozenset[int]], ...], tuple[Key, ...]]
 WHOLE = 0.9
 """Share of a buffer whose reading counts as reading all that was written."""
 
@@ -49,41 +50,63 @@ class Words:
         self.roles = self.geometry.role_size
         self.tagged = {b.name: b for b in schedule.buffers if b.tagged}
         self.state: dict[Key, _Written] = {}
+        self.uses: dict[tuple[int, int], _Uses] = {}
         self.touching: dict[tuple[int, int], tuple[frozenset[str], frozenset[str]]] = {}
         self.readers: dict[tuple[int, int, str], frozenset[int]] = {}
         self.writers: dict[str, list[tuple[int, Hull]]] = {}
         self.writing: dict[str, frozenset[int]] = {}
         self.sites = [self._sites(items) for items in window.items]
 
+    def forget(self) -> None:
+        """Before another run over the same window."""
+        self.state = {}
+
     def fresh(self, group: int, item: int) -> float | None:
         """When the words that the item reads were all written; None if some were not yet."""
-        step = self._item(group, item)
         latest = 0.0
-        for name in self._names(group, step)[0]:
-            written = self.state.setdefault(self._key(name, step), _Written())
-            owners = self._owners(group, step, name)
-            if not owners <= written.times.keys():
-                return None
-            latest = max([latest, *(written.times[o] for o in owners)])
+        for key, owners in self._uses(group, item)[0]:
+            times = self._state(key).times
+            for owner in owners:
+                time = times.get(owner)
+                if time is None:
+                    return None
+                if time > latest:
+                    latest = time
         return latest
 
     def wait(self, group: int, item: int) -> None:
-        step = self._item(group, item)
-        for name in self._names(group, step)[0]:
-            written, owners = self.state[self._key(name, step)], self._owners(group, step, name)
+        for key, owners in self._uses(group, item)[0]:
+            written = self._state(key)
             if not owners <= written.times.keys():
                 written.waiters.append((group, owners))
                 return
 
     def written(self, group: int, item: int, time: float) -> list[int]:
         """The item was done: groups that may now go on."""
-        step = self._item(group, item)
         woken: list[int] = []
-        for name in self._names(group, step)[1]:
-            found = self.state.setdefault(self._key(name, step), _Written())
+        for key in self._uses(group, item)[1]:
+            found = self._state(key)
             found.times[group] = time
             woken += found.woken()
         return woken
+
+    def _state(self, key: Key) -> _Written:
+        found = self.state.get(key)
+        if found is None:
+            found = self.state[key] = _Written()
+        return found
+
+    def _uses(self, group: int, item: int) -> _Uses:
+        """Words that the item reads, with those who write them, and words that it writes."""
+        found = self.uses.get((group, item))
+        if found is None:
+            step = self._item(group, item)
+            reads, writes = self._names(group, step)
+            found = self.uses[group, item] = (
+                tuple((self._key(name, step), self._owners(group, step, name)) for name in sorted(reads)),
+                tuple(self._key(name, step) for name in sorted(writes)),
+            )
+        return found
 
     def _item(self, group: int, item: int) -> Item:
         return self.window.items[self.window.groups[group].program][item]

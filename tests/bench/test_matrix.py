@@ -45,7 +45,7 @@ def test_the_command_records_resumes_and_renders(tmp_path: Path, capsys: pytest.
     record, table = tmp_path / "m.json", tmp_path / "m.md"
     words = ["matrix", "--record", str(record), "--models", "llama3-70b", "--render", str(table)]
     assert main([*words, "--gpus", "l4"]) == 0
-    assert main([*words, "--gpus", "L40S,l4", "--resume"]) == 0
+    assert main([*words, "--gpus", "L40S,l4", "--resume", "--jobs", "2"]) == 0
     assert capsys.readouterr().out.count("short of ") == 3
     entries = json.loads(record.read_text())["cells"]
     assert [entry["cell"]["gpu"] for entry in entries] == ["l4", "l40s"]

@@ -1,5 +1,6 @@
 """`amk calibrate` on the GPU: probes give sensible constants, kernels are recorded and read back."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,5 @@ def test_kernels_are_measured_and_recorded(torch_gpu: Device, gpu: Target, tmp_p
     words = ["calibrate", "--gpu", gpu.name, "--model", "smollm2-135m", "--kernels", "3", "--max-context", "512"]
     assert main([*words, "--record", str(path), "--steps", "5"]) == 0
     assert len(measured_runs([str(path)])) == 3
+    rows = [entry["row"] for entry in json.loads(path.read_text())["rows"]]
+    assert all(row["correct"] and 0 < row["error"] <= 1.1 * row["torch_error"] for row in rows)

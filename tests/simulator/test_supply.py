@@ -6,10 +6,12 @@ import pytest
 from amk.simulator.supply import NEVER, Supply
 
 
-def supply(members: list[int], bandwidth: float, alone: float = 1e9, parts: list[int] | None = None) -> Supply:
+def supply(
+    members: list[int], bandwidth: float, alone: float = 1e9, parts: list[int] | None = None, latency: float = 0.0
+) -> Supply:
     part = np.array(parts or [0] * len(members))
     total = np.full(int(part.max()) + 1, bandwidth)
-    return Supply(np.array(members, float), part, total, alone)
+    return Supply(np.array(members, float), part, total, alone, latency)
 
 
 def run(made: Supply) -> dict[int, float]:
@@ -30,6 +32,17 @@ def test_a_full_ring_drains_at_its_own_rate_and_an_empty_one_at_the_memory_s() -
     # 100 bytes are there and 10 arrive while 40 leave: empty after 100 / 30; the rest at 10.
     empty = 100 / 30
     assert run(made)[0] == pytest.approx(empty + (400 - 40 * empty) / 10)
+
+
+def test_what_a_ring_begins_to_ask_for_comes_after_the_latency_of_a_copy() -> None:
+    made = supply([1], 10.0, latency=0.5)
+    made.ring(0, 100.0, True, NEVER)
+    made.begin_drain(0, 400.0, 40.0)
+    empty = 0.5 + (100 - 40 * 0.5) / 30
+    assert run(made)[0] == pytest.approx(empty + (400 - 40 * empty) / 10)
+    # It has been asking since, so it fills up at the memory's rate, and the next product finds it full.
+    made.begin_drain(0, 50.0, 40.0)
+    assert made.horizon() == pytest.approx(0.5)
 
 
 def test_a_ring_without_run_ahead_has_nothing_at_the_start() -> None:
