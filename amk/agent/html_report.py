@@ -79,6 +79,7 @@ def _facts(state: State) -> str:
         ("sessions", str(state.session.session if state.session else 0)),
         ("state", state.finished or "not finished"),
         ("near the best", told(state.surveyed) if state.surveyed else "not looked at"),
+        *((f"after {evals} evaluations", told(event)) for evals, event in state.exhaustions),
         ("work", f"{state.elapsed / 60:.1f} minutes"),
         ("device time" + (" (simulated)" if run.simulated else ""), f"{state.gpu_seconds / 60:.1f} minutes"),
         ("proposals", str(len(state.trials))), ("evaluations", str(state.evals)),

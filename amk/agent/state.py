@@ -100,6 +100,8 @@ class State:
     quarantined: dict[str, str] = field(default_factory=dict)
     surveyed: Surveyed | None = None
     """The latest of the present best."""
+    exhaustions: list[tuple[int, Surveyed]] = field(default_factory=list)
+    """Every time that nothing near the best was open, with the evaluations until then."""
     finished: str | None = None
     elapsed: float = 0.0
     events: int = 0
@@ -167,7 +169,7 @@ class State:
             case Quarantined():
                 self.quarantined[event.device] = event.reason
             case Surveyed():
-                self.surveyed = event
+                self._survey(event)
             case Finished():
                 self.finished = event.reason
             case LlmReserved() | LlmSettled():
@@ -176,6 +178,11 @@ class State:
                 self._gpu(event)
             case Proposed() | Gated() | Decided():
                 self._trial(event)
+
+    def _survey(self, event: Surveyed) -> None:
+        if not event.open and not self.exhausted:
+            self.exhaustions.append((self.evals, event))
+        self.surveyed = event
 
     def _money(self, event: LlmReserved | LlmSettled) -> None:
         if isinstance(event, LlmReserved):

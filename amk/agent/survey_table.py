@@ -37,7 +37,7 @@ def near_the_best(survey: Survey) -> str:
 
 def single_row(single: Single) -> tuple[str, ...]:
     name, value = single.change
-    return (name, str(value), single.fate, "" if single.worth is None else percent(-single.worth))
+    return (name, str(value), single.fate, "" if single.worth is None else percent(0.0 - single.worth))
 
 
 def pairs_row(pairs: Pairs) -> tuple[str, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Literal
 
 from amk.planner.formats import BF16, Formats, Layered, Runs, chunk_choices, layered
 from amk.planner.settings import Settings, chunk_bytes_of, per_sequence
 from amk.planner.staging import free_from, layout, staged_arrays
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
-from amk.schedule_ir.memory import Buffer, LayerChunks, Stream
+from amk.schedule_ir.memory import Alignment, Buffer, LayerChunks, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.attention import PARTIAL_EXTRA
 from amk.schedule_ir.ops.combine import share_heads
@@ -24,6 +25,9 @@ Array = tuple[str, str, tuple[int, ...]]
 
 STATIC_SHARED = 1024
 """Static shared memory of the generated kernel: the watchdog's words, padded to the alignment of what follows them."""
+
+LINE: Literal[128] = 128
+"""Bytes of a cache line."""
 
 MAX_SLOTS = 64
 NO_PLAIN = 32
@@ -62,9 +66,18 @@ def choose_parts(model: ModelSpec, target: Target, settings: Settings, counts: S
     return 1
 
 
+def chunk_align(runs: Runs) -> Alignment:
+    """Whole lines where that adds at most a 32nd to the largest chunk (and something): copies that begin within a line
+    are slower by more than that. Measured on an H200: amk/lowering/LADDER.md.
+    """
+    most = max(chunk.bytes for _, chunks in runs for chunk in chunks.values())
+    return LINE if 0 < -most % LINE <= most // 32 else 16
+
+
 def largest(runs: Runs) -> int:
-    """Bytes of the largest chunk: what every chunk takes in the stream and in a slot."""
-    return max(chunk.bytes for _, chunks in runs for chunk in chunks.values())
+    """Bytes of the largest chunk with its padding: what every chunk takes in the stream and in a slot."""
+    align = chunk_align(runs)
+    return max(-(-chunk.bytes // align) * align for _, chunks in runs for chunk in chunks.values())
 
 
 def packed_bytes(model: ModelSpec, runs: Runs) -> int:
@@ -178,6 +191,7 @@ def shared_plan(model: ModelSpec, target: Target, settings: Settings, runs: Runs
         chunk_k=plain.pop() if plain else NO_PLAIN, engine="bulk" if bulk else "cp_async", run_ahead=settings.run_ahead,
         refill_fence=settings.refill_fence and bulk,
         chunks={name: chunk for name, chunk in runs[0][1].items() if chunk.format != "bf16"}, later=_later(runs),
+        chunk_align=chunk_align(runs),
     )  # fmt: skip
     return SharedPlan(buffers, stream, extent(buffers))
 

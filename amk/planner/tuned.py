@@ -17,7 +17,7 @@ from amk.planner.space import FIXED
 from amk.schedule_ir.matrices import matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import FormatName
+from amk.schedule_ir.weight_format import FormatName, weight_format
 
 Changes = Mapping[str, Any]
 
@@ -29,6 +29,8 @@ NARROW: Changes = {"warps": 16, "chunk_bytes": 1024}
 """Twice the agents, each with copies of half the size: where a product ends before a ring is drained often."""
 
 MORE_WARPS: Changes = {"warps": 12}
+"""Codes of four bits take longest to multiply. With eight bits deeper rings of fewer warps are worth more."""
+
 BATCHED: Changes = {"handoff": "fenced", "handoff_dtype": "bf16"}
 """Tagged words take twice the bytes, and everything that crosses is read by every worker for every sequence."""
 
@@ -69,4 +71,5 @@ def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduc
         return {**EAGER, **NARROW, **SHORT_HOLD} if narrow else EAGER
     if len(layers) > 1 or layers == {"fp8"}:
         return EAGER
-    return {**EAGER, **SHORT_HOLD, **(MORE_WARPS if long and reduced else {})}
+    short = all(weight_format(form).bits == 4 for form in layers)
+    return {**EAGER, **SHORT_HOLD, **(MORE_WARPS if short and long and reduced else {})}

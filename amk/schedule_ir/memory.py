@@ -83,6 +83,10 @@ class Counter(Frozen):
         return prod(self.shape)
 
 
+Alignment = Literal[16, 128]
+"""Of copies: what a bulk copy needs, and a line of the caches."""
+
+
 class LayerChunks(Frozen):
     """What the chunks of these matrices are from layer `first` on."""
 
@@ -100,7 +104,7 @@ class Stream(Frozen):
 
     chunks: format and columns of the matrices that are not in bf16 with `chunk_k` columns. later: what they are from
     some layer on, in ascending order; lm_head belongs to no layer. All chunks take the bytes of the largest, so that a
-    slot holds any of them.
+    slot holds any of them, and `chunk_align` has them begin at multiples of that in `source` and in a ring that does.
     """
 
     name: Name
@@ -117,6 +121,7 @@ class Stream(Frozen):
     weight_dtype: Literal["bf16"] = "bf16"
     chunks: dict[MatrixName, Chunk] = Field(default_factory=dict)
     later: tuple[LayerChunks, ...] = unless((), max_length=128)
+    chunk_align: Alignment = unless(16)
 
     def chunk(self, name: MatrixName, layer: int = 0) -> Chunk:
         """What a chunk of matrix `name` of that layer is."""
@@ -131,4 +136,5 @@ class Stream(Frozen):
 
     @property
     def chunk_bytes(self) -> int:
-        return max(chunk.bytes for name in MATRICES for chunk in self.kinds(name))
+        largest = max(chunk.bytes for name in MATRICES for chunk in self.kinds(name))
+        return -(-largest // self.chunk_align) * self.chunk_align

@@ -94,7 +94,14 @@ def night(folder: Path, hours: float, proposer: str = "portfolio", additive: boo
 def rendered(browser: str, report: Path) -> dict[str, Any]:
     """What the browser makes of the report: its document, and a picture."""
     picture = report.with_suffix(".png")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,3000", f"--screenshot={picture}"]
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--virtual-time-budget=20000",
+        "--window-size=1200,3000",
+        f"--screenshot={picture}",
+    ]
     profile = f"--user-data-dir={report.parent / 'profile'}"
     words = [browser, *flags, profile, "--dump-dom", report.resolve().as_uri()]
     done = subprocess.run(words, capture_output=True, text=True, timeout=BROWSER_SECONDS, check=True)

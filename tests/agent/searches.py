@@ -23,6 +23,7 @@ from amk.agent import decide
 from amk.agent.events import Measured
 from amk.agent.journal import read_state
 from amk.agent.state import START, State
+from amk.agent.surroundings import told
 from amk.bench.provenance import commit
 from amk.planner.settings import STARTS
 from amk.planner.space import Space
@@ -42,6 +43,9 @@ def summed_up(state: State, reference: str = "fast") -> dict[str, Any]:
         "faults": Counter(f"{fault.fault}: {fault.detail}" for trial in state.trials for fault in trial.faults),
         "kept": [{"after_evaluations": m.evals, "times_faster_than_start": round(exp(-m.score), 4)}
                  for m in state.curve],
+        "near_the_best": told(state.surveyed) if state.surveyed is not None else None,
+        "exhausted": [{"after_evaluations": evals, **event.model_dump(exclude={"kind"})}
+                      for evals, event in state.exhaustions],
         "times_faster_than_start": round(exp(-state.best_score), 4), "device_seconds": device_seconds(state),
         "positions": list(run.positions),
     }  # fmt: skip

@@ -2,16 +2,21 @@
 
 from dataclasses import replace
 from itertools import combinations
+from typing import Literal
 
 import pytest
 
 from amk.planner.decode import plan
+from amk.planner.formats import formats
 from amk.planner.k_split import row, rows
 from amk.planner.settings import FAST, NAIVE, Settings
+from amk.schedule_ir.codec import canonical_json
+from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.shared_memory import extent, peak, stages
 from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import FormatName
 from amk.validator.verify import verify
 from tests.tiny import PLAIN, VARIANTS
 
@@ -70,3 +75,26 @@ def test_a_k_split_halves_the_peak_at_equal_bytes_in_flight() -> None:
     assert whole.k_split == 1 and whole.ms is None and best.ms is not None
     coarse = [r for r in found if r.chunk <= 16384]
     assert best.overlaid <= coarse[0].overlaid / 2
+
+
+@pytest.mark.parametrize(
+    ("layers", "head", "align"),
+    [
+        ("int8", "int8", 128), ("fp8", "fp8", 128), ("int4-g128-zp", "bf16", 128), ("int4-g128", "int4-g128", 16),
+        ("bf16", "bf16", 16), ("int8", "bf16", 16),
+    ],
+)  # fmt: skip
+def test_copies_are_padded_to_whole_lines_where_that_is_cheap(
+    layers: FormatName, head: FormatName, align: Literal[16, 128]
+) -> None:
+    """Not where they are whole lines as they are, nor where the padding of 2,064 bytes would cost a twentieth."""
+    model = load_model("llama3-8b")
+    schedule = plan(model, load_target("h200"), wanted=formats(layers, head), max_context=256)
+    (stream,), buffers = schedule.streams, {b.name: b for b in schedule.buffers}
+    largest = max(chunk.bytes for name in MATRICES for chunk in stream.kinds(name))
+    ring, weights = buffers["ring"], buffers["weights"]
+    assert stream.chunk_align == align
+    assert stream.chunk_bytes % align == 0 and 0 <= stream.chunk_bytes - largest < align
+    assert (ring.offset or 0) % align == 0 and ring.bytes == schedule.launch.warps * stream.slots * stream.chunk_bytes
+    assert weights.bytes % stream.chunk_bytes == 0
+    assert (b'"chunk_align"' in canonical_json(schedule)) == (align != 16), "older schedules keep their text"

@@ -104,7 +104,7 @@ class Recorder:
 
     def tile(self, stream: str, name: MatrixName, layer: int, group: int, k_chunk: int) -> Array:
         """The same finite weights for the same chunk, zeros past the matrix's end."""
-        width, shape = self.geo.columns(stream, name), self.geo.matrix(name)
+        width, shape = self.geo.columns(stream, name, layer), self.geo.matrix(name)
         rows, columns = np.arange(8) + 8 * group, np.arange(width) + k_chunk * width
         tile = np.sin(rows[:, None] * 31.0 + columns + 7 * layer).astype(np.float32)
         return np.where((rows < shape.rows)[:, None] & (columns < shape.k), tile, np.float32(0))
