@@ -1,6 +1,7 @@
 """`amk adversarial`: judge schedules that are wrong on purpose, and count where the verdict differs from the truth."""
 
 import argparse
+import gc
 import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -66,7 +67,14 @@ def _outcomes(wanted: list[tuple[int, str]], jobs: int) -> Iterator[Outcome]:
 
 
 def _batch(wanted: list[tuple[int, str]]) -> list[Outcome]:
-    return list(decide_all(wanted))
+    """Judged without the cyclic collector, which takes a seventh of the time and finds little."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return list(decide_all(wanted))
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _print(table: Table) -> None:

@@ -185,7 +185,8 @@ class Memory:
         self.shift[space][lo:hi] = shift
 
     def holds(self, space: int, lo: int, hi: int, content: int, shift: int = 0) -> bool:
-        return bool((self.content[space][lo:hi] == content).all() and (self.shift[space][lo:hi] == shift).all())
+        differ = (self.content[space][lo:hi] != content) | (self.shift[space][lo:hi] != shift)
+        return not np.count_nonzero(differ)
 
 
 def misread(toucher: Toucher, touched: Touched, order: list[int], pos: int) -> str | None:

@@ -85,7 +85,7 @@ class Toucher:
         self.codes: dict[tuple[str, int, int], int] = {}
         self.extent = {b.name: (b.bytes, b.role) for b in schedule.buffers}
         self.known = evaluated(schedule)
-        self.texts: dict[int, str] = {}
+        self.texts: dict[int, tuple[str, str]] = {}
         self.moving = [v for v in self._visits() if v[2].step.op.op in POSITIONAL]
         self.fixed: IntArray | None = None
         self.outside: set[str] = set()
@@ -123,24 +123,25 @@ class Toucher:
 
     def _shapes(self, visit: Visit, worker: int, pos: int) -> list[Shape]:
         """Accesses without what depends on the token; reads before writes."""
-        op, loops = visit.step.op.op, visit.loops
+        (op, text), loops = self._text(visit), visit.loops
         where, turn = (pos if op in POSITIONAL else 0), (loops.get("n", -1) if op in COUNTING else 0)
-        key = (self._text(visit), loops.get("l", -1), turn, worker, visit.agent, where)
-        if key not in self.known:
+        key = (text, loops.get("l", -1), turn, worker, visit.agent, where)
+        found = self.known.get(key)
+        if found is None:
             env = Env(loops=loops, worker=worker, agent=visit.agent, pos=pos, tables=self.tables)
-            self.known[key] = self._evaluate(visit.step.op.accesses(env, self.geometry), worker)
-        found = self.known[key]
-        self.outside |= found.outside
-        self.constants |= found.constants
-        if found.clashes:
-            self.clashing.add(op)
+            found = self.known[key] = self._evaluate(visit.step.op.accesses(env, self.geometry), worker)
+        if found.outside or found.constants or found.clashes:
+            self.outside |= found.outside
+            self.constants |= found.constants
+            self.clashing |= {op} if found.clashes else set()
         return found.shapes
 
-    def _text(self, visit: Visit) -> str:
-        step = id(visit.step)
-        if step not in self.texts:
-            self.texts[step] = visit.step.op.model_dump_json()
-        return self.texts[step]
+    def _text(self, visit: Visit) -> tuple[str, str]:
+        """Name of the step's op, and all its fields."""
+        found = self.texts.get(id(visit.step))
+        if found is None:
+            found = self.texts[id(visit.step)] = visit.step.op.op, visit.step.op.model_dump_json()
+        return found
 
     def _evaluate(self, accesses: list[Access], worker: int) -> Evaluated:
         outside, constants, found = set(), set(), []
