@@ -87,23 +87,27 @@ def emit_phases(schedule: Schedule, blocks: tuple[int, ...] | int = 1) -> PhaseS
         + "".join(f'#include "amk/ops/{name}.cuh"\n' for name in sorted(headers))
         + "\nnamespace {\n\n"
         + "".join(constant_array(f"t_{identifier(n)}", v) for n, v in sorted(schedule.tables.items()))
-        + _stream_tables(schedule)
         + layout.struct()
         + "struct PhaseArgument {\n  Globals globals;\n  amk::u64 layer, number;\n};\n"
         + f'static_assert(sizeof(PhaseArgument) == {size}, "host layout");\n'
         + plan_struct(schedule)
-        + "struct NoRing {};\n\n}  // namespace\n\n"
+        + "struct NoRing {};\nstruct __align__(16) RingWork {\n  int first, per_layer, count;\n};\n\n"
+        + "}  // namespace\n\n"
         + "\n".join(parts)
     )
     return PhaseSource(source, tuple(kernels), found.launches, buffers, layout)
 
 
-def _stream_tables(schedule: Schedule) -> str:
+def _ring_work(schedule: Schedule, chunks: Chunks) -> str:
+    """Where every (worker, agent) begins in the packed weights, and how many chunks it takes, 16 bytes each.
+
+    In global memory: the tables of all kernels of a plan with many warps are more than the 64 KiB of constants.
+    """
     layout = stream_layout(schedule, schedule.streams[0])
-    step = per_layer(schedule, layout)
-    return constant_array("t_stream_base", tuple(layout.base.reshape(-1).tolist())) + constant_array(
-        "t_stream_layer", tuple(step.tolist())
-    )
+    first = layout.base.reshape(-1) + np.array(chunks.at)
+    rows = zip(first.tolist(), per_layer(schedule, layout).tolist(), chunks.count, strict=True)
+    entries = ", ".join("{" + ", ".join(map(str, row)) + "}" for row in rows)
+    return f"__device__ const RingWork t_ring[{len(chunks.count)}] = {{{entries}}};\n"
 
 
 class _Kernel:
@@ -153,7 +157,7 @@ class _Kernel:
         name, threads = f"phase_{self.number}", self.schedule.launch.warps * 32
         tables, ring = "", "using Ring = NoRing;\n"
         if self.chunks is not None:
-            tables = constant_array("t_at", self.chunks.at) + constant_array("t_count", self.chunks.count)
+            tables = _ring_work(self.schedule, self.chunks)
             ring = ring_type(self.schedule.model_copy(update={"streams": (self._own_stream(),)}))
         return f"""namespace {name} {{
 
@@ -189,13 +193,14 @@ extern "C" __global__ void __launch_bounds__({threads}, {self.blocks})
         size, ring = self.stream.chunk_bytes, self.slots * self.stream.chunk_bytes
         first, count = self.agents.first, self.agents.count
         return f"""  if ({_in_role(self.agents)}) {{
-    const int agent = c.warp - {first}, place = c.worker * {count} + agent;
-    const int chunk = t_stream_base[place] + layer * t_stream_layer[place] + t_at[place];
+    const int agent = c.warp - {first};
+    const RingWork work = t_ring[c.worker * {count} + agent];
+    const int chunk = work.first + layer * work.per_layer;
     c.ring.start(shared + {self.ring_at} + agent * {ring},
                  reinterpret_cast<amk::u64*>(shared + {self.ring_at + count * ring}) + agent * {self.slots},
                  reinterpret_cast<const char*>(globals.b_{identifier(self.stream.source)}) +
                      static_cast<long long>(chunk) * {size},
-                 t_count[place], 1, c.lane);
+                 work.count, 1, c.lane);
   }}
 """
 

@@ -28,6 +28,8 @@ from tests.tiny import PLAIN, VARIANTS, tiny
 
 H200 = load_target("h200")
 SETTINGS = [FAST, NAIVE, replace(FAST, sampling="top-k-top-p"), replace(FAST, reduce_from=1, kv_dtype="fp8")]
+CONSTANT_BYTES = 64 * 1024
+"""Of `__constant__` data in one translation unit."""
 ONE_LAYER = tiny("tiny-one-layer", layers=1)
 
 
@@ -123,6 +125,21 @@ def test_large_models_fit_two_kernels_on_an_sm() -> None:
     assert all(k.blocks_per_sm * (k.shared_bytes + 2048) <= H200.smem_per_sm for k in most)
     argument = made.argument({name: 7 for name in made.layout.dtype.names or ()}, layer=3, number=1)
     assert argument["layer"] == 3 and argument["number"] == 1 and argument.nbytes == made.dtype.itemsize
+
+
+def test_the_kernels_of_a_plan_with_many_warps_compile_with_the_table_of_every_ring() -> None:
+    schedule = plan(load_model("llama3.2-1b"), H200, max_context=8192)
+    agents = schedule.launch.workers * schedule.launch.warps
+    made, found, layout = emit_phases(schedule, 2), phases(schedule), stream_layout(schedule, schedule.streams[0])
+    tables = re.findall(r"__device__ const RingWork t_ring\[(\d+)\] = \{(.*)\};", made.source)
+    chunks = [c for c in (chunks_of(schedule, found, number) for number in range(len(made.kernels))) if c is not None]
+    assert schedule.launch.warps >= 16 and len(tables) * agents * 8 > CONSTANT_BYTES, "too much for constants"
+    for (length, text), expected in zip(tables, chunks, strict=True):
+        rows = np.array(re.findall(r"-?\d+", text), np.int64).reshape(-1, 3)
+        assert int(length) == agents == len(rows)
+        np.testing.assert_array_equal(rows[:, 0] - layout.base.reshape(-1), expected.at)
+        np.testing.assert_array_equal(rows[:, 2], expected.count)
+    assert set(compile_cuda(made.source, H200.arch).resources) == {kernel.symbol for kernel in made.kernels}
 
 
 def test_what_is_not_cut_is_refused() -> None:
