@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from amk.lowering.emit import emit
 from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import BF16, Formats, layered
-from amk.planner.settings import Settings
+from amk.planner.settings import STARTS, Settings
+from amk.planner.space import Space
 from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model_spec import ModelSpec
@@ -82,11 +83,17 @@ class Workshop:
                 self._keys.popitem(last=False)
         return self._keys[settings]
 
-    def _build(self, settings: Settings) -> Candidate | Impossible:
-        # The fast plan that a search is compared with is the one that users get.
+    def numbers(self, settings: Settings) -> Settings:
+        """A preset with what is best for this model, as users get it."""
         runs, count = layered(self.model, self.wanted), choose_workers(self.model, self.target)
-        numbers = tuned(settings, self.model, self.target, runs, count, self.context)
-        labelled = replace(numbers, plan="search")
+        return tuned(settings, self.model, self.target, runs, count, self.context)
+
+    def space(self, start: str) -> Space:
+        """The space of a search that starts from the plan of this name."""
+        return Space.around(self.numbers(STARTS[start]))
+
+    def _build(self, settings: Settings) -> Candidate | Impossible:
+        labelled = replace(self.numbers(settings), plan="search")
         try:
             schedule = plan(self.model, self.target, settings=labelled, wanted=self.wanted, max_context=self.context)
         except AmkError as error:

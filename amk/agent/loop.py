@@ -41,7 +41,7 @@ from amk.agent.lanes import Lane, finished
 from amk.agent.measure import ROUNDS, Backend, Fault, Job, steps_of
 from amk.agent.pipeline import Pipeline
 from amk.agent.propose.base import Context, History, Proposer, Suggestion
-from amk.agent.rulings import LOST, PHASES, RETRIES, attempt, promise, rule
+from amk.agent.rulings import LOST, PHASES, RETRIES, attempt, lost, promise, rule
 from amk.agent.state import REFERENCE, START, State, Trial
 from amk.agent.surroundings import Surroundings, ended
 from amk.planner.settings import Settings
@@ -246,12 +246,12 @@ class Loop:
     def _trial_for(self, lane: Lane) -> Trial | None:
         """The next of the open proposals that no other lane has; none is begun once the time is up.
 
-        First what only needs its confirmation, then what was not looked at, until a batch has passed its screen; of a
-        batch the best.
+        First what lost its screen, to be written down; then what needs its confirmation, then what was not looked at,
+        until a batch has passed its screen; of a batch the best.
         """
         taken = {other.job.index for other in self._lanes if other.busy and other.job is not None}
         waiting = [t for t in self.state.open_trials if t.index not in taken]
-        raced = [t for t in waiting if "race" in t.measured]
+        raced = [t for t in waiting if lost(self.state, t)] or [t for t in waiting if "race" in t.measured]
         screened = sorted(
             (t for t in waiting if "screen" in t.measured and t not in raced), key=partial(promise, self.state)
         )

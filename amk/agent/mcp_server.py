@@ -23,7 +23,6 @@ from amk.agent.html_report import verdict
 from amk.agent.journal import read_state
 from amk.agent.state import State
 from amk.agent.surroundings import told
-from amk.planner.settings import STARTS
 from amk.planner.space import OutsideSpaceError, Space
 from amk.report.codes import TITLES, explanation, normalise
 from amk.report.diagnostic import AmkError
@@ -122,7 +121,7 @@ def check_settings(model: str, gpu: str, changes: dict[str, Any]) -> PlanView:
     """Plan, lower and validate the fast plan with `changes`. Nothing is run or recorded."""
     try:
         workshop = Workshop(load_model(model), load_target(gpu))
-        settings = Space.around(STARTS["fast"]).parse(changes)
+        settings = workshop.space("fast").parse(changes)
         made = workshop.make(settings)
         if isinstance(made, Impossible):
             return PlanView(verdict="IMPOSSIBLE", codes=list(made.codes), detail=made.detail, kernel="")
@@ -176,7 +175,7 @@ def _state(name: str) -> tuple[Any, State]:
 
 def _space(state: State) -> Space:
     assert state.run is not None
-    return Space.around(STARTS[state.run.start])
+    return runs.workshop_of(state.run).space(state.run.start)
 
 
 def _summary(name: str, status: str, state: State) -> RunSummary:

@@ -32,6 +32,12 @@ def rule(state: State, phase: Phase, measured: Measured, index: int) -> decide.R
     return ruling if even.passed else replace(ruling, passed=False, reason=even.reason)
 
 
+def lost(state: State, trial: Trial) -> bool:
+    """Whether its screen has already decided."""
+    screen = trial.measured.get("screen")
+    return screen is not None and not rule(state, "screen", screen, trial.index).passed
+
+
 def promise(state: State, trial: Trial) -> float:
     """Log time relative to the start by its screen: the lower, the sooner it is raced."""
     screen = trial.measured["screen"]

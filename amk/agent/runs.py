@@ -17,14 +17,16 @@ import platformdirs
 
 from amk import __version__
 from amk.agent import manifest
+from amk.agent.candidate import Workshop
 from amk.agent.events import Limits, RunStarted, SessionStarted
 from amk.agent.journal import DATABASE, Journal, is_busy, read_state
 from amk.agent.measure import Backend, positions_within
 from amk.agent.propose.base import Suggestion
 from amk.agent.state import State
-from amk.planner.settings import STARTS
-from amk.planner.space import Space
+from amk.planner.formats import formats
 from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FormatName
 
 MANIFEST = "manifest.json"
@@ -55,6 +57,11 @@ class Plan:
     prior: bool = True
 
 
+def workshop_of(asked: Plan | RunStarted) -> Workshop:
+    """What makes the candidates of a run."""
+    return Workshop(load_model(asked.model), load_target(asked.target), asked.context, formats(asked.dtype))
+
+
 def create(plan: Plan, root: Path | None = None) -> Journal:
     """The folder and the empty journal of a new run."""
     base = root or runs_directory()
@@ -66,7 +73,7 @@ def start(journal: Journal, plan: Plan, backends: Sequence[Backend]) -> None:
     """Freeze the manifest, write the first events."""
     frozen = manifest.freeze()
     write_whole(journal.folder / MANIFEST, json.dumps(frozen, indent=1))
-    space = Space.around(STARTS[plan.start])
+    space = workshop_of(plan).space(plan.start)
     first = RunStarted(
         run=journal.folder.name, model=plan.model, target=plan.target, dtype=plan.dtype, context=plan.context,
         positions=positions_within(plan.context), start=plan.start, settings=space.point(space.start),

@@ -34,12 +34,8 @@ from amk.agent.propose.sweep import Sweep
 from amk.agent.simulated import SimulatedBackend
 from amk.agent.state import START, State
 from amk.agent.transport import Cassette, Transport
-from amk.planner.formats import formats
-from amk.planner.settings import STARTS
-from amk.planner.space import Space
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.model import load_model
-from amk.schedule_ir.target import Target, load_target
+from amk.schedule_ir.target import Target
 
 PROPOSERS = ("portfolio", "random", "local", "evolution", "beam", "surrogate", "llm", "replay")
 CASSETTE = "llm.jsonl"
@@ -130,9 +126,8 @@ def recorded_points(state: State) -> tuple[dict[str, Any], ...]:
 
 
 def workshop_of(state: State) -> Workshop:
-    run = state.run
-    assert run is not None
-    return Workshop(load_model(run.model), load_target(run.target), run.context, formats(run.dtype))
+    assert state.run is not None
+    return runs.workshop_of(state.run)
 
 
 def loop_of(
@@ -150,7 +145,7 @@ def loop_of(
     workshop = workshop_of(journal.state)
     gate = GatePool.of(workshop, jobs) if jobs > 1 else Gate(workshop, certify, compiler)
     return Loop(
-        journal, Space.around(STARTS[run.start]), gate, backends, proposer,
+        journal, workshop.space(run.start), gate, backends, proposer,
         inbox=lambda: inbox.take(journal.state.handles), judges_unchanged=lambda: runs.check_judges(journal),
     )  # fmt: skip
 
@@ -159,9 +154,10 @@ def candidate_of(state: State, index: int) -> Candidate | None:
     """The candidate of a trial (or of the start) planned again; None if the planner no longer makes it."""
     run = state.run
     assert run is not None
-    space = Space.around(STARTS[run.start])
+    workshop = workshop_of(state)
+    space = workshop.space(run.start)
     settings = space.start if index == START else space.parse(state.trials[index].proposed.settings)
-    made = workshop_of(state).make(settings)
+    made = workshop.make(settings)
     return None if isinstance(made, Impossible) else made
 
 
@@ -176,7 +172,7 @@ def report_of(state: State) -> str:
     """The report of a run that was begun, as HTML."""
     run = state.run
     assert run is not None
-    history = History(Space.around(STARTS[run.start]))
+    history = History(runs.workshop_of(run).space(run.start))
     history.update(state)
     context = Context(history.space, state, history, workshop_of(state), run.seed)
     survey = context.surroundings.survey(context)

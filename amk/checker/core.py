@@ -9,9 +9,11 @@ the certificate level[w, j] (when worker w runs item j) and K(c, t) (a vector pe
     every run. Each warp carries a vector; it knows its own worker's past, takes the maximum with K(c, t) behind a wait
     and with S of the writers of words it has read, and barriers exchange all they know. The K are assumed, and then
     each must follow: if K(c, t)[x] = v, the signals that can be given while x has not finished v items weigh less than
-    t - init(c). A signal of item j of w can be given then if S[w, j][x] < v; of the crew of item v - 1 of x itself, one
-    warp at least is still missing. Take the first event of a run that breaks a claim: all before it hold, so the wait
-    was met by signals that could not have been given. Hence there is none.
+    t - init(c). A signal of item j of w can be given then if S[w, j][x] < v. If w is x and v - 1 <= j, one warp of the
+    crew at least is still missing if from item S[x, j][x] to j only warps of the crew run anything: once one of the
+    crew has started j, the items that are not over are among these, and who is not through with one of them has not
+    given its signal of j either. Take the first event of a run that breaks a claim: all before it hold, so the wait was
+    met by signals that could not have been given. Hence there is none.
     What a warp knows by itself may be more than S, and serves where an access of that warp is concerned.
 (3) Races. Along the run, the accesses of a byte are cut into groups: one write, or the reads between two. All pairs of
     neighbouring groups are ordered by (2), and so by induction all conflicting pairs.
@@ -80,10 +82,12 @@ class Order:
         require(self.workers**2 * max(longest, programs[0].warps) <= CELLS, "schedule: too large")
         self.starts: I32 = np.zeros((self.workers, longest, self.workers), np.int32)
         self.group = np.zeros(self.workers, np.int64)
+        self.alone = np.zeros((len(programs), longest), np.int64)
         self.ahead = np.zeros((len(programs), longest, *programs[0].ahead.shape[1:]), np.int64)
         for g, program in enumerate(programs):
             self.group[program.workers] = g
             self.ahead[g, : len(program.items)] = program.ahead
+            self.alone[g, : len(program.items)] = program.alone
         waits = counters.waits[(counters.waits[:, WEAK] == 0) | self.hints]
         self._waits = [waits[waits[:, ITEM] == j] for j in range(longest)]
         self.level = level
@@ -134,7 +138,8 @@ class Order:
     def holds(self, instance: int, threshold: int, claim: I64) -> bool:
         worker, item, weight, least, loose = self.counters.crews(instance, self.hints)
         given = loose + weight @ (self.starts[worker, item] < claim)
-        last = (claim[worker] == item + 1) & (self.starts[worker, item, worker] >= item)
+        own, claimed = self.starts[worker, item, worker], claim[worker]
+        last = (own < claimed) & (claimed <= item + 1) & (own >= self.alone[self.group[worker], item])
         np.subtract.at(given, worker[last], least[last])
         return bool((given[claim > 0] < threshold - self.counters.init[instance]).all())
 

@@ -81,6 +81,17 @@ class Program:
         over[:, :, CREW] = over[:, :, :warps].min(axis=2)
         return over
 
+    @cached_property
+    def alone(self) -> I64:
+        """[items] the earliest item from which on, up to item j, only warps of item j's role run anything."""
+        since, found = dict.fromkeys(self.roles, 0), []
+        for j, role in enumerate(self.roles):
+            for other in since:
+                if not set(role) <= set(other):
+                    since[other] = j + 1
+            found.append(since[role])
+        return np.array(found, np.int64)
+
 
 def programs_of(schedule: Schedule) -> list[Program]:
     """Rejects barriers that are not joined by exactly their role, and programs that do not partition the workers."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from amk.lowering.abi import COUNTER_STRIDE, Abi, abi, flat_index
 from amk.lowering.expression import expression
+from amk.lowering.lanes import lane_barriers
 from amk.lowering.plan_constants import constant_array, identifier, plan_struct, ring_type
 from amk.lowering.step_struct import step_struct
 from amk.schedule_ir.expr import Expr
@@ -116,6 +117,7 @@ class _Printer:
         self.trace = trace
         self.tracing = False
         self.layout = layout
+        self.lanes_meet = iter(lane_barriers(schedule))
         self.structs: list[str] = []
         self.ops: set[str] = set()
         self.roles = {r.name: r for r in schedule.roles}
@@ -142,7 +144,10 @@ class _Printer:
 
     def step(self, step: Step, pad: str) -> str:
         role = self.roles[step.op.role]
-        lines = [self.wait(w) for w in step.waits] + self.call(step) + self.signals(step.signals)
+        lines = [self.wait(w) for w in step.waits]
+        if next(self.lanes_meet):
+            lines.append("amk::sync::warp_barrier();")
+        lines += self.call(step) + self.signals(step.signals)
         if self.tracing:
             lines.append("c.mark();")
         if role.count != self.schedule.launch.warps:

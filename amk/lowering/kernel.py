@@ -18,9 +18,11 @@ from amk.lowering.readback import Instruction, read_ptx
 from amk.lowering.skeleton import check_synchronisation
 from amk.lowering.stamp import stamped
 from amk.report.diagnostic import AmkError, Exit
+from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.outside import check_outside
 from amk.validator.resources import CompiledResources, check_resources
+from amk.validator.structure import all_sites
 
 NO_COMPILER = "AMK605"
 
@@ -61,6 +63,8 @@ def build(schedule: Schedule, *, cache_directory: Path | None = None, use_cache:
         raise AmkError(found, Exit.UNKNOWN)
     if schedule.pools:
         raise refusal.unsupported("AMK601", "no code is generated for taking from a pool")
+    if _codes_in_parts(schedule):
+        raise refusal.unsupported("AMK601", "no code is generated for a product of codes in parts")
     source, arch = stamped(emit(schedule), schedule), schedule.target.arch
     compiled = compile_cuda(source, arch, cache_directory=cache_directory, use_cache=use_cache)
     built = BuiltKernel(schedule, source, compiled, tuple(read_ptx(compiled.ptx).get(KERNEL, ())))
@@ -68,6 +72,11 @@ def build(schedule: Schedule, *, cache_directory: Path | None = None, use_cache:
     check_budget(KERNEL, built.resources, schedule.launch.shared_bytes, budget_of(schedule))
     check_compiled(built)
     return built
+
+
+def _codes_in_parts(schedule: Schedule) -> bool:
+    parts = any(isinstance(site.step.op, GemvOp) and site.step.op.k_parts > 1 for site in all_sites(schedule))
+    return parts and any(chunk.format != "bf16" for stream in schedule.streams for chunk in stream.kinds("down"))
 
 
 def why_not_built(schedule: Schedule) -> str | None:

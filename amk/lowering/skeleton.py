@@ -5,6 +5,7 @@ ring's start, then for every step its polls, what its op does, its signals. Ever
 once in the PTX, so the sequence of one agent is the part of it whose steps name the agent's role.
 
 Expected per step (the table that ties the IR to sync.cuh):
+    (a step)    the warp's barrier if an earlier step used the same memory and no barrier came between (M1)
     wait        ld.acquire (acquire) or ld.relaxed (relaxed) poll, then the warp's barrier (M3, M4)
     barrier     bar.sync with the step's id and the threads of its role
     gemv        per chunk: wait for the copy (mbarrier, or all but slots - 1 groups), the warp's barrier, the proxy
@@ -29,6 +30,7 @@ from itertools import product
 import numpy as np
 
 from amk.lowering import refusal
+from amk.lowering.lanes import lane_barriers
 from amk.lowering.readback import Instruction, Kind
 from amk.report.diagnostic import AmkError, shown
 from amk.schedule_ir.expr import Env
@@ -116,10 +118,12 @@ def _start(schedule: Schedule) -> Iterator[Part]:
 
 
 def _programs(schedule: Schedule) -> Iterator[Part]:
+    lanes_meet = iter(lane_barriers(schedule))
+
     def walk(body: tuple[Node, ...], path: str) -> Iterator[Part]:
         for n, node in enumerate(body):
             if isinstance(node, Step):
-                yield from _step(schedule, node, f"{path}/{n}")
+                yield from _step(schedule, node, f"{path}/{n}", next(lanes_meet))
             else:
                 yield from walk(node.body, f"{path}/{n}/body")
 
@@ -127,9 +131,11 @@ def _programs(schedule: Schedule) -> Iterator[Part]:
         yield from walk(program.body, f"/programs/{number}/body")
 
 
-def _step(schedule: Schedule, step: Step, path: str) -> Iterator[Part]:
+def _step(schedule: Schedule, step: Step, path: str, lanes_meet: bool) -> Iterator[Part]:
     for n, wait in enumerate(step.waits):
         yield Part(f"{path}/waits/{n} on '{wait.counter}'", ("P" if wait.order == "acquire" else "p") + "W")
+    if lanes_meet:
+        yield Part(f"{path}: the lanes of a warp, which used the same memory before", "W")
     yield Part(f"{path} ({step.op.op})", _op(schedule, step.op))
     if step.signals:
         given = "".join("R" if s.order == "release" else "r" for s in step.signals)

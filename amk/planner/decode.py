@@ -151,7 +151,13 @@ def _require_batch(settings: Settings, wanted: Layered) -> None:
 
 
 def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
-    """AMK406 unless the columns of `down` come in whole chunks for every part that waits for its own."""
+    """AMK016 for parts of `down` in codes, AMK406 unless its columns come in whole chunks for every part that waits for
+    its own.
+    """
+    if settings.k_parts != 1 and any(chunks["down"].format != "bf16" for _, chunks in runs):
+        raise AmkError(
+            Diagnostic("AMK016", f"down is not done in {settings.k_parts} parts where its weights are codes")
+        )
     widths = {chunks["down"].columns for _, chunks in runs}
     if settings.act_parts > 1 and any(model.ffn % (settings.act_parts * width) for width in widths):
         message = f"{settings.act_parts} parts of {model.ffn:,} columns are no whole chunks of {max(widths)} columns"

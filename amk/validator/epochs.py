@@ -101,7 +101,9 @@ def check_epochs(result: Composition) -> Epochs:
     if result.hints is not None:
         loose += _separation(result, every, np.setdiff1d(every_wait[:, 2], acquired), result.hints)
     wrap = [(WORD - int(init[i])) // int(d) for i, d in enumerate(delta.tolist()) if d]
-    wrap += [WORD // coefficient(b.tag, "t") for b in result.schedule.buffers if b.tag is not None]
+    # a buffer that no step uses may have any tag
+    tags = (coefficient(b.tag, "t") for b in result.schedule.buffers if b.tag is not None)
+    wrap += [WORD // each for each in tags if each > 0]
     lags = check_lags(result, every_wait, every)
     return Epochs((*starving[:8], *lags.early), (*loose[:8], *lags.open), min(wrap, default=WORD))
 

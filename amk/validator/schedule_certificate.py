@@ -207,7 +207,7 @@ def _statistic(order: Order, key: tuple[int, int], claim: I64) -> I64:
         weight = np.append(weight, loose)
     careful = order_statistic(starts, weight, need).astype(np.int64)
     bold, row = starts.copy(), np.arange(len(worker))
-    done = bold[row, worker] >= item
+    done = bold[row, worker] >= order.alone[order.group[worker], item]
     bold[row[done], worker[done]] = np.maximum(bold[row[done], worker[done]], item[done] + 1)
     hoped = np.minimum(claim, order_statistic(bold, weight, need).astype(np.int64))
     one = np.zeros_like(claim)

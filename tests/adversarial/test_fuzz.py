@@ -117,6 +117,13 @@ def test_a_buffer_that_the_device_cannot_hold_is_unsafe_and_a_large_one_that_nob
     assert codes(fails) == ["AMK011"] and rule(parsed(fails), 2).status == "UNSAFE"
 
 
+def test_a_tag_that_never_changes_is_no_matter_on_a_buffer_that_nobody_uses() -> None:
+    document = small()
+    template = dict(named_buffer(document, "h_mid"))
+    document["buffers"].append(template | {"name": "spare", "shape": [8], "tagged": True, "tag": {"1": 3}})
+    assert outcome(json.dumps(document).encode()) == "SAFE"
+
+
 def test_more_bytes_than_the_oracle_can_follow_are_left_to_the_validator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amk.adversary.oracle.memory.MAX_BYTES", 64)
     with pytest.raises(TooBig):

@@ -22,11 +22,11 @@ import numpy as np
 from amk.agent import decide
 from amk.agent.events import Measured
 from amk.agent.journal import read_state
+from amk.agent.session import workshop_of
 from amk.agent.state import START, State
 from amk.agent.surroundings import told
 from amk.bench.provenance import commit
 from amk.planner.settings import STARTS
-from amk.planner.space import Space
 
 
 def summed_up(state: State, reference: str = "fast") -> dict[str, Any]:
@@ -84,9 +84,10 @@ def differences(state: State, reference: str) -> dict[str, Any]:
     """The knobs in which the best differs from the start and from the plan that it is compared with."""
     run = state.run
     assert run is not None
-    space = Space.around(STARTS[run.start])
+    workshop = workshop_of(state)
+    space = workshop.space(run.start)
     best = space.start if state.best == START else space.parse(state.trials[state.best].proposed.settings)
-    other = STARTS[reference]
+    other = workshop.numbers(STARTS[reference])
     return {
         "changed_from_start": space.changes(best, space.start),
         f"unlike_{reference}": {

@@ -14,6 +14,7 @@ from amk.agent.noise import Noise
 from amk.agent.propose.local import Local
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
+from amk.agent.rulings import lost
 from amk.agent.simulated import SimulatedBackend
 from amk.agent.state import START
 from amk.planner.settings import FAST
@@ -141,6 +142,21 @@ def test_a_night_of_identical_candidates_through_the_loop_keeps_none(make_loop: 
     loop = make_loop(RandomDraw(), backend, evals=200)
     loop.run()
     assert loop.state.evals == 200 and loop.state.best == START
+
+
+def test_what_lost_its_screen_is_decided_before_anything_else_is_measured(make_loop: MakeLoop) -> None:
+    """Otherwise a slow plan waits behind all better ones of later batches, and something near the best stays open."""
+    waiting: list[int] = []
+
+    class Watching(Recording):
+        def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
+            waiting.extend(t.index for t in loop.state.open_trials if lost(loop.state, t))
+            return super().measure(job, incumbent, candidate)
+
+    loop = make_loop(RandomDraw(), Watching("h200", 0), evals=30)
+    loop.gate.batch = 4
+    loop.run()
+    assert sum("screen" in t.measured for t in loop.state.trials) > 10 and not waiting
 
 
 def test_the_simulator_is_never_below_the_floor(make_loop: MakeLoop) -> None:

@@ -9,6 +9,7 @@ from amk.agent.candidate import Candidate, Workshop
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.planner.space import FIXED, OutsideSpaceError, Space, knobs_of
 from amk.schedule_ir.model import load_model
+from amk.schedule_ir.target import load_target
 
 SPACE = Space.around(NAIVE)
 
@@ -16,6 +17,13 @@ SPACE = Space.around(NAIVE)
 def test_every_field_of_settings_is_a_knob_or_fixed() -> None:
     names = {k.name for k in knobs_of(FAST)}
     assert names | set(FIXED) == {f.name for f in fields(Settings)}
+
+
+def test_a_search_from_the_fast_plan_begins_with_the_kernel_that_users_get() -> None:
+    workshop = Workshop(load_model("llama3.2-1b"), load_target("h200"), 8192)
+    space = workshop.space("fast")
+    assert workshop.key(space.start) == workshop.key(FAST)
+    assert space.changes(space.start, FAST) and space.parse(space.point(space.start)) == space.start
 
 
 def test_points_survive_parsing() -> None:

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amk.adversary.cases import RECIPES, Recipe, make_case, repaired
+from amk.adversary.classes.slots import arrivals
 from amk.adversary.confusion import mutation
-from amk.adversary.edits import Edit, after, apply, find, steps
+from amk.adversary.edits import Edit, after, apply, at, find, steps
 from amk.adversary.forgeries import main as forge_many
 from amk.adversary.forgeries import offer, victims
 from amk.adversary.oracle.judge import rule
@@ -34,7 +35,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.validator.certificate import NotSafe
 from amk.validator.rings import ring_obligations
-from amk.validator.schedule_certificate import certify_schedule, claims_of
+from amk.validator.schedule_certificate import certify_schedule, claims_of, run_times
 from amk.validator.verify import verify
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
 
@@ -115,6 +116,33 @@ def test_what_one_warp_knows_serves_its_own_accesses_only() -> None:
     assert order.before(writers, readers).tolist() == [True, False, False]
 
 
+@pytest.mark.parametrize("seed", ["evidence/56/0", "evidence/68/3"])
+def test_sums_of_all_warps_without_a_barrier_before(seed: str) -> None:
+    """All warps sum what each has just made and signal: whoever has all these signals is behind both steps."""
+    schedule = mutation(24, seed).subject
+    assert isinstance(schedule, Schedule) and verify(schedule).safe
+    assert accepted(schedule, certify_schedule(schedule, checked=False)) == ""
+
+
+@pytest.mark.parametrize(("role", "warps"), [("all", 2), ("w0", 1)])
+def test_signals_tell_nothing_of_warps_outside_the_crew(role: str, warps: int) -> None:
+    """The same, and with one warp that sums and signals: the other may be at its product still."""
+    document = subject("fenced", 2, 2, 1).document
+    path = next(p for p, s in steps(document) if s["op"].get("h") == "h_out" and s["signals"])
+    barrier = (*path[:-1], int(path[-1]) - 1)
+    assert at(document, barrier)["op"]["op"] == "barrier"
+    edits = [Edit("replace", (*path, "op", "role"), role), *arrivals(document, "h_out", warps), Edit("remove", barrier)]
+    proof = Proof(from_document(apply(document, edits)[0]))
+    proof.run(run_times(proof))
+    order = proof.order("time", claims_of(proof, "time"))
+    item = next(j for j, i in enumerate(proof.programs[0].items) if getattr(i.step.op, "h", "") == "h_out")
+    assert [proof.programs[0].items[item - n].step.op.op for n in (0, 1)] == ["add_residual", "gemv"]
+    instance, threshold = proof.counters.base["h_out"][0], 2 * warps
+    followed = {over: order.holds(instance, threshold, np.array([0, over])) for over in range(item - 1, item + 3)}
+    both = warps == 2
+    assert followed == {item - 1: True, item: both, item + 1: both, item + 2: False}
+
+
 def test_words_that_are_not_always_looked_at_order_nothing() -> None:
     """An idle worker is known to be past its first read only through candidates, which a given token does not read."""
     case = json.loads((folder() / "idle-worker-behind-hints.json").read_text())
@@ -172,9 +200,9 @@ def test_a_vector_raised_anywhere_is_rejected(naive: tuple[Schedule, dict[str, A
     tried = 0
     for edges in EDGES:
         for number, (_, _, coded) in enumerate(certificate["clocks"][edges]):
-            for at in range(0, len(coded), 2):
+            for place in range(0, len(coded), 2):
                 forged = copy.deepcopy(certificate)
-                forged["clocks"][edges][number][2][at] += 1
+                forged["clocks"][edges][number][2][place] += 1
                 assert accepted(schedule, forged) == "clocks: not a post-fixpoint"
                 tried += 1
     assert tried > 10

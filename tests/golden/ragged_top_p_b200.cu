@@ -699,6 +699,7 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
     amk::ops::peak<S20>(c);
+    amk::sync::warp_barrier();
     c.enter_step();
     amk::ops::census<S21>(c);
     amk::sync::cta_barrier<1, 256>();
@@ -717,6 +718,7 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
     amk::ops::narrow<S24>(c);
+    amk::sync::warp_barrier();
     c.enter_step();
     amk::ops::census<S25>(c);
     amk::sync::cta_barrier<1, 256>();
@@ -735,6 +737,7 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
     amk::ops::narrow<S28>(c);
+    amk::sync::warp_barrier();
     c.enter_step();
     amk::ops::census<S29>(c);
     amk::sync::cta_barrier<1, 256>();
@@ -753,6 +756,7 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
     amk::ops::narrow<S32>(c);
+    amk::sync::warp_barrier();
     c.enter_step();
     amk::ops::census<S33>(c);
     amk::sync::cta_barrier<1, 256>();
@@ -771,6 +775,7 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
     amk::ops::narrow<S36>(c);
+    amk::sync::warp_barrier();
     c.enter_step();
     amk::ops::census<S37>(c);
     amk::sync::cta_barrier<1, 256>();
@@ -789,6 +794,7 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
     amk::ops::narrow<S40>(c);
+    amk::sync::warp_barrier();
     c.enter_step();
     amk::ops::census<S41>(c);
     amk::sync::cta_barrier<1, 256>();
@@ -807,6 +813,7 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
     amk::ops::narrow<S44>(c);
+    amk::sync::warp_barrier();
     c.enter_step();
     amk::ops::census<S45>(c);
     amk::sync::cta_barrier<1, 256>();
@@ -825,6 +832,7 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::sync::cta_barrier<1, 256>();
     c.enter_step();
     amk::ops::narrow<S48>(c);
+    amk::sync::warp_barrier();
     c.enter_step();
     amk::ops::draw<S49>(c);
     if (c.warp >= 0 && c.warp < 1) {

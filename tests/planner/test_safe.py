@@ -78,6 +78,9 @@ def test_parts_of_down_are_whole_chunks_of_one_sequence() -> None:
         plan(model, target, settings=replace(FAST, act_parts=4), max_context=64)
     with pytest.raises(AmkError, match="AMK016"):
         plan(model, target, settings=replace(FAST, act_parts=2, batch=2), max_context=64)
+    with pytest.raises(AmkError, match="codes") as refused:
+        plan(model, target, settings=replace(FAST, act_parts=2), wanted=formats("int8"), max_context=64)
+    assert refused.value.diagnostics[0].code == "AMK016"
 
 
 def test_two_workers_of_an_sm_share_its_rates() -> None:

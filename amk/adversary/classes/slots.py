@@ -33,7 +33,7 @@ def _fewer_barriers(rng: Random, document: Json, weights: tuple[int, ...]) -> li
     return without(rng.sample(found, min(len(found), rng.choice(weights))))
 
 
-def _arrivals(document: Json, counter: str, times: int) -> list[Edit]:
+def arrivals(document: Json, counter: str, times: int) -> list[Edit]:
     """Waits for a counter that so many times as many arrive at."""
     waiting, _ = users(document, counter)
     scaled = {p: {k: v * times for k, v in at(document, (*p, "at_least")).items()} for p in waiting}
@@ -60,7 +60,7 @@ def mixed_sum(rng: Random) -> Mutant:
     step = at(document, path)
     edits = [Edit("replace", (*path, "op", "role"), "w0" if step["op"]["role"] == "all" else "all")]
     if step["signals"] and rng.random() < 0.9:
-        edits += _arrivals(document, step["signals"][0]["counter"], base.warps)
+        edits += arrivals(document, step["signals"][0]["counter"], base.warps)
     if rng.random() < 0.15:
         return base, edits + move(document, find(document, "embed"), rng.choice((1, 2)))
     return base, edits + _fewer_barriers(rng, document, (0, 0, 1))
@@ -163,7 +163,7 @@ def other_arrivals(rng: Random) -> Mutant:
     edits += [Edit("replace", (*path, "signals", i, "add"), counted) for i, s in enumerate(step["signals"]) if _one(s)]
     right = each * counted
     taken = rng.choice((right, right, right, 1, base.warps, 32))
-    return base, edits + _arrivals(document, name, taken)
+    return base, edits + arrivals(document, name, taken)
 
 
 def _one(signal: Json) -> bool:

@@ -1,0 +1,80 @@
+"""Where a warp's lanes must meet between two of its steps.
+
+In a schedule a warp runs one step after the other. On the device that is true of every lane by itself: what another
+lane of the warp stored is only there behind a barrier of the warp or of the block (M1). Plans mostly have one: a
+barrier step, a wait, or a signal. Where there is none and both steps use the same memory, the lowering prints a barrier
+of the warp. Else a schedule could be SAFE and its kernel have a race.
+
+Which lane touches what is the op's business, so any two uses of a buffer that something writes count, also two reads.
+"""
+
+from __future__ import annotations
+
+from amk.schedule_ir.ops import BarrierOp, Op, SignalOp, WaitOp
+from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
+
+
+def lane_barriers(schedule: Schedule) -> list[bool]:
+    """For every step of all programs, in the order of the text: does a barrier of the warp stand before its op?"""
+    found: list[bool] = []
+    memory = _Memory(schedule)
+    for program in schedule.programs:
+        walk = _Walk(memory)
+        walk.body(program.body)
+        found += [walk.needed[n] for n in range(len(walk.needed))]
+    return found
+
+
+class _Memory:
+    """What a step names, and which of it has bytes in common."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.warps = {r.name: range(r.first, r.first + r.count) for r in schedule.roles}
+        written = [b for b in schedule.buffers if b.role != "constant"]
+        places = {b.name: (b.offset, b.offset + b.bytes) for b in written if b.offset is not None}
+        self.meeting = {b.name: {b.name} for b in written}
+        for name, (lo, hi) in places.items():
+            self.meeting[name] |= {other for other, (start, end) in places.items() if lo < end and start < hi}
+
+    def named(self, op: Op) -> set[str]:
+        return {value for _, value in op if isinstance(value, str) and value in self.meeting}
+
+    def touched(self, op: Op) -> set[str]:
+        """All buffers that share bytes with one that the op names."""
+        return {other for name in self.named(op) for other in self.meeting[name]}
+
+
+class _Walk:
+    """Steps of one program in order; since[w]: buffers that warp w has used since its lanes met."""
+
+    def __init__(self, memory: _Memory) -> None:
+        self.memory = memory
+        self.needed: dict[int, bool] = {}
+        self.since: dict[int, set[str]] = {w: set() for warps in memory.warps.values() for w in warps}
+
+    def body(self, body: tuple[Node, ...], number: int = 0) -> int:
+        """The number of the first step behind; a loop is walked twice, so that its end meets its beginning."""
+        for node in body:
+            if isinstance(node, Loop):
+                self.body(node.body, number)
+                number = self.body(node.body, number)
+            else:
+                self.step(node, number)
+                number += 1
+        return number
+
+    def step(self, step: Step, number: int) -> None:
+        warps = self.memory.warps[step.op.role]
+        if step.waits or isinstance(step.op, BarrierOp | WaitOp | SignalOp):
+            self._met(warps)
+        used = set().union(*(self.since[w] for w in warps))
+        meets = bool(used & self.memory.touched(step.op))
+        self.needed[number] = self.needed.get(number, False) or meets
+        if step.signals or meets:
+            self._met(warps)
+        for w in warps if not step.signals else ():
+            self.since[w] |= self.memory.named(step.op)
+
+    def _met(self, warps: range) -> None:
+        for w in warps:
+            self.since[w] = set()
