@@ -140,7 +140,7 @@ def barriers(module: ModuleType) -> list[Place]:
 
 
 WAITED_FOR = {8: "h_mid", 14: "h_out"}
-"""Barriers behind a wait of the sync warp that nothing else hands on, by their numbers: the code names what is missing."""
+"""Barriers behind a wait of the sync warp that nothing else hands on, by number: the code names what is missing."""
 
 
 @pytest.mark.parametrize("number", range(0, len(barriers(sync_agent)), 2))
