@@ -15,8 +15,9 @@ from amk.adversary.fact_recipes import FACTS, LEGAL
 from amk.adversary.order_recipes import ORDER
 from amk.adversary.outside_recipes import OUTSIDE, SAID
 from amk.adversary.recipe import BASES, Recipe, base_schedule
+from amk.schedule_ir.codec import CASE
 
-FORMAT = "amk.case/1"
+FORMAT = CASE
 RECIPES = [*ORDER, *FACTS, *OUTSIDE, *SAID, *LEGAL]
 
 

@@ -37,7 +37,12 @@ def broken_rules(spelled: Spelled) -> Iterator[str]:
 
 
 def policies(schedule: Schedule) -> Iterator[str]:
-    """What is policy rather than proof: neither SAFE nor UNSAFE may be said."""
+    """What is policy rather than proof, or not what runs are made of here: neither SAFE nor UNSAFE may be said."""
+    for step in (step for program in schedule.programs for step in steps(program.body)):
+        if any(wait.compare != ">=" or wait.data for wait in step.waits):
+            yield "a wait does not stay true"
+        if step.when or any(signal.action != "add" for signal in step.signals):
+            yield "what a signal does depends on what others did"
     for stream in schedule.streams:
         if stream.engine == "bulk" and not stream.refill_fence:
             yield f"stream {stream.name} refills slots by the async proxy without a proxy fence"
