@@ -24,7 +24,7 @@ EXITS = {"SAFE": Exit.SAFE, "UNSAFE": Exit.UNSAFE, "UNKNOWN": Exit.UNKNOWN}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("schedule", type=Path, help="schedule file, as `amk plan` writes it")
+    parser.add_argument("schedule", type=Path, help="schedule file, as `amk plan` writes it, or a case that holds one")
     parser.add_argument(
         "--witness", type=Path, metavar="FILE", help="write the witness of an UNSAFE verdict, for `amk replay`"
     )

@@ -128,7 +128,9 @@ def _room(stream: Stream, buffers: dict[str, Buffer], agents: int, path: tuple[s
     if (ring.offset or 0) % BULK_ALIGN or stream.chunk_bytes % BULK_ALIGN:
         yield _finding("AMK406", f"copies of '{stream.name}' are not aligned to {BULK_ALIGN} bytes", path)
     if source.space != "global" or source.role != "constant":
-        yield _finding("AMK302", f"'{source.name}' is streamed ahead of its readers, so it must be constant", path)
+        message = f"copies of '{stream.name}' read '{source.name}', which the launch may write"
+        facts = (because("copies run ahead of every wait, and no fence orders them behind ordinary writes"),)
+        yield Diagnostic("AMK507", message, where=Where(path=json_pointer((*path, "source"))), facts=facts)
 
 
 def _overlaps(
