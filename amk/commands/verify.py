@@ -121,6 +121,8 @@ def _print_text(arguments: argparse.Namespace, schedule: Schedule, verdict: Verd
     elif verdict.evidence is not None:
         told_where = f"written to {arguments.witness}" if arguments.witness else "not written; use --witness FILE"
         print(f"  witness ({verdict.evidence.kind}) {told_where}")
+    if told:
+        print(f"  `amk explain {told[0].code}` says more")
 
 
 def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:
