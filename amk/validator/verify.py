@@ -31,7 +31,7 @@ from amk.validator.evidence import explain
 from amk.validator.flat_check import FlatCheck
 from amk.validator.local_order import NotComposable
 from amk.validator.memo import Memo
-from amk.validator.memory_model import check_constants, check_scopes, check_strong, weak_orders
+from amk.validator.memory_model import check_constants, check_said, check_scopes, check_strong, weak_orders
 from amk.validator.model_graph import check_model_graph
 from amk.validator.order import ClocksTooLarge
 from amk.validator.outside import check_outside
@@ -157,6 +157,7 @@ STATIC: tuple[tuple[str, Check, bool], ...] = (
     ("tags", _tags, True),
     ("wrap", check_wrap, False),
     ("strong", check_strong, False),
+    ("said", check_said, False),
 )
 """Checks that look at the schedule as written, True: without its waits, signals and counters; the resource, composed,
 epoch and SMT checks follow them.

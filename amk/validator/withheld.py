@@ -15,11 +15,16 @@ With x and y withheld no node runs that x or y belongs to, or comes before any p
 enabled if its own waits hold and every node has run of which any part comes before x; what else comes before x then
 runs as above, and is not y if nothing local puts y before x.
 
+A *silent* event writes no tagged word at the position that is asked about. The step that it belongs to may then run
+without it, if it comes before no part of that step: the step's words are those of its other events, and what comes
+after some part of the step comes after the event only if `late` says so, in which case it does not run.
+
 Cost: one greedy run of the quotient per pair.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,22 +52,23 @@ class Withheld:
             raise ValueError("only the runs of a strict quotient are runs of the flat system")
         self.quotient = quotient
 
-    def both_enabled(self, x: Event, y: Event) -> bool:
+    def both_enabled(self, x: Event, y: Event, silent: Collection[Event] = ()) -> bool:
+        """silent: those of the two that write no tagged word; True then holds for such positions only."""
         if (x.group, x.worker) == (y.group, y.worker) and (self._before(x, y) or self._before(y, x)):
             return False
-        run = self._without(x, y)
+        run = self._without((x, y), silent)
         return self._enabled(run, x) and self._enabled(run, y)
 
     def enabled_without(self, y: Event, x: Event) -> bool:
         """Is y enabled in some interleaving that leaves x out? Then x does not come before y."""
         if (x.group, x.worker) == (y.group, y.worker) and self._before(x, y):
             return False
-        return self._enabled(self._without(x), y)
+        return self._enabled(self._without((x,)), y)
 
-    def _without(self, *events: Event) -> Run:
+    def _without(self, events: tuple[Event, ...], silent: Collection[Event] = ()) -> Run:
         held: dict[int, int] = {}
         for event in events:
-            for agent, first in self._stops(event):
+            for agent, first in self._stops(event, event in silent):
                 held[agent] = min(first, held.get(agent, first))
         return greedy(self.quotient.system, list(held.values()))
 
@@ -82,13 +88,14 @@ class Withheld:
         trace = self.quotient.groups[event.group].order.trace
         return [event.number, trace.events + int(trace.item[event.number])]
 
-    def _stops(self, event: Event) -> list[tuple[int, int]]:
+    def _stops(self, event: Event, silent: bool) -> list[tuple[int, int]]:
         """(agent, quotient event) where the chains of its worker have to stop for the event to be left out."""
         chains, agent = self._chains(event)
         order, found = chains.order, []
         warp, index = int(order.trace.warp_of[event.number]), int(order.trace.index_of[event.number])
+        parted = [event.number] if silent else self._nodes(event)
         for a, chain in enumerate(chains.chains):
-            later = np.isin(chain, self._nodes(event)) | (order.late[chain, warp] > index)
+            later = np.isin(chain, parted) | (order.late[chain, warp] > index)
             if later.any():
                 found.append((agent + a, int(self.quotient.chain_first[agent + a]) + int(later.argmax())))
         return found

@@ -166,7 +166,8 @@ class _Maker:
             group, _, item = steps[at].tolist()
             before = 0 if fresh[at] else int(tag[at - 1])
             name = self.schedule.buffers[buffer].name
-            message = f"the tag {int(tag[at])} of '{name}' does not follow {before}"
+            held = f"words that tag {before} was written to" if before else "memory that begins as zeros"
+            message = f"'{name}' gets tag {int(tag[at])} over {held}: tags must grow"
             path = self.items[group][item].site.path
             self.never.append(_finding(message, path, "a reader could take an old word for the one it waits for"))
         ranks = _Ranks(worker, tag, fresh)

@@ -56,10 +56,8 @@ __device__ __forceinline__ int share_begin(int total, int parts, int index) { re
 
 // Where element i of a staged vector stands: in each run of 8 the second and the third pair change places, so that a lane of
 // gemv reads the two pairs it needs as 8 bytes.
-__device__ __forceinline__ int x_place(int i) {
-  const int pair = i / 2 % 4;
-  return pair == 1 ? i + 2 : pair == 2 ? i - 2 : i;
-}
+// Bits of i, so that multiples of 8 added to it stay out of them.
+__device__ __forceinline__ int x_place(int i) { return (i & ~6) | (i & 2) << 1 | (i & 4) >> 1; }
 
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
@@ -67,11 +65,19 @@ __device__ __forceinline__ float warp_sum(float v) {
   return v;
 }
 
-// 1 / rms from the per-agent sums of squares, added in agent order.
-template <class P>
-__device__ __forceinline__ float inverse_rms(const float* ssq, int agents) {
+// 1 / rms from the per-agent sums of squares, added in agent order. Rows of whole 16 bytes are read so.
+template <class P, int kAgents>
+__device__ __forceinline__ float inverse_rms(const float* ssq) {
   float total = 0.f;
-  for (int a = 0; a < agents; ++a) total += ssq[a];
+  if constexpr (kAgents % 4 == 0) {
+#pragma unroll
+    for (int a = 0; a < kAgents; a += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(ssq + a);
+      total += four.x, total += four.y, total += four.z, total += four.w;
+    }
+  } else {
+    for (int a = 0; a < kAgents; ++a) total += ssq[a];
+  }
   return rsqrtf(total / static_cast<float>(P::kHidden) + P::kRmsEps);
 }
 

@@ -3,7 +3,7 @@
 // Threads: each warp its contiguous share, 16 bytes of h a lane. Reads global h (hand-off), norm (f32);
 // writes shared x, also, scales, sums as block_point.cuh has it, ssq (f32).
 #pragma once
-#include "amk/staged.cuh"
+#include "amk/rows.cuh"
 
 namespace amk::ops {
 
@@ -27,7 +27,7 @@ __device__ __forceinline__ void load_floats(const float* from, float (&out)[kWid
 }
 
 template <class S, class C>
-__device__ __forceinline__ void stage_norm(C& c) {
+__device__ __forceinline__ void stage_norm_cells(C& c) {
   using P = typename C::P;
   const int agent = c.warp - S::kFirst;
   const auto h = S::h(c);
@@ -95,6 +95,20 @@ __device__ __forceinline__ void stage_norm(C& c) {
       }
     }
   }
+}
+
+template <class S, class C>
+__device__ __forceinline__ void stage_norm(C& c) {
+  using P = typename C::P;
+  if constexpr (P::kBatch > 1) {
+    if constexpr (kPlainRows<decltype(S::h(c))> && kRowsOf<S, P::kHidden, P::kBatch, true> && S::kHRow % kUnit == 0) {
+      const bf16* rows = S::h(c).data;
+      const float* norm = S::norm(c).data + S::index(c) * P::kHidden;
+      norm_rows<S, P::kHidden, P::kBatch>(c, [&](int s) { return rows + s * S::kHRow; }, norm);
+      return;
+    }
+  }
+  stage_norm_cells<S>(c);
 }
 
 }  // namespace amk::ops

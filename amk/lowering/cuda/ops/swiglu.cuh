@@ -14,7 +14,7 @@ __device__ __forceinline__ void swiglu(C& c) {
   const int agent = c.warp - S::kFirst, count = M::count(c), chunks = count * M::kChunks;
   constexpr int kBatch = P::kBatch, kEach = 4 * kBatch;
   const int first = M::first(c) * 4, end = share_begin(count, S::kAgents, agent + 1) * kEach;
-  float scale = inverse_rms<P>(S::ssq(c), S::kSsqAgents);
+  float scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
   const auto act = S::act(c);
   for (int from = share_begin(count, S::kAgents, agent) * kEach; from < end; from += 32) {
     const int number = from + c.lane, row = number / 4 * 8 + number % 4;
@@ -23,7 +23,7 @@ __device__ __forceinline__ void swiglu(C& c) {
     int to = first + i;
     if constexpr (kBatch > 1) {
       const int sequence = number / 4 % kBatch;
-      to += sequence * S::kActRow, scale = inverse_rms<P>(S::ssq(c) + sequence * S::kSsqRow, S::kSsqAgents);
+      to += sequence * S::kActRow, scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + sequence * S::kSsqRow);
     }
     float y = 0.f;
     if (live) {
