@@ -9,7 +9,7 @@ from typing import Any
 
 from amk.adversary.edits import Edit, Json, Path, after, apply, at, find, named, signalling, steps, waiting
 from amk.planner.decode import plan
-from amk.planner.settings import FAST, NAIVE, Settings
+from amk.planner.settings import FAST, PHASED, Settings
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.target import load_target
 
@@ -29,11 +29,11 @@ TINY = ModelSpec(
     rope_theta=10_000.0,
 )
 BASES: dict[str, Settings] = {
-    "fenced": replace(NAIVE, warps=4, kv_block=8, wide_epilogue=64),
-    "wide": replace(NAIVE, warps=4, kv_block=8),
-    "heads": replace(NAIVE, warps=4, kv_block=8, wide_epilogue=64, head_handoff=True),
+    "fenced": replace(PHASED, warps=4, kv_block=8, wide_epilogue=64),
+    "wide": replace(PHASED, warps=4, kv_block=8),
+    "heads": replace(PHASED, warps=4, kv_block=8, wide_epilogue=64, head_handoff=True),
     "tagged": replace(FAST, warps=4, kv_block=8),
-    "held": replace(NAIVE, warps=2, kv_block=8, run_ahead=True, slots=4, held_refills=1.0),
+    "held": replace(PHASED, warps=2, kv_block=8, run_ahead=True, slots=4, held_refills=1.0),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
 copies held back until a result is out."""

@@ -1,4 +1,5 @@
-"""The numbers of the fast plan for a kind of model, as they were measured on an H200 (amk/lowering/LADDER.md).
+"""The numbers of a preset for a model: those of the fast plan, as they were measured on an H200
+(amk/lowering/LADDER.md), and the warps of the naive one.
 
 A kind is how many rings a worker drains in the longest product of a layer, and the format of the layers' weights. Where
 nothing was measured, and where a setting was chosen by hand, the settings stay what they are.
@@ -11,8 +12,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
 from typing import Any
 
+from amk.planner.fetches import fewest_warps
 from amk.planner.formats import Layered
-from amk.planner.settings import FAST, LONG_RINGS, SMALL_COPY, Settings, reducible, splits_of
+from amk.planner.settings import FAST, LONG_RINGS, NAIVE, SMALL_COPY, Settings, reducible, splits_of
 from amk.planner.space import FIXED
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, matrix
 from amk.schedule_ir.model_spec import ModelSpec
@@ -54,8 +56,9 @@ def tuned(
     settings: Settings, model: ModelSpec, target: Target, wanted: Layered, workers: int, context: int | None
 ) -> Settings:
     """`settings`, of which no knob was chosen, with what is best for the model; context: as asked for."""
-    chosen = [f.name for f in fields(Settings) if f.name not in FIXED]
-    if settings.plan != "fast" or any(getattr(settings, name) != getattr(FAST, name) for name in chosen):
+    if settings.plan == "naive" and not chosen(settings, NAIVE):
+        return replace(settings, warps=fewest_warps(settings, model))
+    if settings.plan != "fast" or chosen(settings, FAST):
         return settings
     rings = rings_drained(model, workers)
     if not target.has("bulk_copy") or rings < 1:
@@ -65,6 +68,12 @@ def tuned(
         return replace(settings, **batched(settings.batch, model)) if rings >= LONG_RINGS else settings
     splits = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
     return replace(settings, **changes(layers, rings >= LONG_RINGS, model, reducible(settings, model, splits)))
+
+
+def chosen(settings: Settings, preset: Settings) -> bool:
+    """Whether a knob differs from the preset's."""
+    names = (f.name for f in fields(Settings) if f.name not in FIXED)
+    return any(getattr(settings, name) != getattr(preset, name) for name in names)
 
 
 def rings_drained(model: ModelSpec, workers: int) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import BF16, Formats, formats, layered
-from amk.planner.settings import FAST, NAIVE, Settings
+from amk.planner.settings import FAST, NAIVE, PHASED, Settings
 from amk.planner.tuned import batched, rings_drained, tuned
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.ops.gemv import GemvOp
@@ -91,6 +91,7 @@ def test_nothing_is_assumed_where_nothing_was_measured() -> None:
     assert rings_drained(model, 4) < 1 and tuned(FAST, model, H200, layered(model, BF16), 4, LONG) == FAST
     large = load_model("llama3-8b")
     assert tuned(NAIVE, large, H200, layered(large, BF16), 132, LONG) == NAIVE
+    assert tuned(PHASED, large, H200, layered(large, BF16), 132, LONG) == PHASED
     mixed = ((16, formats("int8")), (16, formats("int4-g128", "int8")))
     assert tuned(FAST, large, H200, mixed, 132, LONG).warps == FAST.warps
 

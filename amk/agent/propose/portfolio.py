@@ -2,8 +2,8 @@
 
 Each arm's worth is the discounted mean of its rewards (1 for a kept proposal, a share for one that came near), chosen
 by an upper confidence bound. An arm that has nothing new is passed over. When nothing was kept for STALLED evaluations,
-`sweep` settles what is near the best before the arms go on; from the hand-tuned plan it does so from the first proposal.
-Every TURNS-th proposal of a sweep is what paid so far, all at once.
+`sweep` settles what is near the best before the arms go on; from the hand-tuned plan it does so from the first
+proposal. Every TURNS-th proposal of a sweep is what paid so far, all at once.
 """
 
 from __future__ import annotations
