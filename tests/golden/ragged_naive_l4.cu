@@ -348,7 +348,7 @@ struct S21 {
 
 extern "C" __global__ void __launch_bounds__(256, 1)
 amk_decode(const __grid_constant__ Globals globals) {
-  extern __shared__ __align__(1024) char shared[];
+  extern __shared__ __align__(128) char shared[];
   __shared__ amk::sync::Watchdog dog;
   if (threadIdx.x == 0) {
     amk::sync::watchdog_start(dog, globals.watchdog_log, globals.abort_word, globals.stall_ns, blockIdx.x);
