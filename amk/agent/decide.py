@@ -20,8 +20,9 @@ MADS = 3.0
 CONFIDENCE = 0.99
 RESAMPLES = 4000
 MAX_LOSS = 0.02
-HOPELESS = 0.003
-HOPELESS_MADS = 3.0
+HOPELESS_SHARE = 0.25
+HOPELESS_AT_ONCE = 0.05
+HOPELESS_AT_ONCE_MADS = 10.0
 SCREEN_SHARE = 0.5
 """A screen lets pass what shows half of the gain that would be needed."""
 
@@ -48,8 +49,14 @@ def needed(mad: float) -> float:
 
 
 def hopeless(mad: float) -> float:
-    """The log loss that the first rounds of a screen have to agree on to end it."""
-    return max(log1p(HOPELESS), HOPELESS_MADS * mad)
+    """The log loss (negative: the gain) that ends a screen when its first rounds all show more (less): of what is worth
+    a keep less than one in a hundred is lost by that."""
+    return -HOPELESS_SHARE * needed(mad)
+
+
+def hopeless_at_once(mad: float) -> float:
+    """The log loss in the first round of a screen that ends it."""
+    return max(log1p(HOPELESS_AT_ONCE), HOPELESS_AT_ONCE_MADS * mad)
 
 
 def upper_bound(log_ratios: Sequence[float], seed: int) -> float:

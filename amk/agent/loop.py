@@ -41,7 +41,7 @@ from amk.agent.lanes import Lane, finished
 from amk.agent.measure import ROUNDS, Backend, Fault, Job, steps_of
 from amk.agent.pipeline import Pipeline
 from amk.agent.propose.base import Context, History, Proposer, Suggestion
-from amk.agent.rulings import LOST, PHASES, RETRIES, attempt, lost, promise, rule
+from amk.agent.rulings import LOST, PHASES, RETRIES, attempt, due, lost, promise, rule
 from amk.agent.state import REFERENCE, START, State, Trial
 from amk.agent.surroundings import Surroundings, ended
 from amk.planner.settings import Settings
@@ -247,7 +247,7 @@ class Loop:
         """The next of the open proposals that no other lane has; none is begun once the time is up.
 
         First what lost its screen, to be written down; then what needs its confirmation, then what was not looked at,
-        until a batch has passed its screen; of a batch the best.
+        until a batch has passed its screen, or one has waited for long; of a batch the best.
         """
         taken = {other.job.index for other in self._lanes if other.busy and other.job is not None}
         waiting = [t for t in self.state.open_trials if t.index not in taken]
@@ -257,7 +257,7 @@ class Loop:
         )
         if raced or self._late:
             return raced[0] if raced else None
-        if len(screened) < self.gate.batch and (fresh := self._fresh(lane, waiting)) is not None:
+        if not due(self.state, screened, self.gate.batch) and (fresh := self._fresh(lane, waiting)) is not None:
             return fresh
         return screened[0] if screened else None
 
@@ -312,8 +312,8 @@ class Loop:
         incumbent, best = self.incumbent(), self.state.best
         known = self.state.calibrated.get(lane.backend.device)
         steps = steps_of(phase, None if known is None else float(np.mean(known.incumbent_ms)))
-        slower = decide.hopeless(self.state.noise)
-        job = Job(index, phase, number, ROUNDS[phase], steps, run.positions, secrets.randbits(SEED_BITS), slower)
+        ends = decide.hopeless(self.state.noise), decide.hopeless_at_once(self.state.noise)
+        job = Job(index, phase, number, ROUNDS[phase], steps, run.positions, secrets.randbits(SEED_BITS), *ends)
         self.note(LeaseReserved(index=index, phase=phase, attempt=number, device=lane.backend.device, seconds=0.0))
         lane.start(job, best, incumbent, incumbent if index == START else self.pipeline.ready[index])
 

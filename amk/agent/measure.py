@@ -27,7 +27,7 @@ BLOCK_MS: dict[Phase, float] = {"calibrate": 10.0, "screen": 15.0, "race": 10.0,
 """A block needs no more steps than take this long at one position: long steps vary less."""
 ROUNDS: dict[Phase, int] = {"calibrate": 24, "screen": 6, "race": 24, "confirm": 24}
 HOPELESS_ROUNDS = 2
-"""A screen ends early when its first rounds agree that the candidate is slower."""
+"""A screen ends early when its first rounds agree that the candidate will not be raced."""
 
 ABBA = "abba"
 Block = tuple[float, ...]
@@ -36,7 +36,7 @@ Block = tuple[float, ...]
 @dataclass(frozen=True)
 class Job:
     """`seed` is drawn afresh for every attempt; inputs of the device derive from it, so no proposal can know them.
-    slower: the log loss per round that ends a screen early."""
+    slower: the log loss that ends a screen when its first rounds all show more; at_once: when its first round does."""
 
     index: int
     phase: Phase
@@ -46,6 +46,7 @@ class Job:
     positions: tuple[int, ...]
     seed: int
     slower: float = inf
+    at_once: float = inf
 
     @property
     def fresh(self) -> bool:
@@ -127,11 +128,10 @@ def round_ratio(blocks: Sequence[Block]) -> float:
 
 def hopeless(job: Job, rounds: Sequence[tuple[Block, Block, Block, Block]]) -> bool:
     """Whether more rounds of a screen would be wasted."""
-    return (
-        job.phase == "screen"
-        and len(rounds) >= HOPELESS_ROUNDS
-        and all(round_ratio(r) > job.slower for r in rounds[:HOPELESS_ROUNDS])
-    )
+    if job.phase != "screen" or not rounds:
+        return False
+    first = [round_ratio(r) for r in rounds[:HOPELESS_ROUNDS]]
+    return first[0] > job.at_once or (len(first) == HOPELESS_ROUNDS and min(first) > job.slower)
 
 
 def positions_within(context: int) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,9 @@ RETRIES = 2
 
 LOST = 8
 """Times that driver or supervisor may end during one phase before the proposal is suspected of it."""
+
+PATIENCE = 16
+"""Later proposals that are measured before one that passed its screen is raced, however few such there are."""
 
 PHASES: tuple[Phase, ...] = ("screen", "race", "confirm")
 
@@ -42,6 +46,12 @@ def promise(state: State, trial: Trial) -> float:
     """Log time relative to the start by its screen: the lower, the sooner it is raced."""
     screen = trial.measured["screen"]
     return state.score_of(screen.against) + float(np.median(screen.log_ratios))
+
+
+def due(state: State, screened: Sequence[Trial], batch: int) -> bool:
+    """Whether one of those that passed their screen is raced before others are screened."""
+    waited = (sum(later.evaluated for later in state.trials[trial.index + 1 :]) for trial in screened)
+    return len(screened) >= batch or max(waited, default=0) >= PATIENCE
 
 
 def attempt(trial: Trial, phase: Phase) -> int | Fault:

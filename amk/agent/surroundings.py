@@ -7,13 +7,13 @@ Every plan that differs from the best in one knob is looked at by itself. It is 
 * duplicate: it lowers to a kernel that was proposed before, or to the start;
 * avoided: it has the values that the gate refused several times and never let pass, so that nobody proposes it.
 
-When those are settled, so is every plan that differs in two knobs, or it is
+When all of those are settled or on their way, so is every plan that differs in two knobs, or it is
 
 * bounded: the sum of its two single changes, and of the most that changes of these two knobs were measured to help each
   other, is less than the gain that a keep needs. So of every two knobs the pair that looks best is measured first.
 
 A value without a score of its own (it cannot be planned or compiled alone) promises nothing and excludes nothing: its
-pairs are tried one by one.
+pairs are tried one by one; of a value that the gate refused alone one at a time, because the gate learns from each.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ from typing import TYPE_CHECKING, Literal
 from amk.agent import decide
 from amk.agent.effects import Effects, Item, Knobs, both
 from amk.agent.events import Surveyed
+from amk.agent.rulings import promise
 from amk.agent.state import START
 from amk.planner.settings import Settings
-from amk.planner.space import moved
+from amk.planner.space import Value, moved
 
 if TYPE_CHECKING:
     from amk.agent.propose.base import Context
 
-Fate = Literal["tried", "impossible", "duplicate", "avoided", "bounded", "open", "later"]
-"""`later`: of two knobs of which no pair was measured yet, another pair comes first."""
+Fate = Literal["tried", "impossible", "duplicate", "avoided", "bounded", "open", "pending", "later"]
+"""`pending`: proposed, and not decided. `later`: another plan comes first, which may settle this one."""
+
+UNSETTLED: tuple[Fate, ...] = ("open", "pending", "later")
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,12 @@ class Single:
 
 @dataclass
 class Pairs:
-    """The plans that differ in these two knobs. interactions: those measured. reach: the most that a bounded one could
-    gain (log)."""
+    """The plans that differ in these two knobs. interactions: those measured; coming: another is under way. reach: the
+    most that a bounded one could gain (log)."""
 
     knobs: Knobs
     interactions: list[float]
+    coming: bool = False
     fates: Counter[Fate] = field(default_factory=Counter)
     reach: float = -inf
 
@@ -63,15 +67,28 @@ class Pairs:
         return max(0.0, -min(self.interactions)) if self.interactions else None
 
 
+Point = tuple[float | None, Item, Item]
+"""Two changes, and what both come to if they add up (log time)."""
+
+
 @dataclass
 class Survey:
-    """open: what may be proposed, the most promising first. `pairs` is empty while a single change is open."""
+    """open: what may be proposed, the most promising first. `pairs` is empty while a single change is open. under_way:
+    what the undecided proposals change of the best."""
 
     best: int
     needed: float
     singles: list[Single]
     pairs: list[Pairs] = field(default_factory=list)
     open: list[tuple[float, Settings]] = field(default_factory=list)
+    under_way: list[dict[str, Value]] = field(default_factory=list)
+
+    def waiting(self) -> set[Item]:
+        """Single changes of which no pair is proposed now: their own score is on its way, or the gate refused them and
+        has a pair of them."""
+        there = {item for changed in self.under_way for item in changed.items()}
+        unscored = [single for single in self.singles if single.worth is None]
+        return {s.change for s in unscored if s.fate == "pending" or (s.fate == "tried" and s.change in there)}
 
     def event(self) -> Surveyed:
         singles = Counter(single.fate for single in self.singles)
@@ -82,7 +99,7 @@ class Survey:
         return Surveyed(
             best=self.best, singles=len(self.singles), pairs=pairs.total(), tried=counts["tried"],
             impossible=counts["impossible"], duplicate=counts["duplicate"], avoided=counts["avoided"],
-            bounded=counts["bounded"], open=counts["open"] + counts["later"], needed=self.needed,
+            bounded=counts["bounded"], open=sum(counts[fate] for fate in UNSETTLED), needed=self.needed,
             reach=max([0.0, *(each.reach for each in self.pairs)]),
             interactions=sum(len(each.interactions) for each in self.pairs),
         )  # fmt: skip
@@ -97,59 +114,95 @@ class Surroundings:
     effects: Effects = field(default_factory=Effects)
 
     def survey(self, context: Context) -> Survey:
-        """Costs a lowering for every point that is looked at for the first time."""
-        if context.state.best != self.best:
-            self.best, self.settled = context.state.best, {}
-        base, singles, found = context.incumbent(), [], []
-        for settings in context.space.neighbours(base):
-            (change,) = context.space.changes(settings, base).items()
-            fate = self._fate(context, settings)
-            singles.append((change, fate))
-            found += [(0.0, settings)] if fate == "open" else []
-        needed = decide.needed(context.state.noise)
-        if found:
-            return Survey(self.best, needed, [Single(change, fate, None) for change, fate in singles], open=found)
-        self.effects.update(context)
-        worth = {change: self.effects.worth(base, change) for change, _ in singles}
-        survey = Survey(self.best, needed, [Single(change, fate, worth[change]) for change, fate in singles])
-        self._pairs(context, survey, worth)
-        survey.open.sort(key=lambda point: point[0])
+        """Everything near the best. Costs a lowering for every point that is looked at for the first time."""
+        survey = self._singles(context)
+        if not survey.open:
+            for pairs, points in self._by_knobs(context, survey):
+                self._settle(context, survey, pairs, points)
+                survey.pairs.append(pairs)
+            survey.open.sort(key=lambda point: point[0])
         return survey
+
+    def following(self, context: Context) -> tuple[float, Settings] | None:
+        """The first of what is open; costs few lowerings."""
+        survey = self._singles(context)
+        if not survey.open:
+            waiting = survey.waiting()
+            by_knobs = self._by_knobs(context, survey)
+            every = ((point, pairs) for pairs, points in by_knobs for point in points)
+            for point, pairs in sorted(every, key=lambda each: each[0][0] or 0.0):
+                if self._pair(context, survey, pairs, point, bool(waiting & {*point[1:]})) == "open":
+                    break
+        return survey.open[0] if survey.open else None
 
     def look(self, context: Context, last: bool) -> Surveyed | None:
         """What to write down; None if something is open and the search goes on."""
-        if not last and any(
-            self._fate(context, near) == "open" for near in context.space.neighbours(context.incumbent())
-        ):
+        if not last and self.following(context) is not None:
             return None
         found = self.survey(context).event()
         return None if found.open and not last else found
 
-    def _pairs(self, context: Context, survey: Survey, worth: dict[Item, float | None]) -> None:
-        by_knob: dict[str, list[Item]] = {}
-        for change in worth:
-            by_knob.setdefault(change[0], []).append(change)
-        measured = self.effects.interactions()
-        for one, other in combinations(sorted(by_knob), 2):
-            pairs = Pairs((one, other), measured.get((one, other), []))
-            points = [(sum_of(worth, a, b), a, b) for a, b in product(by_knob[one], by_knob[other])]
-            points.sort(key=lambda point: 0.0 if point[0] is None else point[0])
-            for expected, a, b in points:
-                fate = self._pair(context, survey, pairs, expected, (a, b))
-                pairs.fates[fate] += 1
-            survey.pairs.append(pairs)
+    def _singles(self, context: Context) -> Survey:
+        """Plans one change away, with what they are worth if none is open."""
+        if context.state.best != self.best:
+            self.best, self.settled = context.state.best, {}
+        base, fates, found = context.incumbent(), {}, []
+        for settings in context.space.neighbours(base):
+            (change,) = context.space.changes(settings, base).items()
+            fates[change] = self._fate(context, settings)
+            found += [(0.0, settings)] if fates[change] == "open" else []
+        needed = decide.needed(context.state.noise)
+        if found:
+            return Survey(self.best, needed, [Single(change, fate, None) for change, fate in fates.items()], open=found)
+        self.effects.update(context)
+        worth = {change: self._worth(context, base, change) for change in fates}
+        undecided = [context.history.settings[trial.index] for trial in context.state.open_trials]
+        return Survey(
+            self.best, needed, [Single(change, fate, worth[change]) for change, fate in fates.items()],
+            under_way=[context.space.changes(settings, base) for settings in undecided],
+        )  # fmt: skip
 
-    def _pair(
-        self, context: Context, survey: Survey, pairs: Pairs, expected: float | None, changes: tuple[Item, Item]
-    ) -> Fate:
+    def _worth(self, context: Context, base: Settings, change: Item) -> float | None:
+        """Log time relative to the best; by the screen alone where nothing was decided yet."""
+        if (found := self.effects.worth(base, change)) is not None:
+            return found
+        name, value = change
+        key = context.workshop.key(moved(base, {name: value}))
+        index = context.state.by_key.get(key or "")
+        if index is None or "screen" not in context.state.trials[index].measured:
+            return None
+        return promise(context.state, context.state.trials[index]) - self.effects.scores[base]
+
+    def _by_knobs(self, context: Context, survey: Survey) -> list[tuple[Pairs, list[Point]]]:
+        """The plans two changes away, the most promising of two knobs first."""
+        by_knob: dict[str, list[Single]] = {}
+        for single in survey.singles:
+            by_knob.setdefault(single.change[0], []).append(single)
+        measured, coming = self.effects.interactions(), {tuple(sorted(changed)) for changed in survey.under_way}
+        found = []
+        for one, other in combinations(sorted(by_knob), 2):
+            points = [(sum_of(a, b), a.change, b.change) for a, b in product(by_knob[one], by_knob[other])]
+            points.sort(key=lambda point: point[0] or 0.0)
+            found.append((Pairs((one, other), measured.get((one, other), []), (one, other) in coming), points))
+        return found
+
+    def _settle(self, context: Context, survey: Survey, pairs: Pairs, points: list[Point]) -> None:
+        waiting = survey.waiting()
+        for point in points:
+            pairs.fates[self._pair(context, survey, pairs, point, bool(waiting & {*point[1:]}))] += 1
+
+    def _pair(self, context: Context, survey: Survey, pairs: Pairs, point: Point, waits: bool) -> Fate:
         """How one pair is settled; an open one is put on the survey's list. Better ones of its knobs came before."""
+        expected, *changes = point
         tried = both(*changes) in self.effects.bases[context.incumbent()].pairs
         if not tried and expected is not None and pairs.help is not None and pairs.help - expected < survey.needed:
             pairs.reach = max(pairs.reach, pairs.help - expected)
             return "bounded"
-        if not tried and expected is not None and pairs.help is None and pairs.fates["open"]:
+        if not tried and expected is not None and pairs.help is None and (pairs.coming or pairs.fates["open"]):
             return "later"
         settings = moved(context.incumbent(), dict(both(*changes)))
+        if waits:
+            return self.settled.get(settings, "later")
         fate = self._fate(context, settings)
         if fate == "open":
             survey.open.append((expected or 0.0, settings))
@@ -159,22 +212,21 @@ class Surroundings:
         if (known := self.settled.get(settings)) is not None:
             return known
         found = fate(context, settings)
-        if found not in ("open", "avoided"):
+        if found not in (*UNSETTLED, "avoided"):
             self.settled[settings] = found
         return found
 
 
-def sum_of(worth: dict[Item, float | None], one: Item, other: Item) -> float | None:
+def sum_of(one: Single, other: Single) -> float | None:
     """What both changes come to if they add up (log time)."""
-    a, b = worth[one], worth[other]
-    return None if a is None or b is None else a + b
+    return None if one.worth is None or other.worth is None else one.worth + other.worth
 
 
 def fate(context: Context, settings: Settings) -> Fate:
     """How a point was settled."""
     if settings in context.history.seen:
         index = context.history.settings.index(settings)
-        return "tried" if context.state.trials[index].closed else "open"
+        return "tried" if context.state.trials[index].closed else "pending"
     if settings == context.space.start:
         return "duplicate"
     if context.history.hopeless(settings):
@@ -184,7 +236,7 @@ def fate(context: Context, settings: Settings) -> Fate:
     if key == context.start_key():
         return "duplicate"
     if (known := context.state.by_key.get(key)) is not None:
-        return "duplicate" if context.state.trials[known].closed else "open"
+        return "duplicate" if context.state.trials[known].closed else "pending"
     return "open"
 
 

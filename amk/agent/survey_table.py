@@ -8,7 +8,7 @@ from html import escape
 from amk.agent.decide import percent
 from amk.agent.surroundings import Fate, Pairs, Single, Survey, told
 
-FATES: tuple[Fate, ...] = ("tried", "impossible", "duplicate", "avoided", "bounded", "open", "later")
+FATES: tuple[Fate, ...] = ("tried", "impossible", "duplicate", "avoided", "bounded", "open", "pending", "later")
 
 
 def table(header: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:

@@ -17,6 +17,7 @@ from amk.planner.settings import (
     SMALL_COPY,
     Settings,
     handoff_of,
+    has_tags,
     kv_block,
     reducible,
     splits_of,
@@ -276,16 +277,17 @@ def counters(
 ) -> tuple[Counter, ...]:
     """One counter per hand-off and layer, so that only the token edge needs epoch separation; layers: of each run."""
     heads = model.kv_heads if settings.head_handoff else 1
-    kind: Literal["fenced", "hint"] = "hint" if settings.handoff == "tagged" else "fenced"
     shapes: dict[str, tuple[int, ...]] = {}
     for run, count in enumerate(layers):
         shapes |= {of_run("qkv", run): (count, heads), of_run("split", run): (count, settings.batch * model.kv_heads)}
         shapes |= {"best": (1,)} | {of_run(n, run): (count,) for n in ("attn", "h_mid", "act", "h_out")}
         if settings.act_parts > 1:
             shapes[of_run("act", run)] = (count, settings.act_parts)
-    out = tuple(
-        Counter(name=name, shape=shape, handoff="fenced" if name in strong else kind) for name, shape in shapes.items()
-    )
-    if settings.sampling == "greedy":
-        return out
-    return (*out, Counter(name="draw", shape=(1,), handoff=kind), Counter(name="census", shape=(LAST,)))
+    if settings.sampling != "greedy":
+        shapes["draw"] = (1,)
+
+    def kind(name: str) -> Literal["fenced", "hint"]:
+        return "hint" if has_tags(settings, name) and name not in strong else "fenced"
+
+    out = tuple(Counter(name=name, shape=shape, handoff=kind(name)) for name, shape in shapes.items())
+    return out if settings.sampling == "greedy" else (*out, Counter(name="census", shape=(LAST,)))

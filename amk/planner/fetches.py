@@ -18,7 +18,7 @@ NORM_FETCHES = 8
 
 def fetched(settings: Settings) -> int:
     """Elements of a 16-byte fetch: two tagged words of one f32 or two bf16 each, four elements elsewhere."""
-    return 2 if settings.handoff == "tagged" and crossing_dtype(settings) == "f32" else 4
+    return 2 if settings.handoff != "fenced" and crossing_dtype(settings) == "f32" else 4
 
 
 def require_whole_fetches(model: ModelSpec, settings: Settings, reduced: bool, wanted: Layered) -> None:

@@ -23,7 +23,7 @@ MBARRIER_BYTES = 8
 Shares = dict[str, tuple[int, ...]]
 Array = tuple[str, str, tuple[int, ...]]
 
-STATIC_SHARED = 1024
+STATIC_SHARED = 128
 """Static shared memory of the generated kernel: the watchdog's words, padded to the alignment of what follows them."""
 
 LINE: Literal[128] = 128

@@ -70,8 +70,25 @@ def test_only_a_screen_ends_early() -> None:
     assert not hopeless(replace(job, phase="race", rounds=24), [slow, slow])
 
 
-def test_a_screen_of_a_noisy_device_is_ended_later() -> None:
-    assert decide.hopeless(0.0) == pytest.approx(log(1.003)) and decide.hopeless(0.01) == pytest.approx(0.03)
+def test_a_round_that_shows_a_great_loss_ends_a_screen() -> None:
+    slow = ((1.0,), (1.2,), (1.2,), (1.0,))
+    job = Job(0, "screen", 1, 6, 20, (1,), 0, at_once=0.1)
+    assert hopeless(job, [slow]) and not hopeless(job, []) and not hopeless(replace(job, at_once=0.2), [slow])
+    assert not hopeless(replace(job, phase="confirm", rounds=24), [slow])
+
+
+def test_a_screen_of_a_noisy_device_is_ended_by_more() -> None:
+    assert decide.hopeless(0.0) == pytest.approx(-log(1.01) / 4) and decide.hopeless(0.02) == pytest.approx(-0.015)
+    assert decide.hopeless_at_once(0.0) == pytest.approx(log(1.05))
+    assert decide.hopeless_at_once(0.01) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("mad", [0.001, 0.003, 0.006])
+def test_what_is_worth_a_keep_is_hardly_ever_dropped_early(mad: float) -> None:
+    gain = decide.needed(mad)
+    first = np.random.default_rng(0).normal(-gain, 1.4826 * mad, (20_000, 2))
+    dropped = (first.min(axis=1) > decide.hopeless(mad)) | (first[:, 0] > decide.hopeless_at_once(mad))
+    assert dropped.mean() < 0.01
 
 
 def test_medians_are_per_program_and_position() -> None:

@@ -47,7 +47,8 @@ Item = tuple[str, Value]
 
 @dataclass(frozen=True)
 class Refusal:
-    """`count` proposals were refused for the same codes; `common` are the knob values that all of them had."""
+    """`count` proposals were refused for the same codes; `common` are the knob values that all of them had and that no
+    proposal that passed has."""
 
     common: frozenset[Item]
     count: int
@@ -60,7 +61,7 @@ class History:
     space: Space
     settings: list[Settings] = field(default_factory=list)
     seen: set[Settings] = field(default_factory=set)
-    refusals: dict[tuple[str, ...], Refusal] = field(default_factory=dict)
+    refusals: dict[tuple[str, ...], list[Refusal]] = field(default_factory=dict)
     passed: set[Item] = field(default_factory=set)
     _judged: int = 0
 
@@ -86,16 +87,27 @@ class History:
         if gated is None or gated.verdict == "passed":
             self.passed |= values
         elif gated.verdict in ("unsafe", "unknown", "uncompilable"):
-            old = self.refusals.get(gated.codes)
-            common = values & old.common if old else values
-            known = bool(common - self.passed)
-            self.refusals[gated.codes] = Refusal(common, old.count + 1 if old else 1) if known else Refusal(values, 1)
+            self.refusals[gated.codes] = list(self._grouped(self.refusals.get(gated.codes, []), values))
+
+    def _grouped(self, groups: Sequence[Refusal], values: frozenset[Item]) -> Iterator[Refusal]:
+        """`groups` with one more refusal: two values that are refused for one reason are two groups."""
+        placed = False
+        for group in groups:
+            if not (common := group.common - self.passed):
+                continue
+            if not placed and common & values:
+                placed = True
+                yield Refusal(common & values, group.count + 1)
+            else:
+                yield Refusal(common, group.count)
+        if not placed and (own := values - self.passed):
+            yield Refusal(own, 1)
 
     @property
     def blocked(self) -> frozenset[frozenset[Item]]:
         """Sets of knob values that together were refused REFUSALS times for one reason and never passed."""
-        known = (r.common - self.passed for r in self.refusals.values() if r.count >= REFUSALS)
-        return frozenset(values for values in known if values)
+        groups = (r for known in self.refusals.values() for r in known if r.count >= REFUSALS)
+        return frozenset(values for r in groups if (values := r.common - self.passed))
 
     def hopeless(self, settings: Settings) -> bool:
         values = self.space.point(settings).items()

@@ -34,7 +34,9 @@ Effect = tuple[float, str, Value]
 
 
 @dataclass(frozen=True)
-class Combine:
+class Together:
+    """What paid, at once, and nothing else."""
+
     name: str = "combine"
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
@@ -42,6 +44,17 @@ class Combine:
         for settings in combinations(base, effects(context, base)):
             if context.is_new(settings):
                 return context.suggest(self.name, settings, "the changes that paid, together")
+        return []
+
+
+@dataclass(frozen=True)
+class Combine:
+    name: str = "combine"
+
+    def ask(self, context: Context) -> Sequence[Suggestion]:
+        if found := Together(self.name).ask(context):
+            return found
+        base = context.incumbent()
         for settings in knob_by_knob(context, base, context.rng(self.name)):
             if context.is_new(settings):
                 return context.suggest(self.name, settings, "a single change, to know what it is worth")

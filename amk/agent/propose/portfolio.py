@@ -2,16 +2,18 @@
 
 Each arm's worth is the discounted mean of its rewards (1 for a kept proposal, a share for one that came near), chosen
 by an upper confidence bound. An arm that has nothing new is passed over. When nothing was kept for STALLED evaluations,
-`sweep` settles what is near the best before the arms go on.
+`sweep` settles what is near the best before the arms go on; from the hand-tuned plan it does so from the first
+proposal. Every TURNS-th proposal of a sweep is what paid so far, all at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log, sqrt
 
 from amk.agent.propose.base import Context, Proposer, Suggestion
+from amk.agent.propose.combine import Together
 from amk.agent.state import State, Trial
 
 DISCOUNT = 0.97
@@ -22,20 +24,28 @@ NEAR = 0.02
 STALLED = 24
 """Evaluations in a row that kept nothing, after which what is near the best is settled."""
 
+TURNS = 6
+TUNED = "fast"
+
 
 @dataclass(frozen=True)
 class Portfolio:
     arms: tuple[Proposer, ...]
     sweep: Proposer | None = None
+    together: Proposer = field(default_factory=Together)
     name: str = "portfolio"
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
-        if self.sweep is not None and stalled(context.state) and (found := self.sweep.ask(context)):
-            return found
-        for arm in self.order(context.state.trials):
+        for arm in (*self._sweeping(context.state), *self.order(context.state.trials)):
             if found := arm.ask(context):
                 return found
         return []
+
+    def _sweeping(self, state: State) -> list[Proposer]:
+        """Who comes before the arms."""
+        if self.sweep is None or not (stalled(state) or (state.run is not None and state.run.start == TUNED)):
+            return []
+        return [self.sweep] if (len(state.trials) + 1) % TURNS else [self.together, self.sweep]
 
     def order(self, trials: Sequence[Trial]) -> list[Proposer]:
         """Arms by upper confidence bound, best first; an arm that was never used comes before all."""
