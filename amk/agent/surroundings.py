@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 Fate = Literal["tried", "impossible", "duplicate", "avoided", "bounded", "open", "pending", "later"]
 """`pending`: proposed, and not decided. `later`: another plan comes first, which may settle this one."""
 
+PAID = 0.001
+"""Log gain of a single change that is worth a try together with others."""
+
 UNSETTLED: tuple[Fate, ...] = ("open", "pending", "later")
 
 
@@ -134,6 +137,17 @@ class Surroundings:
                 if self._pair(context, survey, pairs, point, bool(waiting & {*point[1:]})) == "open":
                     break
         return survey.open[0] if survey.open else None
+
+    def paid(self, context: Context) -> list[tuple[float, Item]]:
+        """By knob its best single change, if that gains more than PAID (log time, change), the greatest gain first;
+        empty until every single change is settled."""
+        if any(single.fate in UNSETTLED for single in self._singles(context).singles):
+            return []
+        base, best = context.incumbent(), dict[str, tuple[float, Item]]()
+        for change, worth in sorted(self.effects.averaged(base).items(), key=lambda seen: seen[1]):
+            if worth < -PAID:
+                best.setdefault(change[0], (worth, change))
+        return list(best.values())
 
     def look(self, context: Context, last: bool) -> Surveyed | None:
         """What to write down; None if something is open and the search goes on."""
