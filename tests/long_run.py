@@ -4,8 +4,9 @@
 
 Slice k of a run is always the same cases, so a record that says `done: 1000` says what was looked at: slices 0 to 999,
 and those listed in `ahead`. A record keeps command, commit, date and hardware of its last slice, the seconds of all of
-them (`seconds` by the clock, `cpu_seconds`, both summed over slices), the `commits` of all, sums of what each slice
-counted, and every difference found (there should be none). It is written, at once or not at all, after every slice.
+them (`seconds` by the clock, `cpu_seconds`, both summed over slices), which slices were made at which of the `commits`
+(`"0-99 103"`), sums of what each slice counted, and every difference found (there should be none). It is written, at
+once or not at all, after every slice.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Run:
 
     def __post_init__(self) -> None:
         times = {"seconds": 0.0, "cpu_seconds": 0.0, "longest": 0.0}
-        head = {"format": 1, "name": self.name, "done": 0, "ahead": [], **times, "commits": []}
+        head = {"format": 1, "name": self.name, "done": 0, "ahead": [], **times, "commits": {}}
         known = json.loads(self.path.read_text()) if self.path.exists() else {}
         self.record = head | {"counts": {}, "differences": []} | known
 
@@ -105,11 +106,24 @@ class Run:
         record["cpu_seconds"] = round(record["cpu_seconds"] + result.cpu_seconds, 1)
         record["longest"] = round(max(record["longest"], result.seconds), 1)
         add(record["counts"], found)
-        record["commits"] = sorted({*record["commits"], commit()})
+        record["commits"][commit()] = ranges({*numbers(record["commits"].get(commit(), "")), number})
         record["run"] = provenance(self.path)
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         temporary.write_text(json.dumps(record, indent=1) + "\n")
         os.replace(temporary, self.path)
+
+
+def ranges(slices: set[int]) -> str:
+    """`0-99 103`"""
+    firsts = sorted(n for n in slices if n - 1 not in slices)
+    lasts = sorted(n for n in slices if n + 1 not in slices)
+    return " ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(firsts, lasts, strict=True))
+
+
+def numbers(text: str) -> set[int]:
+    """What `ranges` wrote."""
+    spans = [part.split("-") for part in text.split()]
+    return {n for span in spans for n in range(int(span[0]), int(span[-1]) + 1)}
 
 
 def add(total: dict[str, Any], found: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import time
@@ -40,6 +41,9 @@ MOST_MEMORY = 24 << 30
 
 
 def _serve(pipe: Connection) -> None:
+    """The cyclic collector takes a seventh of the time and finds little, so it runs between slices only."""
+    gc.disable()
+    gc.freeze()
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     while True:
         try:
@@ -47,6 +51,7 @@ def _serve(pipe: Connection) -> None:
         except EOFError:
             return
         pipe.send(measured(slice_, number))
+        gc.collect()
 
 
 @dataclass

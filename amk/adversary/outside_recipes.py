@@ -1,9 +1,10 @@
-"""Synchronisation outside the class: well-formed, and to be answered UNKNOWN with its own code."""
+"""Synchronisation outside the class, to be answered UNKNOWN with its own code; and what a schedule says it does that a
+rule of the memory model forbids."""
 
 from __future__ import annotations
 
-from amk.adversary.edits import Edit, Json, Path, signalling, waiting
-from amk.adversary.recipe import Make, Recipe
+from amk.adversary.edits import Edit, Json, Path, after, find, signalling, steps, waiting
+from amk.adversary.recipe import Make, Recipe, field_of, put
 
 
 def added(place: str, counter: str, field: str, value: object) -> Make:
@@ -44,4 +45,30 @@ OUTSIDE = [
     Recipe("unsigned-compare", "outside: wrap", "fenced", "AMK213", "after the wrap every wait passes at once",
            unsigned, "UNKNOWN"),
     Recipe("shared-pool", "outside: pool", "fenced", "AMK214", "all warps block on one pool", pooled, "UNKNOWN"),
+]  # fmt: skip
+
+
+def stores(what: str) -> Make:
+    return lambda s: [Edit("insert", (*find(s, "store_rows"), "stores"), what)]
+
+
+def arriving(schedule: Json) -> list[Edit]:
+    """The barrier behind which the others go on from the wait."""
+    path = next(after(p) for p, s in steps(schedule) if s["waits"] and s["op"]["op"] == "wait")
+    return [Edit("insert", (*path, "op", "kind"), "arrive")]
+
+
+SAID = [
+    Recipe("bulk-store-not-awaited", "M8: bulk stores", "fenced", "AMK508",
+           "the signal may be seen before the results are: `.read` waits for their source only", stores("bulk")),
+    Recipe("mixed-reductions", "M10: accumulations", "fenced", "AMK510",
+           "reductions of different sizes on one cell are not atomic to each other", stores("mixed")),
+    Recipe("barrier-only-arrived-at", "M11: arriving", "fenced", "AMK511",
+           "warps go on before the one that polls has seen the counter", arriving),
+    Recipe("tensor-map-modified", "M12: tensor maps", "fenced", "AMK512",
+           "the copy engine may still use the map as it was",
+           lambda s: [Edit("insert", ("streams", 0, "descriptor"), "modified")]),
+    Recipe("stream-of-written-memory", "39 missing proxy fence", "fenced", "AMK507",
+           "copies run ahead of every wait, so nothing orders them behind who writes their source",
+           put(field_of("buffers", "weights", "role"), "state"), "UNKNOWN"),
 ]  # fmt: skip

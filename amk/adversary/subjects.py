@@ -13,20 +13,24 @@ from random import Random
 from amk.adversary.edits import Edit, Json, Path, steps
 from amk.adversary.recipe import TINY
 from amk.planner.decode import plan
-from amk.planner.settings import FAST, NAIVE, Settings
+from amk.planner.settings import FAST, PHASED, Settings
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.target import load_target
 
 CONTEXT = 12
 SETTINGS: dict[str, Settings] = {
-    "fenced": replace(NAIVE, wide_epilogue=4096),
-    "wide": replace(NAIVE, wide_epilogue=0),
-    "heads": replace(NAIVE, wide_epilogue=4096, head_handoff=True),
+    "fenced": replace(PHASED, wide_epilogue=4096),
+    "wide": replace(PHASED, wide_epilogue=0),
+    "heads": replace(PHASED, wide_epilogue=4096, head_handoff=True),
     "tagged": replace(FAST, handoff="tagged"),
 }
 FENCED = ("fenced", "fenced", "wide", "heads")
 SHAPES = ((2, 2, 1), (2, 2, 1), (2, 2, 2), (2, 1, 2), (3, 2, 1), (4, 1, 1), (4, 2, 1), (5, 1, 1), (8, 1, 1))
 """(workers, warps, layers); small ones are drawn more often."""
+
+
+SHARES = tuple(f"{key}.count" for key in ("qkv", "hidden", "gate_up", "lm_head"))
+"""Tables that say how many row groups of a product each worker has."""
 
 
 @dataclass(frozen=True)
@@ -130,13 +134,14 @@ def table(document: Json, name: str, column: list[int]) -> Edit:
 
 
 def reshare(document: Json, key: str, counts: list[int]) -> list[Edit]:
-    """Other numbers of row groups per worker, in order, with shared memory for the largest share."""
+    """Other numbers of row groups per worker, in order, with shared memory for the largest share of any product."""
     firsts = [sum(counts[:i]) for i in range(len(counts))]
     edits = [Edit("replace", ("tables", f"{key}.count"), counts), Edit("replace", ("tables", f"{key}.first"), firsts)]
     end = -(-document["launch"]["shared_bytes"] // 128) * 128
-    warps, most = document["launch"]["warps"], max(counts)
+    others = [max(column) for name, column in document["tables"].items() if name in SHARES and name != f"{key}.count"]
+    warps, most = document["launch"]["warps"], max(*counts, *others)
     for i, buffer in enumerate(document["buffers"]):
-        wanted = {"residual": [most * 8], "part": [most + warps, 8]}.get(buffer["name"])
+        wanted = {"residual": [max(counts) * 8], "part": [most + warps, 8]}.get(buffer["name"])
         if wanted is None or (buffer["name"] == "residual" and key != "hidden"):
             continue
         edits.append(Edit("replace", ("buffers", i, "offset"), end))

@@ -62,6 +62,7 @@ def check_rings(schedule: Schedule) -> None:
         if stream.full is not None:
             need[stream.full] = roles[stream.role] * stream.slots * 8
         require(buffers[stream.source].role == "constant", "ring: its source is written")
+        require(stream.descriptor == "none", "ring: copied by a tensor map that changes")
         fenced = stream.refill_fence and stream.full is not None
         require(stream.engine != "bulk" or fenced, "ring: refilled without a fence")
         for name, size in need.items():

@@ -118,6 +118,7 @@ def _within_class(step: Step) -> bool:
     plain = all(w.compare == ">=" and w.data is None and w.touch == "strong" for w in step.waits) and all(
         s.action == "add" and s.touch == "strong" for s in step.signals
     )
+    plain &= step.stores == "plain" and (not isinstance(step.op, BarrierOp) or step.op.kind == "sync")
     return plain and step.when is None and not step.takes and not step.gives
 
 

@@ -24,7 +24,7 @@ EXITS = {"SAFE": Exit.SAFE, "UNSAFE": Exit.UNSAFE, "UNKNOWN": Exit.UNKNOWN}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("schedule", type=Path, help="schedule file, as `amk plan` writes it")
+    parser.add_argument("schedule", type=Path, help="schedule file, as `amk plan` writes it, or a case that holds one")
     parser.add_argument(
         "--witness", type=Path, metavar="FILE", help="write the witness of an UNSAFE verdict, for `amk replay`"
     )
@@ -121,11 +121,14 @@ def _print_text(arguments: argparse.Namespace, schedule: Schedule, verdict: Verd
     elif verdict.evidence is not None:
         told_where = f"written to {arguments.witness}" if arguments.witness else "not written; use --witness FILE"
         print(f"  witness ({verdict.evidence.kind}) {told_where}")
+    if told:
+        print(f"  `amk explain {told[0].code}` says more")
 
 
 def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:
     from amk.validator.flat_file import flat_file
     from amk.validator.local_order import NotComposable
+    from amk.validator.outside import check_outside
     from amk.validator.promela import promela
     from amk.validator.system import from_json
     from amk.validator.trace import TooLarge
@@ -134,6 +137,9 @@ def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:
     if arguments.tokens < 1 or not 0 <= arguments.pos <= last:
         message = f"--pos {arguments.pos} with --tokens {arguments.tokens} leaves the context of {schedule.kv.context}"
         raise AmkError(Diagnostic("AMK005", message))
+    if found := check_outside(schedule):
+        reason = because("a flat system has waits for at least a value, and increments, and nothing else")
+        raise AmkError([replace(d, facts=(*d.facts, reason)) for d in found], Exit.UNKNOWN)
     try:
         content = flat_file(schedule, arguments.pos, arguments.tokens)
     except TooLarge as error:

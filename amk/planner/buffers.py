@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amk.planner.formats import Runs
-from amk.planner.settings import Settings, crossing_dtype, per_sequence
+from amk.planner.settings import Settings, crossing_dtype, has_tags, per_sequence
 from amk.planner.storage import packed_bytes
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.memory import Buffer, Dtype
@@ -70,12 +70,12 @@ def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, r
     """What crosses SMs, in `runs` runs of layers. Hidden states and attention outputs are f32, or bf16, which halves
     what every SM reads; the residual stream itself stays fp32 with its owner.
     """
-    tagged = settings.handoff == "tagged"
     wide: Dtype = crossing_dtype(settings)
     per_layer: Expr = {"t": model.layers, "l": 1, "1": 1}
     candidates = workers * settings.warps
 
     def crossing(name: str, dtype: Dtype, *shape: int, tag: Expr = per_layer) -> Buffer:
+        tagged = has_tags(settings, name)
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, tagged=tagged, tag=tag if tagged else None)
 
     each, heads = per_sequence(settings), settings.batch * model.heads

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from amk.planner.buffers import global_buffers, of_run
@@ -17,13 +17,14 @@ from amk.planner.settings import (
     SMALL_COPY,
     Settings,
     handoff_of,
+    has_tags,
     kv_block,
     reducible,
     splits_of,
 )
 from amk.planner.shares import act_handoff, attention_tables, head_handoff, row_tables
 from amk.planner.staging import head_layout
-from amk.planner.storage import Shares, choose_chunks, choose_parts, largest, shared_plan
+from amk.planner.storage import SharedPlan, Shares, choose_chunks, choose_parts, largest, shared_plan
 from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, share_table
@@ -39,6 +40,23 @@ REGISTER_UNIT = 8
 Held = dict[MatrixName, int]
 NARROWER: tuple[FormatName, ...] = ("int8", "int4-g128")
 """Formats that are named when a model does not fit, widest first."""
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A plan before its steps are written: `settings` have no open choice that sizes depend on.
+
+    runs: formats by runs of layers, chunks: the same with widths. rows: tables of row groups, tables: with attention's.
+    """
+
+    settings: Settings
+    workers: int
+    runs: Layered
+    chunks: Runs
+    kv: KvLayout
+    rows: Shares
+    tables: Shares
+    shared: SharedPlan
 
 
 def plan(
@@ -57,41 +75,43 @@ def plan(
     Raises AmkError AMK011 (exit 2) with the sum and the shortfall when the model does not fit or has more KV heads than
     there are workers, AMK401 when shared memory does not hold it.
     """
-    count = (
-        workers
-        if workers is not None
-        else settings.workers or choose_workers(model, target, settings.batch, settings.ctas_per_sm)
-    )
-    runs = layered(model, wanted)
+    return _scheduled(model, target, _sized(model, target, settings, layered(model, wanted), max_context, workers))
+
+
+def _sized(
+    model: ModelSpec, target: Target, settings: Settings, runs: Layered, max_context: int | None, workers: int | None
+) -> Sized:
+    """Shares, chunks, context and shared memory; raises what `plan` says."""
+    chosen = settings.workers if workers is None else workers
+    count = choose_workers(model, target, settings.batch, settings.ctas_per_sm) if chosen is None else chosen
     _require_batch(settings, runs)
     _require_places(count, model, target, settings)
     settings = tuned(settings, model, target, runs, count, max_context)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
-    rows_of = row_tables(model, count, runs)
-    parts = settings.act_parts if settings.act_parts > 1 else choose_parts(model, target, settings, rows_of, runs)
+    rows = row_tables(model, count, runs)
+    parts = settings.act_parts if settings.act_parts > 1 else choose_parts(model, target, settings, rows, runs)
     settings = replace(settings, k_parts=parts)
-    chunks = choose_chunks(model, target, settings, rows_of, runs)
+    chunks = choose_chunks(model, target, settings, rows, runs)
     _require_parts(model, settings, chunks)
     context = choose_context(
         model, target, settings, count, chunks, max_context, lambda: _narrower(model, target, settings, count)
     )
     kv = kv_layout(model, settings, count, context)
-    tables = rows_of | attention_tables(settings.batch * model.kv_heads, count, kv.splits)
-    handoff = head_handoff(model, tables) if settings.head_handoff else None
+    tables = rows | attention_tables(settings.batch * model.kv_heads, count, kv.splits)
     shared = shared_plan(model, target, settings, chunks, tables)
-    rows = {n.removesuffix(".count"): 8 * max(c) for n, c in tables.items() if n.endswith(".count")}
-    rows |= {"o": rows["hidden"], "down": rows["hidden"]}
-    # A worker without rows of some matrix is held back by hints alone, so then they must be exact.
-    exact = any(matrix(model, name).groups < count for name in MATRICES)
-    slack = 0 if exact else settings.hint_slack
-    reduced = kv.splits if reducible(settings, model, kv.splits) else None
-    require_whole_fetches(model, settings, reduced is not None, runs)
-    acts = act_handoff(model, rows_of, parts) if settings.act_parts > 1 else None
+    return Sized(settings, count, runs, chunks, kv, rows, tables, shared)
+
+
+def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
+    """The schedule of these sizes; AMK406 where shares are no whole fetches."""
+    settings, count, kv, tables, shared = sized.settings, sized.workers, sized.kv, sized.tables, sized.shared
+    handoff = head_handoff(model, tables) if settings.head_handoff else None
+    acts = act_handoff(model, sized.rows, settings.act_parts) if settings.act_parts > 1 else None
     strong = ends_fenced(settings, tables)
-    loops = loops_of(model, settings, target, runs, chunks, tables, shared.stream.slots)
+    loops = loops_of(model, settings, target, sized.runs, sized.chunks, tables, shared.stream.slots)
     deltas = (handoff.delta if handoff else None), (acts.delta if acts else None)
-    author = Author(model, settings, count, rows, *deltas, slack, reduced, head_layout(runs), loops[0], strong)
-    stored = label_of(runs) if kv.dtype == "bf16" else f"{label_of(runs)}-kv-{kv.dtype}"
+    author = _author(model, sized, deltas, loops[0], strong)
+    stored = label_of(sized.runs) if kv.dtype == "bf16" else f"{label_of(sized.runs)}-kv-{kv.dtype}"
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
     threads = settings.warps * 32 * settings.ctas_per_sm
     registers = target.regs_per_sm // threads // REGISTER_UNIT * REGISTER_UNIT
@@ -108,11 +128,26 @@ def plan(
         kv=kv,
         roles=(Role(name="all", first=0, count=settings.warps), Role(name="w0", first=0, count=1)),
         tables=tables | (handoff.tables if handoff else {}) | (acts.tables if acts else {}),
-        buffers=(*global_buffers(model, kv, settings, count, chunks), *shared.buffers),
+        buffers=(*global_buffers(model, kv, settings, count, sized.chunks), *shared.buffers),
         counters=counters(model, settings, [run.count for run in loops], strong),
         streams=(shared.stream,),
         programs=(Program(name="decode", first=0, count=count, body=author.body(loops)),),
     )  # fmt: skip
+
+
+def _author(
+    model: ModelSpec, sized: Sized, deltas: tuple[int | None, int | None], first: RunOfLayers, strong: frozenset[str]
+) -> Author:
+    """Who writes the steps, beginning with the run `first`; deltas: of the hand-offs by head and of the activations."""
+    settings, workers, tables = sized.settings, sized.workers, sized.tables
+    rows = {n.removesuffix(".count"): 8 * max(c) for n, c in tables.items() if n.endswith(".count")}
+    rows |= {"o": rows["hidden"], "down": rows["hidden"]}
+    # A worker without rows of some matrix is held back by hints alone, so then they must be exact.
+    exact = any(matrix(model, name).groups < workers for name in MATRICES)
+    slack = 0 if exact else settings.hint_slack
+    reduced = sized.kv.splits if reducible(settings, model, sized.kv.splits) else None
+    require_whole_fetches(model, settings, reduced is not None, sized.runs)
+    return Author(model, settings, workers, rows, *deltas, slack, reduced, head_layout(sized.runs), first, strong)
 
 
 def loops_of(
@@ -242,16 +277,17 @@ def counters(
 ) -> tuple[Counter, ...]:
     """One counter per hand-off and layer, so that only the token edge needs epoch separation; layers: of each run."""
     heads = model.kv_heads if settings.head_handoff else 1
-    kind: Literal["fenced", "hint"] = "hint" if settings.handoff == "tagged" else "fenced"
     shapes: dict[str, tuple[int, ...]] = {}
     for run, count in enumerate(layers):
         shapes |= {of_run("qkv", run): (count, heads), of_run("split", run): (count, settings.batch * model.kv_heads)}
         shapes |= {"best": (1,)} | {of_run(n, run): (count,) for n in ("attn", "h_mid", "act", "h_out")}
         if settings.act_parts > 1:
             shapes[of_run("act", run)] = (count, settings.act_parts)
-    out = tuple(
-        Counter(name=name, shape=shape, handoff="fenced" if name in strong else kind) for name, shape in shapes.items()
-    )
-    if settings.sampling == "greedy":
-        return out
-    return (*out, Counter(name="draw", shape=(1,), handoff=kind), Counter(name="census", shape=(LAST,)))
+    if settings.sampling != "greedy":
+        shapes["draw"] = (1,)
+
+    def kind(name: str) -> Literal["fenced", "hint"]:
+        return "hint" if has_tags(settings, name) and name not in strong else "fenced"
+
+    out = tuple(Counter(name=name, shape=shape, handoff=kind(name)) for name, shape in shapes.items())
+    return out if settings.sampling == "greedy" else (*out, Counter(name="census", shape=(LAST,)))

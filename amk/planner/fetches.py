@@ -18,7 +18,7 @@ NORM_FETCHES = 8
 
 def fetched(settings: Settings) -> int:
     """Elements of a 16-byte fetch: two tagged words of one f32 or two bf16 each, four elements elsewhere."""
-    return 2 if settings.handoff == "tagged" and crossing_dtype(settings) == "f32" else 4
+    return 2 if settings.handoff != "fenced" and crossing_dtype(settings) == "f32" else 4
 
 
 def require_whole_fetches(model: ModelSpec, settings: Settings, reduced: bool, wanted: Layered) -> None:
@@ -40,6 +40,14 @@ def require_whole_fetches(model: ModelSpec, settings: Settings, reduced: bool, w
         _refuse("splits are reduced in fetches of 4 elements: tagged words hold 4 only as bf16")
     if not reduced and LANES * wide % model.head_dim:
         _refuse(f"a warp combines {LANES * wide} elements at once, which are no whole heads of {model.head_dim}")
+
+
+def fewest_warps(settings: Settings, model: ModelSpec) -> int:
+    """`settings.warps`, doubled until they stage a hidden state at once; `handoff` is decided."""
+    warps = settings.warps
+    while model.hidden > warps * LANES * fetched(settings) * NORM_FETCHES:
+        warps *= 2
+    return warps
 
 
 def _refuse(message: str) -> None:

@@ -9,7 +9,7 @@ from typing import TypedDict
 from amk.planner.buffers import of_run
 from amk.planner.draw import draw_steps
 from amk.planner.formats import Formats
-from amk.planner.settings import Settings
+from amk.planner.settings import Settings, has_tags
 from amk.planner.staging import Written, layout, read_by, staged_for
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.matrices import MatrixName
@@ -140,16 +140,12 @@ class Author:
         """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""
         return "all" if self.rows[name] * self.settings.batch > self.settings.wide_epilogue else "w0"
 
-    @property
-    def tagged(self) -> bool:
-        return self.settings.handoff == "tagged"
-
     def signal(self, counter: str, index: tuple[Expr, ...] = (0,), add: Expr = 1) -> Signal:
         return Signal(counter=counter, index=index, add=add, order="relaxed" if self.hints(counter) else "release")
 
     def hints(self, counter: str) -> bool:
         """Whether the counter only says when to look for tagged words."""
-        return self.tagged and counter not in self.strong
+        return has_tags(self.settings, counter) and counter not in self.strong
 
     def publish(self, op: AnyOp, signals: tuple[Signal, ...]) -> list[Step]:
         """Run `op`, then signal once per worker. A fenced signal needs every writer behind it, a hint nobody."""

@@ -32,7 +32,7 @@ import numpy as np
 from amk.planner.bound import decided, drain_ms
 from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import BF16, Formats, Layered, layered
-from amk.planner.settings import FAST, NAIVE, Settings
+from amk.planner.settings import FAST, NAIVE, PHASED, Settings
 from amk.planner.space import Knob, Space, moved
 from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -131,7 +131,7 @@ class Search:
 
     def __init__(
         self, problem: Problem, start: Settings = FAST, seed: int = 0, width: int = WIDTH,
-        known: tuple[Settings, ...] = (FAST, NAIVE), space: Space | None = None, tight_first: bool = True,
+        known: tuple[Settings, ...] = (FAST, PHASED, NAIVE), space: Space | None = None, tight_first: bool = True,
     ) -> None:  # fmt: skip
         """`known`: plans to begin with beside `start`. space: the one around `start` unless given.
         tight_first: a short search begins with the knobs of fewest values instead, so that it gets to all switches.

@@ -13,6 +13,12 @@ from amk.schedule_ir.schedule import CacheDtype
 from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import FormatName
 
+Handoff = Literal["fenced", "tagged", "mixed"]
+"""How activations cross SMs: by counters behind a release fence, by tagged words, or so where few workers read them."""
+
+FEW_READ = ("qkv", "split", "split_partial", "split_scale")
+"""Buffers and counters of what a KV head's workers hand to each other; all else that crosses is read by everybody."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -20,22 +26,21 @@ class Settings:
 
     warps: agents per worker. slots: ring depth per warp, None = as much as shared memory holds, at most max_ring_bytes.
     chunk_bytes: upper bound of one copy's codes, None = chunk_bytes_of. kv_block: positions per attention block, None =
-    128, or 64 where rows are wide. handoff: how activations cross SMs, by counters behind a release fence or by tagged
-    words, None = handoff_of. head_handoff: attention waits for its head's rows only. wide_epilogue: sum partials in all
-    warps when a worker has more output rows than this. sampling: how a token is chosen; what the other modes do beyond
-    greedy is steps of the schedule, their parameters are run-time values. workers: None = ctas_per_sm per SM, fewer for
-    small models. ctas_per_sm: workers that share an SM, its shared memory and its registers. kv_splits: most splits of
-    a head's cache, None = one for every worker that there is. kv_dtype: what the KV cache holds. overlay: arrays that
-    are never live together share bytes. hint_slack: a hint says that looking is worth while when all producers but one
-    in so many have signalled; 0: when all have. prefetch_cache: ask for earlier keys and values before the query is
-    there. held_refills: share of a ring that a long product refills only after its result is published, first_refills:
-    share of these that go out then, the others once the next input is there; None: as decode.first_refills says.
-    reduce_from: with this many splits the workers of a kv head reduce them, a slice each, before everybody reads the
-    result; None: everybody reads all splits. handoff_dtype: of hidden states and attention outputs that cross SMs, None
-    = bf16 in tagged words, f32 elsewhere. batch: sequences that are decoded together; splits are then always reduced.
-    k_parts: steps that the product of `down` is done in, so that its input fits; None: as few as leave comfortable
-    rings. act_parts: parts that the product of `down` is done in, each of which waits for the activations of its own
-    columns only.
+    128, or 64 where rows are wide. handoff: None = handoff_of. head_handoff: attention waits for its head's rows only.
+    wide_epilogue: sum partials in all warps when a worker has more output rows than this. sampling: how a token is
+    chosen; what the other modes do beyond greedy is steps of the schedule, their parameters are run-time values.
+    workers: None = ctas_per_sm per SM, fewer for small models. ctas_per_sm: workers that share an SM, its shared memory
+    and its registers. kv_splits: most splits of a head's cache, None = one for every worker that there is. kv_dtype:
+    what the KV cache holds. overlay: arrays that are never live together share bytes. hint_slack: a hint says that
+    looking is worth while when all producers but one in so many have signalled; 0: when all have. prefetch_cache: ask
+    for earlier keys and values before the query is there. held_refills: share of a ring that a long product refills
+    only after its result is published, first_refills: share of these that go out then, the others once the next input
+    is there; None: as decode.first_refills says. reduce_from: with this many splits the workers of a kv head reduce
+    them, a slice each, before everybody reads the result; None: everybody reads all splits. handoff_dtype: of hidden
+    states and attention outputs that cross SMs, None = bf16 in tagged words, f32 elsewhere. batch: sequences that are
+    decoded together; splits are then always reduced. k_parts: steps that the product of `down` is done in, so that its
+    input fits; None: as few as leave comfortable rings. act_parts: parts that the product of `down` is done in, each of
+    which waits for the activations of its own columns only.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -44,7 +49,7 @@ class Settings:
     max_ring_bytes: int = 216 * 1024
     chunk_bytes: int | None = None
     kv_block: int | None = None
-    handoff: Literal["fenced", "tagged"] | None = None
+    handoff: Handoff | None = None
     head_handoff: bool = False
     wide_epilogue: int = 64
     run_ahead: bool = True
@@ -68,15 +73,21 @@ class Settings:
 
 
 FAST = Settings()
-NAIVE = Settings(
+PHASED = Settings(
     plan="naive", chunk_bytes=2048, handoff="fenced", head_handoff=False, wide_epilogue=0, run_ahead=False, slots=4
 )
+"""Phases one after the other, with rings and attention as in the fast plan."""
+
+UNTUNED = replace(PHASED, hint_slack=0, held_refills=0.0, first_refills=1.0, prefetch_cache=False, reduce_from=None)
+"""The phased plan without any number that was tuned for the fast one."""
+
+NAIVE = replace(UNTUNED, warps=4, slots=2, kv_splits=1)
+"""One op at a time and nothing ahead of it: every mechanism that makes a plan fast is absent or at the least that works
+(amk/planner/README.md). Warps: one for each scheduler of an SM, or as many as stage a hidden state (`tuned`).
+"""
 PRESETS = {"fast": FAST, "naive": NAIVE}
 
-UNTUNED = replace(NAIVE, hint_slack=0, held_refills=0.0, first_refills=1.0, prefetch_cache=False, reduce_from=None)
-"""The naive plan without any number that was tuned for the fast one."""
-
-STARTS = PRESETS | {"untuned": UNTUNED}
+STARTS = PRESETS | {"phased": PHASED, "untuned": UNTUNED}
 """Where a search may begin."""
 
 
@@ -129,12 +140,17 @@ def reducible(settings: Settings, model: ModelSpec, splits: int) -> bool:
     return sliceable(model.heads, model.kv_heads, model.head_dim, splits, pieces=model.head_dim * model.heads)
 
 
+def has_tags(settings: Settings, name: str) -> bool:
+    """Whether what the buffer or counter `name` hands on is tagged words; `handoff` is decided."""
+    return settings.handoff == "tagged" or (settings.handoff == "mixed" and name.partition(".")[0] in FEW_READ)
+
+
 def crossing_dtype(settings: Settings) -> Literal["bf16", "f32"]:
     """What hidden states and attention outputs are between SMs; `handoff` is decided."""
-    return settings.handoff_dtype or ("bf16" if settings.handoff == "tagged" else "f32")
+    return settings.handoff_dtype or ("f32" if settings.handoff == "fenced" else "bf16")
 
 
-def handoff_of(settings: Settings, model: ModelSpec, workers: int) -> Literal["fenced", "tagged"]:
+def handoff_of(settings: Settings, model: ModelSpec, workers: int) -> Handoff:
     """The hand-off of a plan. Tagged words order only those who depend on them: a worker without rows of some matrix
     reads its input and passes nothing on, and only hints hold back those who overwrite the words. That is safe, and
     not what the measured plans do.

@@ -51,12 +51,28 @@ def streams(scene: Scene) -> Iterator[Candidate]:
     for i, stream in enumerate(scene.document["streams"]):
         if not stream["refill_fence"]:
             yield Candidate("fence the refill of the ring", [Edit("replace", ("streams", i, "refill_fence"), True)])
+        source = next(j for j, b in enumerate(scene.document["buffers"]) if b["name"] == stream["source"])
+        if scene.document["buffers"][source]["role"] != "constant":
+            text = f"'{stream['source']}' as a constant, written before the launch only"
+            yield Candidate(text, [Edit("replace", ("buffers", source, "role"), "constant")])
         agents = scene.role_size(stream["role"])
         fits = size[stream["ring"]] // (agents * scene.schedule.streams[i].chunk_bytes)
         if stream["full"] is not None:
             fits = min(fits, size[stream["full"]] // (8 * agents))
         if 0 < fits != stream["slots"]:
             yield Candidate(f"a ring of {fits} slots", [Edit("replace", ("streams", i, "slots"), fits)])
+
+
+def said(scene: Scene) -> Iterator[Candidate]:
+    """What amk does not generate, and a schedule only says, becomes what it does: plain stores, barriers, copies."""
+    for path, step in scene.near:
+        for where, part, field, usual in ((path, step, "stores", "plain"), ((*path, "op"), step["op"], "kind", "sync")):
+            if part.get(field, usual) != usual:
+                text = f"{field} = {usual} in {scene.step_name(path)}"
+                yield Candidate(text, [Edit("remove", (*where, field))])
+    for i, stream in enumerate(scene.document["streams"]):
+        if "descriptor" in stream:
+            yield Candidate("copies by address", [Edit("remove", ("streams", i, "descriptor"))])
 
 
 def overlaps(scene: Scene) -> Iterator[Candidate]:

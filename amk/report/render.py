@@ -35,8 +35,10 @@ def render(diagnostics: Sequence[Diagnostic], form: Format = "full", *, colour: 
         return json.dumps(sarif(diagnostics), indent=2) + "\n"
     if form == "github":
         return "".join(workflow_command(d, _body(d)) + "\n" for d in diagnostics)
-    one = _full if form == "full" else _concise
-    return "".join(one(d, colour) + "\n" for d in diagnostics)
+    if form == "concise":
+        return "".join(_concise(d, colour) + "\n" for d in diagnostics)
+    said: set[tuple[str, str]] = set()
+    return "".join(_full(d, colour, said) + "\n" for d in diagnostics)
 
 
 def as_json(diagnostic: Diagnostic) -> dict[str, Any]:
@@ -55,12 +57,16 @@ def as_json(diagnostic: Diagnostic) -> dict[str, Any]:
     }
 
 
-def _full(diagnostic: Diagnostic, colour: bool) -> str:
+def _full(diagnostic: Diagnostic, colour: bool, said: set[tuple[str, str]]) -> str:
+    """said: code and line of every reason and help so far; what findings of one code have in common is said once."""
     lines = [f"{_label(diagnostic, colour)}: {_bold(printable(diagnostic.message), colour)}"]
     place, path = _place(diagnostic.where), diagnostic.where.path if diagnostic.where else None
     if place or path:
         lines.append("  --> " + "   ".join(part for part in (place, f"({printable(path)})" if path else "") if part))
-    return "\n".join([*lines, *(f"   {line}" for line in _body(diagnostic))])
+    told = [(diagnostic.code, line) for line in _body(diagnostic)]
+    lines += [f"   {line}" for code, line in told if line[0] != "=" or (code, line) not in said]
+    said.update(told)
+    return "\n".join(lines)
 
 
 def _body(diagnostic: Diagnostic) -> list[str]:

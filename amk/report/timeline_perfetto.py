@@ -30,6 +30,7 @@ def perfetto(timeline: Timeline) -> dict[str, Any]:
             | {"dur": (span.end - span.start) * scale, "pid": place[span.track][0], "tid": place[span.track][1]}
         )
     events += [event for i, _ in enumerate(timeline.arrows) for event in _flow(timeline, i, place, scale)]
+    events += [_name("process_name", SERIES_PID, 0, "numbers")] if timeline.series else []
     for series in timeline.series:
         name = f"{series.name} ({series.unit})"
         events += [

@@ -10,7 +10,7 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -23,10 +23,12 @@ from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import VERSION, Schedule
 
 MAX_BYTES = 64 * 2**20
+CASE: Final = "amk.case/1"
+"""Format of a case of the adversarial suite, which holds a schedule beside what is to be said of it."""
 
 
 def load_schedule(path: Path) -> tuple[Schedule, Positions]:
-    """The schedule in the file; AMK0xx as an AmkError (exit 2) for anything that is not one."""
+    """The schedule in the file, or in the case that it holds; AMK0xx as an AmkError (exit 2) for anything else."""
     return parse_schedule(read_bytes(path, MAX_BYTES), str(path))
 
 
@@ -34,6 +36,9 @@ def parse_schedule(content: bytes, file: str) -> tuple[Schedule, Positions]:
     """The schedule in `content`; `file` names the place in diagnostics."""
     value = parse_json(content, file)
     positions = Positions(content)
+    if isinstance(value, dict) and value.get("format") == CASE:
+        value, positions = _of_case(value, file), Positions(content, within="/schedule")
+        content = json.dumps(value).encode()
     _check_version(value, file, positions)
     try:
         schedule = Schedule.model_validate_json(content.removeprefix(b"\xef\xbb\xbf"))
@@ -43,6 +48,13 @@ def parse_schedule(content: bytes, file: str) -> tuple[Schedule, Positions]:
     if wrong := check_references(schedule):
         raise AmkError([located(d, file, positions) for d in wrong])
     return schedule, positions
+
+
+def _of_case(case: dict[str, Any], file: str) -> object:
+    if "schedule" in case:
+        return case["schedule"]
+    message = "the case is about a flat system, not a schedule"
+    raise AmkError(Diagnostic("AMK005", message, where=Where(file=file), help="`amk adversarial` judges every case"))
 
 
 def _check_version(value: object, file: str, positions: Positions) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.matrices import MATRICES, MatrixName
 from amk.schedule_ir.name import Name as Name
-from amk.schedule_ir.outside import Wrapping, unless
+from amk.schedule_ir.outside import Descriptor, Wrapping, unless
 from amk.schedule_ir.weight_format import Chunk, plain_chunk
 
 Dtype = Literal["f32", "bf16", "u32", "i32", "fp8", "digits", "halves"]
@@ -100,7 +100,7 @@ class Stream(Frozen):
     Each agent of `role` owns `slots` slots of `chunk_bytes` in shared buffer `ring`; one sequence of chunks per token,
     in the order of that agent's gemv steps, contiguous in `source`. Issue of chunk j+slots follows the drain of chunk j
     by the same agent. `full` holds one 8-byte mbarrier per slot (bulk copies only). run_ahead=False restricts the
-    issue to chunks of the step being drained (no prefetch).
+    issue to chunks of the step being drained (no prefetch). descriptor other than none breaks rule M12.
 
     chunks: format and columns of the matrices that are not in bf16 with `chunk_k` columns. later: what they are from
     some layer on, in ascending order; lm_head belongs to no layer. All chunks take the bytes of the largest, so that a
@@ -118,6 +118,7 @@ class Stream(Frozen):
     engine: Literal["bulk", "cp_async"] = "bulk"
     run_ahead: bool = True
     refill_fence: bool = True
+    descriptor: Descriptor = unless("none")
     weight_dtype: Literal["bf16"] = "bf16"
     chunks: dict[MatrixName, Chunk] = Field(default_factory=dict)
     later: tuple[LayerChunks, ...] = unless((), max_length=128)

@@ -19,6 +19,13 @@ Action = Literal["add", "reset", "exchange"]
 Touch = Literal["strong", "weak", "wide"]
 """The operation on a counter: a 32-bit atomic or strong load, a plain or volatile access, one of 64 bits. Only the
 first is a hand-off (rule M6); the others are a data race."""
+Stores = Literal["plain", "bulk", "mixed"]
+"""How an op's results reach global memory: plain stores; bulk stores of which only the reads are waited for before the
+step signals (breaks rule M8); reductions of several sizes or scopes, or beside plain stores (breaks rule M10)."""
+Meeting = Literal["sync", "arrive"]
+"""At a barrier a warp arrives and waits for the others, or goes on at once and has acquired nothing (breaks M11)."""
+Descriptor = Literal["none", "modified"]
+"""modified: copies by a tensor map that the kernel changes, without the fence for tensor maps (breaks M12)."""
 Wrapping = Literal["lag", "unsigned"]
 """How a 32-bit counter that has wrapped is compared: by the sign of the difference, or as it stands."""
 

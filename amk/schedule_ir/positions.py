@@ -38,16 +38,21 @@ class Region(NamedTuple):
 
 
 class Positions(Mapping[str, int]):
-    """JSON pointer -> line of the value in `content`, which is known to be JSON."""
+    """JSON pointer -> line of the value in `content`, which is known to be JSON.
 
-    def __init__(self, content: bytes) -> None:
-        self._content = content
+    within: pointer of the value that pointers start from.
+    """
+
+    def __init__(self, content: bytes, within: str = "") -> None:
+        self._content, self._within = content, within
         self._extents: dict[str, Extent] | None = None
 
     @property
     def extents(self) -> dict[str, Extent]:
         if self._extents is None:
-            self._extents = _scan(self._content)
+            found, start = _scan(self._content), len(self._within)
+            inside = (self._within, self._within + "/")
+            self._extents = {p[start:]: e for p, e in found.items() if p == inside[0] or p.startswith(inside[1])}
         return self._extents
 
     def __getitem__(self, pointer: str) -> int:

@@ -21,7 +21,7 @@ from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp, Geometry
 from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.peak import PeakOp
-from amk.schedule_ir.outside import Action, Compare, Pool, Touch, unless
+from amk.schedule_ir.outside import Action, Compare, Pool, Stores, Touch, unless
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import LAYERED, label
@@ -64,7 +64,8 @@ class Step(Frozen):
     """One op run by every agent of its role.
 
     when (a buffer whose first word decides whether the step runs) and taking from a pool that others take from are
-    outside the class. takes and gives count units of pools, taken before the op and given back after it.
+    outside the class. takes and gives count units of pools, taken before the op and given back after it. stores other
+    than plain breaks rule M8 or M10.
     """
 
     op: AnyOp
@@ -73,6 +74,7 @@ class Step(Frozen):
     when: Name | None = unless(None)
     takes: dict[Name, int] = unless({}, max_length=8)
     gives: dict[Name, int] = unless({}, max_length=8)
+    stores: Stores = unless("plain")
 
 
 class Loop(Frozen):

@@ -153,23 +153,31 @@ class Confirmer:
     def _withheld_in_time(self) -> Withheld | None:
         return Withheld(self.result.strict("word")) if self.result.strict else None
 
+    def quickly(self, a: Place, b: Place) -> ConfirmedRace | None:
+        """What the strict quotient shows; None says nothing."""
+        if self.withheld is None or flat_events(self.result) > MAX_EVENTS:
+            return None
+        # the quotient is the same at every position
+        pairs = {(c.first.event, c.second.event): c for c in reversed(self._common(a, b))}
+        for (x, y), clash in reversed(pairs.items()):
+            if self.withheld.both_enabled(x, y) and not self._over_in_time(clash):
+                return self._confirmed(clash)
+        return None
+
     def race(self, a: Place, b: Place) -> ConfirmedRace | None:
-        """None if nothing shows that the two steps race."""
+        """None if no run of the flat system shows that the two steps race."""
         if flat_events(self.result) > MAX_EVENTS:
             return None
-        tried = positions(self.result, frozenset((a[1], b[1])))
-        clashes = [clash for pos in tried for clash in self._clashes(a, b, pos)]
-        if clashes and self.withheld is not None:
-            # the quotient is the same at every position
-            pairs = {(c.first.event, c.second.event): c for c in reversed(clashes)}
-            for (x, y), clash in reversed(pairs.items()):
-                if self.withheld.both_enabled(x, y) and not self._over_in_time(clash):
-                    return self._confirmed(clash)
         try:
+            clashes = self._common(a, b)
             found = next((c for c in clashes if self._both_enabled(c) and not self._over_in_time(c)), None)
         except NotComposable:
             return None
         return None if found is None else self._confirmed(found)
+
+    def _common(self, a: Place, b: Place) -> list[Clash]:
+        tried = positions(self.result, frozenset((a[1], b[1])))
+        return [clash for pos in tried for clash in self._clashes(a, b, pos)]
 
     def _confirmed(self, clash: Clash) -> ConfirmedRace:
         def make() -> Made:

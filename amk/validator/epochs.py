@@ -30,10 +30,11 @@ from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import coefficient
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.brackets import Ordering
 from amk.validator.compose import Composition
 from amk.validator.lags import LAG, check_lags
 from amk.validator.outside import amounts
-from amk.validator.quotient import Group, Ordering
+from amk.validator.quotient import Group
 from amk.validator.system import I64
 from amk.validator.trace import sites
 
@@ -85,7 +86,12 @@ def check_epochs(result: Composition) -> Epochs:
             )
         elif growth != {d} and len(zero):
             loose.append(
-                _finding(result.schedule, counter, f"{name} gains {d} per token, thresholds grow by {sorted(growth)}")
+                _finding(
+                    result.schedule,
+                    counter,
+                    f"{name} gains {d} per token, thresholds grow by {_either(growth)}",
+                    "the wait falls further behind with every token, so two tokens do not speak for all",
+                )
             )
         base = zero[:, 3] - init[instance]
         if len(base) and (base.min() <= -d or base.max() > d):
@@ -106,6 +112,10 @@ def check_epochs(result: Composition) -> Epochs:
     wrap += [WORD // each for each in tags if each > 0]
     lags = check_lags(result, every_wait, every)
     return Epochs((*starving[:8], *lags.early), (*loose[:8], *lags.open), min(wrap, default=WORD))
+
+
+def _either(numbers: set[int]) -> str:
+    return " or ".join(map(str, sorted(numbers))) or "numbers that differ between its waits"
 
 
 def check_wrap(schedule: Schedule) -> list[Diagnostic]:

@@ -6,6 +6,7 @@ UNKNOWN.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Final
 
@@ -172,9 +173,11 @@ def _blocked(flat: Flat, head: BlockedHead) -> str:
 def _race(result: Composition, edges: Edges, races: list[Race]) -> Finding:
     nodes = sum(g.count * g.nodes for g in result.groups)
     confirmer = Confirmer(result, edges)
-    for race in _varied(result, races)[: None if nodes <= SMALL else TRIED]:
+    tried = _varied(result, races)[: None if nodes <= SMALL else TRIED]
+    # the quotient is asked about all of them before the flat system is asked about any
+    for confirms, race in itertools.product((confirmer.quickly, confirmer.race), tried):
         a, b = _node(result, race.first), _node(result, race.second)
-        if confirmed := confirmer.race(a, b):
+        if confirmed := confirms(a, b):
             clash = confirmed.clash
             facts = [
                 _access(*one.place, one.warp, kind)

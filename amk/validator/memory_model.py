@@ -4,10 +4,12 @@
            the race check, so they are only harmful where that finds something (AMK502, AMK503)
     M5     a counter that several workers touch has gpu or sys scope (AMK505)
     M6     every operation on a counter is strong and of 32 bits (AMK506)
+    M8, M10, M11, M12  results by bulk stores that are not waited for, mixed reductions, a barrier that is only arrived
+           at, changed tensor maps: a schedule can say so, to be refused by name (AMK508, AMK510, AMK511, AMK512)
     M9     nothing writes a buffer that is declared constant, because it is read by non-coherent loads (AMK509)
     M13    tagged words: see `words`
 M1 and M4 (all writers before the release, all readers after the acquire) follow from the clocks over warps and
-barriers, and `blame` names them; M7 is in `rings`; M8 and M10 to M12 concern operations that the IR cannot express.
+barriers, and `blame` names them; M7 is in `rings`.
 
 What relaxed operations order. A hint is a relaxed reduction and a relaxed poll (`signal_relaxed`, `wait_hint`), a
 tagged word a relaxed store and a relaxed load: neither makes a synchronizes-with edge, so in the causality order of PTX
@@ -42,10 +44,13 @@ import numpy as np
 
 from amk.report.diagnostic import Diagnostic, Severity, Where, because
 from amk.report.schema import json_pointer
+from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.counter_events import Instances
 from amk.validator.quotient import Group
 from amk.validator.structure import all_sites
+
+UNEQUAL = "accesses that are not both strong and of one size are a data race: any value"
 
 
 def weak_orders(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -72,10 +77,35 @@ def check_strong(schedule: Schedule) -> list[Diagnostic]:
             if touch != "strong":
                 what = "a weak access" if touch == "weak" else "an access of 64 bits"
                 message = f"{what} to '{counter}', whose other users make strong ones of 32 bits"
-                facts = (because("accesses that are not both strong and of one size are a data race: any value"),)
-                path = json_pointer((*site.path, *place, "touch"))
-                found.append(Diagnostic("AMK506", message, where=Where(path=path), facts=facts))
+                found.append(_said("AMK506", message, (*site.path, *place, "touch"), UNEQUAL))
     return found
+
+
+def check_said(schedule: Schedule) -> list[Diagnostic]:
+    """M8, M10, M11, M12: amk lowers nothing of the kind, so a schedule that says so has broken the rule."""
+    found = []
+    for site in all_sites(schedule):
+        op = site.step.op
+        if site.step.stores == "bulk":
+            message = f"{op.op} hands on what bulk stores may not have written yet"
+            why = "`wait_group.read` says that the source was read, not that the result is in memory"
+            found.append(_said("AMK508", message, (*site.path, "stores"), why))
+        elif site.step.stores == "mixed":
+            message = f"{op.op} adds to cells by reductions that differ in size or scope, or beside plain stores"
+            found.append(_said("AMK510", message, (*site.path, "stores"), UNEQUAL))
+        if isinstance(op, BarrierOp) and op.kind == "arrive":
+            message = f"warps of '{op.role}' arrive at barrier {op.id} and go on"
+            found.append(_said("AMK511", message, (*site.path, "op", "kind"), "who only arrives has acquired nothing"))
+    for i, stream in enumerate(schedule.streams):
+        if stream.descriptor == "modified":
+            message = f"copies of '{stream.name}' go by a tensor map that the kernel changes"
+            why = "without `fence.proxy.tensormap` the copy engine may use the map as it was"
+            found.append(_said("AMK512", message, ("streams", i, "descriptor"), why))
+    return found
+
+
+def _said(code: str, message: str, path: tuple[str | int, ...], reason: str) -> Diagnostic:
+    return Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=(because(reason),))
 
 
 def _weak(code: str, message: str, path: tuple[str | int, ...]) -> Diagnostic:

@@ -71,7 +71,8 @@ def check_model_graph(schedule: Schedule) -> list[Diagnostic]:
 def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diagnostic]:
     present: Counter[Key] = Counter()
     where: dict[Key, tuple[str | int, ...]] = {}
-    for item in unroll(program, number, 1):
+    items = unroll(program, number, 1)
+    for item in items:
         op = item.step.op
         if op.op in FREE_OPS:
             continue
@@ -87,13 +88,13 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
         layers = range(schedule.model.layers)
         wanted -= Counter(("combine", layer) for layer in layers)
         wanted += Counter((name, layer) for layer in layers for name in REDUCED)
-    early = [item.step.op for item in unroll(program, number, 1) if isinstance(item.step.op, GemvOp | StageOp)]
+    early = [item.step.op for item in items if isinstance(item.step.op, GemvOp | StageOp)]
     for part in range(max((op.k_parts for op in early), default=1) - 1):
         layers = range(schedule.model.layers)
         wanted += Counter((f"{name} part {part}", layer) for layer in layers for name in ("stage", "gemv down"))
     idle = {part for part in ("qkv", "hidden", "gate_up", "lm_head") if not _owns(schedule, program, part)}
-    for key, count in sorted((present - wanted).items())[:4]:
-        message = f"program '{program.name}' runs {_named(key)} {count} time(s) too often"
+    for key in sorted(present - wanted)[:4]:
+        message = f"program '{program.name}' runs {_named(key)} {_times(present[key])}, the model {_times(wanted[key])}"
         yield Diagnostic("AMK106", message, where=Where(path=json_pointer(where[key])))
     missing = [k for k in sorted(wanted - present) if not _may_miss(schedule, program, k, idle)]
     for key in missing[:4]:
@@ -103,7 +104,14 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
 
 
 def _named(key: Key) -> str:
-    return key[0] if key[1] < 0 else f"{key[0]} of index {key[1]}"
+    """`gemv qkv of layer 1`."""
+    name, number = key
+    counted = "norm" if name == "stage_norm" else "round" if name in ("peak", "draw", *ROUND_OPS) else "layer"
+    return name if number < 0 else f"{name} of {counted} {number}"
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _owns(schedule: Schedule, program: Program, part: str) -> bool:

@@ -54,7 +54,7 @@ def _waits(site: Site) -> Iterator[Diagnostic]:
     for i, wait in enumerate(site.step.waits):
         path = (*site.path, "waits", i)
         if wait.compare != ">=":
-            message = f"the wait on '{wait.counter}' is for {wait.compare}"
+            message = f"the wait on '{wait.counter}' compares by {wait.compare}"
             yield _finding("AMK208", message, (*path, "compare"), "it may be missed: it does not stay true once it is")
         if wait.data is not None:
             message = f"the threshold on '{wait.counter}' is read from '{wait.data}'"

@@ -66,19 +66,15 @@ class Simulator:
 
 def _stuck(state: Simulator, knot: list[list[int]]) -> bool:
     """Each agent of the knot is blocked until events run that come after the blocked events of the knot."""
-    behind = [range(event, state.first[agent + 1]) for agent, event, *_ in knot]
-
-    def most(counter: int) -> Any:
-        """The counter after everything that is not behind the knot."""
-        first = state.system["signal_first"]
-        inside = {k for events in behind for k in range(first[events.start], first[events.stop])}
-        rows = enumerate(state.rows("signal", slice(None), "counter", "amount"))
-        return sum((n for k, (c, n) in rows if c == counter and k not in inside), state.system["counter_init"][counter])
-
+    first = state.system["signal_first"]
+    behind = {k for agent, event, *_ in knot for k in range(first[event], first[state.first[agent + 1]])}
+    most = state.system["counter_init"][:]  # the counters after everything that is not behind the knot
+    for k, (counter, amount) in enumerate(state.rows("signal", slice(None), "counter", "amount")):
+        most[counter] += 0 if k in behind else amount
     return bool(knot) and all(
         state.at[agent] == event < state.first[agent + 1]
         and (counter, threshold) in state.rows("wait", state.span("wait", event), "counter", "threshold")
-        and most(counter) < threshold
+        and most[counter] < threshold
         for agent, event, counter, threshold, *_ in knot
     )
 

@@ -100,7 +100,9 @@ def _residency(schedule: Schedule, compiled: CompiledResources | None) -> Iterat
         message = f"{ctas} worker(s) per SM, {scarce} allow {limits[scarce]}"
         yield _finding("AMK402", message, ("launch", "ctas_per_sm"), "a worker that is not resident never signals")
     if launch.workers > target.sms * ctas:
-        message = f"{launch.workers} workers, {target.name} holds {target.sms} SMs x {ctas}"
+        message = (
+            f"{launch.workers} workers, {target.name} holds {target.sms * ctas}: {ctas} on each of its {target.sms} SMs"
+        )
         yield _finding("AMK402", message, ("launch", "workers"), "a worker that is not resident never signals")
 
 

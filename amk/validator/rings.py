@@ -33,6 +33,7 @@ from amk.validator.trace import unroll
 
 MBARRIER_BYTES = 8
 BULK_ALIGN = 16
+ROOM = "fewer `slots`, or larger buffers for the ring and its mbarriers"
 
 
 def ring_obligations() -> list[Obligation]:
@@ -85,16 +86,17 @@ def _refilled(schedule: Schedule, stream: Stream) -> Iterator[Diagnostic]:
     for number, program in enumerate(schedule.programs):
         held: tuple[str | int, ...] | None = None
         waiting = 0
-        for item in unroll(program, number, 2):
+        for item in unroll(program, number, 2, (RefillOp, GemvOp)):
             op = item.step.op
             if isinstance(op, RefillOp) and op.stream == stream.name and warps[op.role] == warps[stream.role]:
                 waiting = max(0, waiting - op.most)
                 held = held if waiting else None
             elif isinstance(op, GemvOp) and op.stream == stream.name:
                 if held is not None:
-                    yield _finding(
-                        "AMK302", "refills that this step defers are not issued before the next product", held
-                    )
+                    message = "refills that this step defers are not issued before the next product"
+                    facts = (because("a warp then waits for copies that it holds back itself"),)
+                    help_ = "put a `refill` step that issues all of them between the two products"
+                    yield Diagnostic("AMK302", message, where=Where(path=json_pointer(held)), facts=facts, help=help_)
                     break
                 held = (*item.site.path, "op") if op.deferred else None
                 waiting = op.deferred
@@ -114,21 +116,21 @@ def _room(stream: Stream, buffers: dict[str, Buffer], agents: int, path: tuple[s
     ring, source = buffers[stream.ring], buffers[stream.source]
     need = agents * stream.slots * stream.chunk_bytes
     if ring.space != "shared" or ring.bytes < need:
-        yield _finding(
-            "AMK103",
-            f"the ring of '{stream.name}' needs {need:,} bytes of shared memory, '{ring.name}' has {ring.bytes:,}",
-            path,
-        )
+        message = f"the ring of '{stream.name}' needs {need:,} bytes of shared memory, '{ring.name}' has {ring.bytes:,}"
+        yield Diagnostic("AMK103", message, where=Where(path=json_pointer(path)), help=ROOM)
     if stream.full is not None:
         full = buffers[stream.full]
         if full.space != "shared" or full.bytes < agents * stream.slots * MBARRIER_BYTES:
-            yield _finding("AMK103", f"'{full.name}' cannot hold {agents * stream.slots} mbarriers", path)
+            message = f"'{full.name}' cannot hold {agents * stream.slots} mbarriers"
+            yield Diagnostic("AMK103", message, where=Where(path=json_pointer(path)), help=ROOM)
         elif (full.offset or 0) % MBARRIER_BYTES:
             yield _finding("AMK406", f"mbarriers in '{full.name}' are not aligned to {MBARRIER_BYTES} bytes", path)
     if (ring.offset or 0) % BULK_ALIGN or stream.chunk_bytes % BULK_ALIGN:
         yield _finding("AMK406", f"copies of '{stream.name}' are not aligned to {BULK_ALIGN} bytes", path)
     if source.space != "global" or source.role != "constant":
-        yield _finding("AMK302", f"'{source.name}' is streamed ahead of its readers, so it must be constant", path)
+        message = f"copies of '{stream.name}' read '{source.name}', which the launch may write"
+        facts = (because("copies run ahead of every wait, and no fence orders them behind ordinary writes"),)
+        yield Diagnostic("AMK507", message, where=Where(path=json_pointer((*path, "source"))), facts=facts)
 
 
 def _overlaps(

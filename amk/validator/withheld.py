@@ -9,11 +9,14 @@ that comes locally before any event of it, then its events. By induction each of
   - Of what comes before, chain nodes and whatever belongs to one have run: `pre` counts each node of which any part
     comes before any part. All else waits for barriers only, which ask for nothing but what comes before them (C2).
   - Events of the node itself: counters and words are those of the flat system, with every wait that the flat system has
-    at any position (a step waits for all words that any of its warps may read, each of its events that is a node by
-    itself does too, and the step after these), and a word is written when the whole step has been.
+    at any position whatever the data say (a step waits for all words that any of its warps may read, each of its events
+    that is a node by itself does too, and the step after these), and a word is written when the whole step has been.
 With x and y withheld no node runs that x or y belongs to, or comes before any part of. When nothing else can run, x is
 enabled if its own waits hold and every node has run of which any part comes before x; what else comes before x then
 runs as above, and is not y if nothing local puts y before x.
+
+The same goes for a step that did not run because x or y belongs to it, if its waits hold: those of its events that come
+before x or y are neither.
 
 Cost: one greedy run of the quotient per pair.
 """
@@ -50,16 +53,16 @@ class Withheld:
     def both_enabled(self, x: Event, y: Event) -> bool:
         if (x.group, x.worker) == (y.group, y.worker) and (self._before(x, y) or self._before(y, x)):
             return False
-        run = self._without(x, y)
-        return self._enabled(run, x) and self._enabled(run, y)
+        run = self._without((x, y))
+        return self._enabled(run, x, (x, y)) and self._enabled(run, y, (x, y))
 
     def enabled_without(self, y: Event, x: Event) -> bool:
         """Is y enabled in some interleaving that leaves x out? Then x does not come before y."""
         if (x.group, x.worker) == (y.group, y.worker) and self._before(x, y):
             return False
-        return self._enabled(self._without(x), y)
+        return self._enabled(self._without((x,)), y, (x,))
 
-    def _without(self, *events: Event) -> Run:
+    def _without(self, events: tuple[Event, ...]) -> Run:
         held: dict[int, int] = {}
         for event in events:
             for agent, first in self._stops(event):
@@ -93,11 +96,18 @@ class Withheld:
                 found.append((agent + a, int(self.quotient.chain_first[agent + a]) + int(later.argmax())))
         return found
 
-    def _enabled(self, run: Run, event: Event) -> bool:
-        """Has everything run that comes before the event, and do its waits hold? The event itself may have run too."""
+    def _enabled(self, run: Run, event: Event, held: tuple[Event, ...]) -> bool:
+        """Has everything run that comes before the event, and do its waits hold? The event itself may have run too.
+
+        A step that did not run because of a withheld event counts if its waits hold: those of its events that come
+        before this one can run.
+        """
         chains, agent = self._chains(event)
-        if bool((run.cut[agent : agent + len(chains)] < chains.pre[event.number]).any()):
-            return False
+        parted = {self._nodes(h)[1] for h in held if (h.group, h.worker) == (event.group, event.worker)}
+        for a, (chain, upto) in enumerate(zip(chains.chains, chains.pre[event.number].tolist(), strict=True)):
+            for node in chain[int(run.cut[agent + a]) : upto].tolist():
+                if node not in parted or not self._met(run, agent, chains, node):
+                    return False
         return all(self._met(run, agent, chains, node) for node in self._nodes(event) if chains.slot[node] >= 0)
 
     def _met(self, run: Run, agent: int, chains: Chains, node: int) -> bool:

@@ -98,7 +98,8 @@ def test_a_case_of_a_flat_system_and_its_twin(file: Path) -> None:
 def test_the_oracle_says_what_the_file_says(file: Path) -> None:
     case = json.loads(file.read_text())
     schedule = _schedule(case["schedule"])
-    assert rule(schedule, tokens_for(schedule)).status == case["status"] == "UNSAFE"
+    ruling = rule(schedule, tokens_for(schedule)).status
+    assert (ruling, case["status"]) in {("UNSAFE", "UNSAFE"), ("OPEN", "UNKNOWN")}
     twin = _schedule(repaired(case))
     assert rule(twin, tokens_for(twin)).status == "SAFE"
 
@@ -109,6 +110,14 @@ def test_the_published_mistakes_are_what_their_module_makes() -> None:
     assert files == made and len({c["published"] for c in files.values()}) == 3
     many = _schedule(files["auto-race-among-many-tasks"]["schedule"])
     assert verify(many).stats["nodes"] > 8_000
+
+
+def test_a_file_shows_the_code_that_its_class_is_about() -> None:
+    for found in CLASSES:
+        case = json.loads((FOLDER / f"{minimal_name(found)}.json").read_text())
+        assert found.code in ("", case["expect"])
+    codes = {found.number: found.code for found in CLASSES}
+    assert (codes[15], codes[39], codes[42]) == ("AMK208", "AMK507", "AMK210")
 
 
 def test_every_class_has_a_file() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from copy import deepcopy
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -124,8 +125,9 @@ def test_a_tag_that_never_changes_is_no_matter_on_a_buffer_that_nobody_uses() ->
     assert outcome(json.dumps(document).encode()) == "SAFE"
 
 
-def test_more_bytes_than_the_oracle_can_follow_are_left_to_the_validator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amk.adversary.oracle.memory.MAX_BYTES", 64)
+def test_more_segments_than_the_oracle_spells_out_are_left_to_the_validator(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = partial(rule, most=10)
     with pytest.raises(TooBig):
-        rule(parsed(small()), 2)
+        few(parsed(small()), 2)
+    monkeypatch.setattr("tests.adversarial.fuzz.rule", few)
     assert outcome(json.dumps(small()).encode()) == "SAFE, too big for the oracle"

@@ -21,7 +21,7 @@ from amk.agent.simulated import SimulatedBackend
 from amk.agent.state import START, State
 from amk.agent.surroundings import fate, told
 from amk.agent.survey_table import near_the_best
-from amk.planner.settings import NAIVE
+from amk.planner.settings import PHASED
 from amk.planner.space import Space
 from amk.schedule_ir.schedule import Schedule
 from tests.agent.conftest import MakeLoop
@@ -32,12 +32,12 @@ LOSS, HELP = 0.02, 0.03
 
 @dataclass
 class Known(SimulatedBackend):
-    """Every change of the naive plan loses LOSS, and two sizes together get `help` back."""
+    """Every change of the phased plan loses LOSS, and two sizes together get `help` back."""
 
     help: float = HELP
 
     def times(self, job: Job, ready: Ready) -> Block:
-        changed = Space.around(NAIVE).changes(ready.candidate.settings, replace(NAIVE, plan="search"))
+        changed = Space.around(PHASED).changes(ready.candidate.settings, replace(PHASED, plan="search"))
         loss = LOSS * len(changed) - self.help * ({"warps", "kv_splits"} <= changed.keys())
         return tuple(exp(loss) for _ in job.positions)
 
@@ -65,7 +65,7 @@ def test_a_reduced_space_is_exhausted_and_the_journal_and_the_report_say_so(make
 
 
 def test_one_point_less_and_it_is_not_exhausted(make_loop: MakeLoop) -> None:
-    whole = Space.around(NAIVE)
+    whole = Space.around(PHASED)
     knobs = tuple(k for k in whole.knobs if k.name == "warps")
     others = [value for value in knobs[0].values if value != whole.start.warps]
     loop = make_loop(Replay(tuple({"warps": value} for value in others[:-1])), evals=100)

@@ -9,7 +9,7 @@ import pytest
 
 from amk import cli
 from amk.schedule_ir.codec import canonical_json, save_schedule
-from tests.report.test_timeline import Page, data
+from tests.report.test_timeline import Page, data, well_formed
 from tests.trace.recordings import synthetic_recording
 from tests.validator.plans import from_document, small_plan
 
@@ -140,3 +140,18 @@ def test_the_page_of_a_full_size_schedule_is_small(tmp_path: Path, capsys: pytes
     assert cli.main(["plan", "--model", "llama3-8b", "--gpu", "h200", "-o", str(schedule)]) == 0
     assert run([str(schedule), "-o", str(page)], capsys)[0] == 0
     assert page.stat().st_size < 1_000_000 and len(data(page.read_text())["spans"]["track"]) > 1000
+
+
+@pytest.mark.parametrize("words", [[], ["--workers", "0-3", "--warps", "all", "--tokens", "2"], ["--witness"]])
+def test_what_perfetto_reads_is_well_formed(
+    words: list[str], schedule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "t.json"
+    if words == ["--witness"]:
+        schedule, witness = ADVERSARIAL / "missing-wait.json", tmp_path / "w.json"
+        cli.main(["verify", str(schedule), "--witness", str(witness), "--fix-seconds", "0"])
+        words = ["--witness", str(witness)]
+    assert run([str(schedule), *words, "-o", str(trace)], capsys)[0] == 0
+    found = json.loads(trace.read_text())
+    well_formed(found)
+    assert sum(e["ph"] == "s" for e in found["traceEvents"]) > 5

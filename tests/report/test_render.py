@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -27,6 +28,14 @@ def test_full_is_the_documented_form() -> None:
         "   = cycle: t417 -> t431 -> t417\n"
         "   = help: move t431 before t417, or wait for c88 >= 8\n"
     )
+
+
+def test_what_findings_of_one_code_have_in_common_is_said_once() -> None:
+    again = replace(DEADLOCK, message="deadlock: task 418 can never start")
+    other = Diagnostic("AMK202", "too few", where=DEADLOCK.where, facts=DEADLOCK.facts, help=DEADLOCK.help)
+    text = render([DEADLOCK, again, other])
+    assert text.count("= cycle: t417") == text.count("= help: move t431") == 2 and text.count("| 417  gemv") == 3
+    assert text.endswith(render([other])) and len(text.splitlines()) == 5 + 3 + 5
 
 
 def test_concise_is_one_line_each() -> None:

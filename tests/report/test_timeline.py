@@ -23,6 +23,32 @@ from amk.report.timeline_perfetto import perfetto
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&<!--\u2028\x1b[31m"
 
 
+def well_formed(trace: dict[str, Any]) -> None:
+    """What the Trace Event Format asks of complete events, flows, counters and metadata."""
+    events: list[dict[str, Any]] = trace["traceEvents"]
+    assert {e["ph"] for e in events} <= set("XMsfC") and trace["displayTimeUnit"] in ("ms", "ns")
+    named = {
+        kind: {(e["pid"], e["tid"]) for e in events if e["name"] == kind} for kind in ("process_name", "thread_name")
+    }
+    processes = {pid for pid, _ in named["process_name"]}
+    assert all(isinstance(e["name"], str) and e["pid"] in processes for e in events)
+    last: dict[tuple[int, int], tuple[float, float]] = {}
+    for e in (e for e in events if e["ph"] == "X"):
+        place = e["pid"], e["tid"]
+        assert place in named["thread_name"] and e["dur"] >= 0 and e["ts"] >= 0
+        assert e["ts"] >= last.get(place, (0, 0))[1] - 1e-9, "slices of a thread overlap or go back"
+        last[place] = e["ts"], e["ts"] + e["dur"]
+    flows = {ph: {e["id"]: e for e in events if e["ph"] == ph} for ph in "sf"}
+    assert sum(e["ph"] in "sf" for e in events) == 2 * len(flows["s"]) and flows["s"].keys() == flows["f"].keys()
+    slices = [e for e in events if e["ph"] == "X"]
+    for number, start in flows["s"].items():
+        finish = flows["f"][number]
+        assert (start["cat"], start["name"]) == (finish["cat"], finish["name"]) and start["ts"] <= finish["ts"]
+        for end in (start, finish):
+            own = [s for s in slices if (s["pid"], s["tid"]) == (end["pid"], end["tid"])]
+            assert any(s["ts"] <= end["ts"] <= s["ts"] + s["dur"] for s in own), "a flow that binds to no slice"
+
+
 def small(name: str = "gemv", **more: Any) -> Timeline:
     tracks = (Track("worker 0", name), Track("worker 1", "warp 1"))
     spans = (
@@ -105,7 +131,8 @@ def test_perfetto_has_a_thread_a_track_and_a_flow_an_arrow() -> None:
     found = perfetto(small(microseconds=2.0))
     events = found["traceEvents"]
     names = {e["args"]["name"] for e in events if e["ph"] == "M" and "name" in e["args"]}
-    assert names == {"worker 0", "worker 1", "gemv", "warp 1"}
+    assert names == {"worker 0", "worker 1", "gemv", "warp 1", "numbers"}
+    well_formed(found)
     slices = [e for e in events if e["ph"] == "X"]
     assert [(e["ts"], e["dur"]) for e in slices] == [(0, 4), (4, 2), (2, 5)]
     start, finish = (e for e in events if e["ph"] in "sf")

@@ -11,7 +11,7 @@ import pytest
 
 from amk.cli import main
 from amk.report.diagnostic import AmkError, Exit
-from amk.schedule_ir.codec import canonical_json, load_schedule, parse_schedule, schedule_hash
+from amk.schedule_ir.codec import CASE, canonical_json, load_schedule, parse_schedule, schedule_hash
 from amk.schedule_ir.schedule import VERSION
 from tests.validator.plans import small_plan
 
@@ -139,3 +139,15 @@ def test_files_that_are_no_schedule_end_with_exit_2(
 def test_a_file_on_disk_loads(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_bytes(TEXT)
     assert load_schedule(tmp_path / "s.json")[0] == small_plan()
+
+
+def test_a_case_of_the_suite_is_read_as_its_schedule() -> None:
+    head = {"format": CASE, "name": "x", "class": "y", "schedule": json.loads(TEXT)}
+    schedule, positions = parse_schedule(json.dumps(head, indent=1).encode(), "case.json")
+    assert schedule == small_plan()
+    region = positions.region("/programs/0/name")
+    assert region is not None and region.line > 5 and region.text == f'"name": "{schedule.programs[0].name}"'
+    assert positions.region("/format") == positions.region("")
+    assert _codes(json.dumps(head | {"schedule": {"format": CASE}}).encode()) == ["AMK004"]
+    assert _codes(json.dumps({"format": CASE, "system": {}}).encode()) == ["AMK005"]
+    assert _codes(json.dumps(head | {"format": "amk.case/2"}).encode()) == ["AMK004"]

@@ -145,7 +145,7 @@ WHAT: dict[str, Check] = {
     "promela": Check(promela_slice, "promela-systems.json", 50, 6.0),
     "fuzz": Check(fuzz_slice, "fuzzed-schedules.json", 100_000, 12.0, HOURS),
     "mutants": Check(mutants_slice, "adversarial-mutants.json", 910, 20.0),
-    "full-size": Check(full_size_slice, "full-size-mutants.json", 500, 60.0),
+    "full-size": Check(full_size_slice, "full-size-mutants.json", 500, 15.0),
     "edits": Check(edits_slice, "validator-mutants.json", len(mutants()), 25.0),
     "forgeries": Check(forgeries_slice, "forgeries.json", 200, 10.0),
 }

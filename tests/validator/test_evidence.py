@@ -6,11 +6,15 @@ import argparse
 import json
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests import long_run
 from tests.long_run import Run
+from tests.slice_workers import Measured
 
 
 def _square(number: int) -> dict[str, Any]:
@@ -43,13 +47,28 @@ def test_a_process_that_dies_takes_only_its_slice_and_twice_is_a_difference(tmp_
     code, record = _go(Run("r", _odd_ones_die, tmp_path / "record.json", 6, guess=0.01))
     assert (code, record["done"], record["ahead"], record["counts"]["sum"]) == (1, 6, [], 20)
     assert sorted(record["differences"]) == [f"slice {n}: killed: its process died twice" for n in (1, 3, 5)]
-    assert record["commits"] == [long_run.commit()]
+    assert record["commits"] == {long_run.commit(): "0-5"}
 
 
 def test_a_slice_that_raises_is_a_difference(tmp_path: Path) -> None:
     code, record = _go(Run("r", _third_raises, tmp_path / "record.json", 5, guess=0.01))
     assert (code, record["done"], record["counts"]["sum"]) == (1, 5, 21)
     assert record["differences"] == ["slice 3: ValueError: too large"]
+
+
+def test_a_record_says_which_slices_each_commit_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slice 3 was made first, ahead of the others."""
+    path = tmp_path / "record.json"
+    for made, slices in (("one", [3, 0]), ("two", [1, 2, 4])):
+        monkeypatch.setattr(long_run, "commit", partial(str, made))
+        run = Run("r", _square, path, 6)
+        run.open = set(slices)
+        for number in slices:
+            run.end(number, Measured(_square(number), 1.0, 1.0))
+    record = json.loads(path.read_text())
+    assert record["commits"] == {"one": "0 3", "two": "1-2 4"}
+    assert (record["done"], record["ahead"], record["counts"]["sum"]) == (5, [], 30)
+    assert long_run.numbers("0-2 7 9-10") == {0, 1, 2, 7, 9, 10} and long_run.numbers("") == set()
 
 
 def test_slices_under_way_when_the_time_is_over_are_left(tmp_path: Path) -> None:

@@ -48,6 +48,28 @@ def test_unsafe_cases_and_their_twins(name: str) -> None:
         assert safe(json.loads(json.dumps(flat_file(schedule, 0, 1)))) == (expected == "SAFE")
 
 
+RUNS = ("AMK104", "AMK105", "AMK106", "AMK2", "AMK302", "AMK501", "AMK502")
+"""Findings of the classes' files that runs show; the others are listed in `system-format.md`."""
+CLASSES = [f for f in sorted((Path(__file__).parents[2] / "adversarial").glob("class-*.json")) if "-34-" not in f.name]
+
+
+@pytest.mark.parametrize("file", CLASSES, ids=lambda f: f.stem[:8])
+def test_the_reader_judges_the_files_of_the_classes_as_they_say(file: Path) -> None:
+    """Class 34 is about copies, which are no events."""
+    case = json.loads(file.read_text())
+    if case["status"] != "UNSAFE" or not case["expect"].startswith(RUNS):
+        return
+    for document, expected in ((case["schedule"], False), (repaired(case), True)):
+        assert safe(json.loads(json.dumps(flat_file(from_document(document), 0, 2)))) == expected
+
+
+def test_what_a_flat_system_cannot_say_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    system = tmp_path / "flat.json"
+    case = next(f for f in CLASSES if f.stem.startswith("class-15"))
+    assert main(["verify", str(case), "--emit-system", str(system)]) == Exit.UNKNOWN
+    assert "AMK208" in capsys.readouterr().err and not system.exists()
+
+
 def test_steps_and_loops_lead_back_to_the_schedule() -> None:
     schedule = small_plan(SMALL["naive"], MODELS["qk-norm"], workers=2)
     file = flat_file(schedule, 0, 2)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amk.adversary.cases import RECIPES, make_case, repaired
-from amk.adversary.edits import Edit, Json, apply, find
+from amk.adversary.edits import Edit, Json, apply
 from amk.adversary.oracle.judge import rule
 from amk.adversary.recipe import base_schedule
 from amk.report.diagnostic import AmkError
@@ -29,7 +29,12 @@ BROKEN = {
     "weak-poll": "AMK506",
     "wide-signal": "AMK506",
     "ring-without-fence": "AMK507",
+    "stream-of-written-memory": "AMK507",
+    "bulk-store-not-awaited": "AMK508",
     "constant-written": "AMK509",
+    "mixed-reductions": "AMK510",
+    "barrier-only-arrived-at": "AMK511",
+    "tensor-map-modified": "AMK512",
     "repeated-tag": "AMK513",
     "tag-reaches-next-token": "AMK513",
     "zero-tag": "AMK513",
@@ -37,8 +42,10 @@ BROKEN = {
 UNSAYABLE = {
     "M8": [Edit("insert", ("programs", 0, "body", 0), {"op": {"op": "bulk_store", "role": "w0", "wait": "read"}})],
     "M10": [Edit("insert", ("buffers", 0, "accumulate"), "f32.gpu")],
+    "M11": [Edit("insert", ("programs", 0, "body", 0), {"op": {"op": "barrier_arrive", "role": "w0", "id": 1}})],
     "M12": [Edit("replace", ("streams", 0, "engine"), "tensor")],
 }
+"""Operations that could break these rules; the format has none of them, only the word that a rule is broken."""
 
 
 def parsed(document: Json) -> Schedule:
@@ -69,17 +76,12 @@ def test_a_broken_rule_is_refused_by_its_code(name: str) -> None:
 def test_what_the_format_cannot_say_is_refused_when_it_is_read(rule_name: str) -> None:
     with pytest.raises(AmkError) as caught:
         parsed(apply(base_schedule("fenced"), UNSAYABLE[rule_name])[0])
-    assert {d.code for d in caught.value.diagnostics} == {"AMK005"} and "AMK005" in table()[rule_name][2]
+    assert {d.code for d in caught.value.diagnostics} == {"AMK005"} and "AMK5" in table()[rule_name][2]
 
 
-def test_a_barrier_cannot_only_be_arrived_at() -> None:
-    """M11."""
-    document = base_schedule("fenced")
-    for field, value in (("kind", "arrive"), ("op", "barrier_arrive")):
-        path = (*find(document, "barrier"), "op", field)
-        with pytest.raises(AmkError) as caught:
-            parsed(apply(document, [Edit("insert" if field == "kind" else "replace", path, value)])[0])
-        assert {d.code for d in caught.value.diagnostics} == {"AMK005"}
+def test_every_rule_has_a_code_of_its_own() -> None:
+    refused = [re.findall(r"AMK(5\d\d)", row[2]) for row in table().values()]
+    assert refused == [[f"5{n:02d}"] for n in range(1, 14)]
 
 
 def test_the_table_has_every_rule_and_the_codes_of_its_cases() -> None:

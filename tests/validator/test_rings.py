@@ -43,7 +43,7 @@ def test_static_conditions_hold_for_plans_and_fail_one_by_one() -> None:
     assert codes(slots=stream.slots + 1) == {"AMK103"}
     assert codes(refill_fence=False) == {"AMK507"}
     assert "AMK106" in codes(role="w0")
-    assert "AMK302" in codes(source="state")
+    assert "AMK507" in codes(source="state")
 
 
 def test_ring_and_mbarriers_each_need_their_own_room() -> None:

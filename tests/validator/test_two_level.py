@@ -93,7 +93,7 @@ def test_wrong_rule_a_prefetch_placed_at_its_consumer_is_caught() -> None:
     assert judge(_prefetch(at_issue=False)).safe
     base = subject("fenced", 2, 2, 1).document
     mutable = apply(base, [Edit("replace", (*named(base, "buffers", "weights"), "role"), "scratch")])[0]
-    assert verify(parse_schedule(json.dumps(mutable).encode(), "mutable")[0]).diagnostics[0].code == "AMK302"
+    assert verify(parse_schedule(json.dumps(mutable).encode(), "mutable")[0]).diagnostics[0].code == "AMK507"
 
 
 def test_wrong_rule_a_ring_without_back_pressure_is_caught() -> None:

@@ -81,7 +81,7 @@ def overlapping_rows(rng: Random) -> Mutant:
     counts[giver] -= amount
     counts[taker] += amount
     edits = reshare(base.document, key, counts)
-    if rng.random() < 0.3:
+    if rng.random() < 0.6:
         worker, by = rng.randrange(base.workers), rng.choice((-1, 1))
         column = apply(base.document, edits)[0]["tables"]
         which = rng.choice((f"{key}.first", f"{key}.count"))

@@ -111,11 +111,14 @@ def early_epoch(rng: Random) -> Mutant:
 
 
 def reset_race(rng: Random) -> Mutant:
-    """42: thresholds as if the counter were zeroed between tokens, when nothing is; or a fresh counter instead."""
+    """42: a signal zeroes the counter while others may still wait; or thresholds are as if it did, when nothing does;
+    or a fresh counter instead."""
     base = draw(rng, ("fenced", "wide"))
     document, k = base.document, base.workers
     name = rng.choice(("attn", "h_mid", "act", "h_out", "best"))
     (waiting,), (giving,) = users(document, name)
+    if rng.random() < 0.2:
+        return base, [Edit("insert", (*giving, "action"), "reset")]
     if rng.random() < 0.5:
         return base, [Edit("replace", (*waiting, "at_least"), {"1": k} if rng.random() < 0.8 else k)]
     start = rng.randrange(1, 4)

@@ -274,14 +274,22 @@ def wait_moved(rng: Random) -> Mutant:
 
 
 def equality_wait(rng: Random) -> Mutant:
-    """15: a reader of tagged words waits for equality, so that a word overwritten too early is never seen."""
-    base = draw(rng, ("tagged",))
-    document, k = base.document, base.workers
-    key = rng.choice(("hidden", "gate_up", "qkv"))
-    counts = list(document["tables"][f"{key}.count"])
-    loser = rng.randrange(k)
-    gain = (loser + rng.choice((1, -1))) % k
-    taken = counts[loser] if rng.random() < 0.6 else rng.randrange(counts[loser])
-    counts[loser] -= taken
-    counts[gain] += taken
-    return base, reshare(document, key, counts)
+    """15: a wait looks for one value, which may have passed between two looks: a counter's by its comparison, or the
+    tag of a word, whose hint lets the next writer come too early for a worker that has no rows of its own."""
+    if rng.random() < 0.2:
+        base = draw(rng)
+        path, _ = rng.choice(waits(base.document))
+        return base, [Edit("insert", (*path, "compare"), rng.choice(("==", "==", "==", "!=", "<")))]
+    base = draw(rng, ("tagged",), least=3)
+    document = base.document
+    edits: list[Edit] = []
+    for key in rng.sample(("hidden", "gate_up", "qkv"), rng.choice((1, 1, 2, 3, 3))):
+        counts = list(document["tables"][f"{key}.count"])
+        counts[-2] += counts[-1]
+        counts[-1] = 0
+        edits += reshare(apply(document, edits)[0], key, counts)
+    held = waits(document)
+    for path, wait in rng.sample(held, min(len(held), rng.choice((0, 1, 1, 2)))):
+        reach = wait["at_least"]
+        edits.append(Edit("replace", (*path, "at_least"), reach | {"1": reach["1"] - rng.choice((1, base.workers))}))
+    return base, edits

@@ -37,10 +37,17 @@ def broken_rules(spelled: Spelled) -> Iterator[str]:
 
 
 def policies(schedule: Schedule) -> Iterator[str]:
-    """What is policy rather than proof: neither SAFE nor UNSAFE may be said."""
+    """What is policy rather than proof, or not what runs are made of here: neither SAFE nor UNSAFE may be said."""
+    for step in (step for program in schedule.programs for step in steps(program.body)):
+        if any(wait.compare != ">=" or wait.data for wait in step.waits):
+            yield "a wait does not stay true"
+        if step.when or any(signal.action != "add" for signal in step.signals):
+            yield "what a signal does depends on what others did"
     for stream in schedule.streams:
         if stream.engine == "bulk" and not stream.refill_fence:
             yield f"stream {stream.name} refills slots by the async proxy without a proxy fence"
+        if any(b.name == stream.source and b.role != "constant" for b in schedule.buffers):
+            yield f"the source of stream {stream.name}, which runs ahead, is not constant"
 
 
 def steps(body: tuple[Node, ...]) -> Iterator[Step]:
@@ -105,8 +112,6 @@ def _rings(schedule: Schedule) -> Iterator[str]:
             for other in schedule.buffers:
                 if other.space == "shared" and other is not own and _meet(_span(own), _span(other)):
                     yield f"{other.name} lies in memory that copies fill at any time"
-        if by_name[stream.source].role != "constant":
-            yield "the source of a stream that runs ahead is not constant"
         if any(matrix(schedule.model, name).k % stream.chunk_k for name in MATRICES):
             yield "chunks do not tile a matrix"
 
@@ -150,11 +155,17 @@ def _meetings(schedule: Schedule) -> Iterator[str]:
 
 
 def _touches(schedule: Schedule) -> Iterator[str]:
-    """All that is done to a counter is strong and of one size."""
+    """All that is done to a counter is strong and of one size; stores, barriers and copies are the usual ones."""
+    if any(stream.descriptor != "none" for stream in schedule.streams):
+        yield "copies go by a tensor map that changes"
     for program in schedule.programs:
         for step in steps(program.body):
             if any(wait.touch != "strong" for wait in step.waits) or any(s.touch != "strong" for s in step.signals):
                 yield "a counter is touched by an operation that races with the others"
+            if step.stores != "plain":
+                yield "results may not be in memory, or race with each other"
+            if isinstance(step.op, BarrierOp) and step.op.kind != "sync":
+                yield "who only arrives at a barrier has acquired nothing"
 
 
 def _counters(spelled: Spelled) -> Iterator[str]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -51,7 +52,7 @@ class Segment:
 
 Numbered = list[list[tuple[int, int]]]
 """Per segment (cell number, amount)."""
-Listed = tuple[Numbered, Numbered, IntArray]
+Listed = tuple[Numbered, Numbered, list[int]]
 """Waits, signals, and what the cells start with."""
 
 
@@ -67,7 +68,12 @@ class Spelled:
     listed: dict[bool, Listed] = field(default_factory=dict)
     """What `order.system_of` made of waits and signals, whatever is read of tagged words."""
 
-    @property
+    @cached_property
+    def weak(self) -> bool:
+        """Is there a wait or a signal that orders nothing?"""
+        return not all(strong for s in self.segments for *_, strong in (*s.waits, *s.signals))
+
+    @cached_property
     def agent_of(self) -> IntArray:
         return np.repeat(np.arange(len(self.agents)), [len(r) for r in self.agents])
 

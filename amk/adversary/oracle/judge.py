@@ -13,8 +13,10 @@ from typing import Literal
 from amk.adversary.oracle.facts import broken_rules, policies
 from amk.adversary.oracle.flatten import MAX_SEGMENTS, Spelled, spell
 from amk.adversary.oracle.lags import wrong_comparison
-from amk.adversary.oracle.memory import Orders, misread, race, word_needs
+from amk.adversary.oracle.memory import asked, misread, word_needs
 from amk.adversary.oracle.order import Needs, Order, execute, system_of
+from amk.adversary.oracle.races import Orders, race
+from amk.adversary.oracle.stretches import stretches
 from amk.adversary.oracle.touched import Toucher
 from amk.schedule_ir.schedule import Schedule
 
@@ -57,7 +59,9 @@ class Judge:
         if orders is None:
             return f"{len(self.spelled.segments) - len(order)} segments never run"
         wrong = wrong_comparison(system_of(self.spelled, "block", sure))
-        return wrong or race(self.spelled, touched, self.tagged, orders) or misread(self.toucher, touched, order, pos)
+        cut = stretches(touched, asked(self.toucher, pos))
+        wrong = wrong or race(self.spelled, touched, cut, self.tagged, orders)
+        return wrong or misread(self.toucher, touched, cut, order, pos)
 
     def _orders(self, needs: Needs, sure: Needs) -> tuple[list[int], Orders | None]:
         """sure: of what is read whatever the data say; only that orders."""

@@ -1,15 +1,17 @@
 """Must-happen-before by its definition: a precedes b iff withholding a keeps b from ever starting.
 
-One column per withheld segment that is asked for: can[b, a] = b starts although a never runs. It is the least solution
-of
+can[b, a] = b starts although a never runs is the least solution of
     can[b] = can[p] without p  and, for every wait (c, t) of b,  init(c) + sum of amounts of can-run producers >= t
 with p the segment before b in its agent, found by repeating until nothing is added. Counters only grow, so what can
-start stays able to.
+start stays able to. Columns, one per withheld segment, are bits of integers, some thousands at once: those that follow
+each other in one complete execution. Whatever runs before the first of them runs without them too, and once no agent
+gets on in any column, nothing later does.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,7 +20,7 @@ import numpy as np
 from amk.adversary.oracle.flatten import Cell, Edges, Listed, Numbered, Spelled
 from amk.schedule_ir.expr import IntArray
 
-TOGETHER = 16_384
+TOGETHER = 4_096
 """Columns that are computed at once."""
 Needs = dict[int, tuple[int, ...]]
 """Segment -> segments that must have run because it re-reads tagged words until theirs are there; equal ones are one
@@ -32,13 +34,13 @@ class System:
     spelled: Spelled
     waits: list[list[tuple[int, int]]]
     signals: list[list[tuple[int, int]]]
-    start: IntArray
+    start: list[int]
     needs: Needs
 
 
 def system_of(spelled: Spelled, edges: Edges, needs: Needs) -> System:
     """Weak waits hold nobody unless `block` is asked; weak signals then count from the start."""
-    every = edges == "block"
+    every = edges == "block" or not spelled.weak
     if every not in spelled.listed:
         spelled.listed[every] = _listed(spelled, every)
     waits, signals, start = spelled.listed[every]
@@ -47,7 +49,7 @@ def system_of(spelled: Spelled, edges: Edges, needs: Needs) -> System:
 
 def _listed(spelled: Spelled, every: bool) -> Listed:
     number: dict[Cell, int] = {cell: i for i, cell in enumerate(spelled.init)}
-    start = np.array(list(spelled.init.values()), np.int64)
+    start = list(spelled.init.values())
     waits: Numbered = []
     signals: Numbered = []
     for segment in spelled.segments:
@@ -66,7 +68,7 @@ def execute(system: System, withheld: int = -1) -> list[int]:
     """Segments in an order in which they can run; fewer than all iff some never can. `withheld` does not run."""
     value = system.start.copy()
     at = [r.start for r in system.spelled.agents]
-    done = np.zeros(len(system.spelled.segments), bool)
+    done = [False] * len(system.spelled.segments)
     order: list[int] = []
     moved = True
     while moved:
@@ -83,145 +85,201 @@ def execute(system: System, withheld: int = -1) -> list[int]:
     return order
 
 
-def _ready(system: System, segment: int, value: IntArray, done: np.ndarray) -> bool:
-    if any(value[cell] < threshold for cell, threshold in system.waits[segment]):
-        return False
+def _ready(system: System, segment: int, value: list[int], done: list[bool]) -> bool:
+    for cell, threshold in system.waits[segment]:
+        if value[cell] < threshold:
+            return False
     needed = system.needs.get(segment)
     return not needed or all(done[n] for n in needed)
 
 
-class Withholding:
-    """Rows of `can` as integers with one bit per column. fin: where a segment runs to its end, so its own bit is off.
+@dataclass(frozen=True, eq=False)
+class Threshold:
+    """A wait for `need` increments of a cell. enough: so many of its producers, as they come in the execution, suffice;
+    all_of: then each of them is needed, unless one that comes later takes its part."""
 
-    A wait is first judged by the shortest prefix of its producers that suffices in the given execution. If every one of
-    them is needed, all must finish; what the others could add is counted column by column, where they add anything.
-    """
-
-    def __init__(self, system: System, order: list[int], columns: IntArray) -> None:
-        self.system, self.order = system, order
-        self.columns, self.total = columns, len(columns)
-        self.full = (1 << self.total) - 1
-        self.own = {segment: 1 << i for i, segment in enumerate(columns.tolist())}
-        self.can = [0] * len(system.spelled.segments)
-        self.fin = [0] * len(system.spelled.segments)
-        self.first = {span.start for span in system.spelled.agents}
-        self.producers: list[list[tuple[int, int]]] = [[] for _ in system.start]
-        for segment in order:
-            for cell, amount in system.signals[segment]:
-                self.producers[cell].append((amount, segment))
-
-    def repeat(self) -> None:
-        """Passes over the execution until nothing is added."""
-        changed = True
-        while changed:
-            changed = False
-            self._begin()
-            for segment in self.order:
-                row = self._row(segment)
-                if row != self.can[segment]:
-                    self.can[segment], self.fin[segment] = row, row & ~self.own.get(segment, 0)
-                    changed = True
-                for cell, amount in self.system.signals[segment]:
-                    self._count(cell, amount, self.fin[segment])
-
-    def _begin(self) -> None:
-        """Per cell: sums, least amounts and common columns of prefixes; columns that any producer from k on has."""
-        self.sums: list[list[int]] = [[] for _ in self.producers]
-        self.least: list[list[int]] = [[] for _ in self.producers]
-        self.common: list[list[int]] = [[] for _ in self.producers]
-        self.later: list[list[int]] = []
-        self.known: dict[int, dict[int, int]] = {}
-        self.needed: dict[int, int] = {}
-        for entries in self.producers:
-            reach = [0]
-            for _, segment in reversed(entries):
-                reach.append(reach[-1] | self.fin[segment])
-            self.later.append(reach[::-1])
-
-    def _count(self, cell: int, amount: int, fin: int) -> None:
-        self.known.pop(cell, None)
-        sums, least, common = self.sums[cell], self.least[cell], self.common[cell]
-        sums.append(amount + (sums[-1] if sums else 0))
-        least.append(min(amount, least[-1]) if least else amount)
-        common.append(fin & (common[-1] if common else self.full))
-
-    def _row(self, segment: int) -> int:
-        row = self.full if segment in self.first else self.fin[segment - 1]
-        for cell, threshold in self.system.waits[segment]:
-            row &= self._met(cell, threshold - int(self.system.start[cell]), row)
-        needs = self.system.needs.get(segment)
-        return row & self._written(needs) if needs else row
-
-    def _written(self, needs: tuple[int, ...]) -> int:
-        """Columns in which all of these finish; they come before whoever needs them, so this pass knows them all."""
-        key = id(needs)
-        if key not in self.needed:
-            row = self.full
-            for segment in needs:
-                row &= self.fin[segment]
-            self.needed[key] = row
-        return self.needed[key]
-
-    def _met(self, cell: int, need: int, row: int) -> int:
-        """Columns of `row` in which the cell gets `need` increments."""
-        if need <= 0:
-            return row
-        k = bisect_left(self.sums[cell], need)
-        all_of = self.common[cell][k]
-        if self.sums[cell][k] - self.least[cell][k] < need and not self.later[cell][k + 1] & row & ~all_of:
-            return all_of
-        known = self.known.setdefault(cell, {})
-        if need not in known:
-            known[need] = self._counted(self.producers[cell], need)
-        return known[need]
-
-    def _counted(self, entries: list[tuple[int, int]], need: int) -> int:
-        size = -(-self.total // 8)
-        value = np.zeros(size * 8, np.int64)
-        for amount, segment in entries:
-            packed = np.frombuffer(self.fin[segment].to_bytes(size, "little"), np.uint8)
-            value += amount * np.unpackbits(packed, bitorder="little").astype(np.int64)
-        return int.from_bytes(np.packbits(value >= need, bitorder="little").tobytes(), "little") & self.full
-
-    def bits(self, segments: IntArray, columns: IntArray) -> np.ndarray:
-        """can, elementwise."""
-        size = -(-self.total // 8)
-        rows, where = np.unique(segments, return_inverse=True)
-        packed = b"".join(self.can[segment].to_bytes(size, "little") for segment in rows.tolist())
-        table = np.frombuffer(packed, np.uint8).reshape(len(rows), size)
-        found: np.ndarray = (table[where.reshape(-1), columns >> 3] >> (columns & 7)) & 1 == 1
-        return found
+    cell: int
+    need: int
+    enough: int
+    all_of: bool
 
 
 class Order:
-    """a before b: a is over before b starts, in every execution. `order` is any complete one: what comes later there is
-    before nothing that comes earlier, and it decides how soon the repetition ends."""
+    """What is before what. order: any complete execution; what comes later there is before nothing that comes earlier,
+    and it decides how soon the repetition ends."""
 
     def __init__(self, system: System, order: list[int]) -> None:
         self.system, self.order = system, order
-        self.place = np.empty(len(order), np.int64)
-        self.place[order] = np.arange(len(order))
-        self.known: Withholding | None = None
+        self.place = [0] * len(order)
+        for i, segment in enumerate(order):
+            self.place[segment] = i
+        self.first = {span.start for span in system.spelled.agents}
+        self.last = {span.stop - 1 for span in system.spelled.agents if span}
+        self.producers: list[list[int]] = [[] for _ in system.start]
+        self.amounts: list[list[int]] = [[] for _ in system.start]
+        for segment in order:
+            for cell, amount in system.signals[segment]:
+                self.producers[cell].append(segment)
+                self.amounts[cell].append(amount)
+        self._thresholds()
 
-    def parts(self, a: IntArray, b: IntArray) -> Iterator[IntArray]:
-        """Pairs by number in parts that withhold few segments: of each pair only the one that runs first matters."""
-        if len(self.order) <= TOGETHER:
-            yield np.arange(len(a))
-            return
-        _, rank = np.unique(np.where(self.place[a] < self.place[b], a, b), return_inverse=True)
-        along = np.argsort(rank, kind="stable")
-        yield from np.split(
-            along, np.searchsorted(rank[along], np.arange(TOGETHER, int(rank.max(initial=0)), TOGETHER))
-        )
+    def _thresholds(self) -> None:
+        """Of each segment's waits, those that are not met from the start; equal ones are one object."""
+        sums = [np.cumsum(amounts).tolist() for amounts in self.amounts]
+        known: dict[tuple[int, int], Threshold] = {}
+        self.waits: list[list[Threshold]] = []
+        for waits in self.system.waits:
+            mine = []
+            for cell, threshold in waits:
+                need = threshold - self.system.start[cell]
+                if need > 0:
+                    if (cell, need) not in known:
+                        enough = bisect_left(sums[cell], need) + 1
+                        least = min(self.amounts[cell][:enough])
+                        known[cell, need] = Threshold(cell, need, enough, sums[cell][enough - 1] - least < need)
+                    mine.append(known[cell, need])
+            self.waits.append(mine)
 
-    def before(self, a: IntArray, b: IntArray) -> np.ndarray:
-        """Elementwise for segments of one part."""
-        found = np.zeros(len(a), bool)
-        at = np.flatnonzero(self.place[a] < self.place[b])
-        if len(at):
-            wanted = np.unique(a[at]) if len(self.order) > TOGETHER else np.arange(len(self.order))
-            if self.known is None or not set(wanted.tolist()) <= self.known.own.keys():
-                self.known = Withholding(self.system, self.order, wanted)
-                self.known.repeat()
-            found[at] = ~self.known.bits(b[at], np.searchsorted(self.known.columns, a[at]))
+    def started(self, columns: IntArray) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
+        """In parts, withheld segments, and all (segment, bits) where the segment starts without some of them although
+        they come before it in the execution: bit i is of the i-th."""
+        along = sorted(columns.tolist(), key=self.place.__getitem__)
+        for begin in range(0, len(along), TOGETHER):
+            part = along[begin : begin + TOGETHER]
+            yield part, list(_Withholding(self, part).unordered())
+
+
+class _Withholding:
+    """Rows of `can` for some columns, in order of the execution. fin: where a segment runs to its end, so its own bit
+    is off."""
+
+    def __init__(self, order: Order, columns: list[int]) -> None:
+        self.order, self.columns = order, columns
+        self.full = (1 << len(columns)) - 1
+        self.low = order.place[columns[0]]
+        self.own = {segment: 1 << i for i, segment in enumerate(columns)}
+        self.fin = [0] * len(order.order)
+        for segment in order.order[: self.low]:
+            self.fin[segment] = self.full
+        spans = order.system.spelled.agents
+        self.agents = sum(len(span) > 0 and order.place[span.stop - 1] >= self.low for span in spans)
+        self.later: dict[int, tuple[list[int], list[int]]] = {}
+        self._repeat()
+
+    def unordered(self) -> Iterator[tuple[int, int]]:
+        """Segments that start in columns of segments before them."""
+        places = [self.order.place[column] for column in self.columns]
+        for segment, row in self.reached:
+            earlier = row & (1 << bisect_left(places, self.order.place[segment])) - 1
+            if earlier:
+                yield segment, earlier
+
+    def _repeat(self) -> None:
+        """Passes over the execution until nothing is added, or can be: no wait that was refused in a column gets more
+        there from producers that come later."""
+        before = None
+        while True:
+            self._pass()
+            if self.reached == before:
+                return
+            before, self.later = self.reached, self._gains()
+            if not any(bits & self._coming(t) for t, bits in self.refused.items()):
+                return
+
+    def _pass(self) -> None:
+        """`can` in order, given what later segments were found to do: `reached` are the rows that are not empty."""
+        order, fin, full = self.order, self.fin, self.full
+        self.reached: list[tuple[int, int]] = []
+        self.refused: defaultdict[Threshold, int] = defaultdict(int)
+        self.prefix: dict[Threshold, int] = {}
+        self.upto: dict[int, tuple[int, int]] = {}
+        self.written: dict[int, int] = {}
+        self.counts: dict[Threshold, int] = {}
+        alive = self.agents
+        for segment in order.order[self.low :]:
+            before = full if segment in order.first else fin[segment - 1]
+            if not before:
+                continue
+            row = self._row(segment, before)
+            fin[segment] = mine = row & ~self.own.get(segment, 0)
+            if row:
+                self.reached.append((segment, row))
+            if not mine or segment in order.last:
+                alive -= 1
+                if not alive:
+                    return
+
+    def _row(self, segment: int, row: int) -> int:
+        for threshold in self.order.waits[segment]:
+            met = self._all_of(threshold)
+            missing = row & ~met
+            if missing:
+                if not threshold.all_of or self._coming(threshold) & missing:
+                    met = self._counted(threshold)
+                self.refused[threshold] |= row & ~met
+                row &= met
+        needs = self.order.system.needs.get(segment)
+        return row & self._finished(needs) if needs else row
+
+    def _all_of(self, threshold: Threshold) -> int:
+        """Columns in which all of the producers that come first finish; this pass knows them all."""
+        if threshold not in self.prefix:
+            producers = self.order.producers[threshold.cell]
+            upto, row = self.upto.get(threshold.cell, (0, self.full))
+            if upto > threshold.enough:
+                upto, row = 0, self.full
+            for i in range(upto, threshold.enough):
+                row &= self.fin[producers[i]]
+            self.upto[threshold.cell] = threshold.enough, row
+            self.prefix[threshold] = row
+        return self.prefix[threshold]
+
+    def _finished(self, needs: tuple[int, ...]) -> int:
+        """Columns in which all of these finish; they come before whoever needs them."""
+        key = id(needs)
+        if key not in self.written:
+            row = self.full
+            for segment in needs:
+                row &= self.fin[segment]
+            self.written[key] = row
+        return self.written[key]
+
+    def _gains(self) -> dict[int, tuple[list[int], list[int]]]:
+        """Per cell that a wait was refused for: numbers of producers that finish in some column, and the columns in
+        which that one or a later one does."""
+        places, end = self.order.place, self.order.place[self.reached[-1][0]]
+        least: dict[int, int] = {}
+        for threshold in self.refused:
+            least[threshold.cell] = min(threshold.enough, least.get(threshold.cell, threshold.enough))
+        found = {}
+        for cell, enough in least.items():
+            producers, numbers, rows, row = self.order.producers[cell], [], [], 0
+            for i in range(bisect_right(producers, end, key=places.__getitem__) - 1, enough - 1, -1):
+                if fin := self.fin[producers[i]]:
+                    row |= fin
+                    numbers.append(i)
+                    rows.append(row)
+            found[cell] = numbers[::-1], rows[::-1]
         return found
+
+    def _coming(self, threshold: Threshold) -> int:
+        """Columns in which, by the last pass, a producer finishes that comes after those that were enough."""
+        if threshold.cell not in self.later:
+            return 0
+        numbers, rows = self.later[threshold.cell]
+        at = bisect_left(numbers, threshold.enough)
+        return rows[at] if at < len(rows) else 0
+
+    def _counted(self, threshold: Threshold) -> int:
+        """Columns in which the producers' amounts suffice."""
+        if threshold not in self.counts:
+            size = -(-len(self.columns) // 8)
+            value = np.zeros(size * 8, np.int64)
+            cell = threshold.cell
+            for segment, amount in zip(self.order.producers[cell], self.order.amounts[cell], strict=True):
+                if fin := self.fin[segment]:
+                    packed = np.frombuffer(fin.to_bytes(size, "little"), np.uint8)
+                    value += amount * np.unpackbits(packed, bitorder="little").astype(np.int64)
+            bits = np.packbits(value >= threshold.need, bitorder="little").tobytes()
+            self.counts[threshold] = int.from_bytes(bits, "little") & self.full
+        return self.counts[threshold]

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from amk.adversary.oracle.flatten import Spelled, Visit
-from amk.schedule_ir.expr import Env, Expr, IntArray
+from amk.schedule_ir.expr import Env, IntArray
 from amk.schedule_ir.ops import Access
 from amk.schedule_ir.ops.base import ValueKey
 from amk.schedule_ir.schedule import Schedule
@@ -24,19 +24,25 @@ POSITIONAL = frozenset({"rope_append", "attend", "merge", "combine", "reduce_spl
 """Ops whose footprint depends on the position; all others are evaluated once."""
 COUNTING = frozenset({"select"})
 """Ops whose footprint depends on the token's number within the launch."""
-Shape = tuple[int, int, int, int, ValueKey | None, int, Expr | None]
-"""(space, writes, lo, hi, value, shift, tag)."""
-Key = tuple[str | int, ...]
-SURROUNDINGS = 24
+Key = tuple[str | int | tuple[str, str], ...]
+Numbered = tuple[int, int, Visit, int]
+"""(number, segment, visit, worker)"""
+MOST_KNOWN = 300_000
+"""Footprints that are kept, some 500 bytes each."""
+VALUES: dict[ValueKey, int] = {}
+"""What bytes mean, numbered as they come up."""
 _EVALUATED: OrderedDict[str, dict[Key, Evaluated]] = OrderedDict()
 """By what ops see of a schedule besides their own fields: mutants of one plan mostly agree on that."""
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One step of one warp: its accesses, and names of what is wrong with them by themselves."""
+    """One step of one warp: its accesses, and names of what is wrong with them by themselves.
 
-    shapes: list[Shape]
+    rows: [n, 7], reads before writes: (space, writes, lo, hi, number in `VALUES` or -1, shift, buffer if tagged or -1).
+    """
+
+    rows: IntArray
     outside: frozenset[str]
     constants: frozenset[str]
     clashes: bool
@@ -48,7 +54,7 @@ def evaluated(schedule: Schedule) -> dict[Key, Evaluated]:
     key = f"{schedule.launch.workers} {schedule.model_dump_json(exclude=left_out)}"
     known = _EVALUATED.setdefault(key, {})
     _EVALUATED.move_to_end(key)
-    while len(_EVALUATED) > SURROUNDINGS:
+    while len(_EVALUATED) > 1 and sum(map(len, _EVALUATED.values())) > MOST_KNOWN:
         _EVALUATED.popitem(last=False)
     return known
 
@@ -86,8 +92,11 @@ class Toucher:
         self.extent = {b.name: (b.bytes, b.role) for b in schedule.buffers}
         self.known = evaluated(schedule)
         self.texts: dict[int, tuple[str, str]] = {}
-        self.moving = [v for v in self._visits() if v[2].step.op.op in POSITIONAL]
+        self.still: list[Numbered] = []
+        self.moving: list[Numbered] = []
+        self._visits()
         self.fixed: IntArray | None = None
+        self.stamps: dict[tuple[int, int], int] = {}
         self.outside: set[str] = set()
         self.clashing: set[str] = set()
         """Ops that write bytes of one array while they use them as another."""
@@ -99,7 +108,7 @@ class Toucher:
 
     def at(self, pos: int) -> Touched:
         if self.fixed is None:
-            self.fixed = self._table([v for v in self._visits() if v[2].step.op.op not in POSITIONAL], 0)
+            self.fixed = self._table(self.still, 0)
         table = np.concatenate((self.fixed, self._table(self.moving, pos)))
         table = table[np.argsort(table[:, 0], kind="stable")]
         return Touched(
@@ -107,21 +116,47 @@ class Toucher:
             table[:, 8], tuple(sorted(self.outside)), tuple(sorted(self.constants)),
         )  # fmt: skip
 
-    def _visits(self) -> list[tuple[int, int, Visit, int]]:
-        """(number, segment, visit, worker) in program order of each segment."""
-        found = [(n, v, s.worker) for n, s in enumerate(self.spelled.segments) for v in s.visits]
-        return [(i, n, visit, worker) for i, (n, visit, worker) in enumerate(found)]
+    def _visits(self) -> None:
+        """In program order of each segment."""
+        number = 0
+        for n, segment in enumerate(self.spelled.segments):
+            for visit in segment.visits:
+                kept = self.moving if visit.step.op.op in POSITIONAL else self.still
+                kept.append((number, n, visit, segment.worker))
+                number += 1
 
-    def _table(self, visits: list[tuple[int, int, Visit, int]], pos: int) -> IntArray:
-        rows: list[tuple[int, ...]] = []
-        for number, segment, visit, worker in visits:
-            for space, write, lo, hi, value, shift, tag in self._shapes(visit, worker, pos + max(visit.token, 0)):
-                content = UNNAMED if value is None else self.code(*value, visit.token)
-                stamp = 0 if tag is None else Env(loops=visit.loops, worker=0).eval_int(tag)
-                rows.append((number, segment, space, write, lo, hi, content, shift, stamp))
-        return np.array(rows, np.int64).reshape(-1, 9)
+    def _table(self, visits: list[Numbered], pos: int) -> IntArray:
+        found = [self._evaluated(visit, worker, pos + max(visit.token, 0)) for _, _, visit, worker in visits]
+        count = [len(rows) for rows in found]
+        rows = np.concatenate([np.zeros((0, 7), np.int64), *found])
+        of = np.repeat(np.arange(len(visits)), count)
+        number = np.array([(i, segment, visit.token) for i, segment, visit, _ in visits], np.int64).reshape(-1, 3)[of]
+        table = np.concatenate((number[:, :2], rows, np.zeros((len(rows), 1), np.int64)), axis=1)
+        table[:, 6] = self._contents(rows[:, 4], number[:, 2])
+        tagged = np.flatnonzero(rows[:, 6] >= 0)
+        for row, visit, buffer in zip(tagged.tolist(), of[tagged].tolist(), rows[tagged, 6].tolist(), strict=True):
+            table[row, 8] = self._stamp(visits[visit][2].loops, buffer)
+        return table[:, :9]
 
-    def _shapes(self, visit: Visit, worker: int, pos: int) -> list[Shape]:
+    def _contents(self, values: IntArray, tokens: IntArray) -> IntArray:
+        """Codes of what is numbered in `VALUES`, of these tokens."""
+        pairs, where = np.unique((values + 1) << 32 | (tokens + 1), return_inverse=True)
+        codes, names = [], [(UNNAMED, 0), *VALUES]
+        for pair in pairs.tolist():
+            (family, index), token = names[pair >> 32], (pair & (1 << 32) - 1) - 1
+            codes.append(self.code(family, index, token) if isinstance(family, str) else UNNAMED)
+        found: IntArray = np.array(codes, np.int64)[where.reshape(-1)]
+        return found
+
+    def _stamp(self, loops: dict[str, int], buffer: int) -> int:
+        """The tag that this buffer's words have in these rounds, which are one object for all that run in them."""
+        key = id(loops), buffer
+        if key not in self.stamps:
+            tag = self.spelled.schedule.buffers[buffer].tag
+            self.stamps[key] = 0 if tag is None else Env(loops=loops, worker=0).eval_int(tag)
+        return self.stamps[key]
+
+    def _evaluated(self, visit: Visit, worker: int, pos: int) -> IntArray:
         """Accesses without what depends on the token; reads before writes."""
         (op, text), loops = self._text(visit), visit.loops
         where, turn = (pos if op in POSITIONAL else 0), (loops.get("n", -1) if op in COUNTING else 0)
@@ -134,7 +169,7 @@ class Toucher:
             self.outside |= found.outside
             self.constants |= found.constants
             self.clashing |= {op} if found.clashes else set()
-        return found.shapes
+        return found.rows
 
     def _text(self, visit: Visit) -> tuple[str, str]:
         """Name of the step's op, and all its fields."""
@@ -153,8 +188,9 @@ class Toucher:
                 constants.add(access.buffer)
             if role != "constant" or access.kind == "write":
                 found.append(access)
-        shapes = [self._shape(a, worker) for a in sorted(found, key=lambda a: a.kind == "write")]
-        return Evaluated(shapes, frozenset(outside), frozenset(constants), self._clash(found))
+        listed = [self._row(a, worker) for a in sorted(found, key=lambda a: a.kind == "write")]
+        rows = np.array(listed, np.int64).reshape(-1, 7)
+        return Evaluated(rows, frozenset(outside), frozenset(constants), self._clash(found))
 
     def _clash(self, found: list[Access]) -> bool:
         """Is a byte used as part of two arrays, one of them written? A step orders only what it does to one array."""
@@ -173,11 +209,12 @@ class Toucher:
             writers += used[1]
         return bool(((users > 1) & (writers > 0)).any())
 
-    def _shape(self, access: Access, worker: int) -> Shape:
-        buffer = self.by_name[access.buffer]
-        base, space = 0, self.number[access.buffer]
+    def _row(self, access: Access, worker: int) -> tuple[int, ...]:
+        buffer, number = self.by_name[access.buffer], self.number[access.buffer]
+        base, space = 0, number
         if buffer.space == "shared":
             base, space = buffer.offset or 0, len(self.number) + worker
         lo, hi = base + access.lo, base + access.hi
-        tag = buffer.tag if buffer.tagged else None
-        return space, int(access.kind == "write"), lo, hi, access.value, access.origin - lo, tag
+        value = -1 if access.value is None else VALUES.setdefault(access.value, len(VALUES))
+        tagged = number if buffer.tagged and buffer.tag is not None else -1
+        return space, int(access.kind == "write"), lo, hi, value, access.origin - lo, tagged

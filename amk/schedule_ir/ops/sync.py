@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from amk.schedule_ir.ops.base import Op
+from amk.schedule_ir.outside import Meeting, unless
 
 
 class WaitOp(Op):
@@ -26,8 +27,10 @@ class BarrierOp(Op):
 
     Round k of agent a ends when `agents` * (k + 1) arrivals were made on the barrier, so it is an increment-only
     counter local to the worker. `agents` must be the size of `role`; anything else deadlocks or lets an agent through.
+    kind other than sync breaks rule M11.
     """
 
     op: Literal["barrier"] = "barrier"
     id: int = Field(ge=0, le=15)
     agents: int = Field(ge=1, le=32)
+    kind: Meeting = unless("sync")

@@ -34,7 +34,7 @@ __device__ __forceinline__ void argmax_rows(C& c) {
     float* logits = S::logits(c).data;
     int slot = c.worker * S::kAgents + agent;
     if constexpr (P::kBatch > 1) ssq += s * S::kSsqRow, logits += s * S::kLogitsRow, slot += s * S::kBestValueRow;
-    const float scale = inverse_rms<P>(ssq, S::kSsqAgents);
+    const float scale = inverse_rms<P, S::kSsqAgents>(ssq);
     float value = -3.0e38f;
     int index = 0x7fffffff;
     for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; r < end && r < rows; r += 32) {

@@ -1,18 +1,17 @@
 // x = table[token] * norm[0], ssq[a] = sum of squares of the warp's share, residual = the worker's rows of table[token];
 // for each sequence of the batch.
 //
-// Threads: each warp its contiguous share. Reads global table (bf16), norm (f32); writes shared x, scales, sums as staged.cuh
+// Threads: each warp its contiguous share. Reads global table (bf16), norm (f32); writes shared x, scales, sums as block_point.cuh
 // has it, ssq, residual (f32).
 #pragma once
-#include "amk/staged.cuh"
+#include "amk/rows.cuh"
 
 namespace amk::ops {
 
 template <class S, class C>
-__device__ __forceinline__ void embed_token(C& c, int token, int row_of_x, float* ssq, float* residual) {
+__device__ __forceinline__ void embed_row(C& c, const bf16* row, int row_of_x, float* ssq) {
   using P = typename C::P;
   const int agent = c.warp - S::kFirst;
-  const bf16* row = S::table(c).data + static_cast<long long>(token) * P::kHidden;
   const float* norm = S::norm(c).data;
   float squares = 0.f;
   const int lo = staged_begin<P::kHidden, S::kHasScales>(S::kAgents, agent);
@@ -20,13 +19,13 @@ __device__ __forceinline__ void embed_token(C& c, int token, int row_of_x, float
   if constexpr (S::kHasScales) {
     for (int base = lo; base < hi; base += kBlock) {
       const int i = base + 2 * c.lane;
-      float v[2] = {};
+      float v[1][2] = {};
       if (i < hi) {
         const float2 h = unpack_bf16(*reinterpret_cast<const u32*>(row + i));
         squares += h.x * h.x + h.y * h.y;
-        v[0] = h.x * norm[i], v[1] = h.y * norm[i + 1];
+        v[0][0] = h.x * norm[i], v[0][1] = h.y * norm[i + 1];
       }
-      put_staged<S>(c, i, hi, v);
+      put_share<S, 2, 1, 0>(c, base, hi, v);
     }
   } else {
     for (int i = lo + c.lane; i < hi; i += 32) {
@@ -37,23 +36,36 @@ __device__ __forceinline__ void embed_token(C& c, int token, int row_of_x, float
   }
   squares = warp_sum(squares);
   if (c.lane == 0) ssq[agent] = squares;
-  const int first = P::Hidden::first_row(c), rows = P::Hidden::end_row(c) - first;
-  const int end = share_begin(rows, S::kAgents, agent + 1);
-  for (int r = share_begin(rows, S::kAgents, agent) + c.lane; r < end; r += 32) {
-    residual[r] = __bfloat162float(row[first + r]);
-  }
 }
 
 template <class S, class C>
 __device__ __forceinline__ void embed(C& c) {
-  constexpr int kBatch = C::P::kBatch;
-  if constexpr (kBatch == 1) {
-    embed_token<S>(c, c.tokens[0], 0, S::ssq(c), S::residual(c));
-  } else {
+  using P = typename C::P;
+  constexpr int kBatch = P::kBatch;
+  const int agent = c.warp - S::kFirst;
+  const auto row = [&](int s) {
+    // Registers are not indexed by a variable.
+    int token = c.tokens[0];
 #pragma unroll
-    for (int s = 0; s < kBatch; ++s) {
-      embed_token<S>(c, c.tokens[s], s * S::kXRow, S::ssq(c) + s * S::kSsqRow, S::residual(c) + s * S::kResidualRow);
-    }
+    for (int k = 1; k < kBatch; ++k) token = k == s ? c.tokens[k] : token;
+    return S::table(c).data + static_cast<long long>(token) * P::kHidden;
+  };
+  if constexpr (kBatch == 1) {
+    embed_row<S>(c, row(0), 0, S::ssq(c));
+  } else if constexpr (kRowsOf<S, P::kHidden, kBatch, true>) {
+    norm_rows<S, P::kHidden, kBatch>(c, row, S::norm(c).data);
+  } else {
+#pragma unroll 1
+    for (int s = 0; s < kBatch; ++s) embed_row<S>(c, row(s), s * S::kXRow, S::ssq(c) + s * S::kSsqRow);
+  }
+  const int first = P::Hidden::first_row(c), rows = P::Hidden::end_row(c) - first;
+  const int begin = share_begin(rows, S::kAgents, agent), count = share_begin(rows, S::kAgents, agent + 1) - begin;
+#pragma unroll 1
+  for (int n = c.lane; n < count * kBatch; n += 32) {
+    const int s = n % kBatch, r = begin + n / kBatch;
+    float* residual = S::residual(c) + r;
+    if constexpr (kBatch > 1) residual += s * S::kResidualRow;
+    *residual = __bfloat162float(row(s)[first + r]);
   }
 }
 

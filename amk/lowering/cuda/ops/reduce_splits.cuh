@@ -49,7 +49,7 @@ __device__ __forceinline__ void reduce_splits(C& c) {
       }
 #pragma unroll
       for (int e = 0; e < kEach; ++e) {
-        if (sub + e * kSubs < active) fresh = fresh && from.fresh(raw[e]) && scales.fresh_two(scale[e]);
+        if (sub + e * kSubs < active) fresh &= from.fresh(raw[e]) & scales.fresh_two(scale[e]);
       }
       return fresh;
     });

@@ -41,7 +41,7 @@ __device__ __forceinline__ void rope_append(C& c) {
         a_raw[k] = qkv.fetch_one(i), b_raw[k] = qkv.fetch_one(i + kHalf);
       }
 #pragma unroll
-      for (int k = 0; k < kPairs; ++k) fresh = fresh && qkv.fresh_one(a_raw[k]) && qkv.fresh_one(b_raw[k]);
+      for (int k = 0; k < kPairs; ++k) fresh &= qkv.fresh_one(a_raw[k]) & qkv.fresh_one(b_raw[k]);
       return fresh;
     });
     float a[kPairs], b[kPairs], squares = 0.f;

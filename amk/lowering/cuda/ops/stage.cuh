@@ -1,9 +1,9 @@
 // x = act for the warp's share of the MLP activation, or of a part of it, for each sequence.
 //
 // Threads: each warp its contiguous share, 16 bytes of act a lane. Reads global act (hand-off); writes
-// shared x, scales, sums as staged.cuh has it.
+// shared x, scales, sums as block_point.cuh has it.
 #pragma once
-#include "amk/staged.cuh"
+#include "amk/rows.cuh"
 
 namespace amk::ops {
 
@@ -13,7 +13,7 @@ __device__ __forceinline__ void stage(C& c) {
   constexpr int kCount = P::kFfn / S::kKParts, kFrom = kCount * S::kKPart;
   static_assert(P::kFfn % S::kKParts == 0, "equal parts");
   if constexpr (P::kBatch > 1) {
-    stage_rows<S, kCount, P::kBatch, S::kActRow>(c, S::act(c).from(kFrom));
+    stage_batch<S, kCount, P::kBatch, S::kActRow>(c, S::act(c).from(kFrom));
   } else {
     stage_share<S, kCount>(c, S::act(c).from(kFrom));
   }

@@ -1,9 +1,9 @@
 // x = attn for the warp's share of the attention output, for each sequence.
 //
 // Threads: each warp its contiguous share, 16 bytes of attn a lane. Reads global attn (hand-off); writes shared x, scales, sums
-// as staged.cuh has it.
+// as block_point.cuh has it.
 #pragma once
-#include "amk/staged.cuh"
+#include "amk/rows.cuh"
 
 namespace amk::ops {
 
@@ -12,7 +12,7 @@ __device__ __forceinline__ void stage_attention(C& c) {
   using P = typename C::P;
   constexpr int kCount = P::kHeads * P::kHeadDim;
   if constexpr (P::kBatch > 1) {
-    stage_rows<S, kCount, P::kBatch, S::kAttnRow>(c, S::attn(c));
+    stage_batch<S, kCount, P::kBatch, S::kAttnRow>(c, S::attn(c));
   } else {
     stage_share<S, kCount>(c, S::attn(c));
   }

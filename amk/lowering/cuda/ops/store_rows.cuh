@@ -14,7 +14,7 @@ __device__ __forceinline__ void store_rows(C& c) {
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
   constexpr int kBatch = P::kBatch, kSlot = 8 * kBatch;
   const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * kSlot;
-  float scale = inverse_rms<P>(S::ssq(c), S::kSsqAgents);
+  float scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
   const auto out = S::out(c);
   for (int from = share_begin(count, S::kAgents, agent) * kSlot; from < end; from += 32) {
     const int number = from + c.lane;
@@ -22,7 +22,7 @@ __device__ __forceinline__ void store_rows(C& c) {
     const bool live = number < end && at.row < rows;
     int to = first + at.row;
     if constexpr (kBatch > 1) {
-      to += at.sequence * S::kOutRow, scale = inverse_rms<P>(S::ssq(c) + at.sequence * S::kSsqRow, S::kSsqAgents);
+      to += at.sequence * S::kOutRow, scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + at.sequence * S::kSsqRow);
     }
     float y = 0.f;
     if (live) {

@@ -14,7 +14,7 @@ __device__ __forceinline__ void swiglu(C& c) {
   const int agent = c.warp - S::kFirst, count = M::count(c), chunks = count * M::kChunks;
   constexpr int kBatch = P::kBatch, kEach = 4 * kBatch;
   const int first = M::first(c) * 4, end = share_begin(count, S::kAgents, agent + 1) * kEach;
-  float scale = inverse_rms<P>(S::ssq(c), S::kSsqAgents);
+  float scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
   const auto act = S::act(c);
   for (int from = share_begin(count, S::kAgents, agent) * kEach; from < end; from += 32) {
     const int number = from + c.lane, row = number / 4 * 8 + number % 4;
@@ -23,12 +23,12 @@ __device__ __forceinline__ void swiglu(C& c) {
     int to = first + i;
     if constexpr (kBatch > 1) {
       const int sequence = number / 4 % kBatch;
-      to += sequence * S::kActRow, scale = inverse_rms<P>(S::ssq(c) + sequence * S::kSsqRow, S::kSsqAgents);
+      to += sequence * S::kActRow, scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + sequence * S::kSsqRow);
     }
     float y = 0.f;
     if (live) {
-      const float gate = sum_partials<M::kChunks, P::kStreamAgents, kBatch>(S::part(c), row, chunks) * scale;
-      const float up = sum_partials<M::kChunks, P::kStreamAgents, kBatch>(S::part(c), row + 4, chunks) * scale;
+      const Partials<M::kChunks, P::kStreamAgents, kBatch> partials(row / (8 * kBatch), chunks);
+      const float gate = partials.sum(S::part(c), row) * scale, up = partials.sum(S::part(c), row + 4) * scale;
       y = __fdividef(gate, 1.f + __expf(-gate)) * up;
     }
     act.store(c, to, y, live);

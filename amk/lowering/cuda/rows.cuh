@@ -1,0 +1,142 @@
+// Rows of bf16 that every worker reads whole, a row for each sequence of a batch: 16 bytes a load, all rows' loads in flight.
+//
+// A warp copies its share of the columns of every row. Where a share is too narrow for 32 lanes, 16 or 8 of them take a row,
+// and the others the next ones. Staged rows are in the order of x_place: a lane's 16 bytes are a run of 8 elements.
+#pragma once
+#include "amk/staged.cuh"
+
+namespace amk {
+
+constexpr int kUnit = 8;  // elements of a load
+
+// How a warp reads kCount columns of kBatch rows. kLanes: of a row, 0 if some lane would have nothing to do. kTurns: loads of a lane
+// for all rows in each piece of kLanes * kUnit columns.
+template <int kCount, int kBatch>
+struct RowShare {
+  static __device__ constexpr int lanes() {
+    for (int lanes = 32; lanes >= 8; lanes /= 2) {
+      if (kCount % (lanes * kUnit) == 0 && kBatch % (32 / lanes) == 0) return lanes;
+    }
+    return 0;
+  }
+  static constexpr int kLanes = lanes(), kRows = kLanes == 0 ? 1 : 32 / kLanes;
+  static constexpr int kPieces = kLanes == 0 ? 1 : kCount / (kLanes * kUnit), kTurns = kBatch / kRows;
+  // Turns whose loads are in flight together.
+  static __device__ constexpr int together() {
+    for (int turns = kTurns; turns > 1; --turns) {
+      if (kTurns % turns == 0 && turns * kPieces <= kInFlight) return turns;
+    }
+    return 1;
+  }
+  static constexpr int kTogether = together();
+  using Raw = uint4[kTogether][kPieces];
+  static constexpr bool kWorks = kLanes > 0 && kPieces <= kInFlight;
+};
+
+// Whether the step S reads kCount columns of each of kBatch rows in this way; kWhole: only if a warp has whole rows at a time.
+template <class S, int kCount, int kBatch, bool kWhole>
+inline constexpr bool kRowsOf = kCount % S::kAgents == 0 && RowShare<kCount / S::kAgents, kBatch>::kWorks &&
+                                (!kWhole || RowShare<kCount / S::kAgents, kBatch>::kLanes == 32);
+
+template <class Cell>
+inline constexpr bool kPlainRows = false;
+template <>
+inline constexpr bool kPlainRows<Plain<bf16>> = true;
+
+// A run of 8 elements in the order of x_place.
+__device__ __forceinline__ void write_run(bf16* x, const uint4& run) {
+  *reinterpret_cast<uint4*>(x) = make_uint4(run.x, run.z, run.y, run.w);
+}
+
+// Calls use(turn, raw, at): raw[t][p] is this lane's run of row (turn + t) * kRows + lane / kLanes, from column
+// at + p * kLanes * kUnit of the share on. from(row): where the share begins in a row.
+template <class Share, class From, class Use>
+__device__ __forceinline__ void for_rows(int lane, From from, Use use) {
+  constexpr int kTogether = Share::kTogether;
+  const int row = lane / Share::kLanes, at = lane % Share::kLanes * kUnit;
+#pragma unroll 1
+  for (int turn = 0; turn < Share::kTurns; turn += kTogether) {
+    typename Share::Raw raw;
+#pragma unroll
+    for (int t = 0; t < kTogether; ++t) {
+      const bf16* begin = from((turn + t) * Share::kRows + row) + at;
+#pragma unroll
+      for (int p = 0; p < Share::kPieces; ++p) raw[t][p] = sync::load_global_v4(begin + p * (Share::kLanes * kUnit));
+    }
+    use(turn, raw, at);
+  }
+}
+
+// x <- the agent's share of kCount columns of every row; rows are kApart elements apart.
+template <class S, int kCount, int kBatch, int kApart, class C>
+__device__ __forceinline__ void copy_rows(const C& c, const bf16* rows) {
+  using Share = RowShare<kCount / S::kAgents, kBatch>;
+  const int first = share_begin(kCount, S::kAgents, c.warp - S::kFirst), row = c.lane / Share::kLanes;
+  for_rows<Share>(
+      c.lane, [&](int s) { return rows + s * kApart + first; },
+      [&](int turn, const typename Share::Raw& raw, int at) {
+        bf16* to = S::x(c) + (turn * Share::kRows + row) * S::kXRow + first + at;
+#pragma unroll
+        for (int t = 0; t < Share::kTogether; ++t) {
+#pragma unroll
+          for (int p = 0; p < Share::kPieces; ++p) {
+            write_run(to + t * Share::kRows * S::kXRow + p * (Share::kLanes * kUnit), raw[t][p]);
+          }
+        }
+      });
+}
+
+// x <- the agent's share of each sequence's row, whatever the rows are made of.
+template <class S, int kCount, int kBatch, int kApart, class Cell, class C>
+__device__ __forceinline__ void stage_batch(const C& c, const Cell& cell) {
+  if constexpr (kPlainRows<Cell> && kRowsOf<S, kCount, kBatch, false> && kApart % kUnit == 0) {
+    copy_rows<S, kCount, kBatch, kApart>(c, cell.data);
+  } else {
+    stage_rows<S, kCount, kBatch, kApart>(c, cell);
+  }
+}
+
+// x <- row * norm for the agent's share of kCount columns of every row, ssq <- the sums of its squares. from(s): the whole row.
+template <class S, int kCount, int kBatch, class C, class From>
+__device__ __forceinline__ void norm_rows(const C& c, From from, const float* norm) {
+  using Share = RowShare<kCount / S::kAgents, kBatch>;
+  static_assert(Share::kLanes == 32, "a warp's sums are of one row");
+  const int agent = c.warp - S::kFirst, first = share_begin(kCount, S::kAgents, agent);
+  float weight[Share::kPieces][kUnit];
+#pragma unroll
+  for (int p = 0; p < Share::kPieces; ++p) {
+#pragma unroll
+    for (int k = 0; k < kUnit; k += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(norm + first + c.lane * kUnit + p * (32 * kUnit) + k);
+      weight[p][k] = four.x, weight[p][k + 1] = four.y, weight[p][k + 2] = four.z, weight[p][k + 3] = four.w;
+    }
+  }
+  for_rows<Share>(
+      c.lane, [&](int s) { return from(s) + first; },
+      [&](int turn, const typename Share::Raw& raw, int at) {
+        bf16* to = S::x(c) + turn * S::kXRow + first + at;
+        float squares[Share::kTogether] = {};
+#pragma unroll
+        for (int t = 0; t < Share::kTogether; ++t) {
+#pragma unroll
+          for (int p = 0; p < Share::kPieces; ++p) {
+            const u32 pairs[4] = {raw[t][p].x, raw[t][p].y, raw[t][p].z, raw[t][p].w};
+            u32 out[4];
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+              const float2 v = unpack_bf16(pairs[k]);
+              squares[t] += v.x * v.x + v.y * v.y;
+              out[k] = pack_bf16(v.x * weight[p][2 * k], v.y * weight[p][2 * k + 1]);
+            }
+            write_run(to + t * S::kXRow + p * (32 * kUnit), make_uint4(out[0], out[1], out[2], out[3]));
+          }
+        }
+#pragma unroll
+        for (int t = 0; t < Share::kTogether; ++t) {
+          squares[t] = warp_sum(squares[t]);
+          if (c.lane == 0) S::ssq(c)[(turn + t) * S::kSsqRow + agent] = squares[t];
+        }
+      });
+}
+
+}  // namespace amk

@@ -1,0 +1,205 @@
+"""The oracle's shortcuts against its definitions: one run per withheld segment, every pair of accesses, every byte."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from random import Random
+
+import numpy as np
+import pytest
+
+from amk.adversary.classes.table import CLASSES
+from amk.adversary.confusion import mutation, tokens_for
+from amk.adversary.oracle import order as ordering
+from amk.adversary.oracle.flatten import Edges, Spelled, spell
+from amk.adversary.oracle.judge import telling_positions
+from amk.adversary.oracle.memory import asked, final_content, launch_content, misread, word_needs
+from amk.adversary.oracle.order import Needs, Order, System, execute, system_of
+from amk.adversary.oracle.races import Orders, race
+from amk.adversary.oracle.stretches import stretches
+from amk.adversary.oracle.touched import UNNAMED, Touched, Toucher
+from amk.schedule_ir.schedule import Schedule
+from tests.validator.two_level import random_two_level
+
+EDGES: tuple[Edges, ...] = ("word", "fence", "block")
+PLAIN, WORDS = (0, 1), 2
+Row = tuple[int, int, int, int, int, int]
+"""(segment, space, write, lo, hi, tag)"""
+
+
+def weakened(rng: Random, share: float) -> Spelled:
+    """A random system of workers and warps, in which some waits and signals order nothing."""
+    spelled = spell(random_two_level(rng), 1)
+    for segment in spelled.segments:
+        segment.waits = [(cell, n, rng.random() >= share) for cell, n, _ in segment.waits]
+        segment.signals = [(cell, n, rng.random() >= share) for cell, n, _ in segment.signals]
+    return spelled
+
+
+def some_needs(rng: Random, order: list[int], count: int) -> Needs:
+    """Segments that read what a few earlier ones write."""
+    pairs = [sorted(rng.sample(range(len(order)), 3)) for _ in range(count)]
+    return {order[last]: (order[one], order[two]) for one, two, last in pairs}
+
+
+def started(order: Order) -> set[tuple[int, int]]:
+    found = set()
+    for part, rows in order.started(np.array(sorted(order.order))):
+        for segment, bits in rows:
+            found |= {(a, segment) for i, a in enumerate(part) if bits >> i & 1}
+    return found
+
+
+@pytest.mark.parametrize("together", [3, 11, 4_096])
+def test_columns_say_what_runs_without_each_segment(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Withheld alone, in few columns whose rows begin and end somewhere inside, and in all at once."""
+    monkeypatch.setattr(ordering, "TOGETHER", together)
+    rng, passes, seen = Random(together), Counter[int](), Counter[str]()
+    repeat = ordering._Withholding._pass
+    monkeypatch.setattr(ordering._Withholding, "_pass", lambda self: (passes.update([id(self)]), repeat(self))[1])
+    for _ in range(120):
+        spelled = weakened(rng, rng.choice((0.0, 0.3)))
+        order = execute(system_of(spelled, "block", {}))
+        if len(order) < len(spelled.segments) or len(order) < 4:
+            continue
+        needs = some_needs(rng, order, rng.choice((0, 2)))
+        for edges in EDGES:
+            system = system_of(spelled, edges, needs)
+            place = {segment: i for i, segment in enumerate(order)}
+            truth = {(a, b) for a in order for b in execute(system, a) if place[a] < place[b]}
+            assert started(Order(system, order)) == truth
+            seen.update({"runs without": len(truth), "needs": bool(needs)})
+            seen[f"{len({s for _, s in truth})} of {len(order)}"] += 1
+    assert seen["runs without"] > 10_000 and seen["needs"] > 20
+    assert max(passes.values()) > 2, "no wait was ever met by producers that come later"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    spelled: Spelled
+    touched: Touched
+    order: list[int]
+    systems: dict[Edges, System]
+
+
+def accesses(rng: Random, order: list[int]) -> list[Row]:
+    """Of plain bytes, and of words whose tags grow along the execution, mostly."""
+    rows: list[Row] = []
+    tags = [0] * 4
+    for segment in order:
+        for _ in range(rng.choice((0, 0, 0, 1, 1, 2))):
+            lo = rng.randrange(8)
+            rows.append((segment, rng.choice(PLAIN), rng.random() < 0.3, lo, rng.randint(lo + 1, 8), 0))
+        word = rng.randrange(4)
+        if rng.random() < 0.2:
+            tags[word] = max(1, tags[word] + rng.choice((1, 1, 1, 1, 1, 0)))
+            rows.append((segment, WORDS, 1, word, word + 1, tags[word]))
+        elif tags[word] and rng.random() < 0.3:
+            rows.append((segment, WORDS, 0, word, word + 1, tags[word]))
+    return rows
+
+
+def touching(rows: list[Row]) -> Touched:
+    table = np.array(sorted(rows, key=lambda row: row[0]), np.int64).reshape(-1, 6)
+    zero = np.zeros(len(table), np.int64)
+    segment, space, write, lo, hi, tag = table.T
+    return Touched(segment, space, write == 1, lo, hi, zero, zero, tag, (), ())
+
+
+def drawn(rng: Random) -> Drawn | None:
+    """None if it does not run to its end."""
+    spelled = weakened(rng, rng.choice((0.0, 0.0, 0.2)))
+    order = execute(system_of(spelled, "block", {}))
+    if len(order) < len(spelled.segments):
+        return None
+    users = set(rng.sample(order, min(rng.randint(3, 9), len(order))))
+    rows = [row for row in accesses(rng, order) if row[0] in users]
+    touched = touching(rows)
+    needs, sure, never = word_needs(touched, {WORDS}, set())
+    order = execute(system_of(spelled, "block", needs))
+    if never or len(order) < len(spelled.segments):
+        return None
+    return Drawn(spelled, touched, order, {edges: system_of(spelled, edges, sure) for edges in EDGES})
+
+
+def races_by_definition(case: Drawn) -> bool:
+    """Is there a pair that is neither ordered nor in need of it?"""
+    runs = {edges: cache(lambda a, s=system: set(execute(s, a))) for edges, system in case.systems.items()}
+    place = {segment: i for i, segment in enumerate(case.order)}
+    t = case.touched
+    columns = (t.segment, t.space, t.write, t.lo, t.hi, t.tag)
+    rows = sorted(zip(*(c.tolist() for c in columns), strict=True), key=lambda row: place[row[0]])
+    agent_of = case.spelled.agent_of
+    for x, y in combinations(rows, 2):
+        apart = x[1] != y[1] or x[3] >= y[4] or y[3] >= x[4]
+        if apart or agent_of[x[0]] == agent_of[y[0]] or not (x[2] or y[2]):
+            continue
+        edges: Edges | None = "fence" if x[2] else "word"
+        if x[1] == WORDS:
+            if x[2] and x[5] > y[5] - y[2]:
+                return True
+            edges = "fence" if x[2] and y[2] else "block" if y[2] and y[5] > x[5] else None
+        if edges is not None and y[0] in runs[edges](x[0]):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("together", [5, 4_096])
+def test_races_are_those_of_the_definition(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ordering, "TOGETHER", together)
+    rng, seen = Random(f"{together} races"), Counter[tuple[bool, bool]]()
+    for _ in range(1600):
+        case = drawn(rng)
+        if case is None:
+            continue
+        found = {edges: Order(system, case.order) for edges, system in case.systems.items()}
+        orders = Orders(found["block"], found["word"], found["fence"])
+        if (case.touched.space != WORDS).all():
+            orders = Orders(found["word"], found["word"], found["word"])
+            case.systems["fence"] = case.systems["word"]
+        truth = races_by_definition(case)
+        told = race(case.spelled, case.touched, stretches(case.touched), {WORDS}, orders)
+        assert (told is not None) == truth
+        seen[truth, orders.word is orders.fence] += 1
+    assert len(seen) == 4 and min(seen.values()) > 20, seen
+
+
+def misread_by_bytes(toucher: Toucher, touched: Touched, order: list[int], pos: int) -> bool:
+    """Every byte by itself."""
+    memory = {
+        (space, byte): (code, 0) for space, lo, hi, code in launch_content(toucher, pos) for byte in range(lo, hi)
+    }
+    columns = (touched.segment, touched.space, touched.write, touched.lo, touched.hi, touched.content, touched.shift)
+    rows: dict[int, list[tuple[int, ...]]] = {}
+    for segment, *row in zip(*(c.tolist() for c in columns), strict=True):
+        rows.setdefault(segment, []).append(tuple(row))
+    for segment in order:
+        for space, write, lo, hi, *held in rows.get(segment, ()):
+            for byte in range(lo, hi):
+                if write:
+                    memory[space, byte] = held[0], held[1]
+                elif held[0] != UNNAMED and memory.get((space, byte)) != tuple(held):
+                    return True
+    final = list(final_content(toucher, pos))
+    return any(memory.get((s, b)) != (code, 0) for s, lo, hi, code in final for b in range(lo, hi))
+
+
+def test_what_is_read_is_what_each_byte_holds() -> None:
+    rng, seen = Random(9), Counter[bool]()
+    for kind in CLASSES:
+        subject = mutation(kind.number, "bytes").subject
+        if not isinstance(subject, Schedule):
+            continue
+        spelled = spell(subject, tokens_for(subject))
+        order = execute(system_of(spelled, "block", {}))
+        toucher = Toucher(spelled)
+        pos = rng.choice(telling_positions(subject, spelled.tokens))
+        touched = toucher.at(pos)
+        if len(order) == len(spelled.segments) and not touched.outside:
+            told = misread(toucher, touched, stretches(touched, asked(toucher, pos)), order, pos)
+            assert (told is not None) == misread_by_bytes(toucher, touched, order, pos), kind.number
+            seen[told is not None] += 1
+    assert min(seen[True], seen[False]) > 3, seen
