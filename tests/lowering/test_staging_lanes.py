@@ -21,7 +21,7 @@ HERE = Path(__file__).parent / "host_warp"
 HEADERS = ("context", "cells", "fetches", "block_point", "staged")
 UNTOUCHED = 0x5A
 SHAPES = ((14336, 8), (4096, 12), (896, 8), (4864, 14), (28672, 12), (100, 3))
-"""(elements, agents): equal shares, shares that differ by a block, two rounds, an agent without one, a block cut short."""
+"""(elements, agents): equal shares, shares that differ by a block, two rounds, an agent without one, a cut block."""
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 

@@ -31,45 +31,25 @@ def of(name: str, wanted: Formats = BF16, context: int | None = LONG, gpu: str =
 @pytest.mark.parametrize(
     ("name", "wanted", "context", "expected"),
     [
-        ("llama3.2-1b", BF16, LONG, (16, 1024, 4)),
-        ("llama3.2-1b", BF16, None, (16, 1024, 4)),
-        ("llama3.2-1b", BF16, SHORT, (8, None, 4)),
-        ("llama3.2-1b", formats("int8"), LONG, (8, None, 4)),
-        ("qwen2.5-1.5b", BF16, LONG, (8, None, 4)),
-        ("llama3-8b", BF16, LONG, (8, None, 4)),
-        ("llama3-8b", formats("int8"), LONG, (8, None, 4)),
-        ("llama3-8b", formats("int4-g128"), LONG, (12, None, 4)),
-        ("llama3-8b", formats("int4-g128-zp", "bf16"), LONG, (12, None, 4)),
-        ("llama3-8b", formats("int4-g128"), SHORT, (8, None, 4)),
-        ("llama3-8b", formats("fp8"), LONG, (8, None, 4)),
-        ("smollm2-135m", BF16, LONG, (8, None, 8)),
+        ("llama3.2-1b", BF16, LONG, (16, 1024, 4, 1 / 3)),
+        ("llama3.2-1b", BF16, None, (16, 1024, 4, 1 / 3)),
+        ("llama3.2-1b", BF16, SHORT, (8, None, 4, 2 / 3)),
+        ("llama3.2-1b", formats("int8"), LONG, (8, None, 4, 1 / 2)),
+        ("qwen2.5-1.5b", BF16, LONG, (8, None, 4, 2 / 3)),
+        ("llama3-8b", BF16, LONG, (8, None, 4, 2 / 3)),
+        ("llama3-8b", formats("int8"), LONG, (8, None, 4, 2 / 3)),
+        ("llama3-8b", formats("int4-g128"), LONG, (8, None, 4, 1 / 3)),
+        ("llama3-8b", formats("int4-g128-zp", "bf16"), LONG, (8, None, 4, 1 / 3)),
+        ("llama3-8b", formats("int4-g128"), SHORT, (8, None, 4, 1 / 3)),
+        ("llama3-8b", formats("fp8"), LONG, (8, None, 4, 2 / 3)),
+        ("smollm2-135m", BF16, LONG, (8, None, 8, 2 / 3)),
     ],
 )
 def test_kinds_of_models(
-    name: str, wanted: Formats, context: int | None, expected: tuple[int, int | None, int]
+    name: str, wanted: Formats, context: int | None, expected: tuple[int, int | None, int, float]
 ) -> None:
     found = of(name, wanted, context)
-    assert (found.warps, found.chunk_bytes, found.hint_slack) == expected
-    codes = wanted["qkv"] not in ("bf16", "fp8")
-    assert (found.held_refills < 1 / 2) == (codes or found.warps == 16)
-
-
-@pytest.mark.parametrize(
-    ("batch", "parts", "copy", "ring"), [(2, 1, 4096, 160), (3, 1, 4096, 128), (4, 2, 4096, 128), (5, 2, 4096, 128),
-                                         (6, 4, 4096, 128), (7, 4, 4096, 128), (8, 4, 2048, 128)]
-)  # fmt: skip
-def test_batches_of_a_large_model_have_long_rings(batch: int, parts: int, copy: int, ring: int) -> None:
-    """parts: of down; copy in bytes; ring in KB."""
-    made = plan(load_model("llama3-8b"), H200, settings=replace(FAST, batch=batch), max_context=SHORT)
-    stream = made.streams[0]
-    assert (stream.chunk_bytes, stream.slots * stream.chunk_bytes * made.launch.warps // 1024) == (copy, ring)
-    ops = [step.op for step in steps_of(made.programs[0].body)]
-    assert {op.k_parts for op in ops if isinstance(op, GemvOp) and op.matrix == "down"} == {parts}
-
-
-def test_parts_that_are_no_whole_copies_are_left_to_the_planner() -> None:
-    model = load_model("llama3-8b").model_copy(update={"ffn": 14336 + 256})
-    assert "k_parts" not in batched(8, model) and batched(8, load_model("llama3-8b"))["k_parts"] == 4
+    assert (found.warps, found.chunk_bytes, found.hint_slack, found.held_refills) == expected
 
 
 def test_a_batch_of_a_large_model_is_handed_off_in_plain_words_where_all_read_them() -> None:
