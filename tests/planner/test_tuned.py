@@ -52,6 +52,24 @@ def test_kinds_of_models(
     assert (found.warps, found.chunk_bytes, found.hint_slack, found.held_refills) == expected
 
 
+@pytest.mark.parametrize(
+    ("batch", "parts", "copy", "ring"), [(2, 1, 4096, 160), (3, 1, 4096, 128), (4, 2, 4096, 128), (5, 2, 4096, 128),
+                                         (6, 4, 4096, 128), (7, 4, 4096, 128), (8, 4, 2048, 128)]
+)  # fmt: skip
+def test_batches_of_a_large_model_have_long_rings(batch: int, parts: int, copy: int, ring: int) -> None:
+    """parts: of down; copy in bytes; ring in KB."""
+    made = plan(load_model("llama3-8b"), H200, settings=replace(FAST, batch=batch), max_context=SHORT)
+    stream = made.streams[0]
+    assert (stream.chunk_bytes, stream.slots * stream.chunk_bytes * made.launch.warps // 1024) == (copy, ring)
+    ops = [step.op for step in steps_of(made.programs[0].body)]
+    assert {op.k_parts for op in ops if isinstance(op, GemvOp) and op.matrix == "down"} == {parts}
+
+
+def test_parts_that_are_no_whole_copies_are_left_to_the_planner() -> None:
+    model = load_model("llama3-8b").model_copy(update={"ffn": 14336 + 256})
+    assert "k_parts" not in batched(8, model) and batched(8, load_model("llama3-8b"))["k_parts"] == 4
+
+
 def test_a_batch_of_a_large_model_is_handed_off_in_plain_words_where_all_read_them() -> None:
     assert (of("llama3-8b", batch=4).handoff, of("llama3-8b", batch=4).handoff_dtype) == ("mixed", "bf16")
     assert of("llama3.2-1b", batch=4) == replace(FAST, batch=4)
