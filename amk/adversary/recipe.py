@@ -9,7 +9,7 @@ from typing import Any
 
 from amk.adversary.edits import Edit, Json, Path, after, apply, at, find, named, signalling, steps, waiting
 from amk.planner.decode import plan
-from amk.planner.settings import FAST, NAIVE, Settings
+from amk.planner.settings import FAST, PHASED, Settings
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.target import load_target
 
@@ -29,11 +29,11 @@ TINY = ModelSpec(
     rope_theta=10_000.0,
 )
 BASES: dict[str, Settings] = {
-    "fenced": replace(NAIVE, warps=4, kv_block=8, wide_epilogue=64),
-    "wide": replace(NAIVE, warps=4, kv_block=8),
-    "heads": replace(NAIVE, warps=4, kv_block=8, wide_epilogue=64, head_handoff=True),
+    "fenced": replace(PHASED, warps=4, kv_block=8, wide_epilogue=64),
+    "wide": replace(PHASED, warps=4, kv_block=8),
+    "heads": replace(PHASED, warps=4, kv_block=8, wide_epilogue=64, head_handoff=True),
     "tagged": replace(FAST, warps=4, kv_block=8),
-    "held": replace(NAIVE, warps=2, kv_block=8, run_ahead=True, slots=4, held_refills=1.0),
+    "held": replace(PHASED, warps=2, kv_block=8, run_ahead=True, slots=4, held_refills=1.0),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
 copies held back until a result is out."""
@@ -175,6 +175,34 @@ def idle_worker(s: Json) -> list[Edit]:
     barrier = at(s, next(path for path, step in steps(s) if step["op"]["op"] == "barrier"))
     met = Edit("insert", signalling(s, "best"), barrier)
     return [*edits, *strengthened(s, "best", ("fenced", "acquire", "release")), met]
+
+
+def held_by_reader(s: Json) -> list[Edit]:
+    """Every warp of workers 2 and 3 signals in the step that reads the words of the attention's output; those who write
+    some of these words wait for all of these signals first. Nothing else makes the readers wait for the writers.
+    """
+    split = two_programs(s, lambda _: [])
+    doc = apply(s, split)[0]
+    reader, writer, hint = (
+        find(doc, "stage_norm", h="h_mid"),
+        find(doc, "add_residual", h="h_mid"),
+        waiting(doc, "h_mid"),
+    )
+    warps = next(role["count"] for role in doc["roles"] if role["name"] == at(doc, reader)["op"]["role"])
+    early = {"name": "early", "shape": [doc["model"]["layers"], WORKERS * warps], "handoff": "fenced"}
+    cells = range(2 * warps, WORKERS * warps)
+    waits = [
+        {"counter": "early", "index": [{"l": 1}, cell], "at_least": {"t": 1, "1": 1}, "order": "acquire"}
+        for cell in cells
+    ]
+    own = {"counter": "early", "index": [{"l": 1}, {"worker": warps, "agent": 1}], "add": 1, "order": "release"}
+    return [
+        *split,
+        Edit("insert", ("counters", len(doc["counters"])), at(doc, named(doc, "counters", "h_mid")) | early),
+        Edit("replace", (*writer[:-1], int(writer[-1]) - 1, "waits"), waits),
+        Edit("replace", ("programs", 1, *reader[2:], "signals"), [own]),
+        Edit("remove", ("programs", 1, *hint[2:], "waits", 0)),
+    ]
 
 
 def strengthened(s: Json, counter: str, words: tuple[str, str, str]) -> list[Edit]:

@@ -13,15 +13,15 @@ from random import Random
 from amk.adversary.edits import Edit, Json, Path, steps
 from amk.adversary.recipe import TINY
 from amk.planner.decode import plan
-from amk.planner.settings import FAST, NAIVE, Settings
+from amk.planner.settings import FAST, PHASED, Settings
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.target import load_target
 
 CONTEXT = 12
 SETTINGS: dict[str, Settings] = {
-    "fenced": replace(NAIVE, wide_epilogue=4096),
-    "wide": replace(NAIVE, wide_epilogue=0),
-    "heads": replace(NAIVE, wide_epilogue=4096, head_handoff=True),
+    "fenced": replace(PHASED, wide_epilogue=4096),
+    "wide": replace(PHASED, wide_epilogue=0),
+    "heads": replace(PHASED, wide_epilogue=4096, head_handoff=True),
     "tagged": replace(FAST, handoff="tagged"),
 }
 FENCED = ("fenced", "fenced", "wide", "heads")

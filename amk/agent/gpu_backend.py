@@ -42,6 +42,8 @@ class GpuBackend:
     _starts: int = 0
     _loaded: dict[Slot, str] = field(default_factory=dict)
     _expected: deque[Ready] = field(default_factory=deque)
+    _staged: dict[str, Ready] = field(default_factory=dict)
+    """What the worker was told of and has not loaded."""
     _order: tuple[Slot, Slot] = ("a", "b")
     _calibrated: dict[str, Block] = field(default_factory=dict)
 
@@ -93,6 +95,8 @@ class GpuBackend:
             return fault
         if self.supervisor.starts != self._starts:
             self._loaded, self._starts, self._order = {}, self.supervisor.starts, ("a", "b")
+            self._expected.extendleft(reversed(self._staged.values()))
+            self._staged = {}
         if self._loaded.get(self._order[1]) == incumbent.candidate.key != self._loaded.get(self._order[0]):
             self._order = (self._order[1], self._order[0])
         pairs = [(s, r) for s, r in zip(self._order, (incumbent, candidate), strict=True) if not self._holds(s, r)]
@@ -109,12 +113,15 @@ class GpuBackend:
     def _stage(self) -> Fault | None:
         """Tell the worker what it will be asked to load, so that it is admitted beside the measurements."""
         while self._expected:
-            answered = self.supervisor.ask(Stage(nonce=nonce(), **program(self._expected.popleft())), self.load_seconds)
+            ready = self._expected.popleft()
+            self._staged[ready.candidate.key] = ready
+            answered = self.supervisor.ask(Stage(nonce=nonce(), **program(ready)), self.load_seconds)
             if isinstance(answered, Fault):
                 return answered
         return None
 
     def _load(self, slot: Slot, ready: Ready) -> Fault | None:
+        self._staged.pop(ready.candidate.key, None)
         question = Load(nonce=nonce(), slot=slot, seed=self.drawn(), **program(ready))
         answered = self.supervisor.ask(question, self.load_seconds)
         fault = answered if isinstance(answered, Fault) else audit.loaded(answered, ready.candidate.key)

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 Fate = Literal["tried", "impossible", "duplicate", "avoided", "bounded", "open", "pending", "later"]
 """`pending`: proposed, and not decided. `later`: another plan comes first, which may settle this one."""
 
+PAID = 0.001
+"""Log gain of a single change that is worth a try together with others."""
+
 UNSETTLED: tuple[Fate, ...] = ("open", "pending", "later")
 
 
@@ -65,6 +68,10 @@ class Pairs:
     def help(self) -> float | None:
         """The most that two changes were measured to help each other (log); None if no pair was measured."""
         return max(0.0, -min(self.interactions)) if self.interactions else None
+
+
+Point = tuple[float | None, Item, Item]
+"""Two changes, and what both come to if they add up (log time)."""
 
 
 @dataclass
@@ -110,34 +117,64 @@ class Surroundings:
     effects: Effects = field(default_factory=Effects)
 
     def survey(self, context: Context) -> Survey:
-        """Costs a lowering for every point that is looked at for the first time."""
-        if context.state.best != self.best:
-            self.best, self.settled = context.state.best, {}
-        base, singles, found = context.incumbent(), [], []
-        for settings in context.space.neighbours(base):
-            (change,) = context.space.changes(settings, base).items()
-            fate = self._fate(context, settings)
-            singles.append((change, fate))
-            found += [(0.0, settings)] if fate == "open" else []
-        needed = decide.needed(context.state.noise)
-        if found:
-            return Survey(self.best, needed, [Single(change, fate, None) for change, fate in singles], open=found)
-        self.effects.update(context)
-        survey = Survey(self.best, needed, [Single(c, fate, self._worth(context, base, c)) for c, fate in singles])
-        undecided = [context.history.settings[trial.index] for trial in context.state.open_trials]
-        survey.under_way = [context.space.changes(settings, base) for settings in undecided]
-        self._pairs(context, survey)
-        survey.open.sort(key=lambda point: point[0])
+        """Everything near the best. Costs a lowering for every point that is looked at for the first time."""
+        survey = self._singles(context)
+        if not survey.open:
+            for pairs, points in self._by_knobs(context, survey):
+                self._settle(context, survey, pairs, points)
+                survey.pairs.append(pairs)
+            survey.open.sort(key=lambda point: point[0])
         return survey
+
+    def following(self, context: Context) -> tuple[float, Settings] | None:
+        """The first of what is open; costs few lowerings."""
+        survey = self._singles(context)
+        if not survey.open:
+            waiting = survey.waiting()
+            by_knobs = self._by_knobs(context, survey)
+            every = ((point, pairs) for pairs, points in by_knobs for point in points)
+            for point, pairs in sorted(every, key=lambda each: each[0][0] or 0.0):
+                if self._pair(context, survey, pairs, point, bool(waiting & {*point[1:]})) == "open":
+                    break
+        return survey.open[0] if survey.open else None
+
+    def paid(self, context: Context) -> list[tuple[float, Item]]:
+        """By knob its best single change, if that gains more than PAID (log time, change), the greatest gain first;
+        empty until every single change is settled."""
+        if any(single.fate in UNSETTLED for single in self._singles(context).singles):
+            return []
+        base, best = context.incumbent(), dict[str, tuple[float, Item]]()
+        for change, worth in sorted(self.effects.averaged(base).items(), key=lambda seen: seen[1]):
+            if worth < -PAID:
+                best.setdefault(change[0], (worth, change))
+        return list(best.values())
 
     def look(self, context: Context, last: bool) -> Surveyed | None:
         """What to write down; None if something is open and the search goes on."""
-        if not last and any(
-            self._fate(context, near) in UNSETTLED for near in context.space.neighbours(context.incumbent())
-        ):
+        if not last and self.following(context) is not None:
             return None
         found = self.survey(context).event()
         return None if found.open and not last else found
+
+    def _singles(self, context: Context) -> Survey:
+        """Plans one change away, with what they are worth if none is open."""
+        if context.state.best != self.best:
+            self.best, self.settled = context.state.best, {}
+        base, fates, found = context.incumbent(), {}, []
+        for settings in context.space.neighbours(base):
+            (change,) = context.space.changes(settings, base).items()
+            fates[change] = self._fate(context, settings)
+            found += [(0.0, settings)] if fates[change] == "open" else []
+        needed = decide.needed(context.state.noise)
+        if found:
+            return Survey(self.best, needed, [Single(change, fate, None) for change, fate in fates.items()], open=found)
+        self.effects.update(context)
+        worth = {change: self._worth(context, base, change) for change in fates}
+        undecided = [context.history.settings[trial.index] for trial in context.state.open_trials]
+        return Survey(
+            self.best, needed, [Single(change, fate, worth[change]) for change, fate in fates.items()],
+            under_way=[context.space.changes(settings, base) for settings in undecided],
+        )  # fmt: skip
 
     def _worth(self, context: Context, base: Settings, change: Item) -> float | None:
         """Log time relative to the best; by the screen alone where nothing was decided yet."""
@@ -150,29 +187,27 @@ class Surroundings:
             return None
         return promise(context.state, context.state.trials[index]) - self.effects.scores[base]
 
-    def _pairs(self, context: Context, survey: Survey) -> None:
-        worth, waiting = {single.change: single.worth for single in survey.singles}, survey.waiting()
-        refused = {single.change for single in survey.singles if single.fate == "tried" and single.worth is None}
-        coming = {tuple(sorted(changed)) for changed in survey.under_way}
-        by_knob: dict[str, list[Item]] = {}
-        for change in worth:
-            by_knob.setdefault(change[0], []).append(change)
-        measured = self.effects.interactions()
+    def _by_knobs(self, context: Context, survey: Survey) -> list[tuple[Pairs, list[Point]]]:
+        """The plans two changes away, the most promising of two knobs first."""
+        by_knob: dict[str, list[Single]] = {}
+        for single in survey.singles:
+            by_knob.setdefault(single.change[0], []).append(single)
+        measured, coming = self.effects.interactions(), {tuple(sorted(changed)) for changed in survey.under_way}
+        found = []
         for one, other in combinations(sorted(by_knob), 2):
-            pairs = Pairs((one, other), measured.get((one, other), []), (one, other) in coming)
-            points = [(sum_of(worth, a, b), a, b) for a, b in product(by_knob[one], by_knob[other])]
-            points.sort(key=lambda point: 0.0 if point[0] is None else point[0])
-            for expected, a, b in points:
-                fate = self._pair(context, survey, pairs, expected, (a, b), bool(waiting & {a, b}))
-                waiting |= {a, b} & refused if fate == "open" else set()
-                pairs.fates[fate] += 1
-            survey.pairs.append(pairs)
+            points = [(sum_of(a, b), a.change, b.change) for a, b in product(by_knob[one], by_knob[other])]
+            points.sort(key=lambda point: point[0] or 0.0)
+            found.append((Pairs((one, other), measured.get((one, other), []), (one, other) in coming), points))
+        return found
 
-    def _pair(
-        self, context: Context, survey: Survey, pairs: Pairs, expected: float | None, changes: tuple[Item, Item],
-        waits: bool,
-    ) -> Fate:  # fmt: skip
+    def _settle(self, context: Context, survey: Survey, pairs: Pairs, points: list[Point]) -> None:
+        waiting = survey.waiting()
+        for point in points:
+            pairs.fates[self._pair(context, survey, pairs, point, bool(waiting & {*point[1:]}))] += 1
+
+    def _pair(self, context: Context, survey: Survey, pairs: Pairs, point: Point, waits: bool) -> Fate:
         """How one pair is settled; an open one is put on the survey's list. Better ones of its knobs came before."""
+        expected, *changes = point
         tried = both(*changes) in self.effects.bases[context.incumbent()].pairs
         if not tried and expected is not None and pairs.help is not None and pairs.help - expected < survey.needed:
             pairs.reach = max(pairs.reach, pairs.help - expected)
@@ -196,10 +231,9 @@ class Surroundings:
         return found
 
 
-def sum_of(worth: dict[Item, float | None], one: Item, other: Item) -> float | None:
+def sum_of(one: Single, other: Single) -> float | None:
     """What both changes come to if they add up (log time)."""
-    a, b = worth[one], worth[other]
-    return None if a is None or b is None else a + b
+    return None if one.worth is None or other.worth is None else one.worth + other.worth
 
 
 def fate(context: Context, settings: Settings) -> Fate:

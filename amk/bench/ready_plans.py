@@ -2,7 +2,8 @@
 
 One search per model and target that fits, with the default context; every result is verified SAFE and compiled. The
 file is written after every search, and searches whose result it has are not made again (`--again` does): the command
-goes on where it was stopped, and after a change of the planner or of the simulator makes what is stale.
+goes on where it was stopped, and after a change of the planner or of the simulator makes what is stale. With
+`--time-limit` no search begins later than that; those under way are finished, which takes a minute or two.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from math import prod
@@ -34,6 +36,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="MODEL", default=shipped_models(), help="these models only")
     parser.add_argument("--gpus", nargs="+", metavar="TARGET", help="these targets only")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that search")
+    parser.add_argument("--time-limit", type=float, metavar="S", help="seconds after which no search begins")
     parser.add_argument("--again", action="store_true", help="also those that are there")
     parser.add_argument("-o", "--output", type=Path, default=SHIPPED, help="another file than the shipped one")
     parser.add_argument("--table", metavar="MODEL", help="print what was gained for this model, search nothing")
@@ -43,7 +46,11 @@ def main() -> int:
         return 0
     made = {(d.model, d.target, d.dtype): d for d in shipped(arguments.output)}
     pairs = [(m, g) for g in arguments.gpus or [t.name for t in targets()] for m in arguments.only]
-    for pair, result in results([p for p in pairs if arguments.again or not current(made, *p)], arguments):
+    stale = [p for p in pairs if arguments.again or not current(made, *p)]
+    for pair, result in results(stale, arguments):
+        if result is None:
+            continue
+        stale.remove(pair)
         if isinstance(result, str):
             made.pop((*pair, DTYPE), None)
             print(f"{pair[0]} on {pair[1]}: {result}", flush=True)
@@ -52,6 +59,8 @@ def main() -> int:
             gain = result.default_ms[0] / result.ms[0] if result.default_ms else 1.0
             print(f"{pair[0]} on {pair[1]}: {result.ms[0]:.4f} ms simulated, {gain:.3f}x the default plan", flush=True)
         write(arguments.output, made)
+    if stale:
+        print(f"the time is up, {len(stale)} are left; the same command goes on", flush=True)
     return 0
 
 
@@ -62,16 +71,19 @@ def current(made: dict[tuple[str, str, str], Decisions], model: str, gpu: str) -
 
 def results(
     pairs: list[tuple[str, str]], arguments: argparse.Namespace
-) -> Iterator[tuple[tuple[str, str], Decisions | str]]:
-    """Each pair with its decisions, or why there are none, as they come."""
+) -> Iterator[tuple[tuple[str, str], Decisions | str | None]]:
+    """Each pair with its decisions, why there are none, or None for want of time, as they come."""
+    limit = None if arguments.time_limit is None else time.time() + arguments.time_limit
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
-        futures = {pool.submit(searched, *pair, arguments.expansions): pair for pair in pairs}
+        futures = {pool.submit(searched, *pair, arguments.expansions, limit): pair for pair in pairs}
         for future in as_completed(futures):
             yield futures[future], future.result()
 
 
-def searched(model: str, gpu: str, expansions: int) -> Decisions | str:
-    """The message of the refusal where nothing fits."""
+def searched(model: str, gpu: str, expansions: int, limit: float | None = None) -> Decisions | str | None:
+    """The message of the refusal where nothing fits; None after the `limit` (time.time())."""
+    if limit is not None and time.time() > limit:
+        return None
     problem = Problem(load_model(model), load_target(gpu))
     try:
         found = search(problem, seed=SEED, expansions=expansions, why_not=why_not_built)

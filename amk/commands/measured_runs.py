@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from amk.planner.decode import plan
-from amk.planner.settings import PRESETS, Settings
+from amk.planner.settings import FAST, STARTS, Settings
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.schedule_ir.json_file import read_json
 from amk.schedule_ir.model import load_model
@@ -54,14 +54,14 @@ def _of_row(row: dict[str, Any]) -> Run:
     if "settings" in row:
         settings, name = settings_of(row["settings"]), f"{model} kernel {row['kernel']}"
     else:
-        settings, name = PRESETS[key["plan"]], f"{model} {key['plan']}"
+        settings, name = STARTS[key["plan"]], f"{model} {key['plan']}"
     context = row.get("context") or min(BENCH_CONTEXT, load_model(model).max_context)
     return Run(f"{name} at {pos}", _planned(model, gpu, settings, context), pos, ms)
 
 
 def settings_of(values: dict[str, Any]) -> Settings:
     """Settings by field name; those that are absent keep their default."""
-    return replace(PRESETS["fast"], **(values | {"plan": "search"}))
+    return replace(FAST, **(values | {"plan": "search"}))
 
 
 @cache

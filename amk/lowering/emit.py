@@ -85,7 +85,7 @@ def _kernel(schedule: Schedule, body: str) -> str:
     threads = schedule.launch.warps * 32
     return f"""extern "C" __global__ void __launch_bounds__({threads}, {schedule.launch.ctas_per_sm})
 {KERNEL}(const __grid_constant__ Globals globals) {{
-  extern __shared__ __align__(1024) char shared[];
+  extern __shared__ __align__(128) char shared[];
   __shared__ amk::sync::Watchdog dog;
   if (threadIdx.x == 0) {{
     amk::sync::watchdog_start(dog, globals.watchdog_log, globals.abort_word, globals.stall_ns, blockIdx.x);

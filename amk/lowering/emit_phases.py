@@ -25,7 +25,7 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Role, Schedule
 from amk.schedule_ir.target import RESERVED_SMEM_PER_BLOCK
 
-STATIC_SHARED = 1024
+STATIC_SHARED = 128
 """Static shared memory of a kernel: the watchdog's words, padded to the alignment of what follows them."""
 
 ALIGN = 128
@@ -165,7 +165,7 @@ class _Kernel:
 {"".join(self.structs)}
 extern "C" __global__ void __launch_bounds__({threads}, {self.blocks})
 {self.symbol}(const __grid_constant__ PhaseArgument argument) {{
-  extern __shared__ __align__(1024) char shared[];
+  extern __shared__ __align__(128) char shared[];
   __shared__ amk::sync::Watchdog dog;
   const Globals& globals = argument.globals;
   amk::sync::let_later_kernels_start();

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amk.lowering.plan_constants import identifier
+from amk.lowering.plan_constants import table_entry
 from amk.schedule_ir.expr import Expr
 
 SYMBOLS = {"t": "c.epoch", "n": "c.n", "l": "c.l", "worker": "c.worker"}
@@ -19,6 +19,6 @@ def expression(expr: Expr) -> str:
         if symbol == "1":
             terms.append(str(factor))
             continue
-        text = SYMBOLS.get(symbol) or f"t_{identifier(symbol)}[c.worker]"
+        text = SYMBOLS.get(symbol) or table_entry(symbol)
         terms.append(text if factor == 1 else f"{factor} * {text}")
     return " + ".join(terms) or "0"

@@ -40,7 +40,7 @@ def plan_struct(schedule: Schedule) -> str:
     lines.append(f"  static constexpr float kRmsEps = {float_literal(model.rms_eps)};")
     lines.append(f"  static constexpr float kQueryScale = {float_literal(model.head_dim**-0.5)};")
     lines.append(f"  using Cache = amk::{kv.dtype};")
-    lines.append(_shares_struct())
+    lines.append(_shares_struct(schedule))
     for name in MATRICES:
         shares = share_table(name)
         for chunk in stream.kinds(name):
@@ -80,15 +80,29 @@ def _weights_type(chunk: Chunk) -> str:
 
 
 SHARES = ("qkv", "hidden", "gate_up", "lm_head")
+ATTENTION = ("attn.head", "attn.split")
+GATES = frozenset({"attn.gate", "attn.serves"})
+"""Tables that waits and signals of every layer read."""
 
 
-def _shares_struct() -> str:
-    """The worker's entries of the share tables, read once: a table look-up on the critical path costs a cache miss."""
-    names = [f"{s}_{f}" for s in SHARES for f in ("first", "count")] + ["attn_head", "attn_split"]
+def table_entry(name: str) -> str:
+    """The worker's entry of a table."""
+    return f"c.shares.{identifier(name)}" if name in GATES else f"t_{identifier(name)}[c.worker]"
+
+
+def _shares_struct(schedule: Schedule) -> str:
+    """The worker's entries of tables, read once: a table look-up on the critical path costs a cache miss.
+
+    hold() keeps them where they are: what comes from constant memory is read again wherever a register is short.
+    """
+    attention = [identifier(name) for name in (*ATTENTION, *sorted(GATES & schedule.tables.keys()))]
+    names = [f"{s}_{f}" for s in SHARES for f in ("first", "count")] + attention
     loads = ", ".join(f"t_{name}[w]" for name in names)
+    held = ", ".join(f"{n} = amk::held({n})" for n in names if not n.endswith("_first"))
     return (
         f"  struct Shares {{\n    int {', '.join(names)};\n"
-        f"    static __device__ __forceinline__ Shares of(int w) {{ return {{{loads}}}; }}\n  }};"
+        f"    static __device__ __forceinline__ Shares of(int w) {{ return {{{loads}}}; }}\n"
+        f"    __device__ __forceinline__ void hold() {{ {held}; }}\n  }};"
     )
 
 

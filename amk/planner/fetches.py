@@ -42,6 +42,14 @@ def require_whole_fetches(model: ModelSpec, settings: Settings, reduced: bool, w
         _refuse(f"a warp combines {LANES * wide} elements at once, which are no whole heads of {model.head_dim}")
 
 
+def fewest_warps(settings: Settings, model: ModelSpec) -> int:
+    """`settings.warps`, doubled until they stage a hidden state at once; `handoff` is decided."""
+    warps = settings.warps
+    while model.hidden > warps * LANES * fetched(settings) * NORM_FETCHES:
+        warps *= 2
+    return warps
+
+
 def _refuse(message: str) -> None:
     help_line = "another number of warps, or another hand-off, reads whole fetches"
     raise AmkError(Diagnostic("AMK406", message, help=help_line))

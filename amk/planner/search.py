@@ -32,7 +32,7 @@ import numpy as np
 from amk.planner.bound import decided, drain_ms
 from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import BF16, Formats, Layered, layered
-from amk.planner.settings import FAST, NAIVE, Settings
+from amk.planner.settings import FAST, NAIVE, PHASED, Settings
 from amk.planner.space import Knob, Space, moved
 from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -78,6 +78,10 @@ class Problem:
         """AmkError where there is none."""
         labelled = replace(settings, plan="search")
         return plan(self.model, self.target, settings=labelled, wanted=self.wanted, max_context=self.context)
+
+    def races(self, settings: Settings) -> bool:
+        """Whether no plan with these settings is SAFE: bulk copies overwrite what was read, with no fence between."""
+        return self.target.has("bulk_copy") and not settings.refill_fence
 
     def times(self, schedule: Schedule) -> tuple[float, ...]:
         """Simulated ms per token at each position that the cache has."""
@@ -131,7 +135,7 @@ class Search:
 
     def __init__(
         self, problem: Problem, start: Settings = FAST, seed: int = 0, width: int = WIDTH,
-        known: tuple[Settings, ...] = (FAST, NAIVE), space: Space | None = None, tight_first: bool = True,
+        known: tuple[Settings, ...] = (FAST, PHASED, NAIVE), space: Space | None = None, tight_first: bool = True,
     ) -> None:  # fmt: skip
         """`known`: plans to begin with beside `start`. space: the one around `start` unless given.
         tight_first: a short search begins with the knobs of fewest values instead, so that it gets to all switches.
@@ -166,7 +170,7 @@ class Search:
         if self.spent:
             return None
         self.known[settings] = None
-        if self.avoid(settings):
+        if self.avoid(settings) or self.problem.races(settings):
             return None
         try:
             schedule = self.problem.schedule(settings)
@@ -262,17 +266,20 @@ def search(
 ) -> Found:
     """Search until `expansions` schedules were simulated, `budget_s` seconds have passed, or nothing is left.
 
-    A budget counts whole rounds only: what the last, unfinished one found is forgotten, so that `expansions` of the
-    result reproduces it on any machine. The result is verified SAFE and `why_not` says None of it; plans of which that
+    A budget counts whole rounds only, and no round begins that may not end in time, so that `expansions` of the result
+    reproduces it on any machine. The result is verified SAFE and `why_not` says None of it; plans of which that
     is not so are passed over. AMK011 if nothing can be planned.
     """
     made = Search(problem, start, seed)
     made.limit = expansions
-    began, rounds = time.monotonic(), 0
+    began = last = time.monotonic()
+    rounds, longest = 0, 0.0
     for _ in made.rounds():
         rounds += 1
         told(made)
-        if made.spent or (budget_s is not None and time.monotonic() - began >= budget_s):
+        now = time.monotonic()
+        longest, last = max(longest, now - last), now
+        if made.spent or (budget_s is not None and now - began + longest >= budget_s):
             break
     return _verified(made, rounds, why_not)
 

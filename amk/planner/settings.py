@@ -73,15 +73,21 @@ class Settings:
 
 
 FAST = Settings()
-NAIVE = Settings(
+PHASED = Settings(
     plan="naive", chunk_bytes=2048, handoff="fenced", head_handoff=False, wide_epilogue=0, run_ahead=False, slots=4
 )
+"""Phases one after the other, with rings and attention as in the fast plan."""
+
+UNTUNED = replace(PHASED, hint_slack=0, held_refills=0.0, first_refills=1.0, prefetch_cache=False, reduce_from=None)
+"""The phased plan without any number that was tuned for the fast one."""
+
+NAIVE = replace(UNTUNED, warps=4, slots=2, kv_splits=1)
+"""One op at a time and nothing ahead of it: every mechanism that makes a plan fast is absent or at the least that works
+(amk/planner/README.md). Warps: one for each scheduler of an SM, or as many as stage a hidden state (`tuned`).
+"""
 PRESETS = {"fast": FAST, "naive": NAIVE}
 
-UNTUNED = replace(NAIVE, hint_slack=0, held_refills=0.0, first_refills=1.0, prefetch_cache=False, reduce_from=None)
-"""The naive plan without any number that was tuned for the fast one."""
-
-STARTS = PRESETS | {"untuned": UNTUNED}
+STARTS = PRESETS | {"phased": PHASED, "untuned": UNTUNED}
 """Where a search may begin."""
 
 

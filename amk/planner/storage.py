@@ -23,7 +23,7 @@ MBARRIER_BYTES = 8
 Shares = dict[str, tuple[int, ...]]
 Array = tuple[str, str, tuple[int, ...]]
 
-STATIC_SHARED = 1024
+STATIC_SHARED = 128
 """Static shared memory of the generated kernel: the watchdog's words, padded to the alignment of what follows them."""
 
 LINE: Literal[128] = 128
@@ -39,7 +39,7 @@ COMFORTABLE_SLOTS = 3
 
 def choose_chunks(model: ModelSpec, target: Target, settings: Settings, counts: Shares, wanted: Layered) -> Runs:
     """The largest chunks with which the rings are comfortably deep, else those with the deepest rings."""
-    enough = min(COMFORTABLE_SLOTS, settings.slots or COMFORTABLE_SLOTS)
+    enough = comfortable_slots(settings)
     fixed = fixed_buffers(model, settings, counts, wanted)[1]
     used = {form for _, forms in wanted for form in forms.values()}
     choices = chunk_choices(model, chunk_bytes_of(settings, model, target, used, len(counts["hidden.count"])), wanted)
@@ -61,9 +61,14 @@ def choose_parts(model: ModelSpec, target: Target, settings: Settings, counts: S
         if any(model.ffn % (parts * each["down"].columns) for _, each in chunks):
             continue
         fixed = fixed_buffers(model, parted, counts, wanted)[1]
-        if ring_slots(target, parted, largest(chunks), fixed) >= COMFORTABLE_SLOTS:
+        if ring_slots(target, parted, largest(chunks), fixed) >= comfortable_slots(settings):
             return parts
     return 1
+
+
+def comfortable_slots(settings: Settings) -> int:
+    """`COMFORTABLE_SLOTS`, or fewer where fewer are asked for."""
+    return min(COMFORTABLE_SLOTS, settings.slots or COMFORTABLE_SLOTS)
 
 
 def chunk_align(runs: Runs) -> Alignment:

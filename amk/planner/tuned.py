@@ -1,4 +1,5 @@
-"""The numbers of the fast plan for a kind of model, as they were measured on an H200 (amk/lowering/LADDER.md).
+"""The numbers of a preset for a model: those of the fast plan, as they were measured on an H200
+(amk/lowering/LADDER.md), and the warps of the naive one.
 
 A kind is how many rings a worker drains in the longest product of a layer, and the format of the layers' weights. Where
 nothing was measured, and where a setting was chosen by hand, the settings stay what they are.
@@ -11,10 +12,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
 from typing import Any
 
+from amk.planner.fetches import fewest_warps
 from amk.planner.formats import Layered
-from amk.planner.settings import FAST, LONG_RINGS, Settings, reducible, splits_of
+from amk.planner.settings import FAST, LONG_RINGS, NAIVE, SMALL_COPY, Settings, reducible, splits_of
 from amk.planner.space import FIXED
-from amk.schedule_ir.matrices import matrix
+from amk.schedule_ir.matrices import ROWS_PER_GROUP, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import FormatName, weight_format
@@ -31,8 +33,17 @@ NARROW: Changes = {"warps": 16, "chunk_bytes": 1024}
 MORE_WARPS: Changes = {"warps": 12}
 """Codes of four bits take longest to multiply. With eight bits deeper rings of fewer warps are worth more."""
 
-BATCHED: Changes = {"handoff": "fenced", "handoff_dtype": "bf16"}
-"""Tagged words take twice the bytes, and everything that crosses is read by every worker for every sequence."""
+BATCHED: Changes = {"handoff": "mixed", "handoff_dtype": "bf16"}
+"""Tagged words take twice the bytes, which counts where every worker reads them for every sequence."""
+
+PARTS = {4: 2, 5: 2, 6: 4, 7: 4, 8: 4}
+"""Steps for the product of `down` by batch: the fewest that leave rings of 128 KB. Measured for batches of 4 and 8."""
+
+WIDE_BATCH = 8
+"""From this batch on only copies of 2 KB leave so much; beside the multiplications of this many they cost nothing."""
+
+BYTES_A_COLUMN = 2 * ROWS_PER_GROUP
+"""Of a copy of bf16."""
 
 NARROW_HEAD = 64
 """With wider heads attention does not fit into the registers of 16 warps."""
@@ -45,23 +56,38 @@ def tuned(
     settings: Settings, model: ModelSpec, target: Target, wanted: Layered, workers: int, context: int | None
 ) -> Settings:
     """`settings`, of which no knob was chosen, with what is best for the model; context: as asked for."""
-    chosen = [f.name for f in fields(Settings) if f.name not in FIXED]
-    if settings.plan != "fast" or any(getattr(settings, name) != getattr(FAST, name) for name in chosen):
+    if settings.plan == "naive" and not chosen(settings, NAIVE):
+        return replace(settings, warps=fewest_warps(settings, model))
+    if settings.plan != "fast" or chosen(settings, FAST):
         return settings
     rings = rings_drained(model, workers)
     if not target.has("bulk_copy") or rings < 1:
         return settings
     layers = {form for _, forms in wanted for name, form in forms.items() if name != "lm_head"}
     if settings.batch > 1:
-        return replace(settings, **BATCHED) if rings >= LONG_RINGS else settings
+        return replace(settings, **batched(settings.batch, model)) if rings >= LONG_RINGS else settings
     splits = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
     return replace(settings, **changes(layers, rings >= LONG_RINGS, model, reducible(settings, model, splits)))
+
+
+def chosen(settings: Settings, preset: Settings) -> bool:
+    """Whether a knob differs from the preset's."""
+    names = (f.name for f in fields(Settings) if f.name not in FIXED)
+    return any(getattr(settings, name) != getattr(preset, name) for name in names)
 
 
 def rings_drained(model: ModelSpec, workers: int) -> float:
     """Rings of bf16 that a worker drains in gate-up, the longest product."""
     shape = matrix(model, "gate_up")
     return 2 * shape.rows * shape.k / (workers * FAST.max_ring_bytes)
+
+
+def batched(batch: int, model: ModelSpec) -> Changes:
+    """For so many sequences of a large model; parts of `down` are whole copies."""
+    small = {"chunk_bytes": SMALL_COPY} if batch >= WIDE_BATCH else {}
+    parts = PARTS.get(batch, 1)
+    whole = model.ffn % (parts * 2 * SMALL_COPY // BYTES_A_COLUMN) == 0
+    return {**BATCHED, **small, **({"k_parts": parts} if whole and parts > 1 else {})}
 
 
 def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduced: bool) -> Changes:

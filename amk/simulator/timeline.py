@@ -18,7 +18,11 @@ def timeline_of(prediction: Prediction) -> Timeline:
     """Spans of the first warp of one worker of each group; arrows from the signals that ended waits."""
     groups = prediction.window.groups
     tracks = tuple(
-        Track(f"{len(g.workers)} worker{'s' * (len(g.workers) > 1)}", f"worker {g.workers[0]}{' (fast SM)' if g.fast else ''}") for g in groups
+        Track(
+            f"{len(g.workers)} workers" if len(g.workers) > 1 else "1 worker",
+            f"worker {g.workers[0]}{' (fast SM)' if g.fast else ''}",
+        )
+        for g in groups
     )
     ordered = sorted(range(len(prediction.spans)), key=lambda i: prediction.spans[i].start)
     spans = tuple(_span(prediction, i) for i in ordered)

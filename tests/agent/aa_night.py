@@ -2,10 +2,14 @@
 
     python -m tests.agent.aa_night --record tests/records/h200-aa-night.json        # on a GPU, under 3 minutes
     python -m tests.agent.aa_night --simulated
+    python -m tests.agent.aa_night --pairs 20 --head-start 0            # what the host's time adds: a minute on a GPU
+    python -m tests.agent.aa_night --pairs 20 --chain                   # what the place in memory adds: a minute
 
 Every pair is the incumbent and a copy of it that is loaded anew. Nothing but chance can make the copy faster, and no
 screen protects the rule here: each pair goes straight to the race. A race that passes is confirmed in a fresh process.
-Blocks are shorter and positions fewer than in a search, so that single rounds vary more than there.
+Blocks are shorter and positions fewer than in a search, so that single rounds vary more than there. In a chain every
+copy is the next pair's incumbent and stays where it is, so that program and place change roles: the medians of even and
+odd pairs have different signs where one place is slower, and the same where what was loaded last is.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from amk.agent.noise import Noise
 from amk.agent.runs import write_whole
 from amk.agent.simulated import SimulatedBackend
 from amk.agent.station import Post, StationBackend
+from amk.agent.supervisor import WORKER
 from amk.bench.provenance import commit
 from amk.planner.settings import FAST
 from amk.schedule_ir.model import load_model
@@ -63,6 +68,7 @@ class Night:
     backend: Backend
     ready: Ready
     positions: tuple[int, ...]
+    chain: bool = False
     mad: float = 0.0
     ms: tuple[float, ...] = ()
     gains: list[float] = field(default_factory=list)
@@ -82,6 +88,8 @@ class Night:
             if self.wins(race, "race", number):
                 self.passed += 1
                 self.kept += self.wins(self.compared(copy, "confirm", number), "confirm", number)
+            if self.chain:
+                self.ready = copy
             save(self.found())
         return self.found()
 
@@ -92,6 +100,9 @@ class Night:
             "pairs": len(self.gains), "kept": self.kept, "races passed": self.passed, "retries": dict(self.retries),
             "mad": self.mad, "gain needed": decide.needed(self.mad),
             "gains (0, 5, 50, 95, 100%)": [round(float(q), 6) for q in quantiles],
+            "medians of even and odd pairs": [
+                round(float(np.median(each)), 6) for each in (self.gains[::2], self.gains[1::2]) if each
+            ],
             "ms": [round(ms, 4) for ms in self.ms], "positions": self.positions,
         }  # fmt: skip
 
@@ -131,11 +142,12 @@ def subject(target: Target, model: str, simulated: bool) -> Ready:
     return ready
 
 
-def backend_of(target: Target, simulated: bool, log: Path) -> Backend:
+def backend_of(target: Target, simulated: bool, log: Path, head_start: int | None = None) -> Backend:
     if simulated:
         return SimulatedBackend(target.name, 1, noise=Noise("heavy", 0.006))
     gpu = matching(target, local_gpus())[0]
-    return StationBackend(Post(gpu.name, gpu.ordinal, log, gpu.uuid))
+    command = WORKER if head_start is None else (sys.executable, "-m", "tests.agent.hasty_worker", str(head_start))
+    return StationBackend(Post(gpu.name, gpu.ordinal, log, gpu.uuid, command))
 
 
 def main() -> int:
@@ -145,11 +157,13 @@ def main() -> int:
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--positions", type=int, nargs="+", default=list(POSITIONS))
     parser.add_argument("--simulated", action="store_true")
+    parser.add_argument("--head-start", type=int, help="clock cycles that the GPU is kept busy before each step")
+    parser.add_argument("--chain", action="store_true", help="every copy is the incumbent of the next pair")
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     target, began = load_target(options.gpu), time.monotonic()
     with TemporaryDirectory() as folder:
-        backend = backend_of(target, options.simulated, Path(folder) / "worker.log")
+        backend = backend_of(target, options.simulated, Path(folder) / "worker.log", options.head_start)
 
         def save(found: dict[str, Any]) -> str:
             text = json.dumps(described(found, backend, options, time.monotonic() - began), indent=1)
@@ -159,7 +173,7 @@ def main() -> int:
 
         try:
             ready = subject(target, options.model, options.simulated)
-            found = Night(backend, ready, tuple(options.positions)).run(options.pairs, save)
+            found = Night(backend, ready, tuple(options.positions), options.chain).run(options.pairs, save)
         finally:
             backend.close()
     print(save(found))
@@ -169,6 +183,8 @@ def main() -> int:
 def described(found: dict[str, Any], backend: Backend, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
     """The content of the record; a night that was cut short says how many pairs it has and how many were asked for."""
     words = f"python -m tests.agent.aa_night --pairs {options.pairs} --model {options.model}"
+    words += " --chain" if options.chain else ""
+    words += f" --head-start {options.head_start}" if options.head_start is not None else ""
     return {
         "format": 1, "name": "aa-night", **found, "pairs asked for": options.pairs, "model": options.model,
         "device": backend.device, "seconds": round(seconds, 1),

@@ -15,7 +15,7 @@ from amk.agent.measure import Backend, positions_within
 from amk.agent.propose.base import Proposer
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.simulated import SimulatedBackend
-from amk.planner.settings import NAIVE
+from amk.planner.settings import PHASED
 from amk.planner.space import Space
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
@@ -39,11 +39,11 @@ def workshop() -> Workshop:
 
 
 def start_run(journal: Journal, backend: Backend, limits: Limits, seed: int = 0) -> None:
-    space = Space.around(NAIVE)
+    space = Space.around(PHASED)
     journal.append(
         RunStarted(
             run="test", model="smollm2-135m", target="h200", dtype="bf16", context=CONTEXT,
-            positions=positions_within(CONTEXT), start="naive", settings=space.point(space.start), seed=seed,
+            positions=positions_within(CONTEXT), start="phased", settings=space.point(space.start), seed=seed,
             proposer="random", backend=backend.label, simulated=backend.simulated, limits=limits, manifest="",
             version="",
         )
@@ -65,6 +65,6 @@ def make_loop(tmp_path: Path, workshop: Workshop) -> MakeLoop:
         if journal.state.run is None:
             start_run(journal, device, Limits(evals=evals, dollars=dollars), seed)
         gate = Gate(workshop, fences_kept, not_compiled)
-        return Loop(journal, Space.around(NAIVE), gate, (device,), proposer or RandomDraw())
+        return Loop(journal, Space.around(PHASED), gate, (device,), proposer or RandomDraw())
 
     return make

@@ -33,7 +33,7 @@ from amk.agent.measure import Block, Job
 from amk.agent.simulated import SimulatedBackend
 from amk.agent.state import State
 from amk.bench.provenance import commit
-from amk.planner.settings import NAIVE
+from amk.planner.settings import PHASED
 from amk.planner.space import Space
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.target import load_target
@@ -75,7 +75,7 @@ def night(folder: Path, hours: float, proposer: str = "portfolio", additive: boo
         start_run(journal, backend, Limits(minutes=60 * hours), 8)
         gate = Gate(workshop, fences_kept, not_compiled)
         loop = Loop(
-            journal, Space.around(NAIVE), gate, (backend,), session.offline(proposer, prior=not additive), watch=watch
+            journal, Space.around(PHASED), gate, (backend,), session.offline(proposer, prior=not additive), watch=watch
         )
         loop.run()
         state = journal.state

@@ -19,7 +19,7 @@ from amk.agent.propose.portfolio import Portfolio
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.simulated import SimulatedBackend
 from amk.agent.station import Post, StationBackend
-from amk.planner.settings import NAIVE
+from amk.planner.settings import PHASED
 from amk.planner.space import Space
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.target import load_target
@@ -41,7 +41,7 @@ def main(folder: Path, evals: int, backend: Backend | None = None) -> None:
             )
         workshop = Workshop(load_model("smollm2-135m"), load_target("h200"), CONTEXT)
         proposer = Portfolio((Local(), Evolution(), RandomDraw()))
-        Loop(journal, Space.around(NAIVE), Gate(workshop, fences_kept, not_compiled), (device,), proposer).run()
+        Loop(journal, Space.around(PHASED), Gate(workshop, fences_kept, not_compiled), (device,), proposer).run()
 
 
 def station(folder: Path) -> StationBackend:

@@ -12,7 +12,7 @@ from amk.agent.propose import beam
 from amk.agent.propose.portfolio import Portfolio
 from amk.agent.session import offline
 from amk.agent.simulated import SimulatedBackend
-from amk.planner.settings import FAST, NAIVE, Settings
+from amk.planner.settings import FAST, PHASED, Settings
 from amk.planner.space import Space
 from amk.simulator.predict import Simulator
 from tests.agent.conftest import CONTEXT, MakeLoop, fences_kept
@@ -22,7 +22,7 @@ NAMES = ("random", "local", "evolution", "surrogate", "beam", "combine", "portfo
 
 @pytest.fixture(scope="module")
 def default_gain(workshop: Workshop) -> float:
-    """Log speed of the default plan over the naive one, as the simulated device sees them."""
+    """Log speed of the default plan over the phased one, as the simulated device sees them."""
     simulator, positions = Simulator(), positions_within(CONTEXT)
 
     def score(settings: Settings) -> float:
@@ -30,11 +30,11 @@ def default_gain(workshop: Workshop) -> float:
         assert isinstance(made, Candidate)
         return sum(log(simulator.step_ms(made.schedule, pos)) for pos in positions) / len(positions)
 
-    return score(NAIVE) - score(FAST)
+    return score(PHASED) - score(FAST)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_proposer_improves_the_naive_plan_and_repeats_nothing(
+def test_a_proposer_improves_the_phased_plan_and_repeats_nothing(
     make_loop: MakeLoop, name: str, default_gain: float
 ) -> None:
     loop = make_loop(offline(name), SimulatedBackend("h200", 1, noise=Noise("quiet")), evals=25)
@@ -71,7 +71,7 @@ def test_the_bandit_tries_every_arm_and_then_the_best(make_loop: MakeLoop) -> No
 
 def test_comparison_at_equal_budgets(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beam, "EXPANSIONS", 16)
-    problem = Perturbed(workshop, Space.around(NAIVE), fences_kept, (128, 2047))
+    problem = Perturbed(workshop, Space.around(PHASED), fences_kept, (128, 2047))
     results = [run_one(lambda n=n: offline(n), problem, s, 10) for n in ("random", "beam") for s in (0, 1)]
     assert all(len(r.curve) == 11 and r.curve[0] == 0.0 for r in results)
     assert {row[0] for row in table(results, (5, 10))} == {"random", "beam"}

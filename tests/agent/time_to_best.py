@@ -7,7 +7,7 @@
 
 Problems: `simulator`, a small model on simulated machines whose constants differ by the seed, in the whole space; and
 `grid`, a recorded table of every plan of a grid of knobs on another GPU, looked up instead of simulated. All begin at
-the naive plan; no proposer knows the hand-tuned one. `local-repeating` is local search without a memory of what it
+the phased plan; no proposer knows the hand-tuned one. `local-repeating` is local search without a memory of what it
 proposed, the reference; a proposal that was evaluated before costs it an evaluation again.
 """
 
@@ -39,7 +39,7 @@ from amk.agent.propose.base import Context, Proposer, Suggestion
 from amk.agent.session import offline
 from amk.agent.simulated import SimulatedBackend
 from amk.bench.provenance import commit
-from amk.planner.settings import NAIVE, Settings
+from amk.planner.settings import PHASED, Settings
 from amk.planner.space import Knob, Space
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.target import load_target
@@ -88,7 +88,7 @@ class Grid(Workshop):
         super().__init__(load_model(record["model"]), load_target(record["target"]), record["context"])
         names, values = list(record["knobs"]), list(record["knobs"].values())
         self.space = Space(
-            replace(NAIVE, plan="search"), tuple(Knob(n, tuple(v)) for n, v in zip(names, values, strict=True))
+            replace(PHASED, plan="search"), tuple(Knob(n, tuple(v)) for n, v in zip(names, values, strict=True))
         )
         self.ms: dict[Settings, float | None] = {}
         self.program: dict[Settings, int] = {}
@@ -140,7 +140,7 @@ def problem(name: str) -> Problem:
     if name == "grid":
         return Recorded(Grid(json.loads(GRID.read_text())))
     workshop = Workshop(load_model("smollm2-135m"), load_target("h200"), 2048)
-    return Perturbed(workshop, Space.around(NAIVE), fences_kept, (128, 2047))
+    return Perturbed(workshop, Space.around(PHASED), fences_kept, (128, 2047))
 
 
 def solved(what: tuple[str, str, int]) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def grid_workshop() -> tuple[Workshop, Simulator]:
 def grid_point(point: tuple[Any, ...]) -> tuple[str, float] | None:
     """(key of the program, ms) of one point; None if it cannot be planned."""
     workshop, model = grid_workshop()
-    made = workshop.make(replace(NAIVE, **dict(zip(GRID_KNOBS, point, strict=True))))
+    made = workshop.make(replace(PHASED, **dict(zip(GRID_KNOBS, point, strict=True))))
     return None if isinstance(made, Impossible) else (made.key, round(model.step_ms(made.schedule, GRID_POSITION), 5))
 
 
@@ -219,7 +219,7 @@ def claims(found: Sequence[Result]) -> dict[str, float]:
 
 def rendered(record: Path, drawing: str) -> str:
     """The record as Markdown; `drawing` is the name of the SVG beside it."""
-    lines = ["# Time to best", "", "Speed relative to the naive plan after n evaluations, geometric mean of "
+    lines = ["# Time to best", "", "Speed relative to the phased plan after n evaluations, geometric mean of "
              f"{SEEDS} seeds, noise free. Written by `python -m tests.agent.time_to_best render`.", ""]  # fmt: skip
     for where in ("simulator", "grid"):
         found = results(record, where)

@@ -81,8 +81,9 @@ struct Plan {
   static constexpr float kQueryScale = 1.250000000e-01f;
   using Cache = amk::bf16;
   struct Shares {
-    int qkv_first, qkv_count, hidden_first, hidden_count, gate_up_first, gate_up_count, lm_head_first, lm_head_count, attn_head, attn_split;
-    static __device__ __forceinline__ Shares of(int w) { return {t_qkv_first[w], t_qkv_count[w], t_hidden_first[w], t_hidden_count[w], t_gate_up_first[w], t_gate_up_count[w], t_lm_head_first[w], t_lm_head_count[w], t_attn_head[w], t_attn_split[w]}; }
+    int qkv_first, qkv_count, hidden_first, hidden_count, gate_up_first, gate_up_count, lm_head_first, lm_head_count, attn_head, attn_split, attn_gate, attn_serves;
+    static __device__ __forceinline__ Shares of(int w) { return {t_qkv_first[w], t_qkv_count[w], t_hidden_first[w], t_hidden_count[w], t_gate_up_first[w], t_gate_up_count[w], t_lm_head_first[w], t_lm_head_count[w], t_attn_head[w], t_attn_split[w], t_attn_gate[w], t_attn_serves[w]}; }
+    __device__ __forceinline__ void hold() { qkv_count = amk::held(qkv_count), hidden_count = amk::held(hidden_count), gate_up_count = amk::held(gate_up_count), lm_head_count = amk::held(lm_head_count), attn_head = amk::held(attn_head), attn_split = amk::held(attn_split), attn_gate = amk::held(attn_gate), attn_serves = amk::held(attn_serves); }
   };
   struct Qkv {
     static constexpr int kRows = 512, kK = 128, kColumns = 128, kChunks = 1;
@@ -347,7 +348,7 @@ struct S21 {
 
 extern "C" __global__ void __launch_bounds__(256, 1)
 amk_decode(const __grid_constant__ Globals globals) {
-  extern __shared__ __align__(1024) char shared[];
+  extern __shared__ __align__(128) char shared[];
   __shared__ amk::sync::Watchdog dog;
   if (threadIdx.x == 0) {
     amk::sync::watchdog_start(dog, globals.watchdog_log, globals.abort_word, globals.stall_ns, blockIdx.x);

@@ -9,9 +9,11 @@ import pytest
 
 from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import BF16, Formats, formats, layered
-from amk.planner.settings import FAST, NAIVE, Settings
-from amk.planner.tuned import rings_drained, tuned
+from amk.planner.settings import FAST, NAIVE, PHASED, Settings
+from amk.planner.tuned import batched, rings_drained, tuned
 from amk.schedule_ir.model import load_model
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.schedule import steps_of
 from amk.schedule_ir.target import load_target
 from tests.engine.tiny import tiny_model
 
@@ -52,12 +54,30 @@ def test_kinds_of_models(
     assert (found.held_refills < 1 / 2) == (codes or found.warps == 16)
 
 
-def test_a_batch_of_a_large_model_is_handed_off_in_plain_words() -> None:
-    assert (of("llama3-8b", batch=4).handoff, of("llama3-8b", batch=4).handoff_dtype) == ("fenced", "bf16")
+@pytest.mark.parametrize(
+    ("batch", "parts", "copy", "ring"), [(2, 1, 4096, 160), (3, 1, 4096, 128), (4, 2, 4096, 128), (5, 2, 4096, 128),
+                                         (6, 4, 4096, 128), (7, 4, 4096, 128), (8, 4, 2048, 128)]
+)  # fmt: skip
+def test_batches_of_a_large_model_have_long_rings(batch: int, parts: int, copy: int, ring: int) -> None:
+    """parts: of down; copy in bytes; ring in KB."""
+    made = plan(load_model("llama3-8b"), H200, settings=replace(FAST, batch=batch), max_context=SHORT)
+    stream = made.streams[0]
+    assert (stream.chunk_bytes, stream.slots * stream.chunk_bytes * made.launch.warps // 1024) == (copy, ring)
+    ops = [step.op for step in steps_of(made.programs[0].body)]
+    assert {op.k_parts for op in ops if isinstance(op, GemvOp) and op.matrix == "down"} == {parts}
+
+
+def test_parts_that_are_no_whole_copies_are_left_to_the_planner() -> None:
+    model = load_model("llama3-8b").model_copy(update={"ffn": 14336 + 256})
+    assert "k_parts" not in batched(8, model) and batched(8, load_model("llama3-8b"))["k_parts"] == 4
+
+
+def test_a_batch_of_a_large_model_is_handed_off_in_plain_words_where_all_read_them() -> None:
+    assert (of("llama3-8b", batch=4).handoff, of("llama3-8b", batch=4).handoff_dtype) == ("mixed", "bf16")
     assert of("llama3.2-1b", batch=4) == replace(FAST, batch=4)
     made = plan(load_model("llama3-8b"), H200, settings=replace(FAST, batch=8), max_context=SHORT)
     assert {b.dtype for b in made.buffers if b.name in ("h_mid", "h_out", "act")} == {"bf16"}
-    assert {c.handoff for c in made.counters} == {"fenced"}
+    assert {c.name for c in made.counters if c.handoff == "hint"} == {"qkv", "split"}
 
 
 @pytest.mark.parametrize("changes", [{"warps": 4}, {"kv_splits": 7}, {"plan": "custom"}, {"workers": 64}])
@@ -71,6 +91,7 @@ def test_nothing_is_assumed_where_nothing_was_measured() -> None:
     assert rings_drained(model, 4) < 1 and tuned(FAST, model, H200, layered(model, BF16), 4, LONG) == FAST
     large = load_model("llama3-8b")
     assert tuned(NAIVE, large, H200, layered(large, BF16), 132, LONG) == NAIVE
+    assert tuned(PHASED, large, H200, layered(large, BF16), 132, LONG) == PHASED
     mixed = ((16, formats("int8")), (16, formats("int4-g128", "int8")))
     assert tuned(FAST, large, H200, mixed, 132, LONG).warps == FAST.warps
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from amk.adversary.recipe import TINY
 from amk.planner.decode import plan
-from amk.planner.settings import FAST, NAIVE, Settings
+from amk.planner.settings import FAST, PHASED, Settings
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
@@ -13,8 +13,8 @@ from amk.schedule_ir.target import load_target
 
 SMALL = {
     "fast": replace(FAST, warps=4, kv_block=8),
-    "naive": replace(NAIVE, warps=4, kv_block=8),
-    "heads": replace(NAIVE, warps=4, kv_block=8, wide_epilogue=64, head_handoff=True),
+    "naive": replace(PHASED, warps=4, kv_block=8),
+    "heads": replace(PHASED, warps=4, kv_block=8, wide_epilogue=64, head_handoff=True),
     "two-warps": replace(FAST, warps=2, kv_block=4, wide_epilogue=8),
     "drawing": replace(FAST, warps=2, kv_block=8, sampling="top-k-top-p"),
 }

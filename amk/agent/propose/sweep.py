@@ -18,11 +18,11 @@ class Sweep:
     name: str = "sweep"
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
-        survey = context.surroundings.survey(context)
-        for expected, settings in survey.open:
-            if context.is_new(settings):
-                return context.suggest(self.name, settings, why(context, settings, expected))
-        return []
+        found = context.surroundings.following(context)
+        if found is None:
+            return []
+        expected, settings = found
+        return context.suggest(self.name, settings, why(context, settings, expected))
 
 
 def why(context: Context, settings: Settings, expected: float) -> str:

@@ -19,7 +19,26 @@ __device__ __forceinline__ u32 pack_bf16(float lo, float hi) {
   return reinterpret_cast<const u32&>(pair);
 }
 __device__ __forceinline__ float2 unpack_bf16(u32 bits) {
-  return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(bits));
+  return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
+}
+
+// The larger of two pairs of bf16 that are not negative, each half by itself; not a number where one is none.
+__device__ __forceinline__ u32 larger_pair(u32 a, u32 b) {
+  using Pair = __nv_bfloat162;
+  const Pair c = __hmax2_nan(reinterpret_cast<const Pair&>(a), reinterpret_cast<const Pair&>(b));
+  return reinterpret_cast<const u32&>(c);
+}
+
+// The largest magnitudes of kWide floats, cut to the upper halves of their bits: of those with even, and with odd number.
+template <int kWide>
+__device__ __forceinline__ u32 magnitudes(const float (&v)[kWide]) {
+  u32 top = 0;
+#pragma unroll
+  for (int k = 0; k < kWide; k += 2) {
+    const u32 pair = __byte_perm(__float_as_uint(v[k]), __float_as_uint(v[k + 1]), 0x7632u) & 0x7fff7fffu;
+    top = k == 0 ? pair : larger_pair(top, pair);
+  }
+  return top;
 }
 
 // A pair of floats as two bf16 pairs that add up to it: 16 bits of mantissa.
@@ -66,6 +85,7 @@ struct Plain {
   __device__ __forceinline__ static constexpr bool fresh_two(const Two&) { return true; }
   __device__ __forceinline__ static float2 value_two(const Two& raw) { return raw; }
   __device__ __forceinline__ static constexpr bool fresh(const Raw&) { return true; }
+  __device__ __forceinline__ static constexpr u32 stale(const Raw&) { return 0; }
   __device__ __forceinline__ static constexpr bool fresh_one(const One&) { return true; }
   __device__ __forceinline__ static T value_one(One raw) { return raw; }
   __device__ __forceinline__ static void values(const Raw& raw, float (&out)[kWide]) {
@@ -75,6 +95,16 @@ struct Plain {
     } else {
       out[0] = __uint_as_float(raw.x), out[1] = __uint_as_float(raw.y);
       out[2] = __uint_as_float(raw.z), out[3] = __uint_as_float(raw.w);
+    }
+  }
+  // magnitudes of the same.
+  __device__ __forceinline__ static u32 top(const Raw& raw) {
+    if constexpr (sizeof(T) == 2) {
+      return larger_pair(raw.x & 0x7fff7fffu, raw.y & 0x7fff7fffu);
+    } else {
+      float v[kWide];
+      values(raw, v);
+      return magnitudes(v);
     }
   }
   // The same, rounded to pairs of bf16.
@@ -121,9 +151,11 @@ struct Tagged {
   __device__ __forceinline__ static float2 value_two(const Two& raw) {
     return make_float2(__uint_as_float(sync::value_of(raw.first)), __uint_as_float(sync::value_of(raw.second)));
   }
-  __device__ __forceinline__ bool fresh(const Raw& raw) const {
-    return sync::tag_of(raw.first) == tag && sync::tag_of(raw.second) == tag;
+  // Zero where both tags are the expected one.
+  __device__ __forceinline__ u32 stale(const Raw& raw) const {
+    return (sync::tag_of(raw.first) ^ tag) | (sync::tag_of(raw.second) ^ tag);
   }
+  __device__ __forceinline__ bool fresh(const Raw& raw) const { return stale(raw) == 0; }
   __device__ __forceinline__ bool fresh_one(One raw) const { return sync::tag_of(raw) == tag; }
   __device__ __forceinline__ static T value_one(One raw) {
     T out;
@@ -136,6 +168,15 @@ struct Tagged {
       out[0] = lo.x, out[1] = lo.y, out[2] = hi.x, out[3] = hi.y;
     } else {
       out[0] = __uint_as_float(sync::value_of(raw.first)), out[1] = __uint_as_float(sync::value_of(raw.second));
+    }
+  }
+  __device__ __forceinline__ static u32 top(const Raw& raw) {
+    if constexpr (kPerWord == 2) {
+      return larger_pair(sync::value_of(raw.first) & 0x7fff7fffu, sync::value_of(raw.second) & 0x7fff7fffu);
+    } else {
+      float v[kWide];
+      values(raw, v);
+      return magnitudes(v);
     }
   }
   __device__ __forceinline__ static void pairs(const Raw& raw, u32 (&out)[kWide / 2]) {
@@ -169,89 +210,6 @@ __device__ __forceinline__ void until_fresh(const C& c, u32 tag, Fetch fetch) {
   while (true) {
     if (fetch() || stall.gives_up(c.dog, c.warp, 0, tag, 0)) return;
   }
-}
-
-constexpr int kInFlight = 16;  // fetches of a lane
-
-// Fetches that a lane needs for kMost elements, as many as are in flight at once.
-template <int kMost, class Cell>
-__device__ constexpr int pieces_of() {
-  constexpr int kAll = (kMost + 32 * Cell::kWide - 1) / (32 * Cell::kWide);
-  return kAll < kInFlight ? kAll : kInFlight;
-}
-
-// Rows of a batch whose fetches, for kMost elements each, are in flight together.
-template <int kMost, int kBatch, class Cell>
-__device__ constexpr int rows_together() {
-  constexpr int kFit = kInFlight / pieces_of<kMost, Cell>();
-  return kFit < 1 ? 1 : kFit < kBatch ? kFit : kBatch;
-}
-
-// Whether agents' shares of kMost elements, of rows done kRows at a time, leave no lane without an element of any fetch.
-template <int kMost, int kRows, int kBatch, class Cell>
-constexpr bool kWholeRows = kMost % (pieces_of<kMost, Cell>() * 32 * Cell::kWide) == 0 && kBatch % kRows == 0;
-
-// Calls use(row, i, piece, raw) for this lane's part of elements [lo, hi) of `rows` rows, at most kRows, that are kApart
-// elements of `cell` apart: pieces_of fetches of each row in flight at once, piece counting them. lo and hi are multiples of
-// Cell::kWide; kMost bounds hi - lo. With kTogether all lanes call, with zeros from hi on. kWhole: hi - lo is kMost and all
-// is as kWholeRows says.
-template <int kMost, int kRows, int kApart, bool kTogether, bool kWhole, class Cell, class C, class Use>
-__device__ __forceinline__ void for_each_fetch(const C& c, const Cell& cell, int rows, int lo, int hi, Use use) {
-  constexpr int kStride = 32 * Cell::kWide, kPieces = pieces_of<kMost, Cell>();
-  const int own = c.lane * Cell::kWide;
-#pragma unroll 1
-  for (int base = lo + own; base - (kTogether ? own : 0) < hi; base += kPieces * kStride) {
-    const Cell mine = cell.from(base);
-    typename Cell::Raw raw[kRows][kPieces];
-    const auto live = [&](int r, int k) { return kWhole || (base + k * kStride < hi && (r == 0 || r < rows)); };
-    until_fresh(c, cell.tag, [&] {
-      bool fresh = true;
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-        for (int k = 0; k < kPieces; ++k) {
-          // Defined on both paths: otherwise the registers of every step's batch stay allocated through all loops around it.
-          raw[r][k] = {};
-          if (live(r, k)) raw[r][k] = mine.fetch(r * kApart + k * kStride);
-        }
-      }
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-        for (int k = 0; k < kPieces; ++k) {
-          if (live(r, k)) fresh = fresh && cell.fresh(raw[r][k]);
-        }
-      }
-      return fresh;
-    });
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int k = 0; k < kPieces; ++k) {
-        const int i = base + k * kStride;
-        if (!kWhole && ((kTogether ? i - own : i) >= hi || (r > 0 && r >= rows))) continue;
-        use(r, i, k, raw[r][k]);
-      }
-    }
-  }
-}
-
-// The same with use(row, i, piece, values).
-template <int kMost, int kRows, int kApart, bool kTogether, bool kWhole, class Cell, class C, class Use>
-__device__ __forceinline__ void for_each_row(const C& c, const Cell& cell, int rows, int lo, int hi, Use use) {
-  for_each_fetch<kMost, kRows, kApart, kTogether, kWhole>(
-      c, cell, rows, lo, hi, [&](int row, int i, int piece, const typename Cell::Raw& raw) {
-        float v[Cell::kWide] = {};
-        if (!kTogether || i < hi) cell.values(raw, v);
-        use(row, i, piece, v);
-      });
-}
-
-// The same for one row: use(i, piece, values).
-template <int kMost, bool kTogether = false, class Cell, class C, class Use>
-__device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int lo, int hi, Use use) {
-  for_each_row<kMost, 1, 0, kTogether, false>(c, cell, 1, lo, hi,
-                                              [&](int, int i, int piece, float (&v)[Cell::kWide]) { use(i, piece, v); });
 }
 
 }  // namespace amk

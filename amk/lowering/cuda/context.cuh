@@ -12,6 +12,9 @@ struct fp8 {
   unsigned char e4m3;
 };
 
+// The same value, which from here on only a register has: it is not read again from where it came.
+__device__ __forceinline__ int held(int value) { return sync::opaque(value); }
+
 // Plan and Globals are generated from the schedule: Plan holds every constant, Globals every device pointer.
 template <class Plan, class Globals, class Ring>
 struct Context {
@@ -35,9 +38,7 @@ struct Context {
   // Before each step. Otherwise the addresses of all steps are hoisted out of the layer loop, and spilled.
   __device__ __forceinline__ void enter_step() {
     lane = sync::opaque(lane), warp = sync::opaque(warp), pos = sync::opaque(pos);
-    shares.qkv_count = sync::opaque(shares.qkv_count), shares.hidden_count = sync::opaque(shares.hidden_count);
-    shares.gate_up_count = sync::opaque(shares.gate_up_count), shares.lm_head_count = sync::opaque(shares.lm_head_count);
-    shares.attn_split = sync::opaque(shares.attn_split), shares.attn_head = sync::opaque(shares.attn_head);
+    shares.hold();
   }
 
   // Cycle counter of the SM at the start of the token and after each step of this warp; the last token's stay.
@@ -89,25 +90,48 @@ struct Place {
       : row(kBatch == 1 ? number : number / (8 * kBatch) * 8 + number % 8), sequence(number / 8 % kBatch) {}
 };
 
-// Sum of the partials of number `number` (see Place) of a worker with `chunks` chunks, in agent order; see
-// partial_slots() of the schedule's ops: agent a, which drains chunks [chunks * a / n, chunks * (a + 1) / n), left its
-// sums for group g in slot g + a, kBatch * 8 of them.
+// The partials of one row group of a worker with `chunks` chunks; see partial_slots() of the schedule's ops: agent a, which
+// drains chunks [chunks * a / n, chunks * (a + 1) / n), left its sums for group g in slot g + a, kBatch * 8 of them.
+template <int kChunksPerGroup, int kAgents, int kBatch>
+struct Partials {
+  static constexpr int kSlot = 8 * kBatch, kTogether = kAgents < 4 ? kAgents : 4;
+  int chunks, first, last;  // agents
+
+  __device__ __forceinline__ Partials(int group, int chunks_) : chunks(chunks_) {
+    // floor(m / chunks) as (m + 1/2) * (1 / chunks): at least 1 / (2 chunks) away from an integer, far above rounding.
+    const float per_chunk = __fdividef(1.f, static_cast<float>(chunks));
+    const int chunk = group * kChunksPerGroup;
+    first = static_cast<int>((static_cast<float>((chunk + 1) * kAgents) - 0.5f) * per_chunk);
+    last = static_cast<int>((static_cast<float>((chunk + kChunksPerGroup) * kAgents) - 0.5f) * per_chunk);
+  }
+
+  // The sum of those of number `number` (see Place), which is one of the group's, in agent order. Where every agent drains some
+  // chunk, several loads are in flight.
+  __device__ __forceinline__ float sum(const float* part, int number) const {
+    const float* slot = part + number;
+    float total = 0.f;
+    if (chunks >= kAgents) {
+#pragma unroll 1
+      for (int a = first; a <= last; a += kTogether) {
+        float v[kTogether];
+#pragma unroll
+        for (int k = 0; k < kTogether; ++k) v[k] = a + k <= last ? slot[(a + k) * kSlot] : 0.f;
+#pragma unroll
+        for (int k = 0; k < kTogether; ++k) total += v[k];
+      }
+    } else {
+#pragma unroll 1
+      for (int a = first; a <= last; ++a) {
+        if (share_begin(chunks, kAgents, a) < share_begin(chunks, kAgents, a + 1)) total += slot[a * kSlot];
+      }
+    }
+    return total;
+  }
+};
+
 template <int kChunksPerGroup, int kAgents, int kBatch>
 __device__ __forceinline__ float sum_partials(const float* part, int number, int chunks) {
-  constexpr int kSlot = 8 * kBatch;
-  // floor(m / chunks) as (m + 1/2) * (1 / chunks): at least 1 / (2 chunks) away from an integer, far above rounding.
-  const float per_chunk = __fdividef(1.f, static_cast<float>(chunks));
-  const int first_chunk = number / kSlot * kChunksPerGroup;
-  const int from = static_cast<int>((static_cast<float>((first_chunk + 1) * kAgents) - 0.5f) * per_chunk);
-  const int last =
-      static_cast<int>((static_cast<float>((first_chunk + kChunksPerGroup) * kAgents) - 0.5f) * per_chunk);
-  const float* slot = part + (number / kSlot * kSlot + number % kSlot);
-  float total = 0.f;
-#pragma unroll 1
-  for (int a = from; a <= last; ++a) {
-    if (chunks * a / kAgents < chunks * (a + 1) / kAgents) total += slot[a * kSlot];
-  }
-  return total;
+  return Partials<kChunksPerGroup, kAgents, kBatch>(number / (8 * kBatch), chunks).sum(part, number);
 }
 
 }  // namespace amk

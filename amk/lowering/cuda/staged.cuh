@@ -1,22 +1,10 @@
-// The vector that a product reads, in shared memory: how the ops that stage it write it.
-//
-// bf16: in the order of x_place. For weights that are codes, 16-bit numbers in blocks of 64 elements, in order, that share a
-// power of two: x = number * scales[block], and sums[block] = sum of x where the weights have an offset. `digits`: the
-// number n, |n| < 32640, is 256 high + low, two signed bytes: 64 low ones, then 64 high ones. __half: the number rounded to 11
-// bits. A block whose largest element is below 2^-112 is rounded to multiples of 2^-126; one with an element that is not
-// finite, or as large as 2^127, has a scale that is not a number.
+// The vector that a product reads, in shared memory: how the ops that stage it share it out and write it, in the layouts of
+// block_point.cuh.
 #pragma once
-#include <cuda_fp16.h>
-
-#include "amk/cells.cuh"
+#include "amk/block_point.cuh"
+#include "amk/fetches.cuh"
 
 namespace amk {
-
-struct digits {
-  unsigned char high_and_low[2];
-};
-
-inline constexpr int kBlock = 64;
 
 // Where share `index` of a staged vector begins: staged_share() of the schedule's ops.
 template <int kCount, bool kBlocks>
@@ -33,141 +21,125 @@ template <int kCount, bool kBlocks, int kParts>
 inline constexpr int kStagedMost =
     kBlocks ? ((kCount + kBlock - 1) / kBlock + kParts - 1) / kParts * kBlock : kCount / kParts;
 
-// The largest of the kLanes neighbours' values, kLanes 16 or 32, or their sum; called by all lanes.
-template <int kLanes>
-__device__ __forceinline__ u32 block_max(u32 v, int lane) {
-  if constexpr (kLanes == 32) {
-    return __reduce_max_sync(0xffffffffu, v);
-  } else {
-    const u32 low = __reduce_max_sync(0xffffffffu, lane < 16 ? v : 0), high = __reduce_max_sync(0xffffffffu, lane < 16 ? 0 : v);
-    return lane < 16 ? low : high;
-  }
-}
-template <int kLanes>
-__device__ __forceinline__ int block_sum(int v, int lane) {
-  if constexpr (kLanes == 32) {
-    return __reduce_add_sync(0xffffffffu, v);
-  } else {
-    const int low = __reduce_add_sync(0xffffffffu, lane < 16 ? v : 0), high = __reduce_add_sync(0xffffffffu, lane < 16 ? 0 : v);
-    return lane < 16 ? low : high;
-  }
+// The fewest elements of one of kParts shares; the last block of all may be cut short.
+template <int kCount, bool kBlocks, int kParts>
+__device__ constexpr int staged_least() {
+  if constexpr (!kBlocks) return kCount / kParts;
+  constexpr int kAll = (kCount + kBlock - 1) / kBlock, kShort = kAll * kBlock - kCount;
+  return kAll < kParts ? 0 : kAll / kParts * kBlock - kShort;
 }
 
-// 2^e, with which a block's elements are below 32512, and 2^-e: e from the bits of the largest magnitude.
-struct BlockScale {
-  float up, down;
-  __device__ __forceinline__ explicit BlockScale(u32 top) {
-    const u32 exponent = min(max((top + 0x20000u) >> 23, 15u), 255u);
-    up = __uint_as_float((268u - exponent) << 23);
-    down = exponent == 255u ? __uint_as_float(0x7fffffffu) : __uint_as_float((exponent - 14u) << 23);
-  }
-};
-
-// 1.5 * 2^23: a float this large has its integer part in its low bits, also a negative one.
-inline constexpr float kInteger = 12582912.f;
-inline constexpr u32 kIntegerBits = 0x4b400000u;
-
-// n + 128 in the low bits, of the nearest integer n to v: byte 1 is the high digit, byte 0 the low one with its top bit flipped.
-__device__ __forceinline__ u32 digit_bits(float v, float up) { return __float_as_uint(fmaf(v, up, kInteger + 128.f)); }
-
-template <int kWide>
-__device__ __forceinline__ void write_block(digits* x, int i, const float (&v)[kWide], float up, bool live) {
-  static_assert(kWide == 2 || kWide == 4, "pairs or quadruples");
-  char* low = reinterpret_cast<char*>(x) + (i / kBlock * (2 * kBlock) + i % kBlock);
-  const u32 first = __byte_perm(digit_bits(v[0], up), digit_bits(v[1], up), 0x5140u);
-  if constexpr (kWide == 2) {
-    if (live) {
-      *reinterpret_cast<unsigned short*>(low) = static_cast<unsigned short>(first ^ 0x8080u);
-      *reinterpret_cast<unsigned short*>(low + kBlock) = static_cast<unsigned short>(first >> 16);
-    }
-  } else {
-    const u32 second = __byte_perm(digit_bits(v[2], up), digit_bits(v[3], up), 0x5140u);
-    if (live) {
-      *reinterpret_cast<u32*>(low) = __byte_perm(first, second, 0x5410u) ^ 0x80808080u;
-      *reinterpret_cast<u32*>(low + kBlock) = __byte_perm(first, second, 0x7632u);
-    }
-  }
-}
-
-template <int kWide>
-__device__ __forceinline__ void write_block(__half* x, int i, const float (&v)[kWide], float up, bool live) {
-  if (!live) return;
-#pragma unroll
-  for (int k = 0; k < kWide; k += 2) {
-    *reinterpret_cast<__half2*>(x + i + k) = __floats2half2_rn(v[k] * up, v[k + 1] * up);
-  }
-}
-
-template <int kWide>
-__device__ __forceinline__ void write_block(bf16* x, int i, const float (&v)[kWide], float, bool live) {
-  if (!live) return;
-#pragma unroll
-  for (int k = 0; k < kWide; k += 2) {
-    *reinterpret_cast<u32*>(x + x_place(i + k)) = pack_bf16(v[k], v[k + 1]);
-  }
-}
-
-// x[i .. i + kWide) <- v, in the layouts that the step S names. Where these have blocks, all lanes call, lane n at the
-// first lane's i + n * kWide, which is a whole block, with zeros from the end of the vector on; `hi` ends the share.
-template <class S, int kWide, class C>
-__device__ __forceinline__ void put_staged(const C& c, int i, int hi, const float (&v)[kWide]) {
-  float up = 1.f;
-  bool live = true;
+// The lane's kPieces pieces of x, from `from` on, in the layouts that the step S names: piece k is the kWide elements from
+// from + (k * 32 + lane) * kWide on, values(k, v) gives them, top(k) their magnitudes. The agent's share ends at hi, and has at
+// least kLeast elements where the pieces are all of it. Where the layouts have blocks, `from` begins one, all lanes call, and
+// v is zero from hi on. What is done for every piece is done for all of them before the next: else each waits for its own.
+template <class S, int kWide, int kPieces, int kLeast, class C, class Values, class Top>
+__device__ __forceinline__ void put_share(const C& c, int from, int hi, Values values, Top top) {
+  constexpr int kStride = 32 * kWide, kLanes = kBlock / kWide, kPairs = (kPieces + 1) / 2;
+  const int base = from + c.lane * kWide, end = S::kHasScales ? (hi + kBlock - 1) / kBlock * kBlock : hi;
+  u32 tops[kPairs] = {};
   if constexpr (S::kHasScales) {
-    constexpr int kLanes = kBlock / kWide;
-    u32 top = 0;
+    static_assert(kPieces <= kLanes, "a lane for each piece of a block");
 #pragma unroll
-    for (int k = 0; k < kWide; ++k) top = max(top, __float_as_uint(v[k]) & 0x7fffffffu);
-    const BlockScale scale(block_max<kLanes>(top, c.lane));
-    up = scale.up;
-    live = i < (hi + kBlock - 1) / kBlock * kBlock;
-    const bool writer = live && c.lane % kLanes == 0;
-    if (writer) S::scales(c)[i / kBlock] = scale.down;
-    if constexpr (S::kHasSums) {
-      int sum = 0;
-#pragma unroll
-      for (int k = 0; k < kWide; ++k) sum += static_cast<int>(digit_bits(v[k], up) - kIntegerBits - 128u);
-      sum = block_sum<kLanes>(sum, c.lane);
-      if (writer) S::sums(c)[i / kBlock] = static_cast<float>(sum) * scale.down;
+    for (int k = 0; k < kPieces; k += 2) {
+      const u32 first = top(k), second = k + 1 < kPieces ? top(k + 1) : 0;
+      tops[k / 2] = larger_pair(__byte_perm(first, second, 0x5410u), __byte_perm(first, second, 0x7632u));
     }
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+#pragma unroll
+      for (int k = 0; k < kPairs; ++k) tops[k] = larger_pair(tops[k], __shfl_xor_sync(0xffffffffu, tops[k], offset));
+    }
+    // Lane n of a block's lanes has the scale of piece n.
+    const int piece = c.lane % kLanes, block = from / kBlock + piece * (32 / kLanes) + c.lane / kLanes;
+    u32 own = 0;
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) own = piece / 2 == k ? tops[k] : own;
+    if (piece < kPieces && block * kBlock < end) S::scales(c)[block] = BlockScale(piece % 2 == 0 ? own << 16 : own).down();
   }
-  write_block(S::x(c), i, v, up, live);
-  if constexpr (S::kHasAlso) write_block(S::also(c), i, v, up, live);
+#pragma unroll
+  for (int k = 0; k < kPieces; ++k) {
+    if ((k + 1) * kStride > kLeast && base + k * kStride >= end) continue;
+    float v[kWide];
+    values(k, v);
+    const float up = S::kHasScales ? BlockScale(k % 2 == 0 ? tops[k / 2] << 16 : tops[k / 2]).up() : 1.f;
+    write_block(S::x(c) + k * kStride, base, v, up);
+    if constexpr (S::kHasAlso) write_block(S::also(c) + k * kStride, base, v, up);
+  }
+  if constexpr (S::kHasSums) {
+    sync::warp_barrier();
+    constexpr int kBlocks = kPieces * kStride / kBlock;
+    const int block = from / kBlock, blocks = min(end / kBlock - block, kBlocks);
+    const float* scales = S::scales(c) + block;
+    float* sums = S::sums(c) + block;
+    sum_blocks<kBlocks>(S::x(c) + from, scales, sums, blocks, c.lane);
+    if constexpr (S::kHasAlso) sum_blocks<kBlocks>(S::also(c) + from, scales, sums, blocks, c.lane);
+  }
+}
+
+// The same of pieces in registers.
+template <class S, int kWide, int kPieces, int kLeast, class C>
+__device__ __forceinline__ void put_share(const C& c, int from, int hi, const float (&v)[kPieces][kWide]) {
+  const auto values = [&](int piece, float(&out)[kWide]) {
+#pragma unroll
+    for (int k = 0; k < kWide; ++k) out[k] = v[piece][k];
+  };
+  put_share<S, kWide, kPieces, kLeast>(c, from, hi, values, [&](int piece) { return magnitudes(v[piece]); });
+}
+
+// x[i .. i + kWide) <- the pairs of a fetch, bf16.
+template <class Cell>
+__device__ __forceinline__ void write_pairs(bf16* x, int i, const typename Cell::Raw& raw) {
+  u32 pairs[Cell::kWide / 2];
+  Cell::pairs(raw, pairs);
+#pragma unroll
+  for (int k = 0; k < Cell::kWide / 2; ++k) *reinterpret_cast<u32*>(x + x_place(i + 2 * k)) = pairs[k];
 }
 
 // x = the agent's contiguous share of kCount elements of `cell`.
 template <class S, int kCount, class Cell, class C>
 __device__ __forceinline__ void stage_share(const C& c, const Cell& cell) {
-  constexpr int kWide = Cell::kWide;
-  static_assert(kCount % kWide == 0 && (S::kHasScales || kCount % (kWide * S::kAgents) == 0), "shares are whole fetches");
+  constexpr bool kBlocks = S::kHasScales;
+  constexpr int kMost = kStagedMost<kCount, kBlocks, S::kAgents>, kWide = Cell::kWide;
+  using Batch = Fetched<kMost, staged_least<kCount, kBlocks, S::kAgents>(), 1, true, Cell>;
+  static_assert(kCount % kWide == 0 && (kBlocks || kCount % (kWide * S::kAgents) == 0), "shares are whole fetches");
   const int agent = c.warp - S::kFirst;
-  const int lo = staged_begin<kCount, S::kHasScales>(S::kAgents, agent);
-  const int hi = staged_begin<kCount, S::kHasScales>(S::kAgents, agent + 1);
-  for_each_wide<kStagedMost<kCount, S::kHasScales, S::kAgents>, S::kHasScales>(
-      c, cell, lo, hi, [&](int i, int, float (&v)[kWide]) { put_staged<S>(c, i, hi, v); });
+  const int lo = staged_begin<kCount, kBlocks>(S::kAgents, agent), hi = staged_begin<kCount, kBlocks>(S::kAgents, agent + 1);
+  for_each_batch<Batch, 0>(c, cell, 1, lo, hi, [&](const Batch& batch) {
+    if constexpr (kBlocks) {
+      const auto values = [&](int k, float(&v)[kWide]) { cell.values(batch.raw[0][k], v); };
+      const auto top = [&](int k) { return cell.top(batch.raw[0][k]); };
+      put_share<S, kWide, Batch::kPieces, Batch::kSure>(c, batch.base - c.lane * kWide, hi, values, top);
+    } else {
+#pragma unroll
+      for (int k = 0; k < Batch::kPieces; ++k) {
+        if (batch.live(0, k)) write_pairs<Cell>(S::x(c) + k * Batch::kStride, batch.base, batch.raw[0][k]);
+      }
+    }
+  });
 }
 
 // The same in bf16 for each sequence of a batch; the sequences' rows are kApart elements of the cell apart.
 template <class S, int kCount, int kBatch, int kApart, class Cell, class C>
 __device__ __forceinline__ void stage_rows(const C& c, const Cell& cell) {
-  constexpr int kWide = Cell::kWide, kMost = kCount / S::kAgents;
-  constexpr int kRows = rows_together<kMost, kBatch, Cell>();
-  static_assert(kCount % (kWide * S::kAgents) == 0 && !S::kHasScales && !S::kHasAlso, "bf16, in whole fetches");
+  constexpr int kMost = kCount / S::kAgents, kRows = rows_together<kMost, kBatch, Cell>();
+  using Batch = Fetched<kMost, kMost, kRows, kBatch % kRows == 0, Cell>;
+  static_assert(kCount % (Cell::kWide * S::kAgents) == 0 && !S::kHasScales && !S::kHasAlso, "bf16, in whole fetches");
   const int agent = c.warp - S::kFirst;
   const int lo = share_begin(kCount, S::kAgents, agent), hi = share_begin(kCount, S::kAgents, agent + 1);
 #pragma unroll 1
   for (int s = 0; s < kBatch; s += kRows) {
     bf16* x = S::x(c) + s * S::kXRow;
-    for_each_fetch<kMost, kRows, kApart, false, kWholeRows<kMost, kRows, kBatch, Cell>>(
-        c, cell.from(s * kApart), kBatch - s, lo, hi, [&](int row, int i, int piece, const typename Cell::Raw& raw) {
-          // Pieces are whole runs apart, so a lane's places are computed once.
-          constexpr int kStride = 32 * kWide;
-          bf16* to = x + row * S::kXRow + piece * kStride;
-          u32 pairs[kWide / 2];
-          Cell::pairs(raw, pairs);
+    for_each_batch<Batch, kApart>(c, cell.from(s * kApart), kBatch - s, lo, hi, [&](const Batch& batch) {
 #pragma unroll
-          for (int k = 0; k < kWide / 2; ++k) *reinterpret_cast<u32*>(to + x_place(i - piece * kStride + 2 * k)) = pairs[k];
-        });
+      for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+        for (int k = 0; k < Batch::kPieces; ++k) {
+          // Pieces are whole runs apart, so a lane's places are computed once.
+          if (batch.live(row, k)) write_pairs<Cell>(x + row * S::kXRow + k * Batch::kStride, batch.base, batch.raw[row][k]);
+        }
+      }
+    });
   }
 }
 

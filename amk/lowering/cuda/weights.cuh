@@ -8,7 +8,7 @@
 #pragma once
 #include <cuda_fp16.h>
 
-#include "amk/staged.cuh"
+#include "amk/block_point.cuh"
 #include "amk/tensor_core.cuh"
 
 namespace amk {

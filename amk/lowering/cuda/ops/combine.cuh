@@ -2,7 +2,7 @@
 //
 // Threads: each warp its contiguous share of the q_dim outputs, 16 bytes of each split a lane. The loads of kBatch splits of
 // all its outputs and of all its scales are in flight at once, a (head, split) pair a lane for the scales. Reads global
-// split_partial, split_scale (hand-offs); writes shared x, scales, sums as staged.cuh has it, and mix (f32 pairs, private to
+// split_partial, split_scale (hand-offs); writes shared x, scales, sums as block_point.cuh has it, and mix (f32 pairs, private to
 // the warp): the weight of each of the share's pairs.
 #pragma once
 #include "amk/staged.cuh"
@@ -46,6 +46,7 @@ __device__ __forceinline__ void combine(C& c) {
   constexpr int kDim = P::kHeadDim, kOutputs = P::kHeads * kDim, kWide = From::kWide, kStride = 32 * kWide;
   constexpr bool kBlocks = S::kHasScales;
   constexpr int kShare = kStagedMost<kOutputs, kBlocks, S::kAgents>, kAll = (kShare + kStride - 1) / kStride, kPieces = kAll < 4 ? kAll : 4;
+  constexpr int kLeast = kPieces == kAll ? staged_least<kOutputs, kBlocks, S::kAgents>() : 0;
   constexpr int kSplits = P::kKvSplits, kFit = 20 / kPieces, kBatch = kFit < kSplits ? kFit : kSplits;
   constexpr int kPairs = S::kHeads * kSplits, kScales = (kPairs + 31) / 32;
   static_assert(kDim % kWide == 0 && (kBlocks || kOutputs % (kWide * S::kAgents) == 0), "shares are whole fetches");
@@ -127,11 +128,7 @@ __device__ __forceinline__ void combine(C& c) {
         }
       }
     }
-#pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) {
-      const int i = base + piece * kStride;
-      if ((kBlocks ? i - c.lane * kWide : i) < hi) put_staged<S>(c, i, hi, sum[piece]);
-    }
+    put_share<S, kWide, kPieces, kLeast>(c, base - c.lane * kWide, hi, sum);
   }
 }
 

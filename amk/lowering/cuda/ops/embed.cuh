@@ -1,7 +1,7 @@
 // x = table[token] * norm[0], ssq[a] = sum of squares of the warp's share, residual = the worker's rows of table[token];
 // for each sequence of the batch.
 //
-// Threads: each warp its contiguous share. Reads global table (bf16), norm (f32); writes shared x, scales, sums as staged.cuh
+// Threads: each warp its contiguous share. Reads global table (bf16), norm (f32); writes shared x, scales, sums as block_point.cuh
 // has it, ssq, residual (f32).
 #pragma once
 #include "amk/rows.cuh"
@@ -19,13 +19,13 @@ __device__ __forceinline__ void embed_row(C& c, const bf16* row, int row_of_x, f
   if constexpr (S::kHasScales) {
     for (int base = lo; base < hi; base += kBlock) {
       const int i = base + 2 * c.lane;
-      float v[2] = {};
+      float v[1][2] = {};
       if (i < hi) {
         const float2 h = unpack_bf16(*reinterpret_cast<const u32*>(row + i));
         squares += h.x * h.x + h.y * h.y;
-        v[0] = h.x * norm[i], v[1] = h.y * norm[i + 1];
+        v[0][0] = h.x * norm[i], v[0][1] = h.y * norm[i + 1];
       }
-      put_staged<S>(c, i, hi, v);
+      put_share<S, 2, 1, 0>(c, base, hi, v);
     }
   } else {
     for (int i = lo + c.lane; i < hi; i += 32) {

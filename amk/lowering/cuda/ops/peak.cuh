@@ -2,7 +2,7 @@
 //
 // Threads: every warp for itself. Reads global best_value (f32 hand-off); writes shared pick (i32).
 #pragma once
-#include "amk/cells.cuh"
+#include "amk/fetches.cuh"
 #include "amk/ranking.cuh"
 
 namespace amk::ops {
@@ -13,7 +13,7 @@ __device__ __forceinline__ void peak(C& c) {
   constexpr int kWide = decltype(best)::kWide;
   static_assert(S::kCandidates % kWide == 0, "whole fetches");
   float value = -3.4e38f;
-  for_each_wide<S::kCandidates>(c, best, 0, S::kCandidates, [&](int, int, float (&v)[kWide]) {
+  for_each_wide<S::kCandidates>(c, best, 0, S::kCandidates, [&](int, float (&v)[kWide]) {
 #pragma unroll
     for (int k = 0; k < kWide; ++k) value = fmaxf(value, v[k]);
   });

@@ -4,7 +4,7 @@
 // Threads: every warp computes the same token from the same candidates. Reads global best_value (f32), best_index (i32), both
 // hand-offs, request, prompt (i32); worker 0, agent 0 writes output[n] (i32).
 #pragma once
-#include "amk/cells.cuh"
+#include "amk/fetches.cuh"
 #include "amk/ops/argmax_rows.cuh"
 
 namespace amk::ops {
@@ -30,7 +30,7 @@ __device__ __forceinline__ void select(C& c) {
       int slot = 0x7fffffff;
       constexpr int kWide = decltype(best)::kWide;
       static_assert(S::kCandidates % kWide == 0, "whole fetches");
-      for_each_wide<S::kCandidates>(c, best, 0, S::kCandidates, [&](int i, int, float(&v)[kWide]) {
+      for_each_wide<S::kCandidates>(c, best, 0, S::kCandidates, [&](int i, float(&v)[kWide]) {
 #pragma unroll
         for (int k = 0; k < kWide; ++k) keep_best(value, slot, v[k], i + k);
       });

@@ -1,7 +1,7 @@
 // x = attn for the warp's share of the attention output, for each sequence.
 //
 // Threads: each warp its contiguous share, 16 bytes of attn a lane. Reads global attn (hand-off); writes shared x, scales, sums
-// as staged.cuh has it.
+// as block_point.cuh has it.
 #pragma once
 #include "amk/rows.cuh"
 

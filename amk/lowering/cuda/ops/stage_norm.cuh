@@ -1,18 +1,38 @@
 // x = h * norm[index], ssq[a] = sum of squares of h over the warp's share, for each sequence. The consumer of x divides by rms.
 //
 // Threads: each warp its contiguous share, 16 bytes of h a lane. Reads global h (hand-off), norm (f32);
-// writes shared x, also, scales, sums as staged.cuh has it, ssq (f32).
+// writes shared x, also, scales, sums as block_point.cuh has it, ssq (f32).
 #pragma once
 #include "amk/rows.cuh"
 
 namespace amk::ops {
+
+template <int kWide>
+__device__ __forceinline__ void add_squares(const float (&v)[kWide], float& sum) {
+#pragma unroll
+  for (int k = 0; k < kWide; k += 2) sum += v[k] * v[k] + v[k + 1] * v[k + 1];
+}
+
+// kWide floats that begin at a multiple of kWide.
+template <int kWide>
+__device__ __forceinline__ void load_floats(const float* from, float (&out)[kWide]) {
+  if constexpr (kWide == 4) {
+    const float4 four = *reinterpret_cast<const float4*>(from);
+    out[0] = four.x, out[1] = four.y, out[2] = four.z, out[3] = four.w;
+  } else {
+    static_assert(kWide == 2, "pairs or quadruples");
+    const float2 two = *reinterpret_cast<const float2*>(from);
+    out[0] = two.x, out[1] = two.y;
+  }
+}
 
 template <class S, class C>
 __device__ __forceinline__ void stage_norm_cells(C& c) {
   using P = typename C::P;
   const int agent = c.warp - S::kFirst;
   const auto h = S::h(c);
-  constexpr int kWide = decltype(h)::kWide;
+  using Cell = decltype(S::h(c));
+  constexpr int kWide = Cell::kWide;
   constexpr bool kBlocks = S::kHasScales;
   constexpr int kMost = kStagedMost<P::kHidden, kBlocks, S::kAgents>;
   static_assert(P::kHidden % kWide == 0 && (kBlocks || P::kHidden % (kWide * S::kAgents) == 0), "shares are whole fetches");
@@ -20,42 +40,54 @@ __device__ __forceinline__ void stage_norm_cells(C& c) {
   const int lo = staged_begin<P::kHidden, kBlocks>(S::kAgents, agent);
   const int hi = staged_begin<P::kHidden, kBlocks>(S::kAgents, agent + 1);
   // The norm is launch-constant: its loads go out with those of h, or before them while the words are not fresh yet.
-  constexpr int kPieces = (kMost + 32 * kWide - 1) / (32 * kWide);
-  static_assert(kPieces <= 8, "one batch");
-  float weight[kPieces][kWide];
+  constexpr int kLeast = staged_least<P::kHidden, kBlocks, S::kAgents>();
+  constexpr int kStride = 32 * kWide, kPieces = pieces_of<kMost, Cell>();
+  static_assert(kMost <= kPieces * kStride && kPieces <= 8, "one batch");
+  float weight[kPieces][kWide] = {};
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
     const int i = lo + (piece * 32 + c.lane) * kWide;
-#pragma unroll
-    for (int k = 0; k < kWide; ++k) weight[piece][k] = i < hi ? norm[i + k] : 0.f;
+    if ((piece + 1) * kStride <= kLeast || i < hi) load_floats(norm + i, weight[piece]);
   }
   if constexpr (P::kBatch == 1) {
     float squares = 0.f;
-    for_each_wide<kMost, kBlocks>(c, h, lo, hi, [&](int i, int piece, float (&v)[kWide]) {
+    using Batch = Fetched<kMost, kLeast, 1, true, Cell>;
+    for_each_batch<Batch, 0>(c, h, 1, lo, hi, [&](const Batch& batch) {
+      float v[kPieces][kWide];
 #pragma unroll
-      for (int k = 0; k < kWide; k += 2) squares += v[k] * v[k] + v[k + 1] * v[k + 1];
+      for (int piece = 0; piece < kPieces; ++piece) {
+        h.values(batch.raw[0][piece], v[piece]);
+        add_squares(v[piece], squares);
 #pragma unroll
-      for (int k = 0; k < kWide; ++k) v[k] *= weight[piece][k];
-      put_staged<S>(c, i, hi, v);
+        for (int k = 0; k < kWide; ++k) v[piece][k] *= weight[piece][k];
+      }
+      put_share<S, kWide, kPieces, kLeast>(c, batch.base - c.lane * kWide, hi, v);
     });
     squares = warp_sum(squares);
     if (c.lane == 0) S::ssq(c)[agent] = squares;
   } else {
     static_assert(!kBlocks && !S::kHasAlso, "a batch is staged in bf16");
-    constexpr int kTogether = rows_together<kMost, P::kBatch, decltype(h)>();
+    constexpr int kTogether = rows_together<kMost, P::kBatch, Cell>();
 #pragma unroll 1
     for (int s = 0; s < P::kBatch; s += kTogether) {
       bf16* x = S::x(c) + s * S::kXRow;
       float squares[kTogether] = {};
-      for_each_row<kMost, kTogether, S::kHRow, false, kWholeRows<kMost, kTogether, P::kBatch, decltype(h)>>(
-          c, h.from(s * S::kHRow), P::kBatch - s, lo, hi, [&](int row, int i, int piece, float(&v)[kWide]) {
+      using Batch = Fetched<kMost, kMost, kTogether, P::kBatch % kTogether == 0, Cell>;
+      for_each_batch<Batch, S::kHRow>(c, h.from(s * S::kHRow), P::kBatch - s, lo, hi, [&](const Batch& batch) {
 #pragma unroll
-            for (int k = 0; k < kWide; k += 2) squares[row] += v[k] * v[k] + v[k + 1] * v[k + 1];
+        for (int row = 0; row < kTogether; ++row) {
+#pragma unroll
+          for (int piece = 0; piece < kPieces; ++piece) {
+            if (!batch.live(row, piece)) continue;
+            float v[kWide];
+            h.values(batch.raw[row][piece], v);
+            add_squares(v, squares[row]);
 #pragma unroll
             for (int k = 0; k < kWide; ++k) v[k] *= weight[piece][k];
-            constexpr int kStride = 32 * kWide;
-            write_block(x + row * S::kXRow + piece * kStride, i - piece * kStride, v, 1.f, true);
-          });
+            write_block(x + row * S::kXRow + piece * kStride, batch.base, v, 1.f);
+          }
+        }
+      });
 #pragma unroll
       for (int row = 0; row < kTogether; ++row) {
         squares[row] = warp_sum(squares[row]);

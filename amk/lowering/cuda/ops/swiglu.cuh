@@ -27,8 +27,8 @@ __device__ __forceinline__ void swiglu(C& c) {
     }
     float y = 0.f;
     if (live) {
-      const float gate = sum_partials<M::kChunks, P::kStreamAgents, kBatch>(S::part(c), row, chunks) * scale;
-      const float up = sum_partials<M::kChunks, P::kStreamAgents, kBatch>(S::part(c), row + 4, chunks) * scale;
+      const Partials<M::kChunks, P::kStreamAgents, kBatch> partials(row / (8 * kBatch), chunks);
+      const float gate = partials.sum(S::part(c), row) * scale, up = partials.sum(S::part(c), row + 4) * scale;
       y = __fdividef(gate, 1.f + __expf(-gate)) * up;
     }
     act.store(c, to, y, live);

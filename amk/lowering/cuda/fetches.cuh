@@ -1,0 +1,91 @@
+// What a warp reads of a hand-off buffer: a lane's batches of 16-byte fetches, many of them in flight.
+//
+// A fetch is Cell::kWide neighbouring elements; so are lanes' fetches, and those of one lane are 32 * kWide elements apart.
+// A batch is used once all of it is fresh. What always holds, by the lengths of the agents' shares, is no condition.
+#pragma once
+#include "amk/cells.cuh"
+
+namespace amk {
+
+constexpr int kInFlight = 16;  // fetches of a lane
+
+// Fetches that a lane needs for kMost elements, as many as are in flight at once.
+template <int kMost, class Cell>
+__device__ constexpr int pieces_of() {
+  constexpr int kAll = (kMost + 32 * Cell::kWide - 1) / (32 * Cell::kWide);
+  return kAll < kInFlight ? kAll : kInFlight;
+}
+
+// Rows of a batch whose fetches, for kMost elements each, are in flight together.
+template <int kMost, int kBatch, class Cell>
+__device__ constexpr int rows_together() {
+  constexpr int kFit = kInFlight / pieces_of<kMost, Cell>();
+  return kFit < 1 ? 1 : kFit < kBatch ? kFit : kBatch;
+}
+
+// A lane's fetches of one batch: raw[row][piece] are elements base + piece * kStride and the next ones of the row where
+// live(row, piece), zero elsewhere. Shares have kLeast to kMost elements; kAllRows: as many rows as there is room for.
+template <int kMost, int kLeast, int kRows, bool kAllRows, class Cell>
+struct Fetched {
+  static constexpr int kMaxRows = kRows, kPieces = pieces_of<kMost, Cell>();
+  static constexpr int kStride = 32 * Cell::kWide, kAll = kPieces * kStride;
+  static constexpr bool kOnce = kMost <= kAll;
+  // Elements that every batch has: of several, the last one of a share that may be shorter has none for sure.
+  static constexpr int kSure = kOnce ? kLeast : kLeast == kMost && kMost % kAll == 0 ? kAll : 0;
+  typename Cell::Raw raw[kRows][kPieces];
+  int base, hi, rows;
+
+  __device__ __forceinline__ bool live(int row, int piece) const {
+    return ((piece + 1) * kStride <= kSure || base + piece * kStride < hi) && (kAllRows || row == 0 || row < rows);
+  }
+};
+
+// use(batch) for the lane's part of elements [lo, hi) of `rows` rows that are kApart elements of `cell` apart, once all of the
+// batch is fresh. lo and hi are multiples of Cell::kWide; all lanes call.
+template <class Batch, int kApart, class Cell, class C, class Use>
+__device__ __forceinline__ void for_each_batch(const C& c, const Cell& cell, int rows, int lo, int hi, Use use) {
+  constexpr int kPieces = Batch::kPieces, kStride = Batch::kStride;
+#pragma unroll 1
+  for (int from = lo; from < hi; from += Batch::kAll) {
+    Batch batch;
+    batch.base = from + c.lane * Cell::kWide, batch.hi = hi, batch.rows = rows;
+    const Cell mine = cell.from(batch.base);
+    until_fresh(c, cell.tag, [&] {
+      u32 stale = 0;
+#pragma unroll
+      for (int r = 0; r < Batch::kMaxRows; ++r) {
+#pragma unroll
+        for (int k = 0; k < kPieces; ++k) {
+          // Defined on both paths: otherwise the registers of every step's batch stay allocated through all loops around it.
+          batch.raw[r][k] = {};
+          if (batch.live(r, k)) batch.raw[r][k] = mine.fetch(r * kApart + k * kStride);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < Batch::kMaxRows; ++r) {
+#pragma unroll
+        for (int k = 0; k < kPieces; ++k) stale |= batch.live(r, k) ? cell.stale(batch.raw[r][k]) : 0;
+      }
+      return stale == 0;
+    });
+    use(batch);
+    if constexpr (Batch::kOnce) break;
+  }
+}
+
+// use(i, values) for this lane's part of elements [lo, hi) of `cell`, at most kMost.
+template <int kMost, class Cell, class C, class Use>
+__device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int lo, int hi, Use use) {
+  using Batch = Fetched<kMost, 0, 1, true, Cell>;
+  for_each_batch<Batch, 0>(c, cell, 1, lo, hi, [&](const Batch& batch) {
+#pragma unroll
+    for (int k = 0; k < Batch::kPieces; ++k) {
+      if (!batch.live(0, k)) continue;
+      float v[Cell::kWide];
+      cell.values(batch.raw[0][k], v);
+      use(batch.base + k * Batch::kStride, v);
+    }
+  });
+}
+
+}  // namespace amk

@@ -1,0 +1,3 @@
+// In sync.cuh of this folder.
+#pragma once
+#include "amk/sync.cuh"

@@ -1,0 +1,124 @@
+"""The staging of a product's input, lane by lane: the device code compiled for the host, a thread a lane.
+
+What it leaves in shared memory is block_point.py's: digits or halves, scales, sums, bf16 beside them, and nothing else.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from amk.schedule_ir.bfloat import F32, from_bf16_bits, to_bf16_bits
+from amk.schedule_ir.block_point import BLOCK, block_scales, block_sums, round_digits, whole_blocks
+
+HERE = Path(__file__).parent / "host_warp"
+HEADERS = ("context", "cells", "fetches", "block_point", "staged")
+UNTOUCHED = 0x5A
+SHAPES = ((14336, 8), (4096, 12), (896, 8), (4864, 14), (28672, 12), (100, 3))
+"""(elements, agents): equal shares, shares that differ by a block, two rounds, an agent without one, a block cut short."""
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+
+
+@dataclass(frozen=True)
+class Left:
+    """x as bytes [blocks, 128], the bf16 beside it, scales and sums [blocks], all with room behind."""
+
+    x: NDArray[np.uint8]
+    also: NDArray[np.uint16]
+    scales: NDArray[np.uint32]
+    sums: NDArray[np.uint32]
+
+
+@pytest.fixture(scope="module", params=SHAPES, ids=lambda shape: f"{shape[0]}-by-{shape[1]}")
+def staging(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    count, agents = request.param
+    folder = tmp_path_factory.mktemp("staging")
+    shutil.copytree(HERE, folder, dirs_exist_ok=True)
+    cuda = HERE.parents[2] / "amk" / "lowering" / "cuda"
+    for name in HEADERS:
+        shutil.copy(cuda / f"{name}.cuh", folder / "amk")
+    shapes = [f"-DCOUNT={count}", f"-DAGENTS={agents}"]
+    command = ["g++", "-std=c++20", "-O1", "-w", "-pthread", "-I", folder, *shapes, folder / "staging.cpp"]
+    subprocess.run([*command, "-o", folder / "staging"], check=True, timeout=120)
+    return folder / "staging", count
+
+
+def run(program: Path, layout: str, source: str, values: F32) -> Left:
+    command = [program, layout, source]
+    out = subprocess.run(command, input=values.tobytes(), capture_output=True, check=True, timeout=120).stdout
+    blocks = whole_blocks(values.size) + 4
+    x, also, rest = np.split(np.frombuffer(out, np.uint8), [blocks * 128, blocks * 256])
+    scales, sums = np.split(rest.view(np.uint32), 2)
+    return Left(x.reshape(blocks, 128), also.view(np.uint16), scales, sums)
+
+
+def drawn(count: int, seed: int) -> F32:
+    """Heavy tails of many magnitudes; blocks of zeros, of subnormals, of numbers near a power of two, not finite."""
+    draw = np.random.default_rng(seed)
+    x = (draw.standard_t(2, count) * 2.0 ** draw.integers(-20, 20, count)).astype(np.float32)
+    x[:BLOCK] = 0
+    for block, values in enumerate(
+        (np.arange(8) * 1e-41, [0.9921875, 1.0, 1.984375], [1.0, np.inf], [np.nan, 2.0]), 2
+    ):
+        here = slice(block * BLOCK, (block + 1) * BLOCK)
+        x[here] = np.resize(np.asarray(values, np.float32), x[here].shape)
+    return x
+
+
+def places(count: int) -> NDArray[np.int64]:
+    """x_place: where element i stands in bf16."""
+    i = np.arange(count)
+    return i + np.choose(i // 2 % 4, [0, 2, -2, 0])
+
+
+@pytest.mark.parametrize("source", ["tagged-bf16", "tagged-f32", "plain"])
+@pytest.mark.parametrize("layout", ["digits", "halves"])
+def test_blocks_are_those_of_the_interpreter(staging: tuple[Path, int], layout: str, source: str) -> None:
+    program, count = staging
+    x = drawn(count, 3)
+    left = run(program, layout, source, x)
+    stored = from_bf16_bits(to_bf16_bits(x)) if source == "tagged-bf16" else x
+    blocks = whole_blocks(count)
+    padded = np.zeros(blocks * BLOCK, np.float32)
+    padded[:count] = stored
+    scales = block_scales(padded)
+    finite = np.isfinite(scales)
+    np.testing.assert_array_equal(left.scales[:blocks].view(np.float32), scales)
+    with np.errstate(invalid="ignore"):
+        units = (padded.reshape(-1, BLOCK).astype(np.float64) / scales[:, None])[finite]
+    if layout == "digits":
+        numbers = np.rint(units).astype(np.int64)
+        high = numbers + 128 >> 8
+        expected = np.concatenate([numbers - 256 * high, high], axis=1).astype(np.int8).view(np.uint8)
+        with np.errstate(invalid="ignore"):
+            sums = block_sums(padded)
+            assert np.isfinite(round_digits(padded).reshape(-1, BLOCK)[finite]).all()
+        np.testing.assert_array_equal(left.sums[:blocks].view(np.float32)[finite], sums[finite])
+        assert np.isnan(left.sums[:blocks].view(np.float32)[~finite]).all()
+    else:
+        expected = units.astype(np.float32).astype(np.float16).view(np.uint8)
+        assert (left.sums.view(np.uint8) == UNTOUCHED).all()
+    np.testing.assert_array_equal(left.x[:blocks][finite], expected)
+    beside, numbers_of = left.also[places(count)], ~np.isnan(stored)
+    np.testing.assert_array_equal(beside[numbers_of], to_bf16_bits(stored)[numbers_of])
+    for behind in (left.x[blocks:], left.scales[blocks:].view(np.uint8), left.sums[blocks:].view(np.uint8)):
+        assert (behind == UNTOUCHED).all()
+
+
+def test_bf16_is_copied_to_its_place(staging: tuple[Path, int]) -> None:
+    program, count = staging
+    agents = dict(SHAPES)[count]
+    if count % (4 * agents):
+        pytest.skip("bf16 is shared in whole fetches")
+    x = drawn(count, 4)
+    left = run(program, "bf16", "tagged-bf16", x)
+    bits, numbers = left.x.reshape(-1).view(np.uint16), ~np.isnan(x)
+    np.testing.assert_array_equal(bits[places(count)][numbers], to_bf16_bits(x)[numbers])
+    assert (left.x.reshape(-1)[2 * count :] == UNTOUCHED).all() and (left.scales.view(np.uint8) == UNTOUCHED).all()
