@@ -12,6 +12,7 @@ from amk.adversary.recipe import (
     drop,
     exchange,
     field_of,
+    held_by_reader,
     op_field,
     put,
     select_early,
@@ -214,6 +215,14 @@ ORDER = [
         "AMK201",
         "two workers wait for the others' signals before giving their own",
         lambda s: two_programs(s, swap(lambda t: waiting(t, "act"), -3)),
+    ),
+    Recipe(
+        "reader-holds-writer",
+        "1 cross-SM queue inversion",
+        "tagged",
+        "AMK201",
+        "a step signals when it has read its words, and their writer waits for that signal",
+        held_by_reader,
     ),
     Recipe(
         "wait-before-own-signal",

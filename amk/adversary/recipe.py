@@ -177,6 +177,34 @@ def idle_worker(s: Json) -> list[Edit]:
     return [*edits, *strengthened(s, "best", ("fenced", "acquire", "release")), met]
 
 
+def held_by_reader(s: Json) -> list[Edit]:
+    """Every warp of workers 2 and 3 signals in the step that reads the words of the attention's output; those who write
+    some of these words wait for all of these signals first. Nothing else makes the readers wait for the writers.
+    """
+    split = two_programs(s, lambda _: [])
+    doc = apply(s, split)[0]
+    reader, writer, hint = (
+        find(doc, "stage_norm", h="h_mid"),
+        find(doc, "add_residual", h="h_mid"),
+        waiting(doc, "h_mid"),
+    )
+    warps = next(role["count"] for role in doc["roles"] if role["name"] == at(doc, reader)["op"]["role"])
+    early = {"name": "early", "shape": [doc["model"]["layers"], WORKERS * warps], "handoff": "fenced"}
+    cells = range(2 * warps, WORKERS * warps)
+    waits = [
+        {"counter": "early", "index": [{"l": 1}, cell], "at_least": {"t": 1, "1": 1}, "order": "acquire"}
+        for cell in cells
+    ]
+    own = {"counter": "early", "index": [{"l": 1}, {"worker": warps, "agent": 1}], "add": 1, "order": "release"}
+    return [
+        *split,
+        Edit("insert", ("counters", len(doc["counters"])), at(doc, named(doc, "counters", "h_mid")) | early),
+        Edit("replace", (*writer[:-1], int(writer[-1]) - 1, "waits"), waits),
+        Edit("replace", ("programs", 1, *reader[2:], "signals"), [own]),
+        Edit("remove", ("programs", 1, *hint[2:], "waits", 0)),
+    ]
+
+
 def strengthened(s: Json, counter: str, words: tuple[str, str, str]) -> list[Edit]:
     """The counter's hand-off, and the order of its waits and signals."""
     edits = [Edit("replace", (*named(s, "counters", counter), "handoff"), words[0])]

@@ -79,6 +79,10 @@ class Problem:
         labelled = replace(settings, plan="search")
         return plan(self.model, self.target, settings=labelled, wanted=self.wanted, max_context=self.context)
 
+    def races(self, settings: Settings) -> bool:
+        """Whether no plan with these settings is SAFE: bulk copies overwrite what was read, with no fence between."""
+        return self.target.has("bulk_copy") and not settings.refill_fence
+
     def times(self, schedule: Schedule) -> tuple[float, ...]:
         """Simulated ms per token at each position that the cache has."""
         return tuple(step_ms(schedule, min(p, schedule.kv.context - 1), self.constants) for p in self.positions)
@@ -166,7 +170,7 @@ class Search:
         if self.spent:
             return None
         self.known[settings] = None
-        if self.avoid(settings):
+        if self.avoid(settings) or self.problem.races(settings):
             return None
         try:
             schedule = self.problem.schedule(settings)
@@ -262,17 +266,20 @@ def search(
 ) -> Found:
     """Search until `expansions` schedules were simulated, `budget_s` seconds have passed, or nothing is left.
 
-    A budget counts whole rounds only: what the last, unfinished one found is forgotten, so that `expansions` of the
-    result reproduces it on any machine. The result is verified SAFE and `why_not` says None of it; plans of which that
+    A budget counts whole rounds only, and no round begins that may not end in time, so that `expansions` of the result
+    reproduces it on any machine. The result is verified SAFE and `why_not` says None of it; plans of which that
     is not so are passed over. AMK011 if nothing can be planned.
     """
     made = Search(problem, start, seed)
     made.limit = expansions
-    began, rounds = time.monotonic(), 0
+    began = last = time.monotonic()
+    rounds, longest = 0, 0.0
     for _ in made.rounds():
         rounds += 1
         told(made)
-        if made.spent or (budget_s is not None and time.monotonic() - began >= budget_s):
+        now = time.monotonic()
+        longest, last = max(longest, now - last), now
+        if made.spent or (budget_s is not None and now - began + longest >= budget_s):
             break
     return _verified(made, rounds, why_not)
 

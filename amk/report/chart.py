@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from html import escape
 from math import floor, log10
 
-WIDTH, HEIGHT = 760, 340
-LEFT, RIGHT, TOP, BOTTOM = 64, 190, 34, 46
+WIDTH, HEIGHT = 800, 340
+LEFT, RIGHT, TOP, BOTTOM = 64, 230, 34, 46
+CHARACTER = 7
+"""Pixels of a character, rather too many."""
 PALETTE = ("#2a7f3f", "#e45756", "#4c78a8", "#f2b134", "#b279a2", "#72b7b2", "#9d755d")
 FLOOR = "#999999"
 
@@ -55,7 +57,8 @@ def html(title: str, charts: Sequence[Chart]) -> str:
 
 def _group(chart: Chart) -> str:
     across, up = _scales(chart)
-    parts = [_text(LEFT, 20, chart.title, weight="bold"), _axes(chart, across, up)]
+    unit = _text(LEFT + 12 + CHARACTER * len(chart.title), 20, chart.y_label)
+    parts = [_text(LEFT, 20, chart.title, weight="bold"), unit, _axes(chart, across, up)]
     colours = iter(PALETTE * (1 + len(chart.series) // len(PALETTE)))
     for i, series in enumerate(chart.series):
         colour = FLOOR if series.bound else next(colours)
@@ -105,14 +108,13 @@ def _axes(chart: Chart, across: Scale, up: Scale) -> str:
         parts.append(_text(LEFT - 6, up(y) + 4, f"{y:.3g}", anchor="end"))
     last = -1e9
     for x in xs:
-        if across(x) - last < 46:
+        if across(x) - last < CHARACTER * len(f"{x:,.0f}") + 4:
             continue
         last = across(x)
         parts.append(f'<line x1="{last:.1f}" y1="{bottom}" x2="{last:.1f}" y2="{bottom + 4}" stroke="#666"/>')
         parts.append(_text(last, bottom + 18, f"{x:,.0f}", anchor="middle"))
     parts.append(f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" stroke="#666"/>')
     parts.append(_text((LEFT + right) / 2, HEIGHT - 8, chart.x_label, anchor="middle"))
-    parts.append(_text(LEFT, TOP - 2, chart.y_label, anchor="end"))
     return "".join(parts)
 
 

@@ -22,7 +22,7 @@ from amk.schedule_ir.ops import BarrierOp, Geometry, SignalOp, WaitOp, Work
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Loop, Node, Program, Schedule
 from amk.validator.counter_events import Instances
-from amk.validator.footprint import Probe
+from amk.validator.probe import Probe
 from amk.validator.trace import Item, unroll
 
 NO_WORK = Work(0, 0, 0, 0, 0)

@@ -19,9 +19,9 @@ import numpy as np
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.schedule import steps_of
+from amk.validator.brackets import Ordering
 from amk.validator.compose import Composition
 from amk.validator.confirm import Clash, Touching
-from amk.validator.quotient import Ordering
 from amk.validator.system import I64, Bools
 
 

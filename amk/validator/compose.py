@@ -34,21 +34,32 @@ from amk.report.diagnostic import Diagnostic
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.schedule import Program, Role, Schedule
 from amk.validator.aliases import Clash
+from amk.validator.brackets import BracketOrder, Ordering
 from amk.validator.counter_events import CounterEvents, Instances
 from amk.validator.dataflow import DataflowReport
-from amk.validator.liveness import Run
+from amk.validator.liveness import Run, replayed
 from amk.validator.local_order import LocalOrder, local_order
-from amk.validator.memo import Keyed, Memo
-from amk.validator.memory_check import Accesses, boundary_content, overwritten, plain_memory, reads_from, unseen
+from amk.validator.memo import Keyed, Memo, given
+from amk.validator.memory_check import (
+    Accesses,
+    boundary_content,
+    ordered,
+    overwritten,
+    plain_memory,
+    reads_from,
+    unseen,
+)  # fmt: skip
 from amk.validator.parts import bare_program, synced, without_rings, without_sync
-from amk.validator.quotient import BracketOrder, Edges, Group, Ordering, Quotient, projected
+from amk.validator.quotient import Edges, Group, Quotient, clocks_of, projected, run_of
 from amk.validator.races import RaceReport
 from amk.validator.system import I64
-from amk.validator.touched import Touched, gathered, tagged_words, touched
+from amk.validator.touched import Touched, gathered, sure_words, tagged_words, touched
 from amk.validator.trace import trace_of
 from amk.validator.words import Words
 
 TOKENS: Final = 2
+Kept = Literal["most", "always", "sure"]
+"""Which reads of tagged words count: all, those at every position, or all but those that depend on the data."""
 
 
 class Ran(Protocol):
@@ -67,7 +78,7 @@ class Composition:
     writes that fences do not order. outside, clashes, written_constants: see `Gathered`. memo: what may serve again.
     hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is not
     `order`. at: the only position that was looked at. private: what the buffers behind the schedule's are, in turn.
-    strict: strict quotients with all words; None if the flat system cannot tell the words apart.
+    strict: strict quotients; None if the flat system cannot tell the words apart.
     """
 
     schedule: Schedule
@@ -152,10 +163,6 @@ def quotient_of(
     return Quotient(groups, Instances(counters), words, edges, strict)
 
 
-def bracketed(quotient: Quotient) -> BracketOrder:
-    return BracketOrder(quotient)
-
-
 def compose(schedule: Schedule, tokens: int = TOKENS, memo: Memo | None = None) -> Composition:
     """Check the schedule; raises `TooLarge`, `ClocksTooLarge` or `NotComposable`.
 
@@ -164,16 +171,16 @@ def compose(schedule: Schedule, tokens: int = TOKENS, memo: Memo | None = None) 
     return _Composer(schedule, tokens, memo or Memo()).run()
 
 
-def _keyed(memo: Memo, words: Words) -> Keyed[Words]:
+def _keyed(words: Words) -> Keyed[Words]:
     """Words by their content: different accesses may well have the same."""
     content = (words.writes, words.needs, words.counters, tuple(words.joints), tuple(words.targets))
-    return Keyed(words, memo.given(content).key)
+    return Keyed(words, given(content).key)
 
 
-def _accesses(memo: Memo, found: Touched, tagged: list[int], initial: I64, final: I64) -> Keyed[Accesses]:
+def _accesses(found: Touched, tagged: list[int], initial: I64, final: I64) -> Keyed[Accesses]:
     """Accesses by their content, because a change of ops or tables may leave them as they are."""
     content = Accesses(found.rows, tagged, initial, final)
-    return Keyed(content, memo.given((found.key, tuple(tagged), initial, final)).key)
+    return Keyed(content, given((found.key, tuple(tagged), initial, final)).key)
 
 
 class _Composer:
@@ -189,13 +196,15 @@ class _Composer:
         result.stuck = tuple(self.schedule.programs[g.number].name for g in self.groups if not g.order.complete)
         if result.stuck:
             return result
-        self.data = memo.given(without_rings(without_sync(self.schedule)))
+        self.data = given(without_rings(without_sync(self.schedule)))
         whole = memo(gathered, self.data, memo.evaluations, *self.orders)
         rows = memo(touched, whole, synced(self.schedule)).value
         boundary = boundary_content(self.data.value, self.result.tokens)
-        self.accesses = _accesses(memo, rows, whole.value.envelope.tagged, *boundary)
-        found = memo(tagged_words, self.data, whole, rows.most, rows.always).value
-        self.words = {"most": _keyed(memo, found.most), "always": _keyed(memo, found.always)}
+        self.accesses = _accesses(rows, whole.value.envelope.tagged, *boundary)
+        seen = Keyed(rows, rows.words)
+        found = memo.within(tagged_words, self.data, whole, seen).value
+        self.seen = self.data, whole, seen
+        self.words: dict[Kept, Keyed[Words]] = {"most": _keyed(found.most), "always": _keyed(found.always)}
         result.classes = whole.value.envelope.classes
         result.outside, result.written_constants = whole.value.outside, whole.value.constants
         result.clashes = whole.value.clashes
@@ -208,14 +217,24 @@ class _Composer:
         if result.never:
             return result
         result.strict = None if rows.doubled else self.strict
-        result.block = self._quotient("block").value
+        block = self._quotient("block").value
+        block.adopt(self._run(block))
+        result.block = block
         if result.block.run.complete:
             self._check_memory()
         return result
 
-    def _quotient(
-        self, edges: Edges, words: Literal["most", "always"] = "most", strict: bool = False
-    ) -> Keyed[Quotient]:
+    def _run(self, quotient: Quotient) -> Run:
+        """A complete run if there is one: much like that of an earlier schedule, if such a one is a run of this too."""
+        known = self.memo.orders.get(self.result.tokens)
+        if known is not None and (run := replayed(quotient.system, quotient.in_order_of(*known))) is not None:
+            return run
+        run = self.memo(run_of, *quotient.synchronisation).value
+        if run.complete:
+            self.memo.orders[self.result.tokens] = quotient.labels, run.position
+        return run
+
+    def _quotient(self, edges: Edges, words: Kept = "most", strict: bool = False) -> Keyed[Quotient]:
         """Of what these edges make of the groups, so that what they leave out cannot matter."""
         parts: list[Any] = []
         bases = []
@@ -225,29 +244,38 @@ class _Composer:
         return self.memo(quotient_of, edges, strict, self.schedule.counters, self.words[words], tuple(bases), *parts)
 
     def strict(self, edges: Edges) -> Quotient:
-        return self._quotient(edges, strict=True).value
+        """With all words that a step looks for at some position, whatever the data say."""
+        if "sure" not in self.words:
+            self.words["sure"] = _keyed(self.memo.within(sure_words, *self.seen).value)
+        return self._quotient(edges, "sure", strict=True).value
 
-    def _order(self, edges: Edges, words: Literal["most", "always"] = "most") -> Keyed[BracketOrder]:
-        return self.memo(bracketed, self._quotient(edges, words))
+    def _order(self, edges: Edges, words: Kept = "most") -> Keyed[BracketOrder]:
+        """A new order each time, because it counts what it is asked."""
+        quotient = self._quotient(edges, words)
+        clocks = self.memo(clocks_of, *quotient.value.synchronisation)
+        quotient.value.adopt(clocks.value.run, clocks.value)
+        return Keyed(BracketOrder(quotient.value, clocks), quotient.key)
 
     def _check_memory(self) -> None:
         """Reads-from with the edges of the envelope; races with those of every position; visibility with fences."""
         result, memo = self.result, self.memo
         if not result.weak:
             order = self._order("block")
-            found = memo(plain_memory, self.accesses, order).value
+            parts = memo(ordered, self.accesses, order)
+            found = memo.within(plain_memory, self.accesses, parts, order).value
             result.order, result.incidences = order.value, found.incidences
             result.dataflow, result.races = found.dataflow, found.races
             return
         order, least = self._order("word"), self._order("word", "always")
-        seen = memo(reads_from, self.accesses, order).value
+        parts = memo(ordered, self.accesses, order)
+        seen = memo.within(reads_from, self.accesses, parts).value
         result.incidences, result.dataflow, result.order = seen.incidences, seen.dataflow, least.value
         fence = self._order("fence")
         result.fence = fence.value
-        result.races, result.unseen = memo(unseen, self.accesses, order, least, fence).value
-        early, asked = memo(overwritten, self.accesses, order, least, None).value
+        result.races, result.unseen = memo.within(unseen, self.accesses, parts, least, fence).value
+        early, asked = memo.within(overwritten, self.accesses, parts, least, None).value
         if asked:
             hints = self._order("wait", "always")
             result.hints = hints.value
-            early, _ = memo(overwritten, self.accesses, order, least, hints).value
+            early, _ = memo.within(overwritten, self.accesses, parts, least, hints).value
         result.overwritten = early

@@ -158,9 +158,9 @@ class Confirmer:
         if self.withheld is None or flat_events(self.result) > MAX_EVENTS:
             return None
         # the quotient is the same at every position
-        pairs = {(c.first.event, c.second.event, self._silent(c)): c for c in reversed(self._common(a, b))}
-        for (x, y, silent), clash in reversed(pairs.items()):
-            if self.withheld.both_enabled(x, y, silent) and not self._over_in_time(clash):
+        pairs = {(c.first.event, c.second.event): c for c in reversed(self._common(a, b))}
+        for (x, y), clash in reversed(pairs.items()):
+            if self.withheld.both_enabled(x, y) and not self._over_in_time(clash):
                 return self._confirmed(clash)
         return None
 
@@ -178,18 +178,6 @@ class Confirmer:
     def _common(self, a: Place, b: Place) -> list[Clash]:
         tried = positions(self.result, frozenset((a[1], b[1])))
         return [clash for pos in tried for clash in self._clashes(a, b, pos)]
-
-    def _silent(self, clash: Clash) -> frozenset[Event]:
-        """Those of the two that write no tagged word at the position."""
-        buffers = self.result.schedule.buffers
-        return frozenset(
-            touching.event
-            for touching in (clash.first, clash.second)
-            if not any(
-                kind == WRITE and buffer < len(buffers) and buffers[buffer].tagged
-                for buffer, kind in touching.rows[:, [0, 3]].tolist()
-            )
-        )
 
     def _confirmed(self, clash: Clash) -> ConfirmedRace:
         def make() -> Made:

@@ -41,19 +41,16 @@ from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.footprint import COLUMNS, INDEX_BITS, SHARED, TOKEN_BITS, Footprints
+from amk.validator.footprint import COLUMNS, SHARED, Footprints
 from amk.validator.local_order import crew
 from amk.validator.quotient import Group
+from amk.validator.slopes import FAMILY_SHIFT, INDEX_BITS, TOKEN_BITS, Slope
 from amk.validator.system import DONT_CARE, I64, READ
 from amk.validator.trace import Item
 
 NO_DATA: Final = (WaitOp, SignalOp, BarrierOp)
 UNITS: Final = 3
 """Private memories of a worker: shared memory, its part of the key cache, its part of the value cache."""
-FAMILY_SHIFT: Final = TOKEN_BITS + INDEX_BITS
-
-Slope = dict[tuple[int, int, int], tuple[int, int]]
-"""(buffer, kind, family) -> change of (byte, value index) per layer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +149,9 @@ class Envelope:
             key = (item.site.number, own_layer, own_token)
             number = crews.setdefault(key, len(crews))
             for warp in role:
-                slot = found.setdefault((*key, warp), Slot(item, warp - role.start, number, slope, repeats, {}))
+                slot = found.get((*key, warp))
+                if slot is None:
+                    slot = found[*key, warp] = Slot(item, warp - role.start, number, slope, repeats, {})
                 slot.events[item.token + 1, max(layer, 0)] = int(trace.event_of[i, warp]), crew(trace, i)
         return list(found.values())
 
@@ -162,10 +161,10 @@ class Envelope:
             return slope
         if (group.number, item.site.number) in self._irregular:
             return None
-        for worker in (group.first, group.first + group.count - 1):
-            for agent in range(agents):
-                if not self._measure(slope, group, item, worker, agent):
-                    return None
+        ends = tuple(dict.fromkeys((group.first, group.first + group.count - 1)))
+        for agent in range(agents):
+            if not self._measure(slope, item, ends, agent):
+                return None
         return slope
 
     def _complete(self, group: Group, found: list[Slot], rows: I64, slot_of: I64, worker_of: I64) -> bool:
@@ -176,18 +175,18 @@ class Envelope:
             worker = group.first + int(worker_of[at])
             if not slot.repeats or slot.slope is None:
                 continue
-            if not self._measure(slot.slope, group, slot.item, worker, slot.agent):
+            if not self._measure(slot.slope, slot.item, (worker,), slot.agent):
                 self._irregular.add((group.number, slot.item.site.number))
                 return False
         return True
 
-    def _measure(self, slope: Slope, group: Group, item: Item, worker: int, agent: int) -> bool:
-        """Add what one agent of one worker does between layers 0 and 1; False if that is no slope."""
-        pos = self.positions(item, range(worker, worker + 1))[0]
-        later = Item(item.site, item.token, item.loops | {"l": item.loops["l"] + 1})
-        now = self.footprints.of(item, worker, agent, pos)
-        then = self.footprints.of(later, worker, agent, pos)
-        return now.shape == then.shape and _extend(slope, now, then)
+    def _measure(self, slope: Slope, item: Item, workers: tuple[int, ...], agent: int) -> bool:
+        """Add what one agent of some workers does between layers 0 and 1; False if that is no slope."""
+        pos = [self.positions(item, range(worker, worker + 1))[0] for worker in workers]
+        found = self.footprints.change(item, agent, workers, pos)
+        if found is None:
+            return False
+        return all(slope.setdefault(key, change) == change for key, change in found.items())
 
     def add(self, group: Group) -> None:
         """Rows of every worker of the group in global memory, and of one worker per class in private memory."""
@@ -337,20 +336,6 @@ def _clashing(rows: I64, slot_of: I64, crew: I64, worker_of: I64) -> I64:
         else np.zeros(0, bool)
     )
     return np.unique(crew[found & ~alone[segment]])
-
-
-def _extend(slope: Slope, now: I64, then: I64) -> bool:
-    """Adds the differences of aligned rows; False if two rows of one key differ in slope or anything else changed."""
-    fixed = (now[:, [0, 1, 5]] == then[:, [0, 1, 5]]).all() and (np.diff(now[:, 2:4]) == np.diff(then[:, 2:4])).all()
-    family = (now[:, 4] >> FAMILY_SHIFT == then[:, 4] >> FAMILY_SHIFT).all()
-    if not fixed or not family:
-        return False
-    step = np.stack((then[:, 2] - now[:, 2], (then[:, 4] >> TOKEN_BITS) - (now[:, 4] >> TOKEN_BITS)), axis=1)
-    for row, change in zip(now.tolist(), step.tolist(), strict=True):
-        key = (row[0], row[1], row[4] >> FAMILY_SHIFT)
-        if slope.setdefault(key, (change[0], change[1])) != (change[0], change[1]):
-            return False
-    return True
 
 
 def _slope_keys(rows: I64) -> I64:

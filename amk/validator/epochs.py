@@ -30,10 +30,11 @@ from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import coefficient
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.brackets import Ordering
 from amk.validator.compose import Composition
 from amk.validator.lags import LAG, check_lags
 from amk.validator.outside import amounts
-from amk.validator.quotient import Group, Ordering
+from amk.validator.quotient import Group
 from amk.validator.system import I64
 from amk.validator.trace import sites
 

@@ -28,11 +28,12 @@ from amk.schedule_ir.memory import ITEM_BYTES
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.builder import assemble
 from amk.validator.counter_events import CounterEvents, Instances
-from amk.validator.envelope import FAMILY_SHIFT, NO_DATA
+from amk.validator.envelope import NO_DATA
 from amk.validator.footprint import CACHED, SHARED, Evaluations, Footprints, code, with_token
 from amk.validator.local_order import NotComposable
 from amk.validator.memory_check import boundary_content
 from amk.validator.quotient import Edges
+from amk.validator.slopes import FAMILY_SHIFT
 from amk.validator.system import I64, WRITE, Bools, System
 from amk.validator.trace import Item, TooLarge, Trace, trace
 from amk.validator.word_events import MISSING, joints

@@ -24,9 +24,10 @@ from amk.validator.compose import TOKENS, Composition, groups_of
 from amk.validator.counter_events import Instances
 from amk.validator.dataflow import find_faults
 from amk.validator.expand import Flat, expand
+from amk.validator.in_order import LIMIT, InOrder, parts_of
 from amk.validator.liveness import Run, greedy
 from amk.validator.memo import Memo
-from amk.validator.memory_check import LIMIT, Blocking, early_writes, unseen_writes
+from amk.validator.memory_check import Blocking, early_writes, unseen_writes
 from amk.validator.order import Clocks, must_clocks
 from amk.validator.quotient import Edges, Group
 from amk.validator.system import I64, Bools, System
@@ -57,12 +58,14 @@ class FlatOrder:
         self.run: Run = replace(known[key].run, system=flat.system)
         self.clocks = replace(known[key], run=self.run)
 
-    @property
-    def position(self) -> I64:
-        return self.run.position
+    def placed(self, numbers: I64) -> I64:
+        found: I64 = self.run.position[numbers]
+        return found
 
     def precedes(self, before: I64, after: I64) -> Bools:
         return self.clocks.precedes(before, after)
+
+    precedes_otherwise = precedes
 
     def node(self, number: int) -> tuple[Group, int, int]:
         trace, worker, event = self.flat.owner(number)
@@ -120,9 +123,9 @@ class FlatCheck:
         least, fence = (self._order(self._flat(pos, edges)) for edges in ("word", "fence"))
         blocking = Blocking(least, lambda: self._order(self._flat(pos, "wait")))
         result.order, result.dataflow = least, find_faults(blocks(touches_of(word.run)), LIMIT)
-        rows = _rows(word.system)
-        result.races, result.unseen = unseen_writes(rows, self.tagged, word, least, fence)
-        result.overwritten = early_writes(rows, self.tagged, word, blocking)
+        found = InOrder(parts_of(_rows(word.system), word), self.memo)
+        result.races, result.unseen = unseen_writes(found, self.tagged, least, fence)
+        result.overwritten = early_writes(found, self.tagged, blocking)
         result.hints, result.fence = blocking.with_hints, fence
         return result
 

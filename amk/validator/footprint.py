@@ -18,7 +18,7 @@ are dropped, because nothing may write them (checked in `memory_model`).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -26,17 +26,16 @@ from zlib import crc32
 
 import numpy as np
 
-from amk.schedule_ir.expr import Env, IntArray, Value
+from amk.schedule_ir.expr import IntArray
 from amk.schedule_ir.ops import Access, Geometry, Op
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.aliases import Clash, aliased, clash_of
+from amk.validator.probe import Probe
+from amk.validator.slopes import INDEX_BITS, TOKEN_BITS, Slope, extend
 from amk.validator.system import DONT_CARE, I64, READ, WRITE
 from amk.validator.trace import Item
 
 SHARED: Final = -1
-TOKEN_BITS: Final = 21
-INDEX_BITS: Final = 20
-FAMILY_BITS: Final = TOKEN_BITS + INDEX_BITS
 FAMILIES: Final = 65_521
 CACHED: Final = frozenset({"k", "v"})
 COLUMNS: Final = 6
@@ -44,49 +43,6 @@ ROOM: Final = 128 << 20
 """Bytes of rows that one `Evaluations` keeps."""
 
 Row = tuple[int, int, int, int, int, int]
-
-
-class _Seen(dict[str, int]):
-    """Loop variables that remember which of them were asked for."""
-
-    def __init__(self, values: Mapping[str, int], log: dict[str, int]) -> None:
-        super().__init__(values)
-        self._log = log
-
-    def __getitem__(self, name: str) -> int:
-        value = super().__getitem__(name)
-        self._log[name] = value
-        return value
-
-
-class Probe(Env):
-    """An environment of one (worker, agent) that records what is read from it in `log`."""
-
-    log: dict[str, int]
-
-    def __init__(
-        self, loops: Mapping[str, int], worker: int, agent: int, pos: int, tables: Mapping[str, IntArray]
-    ) -> None:
-        log: dict[str, int] = {}
-        # the fields `worker` and `pos` are properties here, so the dataclass must not set them
-        self.__dict__.update(loops=_Seen(loops, log), agent=agent, tables=tables, log=log, _worker=worker, _pos=pos)
-
-    @property
-    def worker(self) -> int:
-        self.log["worker"] = self.__dict__["_worker"]
-        return self.__dict__["_worker"]  # type: ignore[no-any-return]
-
-    @property
-    def pos(self) -> int:
-        self.log["pos"] = self.__dict__["_pos"]
-        return self.__dict__["_pos"]  # type: ignore[no-any-return]
-
-    def symbol(self, name: str) -> Value:
-        if name in ("1", "agent", "worker") or name in self.loops:
-            return super().symbol(name)
-        value = int(self.tables[name][self.__dict__["_worker"]])
-        self.log[name] = value
-        return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +54,15 @@ class Footprint:
     beyond: Access | None
     clash: Clash | None
     constants: frozenset[str]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What some workers' rows change by from one layer to the next, None if that is no slope; the footprints seen."""
+
+    slope: Slope | None
+    seen: tuple[tuple[int, Footprint], ...]
     names: tuple[str, ...]
 
 
@@ -170,7 +135,30 @@ class Evaluator:
         self.number = number
         self.known: Known = {}
         self.slots: dict[tuple[object, ...], list[tuple[tuple[bytes, ...], Rows]]] = {}
+        self.changes: dict[tuple[object, ...], list[tuple[tuple[bytes, ...], Change]]] = {}
         self.kept = 0
+
+    def change(self, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
+        """Between this layer and the next; looked up as in `rows`."""
+        key = (workers, tuple(loops.values()), tuple(pos))
+        made = self.changes.setdefault(key, [])
+        for columns, change in made:
+            if columns == tables.columns(change.names):
+                return change
+        change = self._changed(loops, workers, pos, tables)
+        made.append((tables.columns(change.names), change))
+        return change
+
+    def _changed(self, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
+        slope: Slope | None = {}
+        later, seen = loops | {"l": loops["l"] + 1}, list[tuple[int, Footprint]]()
+        for worker, place in zip(workers, pos, strict=True):
+            now, then = (self.one(each, worker, place, tables) for each in (loops, later))
+            seen += [(worker, now), (worker, then)]
+            if slope is not None and not (now.rows.shape == then.rows.shape and extend(slope, now.rows, then.rows)):
+                slope = None
+        read = {name for _, footprint in seen for name in footprint.names}
+        return Change(slope, tuple(seen), tuple(sorted(read & tables.lists.keys())))
 
     def rows(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
         """All workers' footprints; looked up if every table that was read for these has the same column."""
@@ -318,6 +306,7 @@ class Footprints:
         self._tables = Tables(schedule)
         self._parts = _Parts(schedule)
         self._evaluators: dict[tuple[int, int, int, tuple[str, ...]], Evaluator] = {}
+        self._seen: dict[tuple[int, int], tuple[tuple[object, ...], Geometry]] = {}
 
     def of(self, item: Item, worker: int, agent: int, pos: int) -> I64:
         """[n, 6] what agent `agent` (index in the step's role) of `worker` touches in `item` at position `pos`."""
@@ -339,6 +328,15 @@ class Footprints:
         """Does what any of these touches depend on the position?"""
         return self._rows(item, agent, workers, pos).positional
 
+    def change(self, item: Item, agent: int, workers: tuple[int, ...], pos: Sequence[int]) -> Slope | None:
+        """What these workers' rows change by from the item's layer to the next; None if that is no slope."""
+        found = self._evaluator(item, agent).change(item.loops, workers, pos, self._tables)
+        for worker, footprint in found.seen:
+            if footprint.beyond is not None:
+                self._note(item, worker, footprint.beyond)
+            self._gather(item, footprint)
+        return found.slope
+
     def _rows(self, item: Item, agent: int, workers: range, pos: Sequence[int]) -> Rows:
         return self._evaluator(item, agent).rows(item.loops, workers, pos, self._tables)
 
@@ -346,7 +344,10 @@ class Footprints:
         key = item.site.number, int(item.site.path[1]), agent, tuple(item.loops)
         found = self._evaluators.get(key)
         if found is None:
-            text, geometry = self._parts.of(item.step.op)
+            site = key[:2]
+            if site not in self._seen:
+                self._seen[site] = self._parts.of(item.step.op)
+            text, geometry = self._seen[site]
             number = {name: self.number[name] for name in geometry.buffers}
             found = self._evaluations.evaluator((text, agent, key[3]), item.step.op, geometry, number, agent)
             self._evaluators[key] = found

@@ -74,40 +74,46 @@ class Machine:
         self.signal_counter, self.amount = system.signal_counter.tolist(), system.signal_amount.tolist()
         self.value = system.counter_init.tolist()
         self.parked: list[list[tuple[int, int]]] = [[] for _ in self.value]
+        self.held_up = [0] * system.agents
         self.ready = deque(range(system.agents))
         self.legs: list[tuple[int, int, int]] = []
 
-    def advance(self, agent: int) -> None:
-        """Run the agent to its next wait that does not hold, and park it there; wake whom its signals let go."""
-        cursor, last, stop = self.cursor[agent], self.last[agent], self.end[agent]
-        value, parked, ready = self.value, self.parked, self.ready.append
+    def run(self) -> None:
+        """Run every ready agent to its next wait that does not hold, and park it there; its signals make others ready.
+
+        One function, because what every agent would have to look up first costs as much as its steps.
+        """
+        value, parked, at, legs, sync = self.value, self.parked, self.at, self.legs, self.sync
         wait_first, wait_counter, threshold = self.wait_first, self.wait_counter, self.threshold
         signal_first, signal_counter, amount = self.signal_first, self.signal_counter, self.amount
-        while cursor < last:
-            event = self.sync[cursor]
-            for k in range(wait_first[event], wait_first[event + 1]):
-                counter = wait_counter[k]
-                if value[counter] < threshold[k]:
-                    heappush(parked[counter], (threshold[k], agent))
-                    stop = event
-                    break
-            if stop == event:
-                break
-            for k in range(signal_first[event], signal_first[event + 1]):
-                counter = signal_counter[k]
-                value[counter] += amount[k]
-                waiting = parked[counter]
-                while waiting and waiting[0][0] <= value[counter]:
-                    ready(heappop(waiting)[1])
-            cursor += 1
-        self.cursor[agent] = cursor
-        if stop > self.at[agent]:
-            self.legs.append((agent, self.at[agent], stop - self.at[agent]))
-            self.at[agent] = stop
-
-    def run(self) -> None:
+        cursors, lasts, ends, held_up = self.cursor, self.last, self.end, self.held_up
+        ready, next_ready = self.ready.append, self.ready.popleft
         while self.ready:
-            self.advance(self.ready.popleft())
+            agent = next_ready()
+            cursor, last, stop = cursors[agent], lasts[agent], ends[agent]
+            # counters only grow, so waits that held before the agent was parked hold still
+            first = held_up[agent]
+            while cursor < last:
+                event = sync[cursor]
+                for k in range(max(wait_first[event], first), wait_first[event + 1]):
+                    counter = wait_counter[k]
+                    if value[counter] < threshold[k]:
+                        heappush(parked[counter], (threshold[k], agent))
+                        held_up[agent], stop = k, event
+                        break
+                if stop == event:
+                    break
+                for k in range(signal_first[event], signal_first[event + 1]):
+                    counter = signal_counter[k]
+                    value[counter] += amount[k]
+                    waiting = parked[counter]
+                    while waiting and waiting[0][0] <= value[counter]:
+                        ready(heappop(waiting)[1])
+                cursor += 1
+            cursors[agent] = cursor
+            if stop > at[agent]:
+                legs.append((agent, at[agent], stop - at[agent]))
+                at[agent] = stop
 
     def release(self, agent: int, stop: int) -> None:
         """Let an agent that was held, and is not parked, run on until just before event ``stop``."""
@@ -123,6 +129,29 @@ def greedy(system: System, held: Collection[int] = ()) -> Run:
     legs = np.array(machine.legs, dtype=np.int64).reshape(-1, 3)
     cut = np.array(machine.at, dtype=np.int64) - system.agent_first[:-1]
     return Run(system, legs, cut, np.array(machine.value, dtype=np.int64))
+
+
+def replayed(system: System, order: I64) -> Run | None:
+    """The complete run that executes the events one by one in this order; None if that is no run of the system."""
+    if len(order) != system.events:
+        return None
+    position = np.empty(system.events, np.int64)
+    position[order] = np.arange(system.events)
+    rising = np.diff(position) > 0
+    starts = system.agent_first[(system.agent_first > 0) & (system.agent_first < system.events)]
+    rising[starts - 1] = True
+    place = system.signal_counter * system.events + position[system.signal_event]
+    by_place = np.argsort(place)
+    given, total = place[by_place], np.concatenate(([0], np.cumsum(system.signal_amount[by_place])))
+    start = np.searchsorted(given, system.wait_counter * system.events)
+    upto = np.searchsorted(given, system.wait_counter * system.events + position[system.wait_event])
+    value = system.counter_init[system.wait_counter] + total[upto] - total[start]
+    if not rising.all() or bool((value < system.wait_threshold).any()):
+        return None
+    legs = np.stack((system.agent_of[order], order, np.ones_like(order)), axis=1)
+    values = system.counter_init.copy()
+    np.add.at(values, system.signal_counter, system.signal_amount)
+    return Run(system, legs, system.agent_size, values)
 
 
 @dataclass(frozen=True)

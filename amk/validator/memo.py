@@ -6,7 +6,8 @@ of its own name and of all of them. Parts are frozen typed objects, numbers, tex
 of other stages, which stand for the parts that they were made from. Nothing else can be a part (`TypeError`).
 
 Results are read-only: their arrays cannot be written to. `Evaluations` (footprints by what was read for them) may be a
-part too and counts for nothing, because results do not depend on what it holds.
+part too and counts for nothing, because results do not depend on what it holds. A stage may keep results of its own
+(`within`).
 
 Errors of a stage are not kept. A memo belongs to one thread at a time.
 
@@ -19,11 +20,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from amk.validator.footprint import Evaluations, Evaluator
@@ -44,17 +47,29 @@ class Keyed(Generic[T]):
 
 
 class Memo:
-    """Kept results of stages, and the footprints that they share."""
+    """Kept results of stages, and the footprints that they share.
+
+    orders: by number of tokens, a complete run of an earlier quotient, as labels and positions of its events. Whether
+    there is one like it is found out each time, so these change what a verdict costs only.
+    """
 
     def __init__(self, room: int = ROOM) -> None:
         self.room, self.filled = room, 0
         self.hits, self.misses = 0, 0
         self.evaluations = Evaluations()
+        self.orders: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._frozen: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._kept: OrderedDict[bytes, tuple[Keyed[Any], int]] = OrderedDict()
 
     def __call__(self, stage: Callable[..., T], *parts: Any) -> Keyed[T]:
         """The result of the stage, made or kept."""
+        return self._known(stage, stage, parts)
+
+    def within(self, stage: Callable[..., T], *parts: Any) -> Keyed[T]:
+        """As a call, for a stage that gets this memo first and keeps the results of its own stages there."""
+        return self._known(stage, partial(stage, self), parts)
+
+    def _known(self, stage: Callable[..., T], make: Callable[..., T], parts: tuple[Any, ...]) -> Keyed[T]:
         key = _digest(stage.__module__, stage.__qualname__, *parts)
         kept = self._kept.get(key)
         if kept is not None:
@@ -62,7 +77,7 @@ class Memo:
             self._kept.move_to_end(key)
             return kept[0]
         self.misses += 1
-        made = Keyed(stage(*(part.value if isinstance(part, Keyed) else part for part in parts)), key)
+        made = Keyed(make(*(part.value if isinstance(part, Keyed) else part for part in parts)), key)
         size = OVERHEAD + _freeze(made.value, self._frozen, set())
         if hasattr(made.value, "__dict__"):
             self._frozen[id(made.value)] = made.value
@@ -72,13 +87,14 @@ class Memo:
             self.filled -= self._kept.popitem(last=False)[1][1]
         return made
 
-    def given(self, value: T) -> Keyed[T]:
-        """A part that is used more than once, hashed once."""
-        return Keyed(value, _digest(value))
-
     def kept(self) -> Iterator[Any]:
         """All results that are kept."""
         return (made.value for made, _ in self._kept.values())
+
+
+def given(value: T) -> Keyed[T]:
+    """A part that is used more than once, hashed once."""
+    return Keyed(value, _digest(value))
 
 
 def _digest(*parts: Any) -> bytes:

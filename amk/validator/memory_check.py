@@ -2,28 +2,25 @@
 
 Property: see `compose` for the questions and the kinds of edges, `memory_model` for what each kind may order.
 
-Algorithm: touches in the order of a run, cut into atoms; the race and reads-from passes of the flat check.
+Algorithm: accesses in the order of a run, buffer by buffer (`in_order`), cut into atoms; the race and reads-from passes
+of the flat check.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final, cast
+from dataclasses import dataclass
 
 import numpy as np
 
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.atoms import OUTSIDE, Touches, blocks
-from amk.validator.dataflow import DataflowReport, find_faults
+from amk.validator.brackets import BracketOrder, Ordering
+from amk.validator.dataflow import DataflowReport
 from amk.validator.footprint import code
-from amk.validator.order import Clocks
-from amk.validator.quotient import BracketOrder, Ordering
-from amk.validator.races import RaceReport, find_races
-from amk.validator.system import I64, MAX_BYTES, READ, WRITE, Bools
-
-LIMIT: Final = 64
-NOTHING: Final = np.zeros((0, 5), np.int64)
+from amk.validator.in_order import Asked, InOrder, Part, Question, parts_of
+from amk.validator.memo import Memo
+from amk.validator.races import RaceReport
+from amk.validator.system import I64, Bools
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,105 +42,84 @@ class Memory:
     races: RaceReport | None
 
 
-def plain_memory(accesses: Accesses, order: BracketOrder) -> Memory:
+def ordered(accesses: Accesses, run: BracketOrder) -> list[Part]:
+    return parts_of(accesses.rows, run)
+
+
+def plain_memory(memo: Memo, accesses: Accesses, parts: list[Part], order: BracketOrder) -> Memory:
     """Reads-from and races where all edges order alike."""
-    touches = touches_in_order(accesses.rows, order, accesses.initial, accesses.final)
-    kept = list(blocks(touches))
-    return Memory(touches.incidences, find_faults(kept, LIMIT), find_races(kept, cast(Clocks, order), LIMIT))
+    found = InOrder(parts, memo)
+    seen = found.faults(accesses.initial, accesses.final)
+    return Memory(seen.incidences, seen.report, found.races(_question("all", order)))
 
 
-def reads_from(accesses: Accesses, order: BracketOrder) -> Memory:
-    touches = touches_in_order(accesses.rows, order, accesses.initial, accesses.final)
-    return Memory(touches.incidences, find_faults(blocks(touches), LIMIT), None)
+def reads_from(memo: Memo, accesses: Accesses, parts: list[Part]) -> Memory:
+    seen = InOrder(parts, memo).faults(accesses.initial, accesses.final)
+    return Memory(seen.incidences, seen.report, None)
 
 
 def overwritten(
-    accesses: Accesses, run: BracketOrder, least: BracketOrder, hints: BracketOrder | None
+    memo: Memo, accesses: Accesses, parts: list[Part], least: BracketOrder, hints: BracketOrder | None
 ) -> tuple[RaceReport, bool]:
     """Words that a reader may still look for; whether hints were asked and are not there, so that this is not all."""
     blocking = Blocking(least, lambda: hints or least)
-    report = early_writes(accesses.rows, accesses.tagged, run, blocking)
+    report = early_writes(InOrder(parts, memo), accesses.tagged, blocking)
     return report, hints is None and blocking.with_hints is not None
 
 
 def unseen(
-    accesses: Accesses, run: BracketOrder, least: BracketOrder, fence: BracketOrder
+    memo: Memo, accesses: Accesses, parts: list[Part], least: BracketOrder, fence: BracketOrder
 ) -> tuple[RaceReport, RaceReport]:
     """(races, unseen) of `Composition`."""
-    return unseen_writes(accesses.rows, accesses.tagged, run, least, fence)
+    return unseen_writes(InOrder(parts, memo), accesses.tagged, least, fence)
 
 
-def early_writes(rows: I64, buffers: list[int], run: Ordering, blocking: Blocking) -> RaceReport:
-    """Words that a reader may still look for; rows as in `touches_in_order`, buffers: the tagged ones.
-
-    run: an execution in which every read waits for its words.
-    """
-    tagged = np.isin(rows[:, 1], buffers)
-    words_ = _numbered(touches_in_order(rows[tagged], run, NOTHING, NOTHING))
-    return _halved(find_races(blocks(words_), cast(Clocks, blocking), LIMIT))
+def early_writes(found: InOrder, buffers: list[int], blocking: Blocking) -> RaceReport:
+    """Words that a reader may still look for, where every read waits for its words; buffers: the tagged ones."""
+    chains = blocking.words if isinstance(blocking.words, BracketOrder) else None
+    return found.of(buffers).races(Question("reads", blocking, chains))
 
 
 def unseen_writes(
-    rows: I64, buffers: list[int], run: Ordering, least: Ordering, fence: Ordering
+    found: InOrder, buffers: list[int], least: Ordering, fence: Ordering
 ) -> tuple[RaceReport, RaceReport]:
-    """(races, unseen) of `Composition`; least: what is ordered whatever is read."""
-    tagged = np.isin(rows[:, 1], buffers)
-    written = ~tagged | (rows[:, 2] != READ)
-    seen = _numbered(touches_in_order(rows[written], run, NOTHING, NOTHING))
-    unseen = races = _halved(find_races(blocks(seen), cast(Clocks, _Visibility(least, fence)), LIMIT))
+    """(races, unseen) of `Composition`; least: what is ordered whatever is read.
+
+    A read needs to be over in time, a write must be visible.
+    """
+    unseen = races = found.written(buffers).races(_question("reads", least), _question("writes", fence))
     if unseen.racy:
         # what a fence orders is ordered in time too, so only now the two can differ
-        plain = touches_in_order(rows[~tagged], run, NOTHING, NOTHING)
-        races = find_races(blocks(plain), cast(Clocks, least), LIMIT)
+        races = found.of(buffers, inside=False).races(_question("all", least))
     return races, unseen
 
 
-def _numbered(touches: Touches) -> Touches:
-    """Events as 2 * node + is_read, for orders that distinguish the two."""
-    touches.event[:] = touches.event * 2 + (touches.kind == READ)
-    return touches
-
-
-def _halved(report: RaceReport) -> RaceReport:
-    races = tuple(replace(r, first=r.first // 2, second=r.second // 2) for r in report.races)
-    return replace(report, races=races)
+def _question(asked: Asked, order: Ordering) -> Question:
+    return Question(asked, order, order if isinstance(order, BracketOrder) else None)
 
 
 class Blocking:
-    """Tagged words, numbered 2 * node + is_read: no word is overwritten before those who look for it have found it.
+    """No word is overwritten before those who look for it have found it: a read precedes a write if the write cannot
+    exist without it. A read follows the write that it waits for, and the order of writes is `unseen_writes`' business.
 
-    A read follows the write that it waits for, and the order of writes is `_Visibility`'s business; a read precedes a
-    write if the write cannot exist without it. Hints are asked only where words give no order.
+    Hints are asked only where words give no order.
     """
 
     def __init__(self, words: Ordering, hints: Callable[[], Ordering]) -> None:
-        self.words, self.system = words, words.system
-        self._hints = hints
+        self.words, self._hints = words, hints
         self.with_hints: Ordering | None = None
 
     def precedes(self, before: I64, after: I64) -> Bools:
-        ordered: Bools = (after % 2 == 1) | (before % 2 == 0) | (before // 2 == after // 2)
-        open_ = np.flatnonzero(~ordered)
-        ordered[open_] = self.words.precedes(before[open_] // 2, after[open_] // 2)
-        open_ = np.flatnonzero(~ordered)
+        return self._with_hints(self.words.precedes(before, after), before, after)
+
+    def precedes_otherwise(self, before: I64, after: I64) -> Bools:
+        return self._with_hints(self.words.precedes_otherwise(before, after), before, after)
+
+    def _with_hints(self, ordered: Bools, before: I64, after: I64) -> Bools:
+        open_ = np.flatnonzero(~ordered & (before != after))
         if len(open_):
             self.with_hints = self.with_hints or self._hints()
-            ordered[open_] = self.with_hints.precedes(before[open_] // 2, after[open_] // 2)
-        return ordered
-
-
-class _Visibility:
-    """Order of accesses numbered 2 * node + is_read: a read needs to be over in time, a write must be visible."""
-
-    def __init__(self, time: Ordering, fence: Ordering) -> None:
-        self.time, self.fence, self.system = time, fence, time.system
-
-    def precedes(self, before: I64, after: I64) -> Bools:
-        read = before % 2 == 1
-        before, after = before // 2, after // 2
-        ordered: Bools = before == after
-        ordered[read] |= self.time.precedes(before[read], after[read])
-        ordered[~read] |= self.fence.precedes(before[~read], after[~read])
+            ordered[open_] = self.with_hints.precedes(before[open_], after[open_])
         return ordered
 
 
@@ -158,19 +134,3 @@ def boundary_content(schedule: Schedule, tokens: int) -> tuple[I64, I64]:
     logits = code("logits", 0) + tokens
     final.append((number["logits"], 0, schedule.model.vocab * one, logits, 0))
     return np.array(initial, np.int64).reshape(-1, 5), np.array(final, np.int64).reshape(-1, 5)
-
-
-def touches_in_order(rows: I64, order: Ordering, initial: I64, final: I64) -> Touches:
-    """The rows as touches in the order of a run; rows are (event, buffer, kind, lo, hi, value, delta)."""
-    rows = rows[np.lexsort((rows[:, 2], order.position[rows[:, 0]]))]
-    outside = np.full((len(initial), 1), OUTSIDE), np.full((len(final), 1), OUTSIDE)
-    before = np.insert(np.concatenate((outside[0], initial), axis=1), 2, WRITE, axis=1)
-    after = np.insert(np.concatenate((outside[1], final), axis=1), 2, READ, axis=1)
-    rows = np.concatenate((before, rows, after))
-    base = rows[:, 1] * (2 * MAX_BYTES)
-    low, high = base + rows[:, 3], base + rows[:, 4]
-    key = np.unique(np.concatenate((low, high)))
-    return Touches(
-        event=rows[:, 0], kind=rows[:, 2], value=rows[:, 5], delta=rows[:, 6],
-        first=np.searchsorted(key, low), last=np.searchsorted(key, high), atom_key=key,
-    )  # fmt: skip

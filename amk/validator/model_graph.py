@@ -71,7 +71,8 @@ def check_model_graph(schedule: Schedule) -> list[Diagnostic]:
 def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diagnostic]:
     present: Counter[Key] = Counter()
     where: dict[Key, tuple[str | int, ...]] = {}
-    for item in unroll(program, number, 1):
+    items = unroll(program, number, 1)
+    for item in items:
         op = item.step.op
         if op.op in FREE_OPS:
             continue
@@ -87,7 +88,7 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
         layers = range(schedule.model.layers)
         wanted -= Counter(("combine", layer) for layer in layers)
         wanted += Counter((name, layer) for layer in layers for name in REDUCED)
-    early = [item.step.op for item in unroll(program, number, 1) if isinstance(item.step.op, GemvOp | StageOp)]
+    early = [item.step.op for item in items if isinstance(item.step.op, GemvOp | StageOp)]
     for part in range(max((op.k_parts for op in early), default=1) - 1):
         layers = range(schedule.model.layers)
         wanted += Counter((f"{name} part {part}", layer) for layer in layers for name in ("stage", "gemv down"))

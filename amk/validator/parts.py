@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from amk.schedule_ir.schedule import Node, Program, Schedule, Step
+from amk.validator.envelope import NO_DATA
 from amk.validator.trace import sites
 
 
@@ -37,10 +38,10 @@ def _bare(body: tuple[Node, ...]) -> Iterator[Node]:
 
 
 def synced(schedule: Schedule) -> tuple[tuple[int, int], ...]:
-    """(program, number of the step) of every step that waits or signals."""
+    """(program, number of the step) of every step that touches memory, and waits or signals."""
     return tuple(
         (number, site.number)
         for number, program in enumerate(schedule.programs)
         for site in sites(program, number)
-        if site.step.waits or site.step.signals
+        if (site.step.waits or site.step.signals) and not isinstance(site.step.op, NO_DATA)
     )

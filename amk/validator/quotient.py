@@ -1,4 +1,4 @@
-"""The interface nodes of all workers as one flat system, and the order of everything else through them.
+"""The interface nodes of all workers as one flat system; `brackets` orders everything else through them.
 
 Every chain of every worker is an agent. A chain's node also waits for the local prefix of the worker's other chains, so
 that barriers between them (and the back-pressure they carry) are kept. Tagged words add one joint agent per distinct
@@ -14,31 +14,29 @@ Weak signals on a counter that an acquire waits for still count, but come from a
 
 A *strict* quotient is one of whose runs every node is a run of the flat system too: a step happens as a whole, after
 everything that any part of it comes after, and each of its events after all that the step waits for (see `withheld`).
-
-Two nodes of different workers are ordered through chains:  x < y  iff some chain c of x's worker has
-    hi[x, c]  finished before  y,   read from   G(y) = JOIN over chains d of y's worker of P*(last lo[y, d] node).
-If y is itself in a chain, G(y) is its own clock. For conjunctive waits this is exact; what else partial thresholds
-between workers imply is found by `implied_order`.
+So is that of `block`: an event that signals does so after the words that its step reads, and words are written after
+what an event of their step waits for. As an order either would say too much.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Final, Literal
 
 import numpy as np
 
 from amk.validator.builder import assemble
 from amk.validator.counter_events import Instances
-from amk.validator.implied_order import ImpliedOrder
 from amk.validator.liveness import Run, greedy
 from amk.validator.local_order import Chains, LocalOrder, chains_of, crew_chains, require_order, warp_chains
-from amk.validator.order import MAX_CELLS, Clocks, ClocksTooLarge, must_clocks
-from amk.validator.system import I32, I64, Bools, System
+from amk.validator.order import Clocks, must_clocks
+from amk.validator.system import I64, Bools, System
 from amk.validator.trace import Trace
 from amk.validator.words import Words
 
+NOTHING: Final = np.zeros(0, np.int64)
 Edges = Literal["block", "wait", "word", "fence"]
 
 
@@ -76,6 +74,7 @@ class Quotient:
     ) -> None:
         self.groups, self.instances, self.edges = projected(groups, edges), instances, edges
         self.strict = strict
+        self.whole = strict or edges == "block"
         self.words = words if edges != "fence" else None
         self.strong = edges not in ("block", "wait")
         groups = self.groups
@@ -99,16 +98,49 @@ class Quotient:
     def clocks(self) -> Clocks:
         return must_clocks(self.run)
 
+    @property
+    def synchronisation(self) -> tuple[I64, ...]:
+        """What runs and clocks follow from."""
+        s = self.system
+        return (
+            s.agent_first, s.counter_init, s.wait_first, s.wait_counter, s.wait_threshold, s.signal_first,
+            s.signal_counter, s.signal_amount,
+        )  # fmt: skip
+
+    def adopt(self, run: Run, clocks: Clocks | None = None) -> None:
+        """Results of an equal system, which quotients that differ in their nodes may have in common."""
+        self.__dict__ |= {"run": run} | ({} if clocks is None else {"clocks": clocks})
+
+    @cached_property
+    def labels(self) -> I64:
+        """[events] the worker and node of each event; joints are numbered. Other quotients may have the same."""
+        workers = [
+            (group.first + np.arange(group.count))[:, None] << 32 | np.concatenate([*chains.chains, NOTHING])[None, :]
+            for group, chains in zip(self.groups, self.chains, strict=True)
+        ]
+        rest = np.arange(int(self.lengths.sum()) - sum(part.size for part in workers))
+        return np.concatenate([*(part.reshape(-1) for part in workers), -1 - rest])
+
+    def in_order_of(self, labels: I64, position: I64) -> I64:
+        """All events in the order of these positions; those without a position follow the one before in their chain."""
+        by_label = np.argsort(labels)
+        at = by_label[np.minimum(np.searchsorted(labels[by_label], self.labels), len(labels) - 1)]
+        place = np.where(labels[at] == self.labels, position[at], 0)
+        floor = self.system.agent_of * (len(position) + 1)
+        place = np.maximum.accumulate(place + floor) - floor
+        return np.argsort(place, kind="stable")
+
     def _chains(self, group: Group) -> Chains:
         signals = group.signals[group.signals[:, 4] == 0] if self.strong else group.signals
         events = np.concatenate((group.waits[:, 1], signals[:, 1]))
         found = warp_chains(group.order, events)
         if self.words is not None:
             writes = self.words.writes[self.words.writes[:, 0] == group.number]
-            steps = np.unique(writes[:, 3:1:-1], axis=0)
-            parts = np.split(steps[:, 1], np.flatnonzero(np.diff(steps[:, 0])) + 1)
-            for items in {part.tobytes() for part in parts if len(part)}:
-                require_order(group.order, np.frombuffer(items, np.int64))
+            steps = np.unique(writes[:, 3] << 32 | writes[:, 2])
+            bounds = [0, *(np.flatnonzero(np.diff(steps >> 32)) + 1).tolist(), len(steps)]
+            items = steps & 0xFFFFFFFF
+            for one in {items[a:b].tobytes() for a, b in itertools.pairwise(bounds) if a < b}:
+                require_order(group.order, np.frombuffer(one, np.int64))
             needs = self.words.needs[self.words.needs[:, 0] == group.number, 2]
             found += crew_chains(group.order, np.concatenate((writes[:, 2], needs)))
         return chains_of(group.order, found)
@@ -167,20 +199,22 @@ class Quotient:
             return
         workers = np.arange(group.count)
         base = self._fresh(group.count * len(chains)) + workers * len(chains)
-        prefix = chains.pre if self.edges == "block" else chains.lo
-        if self.strict:
-            prefix = _with_members(chains)
+        prefix = _with_members(chains) if self.whole else chains.lo
         for a, chain in enumerate(chains.chains):
-            event = self.events(g, workers[:, None], chain[None, :])
-            own = np.repeat(base + a, len(chain))
-            self.signals.append(np.stack((event.reshape(-1), own, np.ones_like(own)), axis=1))
-            for b in range(len(chains)):
-                need = np.maximum.accumulate(prefix[chain, b])
-                fresh = np.flatnonzero(np.diff(need, prepend=0) > 0)
+            need = [np.maximum.accumulate(prefix[other, a]) for other in chains.chains]
+            need[a] = np.zeros(0, np.int64)
+            # only prefixes that somebody waits for are counted
+            ends = np.unique(np.concatenate(need))
+            ends = ends[ends > 0]
+            event = self.events(g, workers[:, None], chain[None, ends - 1]).reshape(-1)
+            own = np.repeat(base + a, len(ends))
+            self.signals.append(np.stack((event, own, np.ones_like(own)), axis=1))
+            for b, other in enumerate(chains.chains):
+                fresh = np.flatnonzero(np.diff(need[b], prepend=0) > 0)
                 if a != b and len(fresh):
-                    counter = np.repeat(base + b, len(fresh))
-                    rows = (event[:, fresh].reshape(-1), counter, np.tile(need[fresh], group.count))
-                    self.waits.append(np.stack(rows, axis=1))
+                    event = self.events(g, workers[:, None], other[None, fresh]).reshape(-1)
+                    rank = np.tile(np.searchsorted(ends, need[b][fresh]) + 1, group.count)
+                    self.waits.append(np.stack((event, np.repeat(base + a, len(fresh)), rank), axis=1))
 
     def _add_words(self, words: Words) -> None:
         base = self._fresh(words.counters)
@@ -193,7 +227,7 @@ class Quotient:
             table = words.needs[words.needs[:, 0] == g, 1:]
             event = self.events(g, table[:, 0] - group.first, group.order.trace.events + table[:, 1])
             self.waits.append(np.stack((event, joint_base + table[:, 2], table[:, 3] + 1), axis=1))
-            if self.strict:
+            if self.whole:
                 which, node = _members(self.chains[g], table[:, 1])
                 event = self.events(g, table[which, 0] - group.first, node)
                 self.waits.append(np.stack((event, joint_base + table[which, 2], table[which, 3] + 1), axis=1))
@@ -202,20 +236,6 @@ class Quotient:
             self.signals.append(np.stack((event, np.full_like(event, joint_base + j), np.ones_like(event)), axis=1))
             counter = np.tile(base + members, len(targets))
             self.waits.append(np.stack((np.repeat(event, len(members)), counter, targets.reshape(-1)), axis=1))
-
-    def started(self, event: I64) -> I32:
-        """[..., agents] P of quotient events."""
-        rows: I32 = self.clocks.rows[self.clocks.row_of[event]]
-        np.put_along_axis(rows, self.system.agent_of[event][..., None], self.system.index_of[event][..., None], -1)
-        return rows
-
-    def finished(self, event: I64) -> I32:
-        """[..., agents] P* of quotient events; -1 stands for nothing."""
-        rows: I32 = self.clocks.rows[self.clocks.row_of[event]]
-        done = self.system.index_of[event][..., None] + 1
-        np.put_along_axis(rows, self.system.agent_of[event][..., None], done, -1)
-        rows[event < 0] = 0
-        return rows
 
 
 def _members(chains: Chains, items: I64) -> tuple[I64, I64]:
@@ -235,131 +255,23 @@ def _with_members(chains: Chains) -> I64:
     return prefix
 
 
-class Ordering(Protocol):
-    """Must-happen-before of numbered nodes, and a total order that agrees with it."""
-
-    system: System
-
-    @property
-    def position(self) -> I64: ...
-
-    def node(self, number: int) -> tuple[Group, int, int]:
-        """(group, worker, local node)."""
-        ...
-
-    def numbers(self, worker: I64, event: I64) -> I64:
-        """Numbers of local events of workers."""
-        ...
-
-    def precedes(self, before: I64, after: I64) -> Bools:
-        """Elementwise: all of `before` finishes before any of `after` starts, in every execution."""
-        ...
+def _bare(agent_first: I64, counter_init: I64, *waits_and_signals: I64) -> System:
+    events, none = int(agent_first[-1]), np.zeros(0, np.int64)
+    wait_first, wait_counter, wait_threshold, signal_first, signal_counter, signal_amount = waits_and_signals
+    return System(
+        agent_first=agent_first, event_tag=np.zeros(events, np.int64), counter_init=counter_init,
+        wait_first=wait_first, wait_counter=wait_counter, wait_threshold=wait_threshold,
+        signal_first=signal_first, signal_counter=signal_counter, signal_amount=signal_amount,
+        access_first=np.zeros(events + 1, np.int64), access_buffer=none, access_lo=none, access_hi=none,
+        access_kind=none, access_value=none, access_delta=none,
+    )  # fmt: skip
 
 
-class BracketOrder:
-    """Must-happen-before and a compatible total order for all nodes of all workers (the `Clocks` of the composition).
+def run_of(*synchronisation: I64) -> Run:
+    """The run of a quotient with this synchronisation."""
+    return greedy(_bare(*synchronisation))
 
-    Nodes are numbered group by group, worker by worker: node_base + (worker - first) * nodes + node.
-    """
 
-    def __init__(self, quotient: Quotient) -> None:
-        self.quotient, self.implied = quotient, ImpliedOrder(quotient)
-        groups = quotient.groups
-        self.system = groups[0].order.trace.local_system
-        self.group_of = np.repeat(np.arange(len(groups), dtype=np.int32), [g.count * g.nodes for g in groups])
-        self.worker_of = np.concatenate([np.repeat(np.arange(g.count, dtype=np.int32), g.nodes) for g in groups])
-        self.node_of = np.concatenate([np.tile(np.arange(g.nodes, dtype=np.int32), g.count) for g in groups])
-        self._rows: list[I32] = []
-        self._views: list[I64] = []
-        for g in range(len(groups)):
-            self._prepare(g)
-
-    def _prepare(self, g: int) -> None:
-        """G per (worker, distinct view); a view is a cut of the worker's chains, or a chain node itself."""
-        group, chains, quotient = self.quotient.groups[g], self.quotient.chains[g], self.quotient
-        own = np.where(chains.slot >= 0, np.arange(group.nodes), -1)
-        key = np.concatenate((own[:, None], np.where(own[:, None] >= 0, 0, chains.lo)), axis=1)
-        views, view_of = np.unique(key, axis=0, return_inverse=True)
-        if group.count * len(views) * quotient.system.agents > MAX_CELLS:
-            raise ClocksTooLarge(f"{group.count * len(views)} views x {quotient.system.agents} chains")
-        rows = np.zeros((group.count, len(views), quotient.system.agents), np.int32)
-        workers = np.arange(group.count)[:, None]
-        interface = np.flatnonzero(views[:, 0] >= 0)
-        if len(interface):
-            rows[:, interface] = quotient.started(quotient.events(g, workers, views[None, interface, 0]))
-        private = np.flatnonzero(views[:, 0] < 0)
-        for b, chain in enumerate(chains.chains):
-            lo = views[private, 1 + b]
-            last = quotient.events(g, workers, chain[np.maximum(lo - 1, 0)][None, :])
-            rows[:, private] = np.maximum(rows[:, private], quotient.finished(np.where(lo > 0, last, -1)))
-        self._rows.append(rows)
-        self._views.append(view_of.reshape(-1))
-
-    def node(self, number: int) -> tuple[Group, int, int]:
-        """(group, worker, node) of a composite number."""
-        group = self.quotient.groups[int(self.group_of[number])]
-        return group, group.first + int(self.worker_of[number]), int(self.node_of[number])
-
-    def numbers(self, worker: I64, event: I64) -> I64:
-        first = [g.node_base + np.arange(g.count) * g.nodes for g in self.quotient.groups]
-        base = np.empty(sum(g.count for g in self.quotient.groups), np.int64)
-        base[np.concatenate([g.first + np.arange(g.count) for g in self.quotient.groups])] = np.concatenate(first)
-        numbers: I64 = base[worker] + event
-        return numbers
-
-    @cached_property
-    def position(self) -> I64:
-        """[total] sort key of a run of everything: last chain node before it, then the local run."""
-        return np.concatenate([self._positions(g).reshape(-1) for g in range(len(self.quotient.groups))])
-
-    def _positions(self, g: int) -> I64:
-        group, chains, ran = self.quotient.groups[g], self.quotient.chains[g], self.quotient.run.position
-        workers = np.arange(group.count)[:, None]
-        last = np.full((group.count, group.nodes), -1, np.int64)
-        for b, chain in enumerate(chains.chains):
-            position = ran[self.quotient.events(g, workers, chain[None, :])]
-            lo = chains.lo[:, b]
-            np.maximum(last, np.where(lo > 0, position[:, np.maximum(lo - 1, 0)], -1), out=last)
-        for chain in chains.chains:
-            last[:, chain] = ran[self.quotient.events(g, workers, chain[None, :])]
-        leader = np.maximum(group.order.leader, 0)
-        scale = max(g.nodes for g in self.quotient.groups)
-        return (last + 1) * scale + group.order.run.position[leader][None, :]
-
-    def precedes(self, before: I64, after: I64) -> Bools:
-        """Elementwise: all of `before` finishes before any of `after` starts, in every execution."""
-        groups = self.quotient.groups
-        if len(groups) == 1:
-            return self._precedes(0, 0, before, after)
-        ordered: Bools = np.zeros(len(before), dtype=bool)
-        for i in range(len(groups)):
-            for j in range(len(groups)):
-                at = np.flatnonzero((self.group_of[before] == i) & (self.group_of[after] == j))
-                ordered[at] = self._precedes(i, j, before[at], after[at])
-        return ordered
-
-    def _precedes(self, i: int, j: int, before: I64, after: I64) -> Bools:
-        worker, node = self.worker_of[before], self.node_of[before]
-        other, later = self.worker_of[after], self.node_of[after]
-        ordered: Bools = np.zeros(len(before), dtype=bool)
-        chains, view = self.quotient.chains[i], self._views[j][later]
-        for a in range(len(chains)):
-            agent = self.quotient.base[i] + worker * len(chains) + a
-            ordered |= self._rows[j][other, view, agent] > chains.hi[node, a]
-        if i == j:
-            order = self.quotient.groups[i].order
-            near = np.flatnonzero((worker == other) & ~ordered)
-            ordered[near] = (order.past[later[near]] >= order.need[node[near]]).all(axis=1)
-        self._ask(i, j, before, after, ordered)
-        return ordered
-
-    def _ask(self, i: int, j: int, before: I64, after: I64, ordered: Bools) -> None:
-        """What brackets leave unordered although partial thresholds order it."""
-        open_ = np.flatnonzero(~ordered & (before != after))
-        open_ = open_[self.implied.several(i, self.node_of[before[open_]])]
-        if not len(open_) or not self.implied.needed:
-            return
-        for number in np.unique(before[open_]).tolist():
-            at = open_[before[open_] == number]
-            first = int(self.worker_of[number]), int(self.node_of[number])
-            ordered[at] = self.implied.precedes(i, first, j, self.worker_of[after[at]], self.node_of[after[at]])
+def clocks_of(*synchronisation: I64) -> Clocks:
+    """The clocks of a quotient with this synchronisation."""
+    return must_clocks(run_of(*synchronisation))

@@ -28,7 +28,7 @@ import numpy as np
 
 from amk.validator.atoms import OUTSIDE, Block, Touches
 from amk.validator.order import Clocks
-from amk.validator.system import ACCUMULATE_FLOAT, I64, WRITE, Bools
+from amk.validator.system import ACCUMULATE_FLOAT, I64, MAX_BYTES, WRITE, Bools
 
 PAIRS: Final = 1 << 20
 
@@ -77,7 +77,7 @@ def _group_starts(block: Block) -> I64:
     return np.flatnonzero(starts)
 
 
-def _neighbour_pairs(block: Block) -> Iterator[tuple[I64, I64]]:
+def neighbour_pairs(block: Block) -> Iterator[tuple[I64, I64]]:
     """Positions (i, j) in the block: j, and every member i of the group before j's group on the same atom."""
     starts = _group_starts(block)
     size = np.diff(np.append(starts, len(block.atom)))
@@ -99,7 +99,7 @@ def _neighbour_pairs(block: Block) -> Iterator[tuple[I64, I64]]:
 def _unordered(block: Block, clocks: Clocks) -> tuple[I64, I64]:
     """Members (i, j) of neighbouring groups that nothing orders."""
     left, right = [], []
-    for before, after in _neighbour_pairs(block):
+    for before, after in neighbour_pairs(block):
         bad = np.flatnonzero(~_ordered(clocks, block.touches, block.touch[before], block.touch[after]))
         left.append(before[bad])
         right.append(after[bad])
@@ -130,17 +130,24 @@ def _all_pairs(block: Block, clocks: Clocks, atoms: I64, sums: bool) -> tuple[I6
     return np.concatenate(left), np.concatenate(right)
 
 
-def _record(block: Block, i: I64, j: I64, found: dict[tuple[int, int], Race], limit: int | None) -> None:
-    """Add one entry per pair of events, up to the limit."""
-    touches = block.touches
-    events = np.stack((touches.event[block.touch[i]], touches.event[block.touch[j]]), axis=1)
-    keys = np.min(events, axis=1) << 32 | np.max(events, axis=1)
+def _rows(block: Block, i: I64, j: I64) -> I64:
+    """[n, 7] (event, event, kind, kind, buffer, lo, hi) of pairs of positions."""
+    touches, start = block.touches, block.touches.atom_key[block.atom[i]]
+    buffer, lo = np.divmod(start, 2 * MAX_BYTES)
+    hi = touches.atom_key[block.atom[i] + 1] - buffer * 2 * MAX_BYTES
+    one, two = block.touch[i], block.touch[j]
+    columns = touches.event[one], touches.event[two], touches.kind[one], touches.kind[two], buffer, lo, hi
+    return np.stack(columns, axis=1)
+
+
+def record(rows: I64, found: dict[tuple[int, int], Race], limit: int | None) -> None:
+    """Add one entry per pair of events, up to the limit; rows [n, 7] (event, event, kind, kind, buffer, lo, hi)."""
+    keys = np.min(rows[:, :2], axis=1) << 32 | np.max(rows[:, :2], axis=1)
     for n in np.sort(np.unique(keys, return_index=True)[1]).tolist():
         if limit is not None and len(found) >= limit:
             return
-        a, b = ((int(touches.event[t]), int(touches.kind[t])) for t in (int(block.touch[i[n]]), int(block.touch[j[n]])))
-        (first, first_kind), (second, second_kind) = sorted((a, b))
-        buffer, lo, hi = touches.span(int(block.atom[i[n]]))
+        one, two, kind, other, buffer, lo, hi = rows[n].tolist()
+        (first, first_kind), (second, second_kind) = sorted(((one, kind), (two, other)))
         found.setdefault((first, second), Race(first, second, buffer, lo, hi, first_kind, second_kind))
 
 
@@ -154,6 +161,6 @@ def find_races(blocks: Iterable[Block], clocks: Clocks, limit: int | None = 64) 
             (_unordered_sums(block, clocks), True, sums),
         ):
             pairs = _all_pairs(block, clocks, block.atom[i], adding) if limit is None and len(i) else (i, j)
-            _record(block, *pairs, found, limit)
+            record(_rows(block, *pairs), found, limit)
     truncated = limit is not None and bool(races or sums)
     return RaceReport(bool(races), not sums, tuple(races.values()), tuple(sums.values()), truncated)

@@ -86,7 +86,7 @@ def _refilled(schedule: Schedule, stream: Stream) -> Iterator[Diagnostic]:
     for number, program in enumerate(schedule.programs):
         held: tuple[str | int, ...] | None = None
         waiting = 0
-        for item in unroll(program, number, 2):
+        for item in unroll(program, number, 2, (RefillOp, GemvOp)):
             op = item.step.op
             if isinstance(op, RefillOp) and op.stream == stream.name and warps[op.role] == warps[stream.role]:
                 waiting = max(0, waiting - op.most)

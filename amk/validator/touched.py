@@ -16,21 +16,24 @@ from amk.validator.counter_events import ROW
 from amk.validator.envelope import Envelope
 from amk.validator.footprint import Evaluations, Footprints
 from amk.validator.local_order import LocalOrder
+from amk.validator.memo import Memo
 from amk.validator.quotient import Group
 from amk.validator.system import I64, READ, WRITE
-from amk.validator.words import Known, Words, words
+from amk.validator.words import Words, words
 
 
 @dataclass(frozen=True, eq=False)
 class Touched:
     """rows: see `envelope`; most, always: those on tagged words as `words` wants them, with all reads, and with those
-    that happen at every position. key: digest of the rows. doubled: two warps of a step write one tagged word.
+    that happen at every position. key, words: digests of the rows, and of those two. doubled: two warps of a step write
+    one tagged word.
     """
 
     rows: I64
     most: I64
     always: I64
     key: bytes
+    words: bytes
     doubled: bool
 
 
@@ -82,7 +85,9 @@ def touched(gathered: Gathered, synced: tuple[tuple[int, int], ...]) -> Touched:
     groups, envelope = gathered.groups, gathered.envelope
     rows = envelope.columns(synced)
     most = _word_rows(groups, rows, envelope.tagged)
-    return Touched(rows, most, _always_rows(groups, most, envelope), sha256(rows.data).digest(), _doubled(most))
+    always = _always_rows(groups, most, envelope)
+    digests = sha256(rows.data).digest(), sha256(most.data).digest() + sha256(always.data).digest()
+    return Touched(rows, most, always, *digests, _doubled(most))
 
 
 def _doubled(rows: I64) -> bool:
@@ -93,12 +98,19 @@ def _doubled(rows: I64) -> bool:
     return bool((same & (rows[1:, 5] < rows[:-1, 6])).any())
 
 
-def tagged_words(data: Schedule, gathered: Gathered, most: I64, always: I64) -> TaggedWords:
-    """most, always: see `Touched`."""
+def tagged_words(memo: Memo, data: Schedule, gathered: Gathered, touched: Touched) -> TaggedWords:
     items = [g.order.trace.items for g in gathered.groups]
-    known: Known = {}
-    found = words(data, items, most, known)
-    return TaggedWords(found, found if found.never else words(data, items, always, known))
+    found = words(data, items, touched.most, memo)
+    return TaggedWords(found, found if found.never else words(data, items, touched.always, memo))
+
+
+def sure_words(memo: Memo, data: Schedule, gathered: Gathered, touched: Touched) -> Words:
+    """Words with all reads but those that depend on more than the position."""
+    items = [g.order.trace.items for g in gathered.groups]
+    perhaps = [g << 32 | i for g, group in enumerate(items) for i, item in enumerate(group) if item.step.op.perhaps]
+    rows = touched.most
+    left = (rows[:, 4] != READ) | ~np.isin(rows[:, 0] << 32 | rows[:, 2], np.array(perhaps, np.int64))
+    return words(data, items, rows[left], memo)
 
 
 def _always_rows(groups: list[Group], found: I64, envelope: Envelope) -> I64:

@@ -82,25 +82,31 @@ def unrolled_length(body: tuple[Node, ...], tokens: int) -> int:
     return total
 
 
-def unroll(program: Program, number: int, tokens: int) -> list[Item]:
-    """The items of a launch of `tokens` tokens that starts at epoch 0, in program order."""
+def unroll(program: Program, number: int, tokens: int, only: tuple[type, ...] = ()) -> list[Item]:
+    """The items of a launch of `tokens` tokens that starts at epoch 0, in program order; only: those with such ops."""
     length = unrolled_length(program.body, tokens)
     if length > MAX_ITEMS:
         raise TooLarge(f"program {program.name} unrolls to {length:,} steps for {tokens} tokens, at most {MAX_ITEMS:,}")
-    by_path = {site.path: site for site in sites(program, number)}
-    return list(_items(program.body, ("programs", number, "body"), {}, tokens, by_path))
+    kept: dict[Path, dict[int, Site]] = {}
+    for site in sites(program, number):
+        if not only or isinstance(site.step.op, only):
+            kept.setdefault(site.path[:-1], {})[int(site.path[-1])] = site
+    return list(_items(program.body, ("programs", number, "body"), {}, tokens, kept))
 
 
 def _items(
-    body: tuple[Node, ...], path: Path, loops: dict[str, int], tokens: int, by_path: dict[Path, Site]
+    body: tuple[Node, ...], path: Path, loops: dict[str, int], tokens: int, kept: dict[Path, dict[int, Site]]
 ) -> Iterator[Item]:
+    """kept: the steps to yield, by the path of their list and their place in it."""
+    steps, token = kept.get(path, {}), loops.get("t", OUTSIDE_TOKENS)
     for i, node in enumerate(body):
         if isinstance(node, Step):
-            yield Item(by_path[(*path, i)], loops.get("t", OUTSIDE_TOKENS), loops)
+            if i in steps:
+                yield Item(steps[i], token, loops)
             continue
         for k in range(tokens if node.count is None else node.count):
             inner = loops | ({"t": k, "n": k} if node.var == "t" else {node.var: k})
-            yield from _items(node.body, (*path, i, "body"), inner, tokens, by_path)
+            yield from _items(node.body, (*path, i, "body"), inner, tokens, kept)
 
 
 @dataclass(frozen=True, eq=False)

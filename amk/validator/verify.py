@@ -30,7 +30,7 @@ from amk.validator.epochs import check_epochs, check_wrap
 from amk.validator.evidence import explain
 from amk.validator.flat_check import FlatCheck
 from amk.validator.local_order import NotComposable
-from amk.validator.memo import Memo
+from amk.validator.memo import Memo, given
 from amk.validator.memory_model import check_constants, check_said, check_scopes, check_strong, weak_orders
 from amk.validator.model_graph import check_model_graph
 from amk.validator.order import ClocksTooLarge
@@ -210,7 +210,7 @@ class _Verification:
             raise _Late
 
     def _static(self) -> None:
-        data = self.memo.given(without_sync(self.schedule))
+        data = given(without_sync(self.schedule))
         for _, check, of_data in STATIC:
             self._in_time()
             self._sort(self.memo(check, data).value if of_data else check(self.schedule))

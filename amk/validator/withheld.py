@@ -9,22 +9,20 @@ that comes locally before any event of it, then its events. By induction each of
   - Of what comes before, chain nodes and whatever belongs to one have run: `pre` counts each node of which any part
     comes before any part. All else waits for barriers only, which ask for nothing but what comes before them (C2).
   - Events of the node itself: counters and words are those of the flat system, with every wait that the flat system has
-    at any position (a step waits for all words that any of its warps may read, each of its events that is a node by
-    itself does too, and the step after these), and a word is written when the whole step has been.
+    at any position whatever the data say (a step waits for all words that any of its warps may read, each of its events
+    that is a node by itself does too, and the step after these), and a word is written when the whole step has been.
 With x and y withheld no node runs that x or y belongs to, or comes before any part of. When nothing else can run, x is
 enabled if its own waits hold and every node has run of which any part comes before x; what else comes before x then
 runs as above, and is not y if nothing local puts y before x.
 
-A *silent* event writes no tagged word at the position that is asked about. The step that it belongs to may then run
-without it, if it comes before no part of that step: the step's words are those of its other events, and what comes
-after some part of the step comes after the event only if `late` says so, in which case it does not run.
+The same goes for a step that did not run because x or y belongs to it, if its waits hold: those of its events that come
+before x or y are neither.
 
 Cost: one greedy run of the quotient per pair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,23 +50,22 @@ class Withheld:
             raise ValueError("only the runs of a strict quotient are runs of the flat system")
         self.quotient = quotient
 
-    def both_enabled(self, x: Event, y: Event, silent: Collection[Event] = ()) -> bool:
-        """silent: those of the two that write no tagged word; True then holds for such positions only."""
+    def both_enabled(self, x: Event, y: Event) -> bool:
         if (x.group, x.worker) == (y.group, y.worker) and (self._before(x, y) or self._before(y, x)):
             return False
-        run = self._without((x, y), silent)
-        return self._enabled(run, x) and self._enabled(run, y)
+        run = self._without((x, y))
+        return self._enabled(run, x, (x, y)) and self._enabled(run, y, (x, y))
 
     def enabled_without(self, y: Event, x: Event) -> bool:
         """Is y enabled in some interleaving that leaves x out? Then x does not come before y."""
         if (x.group, x.worker) == (y.group, y.worker) and self._before(x, y):
             return False
-        return self._enabled(self._without((x,)), y)
+        return self._enabled(self._without((x,)), y, (x,))
 
-    def _without(self, events: tuple[Event, ...], silent: Collection[Event] = ()) -> Run:
+    def _without(self, events: tuple[Event, ...]) -> Run:
         held: dict[int, int] = {}
         for event in events:
-            for agent, first in self._stops(event, event in silent):
+            for agent, first in self._stops(event):
                 held[agent] = min(first, held.get(agent, first))
         return greedy(self.quotient.system, list(held.values()))
 
@@ -88,23 +85,29 @@ class Withheld:
         trace = self.quotient.groups[event.group].order.trace
         return [event.number, trace.events + int(trace.item[event.number])]
 
-    def _stops(self, event: Event, silent: bool) -> list[tuple[int, int]]:
+    def _stops(self, event: Event) -> list[tuple[int, int]]:
         """(agent, quotient event) where the chains of its worker have to stop for the event to be left out."""
         chains, agent = self._chains(event)
         order, found = chains.order, []
         warp, index = int(order.trace.warp_of[event.number]), int(order.trace.index_of[event.number])
-        parted = [event.number] if silent else self._nodes(event)
         for a, chain in enumerate(chains.chains):
-            later = np.isin(chain, parted) | (order.late[chain, warp] > index)
+            later = np.isin(chain, self._nodes(event)) | (order.late[chain, warp] > index)
             if later.any():
                 found.append((agent + a, int(self.quotient.chain_first[agent + a]) + int(later.argmax())))
         return found
 
-    def _enabled(self, run: Run, event: Event) -> bool:
-        """Has everything run that comes before the event, and do its waits hold? The event itself may have run too."""
+    def _enabled(self, run: Run, event: Event, held: tuple[Event, ...]) -> bool:
+        """Has everything run that comes before the event, and do its waits hold? The event itself may have run too.
+
+        A step that did not run because of a withheld event counts if its waits hold: those of its events that come
+        before this one can run.
+        """
         chains, agent = self._chains(event)
-        if bool((run.cut[agent : agent + len(chains)] < chains.pre[event.number]).any()):
-            return False
+        parted = {self._nodes(h)[1] for h in held if (h.group, h.worker) == (event.group, event.worker)}
+        for a, (chain, upto) in enumerate(zip(chains.chains, chains.pre[event.number].tolist(), strict=True)):
+            for node in chain[int(run.cut[agent + a]) : upto].tolist():
+                if node not in parted or not self._met(run, agent, chains, node):
+                    return False
         return all(self._met(run, agent, chains, node) for node in self._nodes(event) if chains.slot[node] >= 0)
 
     def _met(self, run: Run, agent: int, chains: Chains, node: int) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.memo import Memo
 from amk.validator.system import I64, WRITE, Bools
 from amk.validator.trace import Item
 
@@ -57,11 +59,12 @@ def check_tags(schedule: Schedule, items: list[list[Item]]) -> Iterator[Diagnost
     """M13 conditions that do not depend on the worker, of every buffer that a step uses."""
     layers = max((item.loops.get("l", 0) + 1 for group in items for item in group), default=1)
     tagged = {b.name for b in schedule.buffers if b.tagged or b.tag is not None}
-    uses = [
-        (item, {v for f, v in item.step.op if isinstance(v, str) and v in tagged and f != "op"})
-        for group in items
-        for item in group
-    ]
+    found = {id(item.site): item for group in items for item in group}
+    named = {
+        key: {v for f, v in item.step.op if isinstance(v, str) and v in tagged and f != "op"}
+        for key, item in found.items()
+    }
+    uses = [(item, named[id(item.site)]) for group in items for item in group if named[id(item.site)]]
     used = {name for _, names in uses for name in names}
     for number, buffer in enumerate(schedule.buffers):
         if buffer.name in used and (problem := _tag_problem(buffer, layers)):
@@ -93,23 +96,60 @@ def _finding(message: str, path: tuple[str | int, ...], *reasons: str) -> Diagno
     return Diagnostic("AMK513", message, where=Where(path=json_pointer(path)), facts=tuple(because(r) for r in reasons))
 
 
-def words(schedule: Schedule, items: list[list[Item]], rows: I64, known: Known | None = None) -> Words:
+def words(schedule: Schedule, items: list[list[Item]], rows: I64, memo: Memo | None = None) -> Words:
     """Counters and needs from the global rows (group, worker, item, buffer, kind, lo, hi) on tagged buffers.
 
-    known: what was found for the rows of single buffers of this schedule; it is added to.
+    memo: results for single buffers, which know of the order of their own steps only.
     """
-    known = {} if known is None else known
+    memo = memo or Memo()
     parts = [Words(np.zeros((0, 4), np.int64), np.zeros((0, 5), np.int64), 0, [], [], [])]
     for buffer in np.unique(rows[:, 3]).tolist():
         mine = rows[rows[:, 3] == buffer]
-        key = buffer, mine.tobytes()
-        if key not in known:
-            known[key] = _Maker(schedule, items).of(buffer, mine)
-        parts.append(known[key])
+        steps, rank = np.unique(mine[:, 0] << 32 | mine[:, 2], return_inverse=True)
+        group, item = steps >> 32, steps & 0xFFFFFFFF
+        tag = schedule.buffers[buffer].tag or 0
+        tags = [tag_of(tag, items[g][i]) for g, i in zip(group.tolist(), item.tolist(), strict=True)]
+        ranked = np.stack((*mine[:, :2].T, rank.reshape(-1), *mine[:, 4:].T), axis=1)
+        found = memo(ranked_words, ranked, np.array(tags, np.int64)).value
+        parts.append(_numbered(found, item))
+        parts[-1].never.extend(_told(schedule, items, buffer, trouble, item) for trouble in found.troubles)
     return _together(parts)
 
 
-Known = dict[tuple[int, bytes], Words]
+@dataclass(frozen=True, eq=False)
+class RankedWords:
+    """Words of one buffer, counters and joints numbered from 0, with the ranks of its steps for items. troubles: what
+    `_told` explains, as (what, ...)."""
+
+    writes: I64
+    needs: I64
+    counters: int
+    joints: list[I64]
+    targets: list[I64]
+    troubles: list[tuple[str | int, ...]]
+
+
+def _numbered(found: RankedWords, item: I64) -> Words:
+    """item: that of each rank."""
+    writes, needs = found.writes.copy(), found.needs.copy()
+    writes[:, 2], needs[:, 2] = item[writes[:, 2]], item[needs[:, 2]]
+    return Words(writes, needs, found.counters, found.joints, found.targets, [])
+
+
+def _told(schedule: Schedule, items: list[list[Item]], buffer: int, trouble: tuple[Any, ...], item: I64) -> Diagnostic:
+    what, *numbers = trouble
+    name = schedule.buffers[buffer].name
+    if what == "owners":
+        message = f"workers {numbers[0]} and {numbers[1]} write the same words of '{name}'"
+        return _finding(message, ("buffers", buffer), "a tagged word has one owner")
+    group, worker, rank, tag, *before = numbers
+    path = items[group][int(item[rank])].site.path
+    if what == "order":
+        held = f"words that tag {before[0]} was written to" if before[0] else "memory that begins as zeros"
+        message = f"'{name}' gets tag {tag} over {held}: tags must grow"
+        return _finding(message, path, "a reader could take an old word for the one it waits for")
+    message = f"worker {worker} waits for words of '{name}' with tag {tag} that no step writes"
+    return Diagnostic("AMK202", message, where=Where(path=json_pointer(path)))
 
 
 def _together(parts: list[Words]) -> Words:
@@ -127,70 +167,56 @@ def _together(parts: list[Words]) -> Words:
     return Words(np.concatenate(writes), np.concatenate(needs), counters, members, targets, never)
 
 
-class _Maker:
-    """Words of one buffer, its counters and joints numbered from 0."""
+def ranked_words(rows: I64, tags: I64) -> RankedWords:
+    """rows: (group, worker, rank, kind, lo, hi) of one buffer; tags: by rank."""
+    return _Maker(tags).of(rows)
 
-    def __init__(self, schedule: Schedule, items: list[list[Item]]) -> None:
-        self.schedule, self.items = schedule, items
+
+class _Maker:
+    def __init__(self, tags: I64) -> None:
+        self.tags = tags
         self.joints: list[I64] = []
         self.targets: list[I64] = []
-        self.never: list[Diagnostic] = []
+        self.troubles: list[tuple[str | int, ...]] = []
 
-    def of(self, buffer: int, rows: I64) -> Words:
-        written = rows[rows[:, 4] == WRITE]
-        writes, ranks = self._count(buffer, written)
-        start, end, owner = self._spans(buffer, written)
-        reading = rows[rows[:, 4] != WRITE]
+    def of(self, rows: I64) -> RankedWords:
+        written = rows[rows[:, 3] == WRITE]
+        writes, ranks = self._count(written)
+        start, end, owner = self._spans(written)
+        reading = rows[rows[:, 3] != WRITE]
         reading = reading[np.argsort(_crews(reading), kind="stable")]
         first = np.unique(_crews(reading), return_index=True)[1]
         print_of, prints = _prints(reading, np.append(first, len(reading)))
         covers = [_covering(start, end, owner, spans) for spans in prints]
-        needs = self._need(buffer, ranks, reading[first, :3], print_of, covers)
-        return Words(writes, needs, len(ranks.workers), self.joints, self.targets, self.never)
+        needs = self._need(ranks, reading[first, :3], print_of, covers)
+        return RankedWords(writes, needs, len(ranks.workers), self.joints, self.targets, self.troubles)
 
-    def _tags(self, buffer: int, steps: I64) -> I64:
-        """The tag of each (group, item)."""
-        distinct, which = np.unique(steps, axis=0, return_inverse=True)
-        tag = self.schedule.buffers[buffer].tag or 0
-        values = [tag_of(tag, self.items[group][item]) for group, item in distinct.tolist()]
-        found: I64 = np.array(values, np.int64)[which.reshape(-1)]
-        return found
-
-    def _count(self, buffer: int, written: I64) -> tuple[I64, _Ranks]:
+    def _count(self, written: I64) -> tuple[I64, _Ranks]:
         """One counter per writing worker; its writing steps in program order, with growing tags."""
         steps = np.unique(written[:, :3], axis=0)
-        worker, tag = steps[:, 1], self._tags(buffer, steps[:, [0, 2]])
+        worker, tag = steps[:, 1], self.tags[steps[:, 2]]
         fresh = np.diff(worker, prepend=-1) != 0
         bad = tag <= np.where(fresh, 0, np.concatenate(([0], tag[:-1]))) if len(tag) else fresh
         for at in np.flatnonzero(bad).tolist():
-            group, _, item = steps[at].tolist()
-            before = 0 if fresh[at] else int(tag[at - 1])
-            name = self.schedule.buffers[buffer].name
-            held = f"words that tag {before} was written to" if before else "memory that begins as zeros"
-            message = f"'{name}' gets tag {int(tag[at])} over {held}: tags must grow"
-            path = self.items[group][item].site.path
-            self.never.append(_finding(message, path, "a reader could take an old word for the one it waits for"))
+            self.troubles.append(("order", *steps[at].tolist(), int(tag[at]), 0 if fresh[at] else int(tag[at - 1])))
         ranks = _Ranks(worker, tag, fresh)
         return np.concatenate((steps, ranks.counter[:, None]), axis=1), ranks
 
-    def _spans(self, buffer: int, written: I64) -> tuple[I64, I64, I64]:
+    def _spans(self, written: I64) -> tuple[I64, I64, I64]:
         """Disjoint byte spans in order with their writing worker."""
-        spans = np.unique(written[:, [5, 6, 1]], axis=0)
+        spans = np.unique(written[:, [4, 5, 1]], axis=0)
         overlap = np.flatnonzero((spans[1:, 0] < spans[:-1, 1]) & (spans[1:, 2] != spans[:-1, 2]))
         if len(overlap):
-            one, two = spans[overlap[0], 2], spans[overlap[0] + 1, 2]
-            name = self.schedule.buffers[buffer].name
-            message = f"workers {one} and {two} write the same words of '{name}'"
-            self.never.append(_finding(message, ("buffers", buffer), "a tagged word has one owner"))
+            self.troubles.append(("owners", int(spans[overlap[0], 2]), int(spans[overlap[0] + 1, 2])))
         return spans[:, 0], np.maximum.accumulate(spans[:, 1]) if len(spans) else spans[:, 1], spans[:, 2]
 
-    def _need(self, buffer: int, ranks: _Ranks, crews: I64, print_of: I64, covers: list[I64 | None]) -> I64:
-        """What every reading crew waits for; crews: (group, worker, item)."""
+    def _need(self, ranks: _Ranks, crews: I64, print_of: I64, covers: list[I64 | None]) -> I64:
+        """What every reading crew waits for; crews: (group, worker, rank)."""
         number: dict[bytes, int] = {}
         members = [cover for cover in covers if cover is not None]
         set_of = np.array([-1 if c is None else number.setdefault(c.tobytes(), len(number)) for c in covers], np.int64)
         sets = {number[cover.tobytes()]: cover for cover in members}
-        tag = self._tags(buffer, crews[:, [0, 2]])
+        tag = self.tags[crews[:, 2]]
         which = set_of[print_of]
         joint, rank = np.full(len(crews), -1, np.int64), np.zeros(len(crews), np.int64)
         for one in range(len(sets)):
@@ -202,11 +228,7 @@ class _Maker:
                 self.joints.append(np.searchsorted(ranks.workers, sets[one]))
                 self.targets.append(found)
         for lost in np.flatnonzero(joint < 0).tolist():
-            group, worker, item = crews[lost].tolist()
-            name = self.schedule.buffers[buffer].name
-            message = f"worker {worker} waits for words of '{name}' with tag {int(tag[lost])} that no step writes"
-            path = json_pointer(self.items[group][item].site.path)
-            self.never.append(Diagnostic("AMK202", message, where=Where(path=path)))
+            self.troubles.append(("lost", *crews[lost].tolist(), int(tag[lost])))
         needs = np.concatenate((crews, joint[:, None], rank[:, None]), axis=1)
         kept: I64 = needs[joint >= 0]
         return kept
@@ -251,7 +273,7 @@ def _prints(rows: I64, bounds: I64) -> tuple[I64, list[I64]]:
     sets: list[I64] = []
     for count in np.unique(size).tolist():
         at = np.flatnonzero(size == count)
-        spans = rows[bounds[at][:, None] + np.arange(count)][:, :, 5:7].reshape(len(at), -1)
+        spans = rows[bounds[at][:, None] + np.arange(count)][:, :, 4:6].reshape(len(at), -1)
         distinct, which = np.unique(spans, axis=0, return_inverse=True)
         print_of[at] = len(sets) + which.reshape(-1)
         sets += list(distinct.reshape(len(distinct), count, 2))

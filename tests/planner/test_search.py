@@ -106,6 +106,16 @@ def test_the_bound_is_below_every_completion() -> None:
             assert drain_ms(MODEL, H200, PROBLEM.runs, constants, known) <= min(state.ms) * (1 + 1e-9)
 
 
+def test_settings_of_which_no_plan_is_safe_are_not_simulated() -> None:
+    """Slots that are refilled by bulk copies without a fence; copies by the agents themselves need none."""
+    made = Search(PROBLEM)
+    open_slots = replace(made.space.start, refill_fence=False)
+    assert made.look(open_slots) is None and made.expansions == 0
+    assert not verify(PROBLEM.schedule(open_slots)).safe
+    by_agents = Search(replace(PROBLEM, target=load_target("l4")))
+    assert by_agents.look(open_slots) is not None
+
+
 def test_a_beam_without_a_start_falls_back_to_draws() -> None:
     """With a start that cannot be planned the beam is empty."""
     start = replace(FAST, warps=16, chunk_bytes=16384, slots=24, workers=4000)

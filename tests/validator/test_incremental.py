@@ -107,7 +107,7 @@ def test_edits_of_a_full_size_plan_get_the_verdict_of_a_cold_run_in_less_time() 
     base, memo = Schedule.model_validate_json(json.dumps(document)), Memo()
     told(base, memo)
     cold, warm = [], []
-    kept = ("threshold", "no wait", "ring depth")
+    kept = ("threshold", "no wait", "ring depth", "moved step", "share")
     for kind, edits in mutants(document, 1, 1):
         if kind in kept:
             schedule = Schedule.model_validate_json(json.dumps(apply(document, edits)[0]))
@@ -116,6 +116,23 @@ def test_edits_of_a_full_size_plan_get_the_verdict_of_a_cold_run_in_less_time() 
             cold.append(_timed(lambda s=schedule, a=answers: a.append(told(s, None))))  # type: ignore[misc]
             assert answers[0] == answers[1]
     assert len(cold) == len(kept) and sum(warm) < 0.5 * sum(cold), (warm, cold)
+
+
+def test_what_is_remembered_of_earlier_runs_decides_nothing() -> None:
+    """Orders of other schedules, and none at all, lead to the same verdicts."""
+    document = json.loads(small_plan(SMALL["fast"], MODELS["qk-norm"]).model_dump_json())
+    other, memo = Memo(), Memo()
+    verify(small_plan(SMALL["two-warps"], MODELS["deep"]), memo=other)
+    asked = 0
+    for kind, edits in mutants(document, 9, 2):
+        text = _valid(apply(document, edits)[0])
+        if text is None or kind not in ("threshold", "no wait", "no signal", "moved step", "no barrier"):
+            continue
+        asked += 1
+        for orders in ({}, dict(other.orders), {n: (a, p[::-1].copy()) for n, (a, p) in other.orders.items()}):
+            memo.orders = orders | memo.orders if asked % 2 else orders
+            assert told(Schedule.model_validate_json(text), memo) == _cold(text)
+    assert asked > 4 and other.orders
 
 
 def test_certificates_do_not_depend_on_earlier_verdicts() -> None:

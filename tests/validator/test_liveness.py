@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import numpy as np
+
 from amk.validator.builder import SystemBuilder
 from amk.validator.explore import explore
-from amk.validator.liveness import Deadlock, diagnose, greedy
+from amk.validator.liveness import Deadlock, diagnose, greedy, replayed
 from amk.validator.system import System
 from tests.validator.random_systems import random_systems
 
@@ -115,3 +119,40 @@ def test_empty_systems_are_live() -> None:
     build = SystemBuilder()
     build.agent()
     assert diagnose(greedy(build.build())) is None
+
+
+def is_run(system: System, order: list[int]) -> bool:
+    """The definition: every event is the next of its agent, and its waits hold when it runs."""
+    values, done = system.counter_init.tolist(), [0] * system.agents
+    for event in order:
+        agent = int(system.agent_of[event])
+        waits = range(*system.wait_first[event : event + 2].tolist())
+        if done[agent] != system.index_of[event]:
+            return False
+        if any(values[system.wait_counter[k]] < system.wait_threshold[k] for k in waits):
+            return False
+        done[agent] += 1
+        for k in range(*system.signal_first[event : event + 2].tolist()):
+            values[system.signal_counter[k]] += int(system.signal_amount[k])
+    return True
+
+
+def test_an_order_replays_if_and_only_if_it_is_a_run() -> None:
+    rng, seen = Random(11), {True: 0, False: 0}
+    for system in random_systems(seed=11, count=400):
+        run = greedy(system)
+        if not run.complete or system.events < 2:
+            continue
+        for swaps in range(4):
+            order = run.order.tolist()
+            for _ in range(swaps):
+                i = rng.randrange(len(order) - 1)
+                order[i], order[i + 1] = order[i + 1], order[i]
+            found = replayed(system, np.array(order, np.int64))
+            assert (found is not None) == is_run(system, order), order
+            seen[found is not None] += 1
+            if found is not None:
+                assert found.complete and found.order.tolist() == order
+                assert found.values.tolist() == run.values.tolist()
+    assert min(seen.values()) > 50, seen
+    assert replayed(ring(3, inverted=False), np.arange(2)) is None

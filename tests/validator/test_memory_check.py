@@ -7,9 +7,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from amk.validator.brackets import Ordering
 from amk.validator.builder import SystemBuilder
+from amk.validator.in_order import InOrder, parts_of
+from amk.validator.memo import Memo
 from amk.validator.memory_check import Blocking, early_writes, unseen_writes
-from amk.validator.quotient import Ordering
 from amk.validator.system import I64, READ, WRITE, Bools
 
 BUFFER = 0
@@ -18,13 +20,14 @@ BUFFER = 0
 class Line:
     """Nodes 0 and 1 run in this order; whether that is guaranteed is `sure`."""
 
-    position = np.arange(2)
-
     def __init__(self, sure: bool) -> None:
         build = SystemBuilder()
         for _ in range(2):
             build.event(build.agent())
         self.sure, self.system = sure, build.build()
+
+    def placed(self, numbers: I64) -> I64:
+        return numbers
 
     def precedes(self, before: I64, after: I64) -> Bools:
         return (before < after) & self.sure
@@ -32,6 +35,10 @@ class Line:
 
 def line(sure: bool) -> Ordering:
     return cast(Ordering, Line(sure))
+
+
+def in_order(rows: I64) -> InOrder:
+    return InOrder(parts_of(rows, line(True)), Memo())
 
 
 def touched(first: int, second: int) -> Any:
@@ -51,7 +58,7 @@ def touched(first: int, second: int) -> Any:
 )
 def test_a_write_must_be_visible_and_a_read_over(first: int, time: bool, fence: bool, racy: bool, unseen: bool) -> None:
     rows = touched(first, READ if first == WRITE else WRITE)
-    races, hidden = unseen_writes(rows, [], line(True), line(time), line(fence))
+    races, hidden = unseen_writes(in_order(rows), [], line(time), line(fence))
     assert (races.racy, hidden.racy) == (racy, unseen)
 
 
@@ -67,10 +74,10 @@ def test_a_write_must_be_visible_and_a_read_over(first: int, time: bool, fence: 
 def test_words_are_kept_until_they_are_found(first: int, words: bool, hints: bool, early: bool) -> None:
     rows = touched(first, READ if first == WRITE else WRITE)
     blocking = Blocking(line(words), lambda: line(hints))
-    assert early_writes(rows, [BUFFER], line(True), blocking).racy == early
+    assert early_writes(in_order(rows), [BUFFER], blocking).racy == early
     assert (blocking.with_hints is not None) == (first == READ and not words)
 
 
 def test_plain_bytes_are_nobodys_words() -> None:
     blocking = Blocking(line(False), lambda: line(False))
-    assert not early_writes(touched(READ, WRITE), [], line(True), blocking).racy
+    assert not early_writes(in_order(touched(READ, WRITE)), [], blocking).racy

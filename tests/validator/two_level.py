@@ -16,12 +16,13 @@ import numpy as np
 from amk.adversary.subjects import subject
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.brackets import BracketOrder
 from amk.validator.compose import groups_of
 from amk.validator.counter_events import Instances
 from amk.validator.expand import expand
 from amk.validator.liveness import greedy
 from amk.validator.order import Clocks, must_clocks
-from amk.validator.quotient import BracketOrder, Group, Quotient
+from amk.validator.quotient import Group, Quotient
 from amk.validator.system import System
 from amk.validator.words import words
 

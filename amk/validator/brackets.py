@@ -1,0 +1,204 @@
+"""The order of all nodes of all workers, through the chains of a quotient.
+
+Two nodes of different workers are ordered through chains:  x < y  iff some chain c of x's worker has
+    hi[x, c]  finished before  y,   read from   G(y) = JOIN over chains d of y's worker of P*(last lo[y, d] node).
+If y is itself in a chain, G(y) is its own clock. For conjunctive waits this is exact; what else partial thresholds
+between workers imply is found by `implied_order`.
+
+Where a node stands among the chains (`Places`) and the clocks are all that the first part of this depends on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from amk.validator.implied_order import ImpliedOrder
+from amk.validator.memo import Keyed
+from amk.validator.order import Clocks
+from amk.validator.quotient import Group, Quotient
+from amk.validator.system import I32, I64, Bools, System
+
+
+class Ordering(Protocol):
+    """Must-happen-before of numbered nodes, and a total order that agrees with it."""
+
+    system: System
+
+    def placed(self, numbers: I64) -> I64:
+        """Sort keys of these nodes in a run of everything."""
+        ...
+
+    def node(self, number: int) -> tuple[Group, int, int]:
+        """(group, worker, local node)."""
+        ...
+
+    def numbers(self, worker: I64, event: I64) -> I64:
+        """Numbers of local events of workers."""
+        ...
+
+    def precedes(self, before: I64, after: I64) -> Bools:
+        """Elementwise: all of `before` finishes before any of `after` starts, in every execution."""
+        ...
+
+    def precedes_otherwise(self, before: I64, after: I64) -> Bools:
+        """`precedes` of what chains leave unordered; all there is, where there are no chains."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where nodes stand among the chains of their workers; all [n, most chains of a worker], -1 where there is none.
+
+    agent: that of the chain. hi: see `local_order`. view: what the node's G joins: 2 e for the clock of the quotient
+    event e that the node itself is, 2 e + 1 for that of the end of the last chain node e before it.
+    """
+
+    agent: I32
+    hi: I32
+    view: I32
+
+    def some(self, at: I64) -> Places:
+        return Places(self.agent[at], self.hi[at], self.view[at])
+
+
+def chained(clocks: Clocks, before: Places, after: Places, i: I32 | I64, j: I32 | I64) -> Bools:
+    """Elementwise: is node i of `before` ordered before node j of `after` through chains?"""
+    system, flat = clocks.system, clocks.rows.reshape(-1)
+    if not system.events:
+        return np.zeros(len(i), dtype=bool)
+    event = after.view >> 1
+    row = clocks.row_of[event] * system.agents
+    own, value = system.agent_of[event], system.index_of[event] + (after.view & 1)
+    ordered: Bools = np.zeros(len(i), dtype=bool)
+    left = np.arange(len(i))
+    for a in range(before.agent.shape[1]):
+        for d in range(after.view.shape[1]):
+            x, y = i[left], j[left]
+            agent = before.agent[x, a]
+            seen = np.where(own[y, d] == agent, value[y, d], flat[row[y, d] + agent])
+            found = (seen > before.hi[x, a]) & (agent >= 0) & (after.view[y, d] >= 0)
+            ordered[left[found]] = True
+            left = left[~found]
+    return ordered
+
+
+class BracketOrder:
+    """Must-happen-before and a compatible total order for all nodes of all workers (the `Clocks` of the composition).
+
+    Nodes are numbered group by group, worker by worker: node_base + (worker - first) * nodes + node.
+    """
+
+    def __init__(self, quotient: Quotient, keyed: Keyed[Clocks] | None = None) -> None:
+        """keyed: the quotient's clocks, if what follows from them is to be kept."""
+        self.quotient, self.keyed, self.implied = quotient, keyed, ImpliedOrder(quotient)
+        self.system = quotient.groups[0].order.trace.local_system
+        self._base = np.array([g.node_base for g in quotient.groups], np.int64)
+        self._chains = max(1, *(len(c) for c in quotient.chains))
+
+    def _local(self, numbers: I64) -> tuple[I64, I64, I64]:
+        """(group, worker counted from its first, node) of composite numbers."""
+        groups = self.quotient.groups
+        if len(groups) == 1:
+            worker, node = np.divmod(numbers - groups[0].node_base, groups[0].nodes)
+            return np.zeros_like(numbers), worker, node
+        group = np.searchsorted(self._base, numbers, side="right") - 1
+        nodes = np.array([g.nodes for g in groups], np.int64)
+        worker, node = np.divmod(numbers - self._base[group], nodes[group])
+        return group, worker, node
+
+    def node(self, number: int) -> tuple[Group, int, int]:
+        """(group, worker, node) of a composite number."""
+        group, worker, node = (int(v[0]) for v in self._local(np.array([number])))
+        found = self.quotient.groups[group]
+        return found, found.first + worker, node
+
+    def numbers(self, worker: I64, event: I64) -> I64:
+        numbers: I64 = self._first[worker] + event
+        return numbers
+
+    @cached_property
+    def _first(self) -> I64:
+        """[workers] number of each one's first node."""
+        groups = self.quotient.groups
+        base = np.empty(sum(g.count for g in groups), np.int64)
+        for g in groups:
+            base[g.first : g.first + g.count] = g.node_base + np.arange(g.count) * g.nodes
+        return base
+
+    def places(self, numbers: I64) -> Places:
+        shape = (len(numbers), self._chains)
+        found = Places(np.full(shape, -1, np.int32), np.full(shape, -1, np.int32), np.full(shape, -1, np.int32))
+        group, worker, node = self._local(numbers)
+        for g in range(len(self.quotient.groups)):
+            at = np.flatnonzero(group == g) if len(self.quotient.groups) > 1 else slice(None)
+            self._place(found, at, g, worker[at], node[at])
+        return found
+
+    def _place(self, found: Places, at: I64 | slice, g: int, worker: I64, node: I64) -> None:
+        quotient, chains = self.quotient, self.quotient.chains[g]
+        first = quotient.base[g] + worker * len(chains)
+        slot, of = chains.slot[node], chains.of[node]
+        for a in range(len(chains)):
+            lo = chains.lo[node, a]
+            end = 2 * (quotient.chain_first[first + a] + lo) - 1
+            itself = 2 * (quotient.chain_first[first + of] + slot) if a == 0 else -1
+            found.agent[at, a] = first + a
+            found.hi[at, a] = chains.hi[node, a]
+            found.view[at, a] = np.where(slot >= 0, itself, np.where(lo > 0, end, -1))
+
+    def placed(self, numbers: I64) -> I64:
+        """Sort keys of a run of everything: last chain node before it, then the local run."""
+        groups, view = self.quotient.groups, self.places(numbers).view
+        ran = np.append(self.quotient.run.position, -1)
+        last = np.where(view >= 0, ran[view >> 1], -1).max(axis=1)
+        group, _, node = self._local(numbers)
+        local = np.empty_like(numbers)
+        for g, own in enumerate(groups):
+            at = np.flatnonzero(group == g) if len(groups) > 1 else slice(None)
+            local[at] = own.order.run.position[np.maximum(own.order.leader[node[at]], 0)]
+        keys: I64 = (last + 1) * max(g.nodes for g in groups) + local
+        return keys
+
+    def precedes(self, before: I64, after: I64) -> Bools:
+        """Elementwise: all of `before` finishes before any of `after` starts, in every execution."""
+        every = np.arange(len(before))
+        ordered = chained(self.quotient.clocks, self.places(before), self.places(after), every, every)
+        return self._beyond_chains(before, after, ordered)
+
+    def precedes_otherwise(self, before: I64, after: I64) -> Bools:
+        """`precedes` of what chains leave unordered."""
+        return self._beyond_chains(before, after, np.zeros(len(before), dtype=bool))
+
+    def _beyond_chains(self, before: I64, after: I64, ordered: Bools) -> Bools:
+        group, worker, node = self._local(before)
+        other_group, other, later = self._local(after)
+        near = np.flatnonzero(~ordered & (group == other_group) & (worker == other))
+        for g in np.unique(group[near]).tolist():
+            at, order = near[group[near] == g], self.quotient.groups[g].order
+            ordered[at] = (order.past[later[at]] >= order.need[node[at]]).all(axis=1)
+        self._ask(before, after, ordered)
+        return ordered
+
+    def _ask(self, before: I64, after: I64, ordered: Bools) -> None:
+        """What brackets leave unordered although partial thresholds order it."""
+        open_ = np.flatnonzero(~ordered & (before != after))
+        group, _, node = self._local(before[open_])
+        several = np.zeros(len(open_), dtype=bool)
+        for g in np.unique(group).tolist():
+            several[group == g] = self.implied.several(g, node[group == g])
+        open_ = open_[several]
+        if not len(open_) or not self.implied.needed:
+            return
+        for number in np.unique(before[open_]).tolist():
+            self._imply(number, open_[before[open_] == number], after, ordered)
+
+    def _imply(self, number: int, at: I64, after: I64, ordered: Bools) -> None:
+        i, worker, node = (int(v[0]) for v in self._local(np.array([number])))
+        group, other, later = self._local(after[at])
+        for j in np.unique(group).tolist():
+            some = group == j
+            ordered[at[some]] = self.implied.precedes(i, (worker, node), j, other[some], later[some])

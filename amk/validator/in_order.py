@@ -1,0 +1,201 @@
+"""Accesses buffer by buffer, in the order of a run, and what follows from that alone.
+
+Property: reads-from of a buffer, and which of its accesses are neighbours on a byte, depend on nothing but the kinds,
+bytes and contents of its accesses in the order of a run; which neighbours chains order, on nothing but where the nodes
+stand among the chains and on the clocks. So each of the three is kept under exactly that (`memo`), and a change of a
+schedule costs what it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Protocol
+
+import numpy as np
+
+from amk.validator.atoms import OUTSIDE, Touches, blocks
+from amk.validator.brackets import BracketOrder, Ordering, Places, chained
+from amk.validator.dataflow import DataflowReport, find_faults
+from amk.validator.memo import Keyed, Memo, given
+from amk.validator.order import Clocks
+from amk.validator.races import Race, RaceReport, neighbour_pairs, record
+from amk.validator.system import I32, I64, READ, WRITE, Bools
+
+LIMIT: Final = 64
+COLUMNS: Final = 7
+Asked = Literal["reads", "writes", "all"]
+"""Pairs whose first access is a read, is none, or any."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The accesses of one buffer: their nodes [n] and columns [n, 5] (kind, lo, hi, value, delta), as they run."""
+
+    buffer: int
+    node: I64
+    columns: Keyed[I64]
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Neighbouring accesses that conflict, first before second, by atom. bounds: bytes where atoms begin."""
+
+    first: I32
+    second: I32
+    atom: I32
+    bounds: I64
+    reads: Bools
+
+
+@dataclass(frozen=True, eq=False)
+class Faults:
+    """Of one buffer; incidences: accesses of atoms."""
+
+    incidences: int
+    report: DataflowReport
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """chains: brackets that say less than the order, and nothing that it does not say."""
+
+    asked: Asked
+    order: Precedes
+    chains: BracketOrder | None = None
+
+
+class Precedes(Protocol):
+    def precedes(self, before: I64, after: I64) -> Bools: ...
+
+    def precedes_otherwise(self, before: I64, after: I64) -> Bools: ...
+
+
+def parts_of(rows: I64, run: Ordering) -> list[Part]:
+    """rows: (node, buffer, kind, lo, hi, value, delta)."""
+    rows = rows[np.lexsort((rows[:, 2], run.placed(rows[:, 0]), rows[:, 1]))]
+    starts = np.flatnonzero(np.diff(rows[:, 1], prepend=-1))
+    bounds = zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True)
+    return [_part(int(rows[start, 1]), rows[start:end]) for start, end in bounds]
+
+
+def _part(buffer: int, rows: I64) -> Part:
+    return Part(buffer, rows[:, 0].copy(), given(np.ascontiguousarray(rows[:, 2:])))
+
+
+def _written(part: Part) -> Part:
+    at = np.flatnonzero(part.columns.value[:, 0] != READ)
+    return Part(part.buffer, part.node[at], given(part.columns.value[at]))
+
+
+def _touches(columns: I64, initial: I64, final: I64) -> Touches:
+    """Events are positions among the columns; initial and final rows are (lo, hi, value, delta)."""
+    before = np.insert(initial, 0, WRITE, axis=1)
+    after = np.insert(final, 0, READ, axis=1)
+    outside = [np.full(len(edge), OUTSIDE) for edge in (before, after)]
+    event = np.concatenate((outside[0], np.arange(len(columns)), outside[1]))
+    kind, lo, hi, value, delta = np.concatenate((before, columns, after)).T
+    key = np.unique(np.concatenate((lo, hi)))
+    first, last = np.searchsorted(key, lo), np.searchsorted(key, hi)
+    return Touches(event=event, kind=kind, value=value, delta=delta, first=first, last=last, atom_key=key)
+
+
+def faults_in(columns: I64, initial: I64, final: I64) -> Faults:
+    touches = _touches(columns, initial, final)
+    return Faults(touches.incidences, find_faults(blocks(touches), LIMIT))
+
+
+def neighbours(columns: I64) -> Pairs:
+    nothing = np.zeros((0, 4), np.int64)
+    touches = _touches(columns, nothing, nothing)
+    found: list[I64] = [np.zeros((3, 0), np.int64)]
+    for block in blocks(touches):
+        for before, after in neighbour_pairs(block):
+            found.append(np.stack((block.touch[before], block.touch[after], block.atom[before])))
+    first, second, atom = np.concatenate(found, axis=1).astype(np.int32)
+    return Pairs(first, second, atom, touches.atom_key, touches.kind[first] == READ)
+
+
+def _asked(pairs: Pairs, asked: Asked) -> I64:
+    if asked == "all":
+        return np.arange(len(pairs.first))
+    return np.flatnonzero(pairs.reads if asked == "reads" else ~pairs.reads)
+
+
+def unchained(pairs: Pairs, asked: Asked, clocks: Clocks, where: I32) -> I64:
+    """Numbers of the pairs that chains leave unordered; where: the places of the accesses."""
+    at, places = _asked(pairs, asked), Places(*where)
+    found: I64 = at[~chained(clocks, places, places, pairs.first[at], pairs.second[at])]
+    return found
+
+
+class InOrder:
+    """What is asked about the parts."""
+
+    def __init__(self, parts: list[Part], memo: Memo) -> None:
+        self.parts, self.memo = parts, memo
+        self._placed: dict[tuple[int, int], Keyed[I32]] = {}
+
+    def of(self, buffers: Collection[int], inside: bool = True) -> InOrder:
+        """The parts of these buffers, or of all others."""
+        return InOrder([part for part in self.parts if (part.buffer in buffers) == inside], self.memo)
+
+    def written(self, buffers: Collection[int]) -> InOrder:
+        """All parts, without the reads of these buffers."""
+        return InOrder([_written(p) if p.buffer in buffers else p for p in self.parts], self.memo)
+
+    def faults(self, initial: I64, final: I64) -> Faults:
+        """initial, final: rows (buffer, lo, hi, value, delta)."""
+        by_number = {part.buffer: part for part in self.parts}
+        faults, total, more = [], 0, False
+        for number in sorted({*by_number, *initial[:, 0].tolist(), *final[:, 0].tolist()}):
+            part = by_number.get(number) or _part(number, np.zeros((0, COLUMNS), np.int64))
+            edges = (rows[rows[:, 0] == number, 1:] for rows in (initial, final))
+            found = self.memo(faults_in, part.columns, *edges).value
+            total, more = total + found.incidences, more or found.report.truncated
+            node = [*part.node.tolist(), OUTSIDE]
+            for f in found.report.faults:
+                writer = None if f.writer is None else node[f.writer]
+                faults.append(replace(f, event=node[f.event], buffer=number, writer=writer))
+        report = DataflowReport(not faults, tuple(faults[:LIMIT]), more or len(faults) > LIMIT)
+        return Faults(total, report)
+
+    def races(self, *questions: Question) -> RaceReport:
+        """Neighbours that the orders leave unordered."""
+        found: dict[tuple[int, int], Race] = {}
+        for part in self.parts:
+            pairs = self.memo(neighbours, part.columns)
+            bad = np.concatenate([self._unordered(part, pairs, question) for question in questions])
+            record(_rows(part, pairs.value, np.sort(bad)), found, LIMIT)
+        return RaceReport(bool(found), True, tuple(found.values()), (), bool(found))
+
+    def _places(self, part: Part, chains: BracketOrder) -> Keyed[I32]:
+        key = part.buffer, id(chains)
+        if key not in self._placed:
+            places = chains.places(part.node)
+            self._placed[key] = given(np.stack((places.agent, places.hi, places.view)))
+        return self._placed[key]
+
+    def _unordered(self, part: Part, keyed: Keyed[Pairs], question: Question) -> I64:
+        pairs, chains, precedes = keyed.value, question.chains, question.order.precedes
+        at = _asked(pairs, question.asked)
+        if chains is not None and chains.keyed is not None and len(at):
+            where = self._places(part, chains)
+            at = self.memo(unchained, keyed, question.asked, chains.keyed, where).value
+            precedes = question.order.precedes_otherwise
+        before, after = part.node[pairs.first[at]], part.node[pairs.second[at]]
+        distinct, which = np.unique(before << 32 | after, return_inverse=True)
+        one, two = distinct >> 32, distinct & 0xFFFFFFFF
+        bad: I64 = at[~((one == two) | precedes(one, two))[which.reshape(-1)]]
+        return bad
+
+
+def _rows(part: Part, pairs: Pairs, at: I64) -> I64:
+    """As `record` wants them."""
+    first, second, atom = pairs.first[at], pairs.second[at], pairs.atom[at]
+    kind, buffer = part.columns.value[:, 0], np.full(len(at), part.buffer)
+    columns = (
+        part.node[first], part.node[second], kind[first], kind[second], buffer, pairs.bounds[atom],
+        pairs.bounds[atom + 1],
+    )  # fmt: skip
+    return np.stack(columns, axis=1)
