@@ -30,8 +30,8 @@ SHORT_HOLD: Changes = {"held_refills": 1 / 3, "first_refills": 1 / 4}
 NARROW: Changes = {"warps": 16, "chunk_bytes": 1024}
 """Twice the agents, each with copies of half the size: where a product ends before a ring is drained often."""
 
-MORE_WARPS: Changes = {"warps": 12}
-"""Codes of four bits take longest to multiply. With eight bits deeper rings of fewer warps are worth more."""
+HALF_HOLD: Changes = {"held_refills": 1 / 2, "first_refills": 1 / 4}
+"""For codes of eight bits in short products; in long ones nothing was better than what large bf16 models have."""
 
 BATCHED: Changes = {"handoff": "mixed", "handoff_dtype": "bf16"}
 """Tagged words take twice the bytes, which counts where every worker reads them for every sequence."""
@@ -97,5 +97,6 @@ def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduc
         return {**EAGER, **NARROW, **SHORT_HOLD} if narrow else EAGER
     if len(layers) > 1 or layers == {"fp8"}:
         return EAGER
-    short = all(weight_format(form).bits == 4 for form in layers)
-    return {**EAGER, **SHORT_HOLD, **(MORE_WARPS if short and long and reduced else {})}
+    if all(weight_format(form).bits == 4 for form in layers):
+        return {**EAGER, **SHORT_HOLD}
+    return EAGER if long else {**EAGER, **HALF_HOLD}

@@ -120,7 +120,7 @@ class Gains(SimulatedBackend):
     gain: float = 0.004
 
     def times(self, job: Job, ready: Ready) -> Block:
-        changed = Space.around(NAIVE).changes(ready.candidate.settings, replace(NAIVE, plan="search"))
+        changed = Space.around(PHASED).changes(ready.candidate.settings, replace(PHASED, plan="search"))
         return tuple(
             exp(sum(-self.gain if item in self.values else LOSS for item in changed.items())) for _ in job.positions
         )

@@ -63,7 +63,7 @@ def race(spelled: Spelled, touched: Touched, cut: Stretches, tagged: set[int], o
     if (pair := _overtaken(spelled, touched, cut, np.flatnonzero(words & shared), orders.block)) is not None:
         return f"segments {pair[0]} and {pair[1]} touch a word in the wrong order of tags"
     for order, earlier, later in _questions(touched, cut, words, shared, orders):
-        if (pair := _unordered(order, earlier, later)) is not None:
+        if len(earlier.segment) and len(later.segment) and (pair := _unordered(order, earlier, later)) is not None:
             return f"segments {pair[0]} and {pair[1]} touch a common byte unordered"
     return None
 
