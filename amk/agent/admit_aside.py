@@ -14,14 +14,14 @@ from amk.agent.isolation import die_with
 from amk.engine.admission import AdmittedKernel
 from amk.schedule_ir.schedule import Schedule
 
-STAGERS = 6
+STAGERS = 8
 """At most. Checking one proof takes longer than one screen."""
 NICENESS = 5
 
 
 def stagers_of(cores: int | None) -> int:
     """Checking processes on a machine with so many cores, most of which prove and compile."""
-    return max(2, min(STAGERS, (cores or 2) // 4))
+    return max(2, min(STAGERS, (cores or 2) // 3))
 
 
 def begin(parent: int) -> None:

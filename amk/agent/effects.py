@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from amk.planner.settings import Settings
 from amk.planner.space import Value, moved
 
@@ -73,6 +75,18 @@ class Effects:
         if score is None:
             score = self.by_key.get(self.bases[base].keys.get(change, ""))
         return None if score is None else score - self.scores[base]
+
+    def averaged(self, base: Settings) -> dict[Item, float]:
+        """What single changes of `base` are worth, the median over their own score and what they added to each of the
+        others that they were measured with: less noisy where they were measured with many."""
+        pairs = self.bases[base].pairs
+        alone = {c: worth for each in pairs for c in each if (worth := self.worth(base, c)) is not None}
+        seen = {change: [worth] for change, worth in alone.items()}
+        for (one, other), score in pairs.items():
+            for change, beside in ((one, other), (other, one)):
+                if change in alone and beside in alone:
+                    seen[change].append(score - self.scores[base] - alone[beside])
+        return {change: float(np.median(values)) for change, values in seen.items()}
 
     def interactions(self) -> dict[Knobs, list[float]]:
         """By two knobs, whatever was the best when they were measured."""

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 Fate = Literal["tried", "impossible", "duplicate", "avoided", "bounded", "open", "pending", "later"]
 """`pending`: proposed, and not decided. `later`: another plan comes first, which may settle this one."""
 
+PAID = 0.001
+"""Log gain of a single change that is worth a try together with others."""
+
 UNSETTLED: tuple[Fate, ...] = ("open", "pending", "later")
 
 
@@ -125,27 +128,42 @@ class Surroundings:
 
     def following(self, context: Context) -> tuple[float, Settings] | None:
         """The first of what is open; costs few lowerings."""
+        if (single := self._single_that_is(context, "open")) is not None:
+            return 0.0, single
         survey = self._singles(context)
-        if not survey.open:
-            waiting = survey.waiting()
-            by_knobs = self._by_knobs(context, survey)
-            every = ((point, pairs) for pairs, points in by_knobs for point in points)
-            for point, pairs in sorted(every, key=lambda each: each[0][0] or 0.0):
-                if self._pair(context, survey, pairs, point, bool(waiting & {*point[1:]})) == "open":
-                    break
-        return survey.open[0] if survey.open else None
+        waiting = survey.waiting()
+        every = ((point, pairs) for pairs, points in self._by_knobs(context, survey) for point in points)
+        for point, pairs in sorted(every, key=lambda each: each[0][0] or 0.0):
+            if self._pair(context, survey, pairs, point, bool(waiting & {*point[1:]})) == "open":
+                return survey.open[0]
+        return None
+
+    def paid(self, context: Context) -> list[tuple[float, Item]]:
+        """By knob its best single change, if that gains more than PAID (log time, change), the greatest gain first;
+        empty until every single change is settled."""
+        if self._single_that_is(context, *UNSETTLED) is not None:
+            return []
+        self.effects.update(context)
+        base, best = context.incumbent(), dict[str, tuple[float, Item]]()
+        for change, worth in sorted(self.effects.averaged(base).items(), key=lambda seen: seen[1]):
+            if worth < -PAID:
+                best.setdefault(change[0], (worth, change))
+        return list(best.values())
 
     def look(self, context: Context, last: bool) -> Surveyed | None:
         """What to write down; None if something is open and the search goes on."""
-        if not last and self.following(context) is not None:
+        if not last and (self._single_that_is(context, *UNSETTLED) is not None or self.following(context) is not None):
             return None
         found = self.survey(context).event()
         return None if found.open and not last else found
 
+    def _single_that_is(self, context: Context, *fates: Fate) -> Settings | None:
+        """The first plan one change away that is so."""
+        near = context.space.neighbours(context.incumbent())
+        return next((settings for settings in near if self._fate(context, settings) in fates), None)
+
     def _singles(self, context: Context) -> Survey:
         """Plans one change away, with what they are worth if none is open."""
-        if context.state.best != self.best:
-            self.best, self.settled = context.state.best, {}
         base, fates, found = context.incumbent(), {}, []
         for settings in context.space.neighbours(base):
             (change,) = context.space.changes(settings, base).items()
@@ -209,6 +227,8 @@ class Surroundings:
         return fate
 
     def _fate(self, context: Context, settings: Settings) -> Fate:
+        if context.state.best != self.best:
+            self.best, self.settled = context.state.best, {}
         if (known := self.settled.get(settings)) is not None:
             return known
         found = fate(context, settings)

@@ -30,15 +30,17 @@ SHORT_HOLD: Changes = {"held_refills": 1 / 3, "first_refills": 1 / 4}
 NARROW: Changes = {"warps": 16, "chunk_bytes": 1024}
 """Twice the agents, each with copies of half the size: where a product ends before a ring is drained often."""
 
-MORE_WARPS: Changes = {"warps": 12}
-"""Codes of four bits take longest to multiply. With eight bits deeper rings of fewer warps are worth more."""
+HALF_HOLD: Changes = {"held_refills": 1 / 2, "first_refills": 1 / 4}
+"""For codes of eight bits in short products; in long ones nothing was better than what large bf16 models have."""
 
 BATCHED: Changes = {"handoff": "mixed", "handoff_dtype": "bf16"}
 """Tagged words take twice the bytes, which counts where every worker reads them for every sequence."""
 
-PARTS = {4: 2, 5: 2, 6: 4, 7: 4, 8: 4}
-"""Steps for the product of `down` by batch: the fewest that leave rings of 128 KB. Measured for batches of 4 and 8."""
+IN_PARTS: Changes = {"k_parts": 4}
+PARTED_BATCH = 4
+"""From this batch on the product of `down` is done in parts: rings of 128 KB or more instead of 64 to 96."""
 
+SMALL_COPIES: Changes = {"chunk_bytes": SMALL_COPY, "first_refills": 1.0}
 WIDE_BATCH = 8
 """From this batch on only copies of 2 KB leave so much; beside the multiplications of this many they cost nothing."""
 
@@ -84,10 +86,9 @@ def rings_drained(model: ModelSpec, workers: int) -> float:
 
 def batched(batch: int, model: ModelSpec) -> Changes:
     """For so many sequences of a large model; parts of `down` are whole copies."""
-    small = {"chunk_bytes": SMALL_COPY} if batch >= WIDE_BATCH else {}
-    parts = PARTS.get(batch, 1)
-    whole = model.ffn % (parts * 2 * SMALL_COPY // BYTES_A_COLUMN) == 0
-    return {**BATCHED, **small, **({"k_parts": parts} if whole and parts > 1 else {})}
+    whole = model.ffn % (IN_PARTS["k_parts"] * 2 * SMALL_COPY // BYTES_A_COLUMN) == 0
+    parts = IN_PARTS if whole and batch >= PARTED_BATCH else {}
+    return {**BATCHED, **parts, **(SMALL_COPIES if batch >= WIDE_BATCH else {})}
 
 
 def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduced: bool) -> Changes:
@@ -97,5 +98,6 @@ def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduc
         return {**EAGER, **NARROW, **SHORT_HOLD} if narrow else EAGER
     if len(layers) > 1 or layers == {"fp8"}:
         return EAGER
-    short = all(weight_format(form).bits == 4 for form in layers)
-    return {**EAGER, **SHORT_HOLD, **(MORE_WARPS if short and long and reduced else {})}
+    if all(weight_format(form).bits == 4 for form in layers):
+        return {**EAGER, **SHORT_HOLD}
+    return EAGER if long else {**EAGER, **HALF_HOLD}

@@ -14,6 +14,6 @@ def registers_read(step: Step, tagged: Collection[str]) -> set[str]:
     names = set(op.registers)
     if any(EPOCH in symbols(wait.at_least) for wait in step.waits):
         names.add("epoch")
-    if any(getattr(op, field) in tagged for field in type(op).model_fields if isinstance(getattr(op, field), str)):
+    if tagged and any(isinstance(value, str) and value in tagged for value in vars(op).values()):
         names.add("epoch")
     return names

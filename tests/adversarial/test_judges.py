@@ -257,7 +257,7 @@ def test_the_oracle_keeps_only_the_bytes_that_are_touched() -> None:
 @pytest.mark.parametrize(
     ("name", "edges", "buffer", "split_active"),
     [
-        ("hint-one-short", "wait", "'qkv'", "UNSAFE"),
+        ("hint-one-short", "wait", "'split_partial'", "UNSAFE"),
         ("order-at-some-positions", "wait", "'qkv'", "SAFE"),
         ("idle-worker-behind-hints", "word", "'state'", "SAFE"),
     ],

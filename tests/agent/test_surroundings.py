@@ -5,19 +5,25 @@ from math import exp
 
 import pytest
 
+from amk.agent.certify import Judgement
 from amk.agent.gate import Ready
 from amk.agent.html_report import render
 from amk.agent.journal import read_state
+from amk.agent.loop import Loop
 from amk.agent.measure import Block, Job
 from amk.agent.noise import Noise
+from amk.agent.propose.combine import Paid
 from amk.agent.propose.replay import Replay
 from amk.agent.propose.sweep import Sweep
+from amk.agent.rulings import PATIENCE
+from amk.agent.session import offline
 from amk.agent.simulated import SimulatedBackend
-from amk.agent.state import START
+from amk.agent.state import START, State
 from amk.agent.surroundings import fate, told
 from amk.agent.survey_table import near_the_best
 from amk.planner.settings import PHASED
 from amk.planner.space import Space
+from amk.schedule_ir.schedule import Schedule
 from tests.agent.conftest import MakeLoop
 
 KNOBS = ("warps", "run_ahead", "refill_fence")
@@ -104,3 +110,70 @@ def test_a_pair_that_may_gain_enough_is_open(make_loop: MakeLoop) -> None:
     loop.__post_init__()
     loop.run()
     assert loop.state.best != START
+
+
+@dataclass
+class Gains(SimulatedBackend):
+    """`values` gain so much each, all others lose LOSS."""
+
+    values: tuple[tuple[str, object], ...] = ()
+    gain: float = 0.004
+
+    def times(self, job: Job, ready: Ready) -> Block:
+        changed = Space.around(PHASED).changes(ready.candidate.settings, replace(PHASED, plan="search"))
+        return tuple(
+            exp(sum(-self.gain if item in self.values else LOSS for item in changed.items())) for _ in job.positions
+        )
+
+
+PAYING = (("warps", 12), ("run_ahead", True), ("overlay", False))
+
+
+def only(loop: Loop, *names: str) -> Loop:
+    loop.space = replace(loop.space, knobs=tuple(k for k in loop.space.knobs if k.name in names))
+    loop.__post_init__()
+    return loop
+
+
+def test_three_changes_that_pay_too_little_alone_are_tried_together(make_loop: MakeLoop) -> None:
+    loop = only(make_loop(Sweep(), Gains("h200", noise=Noise("quiet"), values=PAYING), evals=60), *dict(PAYING))
+    loop.run()
+    assert loop.state.exhausted and loop.state.best == START
+    (found,) = Paid().ask(loop.context())
+    assert all(found.settings[name] == value for name, value in PAYING) and "3 changes" in found.why
+
+
+def test_from_the_hand_tuned_plan_the_first_proposal_is_of_the_sweep(make_loop: MakeLoop) -> None:
+    loop = make_loop(offline("portfolio", prior=False))
+    assert loop.state.run is not None and loop.proposer.ask(loop.context())[0].proposer != "sweep"
+    loop.state.run = loop.state.run.model_copy(update={"start": "fast"})
+    assert loop.proposer.ask(loop.context())[0].proposer == "sweep"
+
+
+def test_two_values_that_the_gate_refuses_are_each_avoided_by_themselves(make_loop: MakeLoop) -> None:
+    def refusing(schedule: Schedule) -> Judgement:
+        bad = schedule.launch.warps in (2, 16)
+        return Judgement("UNSAFE", ("AMK403",), "refused") if bad else Judgement("SAFE", certificate="{}")
+
+    points = [{"warps": (2, 16)[n % 2], "kv_splits": (1, 2, 4, 6, 8, 12)[n]} for n in range(6)]
+    loop = make_loop(Replay(({"kv_splits": 1}, *points)), evals=20)
+    loop.gate.certify = refusing
+    loop.run()
+    context = loop.context()
+    assert context.history.blocked == {frozenset({("warps", 2)}), frozenset({("warps", 16)})}
+    assert not context.history.hopeless(replace(loop.space.start, warps=12))
+
+
+def test_what_passed_its_screen_holds_up_nothing(make_loop: MakeLoop) -> None:
+    """It waits for others that are raced with it; meanwhile the sweep goes on, and after a while it is raced alone."""
+    backend, when = Gains("h200", noise=Noise("quiet"), values=(("run_ahead", True),), gain=0.007), list[int]()
+
+    def watch(state: State) -> None:
+        when.extend([state.evals] if any("race" in trial.measured for trial in state.trials) else [])
+
+    loop = only(make_loop(Sweep(), backend, evals=150), "warps", "run_ahead", "kv_splits", "overlay", "hint_slack")
+    loop.gate.batch, loop.gate.ahead, loop.watch = 4, 8, watch
+    loop.run()
+    first = next(trial for trial in loop.state.trials if "race" in trial.measured)
+    assert first.proposed.settings["run_ahead"] and first.decided is not None and first.decided.outcome == "rejected"
+    assert loop.state.exhausted and when[0] <= first.index + PATIENCE + 2 < loop.state.evals

@@ -11,7 +11,6 @@
 #include "amk/ops/finish.cuh"
 #include "amk/ops/gemv.cuh"
 #include "amk/ops/merge.cuh"
-#include "amk/ops/prefetch_cache.cuh"
 #include "amk/ops/rope_append.cuh"
 #include "amk/ops/select.cuh"
 #include "amk/ops/stage.cuh"
@@ -22,9 +21,9 @@
 namespace {
 
 __constant__ int t_attn_gate[3] = {0, 0, 0};
-__constant__ int t_attn_head[3] = {0, 0, -1};
-__constant__ int t_attn_serves[3] = {1, 1, 0};
-__constant__ int t_attn_split[3] = {0, 1, 0};
+__constant__ int t_attn_head[3] = {0, -1, -1};
+__constant__ int t_attn_serves[3] = {1, 0, 0};
+__constant__ int t_attn_split[3] = {0, 0, 0};
 __constant__ int t_gate_up_count[3] = {30, 29, 29};
 __constant__ int t_gate_up_first[3] = {0, 30, 59};
 __constant__ int t_hidden_count[3] = {8, 8, 8};
@@ -33,8 +32,8 @@ __constant__ int t_lm_head_count[3] = {14, 14, 14};
 __constant__ int t_lm_head_first[3] = {0, 14, 28};
 __constant__ int t_qkv_count[3] = {13, 14, 13};
 __constant__ int t_qkv_first[3] = {0, 13, 27};
-__constant__ int t_stream_base[24] = {0, 106, 217, 325, 436, 542, 653, 761, 872, 978, 1089, 1197, 1308, 1414, 1525, 1633, 1744, 1848, 1957, 2065, 2174, 2278, 2387, 2495};
-__constant__ int t_stream_total[24] = {106, 111, 108, 111, 106, 111, 108, 111, 106, 111, 108, 111, 106, 111, 108, 111, 104, 109, 108, 109, 104, 109, 108, 109};
+__constant__ int t_stream_base[12] = {0, 217, 436, 653, 872, 1089, 1308, 1525, 1744, 1957, 2174, 2387};
+__constant__ int t_stream_total[12] = {217, 219, 217, 219, 217, 219, 217, 219, 213, 217, 213, 217};
 struct Globals {
   amk::bf16* b_weights;
   amk::bf16* b_embedding;
@@ -73,8 +72,8 @@ struct Plan {
   static constexpr int kLayers = 2;
   static constexpr int kContext = 256;
   static constexpr int kKvBlock = 128;
-  static constexpr int kKvSplits = 2;
-  static constexpr int kStreamAgents = 8;
+  static constexpr int kKvSplits = 1;
+  static constexpr int kStreamAgents = 4;
   static constexpr int kBatch = 1;
   static constexpr int kCaches = 1;
   static constexpr float kRmsEps = 1.000000000e-05f;
@@ -127,32 +126,26 @@ struct Plan {
   };
   using Hidden = O;
 };
-using Ring = amk::CopyRing<4, 512, false>;
+using Ring = amk::CopyRing<2, 512, false>;
 using Ctx = amk::Context<Plan, Globals, Ring>;
 
 struct S0 {
-  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kFirst = 0, kAgents = 4;
   static __device__ __forceinline__ amk::Plain<int> state(const Ctx& c) { return {c.globals.b_state}; }
 };
 struct S1 {
-  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kFirst = 0, kAgents = 4;
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
   static __device__ __forceinline__ amk::Plain<amk::bf16> table(const Ctx& c) { return {c.globals.b_embedding}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
-  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4352); }
+  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4096); }
 };
 struct S2 {
-  static constexpr int kFirst = 0, kAgents = 8;
-  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
-  static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
-  static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
-};
-struct S3 {
-  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kFirst = 0, kAgents = 4;
   using Matrix = Plan::Qkv;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
@@ -163,45 +156,45 @@ struct S3 {
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
 };
-struct S4 {
-  static constexpr int kFirst = 0, kAgents = 8;
+struct S3 {
+  static constexpr int kFirst = 0, kAgents = 4;
   using Matrix = Plan::Qkv;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
-  static constexpr int kSsqAgents = 8;
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4352); }
+  static constexpr int kSsqAgents = 4;
   static constexpr bool kHasBias = false;
   static __device__ __forceinline__ amk::Plain<float> out(const Ctx& c) { return {c.globals.b_qkv}; }
 };
-struct S5 {
-  static constexpr int kFirst = 0, kAgents = 8;
+struct S4 {
+  static constexpr int kFirst = 0, kAgents = 4;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::Plain<float> qkv(const Ctx& c) { return {c.globals.b_qkv}; }
   static __device__ __forceinline__ amk::Plain<float> rope(const Ctx& c) { return {c.globals.b_rope}; }
   static constexpr bool kHasQNorm = false;
   static constexpr bool kHasKNorm = false;
-  static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 6528); }
+  static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 3328); }
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
+};
+struct S5 {
+  static constexpr int kFirst = 0, kAgents = 4;
+  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
+  static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 3328); }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
+  static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
+  static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 0); }
 };
 struct S6 {
-  static constexpr int kFirst = 0, kAgents = 8;
-  static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
-  static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 6528); }
-  static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
-  static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
-  static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 0); }
-};
-struct S7 {
-  static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kFirst = 0, kAgents = 4;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 0); }
-  static constexpr int kAttendAgents = 8;
+  static constexpr int kAttendAgents = 4;
   static __device__ __forceinline__ amk::Plain<float> split_partial(const Ctx& c) { return {c.globals.b_split_partial}; }
   static __device__ __forceinline__ amk::Plain<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale}; }
 };
-struct S8 {
-  static constexpr int kFirst = 0, kAgents = 8;
+struct S7 {
+  static constexpr int kFirst = 0, kAgents = 4;
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -212,8 +205,8 @@ struct S8 {
   static constexpr int kHeads = 2;
   static __device__ __forceinline__ float* mix(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
 };
-struct S9 {
-  static constexpr int kFirst = 0, kAgents = 8;
+struct S8 {
+  static constexpr int kFirst = 0, kAgents = 4;
   using Matrix = Plan::O;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
@@ -224,17 +217,17 @@ struct S9 {
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
 };
-struct S10 {
-  static constexpr int kFirst = 0, kAgents = 8;
+struct S9 {
+  static constexpr int kFirst = 0, kAgents = 4;
   using Matrix = Plan::O;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4096); }
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_mid}; }
   static constexpr int kKParts = 1;
 };
-struct S11 {
-  static constexpr int kFirst = 0, kAgents = 8;
+struct S10 {
+  static constexpr int kFirst = 0, kAgents = 4;
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -242,10 +235,10 @@ struct S11 {
   static __device__ __forceinline__ int index(const Ctx& c) { return 2 * c.l + 1; }
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_mid}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4352); }
 };
-struct S12 {
-  static constexpr int kFirst = 0, kAgents = 8;
+struct S11 {
+  static constexpr int kFirst = 0, kAgents = 4;
   using Matrix = Plan::GateUp;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
@@ -256,17 +249,17 @@ struct S12 {
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
 };
-struct S13 {
-  static constexpr int kFirst = 0, kAgents = 8;
+struct S12 {
+  static constexpr int kFirst = 0, kAgents = 4;
   using Matrix = Plan::GateUp;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
-  static constexpr int kSsqAgents = 8;
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4352); }
+  static constexpr int kSsqAgents = 4;
   static __device__ __forceinline__ amk::Plain<amk::bf16> act(const Ctx& c) { return {c.globals.b_act}; }
 };
-struct S14 {
-  static constexpr int kFirst = 0, kAgents = 8;
+struct S13 {
+  static constexpr int kFirst = 0, kAgents = 4;
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -276,8 +269,8 @@ struct S14 {
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
 };
-struct S15 {
-  static constexpr int kFirst = 0, kAgents = 8;
+struct S14 {
+  static constexpr int kFirst = 0, kAgents = 4;
   using Matrix = Plan::Down;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
@@ -288,17 +281,17 @@ struct S15 {
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
 };
-struct S16 {
-  static constexpr int kFirst = 0, kAgents = 8;
+struct S15 {
+  static constexpr int kFirst = 0, kAgents = 4;
   using Matrix = Plan::Down;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4096); }
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_out}; }
   static constexpr int kKParts = 1;
 };
-struct S17 {
-  static constexpr int kFirst = 0, kAgents = 8;
+struct S16 {
+  static constexpr int kFirst = 0, kAgents = 4;
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -306,10 +299,10 @@ struct S17 {
   static __device__ __forceinline__ int index(const Ctx& c) { return 2 * c.l + 2; }
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_out}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4352); }
 };
-struct S18 {
-  static constexpr int kFirst = 0, kAgents = 8;
+struct S17 {
+  static constexpr int kFirst = 0, kAgents = 4;
   using Matrix = Plan::LmHead;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 0; }
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
@@ -320,45 +313,45 @@ struct S18 {
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
 };
-struct S19 {
-  static constexpr int kFirst = 0, kAgents = 8;
+struct S18 {
+  static constexpr int kFirst = 0, kAgents = 4;
   using Matrix = Plan::LmHead;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
-  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
-  static constexpr int kSsqAgents = 8;
+  static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4352); }
+  static constexpr int kSsqAgents = 4;
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Plain<float> best_value(const Ctx& c) { return {c.globals.b_best_value}; }
   static __device__ __forceinline__ amk::Plain<int> best_index(const Ctx& c) { return {c.globals.b_best_index}; }
 };
-struct S20 {
-  static constexpr int kFirst = 0, kAgents = 8;
-  static constexpr int kCandidates = 24;
+struct S19 {
+  static constexpr int kFirst = 0, kAgents = 4;
+  static constexpr int kCandidates = 12;
   static __device__ __forceinline__ amk::Plain<float> best_value(const Ctx& c) { return {c.globals.b_best_value}; }
   static __device__ __forceinline__ amk::Plain<int> best_index(const Ctx& c) { return {c.globals.b_best_index}; }
   static __device__ __forceinline__ amk::Plain<int> request(const Ctx& c) { return {c.globals.b_request}; }
   static __device__ __forceinline__ amk::Plain<int> prompt(const Ctx& c) { return {c.globals.b_prompt}; }
   static __device__ __forceinline__ amk::Plain<int> output(const Ctx& c) { return {c.globals.b_output}; }
 };
-struct S21 {
+struct S20 {
   static constexpr int kFirst = 0, kAgents = 1;
   static __device__ __forceinline__ amk::Plain<int> state(const Ctx& c) { return {c.globals.b_state}; }
 };
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(128, 1)
 amk_decode(const __grid_constant__ Globals globals) {
   extern __shared__ __align__(128) char shared[];
   __shared__ amk::sync::Watchdog dog;
   if (threadIdx.x == 0) {
     amk::sync::watchdog_start(dog, globals.watchdog_log, globals.abort_word, globals.stall_ns, blockIdx.x);
   }
-  amk::sync::cta_barrier<0, 256>();
+  amk::sync::cta_barrier<0, 128>();
   Ctx c{globals, shared, dog, Ring{}, Plan::Shares::of(blockIdx.x), static_cast<int>(blockIdx.x),
         static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)};
-  if (c.warp >= 0 && c.warp < 8) {
-    const int agent = c.warp - 0, place = c.worker * 8 + agent;
-    c.ring.start(shared + 7680 + agent * 2048,
+  if (c.warp >= 0 && c.warp < 4) {
+    const int agent = c.warp - 0, place = c.worker * 4 + agent;
+    c.ring.start(shared + 4480 + agent * 1024,
                  nullptr,
                  reinterpret_cast<const char*>(globals.b_weights) +
                      static_cast<long long>(t_stream_base[place]) * 512,
@@ -372,15 +365,13 @@ amk_decode(const __grid_constant__ Globals globals) {
     amk::ops::embed<S1>(c);
     #pragma unroll 1
     for (c.l = 0; c.l < 2; ++c.l) {
+      amk::sync::cta_barrier<1, 128>();
       c.enter_step();
-      amk::ops::prefetch_cache<S2>(c);
-      amk::sync::cta_barrier<1, 256>();
+      amk::ops::gemv<S2>(c);
+      amk::sync::cta_barrier<1, 128>();
       c.enter_step();
-      amk::ops::gemv<S3>(c);
-      amk::sync::cta_barrier<1, 256>();
-      c.enter_step();
-      amk::ops::store_rows<S4>(c);
-      amk::sync::cta_barrier<1, 256>();
+      amk::ops::store_rows<S3>(c);
+      amk::sync::cta_barrier<1, 128>();
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_release(globals.counters + (c.l) * 32, 1);
@@ -388,16 +379,16 @@ amk_decode(const __grid_constant__ Globals globals) {
       if (c.warp >= 0 && c.warp < 1) {
         if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, c.l, globals.counters + (c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
-      amk::sync::cta_barrier<1, 256>();
+      amk::sync::cta_barrier<1, 128>();
       c.enter_step();
-      amk::ops::rope_append<S5>(c);
-      amk::sync::cta_barrier<1, 256>();
+      amk::ops::rope_append<S4>(c);
+      amk::sync::cta_barrier<1, 128>();
       c.enter_step();
-      amk::ops::attend<S6>(c);
-      amk::sync::cta_barrier<1, 256>();
+      amk::ops::attend<S5>(c);
+      amk::sync::cta_barrier<1, 128>();
       c.enter_step();
-      amk::ops::merge<S7>(c);
-      amk::sync::cta_barrier<1, 256>();
+      amk::ops::merge<S6>(c);
+      amk::sync::cta_barrier<1, 128>();
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_release(globals.counters + (5 + c.l) * 32, 1);
@@ -405,16 +396,16 @@ amk_decode(const __grid_constant__ Globals globals) {
       if (c.warp >= 0 && c.warp < 1) {
         if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 5 + c.l, globals.counters + (5 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
-      amk::sync::cta_barrier<1, 256>();
+      amk::sync::cta_barrier<1, 128>();
       c.enter_step();
-      amk::ops::combine<S8>(c);
-      amk::sync::cta_barrier<1, 256>();
+      amk::ops::combine<S7>(c);
+      amk::sync::cta_barrier<1, 128>();
       c.enter_step();
-      amk::ops::gemv<S9>(c);
-      amk::sync::cta_barrier<1, 256>();
+      amk::ops::gemv<S8>(c);
+      amk::sync::cta_barrier<1, 128>();
       c.enter_step();
-      amk::ops::add_residual<S10>(c);
-      amk::sync::cta_barrier<1, 256>();
+      amk::ops::add_residual<S9>(c);
+      amk::sync::cta_barrier<1, 128>();
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_release(globals.counters + (7 + c.l) * 32, 1);
@@ -422,16 +413,16 @@ amk_decode(const __grid_constant__ Globals globals) {
       if (c.warp >= 0 && c.warp < 1) {
         if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 7 + c.l, globals.counters + (7 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
-      amk::sync::cta_barrier<1, 256>();
+      amk::sync::cta_barrier<1, 128>();
       c.enter_step();
-      amk::ops::stage_norm<S11>(c);
-      amk::sync::cta_barrier<1, 256>();
+      amk::ops::stage_norm<S10>(c);
+      amk::sync::cta_barrier<1, 128>();
       c.enter_step();
-      amk::ops::gemv<S12>(c);
-      amk::sync::cta_barrier<1, 256>();
+      amk::ops::gemv<S11>(c);
+      amk::sync::cta_barrier<1, 128>();
       c.enter_step();
-      amk::ops::swiglu<S13>(c);
-      amk::sync::cta_barrier<1, 256>();
+      amk::ops::swiglu<S12>(c);
+      amk::sync::cta_barrier<1, 128>();
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_release(globals.counters + (9 + c.l) * 32, 1);
@@ -439,16 +430,16 @@ amk_decode(const __grid_constant__ Globals globals) {
       if (c.warp >= 0 && c.warp < 1) {
         if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 9 + c.l, globals.counters + (9 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
-      amk::sync::cta_barrier<1, 256>();
+      amk::sync::cta_barrier<1, 128>();
       c.enter_step();
-      amk::ops::stage<S14>(c);
-      amk::sync::cta_barrier<1, 256>();
+      amk::ops::stage<S13>(c);
+      amk::sync::cta_barrier<1, 128>();
       c.enter_step();
-      amk::ops::gemv<S15>(c);
-      amk::sync::cta_barrier<1, 256>();
+      amk::ops::gemv<S14>(c);
+      amk::sync::cta_barrier<1, 128>();
       c.enter_step();
-      amk::ops::add_residual<S16>(c);
-      amk::sync::cta_barrier<1, 256>();
+      amk::ops::add_residual<S15>(c);
+      amk::sync::cta_barrier<1, 128>();
       if (c.warp >= 0 && c.warp < 1) {
         amk::sync::warp_barrier();
         if (c.lane == 0) amk::sync::signal_release(globals.counters + (11 + c.l) * 32, 1);
@@ -456,17 +447,17 @@ amk_decode(const __grid_constant__ Globals globals) {
       if (c.warp >= 0 && c.warp < 1) {
         if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 11 + c.l, globals.counters + (11 + c.l) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
       }
-      amk::sync::cta_barrier<1, 256>();
+      amk::sync::cta_barrier<1, 128>();
       c.enter_step();
-      amk::ops::stage_norm<S17>(c);
+      amk::ops::stage_norm<S16>(c);
     }
-    amk::sync::cta_barrier<1, 256>();
+    amk::sync::cta_barrier<1, 128>();
     c.enter_step();
-    amk::ops::gemv<S18>(c);
-    amk::sync::cta_barrier<1, 256>();
+    amk::ops::gemv<S17>(c);
+    amk::sync::cta_barrier<1, 128>();
     c.enter_step();
-    amk::ops::argmax_rows<S19>(c);
-    amk::sync::cta_barrier<1, 256>();
+    amk::ops::argmax_rows<S18>(c);
+    amk::sync::cta_barrier<1, 128>();
     if (c.warp >= 0 && c.warp < 1) {
       amk::sync::warp_barrier();
       if (c.lane == 0) amk::sync::signal_release(globals.counters + (4) * 32, 1);
@@ -474,12 +465,12 @@ amk_decode(const __grid_constant__ Globals globals) {
     if (c.warp >= 0 && c.warp < 1) {
       if (c.lane == 0) amk::sync::wait_counter(dog, c.warp, 4, globals.counters + (4) * 32, 3 + 3 * c.epoch); amk::sync::warp_barrier();
     }
-    amk::sync::cta_barrier<1, 256>();
+    amk::sync::cta_barrier<1, 128>();
     c.enter_step();
-    amk::ops::select<S20>(c);
+    amk::ops::select<S19>(c);
   }
   if (c.warp >= 0 && c.warp < 1) {
     c.enter_step();
-    amk::ops::finish<S21>(c);
+    amk::ops::finish<S20>(c);
   }
 }

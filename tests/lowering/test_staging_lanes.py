@@ -21,7 +21,7 @@ HERE = Path(__file__).parent / "host_warp"
 HEADERS = ("context", "cells", "fetches", "block_point", "staged")
 UNTOUCHED = 0x5A
 SHAPES = ((14336, 8), (4096, 12), (896, 8), (4864, 14), (28672, 12), (100, 3))
-"""(elements, agents): equal shares, shares that differ by a block, two rounds, an agent without one, a block cut short."""
+"""(elements, agents): equal shares, shares a block apart, two rounds, an agent without a block, a block cut short."""
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 
@@ -64,9 +64,7 @@ def drawn(count: int, seed: int) -> F32:
     draw = np.random.default_rng(seed)
     x = (draw.standard_t(2, count) * 2.0 ** draw.integers(-20, 20, count)).astype(np.float32)
     x[:BLOCK] = 0
-    for block, values in enumerate(
-        (np.arange(8) * 1e-41, [0.9921875, 1.0, 1.984375], [1.0, np.inf], [np.nan, 2.0]), 2
-    ):
+    for block, values in enumerate((np.arange(8) * 1e-41, [0.9921875, 1.0, 1.984375], [1.0, np.inf], [np.nan, 2.0]), 2):
         here = slice(block * BLOCK, (block + 1) * BLOCK)
         x[here] = np.resize(np.asarray(values, np.float32), x[here].shape)
     return x

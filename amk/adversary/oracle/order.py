@@ -122,6 +122,8 @@ class Order:
                 self.producers[cell].append(segment)
                 self.amounts[cell].append(amount)
         self._thresholds()
+        self.known: tuple[list[int], list[tuple[int, int]]] | None = None
+        """The last part, for another position at which the same segments are asked for."""
 
     def _thresholds(self) -> None:
         """Of each segment's waits, those that are not met from the start; equal ones are one object."""
@@ -146,7 +148,9 @@ class Order:
         along = sorted(columns.tolist(), key=self.place.__getitem__)
         for begin in range(0, len(along), TOGETHER):
             part = along[begin : begin + TOGETHER]
-            yield part, list(_Withholding(self, part).unordered())
+            if self.known is None or self.known[0] != part:
+                self.known = part, list(_Withholding(self, part).unordered())
+            yield self.known
 
 
 class _Withholding:

@@ -60,10 +60,10 @@ class Side:
 def race(spelled: Spelled, touched: Touched, cut: Stretches, tagged: set[int], orders: Orders) -> str | None:
     """A conflicting pair that some execution does not separate, or whose write may stay unseen."""
     words, shared = np.isin(touched.space, sorted(tagged)), _shared(touched, spelled.agent_of)
-    if (pair := _overtaken(spelled, touched, cut, np.flatnonzero(words & shared), orders.block)) is not None:
-        return f"segments {pair[0]} and {pair[1]} touch a word in the wrong order of tags"
+    if (late := _overtaken(spelled, touched, cut, np.flatnonzero(words & shared), orders.block)) is not None:
+        return f"segment {late} touches a word that another agent has given a later tag"
     for order, earlier, later in _questions(touched, cut, words, shared, orders):
-        if (pair := _unordered(order, earlier, later)) is not None:
+        if len(earlier.segment) and len(later.segment) and (pair := _unordered(order, earlier, later)) is not None:
             return f"segments {pair[0]} and {pair[1]} touch a common byte unordered"
     return None
 
@@ -139,23 +139,22 @@ class Users:
         return self.known[key]
 
 
-def _overtaken(
-    spelled: Spelled, touched: Touched, cut: Stretches, rows: IntArray, order: Order
-) -> tuple[int, int] | None:
-    """A write of words and what comes after it in the execution in spite of its tag, of another agent."""
-    agent_of = spelled.agent_of
+def _overtaken(spelled: Spelled, touched: Touched, cut: Stretches, rows: IntArray, order: Order) -> int | None:
+    """The first to touch a word that another agent has given a later tag, or that writes its tag again."""
+    agent_of = spelled.agent_of.tolist()
     rows = rows[np.argsort(np.array(order.place, np.int64)[touched.segment[rows]], kind="stable")]
-    # of each stretch the latest tag, who wrote it, and the latest of all other agents
-    top, who, other = np.zeros(cut.count, np.int64), np.full(cut.count, -1), np.zeros(cut.count, np.int64)
+    # of each stretch the latest tag, which agent wrote it, and the latest of all other agents
+    top, who, other = [0] * cut.count, [-1] * cut.count, [0] * cut.count
     columns = (touched.segment, cut.first, cut.stop, touched.write, touched.tag)
     for segment, first, stop, write, tag in zip(*(c[rows].tolist() for c in columns), strict=True):
-        here, allowed = slice(first, stop), tag - write
-        mine = agent_of[who[here]] == agent_of[segment]
-        late = np.flatnonzero(np.where(mine, other[here], top[here]) > allowed)
-        if len(late):
-            return int(who[here][late[0]]), segment
-        if write:
-            other[here] = np.where(mine, other[here], top[here])
-            who[here] = np.where(top[here] < tag, segment, who[here])
-            top[here] = np.maximum(top[here], tag)
+        agent, allowed, here = agent_of[segment], tag - write, range(first, stop)
+        if max(top[first:stop], default=0) > allowed and any(
+            (other if who[s] == agent else top)[s] > allowed for s in here
+        ):
+            return int(segment)
+        for stretch in here if write else ():
+            if who[stretch] != agent:
+                other[stretch] = top[stretch]
+            if tag > top[stretch]:
+                top[stretch], who[stretch] = tag, agent
     return None

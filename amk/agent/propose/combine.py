@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from amk.agent.decide import needed, percent
 from amk.agent.propose.base import Context, Suggestion
 from amk.agent.propose.local import knob_by_knob
 from amk.planner.settings import Settings
@@ -30,20 +31,25 @@ NOISE = 0.002
 WORST = 0.5
 """Log times above this say that something is broken; how much is of no interest."""
 
+WORTH_TRYING = 0.75
+"""Share of the gain that a keep needs, below which the changes that pay near the best are not tried together."""
+
 Effect = tuple[float, str, Value]
 
 
 @dataclass(frozen=True)
-class Together:
-    """What paid, at once, and nothing else."""
+class Paid:
+    """Three and more changes of the best that pay, by themselves and beside one other: as many as there are first."""
 
     name: str = "combine"
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
-        base = context.incumbent()
-        for settings in combinations(base, effects(context, base)):
-            if context.is_new(settings):
-                return context.suggest(self.name, settings, "the changes that paid, together")
+        base, paid = context.incumbent(), context.surroundings.paid(context)
+        for count in range(len(paid), 2, -1):
+            total = -sum(worth for worth, _ in paid[:count])
+            settings = moved(base, dict(change for _, change in paid[:count]))
+            if total >= WORTH_TRYING * needed(context.state.noise) and context.is_new(settings):
+                return context.suggest(self.name, settings, f"{count} changes that pay, {percent(total)} in sum")
         return []
 
 
@@ -52,9 +58,10 @@ class Combine:
     name: str = "combine"
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
-        if found := Together(self.name).ask(context):
-            return found
         base = context.incumbent()
+        for settings in combinations(base, effects(context, base)):
+            if context.is_new(settings):
+                return context.suggest(self.name, settings, "the changes that paid, together")
         for settings in knob_by_knob(context, base, context.rng(self.name)):
             if context.is_new(settings):
                 return context.suggest(self.name, settings, "a single change, to know what it is worth")

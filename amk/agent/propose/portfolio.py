@@ -3,7 +3,7 @@
 Each arm's worth is the discounted mean of its rewards (1 for a kept proposal, a share for one that came near), chosen
 by an upper confidence bound. An arm that has nothing new is passed over. When nothing was kept for STALLED evaluations,
 `sweep` settles what is near the best before the arms go on; from the hand-tuned plan it does so from the first
-proposal. Every TURNS-th proposal of a sweep is what paid so far, all at once.
+proposal. Every TURNS-th proposal of a sweep is three and more changes at once, of those that pay.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import log, sqrt
 
 from amk.agent.propose.base import Context, Proposer, Suggestion
-from amk.agent.propose.combine import Together
+from amk.agent.propose.combine import Paid
 from amk.agent.state import State, Trial
 
 DISCOUNT = 0.97
@@ -32,7 +32,7 @@ TUNED = "fast"
 class Portfolio:
     arms: tuple[Proposer, ...]
     sweep: Proposer | None = None
-    together: Proposer = field(default_factory=Together)
+    paid: Proposer = field(default_factory=Paid)
     name: str = "portfolio"
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
@@ -45,7 +45,7 @@ class Portfolio:
         """Who comes before the arms."""
         if self.sweep is None or not (stalled(state) or (state.run is not None and state.run.start == TUNED)):
             return []
-        return [self.sweep] if (len(state.trials) + 1) % TURNS else [self.together, self.sweep]
+        return [self.sweep] if (len(state.trials) + 1) % TURNS else [self.paid, self.sweep]
 
     def order(self, trials: Sequence[Trial]) -> list[Proposer]:
         """Arms by upper confidence bound, best first; an arm that was never used comes before all."""

@@ -75,6 +75,8 @@ struct Plain {
       return sync::load_global_v4(data + i);
     }
   }
+  // For what every warp of the worker reads: from the SM's cache but for the first.
+  __device__ __forceinline__ Raw fetch_near(int i) const { return *reinterpret_cast<const Raw*>(data + i); }
   __device__ __forceinline__ One fetch_one(int i) const { return data[i]; }
   // Elements i and i + 1, i even.
   using Two = float2;
@@ -138,6 +140,7 @@ struct Tagged {
 
   __device__ __forceinline__ Tagged from(int i) const { return {words + static_cast<u32>(i) / kPerWord, tag}; }
   __device__ __forceinline__ Raw fetch(int i) const { return sync::load_tagged_pair(words + i / kPerWord); }
+  __device__ __forceinline__ Raw fetch_near(int i) const { return fetch(i); }
   __device__ __forceinline__ One fetch_one(int i) const {
     static_assert(kPerWord == 1, "single elements of a pair are not addressable");
     return sync::load_tagged(words + i);

@@ -1,59 +1,153 @@
 // token <- prompt[pos + 1] while given, else the index of the largest candidate, for each sequence; pos and epoch advance
 // by one.
 //
-// Threads: every warp computes the same token from the same candidates. Reads global best_value (f32), best_index (i32), both
-// hand-offs, request, prompt (i32); worker 0, agent 0 writes output[n] (i32).
+// Threads: every warp computes the same tokens from the same candidates; in a batch with all lanes for two sequences at a time,
+// and lane s decides what becomes of the largest of sequence s. Reads global best_value (f32), best_index (i32), both hand-offs,
+// request, prompt (i32); worker 0, agent 0 writes output[n] (i32).
 #pragma once
 #include "amk/fetches.cuh"
 #include "amk/ops/argmax_rows.cuh"
 
 namespace amk::ops {
 
+// In lane s the slot of the largest candidate of sequence s. kRow: elements between the candidates of two sequences. What is
+// beyond the last candidate, or the last sequence, is that one again: all of a turn is in flight, and nothing is a condition.
+template <int kBatch, int kCandidates, int kRow, class C, class Cell>
+__device__ __forceinline__ int best_slot(const C& c, const Cell& best) {
+  constexpr int kWide = Cell::kWide, kStride = 32 * kWide, kAll = (kCandidates + kStride - 1) / kStride, kMost = 12;
+  constexpr int kTurns = (kAll + kMost - 1) / kMost, kPieces = (kAll + kTurns - 1) / kTurns;
+  constexpr int kRows = kPieces <= 10 ? 2 : 1;
+  static_assert(kCandidates % kWide == 0, "whole fetches");
+  int slot = 0;
+#pragma unroll 1
+  for (int first = 0; first < kBatch; first += kRows) {
+    float value[kRows];
+    int at[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) value[r] = -3.4e38f, at[r] = 0x7fffffff;
+#pragma unroll 1
+    for (int from = c.lane * kWide; from - c.lane * kWide < kCandidates; from += kPieces * kStride) {
+      const auto place = [&](int k) {
+        const bool sure = kTurns == 1 && (k + 1) * kStride <= kCandidates;
+        return sure ? from + k * kStride : min(from + k * kStride, kCandidates - kWide);
+      };
+      typename Cell::Raw raw[kRows][kPieces];
+      until_fresh(c, best.tag, [&] {
+        u32 stale = 0;
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          const Cell mine = best.from(min(first + r, kBatch - 1) * kRow + from);
+#pragma unroll
+          for (int k = 0; k < kPieces; ++k) raw[r][k] = mine.fetch_near(place(k) - from);
+        }
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+          for (int k = 0; k < kPieces; ++k) stale |= best.stale(raw[r][k]);
+        }
+        return stale == 0;
+      });
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int k = 0; k < kPieces; ++k) {
+          float v[kWide];
+          best.values(raw[r][k], v);
+#pragma unroll
+          for (int j = 0; j < kWide; ++j) keep_best(value[r], at[r], v[j], place(k) + j);
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      warp_best(value[r], at[r]);
+      slot = c.lane == first + r ? at[r] : slot;
+    }
+  }
+  return slot;
+}
+
+// The next token of a single sequence.
+template <class S, class C>
+__device__ __forceinline__ void select_one(C& c) {
+  const int* request = S::request(c).data;
+  if (c.pos + 1 < request[0]) {
+    c.tokens[0] = S::prompt(c).data[c.pos + 1];
+    return;
+  }
+  if (c.done) return;
+  const auto best = S::best_value(c);
+  const auto index = S::best_index(c);
+  float value = -3.4e38f;
+  int slot = 0x7fffffff;
+  constexpr int kWide = decltype(S::best_value(c))::kWide;
+  static_assert(S::kCandidates % kWide == 0, "whole fetches");
+  for_each_wide<S::kCandidates>(c, best, 0, S::kCandidates, [&](int i, float(&v)[kWide]) {
+#pragma unroll
+    for (int k = 0; k < kWide; ++k) keep_best(value, slot, v[k], i + k);
+  });
+  warp_best(value, slot);
+  typename decltype(S::best_index(c))::One raw;
+  until_fresh(c, index.tag, [&] {
+    raw = index.fetch_one(slot);
+    return index.fresh_one(raw);
+  });
+  const int token = index.value_one(raw);
+  for (int e = 1; e < 5; ++e) c.done |= token == request[e];
+  c.tokens[0] = token;
+}
+
+// The next tokens of a batch.
+template <class S, class C>
+__device__ __forceinline__ void select_batch(C& c) {
+  constexpr int kBatch = C::P::kBatch;
+  static_assert(S::kBestIndexRow == S::kBestValueRow, "one candidate, one place");
+  constexpr u32 kAll = 0xffffffffu, kSequences = (1u << kBatch) - 1;
+  const int* request = S::request(c).data;
+  // Lanes beyond the last sequence do as its lane does.
+  const int s = min(c.lane, kBatch - 1);
+  const bool given = c.pos + 1 < request[s == 0 ? 0 : 4 + s];
+  const u32 chosen = __ballot_sync(kAll, !given) & kSequences & ~static_cast<u32>(c.done);
+  int token = c.tokens[0];
+#pragma unroll
+  for (int k = 1; k < kBatch; ++k) {
+    // Read whichever it is: registers are not indexed by a variable.
+    const int had = sync::opaque(c.tokens[k]);
+    token = k == s ? had : token;
+  }
+  if (given) token = S::prompt(c).data[s * S::kPromptRow + c.pos + 1];
+  if (chosen != 0) {
+    const int slot = best_slot<kBatch, S::kCandidates, S::kBestValueRow>(c, S::best_value(c));
+    const auto index = S::best_index(c);
+    const bool own = c.lane < kBatch && (chosen >> s & 1) != 0;
+    typename decltype(S::best_index(c))::One raw = {};
+    until_fresh(c, index.tag, [&] {
+      if (own) raw = index.fetch_one(s * S::kBestIndexRow + min(slot, S::kCandidates - 1));
+      return !own || index.fresh_one(raw);
+    });
+    if (own) token = index.value_one(raw);
+    bool ends = false;
+#pragma unroll
+    for (int e = 1; e < 5; ++e) ends |= token == request[e];
+    c.done |= __ballot_sync(kAll, own && ends);
+  }
+#pragma unroll
+  for (int k = 0; k < kBatch; ++k) c.tokens[k] = __shfl_sync(kAll, token, k);
+}
+
 template <class S, class C>
 __device__ __forceinline__ void select(C& c) {
   constexpr int kBatch = C::P::kBatch;
-  const int* request = S::request(c).data;
-#pragma unroll 1
-  for (int s = 0; s < kBatch; ++s) {
-    const int* prompt = S::prompt(c).data;
-    auto best = S::best_value(c);
-    auto index = S::best_index(c);
-    if constexpr (kBatch > 1) {
-      prompt += s * S::kPromptRow, best = best.from(s * S::kBestValueRow), index = index.from(s * S::kBestIndexRow);
-    }
-    const int own = kBatch == 1 ? -1 : 1 << s;
-    int token;
-    if (c.pos + 1 < request[s == 0 ? 0 : 4 + s]) {
-      token = prompt[c.pos + 1];
-    } else if (!(c.done & own)) {
-      float value = -3.4e38f;
-      int slot = 0x7fffffff;
-      constexpr int kWide = decltype(best)::kWide;
-      static_assert(S::kCandidates % kWide == 0, "whole fetches");
-      for_each_wide<S::kCandidates>(c, best, 0, S::kCandidates, [&](int i, float(&v)[kWide]) {
-#pragma unroll
-        for (int k = 0; k < kWide; ++k) keep_best(value, slot, v[k], i + k);
-      });
-      warp_best(value, slot);
-      typename decltype(index)::One raw;
-      until_fresh(c, index.tag, [&] {
-        raw = index.fetch_one(slot);
-        return index.fresh_one(raw);
-      });
-      token = index.value_one(raw);
-      for (int e = 1; e < 5; ++e) c.done |= (token == request[e]) << s;
-    } else {
-      continue;
-    }
-    // Registers are not indexed by a variable.
-#pragma unroll
-    for (int k = 0; k < kBatch; ++k) c.tokens[k] = k == s ? token : c.tokens[k];
+  if constexpr (kBatch == 1) {
+    select_one<S>(c);
+  } else {
+    select_batch<S>(c);
   }
   // Last: the tags of this step belong to the epoch that ends here.
   ++c.pos, ++c.epoch;
   if (c.worker == 0 && c.warp == S::kFirst && c.lane == 0) {
 #pragma unroll
-    for (int s = 0; s < kBatch; ++s) S::output(c).data[c.n * kBatch + s] = c.tokens[s];
+    for (int k = 0; k < kBatch; ++k) S::output(c).data[c.n * kBatch + k] = c.tokens[k];
   }
 }
 
