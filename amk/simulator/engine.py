@@ -243,9 +243,12 @@ class Engine:
         return True
 
     def _l2_us(self, state: _State) -> float:
-        """A round trip to the L2: requests of the ring that are not answered yet stand before it."""
-        c = self.constants
-        return c.l2_us + c.queue_us_per_kib * self.supply.outstanding(state.number) / KIB
+        """A round trip to the L2."""
+        return self.constants.l2_us + self._queue_us(state)
+
+    def _queue_us(self, state: _State) -> float:
+        """What a load waits for: requests of the ring that are not answered yet stand before it."""
+        return self.constants.queue_us_per_kib * self.supply.outstanding(state.number) / KIB
 
     def _signal(self, state: _State, act: Act) -> None:
         """Lanes give a step's signals in turn, and each looks its amount up first if it stands in a table."""
@@ -313,7 +316,8 @@ class Engine:
             return
         if not isinstance(op, GemvOp):
             trips = max(1, share.work.spans // SPANS_PER_TRIP)
-            self.supply.begin_direct(state.number, float(share.far), share.far / max(trips * c.copy_us, LATE))
+            latency = trips * (c.copy_us + self._queue_us(state))
+            self.supply.begin_direct(state.number, float(share.far), share.far / max(latency, LATE))
             return
         most = max(share.chunks, default=0)
         if not most:
@@ -333,14 +337,19 @@ class Engine:
         return c.chunk_us + shared + handled / (c.chunk_gbps * 1e3) + c.refill_fence_us * stream.refill_fence
 
     def _drained(self, state: _State) -> None:
-        """The gemv has ended: what its warps could not have done faster is draining, the rest waited for memory."""
+        """The gemv has ended: what its warps could not have done faster is draining, the rest waited for memory.
+
+        Where memory was late, its last bytes are the last of a chunk, which is drained as a whole.
+        """
         act = self._act(state)
         op, role, share = act.op, act.role, state.group.shares[act.site]
         assert isinstance(op, GemvOp)
-        busy = max(share.chunks, default=0) * self.chunk_time(op, act.layer)
-        self._advance(state, role, min(state.began + busy, self.now), "drain")
+        each = self.chunk_time(op, act.layer)
+        free = state.began + max(share.chunks, default=0) * each
+        late = max(0.0, self.now - free) if any(share.chunks) else 0.0
+        self._advance(state, role, min(free, self.now), "drain")
         self._advance(state, role, self.now, "memory")
-        self._spend(state, role, self.constants.step_us + self.constants.gemv_us, "drain")
+        self._spend(state, role, self.constants.step_us + self.constants.gemv_us + min(late, each), "drain")
         self._resume(state, act)
 
     def _read(self, state: _State) -> None:

@@ -7,11 +7,16 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from amk.schedule_ir.expr import Env, Expr
-from amk.schedule_ir.memory import Name
+from amk.schedule_ir.memory import ITEM_BYTES, Name
 from amk.schedule_ir.ops.attend import merge_partials
 from amk.schedule_ir.ops.attention import active_splits, partial_width
-from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory
+from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Work
 from amk.schedule_ir.ops.staging import Staging, staged_share
+
+LANES, OUTPUTS = 32, 4
+"""Of a warp; of a lane's fetch."""
+PIECES, FETCHES = 4, 20
+"""A lane takes up to so many pieces of its share at once, and fetches from all splits that it has registers for."""
 
 
 def share_heads(heads: int, dim: int, agents: int, blocks: bool = False) -> int:
@@ -58,6 +63,15 @@ class CombineOp(Staging):
                 out += geo.span("read", self.split_partial, row * dim + d0, row * dim + d1, ("part", layer))
                 out += geo.span("read", self.split_scale, row * 2, row * 2 + 2, ("scale", layer))
         return out + self._staged(geo, *self._outputs(env, geo), ("xo", layer), geo.model.q_dim)
+
+    def work(self, env: Env, geo: Geometry) -> Work:
+        """Also what a lane leaves out: splits are taken several at a time, those that own no position too."""
+        work, (lo, hi) = super().work(env, geo), self._outputs(env, geo)
+        pieces = max(1, min(PIECES, -(-(hi - lo) // (LANES * OUTPUTS))))
+        active, batch = active_splits(env.pos, geo), min(FETCHES // pieces, geo.kv_splits)
+        each = (hi - lo) * ITEM_BYTES[geo.buffers[self.split_partial].dtype]
+        idle = -(-active // batch) * batch - active
+        return work._replace(handled=work.handled + idle * each)
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         dim, width = geo.model.head_dim, partial_width(geo)
