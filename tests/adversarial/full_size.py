@@ -17,10 +17,11 @@ from typing import Any
 from amk.adversary.classes.table import BY_NUMBER, CLASSES
 from amk.adversary.confusion import HEAD, Outcome, Table, certified, schedule_of
 from amk.adversary.edits import Edit, apply
-from amk.adversary.oracle.judge import rule
+from amk.adversary.oracle.judge import last_start, rule
 from amk.adversary.subjects import full_size
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model import load_model
+from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.replay import replay
 from amk.validator.verify import verify
@@ -31,9 +32,8 @@ PLANS = tuple(c.number for c in CLASSES if c.number not in SMALL_ONLY)
 LAYERS, TOKENS, SEGMENTS, TRIES = 2, 2, 400_000, 60
 
 
-def drawn(number: int, seed: str) -> tuple[Schedule, Schedule]:
+def drawn(number: int, seed: str, model: ModelSpec) -> tuple[Schedule, Schedule]:
     """(with all layers, with two) of the first attempt at which both are well-formed and the same mutation."""
-    model = load_model("llama3-8b")
     for attempt in range(TRIES):
         made = [_made(number, f"{seed}/{attempt}", m) for m in (model, model.model_copy(update={"layers": LAYERS}))]
         whole, cut = made
@@ -42,7 +42,7 @@ def drawn(number: int, seed: str) -> tuple[Schedule, Schedule]:
     raise ValueError(f"class {number} makes nothing of full size from seed {seed}")
 
 
-def _made(number: int, seed: str, model: Any) -> tuple[Schedule, list[tuple[Any, ...]]] | None:
+def _made(number: int, seed: str, model: ModelSpec) -> tuple[Schedule, list[tuple[Any, ...]]] | None:
     """The mutant and where its edits are."""
     with full_size(model):
         try:
@@ -59,15 +59,16 @@ def _place(edit: Edit) -> tuple[Any, ...]:
 
 
 def telling(schedule: Schedule, turn: int) -> int:
-    """A position inside the first block, or one that fills every split."""
+    """A position inside the first block, or one that fills every split, as far as the context goes."""
     kv = schedule.kv
-    return (kv.block - 1, min(kv.context - TOKENS, kv.block * (kv.splits - 1)))[turn % 2]
+    wanted = (kv.block - 1, kv.block * (kv.splits - 1))[turn % 2]
+    return min(wanted, last_start(schedule, TOKENS))
 
 
-def decide(number: int, seed: str, turn: int = 0) -> tuple[Outcome, dict[str, float]]:
+def decide(number: int, seed: str, turn: int, model: ModelSpec) -> tuple[Outcome, dict[str, float]]:
     """Both judges, and the seconds of each part."""
     began = time.monotonic()
-    whole, cut = drawn(number, seed)
+    whole, cut = drawn(number, seed, model)
     clock = [time.monotonic()]
     found = verify(whole)
     clock.append(time.monotonic())
@@ -86,7 +87,8 @@ def decide(number: int, seed: str, turn: int = 0) -> tuple[Outcome, dict[str, fl
 
 def full_size_slice(number: int) -> dict[str, Any]:
     """One mutant; classes in turn."""
-    outcome, seconds = decide(PLANS[number % len(PLANS)], f"full/{number}", number // len(PLANS))
+    kind, turn = PLANS[number % len(PLANS)], number // len(PLANS)
+    outcome, seconds = decide(kind, f"full/{number}", turn, load_model("llama3-8b"))
     table = Table()
     table.add(outcome)
     found = table.as_json()

@@ -205,18 +205,18 @@ def other_counter(rng: Random) -> Mutant:
 
 
 def shared_cell(rng: Random) -> Mutant:
-    """11: index arithmetic puts the hand-offs of both layers, or of two phases, on one cell."""
+    """11: index arithmetic puts the hand-offs of all layers on one cell, or turns the order of the layers' cells."""
     base = draw(rng, ("fenced", "wide"), layers=2)
-    counter, k = _counter(rng, base), base.workers
+    counter, k, layers = _counter(rng, base), base.workers, base.layers
     waiting, giving = users(base.document, counter)
     index = at(base.document, (*waiting[0], "index"))
     zero = [0] * len(index)
     if rng.random() < 0.4:  # layers exchange their cells: as good as before
-        turned: Json = [{"l": -1, "1": 1}, *index[1:]] if counter != "best" else index
+        turned: Json = [{"l": -1, "1": layers - 1}, *index[1:]] if counter != "best" else index
         both = rng.random() < 0.7
         edits = [Edit("replace", (*p, "index"), turned) for p in giving]
         return base, edits + [Edit("replace", (*p, "index"), turned) for p in waiting if both]
-    reach: Json = {"t": 2 * k, "l": k, "1": k} if rng.random() < 0.6 else {"t": k, "1": k}
+    reach: Json = {"t": layers * k, "l": k, "1": k} if rng.random() < 0.6 else {"t": k, "1": k}
     if counter == "best":
         reach = {"t": k, "1": k}
     edits = [Edit("replace", (*p, "index"), zero) for p in (*giving, *waiting)]

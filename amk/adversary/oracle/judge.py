@@ -46,7 +46,9 @@ class Judge:
         self.known: tuple[list[int], Orders] | None = None
 
     def at(self, pos: int) -> str | None:
-        """What is wrong with a launch that starts at this position."""
+        """What is wrong with a launch that starts at this position; ValueError if none may start there."""
+        if not 0 <= pos <= last_start(self.schedule, self.spelled.tokens):
+            raise ValueError(f"{self.spelled.tokens} tokens from position {pos} do not fit the context")
         touched = self.toucher.at(pos)
         if touched.outside or touched.written_constants:
             return f"accesses outside {touched.outside} or writes to constants {touched.written_constants}"
@@ -79,14 +81,19 @@ class Judge:
         return self.known
 
 
+def last_start(schedule: Schedule, tokens: int) -> int:
+    """The last position from which that many tokens fit the context."""
+    return max(schedule.kv.context - tokens, 0)
+
+
 def start_positions(schedule: Schedule, tokens: int) -> list[int]:
     """Every first position of a launch of that many tokens."""
-    return list(range(max(schedule.kv.context - tokens, 0) + 1))
+    return list(range(last_start(schedule, tokens) + 1))
 
 
 def telling_positions(schedule: Schedule, tokens: int) -> list[int]:
     """The first, the last, and those around the first block and the first round of splits."""
-    last, block = max(schedule.kv.context - tokens, 0), schedule.kv.block
+    last, block = last_start(schedule, tokens), schedule.kv.block
     found = {0, last, block - 1, block * (schedule.kv.splits - 1)}
     return sorted(p for p in found if 0 <= p <= last)
 
