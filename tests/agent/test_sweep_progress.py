@@ -70,12 +70,21 @@ class Keys(Workshop):
         super().__init__(load_model("smollm2-135m"), load_target("h200"), 2048)
 
     def key(self, settings: Settings) -> str | None:
-        changed = set(SPACE.changes(settings, START).items())
-        return None if changed & self.world.impossible else repr(sorted(changed - self.world.same, key=str))
+        impossible = self.world.impossible & set(SPACE.changes(settings, START).items())
+        return None if impossible else repr(sorted(self.telling(settings), key=str))
+
+    def telling(self, settings: Settings) -> set[Item]:
+        """Changes of the start that make a difference."""
+        return set(SPACE.changes(settings, START).items()) - self.world.same
+
+    def apart(self, one: Settings, other: Settings) -> int:
+        """Knobs in which two kernels differ."""
+        return len({name for name, _ in self.telling(one) ^ self.telling(other)})
 
 
 class Search:
-    """The sweep, and others that fill up to `ahead` with plans of three and more changes of the best."""
+    """The sweep, and others that fill up to `ahead` with plans whose kernels differ from the best's in three knobs and
+    more, so that they settle nothing near it."""
 
     def __init__(self, world: World, ahead: int, order: tuple[int, ...]) -> None:
         self.world, self.ahead, self.order = world, ahead, cycle(order)
@@ -102,7 +111,7 @@ class Search:
         if asked := Sweep().ask(context):
             return self.proposed("sweep", SPACE.parse(asked[0].settings))
         best = context.incumbent()
-        left = [p for p in POINTS if p not in self.history.seen and len(SPACE.changes(p, best)) >= 3]
+        left = [p for p in POINTS if p not in self.history.seen and self.workshop.apart(p, best) >= 3]
         if not left:
             return None
         self.others += 1
