@@ -76,7 +76,7 @@ class Proof:
         self.counters = Counters(self.schedule, self.programs)
         self.footprints = Footprints(self.schedule, self.programs)
         self.rows = self.footprints.rows()
-        self.words = Words(self.schedule, schedule.model.layers, self.rows)
+        self.words = Words(self.schedule, schedule.model.layers, self.rows, self.footprints.rows_of_splits)
 
     def check(self, times: object, clocks: object) -> None:
         """Rejected, or the schedule is SAFE."""

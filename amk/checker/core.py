@@ -14,7 +14,8 @@ the certificate level[w, j] (when worker w runs item j) and K(c, t) (a vector pe
     crew has started j, the items that are not over are among these, and who is not through with one of them has not
     given its signal of j either. Take the first event of a run that breaks a claim: all before it hold, so the wait was
     met by signals that could not have been given. Hence there is none.
-    What a warp knows by itself may be more than S, and serves where an access of that warp is concerned.
+    What a warp knows by itself may be more than S, and serves where an access of that warp is concerned. So does what
+    follows whichever split a token's position belongs to: the words read then are more than those read always.
 (3) Races. Along the run, the accesses of a byte are cut into groups: one write, or the reads between two. All pairs of
     neighbouring groups are ordered by (2), and so by induction all conflicting pairs.
 (4) Values. Along the run each byte read holds what the reader means. By (3) every run reads the same.
@@ -27,6 +28,8 @@ whoever waits for its reader does not go on before).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
+from functools import cached_property, reduce
 from typing import Final
 
 import numpy as np
@@ -34,8 +37,8 @@ import numpy.typing as npt
 
 from amk.checker.counters import AMOUNT, INSTANCE, ITEM, WARP, WEAK, WORKER, Counters
 from amk.checker.footprints import DONT_CARE, READ, WRITE
-from amk.checker.programs import CREW, Program, require
-from amk.checker.words import Words
+from amk.checker.programs import CREW, TOKENS, Program, require
+from amk.checker.words import Readings, Words
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -75,7 +78,7 @@ class Order:
     def __init__(
         self, edges: str, programs: list[Program], counters: Counters, words: Words, level: I64, claims: Claims
     ) -> None:
-        self.programs, self.counters, self.claims = programs, counters, claims
+        self.programs, self.counters, self.words, self.claims = programs, counters, words, claims
         self.readings = {} if edges == "fence" else words.readings
         self.hints = edges == "wait"
         self.workers, longest = level.shape
@@ -152,7 +155,35 @@ class Order:
         unsure = np.flatnonzero(~over & (b != CREW))
         if len(unsure):
             over[unsure] = self._of_warps(q[unsure, :3], w[unsure]) > i[unsure]
+        unsure = np.flatnonzero(~over)
+        if len(unsure) and self.readings:
+            over[unsure] = self.wherever[x[unsure], j[unsure], w[unsure]] > i[unsure]
         return over
+
+    @cached_property
+    def wherever(self) -> I32:
+        """At least `starts`: for each token the least over all splits that its position may belong to."""
+        found = self.starts
+        for token in range(TOKENS):
+            known = (self._starts_with(self._read_by(token, case)) for case in self.words.cases)
+            found = np.maximum(found, reduce(np.minimum, known))
+        return found
+
+    def _read_by(self, token: int, case: Readings) -> Readings:
+        """What is read always, and what this token's items read in this case."""
+
+        def of_token(item: int, workers: I64) -> bool:
+            return {self.programs[g].items[item].token for g in set(self.group[workers].tolist())} == {token}
+
+        more = {at: [r for r in found if of_token(at[0], r.workers)] for at, found in case.items()}
+        return {at: [*self.readings.get(at, ()), *more.get(at, ())] for at in {*self.readings, *more}}
+
+    def _starts_with(self, readings: Readings) -> I32:
+        case = copy(self)
+        case.readings, case.starts = readings, np.zeros_like(self.starts)
+        for _ in case._states():
+            pass
+        return case.starts
 
     def _of_warps(self, q: I64, x: I64) -> I32:
         """Elementwise: how many first items of worker x are over before a warp starts an item (q: worker, item, warp).

@@ -64,10 +64,11 @@ class _Recorder(Env):
 
 
 class Footprints:
-    """Evaluates one schedule; `rows()` [n, 11] are the columns above."""
+    """Evaluates one schedule; `rows()` [n, 11] are the columns above. only: four positions for all."""
 
-    def __init__(self, schedule: Schedule, programs: list[Program]) -> None:
+    def __init__(self, schedule: Schedule, programs: list[Program], only: list[int] | None = None) -> None:
         self.schedule, self.programs, self.geometry = schedule, programs, schedule.geometry()
+        self.only = only
         self.number = {b.name: i for i, b in enumerate(schedule.buffers)}
         self.shared = {b.name: b.offset or 0 for b in schedule.buffers if b.space == "shared"}
         self.constant = {b.name for b in schedule.buffers if b.role == "constant"}
@@ -80,10 +81,19 @@ class Footprints:
 
     def places(self, worker: int) -> list[int]:
         """First, last, in the worker's first block, in another split's."""
+        if self.only is not None:
+            return self.only
         kv, last = self.schedule.kv, self.schedule.kv.context - 1
         split = int(self.tables["attn.split"][worker]) if "attn.split" in self.tables else 0
         own, other = (split + 1) * kv.block - 1, 0 if split else kv.block
         return [0, last, own if own <= last else last, other if kv.splits > 1 and other <= last else 0]
+
+    def rows_of_splits(self) -> list[I64]:
+        """Of every split that owns a position, what happens at its first (first bit) and at its last (second bit)."""
+        kv = self.schedule.kv
+        blocks = [range(0, kv.context, kv.block)[split :: kv.splits] for split in range(kv.splits)]
+        ends = [(mine[0], min(mine[-1] + kv.block, kv.context) - 1) for mine in blocks if mine]
+        return [Footprints(self.schedule, self.programs, [*end, *end]).rows() for end in ends]
 
     def rows(self) -> I64:
         parts: list[I64] = []

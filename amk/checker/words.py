@@ -2,12 +2,15 @@
 
 Every byte of a tagged buffer is written by one worker, whose steps carry growing tags. A warp that has read words with
 tag v knows that the step of the owner that writes tag v had started; nothing more is claimed. Reads that happen at some
-positions only (and those of `select`, which looks at candidates only when it has to choose) order nothing.
+positions only (and those of `select`, which looks at candidates only when it has to choose) order nothing, except in
+`cases`: each position belongs to a split, and what is read at the first and at the last that do is read at it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +36,20 @@ class Reading:
     writer: I64
 
 
-class Words:
-    """readings: by (item, warp). Rejects words with two owners, tags that do not grow, words that nobody writes."""
+Readings = dict[tuple[int, int], list[Reading]]
+"""By (item, warp)."""
 
-    def __init__(self, schedule: Schedule, layers: int, rows: I64) -> None:
+
+class Words:
+    """Rejects words with two owners, tags that do not grow, words that nobody writes. split_rows: the rows of the steps
+    at the first and the last position of each split."""
+
+    def __init__(
+        self, schedule: Schedule, layers: int, rows: I64, split_rows: Callable[[], list[I64]] | None = None
+    ) -> None:
+        self.schedule, self.layers, self.split_rows = schedule, layers, split_rows
         self.workers = schedule.launch.workers
-        self.readings: dict[tuple[int, int], list[Reading]] = {}
+        self.readings: Readings = {}
         for number, buffer in enumerate(schedule.buffers):
             require(buffer.tagged == (buffer.tag is not None), "tags: on a buffer without, or none on one with")
             mine = rows[rows[:, 3] == number]
@@ -47,6 +58,12 @@ class Words:
                 grows = set(tag) <= {"t", "l", "1"} and 0 <= tag.get("l", 0) * (layers - 1) < tag.get("t", 0)
                 require(grows and buffer.space == "global" and buffer.role == "scratch", f"tags: of '{buffer.name}'")
                 self._add(mine)
+
+    @cached_property
+    def cases(self) -> list[Readings]:
+        """What is read at least at the positions of each split."""
+        rows = self.split_rows() if self.split_rows else []
+        return [Words(self.schedule, self.layers, r).readings for r in rows] or [self.readings]
 
     def _add(self, rows: I64) -> None:
         written = rows[rows[:, 6] == WRITE]

@@ -20,12 +20,14 @@ from amk.adversary.edits import Edit, after, apply, at, find, steps
 from amk.adversary.forgeries import main as forge_many
 from amk.adversary.forgeries import offer, victims
 from amk.adversary.oracle.judge import rule
-from amk.adversary.subjects import split_programs, subject
+from amk.adversary.subjects import reshare, split_programs, subject
 from amk.adversary.suite import folder
 from amk.checker import facts
 from amk.checker.certificate import Proof, check_certificate
 from amk.checker.core import EDGES
+from amk.checker.footprints import Footprints
 from amk.checker.programs import CREW
+from amk.checker.words import Readings, Words
 from amk.cli import main
 from amk.planner.decode import plan
 from amk.report.diagnostic import AmkError, Exit
@@ -148,6 +150,66 @@ def test_words_that_are_not_always_looked_at_order_nothing() -> None:
     case = json.loads((folder() / "idle-worker-behind-hints.json").read_text())
     with pytest.raises(NotSafe, match="race: in 'state'"):
         certify_schedule(from_document(case["schedule"]))
+
+
+def idle_for(*keys: str) -> Schedule:
+    """Words and hints, 8 workers; the last has no rows of these products."""
+    document = subject("tagged", 8, 1, 1).document
+    for key in keys:
+        counts = document["tables"][f"{key}.count"]
+        document = apply(document, reshare(document, key, [*counts[:-2], counts[-2] + counts[-1], 0]))[0]
+    return from_document(document)
+
+
+def test_whoever_owns_the_position_waits_for_the_workers_words() -> None:
+    """The last worker is past the last token's 'act' once its keys and values have been read. Each of three workers
+    does that at the positions of its split only, but whatever the position is everybody waits for the one that does."""
+    schedule = idle_for("hidden")
+    assert verify(schedule).safe and accepted(schedule, certify_schedule(schedule)) == ""
+    proof = Proof(schedule)
+    proof.run(run_times(proof))
+    order = proof.order("wait", claims_of(proof, "wait"))
+    items = [(item.step.op.op, item.token) for item in proof.programs[0].items]
+    read, merged, written = items.index(("stage", 0)), items.index(("merge", 1)), items.index(("swiglu", 1))
+    assert (order.wherever >= order.starts).all()
+    assert (order.starts[:7, written, 7] <= read).all() and (order.wherever[:7, written, 7] > read).all()
+    assert (order.wherever[:7, merged, 7] <= read).all(), "no single one of the three always knows"
+    cases = [order._starts_with(order._read_by(1, case))[:7, merged, 7] > read for case in proof.words.cases]
+    assert [np.flatnonzero(known).tolist() for known in cases] == [[3], [4], [5]]
+
+
+def read_words(readings: Readings) -> set[tuple[int, int, int, int, int]]:
+    """(item, warp, reader, owner, the owner's item) of what is always read."""
+    return {
+        (item, warp, reader, owner, int(r.writer[owner]))
+        for (item, warp), found in readings.items()
+        for r in found
+        for reader, which in zip(r.workers.tolist(), r.which.tolist(), strict=True)
+        for owner in np.flatnonzero(r.mask[which]).tolist()
+    }
+
+
+@pytest.mark.parametrize("size", [(8, 1, 1), (3, 2, 1), (4, 1, 2)])
+def test_words_of_a_split_are_read_at_each_of_its_positions(size: tuple[int, int, int]) -> None:
+    """By brute force over the positions, what the cases take from the first and the last of each split."""
+    schedule = from_document(subject("tagged", *size).document)
+    proof, kv = Proof(schedule), schedule.kv
+    cases = [read_words(case) for case in proof.words.cases]
+    always = read_words(proof.words.readings)
+    assert len(cases) == min(kv.splits, -(-kv.context // kv.block)) and always
+    assert all(always <= case for case in cases) and (len(cases) == 1 or any(always < case for case in cases))
+    for position in range(kv.context):
+        rows = Footprints(proof.schedule, proof.programs, [position] * 4).rows()
+        here = read_words(Words(proof.schedule, schedule.model.layers, rows).readings)
+        assert cases[position // kv.block % kv.splits] <= here
+
+
+def test_nobody_waits_for_a_worker_without_words() -> None:
+    """The same without keys and values of its own: at no position is it known to be past 'act'."""
+    schedule = idle_for("hidden", "qkv")
+    assert verify(schedule).status == "UNSAFE"
+    with pytest.raises(NotSafe, match="race: in 'act'"):
+        certify_schedule(schedule)
 
 
 @pytest.mark.parametrize("name", ["missing-wait", "relaxed-signal", "order-at-some-positions", "weight-two"])

@@ -37,7 +37,7 @@ def of(name: str, wanted: Formats = BF16, context: int | None = LONG, gpu: str =
         ("llama3.2-1b", formats("int8"), LONG, (8, None, 4, 1 / 2)),
         ("qwen2.5-1.5b", BF16, LONG, (8, None, 4, 2 / 3)),
         ("llama3-8b", BF16, LONG, (8, None, 4, 2 / 3)),
-        ("llama3-8b", formats("int8"), LONG, (8, None, 4, 2 / 3)),
+        ("llama3-8b", formats("int8"), LONG, (10, None, 4, 2 / 3)),
         ("llama3-8b", formats("int4-g128"), LONG, (8, None, 4, 1 / 3)),
         ("llama3-8b", formats("int4-g128-zp", "bf16"), LONG, (8, None, 4, 1 / 3)),
         ("llama3-8b", formats("int4-g128"), SHORT, (8, None, 4, 1 / 3)),
