@@ -13,7 +13,9 @@ When all of those are settled or on their way, so is every plan that differs in 
   other, is less than the gain that a keep needs. So of every two knobs the pair that looks best is measured first.
 
 A value without a score of its own (it cannot be planned or compiled alone) promises nothing and excludes nothing: its
-pairs are tried one by one; of a value that the gate refused alone one at a time, because the gate learns from each.
+pairs are tried one by one. Those of a value that the gate refused alone come one at a time while anything else is open;
+after that so many at once as the gate needs to learn that the value is to be avoided, and all if it can no longer learn
+that, because the value has passed in another plan.
 """
 
 from __future__ import annotations
@@ -41,22 +43,28 @@ Fate = Literal["tried", "impossible", "duplicate", "avoided", "bounded", "open",
 PAID = 0.001
 """Log gain of a single change that is worth a try together with others."""
 
+TOGETHER = 2
+"""Pairs of a value refused alone and never let pass that are judged at once: so many refusals more, and the others of
+its pairs are avoided."""
+
 UNSETTLED: tuple[Fate, ...] = ("open", "pending", "later")
 
 
 @dataclass(frozen=True)
 class Single:
-    """A plan one change away. worth: log time relative to the best, where it has a score."""
+    """A plan one change away. worth: log time relative to the best, where it has a score. passed: the gate has let its
+    value pass, here or in another plan."""
 
     change: Item
     fate: Fate
     worth: float | None
+    passed: bool = True
 
 
 @dataclass
 class Pairs:
-    """The plans that differ in these two knobs. interactions: those measured; coming: another is under way. reach: the
-    most that a bounded one could gain (log)."""
+    """The plans that differ in these two knobs. interactions: those measured; coming: another will be told by what is
+    under way. reach: the most that a bounded one could gain (log)."""
 
     knobs: Knobs
     interactions: list[float]
@@ -88,10 +96,27 @@ class Survey:
 
     def waiting(self) -> set[Item]:
         """Single changes of which no pair is proposed now: their own score is on its way, or the gate refused them and
-        has a pair of them."""
-        there = {item for changed in self.under_way for item in changed.items()}
+        has so many pairs of them as it needs to learn from. What they wait for is settled by itself, so nothing that
+        others propose holds them up for good."""
+        there = self._pairs_under_way()
         unscored = [single for single in self.singles if single.worth is None]
-        return {s.change for s in unscored if s.fate == "pending" or (s.fate == "tried" and s.change in there)}
+        learning = {s.change for s in unscored if s.fate == "tried" and not s.passed and there[s.change] >= TOGETHER}
+        return learning | {s.change for s in unscored if s.fate == "pending"}
+
+    def deferred(self) -> set[Item]:
+        """Single changes without a score of which a pair is under way: the others come after all that is open."""
+        there = self._pairs_under_way()
+        return {single.change for single in self.singles if single.worth is None and there[single.change]}
+
+    def telling(self) -> set[Knobs]:
+        """Two knobs of which a pair is under way that will tell an interaction: both of its parts have a score."""
+        scored = {single.change for single in self.singles if single.worth is not None}
+        pairs = [changed for changed in self.under_way if len(changed) == 2 and changed.items() <= scored]
+        return {(min(changed), max(changed)) for changed in pairs}
+
+    def _pairs_under_way(self) -> Counter[Item]:
+        """By change, how many."""
+        return Counter(item for changed in self.under_way if len(changed) == 2 for item in changed.items())
 
     def event(self) -> Surveyed:
         singles = Counter(single.fate for single in self.singles)
@@ -132,8 +157,9 @@ class Surroundings:
             return 0.0, single
         survey = self._singles(context)
         waiting = survey.waiting()
+        deferred = survey.deferred()
         every = ((point, pairs) for pairs, points in self._by_knobs(context, survey) for point in points)
-        for point, pairs in sorted(every, key=lambda each: each[0][0] or 0.0):
+        for point, pairs in sorted(every, key=lambda each: (bool(deferred & {*each[0][1:]}), each[0][0] or 0.0)):
             if self._pair(context, survey, pairs, point, bool(waiting & {*point[1:]})) == "open":
                 return survey.open[0]
         return None
@@ -174,10 +200,11 @@ class Surroundings:
             return Survey(self.best, needed, [Single(change, fate, None) for change, fate in fates.items()], open=found)
         self.effects.update(context)
         worth = {change: self._worth(context, base, change) for change in fates}
+        passed = context.history.passed
         undecided = [context.history.settings[trial.index] for trial in context.state.open_trials]
+        singles = [Single(change, fate, worth[change], change in passed) for change, fate in fates.items()]
         return Survey(
-            self.best, needed, [Single(change, fate, worth[change]) for change, fate in fates.items()],
-            under_way=[context.space.changes(settings, base) for settings in undecided],
+            self.best, needed, singles, under_way=[context.space.changes(settings, base) for settings in undecided]
         )  # fmt: skip
 
     def _worth(self, context: Context, base: Settings, change: Item) -> float | None:
@@ -196,7 +223,7 @@ class Surroundings:
         by_knob: dict[str, list[Single]] = {}
         for single in survey.singles:
             by_knob.setdefault(single.change[0], []).append(single)
-        measured, coming = self.effects.interactions(), {tuple(sorted(changed)) for changed in survey.under_way}
+        measured, coming = self.effects.interactions(), survey.telling()
         found = []
         for one, other in combinations(sorted(by_knob), 2):
             points = [(sum_of(a, b), a.change, b.change) for a, b in product(by_knob[one], by_knob[other])]
