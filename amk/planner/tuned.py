@@ -34,8 +34,8 @@ HALF_HOLD: Changes = {"held_refills": 1 / 2, "first_refills": 1 / 4}
 """For codes of eight bits in short products; in long ones nothing was better than what large bf16 models have."""
 
 TEN_WARPS: Changes = {"warps": 10}
-"""For int8 in long products, with rings of as many bytes in all: as fast at position 128, 1.7% faster at 8,187, where more
-warps attend. In fp8 they cost 0.5% at 128."""
+"""For int8 in long products, with rings of as many bytes in all: as fast at position 128, 1.7% faster at 8,187, where
+more warps attend. In fp8 they cost 0.5% at 128."""
 
 BATCHED: Changes = {"handoff": "mixed", "handoff_dtype": "bf16"}
 """Tagged words take twice the bytes, which counts where every worker reads them for every sequence."""
