@@ -53,7 +53,7 @@ def test_a_killed_station_loses_nothing(cluster: None, tmp_path: Path, make_loop
     folder = tmp_path / "stations"
     folder.mkdir()
     stations = ray_backend.stations(functools.partial(fake_station, str(folder), "environment"), 2, gpus=0)
-    loop = make_loop(RandomDraw(), stations[0], evals=6)
+    loop = make_loop(RandomDraw(), stations[0], evals=14)
     loop.backends = tuple(stations)
     victims: list[int] = []
 
@@ -65,7 +65,7 @@ def test_a_killed_station_loses_nothing(cluster: None, tmp_path: Path, make_loop
     loop.watch = watch
     loop.run()
     assert victims and len(pids(folder)) == 3, "the killed station was started again"
-    assert loop.state.evals == 6 and not loop.state.leases and not loop.state.open_trials
+    assert loop.state.evals == 14 and not loop.state.leases and not loop.state.open_trials
     assert {t.faults[-1].fault for t in loop.state.trials if t.faults} <= {"crashed"}
     assert len(loop.state.calibrated) == 2
     for path in folder.iterdir():
