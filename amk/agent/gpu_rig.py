@@ -34,9 +34,9 @@ HEAD_START = 150_000
 """Clock cycles (75 us), several times what the host needs for a launch. Its time differs on a busy machine, and between
 programs whose objects lie elsewhere in the host's memory, by more than is looked for."""
 REMEMBERED = 16
-"""Admitted kernels that are kept: those of a batch are loaded twice."""
-ROOM = 0.4
-"""Share of the device's memory that is free when nothing is given back before a program is loaded."""
+"""Admitted kernels that are kept beside those in the slots: what is raced is loaded again."""
+ROOM = 3
+"""Programs of its size that have room when nothing is given back before one is loaded."""
 Kind = tuple[object, ...]
 References = tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
@@ -56,6 +56,7 @@ class GpuRig:
     references: dict[Kind, References] = field(default_factory=dict)
     staged: dict[str, Future[AdmittedKernel]] = field(default_factory=dict)
     known: OrderedDict[str, AdmittedKernel] = field(default_factory=OrderedDict)
+    loaded: dict[Slot, str] = field(default_factory=dict)
     aside: ProcessPoolExecutor | None = None
     packings: Packings = field(default_factory=Packings)
 
@@ -76,17 +77,19 @@ class GpuRig:
         words = question.schedule, question.certificate, base64.b64decode(question.cubin)
         found = known or (staged.result() if staged is not None else admit(*words))
         self.known[question.key] = found
-        if len(self.known) > REMEMBERED:
-            self.known.popitem(last=False)
+        self.loaded[question.slot] = question.key
+        others = [key for key in self.known if key not in self.loaded.values()]
+        for key in others[: max(0, len(others) - REMEMBERED)]:
+            del self.known[key]
         return found
 
     def load(self, question: Load) -> None:
+        kernel = self.admitted(question)
         old = self.subjects.pop(question.slot, None)
         if old is not None:
             old.free()
             del old
-            self.make_room()
-        kernel = self.admitted(question)
+            self.make_room(kernel.schedule)
         self.weights = self.weights or TorchWeights.random(kernel.schedule.model, question.seed % 2**31)
         kind = formats_of(kernel.schedule)
         if kind not in self.streams:
@@ -96,10 +99,10 @@ class GpuRig:
         subject.load_cache()
         self.subjects[question.slot] = subject
 
-    def make_room(self) -> None:
+    def make_room(self, schedule: Schedule) -> None:
         """Give back what torch holds for later, which takes long, where the next program may need it."""
-        free, total = torch.cuda.mem_get_info()
-        if free < ROOM * total:
+        needed = sum(buffer.bytes for buffer in schedule.buffers if buffer.space == "global")
+        if torch.cuda.mem_get_info()[0] < ROOM * needed:
             self.packings.kept.clear()
             gc.collect()
             torch.cuda.empty_cache()

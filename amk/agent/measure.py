@@ -2,7 +2,8 @@
 
 A round is four blocks, incumbent, candidate, candidate, incumbent (ABBA), so that a linear drift cancels. A block is
 the median over `steps` steps at each position, in ms per token. The value of a round is the mean over positions of
-(ln B1 + ln B2 - ln A1 - ln A2) / 2: negative is faster.
+(ln B1 + ln B2 - ln A1 - ln A2) / 2: negative is faster. In all but screens the two halves of a round, AB and BA, are
+measured in different places: both programs are loaded anew, each where the other was (`gpu_backend.py`).
 """
 
 from __future__ import annotations
