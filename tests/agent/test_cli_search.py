@@ -36,7 +36,7 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
 
 def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run([*SEARCH, "--evals", "8"], capsys)
-    assert code == 0 and out.startswith("simulated: ")
+    assert code == 0 and out.startswith("simulated: ") and "simulated: ended: 8 evaluations are used up" in out
     assert all("simulated" in line for line in err.splitlines())
     _, out, _ = run(["runs", "--format", "json"], capsys)
     (row,) = json.loads(out)["runs"]
@@ -47,8 +47,9 @@ def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixt
     best = data / "best.schedule.json"
     assert run(["export", name, "-o", str(best)], capsys)[0] == 0
     assert load_schedule(best)[0].plan == "search" and (data / "best.schedule.verdict.json").is_file()
+    assert run(["check-certificate", str(best), str(data / "best.schedule.certificate.json")], capsys)[0] == 0
     code, out, _ = run([*SEARCH, "--resume"], capsys)
-    assert code == 0 and "is finished" in out
+    assert code == 0 and "is finished" in out and "ended: 8 evaluations" in out
     assert run([*SEARCH, "--resume", name, "--evals", "10"], capsys)[0] == 0
     (row,) = json.loads(run(["runs", "--format", "json"], capsys)[1])["runs"]
     assert row["evaluations"] == 10
