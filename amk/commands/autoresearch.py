@@ -73,7 +73,12 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"run {journal.folder.name} is finished")
             _say_best(journal)
             return int(Exit.SAFE)
-        _session(arguments, journal, limits, certifier)
+        try:
+            _session(arguments, journal, limits, certifier)
+        except KeyboardInterrupt:
+            words = f"amk autoresearch --model {arguments.model} --gpu {arguments.gpu} --resume {journal.folder.name}"
+            print(f"interrupted; go on with: {words}", file=sys.stderr)
+            raise
         _say_best(journal)
     return int(Exit.SAFE)
 

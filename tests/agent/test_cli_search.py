@@ -9,6 +9,8 @@ from amk import cli
 from amk.agent import certify, session
 from amk.agent.devices import LocalGpu, local_gpus, matching, same_model
 from amk.agent.gate import not_compiled
+from amk.agent.lanes import Lane
+from amk.agent.loop import Loop
 from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.target import load_target
 from tests.agent.conftest import fences_kept
@@ -53,6 +55,21 @@ def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixt
     assert run([*SEARCH, "--resume", name, "--evals", "10"], capsys)[0] == 0
     (row,) = json.loads(run(["runs", "--format", "json"], capsys)[1])["runs"]
     assert row["evaluations"] == 10
+
+
+def test_an_interrupted_search_says_how_to_go_on(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Loop, lane: Lane) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_take", interrupted)
+        code, _, err = run([*SEARCH, "--evals", "2"], capsys)
+    (line,) = [line for line in err.splitlines() if line.startswith("interrupted")]
+    assert code == 130 and "Traceback" not in err
+    code, out, _ = run(line.partition("amk ")[2].split(), capsys)
+    assert code == 0 and "after 2 evaluations" in out
 
 
 def test_runs_are_replayed_from_another(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
