@@ -3,7 +3,7 @@
 // Threads, shared memory and the slots of part as in gemv; reads x, scales and sums as block_point.cuh writes them. A chunk holds
 // the codes in 512-byte tiles, then fp16 scales [8 rows][groups], then zero points [8][groups] (u8). The tensor cores sum
 // blocks of 64 columns from zero; lane 4 r (and 4 r + 1, for the second digit of x) scales and adds up row r in fp32.
-// Where the scales of rows stand apart, the chunk is codes only, and a lane reads that of its row while the group is summed.
+// Where the scales of rows stand apart, the chunk is codes only, and a warp reads those of four groups at a time, ahead of their sums.
 #pragma once
 #include "amk/weights.cuh"
 
@@ -138,21 +138,24 @@ __device__ __forceinline__ void quantised_gemv(C& c) {
   if constexpr (S::kHasSums) x.sums = sync::opaque(sync::shared_address(S::sums(c)));
   const float weight = W::weight(c.lane), offset = c.lane % 4 == 0 ? W::kUnit : 0.f;
   float* part = S::part(c) + agent * 8 + c.lane / 4;
-  int group = lo / M::kChunks, column = lo % M::kChunks;
-  float total = 0.f, row_scale = 1.f;
-  const auto fetch_scale = [&](int of) {
+  const int begin = lo / M::kChunks;
+  int group = begin, column = lo % M::kChunks;
+  float total = 0.f, row_scales = 1.f;
+  // Lane 8 i + r: the scale of row r of the i-th of four groups.
+  const auto fetch_scales = [&](int first) {
     if constexpr (S::kHasRowScales) {
-      row_scale = S::row_scales(c).fetch_one((S::layer(c) * kGroups + M::first(c) + of) * 8 + c.lane / 4);
+      const int at = (S::layer(c) * kGroups + M::first(c) + first) * 8 + c.lane;
+      if ((first + c.lane / 8) * M::kChunks < hi) row_scales = S::row_scales(c).fetch_one(at);
     }
   };
   const auto flush = [&] {
     float y = total * weight;
     if constexpr (W::kLanes == 2) y += __shfl_xor_sync(0xffffffffu, y, 1);
-    if constexpr (S::kHasRowScales) y *= row_scale;
+    if constexpr (S::kHasRowScales) y *= __shfl_sync(0xffffffffu, row_scales, (group - begin) % 4 * 8 + c.lane / 4);
     if (c.lane % 4 == 0) part[group * 8] = y;
     total = 0.f;
   };
-  if (lo < hi) fetch_scale(group);
+  if (lo < hi) fetch_scales(begin);
   c.ring.enter(hi - lo, c.lane);
 #pragma unroll 1
   for (int chunk = lo; chunk < hi; ++chunk) {
@@ -164,7 +167,7 @@ __device__ __forceinline__ void quantised_gemv(C& c) {
     if (++column == M::kChunks) {
       flush();
       column = 0, ++group;
-      if (chunk + 1 < hi) fetch_scale(group);
+      if ((group - begin) % 4 == 0) fetch_scales(group);
     }
   }
   if (column != 0 && lo < hi) flush();
