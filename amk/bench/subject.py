@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from amk.bench.device_packing import packed_weights, streamed
+from amk.bench.device_packing import packed_weights, row_scales, streamed
 from amk.bench.torch_model import TorchDecoder, TorchWeights, alone, as_kept
 from amk.engine.admission import AdmittedKernel
 from amk.engine.cuda_engine import CudaEngine
@@ -109,6 +109,8 @@ def load_constants(engine: CudaEngine, weights: TorchWeights) -> None:
     """Every constant buffer that the model defines."""
     schedule = engine.schedule
     copy_to(engine, "weights", packed_weights(schedule, weights))
+    for name, tensor in row_scales(schedule, weights).items():
+        copy_to(engine, name, tensor)
     copy_to(engine, "embedding", weights.embedding)
     copy_to(engine, "norm", weights.norm)
     for name, tensor in (("qkv_bias", weights.bias), ("q_norm", weights.q_norm), ("k_norm", weights.k_norm)):

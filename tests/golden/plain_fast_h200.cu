@@ -158,6 +158,7 @@ struct S3 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -220,6 +221,7 @@ struct S9 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -252,6 +254,7 @@ struct S12 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -284,6 +287,7 @@ struct S15 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -316,6 +320,7 @@ struct S18 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;

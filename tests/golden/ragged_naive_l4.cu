@@ -151,6 +151,7 @@ struct S2 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -213,6 +214,7 @@ struct S8 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -245,6 +247,7 @@ struct S11 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -277,6 +280,7 @@ struct S14 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -309,6 +313,7 @@ struct S17 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;

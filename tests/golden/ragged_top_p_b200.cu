@@ -168,6 +168,7 @@ struct S3 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -230,6 +231,7 @@ struct S9 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -262,6 +264,7 @@ struct S12 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -294,6 +297,7 @@ struct S15 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -326,6 +330,7 @@ struct S18 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
