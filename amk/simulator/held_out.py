@@ -101,4 +101,5 @@ def _improve(fold: _Fold, made: F64, errors: F64, slope: F64, prior: F64) -> Non
         return
     fold.at, fold.loss, fold.made = at, loss, made
     normal = (slope.T * weights) @ slope / SPREAD**2 + np.diag(prior**-2)
-    fold.step = np.linalg.solve(normal, -(slope.T @ (weights * errors) / SPREAD**2 + at / prior**2))
+    step = np.linalg.solve(normal, -(slope.T @ (weights * errors) / SPREAD**2 + at / prior**2))
+    fold.step = np.asarray(step, np.float64)
