@@ -36,7 +36,7 @@ from amk.checker.facts import (
     check_registers,
     check_rings,
 )
-from amk.checker.footprints import READ, WRITE, Footprints, crewed
+from amk.checker.footprints import READ, WRITE, Footprints
 from amk.checker.programs import TOKENS, Rejected, programs_of, require, short
 from amk.checker.words import Words
 from amk.schedule_ir.schedule import Schedule
@@ -118,7 +118,7 @@ class Proof:
 
     def memory(self, time: Order, fence: Order, wait: Order) -> None:
         """(3), (4), buffer by buffer."""
-        rows = np.concatenate((crewed(self.rows, len(self.schedule.buffers)), self._boundary()))
+        rows = np.concatenate((self.rows, self._boundary()))
         rows = rows[np.argsort(rows[:, 3], kind="stable")]
         for part in np.split(rows, np.flatnonzero(np.diff(rows[:, 3])) + 1):
             if len(part):
@@ -134,12 +134,12 @@ class Proof:
         """Launch state before; outputs, state and the last logits after."""
         size = {b.name: b.bytes for b in self.schedule.buffers}
         number, code = self.footprints.number, self.footprints.code
-        found = [(OUTSIDE, 0, 0, number["state"], 0, size["state"], WRITE, code("state", 0), 0, 15, 0)]
+        found = [(OUTSIDE, 0, 0, number["state"], 0, size["state"], WRITE, code("state", 0), 0, 15, 0, 0)]
         wanted = [("state", 0, size["state"], code("state", 1))]
         one = 4 * self.schedule.batch
         wanted += [("output", one * n, one * (n + 1), code("output", 0) + n + 1) for n in range(TOKENS)]
         wanted += [("logits", 0, self.schedule.model.vocab * one, code("logits", 0) + TOKENS)]
-        found += [(OUTSIDE, 1, 0, number[b], lo, hi, READ, value, 0, 15, 0) for b, lo, hi, value in wanted]
+        found += [(OUTSIDE, 1, 0, number[b], lo, hi, READ, value, 0, 15, 0, 0) for b, lo, hi, value in wanted]
         return np.array(found, np.int64)
 
 
