@@ -225,7 +225,7 @@ class Bytes:
         place = np.where(self.kind == WRITE, np.arange(len(self.row)), -1)
         last = np.concatenate(([-1], np.maximum.accumulate(place)[:-1]))
         known = (last >= 0) & (self.atom[last] == self.atom)
-        content = self.rows[self.row][:, [7, 8, 10]]
+        content = self.rows[:, [7, 8, 10]][self.row]
         final = self.rows[self.row, 0] == OUTSIDE
         equal = content[last] == content
         same = known & equal[:, 0] & equal[:, 1] & (equal[:, 2] | final)
