@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from amk.checker.counters import AMOUNT, INSTANCE, ITEM, WARP, WEAK, WORKER, Counters
 from amk.checker.footprints import DONT_CARE, PLACE, READ, WRITE
-from amk.checker.programs import CREW, TOKENS, Program, require
+from amk.checker.programs import TOKENS, Program, require
 from amk.checker.words import Reading, Readings, Words, spread
 
 I32 = npt.NDArray[np.int32]
@@ -104,7 +104,7 @@ class Order:
         role = self.programs[g].roles[j]
         here = np.bincount(who, minlength=self.workers) > 0
         for a in role:
-            state[who, a, who] = np.maximum(state[who, a, who], self.ahead[g, j, a, CREW])
+            state[who, a, who] = np.maximum(state[who, a, who], self.ahead[g, j, a].min())
         for row in self._waits[j][here[self._waits[j][:, WORKER]]].tolist():
             claim = self.claims.get((row[INSTANCE], row[AMOUNT]))
             if claim is not None:

@@ -67,7 +67,7 @@ class Footprints:
         self.number = {b.name: i for i, b in enumerate(schedule.buffers)}
         self.tables = {name: np.array(column, np.int64) for name, column in schedule.tables.items()}
         self.families: dict[str, int] = {}
-        self._known: dict[tuple[int, int, int], dict[tuple[str, ...], dict[tuple[int, ...], I64]]] = {}
+        self._known: dict[tuple[int, int], dict[tuple[str, ...], dict[tuple[int, ...], I64]]] = {}
 
     def places(self, worker: int) -> list[int]:
         """First, last, in the worker's first block, in another split's."""
@@ -88,11 +88,11 @@ class Footprints:
     def rows(self) -> I64:
         """[n, 12]"""
         parts = [np.zeros((0, 12), np.int64)]
-        for g, program in enumerate(self.programs):
+        for program in self.programs:
             for j, item in enumerate(program.items):
                 tag = self._tag_of(item)
                 for agent, warp in enumerate(program.roles[j]):
-                    found = [self._of(g, item, worker, agent) for worker in program.workers]
+                    found = [self._of(item, worker, agent) for worker in program.workers]
                     entries = np.concatenate(found)
                     if len(entries):
                         made = np.empty((len(entries), 12), np.int64)
@@ -105,10 +105,10 @@ class Footprints:
                         parts.append(made)
         return self._placed(np.concatenate(parts))
 
-    def _of(self, g: int, item: Item, worker: int, agent: int) -> I64:
+    def _of(self, item: Item, worker: int, agent: int) -> I64:
         """Entries (buffer, lo, hi, kind, value, displacement, positions), known from an evaluation that asked the same
         or evaluated."""
-        known = self._known.setdefault((g, item.number, agent), {})
+        known = self._known.setdefault((id(item.step), agent), {})
         for names, entries in known.items():
             found = entries.get(tuple(self._value(name, item, worker) for name in names))
             if found is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -17,7 +18,6 @@ from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.schedule import Node, Schedule, Step
 
 I64 = npt.NDArray[np.int64]
-CREW: Final = -1
 TOKENS: Final = 2
 MAX_ITEMS: Final = 20_000
 
@@ -33,19 +33,19 @@ def require(condition: object, reason: str) -> None:
 
 @dataclass(frozen=True)
 class Item:
-    """One step as run. number: of the step in the program's text; token -1 outside the token loop."""
+    """One step as run. token: -1 outside the token loop."""
 
     step: Step
-    number: int
     loops: dict[str, int]
-    token: int
+
+    @property
+    def token(self) -> int:
+        return self.loops.get("t", -1)
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """roles[j]: warps that run item j. ahead [items, warps + 1, warps + 1]: at the start of item j on warp a, how many
-    first items are over on warp b (items that b does not run count as over); a = CREW: on every warp that runs item j,
-    b = CREW: over on all warps."""
+    """roles[j]: warps that run item j."""
 
     workers: range
     warps: int
@@ -59,24 +59,21 @@ class Program:
 
     @cached_property
     def ahead(self) -> I64:
-        n, warps = len(self.items), self.warps
-        follows = np.full((warps, n + 1), n, np.int64)
+        """[items, warps a, warps b] how many first items are over on warp b when a starts the item. Items that b does
+        not run count as over."""
+        n = len(self.items)
+        follows = np.full((self.warps, n + 1), n, np.int64)
         for j in reversed(range(n)):
             follows[:, j] = follows[:, j + 1]
             follows[self.roles[j], j] = j
-        state = np.zeros((warps, warps), np.int64)
-        found = np.zeros((n, warps, warps), np.int64)
+        state = np.zeros((self.warps, self.warps), np.int64)
+        found = np.zeros((n, self.warps, self.warps), np.int64)
         for j, role in enumerate(self.roles):
             found[j] = state
             state[role, role] = j + 1
             if self.barrier[j]:
                 state[role] = state[role].max(axis=0)
-        over = np.empty((n, warps + 1, warps + 1), np.int64)
-        over[:, :warps, :warps] = follows[np.arange(warps), found]
-        for j, role in enumerate(self.roles):
-            over[j, CREW, :warps] = over[j, role, :warps].min(axis=0)
-        over[:, :, CREW] = over[:, :, :warps].min(axis=2)
-        return over
+        return follows[np.arange(self.warps), found]
 
     @cached_property
     def alone(self) -> I64:
@@ -96,7 +93,8 @@ def programs_of(schedule: Schedule) -> list[Program]:
     found: list[Program] = []
     owner: dict[tuple[str, int], range] = {}
     for p in schedule.programs:
-        items = list(_items(p.body, {}, iter(range(MAX_ITEMS)), {}))
+        items = list(islice(_items(p.body, {}), MAX_ITEMS + 1))
+        require(len(items) <= MAX_ITEMS, "program: too long")
         roles = [ranges[item.step.op.role] for item in items]
         for op, role in zip((item.step.op for item in items), roles, strict=True):
             require(role.stop <= schedule.launch.warps, "roles: more warps than a worker has")
@@ -116,15 +114,11 @@ def _within_class(step: Step) -> bool:
     return plain and step.when is None and not step.takes and not step.gives
 
 
-def _items(
-    body: tuple[Node, ...], loops: dict[str, int], fresh: Iterator[int], known: dict[int, int]
-) -> Iterator[Item]:
+def _items(body: tuple[Node, ...], loops: dict[str, int]) -> Iterator[Item]:
     for node in body:
         if isinstance(node, Step):
-            number = known.setdefault(id(node), len(known))
-            require(next(fresh, None) is not None, "program: too long")
-            yield Item(node, number, loops, loops.get("t", -1))
+            yield Item(node, loops)
             continue
         for k in range(TOKENS if node.count is None else node.count):
             inner = {"t": k, "n": k} if node.var == "t" else {node.var: k}
-            yield from _items(node.body, loops | inner, fresh, known)
+            yield from _items(node.body, loops | inner)

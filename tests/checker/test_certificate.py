@@ -26,7 +26,6 @@ from amk.checker import facts
 from amk.checker.certificate import Proof, check_certificate
 from amk.checker.core import EDGES
 from amk.checker.footprints import Footprints
-from amk.checker.programs import CREW
 from amk.checker.words import Readings, Words
 from amk.cli import main
 from amk.planner.decode import plan
@@ -114,7 +113,7 @@ def test_what_one_warp_knows_serves_its_own_accesses_only() -> None:
         for program, op in zip(proof.programs, ("merge", "combine"), strict=True)
     )
     readers = np.array([[1, read, 0], [1, read, 1]])
-    writers = np.array([[0, written, CREW]] * 2)
+    writers = np.array([[0, written, 0]] * 2)
     assert order.before(writers, readers).tolist() == [True, False]
     assert order.starts[1, read, 0] <= written, "not all of the crew know"
 
