@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from amk.validator.abreast import places_abreast
 from amk.validator.implied_order import ImpliedOrder
 from amk.validator.memo import Keyed
 from amk.validator.order import Clocks
@@ -86,6 +87,12 @@ def chained(clocks: Clocks, before: Places, after: Places, i: I32 | I64, j: I32 
     return ordered
 
 
+def placed_abreast(groups: list[Group], numbers: I64) -> I64:
+    """Sort keys of these nodes in the run of all workers abreast; requires one group."""
+    worker, node = np.divmod(numbers - groups[0].node_base, groups[0].nodes)
+    return places_abreast(groups[0].order, groups[0].count, worker, node)
+
+
 class BracketOrder:
     """Must-happen-before and a compatible total order for all nodes of all workers (the `Clocks` of the composition).
 
@@ -151,8 +158,12 @@ class BracketOrder:
             found.view[at, a] = np.where(slot >= 0, itself, np.where(lo > 0, end, -1))
 
     def placed(self, numbers: I64) -> I64:
-        """Sort keys of a run of everything: last chain node before it, then the local run."""
-        groups, view = self.quotient.groups, self.places(numbers).view
+        """Sort keys of a run of everything: that of all workers abreast, or last chain node before it, then the local
+        run."""
+        groups = self.quotient.groups
+        if self.quotient.abreast is not None:
+            return placed_abreast(groups, numbers)
+        view = self.places(numbers).view
         ran = np.append(self.quotient.run.position, -1)
         last = np.where(view >= 0, ran[view >> 1], -1).max(axis=1)
         group, _, node = self._local(numbers)

@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol
 import numpy as np
 
 from amk.validator.atoms import OUTSIDE, Touches, blocks
-from amk.validator.brackets import BracketOrder, Ordering, Places, chained
+from amk.validator.brackets import BracketOrder, Places, chained
 from amk.validator.dataflow import DataflowReport, find_faults
 from amk.validator.memo import Keyed, Memo, given
 from amk.validator.order import Clocks
@@ -71,9 +71,9 @@ class Precedes(Protocol):
     def precedes_otherwise(self, before: I64, after: I64) -> Bools: ...
 
 
-def parts_of(rows: I64, run: Ordering) -> list[Part]:
-    """rows: (node, buffer, kind, lo, hi, value, delta)."""
-    rows = rows[np.lexsort((rows[:, 2], run.placed(rows[:, 0]), rows[:, 1]))]
+def parts_of(rows: I64, placed: I64) -> list[Part]:
+    """rows: (node, buffer, kind, lo, hi, value, delta); placed: sort keys of their nodes in a run."""
+    rows = rows[np.lexsort((rows[:, 2], placed, rows[:, 1]))]
     starts = np.flatnonzero(np.diff(rows[:, 1], prepend=-1))
     bounds = zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True)
     return [_part(int(rows[start, 1]), rows[start:end]) for start, end in bounds]

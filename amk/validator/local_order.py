@@ -21,6 +21,7 @@ Cost: one clock pass over a single worker; all workers of a program share it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -53,6 +54,15 @@ class LocalOrder:
     @property
     def nodes(self) -> int:
         return len(self.leader)
+
+    @cached_property
+    def in_step(self) -> bool:
+        """Does whatever an event comes after belong to earlier steps? What leaves a barrier, also to its own step."""
+        trace = self.trace
+        past = self.past[: trace.events]
+        last = trace.item[np.maximum(trace.first[:-1] + past - 1, 0)] if trace.events else past
+        own = np.where(trace.leave, trace.item, trace.item - 1)
+        return bool(((past == 0) | (last <= own[:, None])).all())
 
 
 def crew(trace: Trace, item: int) -> int:
