@@ -51,6 +51,7 @@ from amk.validator.memory_check import (
     reads_from,
     unseen,
 )  # fmt: skip
+from amk.validator.order import Clocks
 from amk.validator.parts import bare_program, synced, without_rings, without_sync
 from amk.validator.quotient import Edges, Group, Quotient, clocks_of, projected, run_of
 from amk.validator.races import RaceReport
@@ -165,6 +166,12 @@ def quotient_of(
     return Quotient(groups, Instances(counters), words, edges, strict)
 
 
+def clocks_in(memo: Memo, quotient: Quotient) -> Keyed[Clocks]:
+    """By its waits and signals, which other quotients may have too."""
+    abreast = quotient.abreast
+    return memo(clocks_of, None if abreast is None else abreast.order, *quotient.synchronisation)
+
+
 def compose(schedule: Schedule, tokens: int = TOKENS, memo: Memo | None = None) -> Composition:
     """Check the schedule; raises `TooLarge`, `ClocksTooLarge` or `NotComposable`.
 
@@ -256,29 +263,27 @@ class _Composer:
     def _order(self, edges: Edges, words: Kept = "most") -> Keyed[BracketOrder]:
         """A new order each time, because it counts what it is asked."""
         quotient = self._quotient(edges, words)
-        abreast = quotient.value.abreast
-        clocks = self.memo(clocks_of, None if abreast is None else abreast.order, *quotient.value.synchronisation)
+        clocks = self.memo.within(clocks_in, quotient).value
         quotient.value.adopt(clocks.value.run, clocks.value)
         return Keyed(BracketOrder(quotient.value, clocks), quotient.key)
 
-    def _parts(self, order: Keyed[BracketOrder]) -> Keyed[list[Part]]:
+    def _parts(self, edges: Edges) -> Keyed[list[Part]]:
         """The accesses in the order of a run; the one of all workers abreast knows nothing of waits and signals."""
-        if order.value.quotient.abreast is not None:
+        if self._quotient(edges).value.abreast is not None:
             return self.memo(ordered_abreast, self.accesses, self.seen[1])
-        return self.memo(ordered, self.accesses, order)
+        return self.memo(ordered, self.accesses, self._order(edges))
 
     def _check_memory(self) -> None:
         """Reads-from with the edges of the envelope; races with those of every position; visibility with fences."""
         result, memo = self.result, self.memo
         if not result.weak:
             order = self._order("block")
-            parts = self._parts(order)
+            parts = self._parts("block")
             found = memo.within(plain_memory, self.accesses, parts, order).value
             result.order, result.incidences = order.value, found.incidences
             result.dataflow, result.races = found.dataflow, found.races
             return
-        order, least = self._order("word"), self._order("word", "always")
-        parts = self._parts(order)
+        parts, least = self._parts("word"), self._order("word", "always")
         seen = memo.within(reads_from, self.accesses, parts).value
         result.incidences, result.dataflow, result.order = seen.incidences, seen.dataflow, least.value
         fence = self._order("fence")

@@ -12,31 +12,55 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from amk.schedule_ir.ops import Access
 from amk.validator.aliases import Clash
-from amk.validator.slopes import FAMILY_SHIFT, Slope
-from amk.validator.system import I64, READ, Bools
+from amk.validator.slopes import FAMILY_SHIFT, INDEX_BITS, TOKEN_BITS, Slope
+from amk.validator.system import DONT_CARE, I64, READ, Bools
 
 if TYPE_CHECKING:
     from amk.validator.footprint import Change, Evaluator, Footprint, Rows, Tables
 
+ABSENT: Final = np.iinfo(np.int64).min
 Kinds = tuple[tuple[int, ...], tuple[int, ...], bool]
 """Buffers that are a worker's own, buffers of tagged words, and whether the step waits or signals."""
 
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """Rows of global memory with their slopes, agents and workers; crewed: those that belong to the step as a whole."""
+    """Rows of global memory with their slopes, agents and workers; crewed: those that belong to the step as a whole.
+
+    reading: agents that read tagged words.
+    """
 
     rows: I64
     slope: I64
     agent: I64
     worker: I64
     crewed: Bools
+    reading: frozenset[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Private:
+    """Rows of memory that a worker has to itself: -1 is shared memory, others are units of caches.
+
+    label [workers]: equal where workers have equal rows on equal agents, up to one displacement per value family.
+    families [n]: those of these rows; delta [workers, n]: displacement of each one's first row, `ABSENT` if there is
+    none.
+    """
+
+    rows: I64
+    slope: I64
+    agent: I64
+    worker: I64
+    label: I64
+    families: tuple[int, ...]
+    delta: I64
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +69,7 @@ class Crewed:
 
     regular: False if layers do not follow from each other; then there are no rows. beyond: (worker, access) of the
     first access outside its buffer. moving: agents whose rows depend on the position. names: the tables that were read.
+    joins, privates: what was asked for already.
     """
 
     rows: I64
@@ -58,11 +83,18 @@ class Crewed:
     moving: frozenset[int]
     names: tuple[str, ...]
     joins: dict[Kinds, Joined] = field(default_factory=dict)
+    privates: dict[tuple[tuple[int, int], ...], Private] = field(default_factory=dict)
 
     def joined(self, kinds: Kinds) -> Joined:
         if kinds not in self.joins:
             self.joins[kinds] = _joined(self, *kinds)
         return self.joins[kinds]
+
+    def private(self, workers: int, caches: tuple[tuple[int, int], ...]) -> Private:
+        """caches: (buffer, number of the unit). workers: how many there are."""
+        if caches not in self.privates:
+            self.privates[caches] = _private(self, workers, caches)
+        return self.privates[caches]
 
 
 @dataclass(frozen=True)
@@ -190,10 +222,37 @@ def _joined(crew: Crewed, own: tuple[int, ...], tagged: tuple[int, ...], acts: b
     made = rows[at]
     if len(starts):
         made[len(alone) :, 3] = np.maximum.reduceat(rows[rest, 3], starts)
-    found = Joined(made, crew.slope[at], crew.agent[at], worker[at], np.arange(len(at)) >= len(alone))
+    reading = frozenset(np.unique(crew.agent[order[words]]).tolist())
+    found = Joined(made, crew.slope[at], crew.agent[at], worker[at], np.arange(len(at)) >= len(alone), reading)
     for array in (found.rows, found.slope, found.agent, found.worker, found.crewed):
         array.setflags(write=False)
     return found
+
+
+def _private(crew: Crewed, workers: int, caches: tuple[tuple[int, int], ...]) -> Private:
+    own = [buffer for buffer, _ in caches]
+    at = np.flatnonzero((crew.rows[:, 0] < 0) | np.isin(crew.rows[:, 0], own))
+    rows, slope, agent, worker = crew.rows[at], crew.slope[at], crew.agent[at], crew.worker[at]
+    for buffer, unit in caches:
+        here = rows[:, 0] == buffer
+        rows[here, 2] = rows[here, 4] >> TOKEN_BITS & ((1 << INDEX_BITS) - 1)
+        rows[here, 3], rows[here, 5], rows[here, 0] = rows[here, 2] + 1, 0, unit
+        slope[here, 0] = slope[here, 1]
+    order = np.argsort(worker, kind="stable")
+    mine = np.concatenate((rows[order], agent[order, None]), axis=1)
+    family = np.where(mine[:, 4] == DONT_CARE, -1, mine[:, 4] >> FAMILY_SHIFT)
+    keys, first, which = np.unique((worker[order] << 20) + family + 1, return_index=True, return_inverse=True)
+    families = np.unique(family)
+    delta = np.full((workers, len(families)), ABSENT)
+    delta[keys >> 20, np.searchsorted(families, (keys & (1 << 20) - 1) - 1)] = mine[first, 5]
+    mine[:, 5] -= mine[first[which.reshape(-1)], 5]
+    bounds = np.searchsorted(worker[order], np.arange(workers + 1)).tolist()
+    seen: dict[bytes, int] = {}
+    texts = [mine[low:high].tobytes() for low, high in pairwise(bounds)]
+    label = np.array([seen.setdefault(text, len(seen)) for text in texts], np.int64)
+    for array in (rows, slope, agent, worker, label, delta):
+        array.setflags(write=False)
+    return Private(rows, slope, agent, worker, label, tuple(families.tolist()), delta)
 
 
 def _running_end(end: I64, fresh: Bools) -> I64:

@@ -41,11 +41,11 @@ from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.crews import Asked, Crewed
+from amk.validator.crews import ABSENT, Asked, Crewed, Private
 from amk.validator.footprint import COLUMNS, SHARED, Footprints
 from amk.validator.local_order import crew as crew_node
 from amk.validator.quotient import Group
-from amk.validator.slopes import FAMILY_SHIFT, INDEX_BITS, TOKEN_BITS
+from amk.validator.slopes import TOKEN_BITS
 from amk.validator.system import DONT_CARE, I64, READ, Bools
 from amk.validator.trace import Item
 
@@ -56,12 +56,12 @@ UNITS: Final = 3
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """A step with data, in one layer or in all that follow from its own: `times` are (token + 1, layer, item)."""
+    """A step with data, in one layer or in all that follow from its own: times [n, 3]: (token + 1, layer, item)."""
 
     item: Item
     crew: Crewed
     repeats: bool
-    times: list[tuple[int, int, int]]
+    times: I64
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +141,8 @@ class Envelope:
     def visits(self, group: Group) -> list[Visit]:
         """Steps with data, once per layer or token where those do not follow from each other."""
         trace = group.order.trace
-        found: dict[tuple[int, int, int], Visit] = {}
+        found: dict[tuple[int, int, int], tuple[Item, Crewed, bool]] = {}
+        times: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
         irregular: set[int] = set()
         for i, item in enumerate(trace.items):
             if isinstance(item.step.op, NO_DATA):
@@ -153,9 +154,10 @@ class Envelope:
                 irregular.add(number)
                 key, repeats = (number, layer, 0), False
                 crew = self._crew(group, item, False)
-            visit = found.get(key) or found.setdefault(key, Visit(item, crew, repeats, []))
-            visit.times.append((item.token + 1, max(layer, 0), i))
-        return list(found.values())
+            if key not in found:
+                found[key], times[key] = (item, crew, repeats), []
+            times[key].append((item.token + 1, max(layer, 0), i))
+        return [Visit(*visit, np.array(times[key], np.int64)) for key, visit in found.items()]
 
     def _crew(self, group: Group, item: Item, repeats: bool, least: bool = False) -> Crewed:
         workers = range(group.first, group.first + group.count)
@@ -167,66 +169,54 @@ class Envelope:
     def add(self, group: Group) -> None:
         """Rows of every worker of the group in global memory, and of one worker per class in private memory."""
         visits = self.visits(group)
-        own = tuple(self._caches)
+        caches = tuple((cache, SHARED - unit) for cache, unit in self._caches.items())
         part = _part(group, visits)
-        made = self._private(visits, part.base, own)
-        number = self._classes(group, made)
-        unit = self.private_base + UNITS * number[made.worker] - 1 - made.rows[:, 0]
-        at = np.flatnonzero(number[made.worker] >= 0)
-        made.rows[:, 0] = unit
-        kept = Placed(made.rows[at], made.slope[at], made.slot[at], made.worker[at], made.crewed[at])
-        part.private.extend(_spread(part, [kept]))
+        private = [v.crew.private(group.count, caches) for v in visits]
+        number = self._classes(group, private)
+        made = []
+        for base, one in zip(part.base, private, strict=True):
+            at = np.flatnonzero(number[one.worker] >= 0)
+            rows, worker = one.rows[at], one.worker[at]
+            rows[:, 0] = self.private_base + UNITS * number[worker] - 1 - rows[:, 0]
+            made.append(Placed(rows, one.slope[at], base + one.agent[at], worker, np.zeros(len(at), bool)))
+        part.private.extend(_spread(part, made))
+        own = tuple(self._caches)
         self._parts.append((part, own))
-        self._add_least(part)
+        self._add_least(part, own)
 
-    def _private(self, visits: list[Visit], base: list[int], own: tuple[int, ...]) -> Placed:
-        """Rows of private memory: cache rows become one unit per layer of memory -2 or -3, shared memory stays -1."""
-        found = [_kept(v.crew, b, _is_private(v.crew.rows, own)) for v, b in zip(visits, base, strict=True)]
-        made = _concatenated(found)
-        rows, slope = made.rows, made.slope
-        for cache, unit in self._caches.items():
-            at = rows[:, 0] == cache
-            rows[at, 2] = rows[at, 4] >> TOKEN_BITS & ((1 << INDEX_BITS) - 1)
-            rows[at, 3], rows[at, 5], rows[at, 0] = rows[at, 2] + 1, 0, SHARED - unit
-            slope[at, 0] = slope[at, 1]
-        return made
-
-    def _add_least(self, part: Part) -> None:
+    def _add_least(self, part: Part, own: tuple[int, ...]) -> None:
         """Reads of tagged words that happen at every position, for those steps whose reads depend on it."""
         moving: list[Placed] = []
         for visit, base in zip(part.visits, part.base, strict=True):
-            rows, agent = visit.crew.rows, visit.crew.agent
-            reading = np.unique(agent[np.isin(rows[:, 0], self.tagged) & (rows[:, 1] == READ)]).tolist()
-            some = sorted(visit.crew.moving & set(reading))
+            reading = visit.crew.joined((own, tuple(self.tagged), False)).reading
+            some = sorted(visit.crew.moving & reading)
             if some:
                 crew = self._crew(part.group, visit.item, visit.repeats, least=True)
                 words = np.isin(crew.rows[:, 0], self.tagged) & (crew.rows[:, 1] == READ)
                 moving.append(_kept(crew, base, words & np.isin(crew.agent, some)))
             if some or (reading and visit.item.step.op.perhaps):
                 events = part.group.order.trace
-                self.moving |= {(part.group.number, crew_node(events, i)) for _, _, i in visit.times}
+                self.moving |= {(part.group.number, crew_node(events, i)) for i in visit.times[:, 2].tolist()}
         for placed in moving:
             placed.crewed[:] = True
         self.least += _spread(part, moving)
 
-    def _classes(self, group: Group, made: Placed) -> I64:
+    def _classes(self, group: Group, private: list[Private]) -> I64:
         """[workers] class number of each class's first worker, -1 for the others."""
         number = np.full(group.count, -1, np.int64)
-        order = np.argsort(made.worker, kind="stable")
-        rows, worker, slot = made.rows[order], made.worker[order], made.slot[order]
-        family = np.where(rows[:, 4] == DONT_CARE, -1, rows[:, 4] >> FAMILY_SHIFT)
-        _, first, which = np.unique((worker << 20) + family + 1, return_index=True, return_inverse=True)
-        rows[:, 5] -= rows[first[which.reshape(-1)], 5]
-        bounds = np.searchsorted(worker, np.arange(group.count + 1)).tolist()
-        seen: set[bytes] = set()
-        for one in range(group.count):
-            mine = slice(bounds[one], bounds[one + 1])
-            key = rows[mine].tobytes() + slot[mine].tobytes()
-            if key not in seen:
-                seen.add(key)
-                number[one] = self.classes
-                self.classes += 1
-                self.representatives.append((group, one))
+        first: dict[int, I64] = {}
+        prints = [np.zeros((group.count, 0), np.int64)]
+        for one in private:
+            prints.append(one.label[:, None])
+            for family, delta in zip(one.families, one.delta.T, strict=True):
+                known = first.get(family, delta)
+                first[family] = np.where(known == ABSENT, delta, known)
+                prints.append(np.where(delta == ABSENT, ABSENT, delta - first[family])[:, None])
+        texts = [row.tobytes() for row in np.concatenate(prints, axis=1)]
+        for worker in sorted({text: worker for worker, text in reversed([*enumerate(texts)])}.values()):
+            number[worker] = self.classes
+            self.classes += 1
+            self.representatives.append((group, worker))
         return number
 
 
@@ -234,19 +224,14 @@ def _part(group: Group, visits: list[Visit]) -> Part:
     trace = group.order.trace
     roles = [trace.roles[v.item.step.op.role] for v in visits]
     base = np.cumsum([0, *(len(role) for role in roles)]).tolist()
-    times = sorted({time[:2] for v in visits for time in v.times})
+    times = sorted({(token, layer) for v in visits for token, layer, _ in v.times.tolist()})
     number = {time: n for n, time in enumerate(times)}
     events, crews = (np.full((len(times), base[-1]), -1, np.int64) for _ in range(2))
     for visit, role, low, high in zip(visits, roles, base, base[1:], strict=False):
-        for token, layer, item in visit.times:
+        for token, layer, item in visit.times.tolist():
             events[number[token, layer], low:high] = trace.event_of[item, role.start : role.stop]
             crews[number[token, layer], low:high] = crew_node(trace, item)
     return Part(group, visits, base[:-1], times, events, crews, [])
-
-
-def _is_private(rows: I64, own: tuple[int, ...]) -> Bools:
-    found: Bools = (rows[:, 0] < 0) | np.isin(rows[:, 0], own)
-    return found
 
 
 def _kept(crew: Crewed, base: int, some: Bools) -> Placed:

@@ -237,6 +237,8 @@ class Tables:
 
     def __init__(self, schedule: Schedule) -> None:
         self.arrays: dict[str, IntArray] = {n: np.array(c, dtype=np.int64) for n, c in schedule.tables.items()}
+        for column in self.arrays.values():
+            column.setflags(write=False)
         self.lists = {name: list(column) for name, column in schedule.tables.items()}
         self._bytes: dict[str, bytes] = {}
 
@@ -281,7 +283,6 @@ class Footprints:
 
     def __init__(self, schedule: Schedule, evaluations: Evaluations | None = None) -> None:
         self.schedule = schedule
-        self.tables = {name: np.array(column, dtype=np.int64) for name, column in schedule.tables.items()}
         self.number = {b.name: i for i, b in enumerate(schedule.buffers)}
         self.written_constants: set[str] = set()
         self.outside: dict[tuple[str | int, ...], str] = {}
@@ -289,6 +290,7 @@ class Footprints:
         self._evaluations = evaluations or Evaluations()
         self._evaluations.trim()
         self._tables = Tables(schedule)
+        self.tables = self._tables.arrays
         self._parts = _Parts(schedule)
         self._evaluators: dict[tuple[int, int, int, tuple[str, ...]], Evaluator] = {}
         self._seen: dict[tuple[int, int], tuple[tuple[object, ...], Geometry]] = {}
