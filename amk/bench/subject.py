@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from amk.bench.device_packing import packed_weights, streamed
+from amk.bench.device_packing import packed_weights, row_scales, streamed
 from amk.bench.torch_model import Places, TorchDecoder, TorchWeights, alone, as_kept
 from amk.engine.admission import AdmittedKernel
 from amk.engine.cuda_engine import CudaEngine
@@ -114,6 +114,8 @@ def load_constants(engine: CudaEngine, weights: TorchWeights, packed: Tensor | N
     """Every constant buffer that the model defines; packed: its weights, where they are packed already."""
     schedule = engine.schedule
     copy_to(engine, "weights", packed_weights(schedule, weights) if packed is None else packed)
+    for name, tensor in row_scales(schedule, weights).items():
+        copy_to(engine, name, tensor)
     copy_to(engine, "embedding", weights.embedding)
     copy_to(engine, "norm", weights.norm)
     for name, tensor in (("qkv_bias", weights.bias), ("q_norm", weights.q_norm), ("k_norm", weights.k_norm)):
