@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -16,6 +18,9 @@ from amk.schedule_ir.layout import DrainKey, StreamLayout, stream_layout
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix, scale_buffer, scale_shape
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.weight_format import Chunk
+
+KEPT = 2
+ROOM = 2
 
 
 def packed_weights(schedule: Schedule, weights: TorchWeights) -> Tensor:
@@ -57,6 +62,36 @@ def _rows_in_groups(schedule: Schedule, weights: TorchWeights, name: MatrixName,
     padded = torch.zeros((count, rows.shape[1]), dtype=rows.dtype, device=rows.device)
     padded[: rows.shape[0]] = rows
     return padded
+
+
+@dataclass
+class Packings:
+    """Packed weights that are kept, the latest used last: plans that differ in other choices have them in common."""
+
+    kept: OrderedDict[str, Tensor] = field(default_factory=OrderedDict)
+
+    def of(self, schedule: Schedule, weights: TorchWeights) -> Tensor:
+        """`packed_weights`. Always of the same weights; kept while the device has room for ROOM more of that size."""
+        key = packing_key(schedule)
+        found = self.kept.pop(key, None)
+        if found is None:
+            found = packed_weights(schedule, weights)
+            while len(self.kept) >= KEPT:
+                self.kept.popitem(last=False)
+        if torch.cuda.mem_get_info()[0] >= ROOM * found.nbytes:
+            self.kept[key] = found
+        return found
+
+
+def packing_key(schedule: Schedule) -> str:
+    """sha256 of all that `packed_weights` takes from a schedule."""
+    (stream,) = schedule.streams
+    layout = stream_layout(schedule, stream)
+    digest = hashlib.sha256(repr((schedule.model, stream.chunk_bytes, layout.totals.tolist(), layout.parts)).encode())
+    for (name, layer, part), places in chunk_places(schedule, layout):
+        digest.update(repr((name, layer, part, stream.chunk(name, layer), places.shape)).encode())
+        digest.update(places.tobytes())
+    return digest.hexdigest()
 
 
 def _encoded(rows: Tensor, chunk: Chunk) -> Tensor:

@@ -180,6 +180,7 @@ struct S4 {
 };
 struct S5 {
   static constexpr int kFirst = 0, kAgents = 4;
+  static constexpr int kTogether = 1;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 3328); }
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }

@@ -197,6 +197,7 @@ struct S5 {
 };
 struct S6 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kTogether = 2;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 6528); }
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
