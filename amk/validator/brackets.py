@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from amk.validator.abreast import places_abreast
 from amk.validator.implied_order import ImpliedOrder
 from amk.validator.memo import Keyed
 from amk.validator.order import Clocks
@@ -61,29 +62,56 @@ class Places:
     hi: I32
     view: I32
 
-    def some(self, at: I64) -> Places:
-        return Places(self.agent[at], self.hi[at], self.view[at])
+
+@dataclass(frozen=True, eq=False)
+class Views:
+    """Places with what their views show, so that events have no numbers any more: own [n, chains] agent of the view
+    (-1 if there is none), value its own component, row which of `rows` [rows, agents] has the others.
+    """
+
+    agent: I32
+    hi: I32
+    own: I32
+    value: I32
+    row: I32
+    rows: I32
 
 
-def chained(clocks: Clocks, before: Places, after: Places, i: I32 | I64, j: I32 | I64) -> Bools:
-    """Elementwise: is node i of `before` ordered before node j of `after` through chains?"""
-    system, flat = clocks.system, clocks.rows.reshape(-1)
+def views(clocks: Clocks, places: Places) -> Views:
+    system, none = clocks.system, places.view < 0
     if not system.events:
-        return np.zeros(len(i), dtype=bool)
-    event = after.view >> 1
-    row = clocks.row_of[event] * system.agents
-    own, value = system.agent_of[event], system.index_of[event] + (after.view & 1)
+        absent = np.full_like(places.view, -1)
+        return Views(places.agent, places.hi, absent, absent, absent, np.zeros((0, 0), np.int32))
+    event = np.maximum(places.view >> 1, 0)
+    shown, row = np.unique(clocks.row_of[event], return_inverse=True)
+    own = np.where(none, -1, system.agent_of[event]).astype(np.int32)
+    value = (system.index_of[event] + (places.view & 1)).astype(np.int32)
+    return Views(places.agent, places.hi, own, value, row.reshape(event.shape).astype(np.int32), clocks.rows[shown])
+
+
+def chained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Bools:
+    """Elementwise: is node i of `before` ordered before node j of `after` through chains?"""
     ordered: Bools = np.zeros(len(i), dtype=bool)
+    agents, flat = after.rows.shape[1], after.rows.reshape(-1)
+    if not agents:
+        return ordered
+    row = after.row.astype(np.int64) * agents
     left = np.arange(len(i))
     for a in range(before.agent.shape[1]):
-        for d in range(after.view.shape[1]):
+        for d in range(after.own.shape[1]):
             x, y = i[left], j[left]
-            agent = before.agent[x, a]
-            seen = np.where(own[y, d] == agent, value[y, d], flat[row[y, d] + agent])
-            found = (seen > before.hi[x, a]) & (agent >= 0) & (after.view[y, d] >= 0)
+            agent, own = before.agent[x, a], after.own[y, d]
+            seen = np.where(own == agent, after.value[y, d], flat[row[y, d] + agent])
+            found = (seen > before.hi[x, a]) & (agent >= 0) & (own >= 0)
             ordered[left[found]] = True
             left = left[~found]
     return ordered
+
+
+def placed_abreast(groups: list[Group], numbers: I64) -> I64:
+    """Sort keys of these nodes in the run of all workers abreast; requires one group."""
+    worker, node = np.divmod(numbers - groups[0].node_base, groups[0].nodes)
+    return places_abreast(groups[0].order, groups[0].count, worker, node)
 
 
 class BracketOrder:
@@ -151,8 +179,12 @@ class BracketOrder:
             found.view[at, a] = np.where(slot >= 0, itself, np.where(lo > 0, end, -1))
 
     def placed(self, numbers: I64) -> I64:
-        """Sort keys of a run of everything: last chain node before it, then the local run."""
-        groups, view = self.quotient.groups, self.places(numbers).view
+        """Sort keys of a run of everything: that of all workers abreast, or last chain node before it, then the local
+        run."""
+        groups = self.quotient.groups
+        if self.quotient.abreast is not None:
+            return placed_abreast(groups, numbers)
+        view = self.places(numbers).view
         ran = np.append(self.quotient.run.position, -1)
         last = np.where(view >= 0, ran[view >> 1], -1).max(axis=1)
         group, _, node = self._local(numbers)
@@ -165,8 +197,8 @@ class BracketOrder:
 
     def precedes(self, before: I64, after: I64) -> Bools:
         """Elementwise: all of `before` finishes before any of `after` starts, in every execution."""
-        every = np.arange(len(before))
-        ordered = chained(self.quotient.clocks, self.places(before), self.places(after), every, every)
+        every, clocks = np.arange(len(before)), self.quotient.clocks
+        ordered = chained(views(clocks, self.places(before)), views(clocks, self.places(after)), every, every)
         return self._beyond_chains(before, after, ordered)
 
     def precedes_otherwise(self, before: I64, after: I64) -> Bools:
@@ -177,9 +209,10 @@ class BracketOrder:
         group, worker, node = self._local(before)
         other_group, other, later = self._local(after)
         near = np.flatnonzero(~ordered & (group == other_group) & (worker == other))
-        for g in np.unique(group[near]).tolist():
-            at, order = near[group[near] == g], self.quotient.groups[g].order
-            ordered[at] = (order.past[later[at]] >= order.need[node[at]]).all(axis=1)
+        for g in range(len(self.quotient.groups)):
+            at = near[group[near] == g] if len(self.quotient.groups) > 1 else near
+            order = self.quotient.groups[g].order
+            ordered[at] = order.wholly(node[at], later[at])
         self._ask(before, after, ordered)
         return ordered
 

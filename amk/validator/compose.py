@@ -37,6 +37,7 @@ from amk.validator.aliases import Clash
 from amk.validator.brackets import BracketOrder, Ordering
 from amk.validator.counter_events import CounterEvents, Instances
 from amk.validator.dataflow import DataflowReport
+from amk.validator.in_order import Part
 from amk.validator.liveness import Run, replayed
 from amk.validator.local_order import LocalOrder, local_order
 from amk.validator.memo import Keyed, Memo, given
@@ -44,11 +45,13 @@ from amk.validator.memory_check import (
     Accesses,
     boundary_content,
     ordered,
+    ordered_abreast,
     overwritten,
     plain_memory,
     reads_from,
     unseen,
 )  # fmt: skip
+from amk.validator.order import Clocks
 from amk.validator.parts import bare_program, synced, without_rings, without_sync
 from amk.validator.quotient import Edges, Group, Quotient, clocks_of, projected, run_of
 from amk.validator.races import RaceReport
@@ -163,6 +166,12 @@ def quotient_of(
     return Quotient(groups, Instances(counters), words, edges, strict)
 
 
+def clocks_in(memo: Memo, quotient: Quotient) -> Keyed[Clocks]:
+    """By its waits and signals, which other quotients may have too."""
+    abreast = quotient.abreast
+    return memo(clocks_of, None if abreast is None else abreast.order, *quotient.synchronisation)
+
+
 def compose(schedule: Schedule, tokens: int = TOKENS, memo: Memo | None = None) -> Composition:
     """Check the schedule; raises `TooLarge`, `ClocksTooLarge` or `NotComposable`.
 
@@ -225,7 +234,9 @@ class _Composer:
         return result
 
     def _run(self, quotient: Quotient) -> Run:
-        """A complete run if there is one: much like that of an earlier schedule, if such a one is a run of this too."""
+        """A complete run if there is one: all workers abreast, or much like the run of an earlier schedule."""
+        if quotient.abreast is not None:
+            return quotient.abreast
         known = self.memo.orders.get(self.result.tokens)
         if known is not None and (run := replayed(quotient.system, quotient.in_order_of(*known))) is not None:
             return run
@@ -252,22 +263,27 @@ class _Composer:
     def _order(self, edges: Edges, words: Kept = "most") -> Keyed[BracketOrder]:
         """A new order each time, because it counts what it is asked."""
         quotient = self._quotient(edges, words)
-        clocks = self.memo(clocks_of, *quotient.value.synchronisation)
+        clocks = self.memo.within(clocks_in, quotient).value
         quotient.value.adopt(clocks.value.run, clocks.value)
         return Keyed(BracketOrder(quotient.value, clocks), quotient.key)
+
+    def _parts(self, edges: Edges) -> Keyed[list[Part]]:
+        """The accesses in the order of a run; the one of all workers abreast knows nothing of waits and signals."""
+        if self._quotient(edges).value.abreast is not None:
+            return self.memo(ordered_abreast, self.accesses, self.seen[1])
+        return self.memo(ordered, self.accesses, self._order(edges))
 
     def _check_memory(self) -> None:
         """Reads-from with the edges of the envelope; races with those of every position; visibility with fences."""
         result, memo = self.result, self.memo
         if not result.weak:
             order = self._order("block")
-            parts = memo(ordered, self.accesses, order)
+            parts = self._parts("block")
             found = memo.within(plain_memory, self.accesses, parts, order).value
             result.order, result.incidences = order.value, found.incidences
             result.dataflow, result.races = found.dataflow, found.races
             return
-        order, least = self._order("word"), self._order("word", "always")
-        parts = memo(ordered, self.accesses, order)
+        parts, least = self._parts("word"), self._order("word", "always")
         seen = memo.within(reads_from, self.accesses, parts).value
         result.incidences, result.dataflow, result.order = seen.incidences, seen.dataflow, least.value
         fence = self._order("fence")

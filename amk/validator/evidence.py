@@ -17,9 +17,9 @@ from amk.report.schema import json_pointer
 from amk.validator.blame import missing_barrier
 from amk.validator.compose import Composition
 from amk.validator.confirm import Confirmer, Evidence, Place, confirmed_fault, flat_events, positions
+from amk.validator.contents import family_name
 from amk.validator.dataflow import Fault
 from amk.validator.expand import MAX_EVENTS, Flat, expand
-from amk.validator.footprint import family_name
 from amk.validator.liveness import BlockedHead, Deadlock, Run, diagnose, greedy
 from amk.validator.quotient import Edges, Quotient
 from amk.validator.races import Race, RaceReport

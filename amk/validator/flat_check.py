@@ -123,7 +123,8 @@ class FlatCheck:
         least, fence = (self._order(self._flat(pos, edges)) for edges in ("word", "fence"))
         blocking = Blocking(least, lambda: self._order(self._flat(pos, "wait")))
         result.order, result.dataflow = least, find_faults(blocks(touches_of(word.run)), LIMIT)
-        found = InOrder(parts_of(_rows(word.system), word), self.memo)
+        rows = _rows(word.system)
+        found = InOrder(parts_of(rows, word.placed(rows[:, 0])), self.memo)
         result.races, result.unseen = unseen_writes(found, self.tagged, least, fence)
         result.overwritten = early_writes(found, self.tagged, blocking)
         result.hints, result.fence = blocking.with_hints, fence

@@ -9,8 +9,6 @@ Rows are (buffer, kind, lo, hi, value, delta): global buffers are numbered as in
 -1 and addressed by absolute byte, so that overlapping shared buffers are seen to overlap. value packs (family, index);
 `with_token` adds the token. delta = logical offset - byte address.
 
-Families have numbers that follow from their names alone, so rows mean the same in every schedule.
-
 Cache rows keep one value for all tokens: what a token appends is what later tokens read. Reads of `constant` buffers
 are dropped, because nothing may write them (checked in `memory_model`).
 """
@@ -20,9 +18,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Final
-from zlib import crc32
 
 import numpy as np
 
@@ -30,14 +26,14 @@ from amk.schedule_ir.expr import IntArray
 from amk.schedule_ir.ops import Access, Geometry, Op
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.aliases import Clash, aliased, clash_of
+from amk.validator.contents import code
+from amk.validator.crews import Asked, Crewed, crewed
 from amk.validator.probe import Probe
-from amk.validator.slopes import INDEX_BITS, TOKEN_BITS, Slope, extend
+from amk.validator.slopes import Slope, extend
 from amk.validator.system import DONT_CARE, I64, READ, WRITE
 from amk.validator.trace import Item
 
 SHARED: Final = -1
-FAMILIES: Final = 65_521
-CACHED: Final = frozenset({"k", "v"})
 COLUMNS: Final = 6
 ROOM: Final = 128 << 20
 """Bytes of rows that one `Evaluations` keeps."""
@@ -86,18 +82,6 @@ class Rows:
     names: tuple[str, ...]
 
 
-_NAMES: dict[int, str] = {}
-
-
-@cache
-def family_number(family: str) -> int:
-    """Below 2^16 - 1; `family_name` inverts it."""
-    number = crc32(family.encode()) % FAMILIES
-    if _NAMES.setdefault(number, family) != family:
-        raise ValueError(f"the value families '{family}' and '{_NAMES[number]}' have the same number; rename one")
-    return number
-
-
 class Evaluations:
     """Evaluators of any number of schedules; least recently used ones are forgotten beyond `room` bytes of rows."""
 
@@ -136,6 +120,7 @@ class Evaluator:
         self.known: Known = {}
         self.slots: dict[tuple[object, ...], list[tuple[tuple[bytes, ...], Rows]]] = {}
         self.changes: dict[tuple[object, ...], list[tuple[tuple[bytes, ...], Change]]] = {}
+        self.crews: dict[tuple[object, ...], list[tuple[tuple[bytes, ...], Crewed]]] = {}
         self.kept = 0
 
     def change(self, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
@@ -252,6 +237,8 @@ class Tables:
 
     def __init__(self, schedule: Schedule) -> None:
         self.arrays: dict[str, IntArray] = {n: np.array(c, dtype=np.int64) for n, c in schedule.tables.items()}
+        for column in self.arrays.values():
+            column.setflags(write=False)
         self.lists = {name: list(column) for name, column in schedule.tables.items()}
         self._bytes: dict[str, bytes] = {}
 
@@ -296,7 +283,6 @@ class Footprints:
 
     def __init__(self, schedule: Schedule, evaluations: Evaluations | None = None) -> None:
         self.schedule = schedule
-        self.tables = {name: np.array(column, dtype=np.int64) for name, column in schedule.tables.items()}
         self.number = {b.name: i for i, b in enumerate(schedule.buffers)}
         self.written_constants: set[str] = set()
         self.outside: dict[tuple[str | int, ...], str] = {}
@@ -304,6 +290,7 @@ class Footprints:
         self._evaluations = evaluations or Evaluations()
         self._evaluations.trim()
         self._tables = Tables(schedule)
+        self.tables = self._tables.arrays
         self._parts = _Parts(schedule)
         self._evaluators: dict[tuple[int, int, int, tuple[str, ...]], Evaluator] = {}
         self._seen: dict[tuple[int, int], tuple[tuple[object, ...], Geometry]] = {}
@@ -324,18 +311,13 @@ class Footprints:
         self._gather(item, found)
         return found.rows, found.counts
 
-    def positional(self, item: Item, agent: int, workers: range, pos: Sequence[int]) -> bool:
-        """Does what any of these touches depend on the position?"""
-        return self._rows(item, agent, workers, pos).positional
-
-    def change(self, item: Item, agent: int, workers: tuple[int, ...], pos: Sequence[int]) -> Slope | None:
-        """What these workers' rows change by from the item's layer to the next; None if that is no slope."""
-        found = self._evaluator(item, agent).change(item.loops, workers, pos, self._tables)
-        for worker, footprint in found.seen:
-            if footprint.beyond is not None:
-                self._note(item, worker, footprint.beyond)
-            self._gather(item, footprint)
-        return found.slope
+    def crew(self, item: Item, agents: int, asked: Asked) -> Crewed:
+        """All agents of a step on consecutive workers."""
+        found = crewed(lambda agent: self._evaluator(item, agent), agents, item.loops, asked, self._tables)
+        if found.beyond is not None:
+            self._note(item, *found.beyond)
+        self._gather(item, found)
+        return found
 
     def _rows(self, item: Item, agent: int, workers: range, pos: Sequence[int]) -> Rows:
         return self._evaluator(item, agent).rows(item.loops, workers, pos, self._tables)
@@ -353,7 +335,7 @@ class Footprints:
             self._evaluators[key] = found
         return found
 
-    def _gather(self, item: Item, found: Footprint | Rows) -> None:
+    def _gather(self, item: Item, found: Footprint | Rows | Crewed) -> None:
         self.written_constants |= found.constants
         if found.clash is not None:
             self.clashes.setdefault((*item.site.path, "op"), found.clash)
@@ -365,26 +347,3 @@ class Footprints:
             f"'{access.buffer}', which has {self.schedule.buffers[self.number[access.buffer]].bytes:,}"
         )
         self.outside.setdefault((*item.site.path, "op"), message)
-
-
-def code(family: str, index: int) -> int:
-    """The packed value without a token; -1 stays the value nobody asks for."""
-    return (family_number(family.removesuffix(".past")) << INDEX_BITS | index) << TOKEN_BITS
-
-
-def family_name(value: int) -> str:
-    """For people: `h[3] of token 1`."""
-    if value == DONT_CARE:
-        return "unnamed content"
-    token, rest = value & ((1 << TOKEN_BITS) - 1), value >> TOKEN_BITS
-    family, index = rest >> INDEX_BITS, rest & ((1 << INDEX_BITS) - 1)
-    return f"{_NAMES[family]}[{index}]" + (f" of token {token - 1}" if token else "")
-
-
-def with_token(values: I64, token: int, tokenless: I64) -> I64:
-    """Values of a step run for `token` (negative: outside the token loop); families in `tokenless` keep theirs."""
-    if token < 0:
-        return values
-    family = values >> (TOKEN_BITS + INDEX_BITS)
-    plain = (values == DONT_CARE) | np.isin(family, tokenless)
-    return np.where(plain, values, values + token + 1)

@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol
 import numpy as np
 
 from amk.validator.atoms import OUTSIDE, Touches, blocks
-from amk.validator.brackets import BracketOrder, Ordering, Places, chained
+from amk.validator.brackets import BracketOrder, Places, Views, chained, views
 from amk.validator.dataflow import DataflowReport, find_faults
 from amk.validator.memo import Keyed, Memo, given
 from amk.validator.order import Clocks
@@ -24,6 +24,8 @@ from amk.validator.system import I32, I64, READ, WRITE, Bools
 
 LIMIT: Final = 64
 COLUMNS: Final = 7
+SOME: Final = 4096
+"""Unordered pairs that are looked at in a row, until there are enough."""
 Asked = Literal["reads", "writes", "all"]
 """Pairs whose first access is a read, is none, or any."""
 
@@ -71,9 +73,9 @@ class Precedes(Protocol):
     def precedes_otherwise(self, before: I64, after: I64) -> Bools: ...
 
 
-def parts_of(rows: I64, run: Ordering) -> list[Part]:
-    """rows: (node, buffer, kind, lo, hi, value, delta)."""
-    rows = rows[np.lexsort((rows[:, 2], run.placed(rows[:, 0]), rows[:, 1]))]
+def parts_of(rows: I64, placed: I64) -> list[Part]:
+    """rows: (node, buffer, kind, lo, hi, value, delta); placed: sort keys of their nodes in a run."""
+    rows = rows[np.lexsort((rows[:, 2], placed, rows[:, 1]))]
     starts = np.flatnonzero(np.diff(rows[:, 1], prepend=-1))
     bounds = zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True)
     return [_part(int(rows[start, 1]), rows[start:end]) for start, end in bounds]
@@ -122,10 +124,20 @@ def _asked(pairs: Pairs, asked: Asked) -> I64:
     return np.flatnonzero(pairs.reads if asked == "reads" else ~pairs.reads)
 
 
-def unchained(pairs: Pairs, asked: Asked, clocks: Clocks, where: I32) -> I64:
-    """Numbers of the pairs that chains leave unordered; where: the places of the accesses."""
-    at, places = _asked(pairs, asked), Places(*where)
-    found: I64 = at[~chained(clocks, places, places, pairs.first[at], pairs.second[at])]
+def unchained(memo: Memo, pairs: Pairs, key: bytes, asked: Asked, clocks: Clocks, where: I32) -> I64:
+    """Numbers of the pairs that chains leave unordered; where: the places of the accesses, key: that of the pairs.
+
+    What the places show of the clocks is all that matters of them: most of it is there in other clocks as well.
+    """
+    seen = views(clocks, Places(*where))
+    again = Keyed(pairs, key)
+    return memo(unordered_views, again, asked, seen.agent, seen.hi, seen.own, seen.value, seen.row, seen.rows).value
+
+
+def unordered_views(pairs: Pairs, asked: Asked, *seen: I32) -> I64:
+    """As `unchained`; seen: the fields of `Views`."""
+    at, shown = _asked(pairs, asked), Views(*seen)
+    found: I64 = at[~chained(shown, shown, pairs.first[at], pairs.second[at])]
     return found
 
 
@@ -163,10 +175,13 @@ class InOrder:
     def races(self, *questions: Question) -> RaceReport:
         """Neighbours that the orders leave unordered."""
         found: dict[tuple[int, int], Race] = {}
-        for part in self.parts:
-            pairs = self.memo(neighbours, part.columns)
-            bad = np.concatenate([self._unordered(part, pairs, question) for question in questions])
-            record(_rows(part, pairs.value, np.sort(bad)), found, LIMIT)
+        keyed = [self.memo(neighbours, part.columns) for part in self.parts]
+        bad = [self._unordered(keyed, question) for question in questions]
+        for part, pairs, *numbers in zip(self.parts, keyed, *bad, strict=True):
+            every = np.sort(np.concatenate(numbers))
+            for start in range(0, len(every), SOME):
+                if len(found) < LIMIT:
+                    record(_rows(part, pairs.value, every[start : start + SOME]), found, LIMIT)
         return RaceReport(bool(found), True, tuple(found.values()), (), bool(found))
 
     def _places(self, part: Part, chains: BracketOrder) -> Keyed[I32]:
@@ -176,18 +191,23 @@ class InOrder:
             self._placed[key] = given(np.stack((places.agent, places.hi, places.view)))
         return self._placed[key]
 
-    def _unordered(self, part: Part, keyed: Keyed[Pairs], question: Question) -> I64:
-        pairs, chains, precedes = keyed.value, question.chains, question.order.precedes
-        at = _asked(pairs, question.asked)
-        if chains is not None and chains.keyed is not None and len(at):
-            where = self._places(part, chains)
-            at = self.memo(unchained, keyed, question.asked, chains.keyed, where).value
-            precedes = question.order.precedes_otherwise
-        before, after = part.node[pairs.first[at]], part.node[pairs.second[at]]
-        distinct, which = np.unique(before << 32 | after, return_inverse=True)
-        one, two = distinct >> 32, distinct & 0xFFFFFFFF
-        bad: I64 = at[~((one == two) | precedes(one, two))[which.reshape(-1)]]
-        return bad
+    def _unordered(self, keyed: list[Keyed[Pairs]], question: Question) -> list[I64]:
+        """Numbers of the pairs of each part."""
+        chains, asked = question.chains, question.asked
+        known = None if chains is None else chains.keyed
+        left: list[I64] = []
+        for part, pairs in zip(self.parts, keyed, strict=True):
+            at = _asked(pairs.value, asked)
+            if chains is not None and known is not None and len(at):
+                at = self.memo.within(unchained, pairs, pairs.key, asked, known, self._places(part, chains)).value
+            left.append(at)
+        both = zip(self.parts, keyed, left, strict=True)
+        pairs_left = [np.stack((p.node[k.value.first[at]], p.node[k.value.second[at]])) for p, k, at in both]
+        before, after = np.concatenate([np.zeros((2, 0), np.int64), *pairs_left], axis=1)
+        precedes = question.order.precedes if known is None else question.order.precedes_otherwise
+        bad = ~((before == after) | precedes(before, after))
+        ends = np.cumsum([0, *map(len, left)]).tolist()
+        return [at[bad[low:high]] for at, low, high in zip(left, ends, ends[1:], strict=False)]
 
 
 def _rows(part: Part, pairs: Pairs, at: I64) -> I64:

@@ -20,14 +20,19 @@ Cost: one clock pass over a single worker; all workers of a program share it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
 
 import numpy as np
 
 from amk.validator.liveness import Run, greedy
 from amk.validator.order import must_clocks
-from amk.validator.system import I64
+from amk.validator.system import I64, Bools
 from amk.validator.trace import Trace
+
+KEPT: Final = 8
+"""Sets of chains that an order keeps."""
 
 
 class NotComposable(RuntimeError):
@@ -36,7 +41,7 @@ class NotComposable(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class LocalOrder:
-    """past, need, late [nodes, warps]; leader [nodes] an event of the node."""
+    """past, need, late [nodes, warps]; leader [nodes] an event of the node. chains: see `chains_of`."""
 
     trace: Trace
     run: Run
@@ -44,6 +49,7 @@ class LocalOrder:
     need: I64
     late: I64
     leader: I64
+    chains: dict[tuple[bytes, ...], Chains] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -53,6 +59,24 @@ class LocalOrder:
     @property
     def nodes(self) -> int:
         return len(self.leader)
+
+    def wholly(self, before: I64, after: I64) -> Bools:
+        """Elementwise: is all of `before` over before any of `after` starts? An event is on one warp only."""
+        trace = self.trace
+        crews = np.flatnonzero(before >= trace.events)
+        event = np.minimum(before, max(trace.events - 1, 0)) if len(crews) else before
+        found: Bools = self.past[after, trace.warp_of[event]] > trace.index_of[event]
+        found[crews] = (self.past[after[crews]] >= self.need[before[crews]]).all(axis=1)
+        return found
+
+    @cached_property
+    def in_step(self) -> bool:
+        """Does whatever an event comes after belong to earlier steps? What leaves a barrier, also to its own step."""
+        trace = self.trace
+        past = self.past[: trace.events]
+        last = trace.item[np.maximum(trace.first[:-1] + past - 1, 0)] if trace.events else past
+        own = np.where(trace.leave, trace.item, trace.item - 1)
+        return bool(((past == 0) | (last <= own[:, None])).all())
 
 
 def crew(trace: Trace, item: int) -> int:
@@ -125,14 +149,28 @@ def require_order(order: LocalOrder, items: I64) -> None:
 
 
 def chains_of(order: LocalOrder, chains: list[I64]) -> Chains:
-    """Brackets of every node with respect to the chains."""
+    """Brackets of every node with respect to the chains; kept with the order, because quotients mostly share them."""
+    key = tuple(chain.tobytes() for chain in chains)
+    if key not in order.chains:
+        if len(order.chains) >= KEPT:
+            order.chains.pop(next(iter(order.chains)))
+        order.chains[key] = _chains_of(order, [_fixed(chain.copy()) for chain in chains])
+    return order.chains[key]
+
+
+def _fixed(array: I64) -> I64:
+    array.setflags(write=False)
+    return array
+
+
+def _chains_of(order: LocalOrder, chains: list[I64]) -> Chains:
     shape = (order.nodes, len(chains))
     lo, hi, pre = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     slot, of = np.full(order.nodes, -1, np.int64), np.full(order.nodes, -1, np.int64)
     for k, chain in enumerate(chains):
         slot[chain], of[chain] = np.arange(len(chain)), k
         lo[:, k], hi[:, k], pre[:, k] = _brackets(order, chain)
-    return Chains(order, tuple(chains), slot, of, lo, hi, pre)
+    return Chains(order, tuple(chains), *map(_fixed, (slot, of, lo, hi, pre)))
 
 
 def _brackets(order: LocalOrder, chain: I64) -> tuple[I64, I64, I64]:

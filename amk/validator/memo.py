@@ -29,7 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from amk.validator.footprint import Evaluations, Evaluator
+from amk.validator.crews import Crewed
+from amk.validator.footprint import Evaluations, Evaluator, Footprints
+from amk.validator.trace import Item
 
 T = TypeVar("T")
 ROOM: Final = 384 << 20
@@ -128,12 +130,15 @@ def _texts(part: Any) -> Iterator[bytes | memoryview]:
 
 
 def _freeze(value: Any, known: Collection[int], seen: set[int]) -> int:
-    """Make every array inside read-only; their bytes. known: ids of results that have been through this."""
+    """Make every array inside read-only; their bytes. known: ids of results that have been through this.
+
+    What evaluations keep and footprints have is read-only from the start, and items have no arrays.
+    """
     if (
         type(value) in PLAIN
         or id(value) in seen
         or id(value) in known
-        or isinstance(value, BaseModel | Evaluator | Evaluations)
+        or isinstance(value, BaseModel | Evaluator | Evaluations | Footprints | Crewed | Item)
     ):
         return 0
     seen.add(id(value))

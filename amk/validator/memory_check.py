@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.brackets import BracketOrder, Ordering
+from amk.validator.brackets import BracketOrder, Ordering, placed_abreast
+from amk.validator.contents import code
 from amk.validator.dataflow import DataflowReport
-from amk.validator.footprint import code
 from amk.validator.in_order import Asked, InOrder, Part, Question, parts_of
 from amk.validator.memo import Memo
 from amk.validator.races import RaceReport
 from amk.validator.system import I64, Bools
+from amk.validator.touched import Gathered
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,12 @@ class Memory:
 
 
 def ordered(accesses: Accesses, run: BracketOrder) -> list[Part]:
-    return parts_of(accesses.rows, run)
+    return parts_of(accesses.rows, run.placed(accesses.rows[:, 0]))
+
+
+def ordered_abreast(accesses: Accesses, gathered: Gathered) -> list[Part]:
+    """In the run of all workers abreast (see `abreast`)."""
+    return parts_of(accesses.rows, placed_abreast(gathered.groups, accesses.rows[:, 0]))
 
 
 def plain_memory(memo: Memo, accesses: Accesses, parts: list[Part], order: BracketOrder) -> Memory:

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
-from amk.schedule_ir.expr import Env
+from amk.schedule_ir.expr import Env, Expr
+from amk.schedule_ir.ops import AnyOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.ops.stage import StageOp
@@ -25,7 +26,7 @@ from amk.schedule_ir.ops.store_rows import StoreRowsOp
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.schedule_ir.schedule import Program, Schedule, mode_of
 from amk.validator.structure import all_sites
-from amk.validator.trace import unroll
+from amk.validator.trace import sites, unroll
 
 Key = tuple[str, int]
 """(op, or op and matrix; layer, norm index or round, -1 if the op has none)."""
@@ -72,14 +73,11 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
     present: Counter[Key] = Counter()
     where: dict[Key, tuple[str | int, ...]] = {}
     items = unroll(program, number, 1)
+    named = {site.path: _name(site.step.op) for site in sites(program, number)}
     for item in items:
-        op = item.step.op
-        if op.op in FREE_OPS:
+        name, expr = named[item.site.path]
+        if not name:
             continue
-        name = f"{op.op} {op.matrix}" if hasattr(op, "matrix") else op.op
-        if isinstance(op, GemvOp | StageOp) and op.k_part < op.k_parts - 1:
-            name += f" part {op.k_part}"
-        expr = getattr(op, "layer", getattr(op, "index", getattr(op, "round", None)))
         key = name, (-1 if expr is None else Env(loops=item.loops, worker=0).eval_int(expr))
         present[key] += 1
         where[key] = item.site.path
@@ -101,6 +99,16 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
         message = f"program '{program.name}' never runs {_named(key)}"
         facts = (because(f"{len(missing)} ops of the model are missing"),)
         yield Diagnostic("AMK106", message, where=Where(path=json_pointer(("programs", number))), facts=facts)
+
+
+def _name(op: AnyOp) -> tuple[str, Expr | None]:
+    """As `expected` calls it ("" if it is free to occur), and what numbers it."""
+    if op.op in FREE_OPS:
+        return "", None
+    name = f"{op.op} {op.matrix}" if hasattr(op, "matrix") else op.op
+    if isinstance(op, GemvOp | StageOp) and op.k_part < op.k_parts - 1:
+        name += f" part {op.k_part}"
+    return name, getattr(op, "layer", getattr(op, "index", getattr(op, "round", None)))
 
 
 def _named(key: Key) -> str:

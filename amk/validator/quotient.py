@@ -27,9 +27,10 @@ from typing import Final, Literal
 
 import numpy as np
 
+from amk.validator.abreast import events_abreast
 from amk.validator.builder import assemble
 from amk.validator.counter_events import Instances
-from amk.validator.liveness import Run, greedy
+from amk.validator.liveness import Run, greedy, replayed
 from amk.validator.local_order import Chains, LocalOrder, chains_of, crew_chains, require_order, warp_chains
 from amk.validator.order import Clocks, must_clocks
 from amk.validator.system import I64, Bools, System
@@ -91,8 +92,14 @@ class Quotient:
         self.system: System = self._build()
 
     @cached_property
+    def abreast(self) -> Run | None:
+        """The run of all workers abreast, if this quotient has it."""
+        order = events_abreast(self)
+        return None if order is None else replayed(self.system, order)
+
+    @cached_property
     def run(self) -> Run:
-        return greedy(self.system)
+        return self.abreast or greedy(self.system)
 
     @cached_property
     def clocks(self) -> Clocks:
@@ -272,6 +279,8 @@ def run_of(*synchronisation: I64) -> Run:
     return greedy(_bare(*synchronisation))
 
 
-def clocks_of(*synchronisation: I64) -> Clocks:
-    """The clocks of a quotient with this synchronisation."""
-    return must_clocks(run_of(*synchronisation))
+def clocks_of(order: I64 | None, *synchronisation: I64) -> Clocks:
+    """The clocks of a quotient with this synchronisation; order: that of its run, None for a greedy one."""
+    run = greedy(_bare(*synchronisation)) if order is None else replayed(_bare(*synchronisation), order)
+    assert run is not None, "an order is that of a run"
+    return must_clocks(run)

@@ -18,7 +18,7 @@ from amk.validator.footprint import Evaluations, Footprints
 from amk.validator.local_order import LocalOrder
 from amk.validator.memo import Memo
 from amk.validator.quotient import Group
-from amk.validator.system import I64, READ, WRITE
+from amk.validator.system import I64, READ, WRITE, Bools
 from amk.validator.words import Words, words
 
 
@@ -85,9 +85,11 @@ def touched(gathered: Gathered, synced: tuple[tuple[int, int], ...]) -> Touched:
     groups, envelope = gathered.groups, gathered.envelope
     rows = envelope.columns(synced)
     most = _word_rows(groups, rows, envelope.tagged)
-    always = _always_rows(groups, most, envelope)
-    digests = sha256(rows.data).digest(), sha256(most.data).digest() + sha256(always.data).digest()
-    return Touched(rows, most, always, *digests, _doubled(most))
+    kept, least = _always_rows(groups, most, envelope)
+    # those that always happen are most without some, and others
+    always = sha256(np.packbits(kept).data).digest() + sha256(least.data).digest()
+    digests = sha256(rows.data).digest(), sha256(most.data).digest() + always
+    return Touched(rows, most, np.concatenate((most[kept], least)), *digests, _doubled(most))
 
 
 def _doubled(rows: I64) -> bool:
@@ -113,14 +115,13 @@ def sure_words(memo: Memo, data: Schedule, gathered: Gathered, touched: Touched)
     return words(data, items, rows[left], memo)
 
 
-def _always_rows(groups: list[Group], found: I64, envelope: Envelope) -> I64:
-    """found: `_word_rows` of everything. Only those reads that happen at every position."""
+def _always_rows(groups: list[Group], found: I64, envelope: Envelope) -> tuple[Bools, I64]:
+    """found: `_word_rows` of everything. Those that happen at every position: which of these, and others."""
     moving = {(number, node) for number, node in envelope.moving}
     items = {(g, node - group.order.trace.events) for g, group in enumerate(groups) for n, node in moving if n == g}
     keys = np.array([g << 32 | i for g, i in sorted(items)], np.int64)
     kept = (found[:, 4] != READ) | ~np.isin(found[:, 0] << 32 | found[:, 2], keys)
-    least = _word_rows(groups, np.concatenate(envelope.least), envelope.tagged)
-    return np.concatenate((found[kept], least))
+    return kept, np.ascontiguousarray(_word_rows(groups, np.concatenate(envelope.least), envelope.tagged))
 
 
 def _word_rows(groups: list[Group], rows: I64, tagged: list[int]) -> I64:

@@ -103,17 +103,27 @@ def words(schedule: Schedule, items: list[list[Item]], rows: I64, memo: Memo | N
     """
     memo = memo or Memo()
     parts = [Words(np.zeros((0, 4), np.int64), np.zeros((0, 5), np.int64), 0, [], [], [])]
-    for buffer in np.unique(rows[:, 3]).tolist():
+    most = max(map(len, items), default=0)
+    for buffer in np.flatnonzero(np.bincount(rows[:, 3])).tolist():
         mine = rows[rows[:, 3] == buffer]
-        steps, rank = np.unique(mine[:, 0] << 32 | mine[:, 2], return_inverse=True)
-        group, item = steps >> 32, steps & 0xFFFFFFFF
+        step = mine[:, 0] * most + mine[:, 2]
+        there = np.bincount(step) > 0
+        rank = (np.cumsum(there) - 1)[step]
+        group, item = np.divmod(np.flatnonzero(there), most)
         tag = schedule.buffers[buffer].tag or 0
-        tags = [tag_of(tag, items[g][i]) for g, i in zip(group.tolist(), item.tolist(), strict=True)]
-        ranked = np.stack((*mine[:, :2].T, rank.reshape(-1), *mine[:, 4:].T), axis=1)
-        found = memo(ranked_words, ranked, np.array(tags, np.int64)).value
+        tags = _tags(tag, [items[g][i] for g, i in zip(group.tolist(), item.tolist(), strict=True)])
+        ranked = np.stack((*mine[:, :2].T, rank, *mine[:, 4:].T), axis=1)
+        found = memo(ranked_words, ranked, tags).value
         parts.append(_numbered(found, item))
         parts[-1].never.extend(_told(schedule, items, buffer, trouble, item) for trouble in found.troubles)
     return _together(parts)
+
+
+def _tags(tag: Expr, items: list[Item]) -> I64:
+    """The tag in every item; they agree where their loop variables do."""
+    loops = [tuple(item.loops.items()) for item in items]
+    known = {values: tag_of(tag, item) for values, item in dict(zip(loops, items, strict=True)).items()}
+    return np.array([known[values] for values in loops], np.int64)
 
 
 @dataclass(frozen=True, eq=False)

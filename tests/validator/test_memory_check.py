@@ -38,7 +38,7 @@ def line(sure: bool) -> Ordering:
 
 
 def in_order(rows: I64) -> InOrder:
-    return InOrder(parts_of(rows, line(True)), Memo())
+    return InOrder(parts_of(rows, line(True).placed(rows[:, 0])), Memo())
 
 
 def touched(first: int, second: int) -> Any:

@@ -1,0 +1,277 @@
+"""What one step touches on all warps of its role and on all workers of a program, and how its rows follow layers.
+
+Property: all of it is a function of the op, the geometry that it may read, its loop variables, workers, positions and
+the tables that evaluations read; so it is kept (by the evaluator of the first agent) under the former, and looked up by
+the columns of the latter. What is kept knows nothing of the steps around it: a schedule that differs from an earlier
+one in a step or in the order of steps finds all others here.
+
+Rows are joined where agents touch neighbouring bytes of one content; see `envelope` for when and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from amk.schedule_ir.ops import Access
+from amk.validator.aliases import Clash
+from amk.validator.slopes import FAMILY_SHIFT, INDEX_BITS, TOKEN_BITS, Slope
+from amk.validator.system import DONT_CARE, I64, READ, Bools
+
+if TYPE_CHECKING:
+    from amk.validator.footprint import Change, Evaluator, Footprint, Rows, Tables
+
+ABSENT: Final = np.iinfo(np.int64).min
+Kinds = tuple[tuple[int, ...], tuple[int, ...], bool]
+"""Buffers that are a worker's own, buffers of tagged words, and whether the step waits or signals."""
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """Rows of global memory with their slopes, agents and workers; crewed: those that belong to the step as a whole.
+
+    reading: agents that read tagged words.
+    """
+
+    rows: I64
+    slope: I64
+    agent: I64
+    worker: I64
+    crewed: Bools
+    reading: frozenset[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Private:
+    """Rows of memory that a worker has to itself: -1 is shared memory, others are units of caches.
+
+    label [workers]: equal where workers have equal rows on equal agents, up to one displacement per value family.
+    families [n]: those of these rows; delta [workers, n]: displacement of each one's first row, `ABSENT` if there is
+    none.
+    """
+
+    rows: I64
+    slope: I64
+    agent: I64
+    worker: I64
+    label: I64
+    families: tuple[int, ...]
+    delta: I64
+
+
+@dataclass(frozen=True, eq=False)
+class Crewed:
+    """rows [n, 6] of a step's own layer with their slopes [n, 2], agents and workers (counted from the first).
+
+    regular: False if layers do not follow from each other; then there are no rows. beyond: (worker, access) of the
+    first access outside its buffer. moving: agents whose rows depend on the position. names: the tables that were read.
+    joins, privates: what was asked for already.
+    """
+
+    rows: I64
+    slope: I64
+    agent: I64
+    worker: I64
+    regular: bool
+    beyond: tuple[int, Access] | None
+    clash: Clash | None
+    constants: frozenset[str]
+    moving: frozenset[int]
+    names: tuple[str, ...]
+    joins: dict[Kinds, Joined] = field(default_factory=dict)
+    privates: dict[tuple[tuple[int, int], ...], Private] = field(default_factory=dict)
+
+    def joined(self, kinds: Kinds) -> Joined:
+        if kinds not in self.joins:
+            self.joins[kinds] = _joined(self, *kinds)
+        return self.joins[kinds]
+
+    def private(self, workers: int, caches: tuple[tuple[int, int], ...]) -> Private:
+        """caches: (buffer, number of the unit). workers: how many there are."""
+        if caches not in self.privates:
+            self.privates[caches] = _private(self, workers, caches)
+        return self.privates[caches]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Where a step is looked at: `pos` by worker, and `where` slopes are measured, if it repeats."""
+
+    workers: range
+    pos: tuple[int, ...]
+    where: tuple[int, ...]
+    repeats: bool
+
+
+def crewed(
+    evaluator: Callable[[int], Evaluator], agents: int, loops: dict[str, int], asked: Asked, tables: Tables
+) -> Crewed:
+    """evaluator: that of each agent."""
+    first = evaluator(0)
+    key = agents, tuple(loops.values()), asked
+    made = first.crews.setdefault(key, [])
+    for columns, found in made:
+        if columns == tables.columns(found.names):
+            return found
+    found = _Maker([evaluator(agent) for agent in range(agents)], loops, asked, tables).made()
+    made.append((tables.columns(found.names), found))
+    first.kept += 2 * (found.rows.nbytes + found.slope.nbytes + found.agent.nbytes + found.worker.nbytes)
+    return found
+
+
+class _Maker:
+    def __init__(self, evaluators: list[Evaluator], loops: dict[str, int], asked: Asked, tables: Tables) -> None:
+        self.evaluators, self.loops, self.asked, self.tables = evaluators, loops, asked, tables
+        self.slope: Slope = {}
+        self.changes: list[Change] = []
+
+    def made(self) -> Crewed:
+        workers = self.asked.workers
+        ends = tuple(dict.fromkeys((workers.start, workers.stop - 1)))
+        regular = not self.asked.repeats or all(self._measure(agent, ends) for agent in range(len(self.evaluators)))
+        if not regular:
+            return self._irregular()
+        each = [e.rows(self.loops, workers, self.asked.pos, self.tables) for e in self.evaluators]
+        rows = np.concatenate([one.rows for one in each])
+        agent = np.repeat(np.arange(len(each)), [len(one.rows) for one in each])
+        worker = np.concatenate([np.repeat(np.arange(len(workers)), one.counts) for one in each])
+        if self.asked.repeats and not self._complete(rows, agent, worker):
+            return self._irregular()
+        return self._with(rows, each, agent, worker, True)
+
+    def _irregular(self) -> Crewed:
+        none = np.zeros(0, np.int64)
+        return self._with(np.zeros((0, 6), np.int64), [], none, none.copy(), False)
+
+    def _with(self, rows: I64, each: list[Rows], agent: I64, worker: I64, regular: bool) -> Crewed:
+        seen = [one for change in self.changes for one in change.seen]
+        found: list[Footprint | Rows] = [*(footprint for _, footprint in seen), *each]
+        beyond = [(w, f.beyond) for w, f in seen if f.beyond is not None]
+        beyond += [one.beyond for one in each if one.beyond is not None]
+        clashes = [f.clash for f in found if f.clash is not None]
+        constants = frozenset(c for f in found for c in f.constants)
+        moving = frozenset(agent for agent, one in enumerate(each) if one.positional)
+        read: list[Change | Rows] = [*self.changes, *each]
+        names = {name for one in read for name in one.names}
+        slope = self._slopes(rows)
+        for array in (rows, slope, agent, worker):
+            array.setflags(write=False)
+        return Crewed(
+            rows, slope, agent, worker, regular, next(iter(beyond), None), next(iter(clashes), None), constants, moving,
+            tuple(sorted(names)),
+        )  # fmt: skip
+
+    def _measure(self, agent: int, workers: tuple[int, ...]) -> bool:
+        """Add what one agent of some workers does between layers 0 and 1; False if that is no slope."""
+        where = [self.asked.where[worker - self.asked.workers.start] for worker in workers]
+        change = self.evaluators[agent].change(self.loops, workers, where, self.tables)
+        self.changes.append(change)
+        if change.slope is None:
+            return False
+        return all(self.slope.setdefault(key, step) == step for key, step in change.slope.items())
+
+    def _complete(self, rows: I64, agent: I64, worker: I64) -> bool:
+        """Measure the slopes of rows that only workers between the first and the last have; False if one is none."""
+        _, first = np.unique((agent << 27) + _slope_keys(rows), return_index=True)
+        lost = [at for at in first.tolist() if _slope_key(rows[at].tolist()) not in self.slope]
+        return all(self._measure(int(agent[at]), (self.asked.workers.start + int(worker[at]),)) for at in lost)
+
+    def _slopes(self, rows: I64) -> I64:
+        """[n, 2] slope of each row; KeyError if it is unknown: such rows would all carry the content of layer 0."""
+        if not self.asked.repeats or not len(rows):
+            return np.zeros((len(rows), 2), np.int64)
+        _, first, which = np.unique(_slope_keys(rows), return_index=True, return_inverse=True)
+        values = [self.slope[_slope_key(row)] for row in rows[first].tolist()]
+        slopes: I64 = np.array(values, np.int64).reshape(-1, 2)[which.reshape(-1)]
+        return slopes
+
+
+def _slope_keys(rows: I64) -> I64:
+    """Buffer, kind and family of each row as one number: fewer than 2^10 buffers, two kinds, 2^16 families (-1 too)."""
+    keys: I64 = ((rows[:, 0] + 1) << 17 | rows[:, 1] << 16) + (rows[:, 4] >> FAMILY_SHIFT) + 1
+    return keys
+
+
+def _slope_key(row: list[int]) -> tuple[int, int, int]:
+    return row[0], row[1], row[4] >> FAMILY_SHIFT
+
+
+def _joined(crew: Crewed, own: tuple[int, ...], tagged: tuple[int, ...], acts: bool) -> Joined:
+    """Joined where buffer and content agree; what stands alone comes first."""
+    rows, worker = crew.rows, crew.worker
+    shown = np.flatnonzero((rows[:, 0] >= 0) & ~np.isin(rows[:, 0], own))
+    order = shown[np.lexsort((rows[shown, 2], rows[shown, 0], worker[shown]))]
+    words = np.isin(rows[order, 0], tagged) & (rows[order, 1] == READ)
+    # what waits or signals is in a chain itself; a crew would forget that its members have waited
+    apart = ~words if acts or bool(words.any()) else np.zeros(len(order), bool)
+    if _clashing(rows[order], crew.agent[order], worker[order]):
+        apart = np.ones(len(order), bool)
+    alone, rest = order[apart], order[~apart]
+    rest = rest[np.lexsort((rows[rest, 2], *rows[rest][:, [5, 4, 1, 0]].T, worker[rest]))]
+    content = np.concatenate((worker[rest, None], rows[rest][:, [0, 1, 4, 5]]), axis=1)
+    fresh = np.ones(len(rest), bool)
+    fresh[1:] = (content[1:] != content[:-1]).any(axis=1)
+    reach = _running_end(rows[rest, 3], fresh)
+    fresh[1:] |= rows[rest[1:], 2] > reach[:-1]
+    starts = np.flatnonzero(fresh)
+    at = np.concatenate((alone, rest[starts]))
+    made = rows[at]
+    if len(starts):
+        made[len(alone) :, 3] = np.maximum.reduceat(rows[rest, 3], starts)
+    reading = frozenset(np.unique(crew.agent[order[words]]).tolist())
+    found = Joined(made, crew.slope[at], crew.agent[at], worker[at], np.arange(len(at)) >= len(alone), reading)
+    for array in (found.rows, found.slope, found.agent, found.worker, found.crewed):
+        array.setflags(write=False)
+    return found
+
+
+def _private(crew: Crewed, workers: int, caches: tuple[tuple[int, int], ...]) -> Private:
+    own = [buffer for buffer, _ in caches]
+    at = np.flatnonzero((crew.rows[:, 0] < 0) | np.isin(crew.rows[:, 0], own))
+    rows, slope, agent, worker = crew.rows[at], crew.slope[at], crew.agent[at], crew.worker[at]
+    for buffer, unit in caches:
+        here = rows[:, 0] == buffer
+        rows[here, 2] = rows[here, 4] >> TOKEN_BITS & ((1 << INDEX_BITS) - 1)
+        rows[here, 3], rows[here, 5], rows[here, 0] = rows[here, 2] + 1, 0, unit
+        slope[here, 0] = slope[here, 1]
+    order = np.argsort(worker, kind="stable")
+    mine = np.concatenate((rows[order], agent[order, None]), axis=1)
+    family = np.where(mine[:, 4] == DONT_CARE, -1, mine[:, 4] >> FAMILY_SHIFT)
+    keys, first, which = np.unique((worker[order] << 20) + family + 1, return_index=True, return_inverse=True)
+    families = np.unique(family)
+    delta = np.full((workers, len(families)), ABSENT)
+    delta[keys >> 20, np.searchsorted(families, (keys & (1 << 20) - 1) - 1)] = mine[first, 5]
+    mine[:, 5] -= mine[first[which.reshape(-1)], 5]
+    bounds = np.searchsorted(worker[order], np.arange(workers + 1)).tolist()
+    seen: dict[bytes, int] = {}
+    texts = [mine[low:high].tobytes() for low, high in pairwise(bounds)]
+    label = np.array([seen.setdefault(text, len(seen)) for text in texts], np.int64)
+    for array in (rows, slope, agent, worker, label, delta):
+        array.setflags(write=False)
+    return Private(rows, slope, agent, worker, label, tuple(families.tolist()), delta)
+
+
+def _running_end(end: I64, fresh: Bools) -> I64:
+    """Running maximum of `end` within segments that begin where `fresh`."""
+    segment: I64 = np.cumsum(fresh) - 1
+    distinct, rank = np.unique(end, return_inverse=True)
+    key = segment * len(distinct) + rank.reshape(-1)
+    reach: I64 = distinct[np.maximum.accumulate(key) % max(len(distinct), 1)]
+    return reach
+
+
+def _clashing(rows: I64, agent: I64, worker: I64) -> bool:
+    """Do two agents of a worker touch a common byte, and one writes? Rows sorted by (worker, buffer, start)."""
+    if not len(rows):
+        return False
+    fresh = np.ones(len(rows), bool)
+    fresh[1:] = (worker[1:] != worker[:-1]) | (rows[1:, 0] != rows[:-1, 0])
+    segment, starts = np.cumsum(fresh) - 1, np.flatnonzero(fresh)
+    writes = np.bincount(segment, rows[:, 1] != READ) > 0
+    several = np.maximum.reduceat(agent, starts) > np.minimum.reduceat(agent, starts)
+    overlap = ~fresh[1:] & (rows[1:, 2] < _running_end(rows[:, 3], fresh)[:-1])
+    return bool((overlap & (writes & several)[segment[1:]]).any())

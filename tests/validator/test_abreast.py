@@ -1,0 +1,112 @@
+"""The run of all workers abreast: it puts nothing before what it must come after, and plans have it."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import numpy as np
+import pytest
+
+from amk.adversary.edits import apply
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.abreast import ranks
+from amk.validator.brackets import BracketOrder
+from amk.validator.compose import compose, groups_of
+from amk.validator.counter_events import Instances
+from amk.validator.quotient import Group, Quotient
+from amk.validator.system import I64
+from amk.validator.words import words
+from tests.validator.one_edits import mutants
+from tests.validator.plans import MODELS, SMALL, small_plan
+from tests.validator.test_incremental import _valid
+from tests.validator.two_level import _Draw, schedule_of
+
+PAIRS = 20_000
+
+
+def _with_data(group: Group) -> I64:
+    """Nodes of one worker that may touch memory: those of barriers do not."""
+    items = group.order.trace.items
+    data = [i for i, item in enumerate(items) if item.step.op.op != "barrier"]
+    return np.flatnonzero(np.isin(np.append(group.order.trace.item, np.arange(len(items))), data))
+
+
+def _out_of_order(order: BracketOrder, rng: np.random.Generator) -> int:
+    """Pairs of nodes that the run has the wrong way round, among random ones and neighbours in the run."""
+    groups = order.quotient.groups
+    nodes = _with_data(groups[0])
+    worker = rng.integers(0, groups[0].count, (2, PAIRS))
+    before, after = worker * groups[0].nodes + rng.choice(nodes, (2, PAIRS)) + groups[0].node_base
+    placed = order.placed(before), order.placed(after)
+    late = placed[0] >= placed[1]
+    assert late.any() and not late.all()
+    different = late & (before != after)
+    return int(order.precedes(before[different], after[different]).sum())
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_no_plan_has_a_node_before_one_that_it_must_come_after(name: str) -> None:
+    rng = np.random.default_rng(1)
+    result = compose(small_plan(SMALL[name], MODELS["deep"]))
+    for order in (result.order, result.fence, result.hints):
+        if order is not None:
+            assert isinstance(order, BracketOrder) and order.quotient.abreast is not None
+            assert _out_of_order(order, rng) == 0
+
+
+@pytest.mark.parametrize("name", ["fast", "heads"])
+def test_no_edit_of_a_plan_does_either_and_most_keep_the_run(name: str) -> None:
+    rng, document = np.random.default_rng(2), json.loads(small_plan(SMALL[name]).model_dump_json())
+    kept = other = 0
+    for _, edits in mutants(document, 21, 3):
+        text = _valid(apply(document, edits)[0])
+        if text is None:
+            continue
+        try:
+            order = compose(Schedule.model_validate_json(text)).order
+        except (RuntimeError, IndexError, KeyError):
+            continue  # not well-formed, or outside the class
+        if isinstance(order, BracketOrder):
+            kept, other = kept + (order.quotient.abreast is not None), other + (order.quotient.abreast is None)
+            assert _out_of_order(order, rng) == 0
+    assert kept > 15
+
+
+def _one_program(rng: Random) -> Schedule:
+    """Random steps that two or three workers all run; thresholds ask for about what the steps before have given."""
+    draw, workers = _Draw(rng, 1), rng.choice((2, 3))
+    body = []
+    for _ in range(rng.randint(4, 9)):
+        body.append(one := draw.step())
+        for wait in one["waits"]:
+            most = workers * draw.value[int(wait["counter"][1:])]
+            wait["at_least"] = max(0, most - rng.choice((0, 0, 1, 2, 3)))
+    several = schedule_of([body] * workers)
+    return several.model_copy(update={"programs": (several.programs[0].model_copy(update={"count": workers}),)})
+
+
+def test_random_programs_that_several_workers_run_agree() -> None:
+    """Every two nodes, with partial thresholds and the orders that only these imply."""
+    random, runs, partial = Random(5), 0, 0
+    for _ in range(300):
+        schedule = _one_program(random)
+        instances = Instances(schedule.counters)
+        groups = groups_of(schedule, 2, instances)
+        if not groups[0].order.complete:
+            continue
+        items = [g.order.trace.items for g in groups]
+        quotient = Quotient(groups, instances, words(schedule, items, np.zeros((0, 7), np.int64)), "block")
+        if quotient.abreast is None:
+            continue
+        order, local = BracketOrder(quotient), _with_data(groups[0])
+        one = ranks(groups[0].order)[0][local] * groups[0].count
+        step = (one + np.arange(groups[0].count)[:, None]).reshape(-1)
+        nodes = np.concatenate([w * groups[0].nodes + local for w in range(groups[0].count)])
+        before, after = (m.reshape(-1) for m in np.meshgrid(nodes, nodes, indexing="ij"))
+        placed = order.placed(nodes)
+        # a crew and its own events are one and the same
+        late = ((placed[:, None] > placed[None, :]) & (step[:, None] != step[None, :])).reshape(-1)
+        assert not order.precedes(before[late], after[late]).any()
+        runs, partial = runs + 1, partial + order.implied.needed
+    assert runs > 100 and partial > 20
