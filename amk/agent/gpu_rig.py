@@ -34,7 +34,7 @@ HEAD_START = 150_000
 """Clock cycles (75 us), several times what the host needs for a launch. Its time differs on a busy machine, and between
 programs whose objects lie elsewhere in the host's memory, by more than is looked for."""
 REMEMBERED = 16
-"""Admitted kernels that are kept beside those in the slots: what is raced is loaded again."""
+"""Admitted kernels that are kept, those in the slots included: what is raced is loaded again."""
 ROOM = 3
 """Programs of its size that have room when nothing is given back before one is loaded."""
 Kind = tuple[object, ...]
@@ -73,14 +73,16 @@ class GpuRig:
 
     def admitted(self, question: Load) -> AdmittedKernel:
         """The kernel that was admitted before or aside, or is admitted now."""
-        staged, known = self.staged.pop(question.key, None), self.known.pop(question.key, None)
+        staged, known = self.staged.pop(question.key, None), self.known.get(question.key)
         words = question.schedule, question.certificate, base64.b64decode(question.cubin)
         found = known or (staged.result() if staged is not None else admit(*words))
+        for key in self.loaded.values():  # what was in a slot until now is not the oldest
+            self.known.move_to_end(key)
         self.known[question.key] = found
+        self.known.move_to_end(question.key)
         self.loaded[question.slot] = question.key
-        others = [key for key in self.known if key not in self.loaded.values()]
-        for key in others[: max(0, len(others) - REMEMBERED)]:
-            del self.known[key]
+        if len(self.known) > REMEMBERED:
+            self.known.popitem(last=False)
         return found
 
     def load(self, question: Load) -> None:

@@ -114,6 +114,7 @@ class Loop:
             if any(lane.busy for lane in self._lanes):
                 for lane in finished(self._lanes, self.pipeline.futures):
                     self._take(lane)
+                self._assign()  # the device does not wait for the look
                 self._look_around()
             elif self._late or not self.pipeline.futures:
                 return self._stop_reason() or "the proposer has nothing new"
@@ -130,10 +131,9 @@ class Loop:
 
     def _look_around(self, last: bool = False) -> None:
         """Write down, once for every best, that nothing near it is open; at last, what is."""
-        if last or not self.state.exhausted:
-            found = self.surroundings.look(self.context(), last)
-            if found is not None and found != self.state.surveyed:
-                self.note(found)
+        found = self.surroundings.look(self.context(), last) if last or not self.state.exhausted else None
+        if found is not None and found != self.state.surveyed:
+            self.note(found)
 
     def _fill(self) -> None:
         """Propose until enough is open.

@@ -20,7 +20,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.weight_format import Chunk
 
 KEPT = 2
-ROOM = 2
+ROOM = 3
 
 
 def packed_weights(schedule: Schedule, weights: TorchWeights) -> Tensor:

@@ -1,6 +1,6 @@
 """A night of identical candidates: how often would one be kept?
 
-    python -m tests.agent.aa_night --record tests/records/h200-aa-night.json        # on a GPU, under 3 minutes
+    python -m tests.agent.aa_night --record tests/records/h200-aa-night.json        # on a GPU, nine minutes
     python -m tests.agent.aa_night --simulated
     python -m tests.agent.aa_night --pairs 20 --head-start 0            # what the host's time adds: a minute on a GPU
     python -m tests.agent.aa_night --pairs 20 --chain                   # what the place in memory adds: a minute
@@ -9,7 +9,8 @@ Every pair is the incumbent and a copy of it that is loaded anew. Nothing but ch
 screen protects the rule here: each pair goes straight to the race. A race that passes is confirmed in a fresh process.
 Blocks are shorter and positions fewer than in a search, so that single rounds vary more than there. In a chain every
 copy is the next pair's incumbent and stays where it is, so that program and place change roles: the medians of even and
-odd pairs have different signs where one place is slower, and the same where what was loaded last is.
+odd pairs have different signs where one place is slower, and the same where what was loaded last is. Since the halves
+of a round are measured in exchanged places neither should show.
 """
 
 from __future__ import annotations

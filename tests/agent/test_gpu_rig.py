@@ -1,0 +1,126 @@
+"""The worker's rig without a GPU: what it admits, keeps, frees and checks; the kernel is torch's own answer."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from amk.agent.wire import Check, Load
+from amk.planner.decode import plan
+from amk.planner.settings import Settings
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import load_target
+from tests.tiny import PLAIN
+
+torch = pytest.importorskip("torch", reason="the worker's oracle is torch")
+
+from amk.agent import gpu_rig  # noqa: E402  after torch is known to be there
+from amk.bench import device_packing, subject, torch_model  # noqa: E402
+
+CONTEXT = 64
+POSITIONS = (1, 17, 63)
+
+
+@dataclass
+class Kernel:
+    schedule: Schedule
+
+
+@dataclass
+class Echo(subject.Subject):
+    """Runs on the CPU: the logits of the kernel are the bf16 oracle's, or nothing of the kind."""
+
+    wrong: bool = False
+    freed: list[Any] = field(default_factory=list)
+
+    def load_cache(self) -> None:
+        """There is no engine."""
+
+    def tokens(self, token: int) -> Any:
+        return torch.tensor([token])
+
+    def logits(self, token: int, pos: int) -> Any:
+        exact = self.torch_logits(token, pos, torch.bfloat16)
+        return exact.flip(0) if self.wrong else exact
+
+    def free(self) -> None:
+        self.freed.append(self)
+
+
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`free` is the device memory there is; `admissions` the programs that were admitted, `freed` those let go."""
+    made = gpu_rig.GpuRig()
+    made.free, made.admissions, made.freed = [2**40], [], []  # type: ignore[attr-defined]
+    weights = torch_model.TorchWeights.random(PLAIN, 1, device="cpu")
+
+    def admit(schedule: str, certificate: str, code: bytes) -> Kernel:
+        made.admissions.append(code)  # type: ignore[attr-defined]
+        return Kernel(Schedule.model_validate_json(schedule))
+
+    def random(kernel: Kernel, seed: int, given: Any, stream: Any, packed: Any) -> Echo:
+        assert torch.equal(packed, device_packing.packed_weights(kernel.schedule, given))
+        shape = (PLAIN.layers, PLAIN.kv_heads, CONTEXT, PLAIN.head_dim)
+        caches = [torch.zeros(shape, dtype=torch.bfloat16) for _ in range(2)]
+        engine: Any = None
+        return Echo(kernel.schedule, engine, given, *caches, given, freed=made.freed)  # type: ignore[attr-defined]
+
+    generator, draw = torch.Generator, torch.randint
+    monkeypatch.setattr(gpu_rig, "admit", admit)
+    monkeypatch.setattr(gpu_rig.Subject, "random", random)
+    monkeypatch.setattr(torch_model.TorchWeights, "random", lambda model, seed: weights)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (made.free[0], 2**40))  # type: ignore[attr-defined]
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: made.freed.append("cache"))  # type: ignore[attr-defined]
+    monkeypatch.setattr(torch, "Generator", lambda device: generator())
+    monkeypatch.setattr(torch, "randint", lambda most, size, generator, device: draw(most, size, generator=generator))
+    return made
+
+
+def load(rig: Any, slot: str, number: int, **settings: Any) -> None:
+    chosen = Settings(**({"warps": 4, "hint_slack": number % 5} | settings))
+    schedule = plan(PLAIN, load_target("h200"), settings=chosen, max_context=CONTEXT, workers=3)
+    code = base64.b64encode(b"%d" % number).decode()
+    words = {"schedule": schedule.model_dump_json(), "certificate": "{}", "cubin": code, "key": f"{number:064d}"}
+    rig.load(Load(nonce=1, slot=slot, seed=number, **words))
+
+
+def test_what_is_in_a_slot_stays_admitted(rig: Any) -> None:
+    """However many others were loaded meanwhile: a race puts it into the other slot."""
+    load(rig, "a", 0)
+    for number in range(1, 2 * gpu_rig.REMEMBERED):
+        load(rig, "b", number)
+    admitted = len(rig.admissions)
+    load(rig, "a", number)
+    load(rig, "b", 0)
+    assert len(rig.admissions) == admitted == 2 * gpu_rig.REMEMBERED
+    assert len(rig.known) == gpu_rig.REMEMBERED and "cache" not in rig.freed
+    load(rig, "a", 1)
+    assert len(rig.admissions) == admitted + 1, "what was forgotten is admitted again"
+
+
+def test_room_is_made_only_where_there_is_too_little(rig: Any) -> None:
+    load(rig, "a", 0)
+    load(rig, "b", 1)
+    assert len(rig.packings.kept) == 1 and not rig.freed
+    rig.free[0] = 0
+    load(rig, "b", 2)
+    assert not rig.packings.kept and rig.freed[-1] == "cache" and isinstance(rig.freed[0], Echo)
+
+
+def test_a_check_compares_every_position_with_the_oracle(rig: Any) -> None:
+    load(rig, "a", 0)
+    load(rig, "b", 1)
+    question = Check(nonce=1, slot="a", positions=POSITIONS, seed=7)
+    found = rig.check(question)
+    assert [check.pos for check in found] == list(POSITIONS)
+    assert all(check.finite and check.repeated and 0 < check.error < 0.1 for check in found)
+    assert all(check.error == pytest.approx(check.oracle_error, rel=0.5) for check in found)
+    references = rig.references
+    rig.subjects["b"].wrong = True
+    assert all(check.error > 0.5 for check in rig.check(question.model_copy(update={"slot": "b"})))
+    assert rig.references is references, "both slots are asked the same"
+    rig.check(question.model_copy(update={"seed": 8}))
+    assert rig.references is not references
