@@ -65,6 +65,7 @@ class Gate:
     compile: Compiler = compile_checked
     ahead: int = 1
     batch: int = 1
+    runs: bool = True
 
     @property
     def immediate(self) -> bool:
@@ -124,7 +125,7 @@ class Gate:
             return refused, None
         try:
             cubin = compiled.result()
-            certificate = json.dumps(evidence(candidate.schedule)) if cubin else ""
+            certificate = json.dumps(evidence(candidate.schedule)) if cubin and self.runs else ""
         except AmkError as error:
             codes = tuple(d.code for d in error.diagnostics)
             detail = error.diagnostics[0].message[:DETAIL]

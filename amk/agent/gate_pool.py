@@ -21,7 +21,8 @@ from amk.agent.isolation import die_with, first_to_be_killed
 
 AHEAD = 10
 """Proposals under judgement at once, if there are as many processes: enough for a device, and what is proposed earlier
-knows less."""
+knows less. As many again are being admitted, which takes as long, or wait for the device: it needs 0.6 to 1 s for one.
+"""
 
 BATCH = 4
 NICENESS = 5
@@ -33,12 +34,12 @@ def jobs_of(cores: int | None) -> int:
     return max(1, (cores or 2) - 2)
 
 
-def _begin(workshop: Workshop, parent: int) -> None:
+def _begin(workshop: Workshop, runs: bool, parent: int) -> None:
     die_with(parent)
     first_to_be_killed()
     os.nice(NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _gates.append(Gate(workshop, certify.installed()))
+    _gates.append(Gate(workshop, certify.installed(), runs=runs))
 
 
 def _judge(index: int, candidate: Candidate) -> Judged:
@@ -57,8 +58,9 @@ class GatePool(Gate):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, workshop: Workshop, jobs: int) -> GatePool:
-        return cls(workshop, certify.installed(), ahead=min(jobs, AHEAD) + BATCH, batch=BATCH, jobs=jobs)
+    def of(cls, workshop: Workshop, jobs: int, runs: bool) -> GatePool:
+        ahead = 2 * min(jobs, AHEAD) + BATCH
+        return cls(workshop, certify.installed(), ahead=ahead, batch=BATCH, runs=runs, jobs=jobs)
 
     @property
     def immediate(self) -> bool:
@@ -94,6 +96,6 @@ class GatePool(Gate):
     def _executor(self) -> ProcessPoolExecutor:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
-                self.jobs, multiprocessing.get_context("spawn"), _begin, (self.workshop, os.getpid())
+                self.jobs, multiprocessing.get_context("spawn"), _begin, (self.workshop, self.runs, os.getpid())
             )
         return self._pool

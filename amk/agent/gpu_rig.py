@@ -20,7 +20,7 @@ from amk.agent.admit_aside import admit, begin, stagers_of
 from amk.agent.wire import Block as BlockQuestion
 from amk.agent.wire import Check, Load, PositionCheck, Slot, Stage
 from amk.bench.accuracy import relative_error
-from amk.bench.device_packing import streamed
+from amk.bench.device_packing import Packings, streamed
 from amk.bench.subject import Subject
 from amk.bench.timing import timed
 from amk.bench.torch_model import TorchWeights
@@ -34,7 +34,9 @@ HEAD_START = 150_000
 """Clock cycles (75 us), several times what the host needs for a launch. Its time differs on a busy machine, and between
 programs whose objects lie elsewhere in the host's memory, by more than is looked for."""
 REMEMBERED = 16
-"""Admitted kernels that are kept: those of a batch are loaded twice."""
+"""Admitted kernels that are kept beside those in the slots: what is raced is loaded again."""
+ROOM = 3
+"""Programs of its size that have room when nothing is given back before one is loaded."""
 Kind = tuple[object, ...]
 References = tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
@@ -54,7 +56,9 @@ class GpuRig:
     references: dict[Kind, References] = field(default_factory=dict)
     staged: dict[str, Future[AdmittedKernel]] = field(default_factory=dict)
     known: OrderedDict[str, AdmittedKernel] = field(default_factory=OrderedDict)
+    loaded: dict[Slot, str] = field(default_factory=dict)
     aside: ProcessPoolExecutor | None = None
+    packings: Packings = field(default_factory=Packings)
 
     def open(self, device: int) -> str:
         torch.cuda.set_device(device)
@@ -73,25 +77,35 @@ class GpuRig:
         words = question.schedule, question.certificate, base64.b64decode(question.cubin)
         found = known or (staged.result() if staged is not None else admit(*words))
         self.known[question.key] = found
-        if len(self.known) > REMEMBERED:
-            self.known.popitem(last=False)
+        self.loaded[question.slot] = question.key
+        others = [key for key in self.known if key not in self.loaded.values()]
+        for key in others[: max(0, len(others) - REMEMBERED)]:
+            del self.known[key]
         return found
 
     def load(self, question: Load) -> None:
+        kernel = self.admitted(question)
         old = self.subjects.pop(question.slot, None)
         if old is not None:
             old.free()
             del old
-            gc.collect()
-            torch.cuda.empty_cache()
-        kernel = self.admitted(question)
+            self.make_room(kernel.schedule)
         self.weights = self.weights or TorchWeights.random(kernel.schedule.model, question.seed % 2**31)
         kind = formats_of(kernel.schedule)
         if kind not in self.streams:
             self.streams[kind] = streamed(kernel.schedule, self.weights)
-        subject = Subject.random(kernel, question.seed % 2**31, self.weights, self.streams[kind])
+        packed = self.packings.of(kernel.schedule, self.weights)
+        subject = Subject.random(kernel, question.seed % 2**31, self.weights, self.streams[kind], packed)
         subject.load_cache()
         self.subjects[question.slot] = subject
+
+    def make_room(self, schedule: Schedule) -> None:
+        """Give back what torch holds for later, which takes long, where the next program may need it."""
+        needed = sum(buffer.bytes for buffer in schedule.buffers if buffer.space == "global")
+        if torch.cuda.mem_get_info()[0] < ROOM * needed:
+            self.packings.kept.clear()
+            gc.collect()
+            torch.cuda.empty_cache()
 
     def check(self, question: Check) -> Sequence[PositionCheck]:
         """Fresh token and fresh cache from the seed; scratch is poisoned by `Subject.logits` before each run."""
@@ -100,13 +114,12 @@ class GpuRig:
         for cache in (subject.k_cache, subject.v_cache):
             cache.normal_(generator=gen)
         vocab = subject.schedule.model.vocab
-        tokens = [int(t) for t in torch.randint(vocab, (len(question.positions),), generator=gen, device="cuda")]
-        places = list(zip(tokens, question.positions, strict=True))
+        tokens = torch.randint(vocab, (len(question.positions),), generator=gen, device="cuda")
+        places = list(zip(tokens.tolist(), question.positions, strict=True))
         kind = (question.seed, question.positions, *formats_of(subject.schedule))
         if kind not in self.references:
-            exact = [(t, p, d) for t, p in places for d in (torch.float64, torch.bfloat16)]
-            found = [subject.torch_logits(*each) for each in exact]
-            self.references = {kind: tuple(zip(found[::2], found[1::2], strict=True))}
+            both = (subject.torch_logits_at(tokens, question.positions, d) for d in (torch.float64, torch.bfloat16))
+            self.references = {kind: tuple(zip(*both, strict=True))}
         return [
             self._check(subject, *place, *known) for place, known in zip(places, self.references[kind], strict=True)
         ]

@@ -2,7 +2,8 @@
 
 A round is four blocks, incumbent, candidate, candidate, incumbent (ABBA), so that a linear drift cancels. A block is
 the median over `steps` steps at each position, in ms per token. The value of a round is the mean over positions of
-(ln B1 + ln B2 - ln A1 - ln A2) / 2: negative is faster.
+(ln B1 + ln B2 - ln A1 - ln A2) / 2: negative is faster. In all but screens the two halves of a round, AB and BA, are
+measured in different places: both programs are loaded anew, each where the other was (`gpu_backend.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ POSITIONS = (1, 128, 2048, 8191)
 STEPS: dict[Phase, int] = {"calibrate": 10, "screen": 20, "race": 10, "confirm": 10}
 """Most steps of a block at each position. A round is the unit of the statistics: of many rounds each may be short."""
 FEWEST_STEPS = 5
-BLOCK_MS: dict[Phase, float] = {"calibrate": 10.0, "screen": 15.0, "race": 10.0, "confirm": 10.0}
+BLOCK_MS: dict[Phase, float] = {"calibrate": 10.0, "screen": 10.0, "race": 10.0, "confirm": 10.0}
 """A block needs no more steps than take this long at one position: long steps vary less."""
 ROUNDS: dict[Phase, int] = {"calibrate": 24, "screen": 6, "race": 24, "confirm": 24}
 HOPELESS_ROUNDS = 2

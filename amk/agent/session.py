@@ -143,7 +143,8 @@ def loop_of(
     assert run is not None
     inbox = runs.Inbox(journal.folder / runs.INBOX)
     workshop = workshop_of(journal.state)
-    gate = GatePool.of(workshop, jobs) if jobs > 1 else Gate(workshop, certify, compiler)
+    runs_them = not run.simulated
+    gate = GatePool.of(workshop, jobs, runs_them) if jobs > 1 else Gate(workshop, certify, compiler, runs=runs_them)
     return Loop(
         journal, workshop.space(run.start), gate, backends, proposer,
         inbox=lambda: inbox.take(journal.state.handles), judges_unchanged=lambda: runs.check_judges(journal),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -13,9 +15,12 @@ from torch import Tensor
 from amk.bench.device_quantise import packed_chunks, quantised
 from amk.bench.torch_model import TorchWeights
 from amk.schedule_ir.layout import DrainKey, StreamLayout, stream_layout
-from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
+from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix, scale_buffer, scale_shape
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.weight_format import Chunk
+
+KEPT = 2
+ROOM = 2
 
 
 def packed_weights(schedule: Schedule, weights: TorchWeights) -> Tensor:
@@ -25,16 +30,68 @@ def packed_weights(schedule: Schedule, weights: TorchWeights) -> Tensor:
     shape = (int(layout.totals.sum()), stream.chunk_bytes)
     out = torch.zeros(shape, dtype=torch.uint8, device=weights.embedding.device)
     for (name, layer, part), places in chunk_places(schedule, layout):
-        rows = weights.matrices[name][layer]
-        if name == "gate_up":
-            rows = rows.view(2, -1, ROWS_PER_GROUP // 2, rows.shape[1]).transpose(0, 1).reshape(rows.shape)
-        groups = matrix(schedule.model, name).groups
-        padded = torch.zeros((groups * ROWS_PER_GROUP, rows.shape[1]), dtype=rows.dtype, device=rows.device)
-        padded[: rows.shape[0]] = rows
-        chunk = stream.chunk(name, layer)
-        own = _encoded(padded, chunk).view(groups, layout.parts[name], -1, chunk.bytes)[:, part]
+        rows, chunk = _rows_in_groups(schedule, weights, name, layer), stream.chunk(name, layer)
+        groups = len(rows) // ROWS_PER_GROUP
+        own = _encoded(rows, chunk).view(groups, layout.parts[name], -1, chunk.bytes)[:, part]
         out[torch.from_numpy(places).to(rows.device), : chunk.bytes] = own.reshape(-1, chunk.bytes)
     return out
+
+
+def row_scales(schedule: Schedule, weights: TorchWeights) -> dict[str, Tensor]:
+    """The scales that stand apart from the chunks, f32 `scale_shape`, by buffer."""
+    (stream,) = schedule.streams
+    found: dict[str, Tensor] = {}
+    for name in MATRICES:
+        if not any(chunk.apart for chunk in stream.kinds(name)):
+            continue
+        layers, rows = scale_shape(schedule.model, name)
+        out = found[scale_buffer(name)] = torch.zeros((layers, rows), device=weights.embedding.device)
+        for layer in range(layers):
+            chunk = stream.chunk(name, layer)
+            if chunk.apart:
+                out[layer] = quantised(_rows_in_groups(schedule, weights, name, layer), chunk.weights).scales[:, 0]
+    return found
+
+
+def _rows_in_groups(schedule: Schedule, weights: TorchWeights, name: MatrixName, layer: int) -> Tensor:
+    """The rows of a matrix in the order of its row groups, zeros behind them."""
+    rows = weights.matrices[name][layer]
+    if name == "gate_up":
+        rows = rows.view(2, -1, ROWS_PER_GROUP // 2, rows.shape[1]).transpose(0, 1).reshape(rows.shape)
+    count = matrix(schedule.model, name).groups * ROWS_PER_GROUP
+    padded = torch.zeros((count, rows.shape[1]), dtype=rows.dtype, device=rows.device)
+    padded[: rows.shape[0]] = rows
+    return padded
+
+
+@dataclass
+class Packings:
+    """Packed weights that are kept, the latest used last: plans that differ in other choices have them in common."""
+
+    kept: OrderedDict[str, Tensor] = field(default_factory=OrderedDict)
+
+    def of(self, schedule: Schedule, weights: TorchWeights) -> Tensor:
+        """`packed_weights`. Always of the same weights; kept while the device has room for ROOM more of that size."""
+        key = packing_key(schedule)
+        found = self.kept.pop(key, None)
+        if found is None:
+            found = packed_weights(schedule, weights)
+            while len(self.kept) >= KEPT:
+                self.kept.popitem(last=False)
+        if torch.cuda.mem_get_info()[0] >= ROOM * found.nbytes:
+            self.kept[key] = found
+        return found
+
+
+def packing_key(schedule: Schedule) -> str:
+    """sha256 of all that `packed_weights` takes from a schedule."""
+    (stream,) = schedule.streams
+    layout = stream_layout(schedule, stream)
+    digest = hashlib.sha256(repr((schedule.model, stream.chunk_bytes, layout.totals.tolist(), layout.parts)).encode())
+    for (name, layer, part), places in chunk_places(schedule, layout):
+        digest.update(repr((name, layer, part, stream.chunk(name, layer), places.shape)).encode())
+        digest.update(places.tobytes())
+    return digest.hexdigest()
 
 
 def _encoded(rows: Tensor, chunk: Chunk) -> Tensor:

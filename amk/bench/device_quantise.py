@@ -84,6 +84,8 @@ def packed_chunks(rows: DeviceQuantised, chunk: Chunk) -> Tensor:
         nibbles = lanes[..., torch.from_numpy(NIBBLE_ORDER).to(codes.device)]
         pairs = nibbles[..., 0::2] | nibbles[..., 1::2] << 4
         tiles = pairs.view(groups, ROWS_PER_GROUP, count, -1, 2, LANES, 8).permute(0, 2, 3, 1, 5, 4, 6)
+    if chunk.apart:
+        return tiles.reshape(groups * count, chunk.bytes)
     parts = [tiles.reshape(groups, count, -1), _per_chunk(rows.scales, groups, count, form, columns).view(torch.uint8)]
     if rows.zeros is not None:
         zeros = _per_chunk(rows.zeros, groups, count, form, columns)

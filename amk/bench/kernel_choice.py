@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -30,6 +30,9 @@ SHARE = 0.5
 STRATA = 6
 """Intervals of equal width, in the logarithm of predicted time, from each of which equally many are taken."""
 
+APART = 1.003
+"""Between the predicted times of any two: kernels that are predicted to be equally fast say nothing about ranks."""
+
 SPARE = 1.5
 """Plans chosen per kernel wanted: some are not SAFE or do not compile within their registers."""
 
@@ -48,26 +51,31 @@ class Kernel:
     admitted: AdmittedKernel
 
 
-def chosen(problem: Problem, count: int, seed: int) -> list[State]:
+def chosen(problem: Problem, count: int, seed: int, seen: Collection[Settings] = ()) -> list[State]:
     """Plans with different schedules: the presets, then half of them near the best by prediction and half not.
+
+    seen: plans that are not chosen, nor others that make the same schedule.
 
     Candidates differ from the default in one knob, or are mutations of it, of the best and of slow ones. They are
     taken evenly over predicted time, among those of one interval the ones whose knob values were taken least so far.
     """
     made, wanted = Search(problem, seed=seed), int(count * SPARE)
     looked = (made.look(made.space.start), *made.presets())
+    known = {s.key for s in (made.look(settings) for settings in seen) if s is not None}
     presets = list({s.key: s for s in looked if s is not None}.values())
     for settings in made.space.neighbours(made.space.start):
         made.look(settings)
     draws = 0
-    while len(made.keys) < VARIETY * wanted and draws < 40 * wanted:
+    while len(made.keys) < VARIETY * wanted + len(known) and draws < 40 * wanted:
         draws += 1
         made.look(made.space.mutate(_parent(made, presets, draws), made.rng, 1 + draws % 5))
-    ranked = [s for s in made.ranked() if s.key not in {p.key for p in presets}]
+    ranked = [s for s in made.ranked() if s.key not in {p.key for p in presets} | known]
     best = made.ranked()[0].ms[0]
     taken: Counter[tuple[str, object]] = Counter()
-    near = _spread(made.space, [s for s in ranked if s.ms[0] <= NEAR * best], taken)
-    far = _spread(made.space, [s for s in ranked if BEYOND * best <= s.ms[0] <= FAR * best], taken)
+    presets = [s for s in presets if s.key not in known]
+    times = [s.ms[0] for s in presets]
+    near = _spread(made.space, [s for s in ranked if s.ms[0] <= NEAR * best], taken, times)
+    far = _spread(made.space, [s for s in ranked if BEYOND * best <= s.ms[0] <= FAR * best], taken, times)
     near_presets = sum(s.ms[0] <= NEAR * best for s in presets)
     return [*presets, *islice(_mixed(near, far, near_presets, len(presets)), max(0, wanted - len(presets)))]
 
@@ -93,8 +101,11 @@ def _mixed(near: Iterator[State], far: Iterator[State], from_near: int, taken: i
         yield state
 
 
-def _spread(space: Space, states: Sequence[State], taken: Counter[tuple[str, object]]) -> Iterator[State]:
-    """All states, in turn from each interval of predicted time the one with the rarest changes."""
+def _spread(
+    space: Space, states: Sequence[State], taken: Counter[tuple[str, object]], times: list[float]
+) -> Iterator[State]:
+    """In turn from each interval of predicted time the state with the rarest changes, but none that is not APART from
+    all `times`, to which those that are taken are added."""
     if not states:
         return
     low, high = log(states[0].ms[0]), log(states[-1].ms[0])
@@ -104,10 +115,11 @@ def _spread(space: Space, states: Sequence[State], taken: Counter[tuple[str, obj
         strata[min(STRATA - 1, int((log(state.ms[0]) - low) / width))].append(state)
     while any(strata):
         for stratum in strata:
+            stratum[:] = (s for s in stratum if all(abs(log(s.ms[0] / t)) >= log(APART) for t in times))
             if stratum:
                 state = min(stratum, key=lambda s: _familiar(space, s, taken))
-                stratum.remove(state)
                 taken.update(space.changes(state.settings, FAST).items())
+                times.append(state.ms[0])
                 yield state
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from amk.bench.device_packing import packed_weights, streamed
-from amk.bench.torch_model import TorchDecoder, TorchWeights, alone, as_kept
+from amk.bench.device_packing import packed_weights, row_scales, streamed
+from amk.bench.torch_model import Places, TorchDecoder, TorchWeights, alone, as_kept
 from amk.engine.admission import AdmittedKernel
 from amk.engine.cuda_engine import CudaEngine
 from amk.engine.request import first_state
@@ -39,16 +39,16 @@ class Subject:
     @classmethod
     def random(
         cls, kernel: AdmittedKernel, seed: int, weights: TorchWeights | None = None,
-        stream: tuple[TorchWeights, TorchWeights] | None = None,
+        stream: tuple[TorchWeights, TorchWeights] | None = None, packed: Tensor | None = None,
     ) -> Subject:  # fmt: skip
         """Random weights (or the given ones) and a random cache, as if `context` tokens had been read.
 
-        stream: what `streamed` makes of the weights, where it is known.
+        stream: what `streamed` makes of the weights, packed: what `packed_weights` does, where they are known.
         """
         schedule = kernel.schedule
         weights = weights or TorchWeights.random(schedule.model, seed)
         engine = CudaEngine(kernel, Device.open())
-        load_constants(engine, weights)
+        load_constants(engine, weights, packed)
         exact, weights = stream or streamed(schedule, weights)
         model = schedule.model
         shape = (model.layers, schedule.caches, schedule.kv.context, model.head_dim)
@@ -92,6 +92,11 @@ class Subject:
         with self.preserved(pos):
             return decoder.step(self.tokens(token), pos, decoder.rope(pos))
 
+    def torch_logits_at(self, tokens: Tensor, positions: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """[positions, vocab] of a token each ([positions], int64), for a batch of one."""
+        kept = self.schedule.kv.dtype
+        return Places(self.source(dtype), self.k_cache, self.v_cache, dtype, kept, positions).logits(tokens)
+
     @contextmanager
     def preserved(self, pos: int) -> Iterator[None]:
         """Torch's cache row `pos` is restored afterwards: a step appends to it."""
@@ -105,10 +110,12 @@ class Subject:
         self.engine.free()
 
 
-def load_constants(engine: CudaEngine, weights: TorchWeights) -> None:
-    """Every constant buffer that the model defines."""
+def load_constants(engine: CudaEngine, weights: TorchWeights, packed: Tensor | None = None) -> None:
+    """Every constant buffer that the model defines; packed: its weights, where they are packed already."""
     schedule = engine.schedule
-    copy_to(engine, "weights", packed_weights(schedule, weights))
+    copy_to(engine, "weights", packed_weights(schedule, weights) if packed is None else packed)
+    for name, tensor in row_scales(schedule, weights).items():
+        copy_to(engine, name, tensor)
     copy_to(engine, "embedding", weights.embedding)
     copy_to(engine, "norm", weights.norm)
     for name, tensor in (("qkv_bias", weights.bias), ("q_norm", weights.q_norm), ("k_norm", weights.k_norm)):

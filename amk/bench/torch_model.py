@@ -100,19 +100,54 @@ class TorchDecoder:
             q = F.rms_norm(q, (model.head_dim,), w.q_norm[layer].to(self.dtype), model.rms_eps)
             k = F.rms_norm(k, (model.head_dim,), w.k_norm[layer].to(self.dtype), model.rms_eps)
         q, k = rotated(q, rotation), rotated(k, rotation)
-        self.k_cache[layer, :, pos] = as_kept(k, self.kept).to(self.k_cache.dtype)
-        self.v_cache[layer, :, pos] = as_kept(v, self.kept).to(self.v_cache.dtype)
+        k = as_kept(k, self.kept).to(self.k_cache.dtype)
+        v = as_kept(v, self.kept).to(self.v_cache.dtype)
+        return self.linear("o", layer, self.attended(q, k, v, layer, pos))
+
+    def attended(self, q: Tensor, k: Tensor, v: Tensor, layer: int, pos: int) -> Tensor:
+        """Attention of every sequence over its cache, to which k and v, as the cache keeps them, are appended."""
+        model = self.weights.model
+        batch = len(q) // model.heads
+        self.k_cache[layer, :, pos], self.v_cache[layer, :, pos] = k, v
         keys, values = (
             self.k_cache[layer, :, : pos + 1].to(self.dtype),
             self.v_cache[layer, :, : pos + 1].to(self.dtype),
         )
         out = F.scaled_dot_product_attention(
-            q.view(len(x), model.heads, 1, model.head_dim),
-            keys.view(len(x), model.kv_heads, -1, model.head_dim),
-            values.view(len(x), model.kv_heads, -1, model.head_dim),
+            q.view(batch, model.heads, 1, model.head_dim),
+            keys.view(batch, model.kv_heads, -1, model.head_dim),
+            values.view(batch, model.kv_heads, -1, model.head_dim),
             enable_gqa=True,
         )
-        return self.linear("o", layer, out.reshape(len(x), -1))
+        return out.reshape(batch, -1)
+
+
+@dataclass
+class Places(TorchDecoder):
+    """Steps at several positions at once, so that every weight is read once for all of them.
+
+    The cache is of one sequence and stays as it is: a step sees the rows before its own position, and its own key.
+    """
+
+    positions: tuple[int, ...] = ()
+
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Logits [positions, vocab], each as if its token ([positions], int64) alone were decoded there."""
+        each = [self.rope(pos) for pos in self.positions]
+        found = self.step(tokens, -1, (torch.stack([cos for cos, _ in each]), torch.stack([sin for _, sin in each])))
+        return found.view(len(self.positions), -1)
+
+    def attended(self, q: Tensor, k: Tensor, v: Tensor, layer: int, pos: int) -> Tensor:
+        """`pos` says nothing: every row has its own."""
+        model, rows = self.weights.model, len(self.positions)
+        queries, found = q.view(rows, 1, model.heads, 1, model.head_dim), []
+        for row, at in enumerate(self.positions):
+            keys, values = (
+                torch.cat([cache[layer, :, :at], own.view(rows, -1, 1, model.head_dim)[row]], dim=1).to(self.dtype)
+                for cache, own in ((self.k_cache, k), (self.v_cache, v))
+            )
+            found.append(F.scaled_dot_product_attention(queries[row], keys[None], values[None], enable_gqa=True))
+        return torch.cat(found).reshape(rows, -1)
 
 
 def heads_of(qkv: Tensor, model: ModelSpec) -> tuple[Tensor, Tensor, Tensor]:
@@ -135,7 +170,8 @@ def as_kept(values: Tensor, kept: CacheDtype) -> Tensor:
 
 
 def rotated(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """RoPE of rows [heads, head_dim] in the rotate-half layout."""
-    cos, sin = rotation
+    """RoPE of rows [heads, head_dim] in the rotate-half layout; one rotation for all, or [n, head_dim] for as many
+    rows in a row each."""
+    cos, sin = (t.repeat_interleave(len(x) // len(t), 0) if t.ndim > 1 else t for t in rotation)
     a, b = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-b, a], dim=-1) * sin

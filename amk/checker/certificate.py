@@ -1,7 +1,7 @@
 """Certificates of schedules: accepted only if they prove the schedule SAFE. Depends on numpy and on the data of the
 schedule (its objects and the footprints of its ops), on nothing that judges or plans.
 
-Accepts if, for two tokens and three layers (why that is enough: `programs.short`, (6)):
+Accepts if, for two tokens and three layers (why that is enough: (6), `layers`):
 (1) to (4), `core`: the certificate's times are a complete run, its vectors follow from each other, all conflicting
     accesses are ordered by them, and every byte read holds what is meant; the final content is what the model wants;
 (5) rings are private: nothing else lies in their bytes, their source is constant, refills are fenced, and no agent
@@ -18,31 +18,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, TypeAdapter, ValidationError
 
+from amk.checker import facts
 from amk.checker.core import EDGES, OUTSIDE, Bytes, Claims, Order, check_run
 from amk.checker.counters import MOST, WEAK, Counters
 from amk.checker.epochs import check_epochs
-from amk.checker.facts import (
-    check_kinds,
-    check_launch,
-    check_numbers,
-    check_obligations,
-    check_positions,
-    check_refills,
-    check_registers,
-    check_rings,
-)
-from amk.checker.footprints import READ, WRITE, Footprints, crewed
-from amk.checker.programs import TOKENS, Rejected, programs_of, require, short
+from amk.checker.footprints import READ, WRITE, Footprints
+from amk.checker.layers import short
+from amk.checker.programs import TOKENS, Rejected, programs_of, require
 from amk.checker.words import Words
+from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 
 I64 = npt.NDArray[np.int64]
 FORMAT: Final = "amk.certificate/3"
+Number = Annotated[int, Field(strict=True, ge=0, lt=1 << 30)]
+TIMES: TypeAdapter[Any] = TypeAdapter(list[tuple[Number, list[Number]]])
+CLOCKS: TypeAdapter[Any] = TypeAdapter(
+    list[tuple[Number, Annotated[int, Field(strict=True, ge=0, lt=MOST)], list[Number]]]
+)
+OBLIGATIONS: TypeAdapter[Any] = TypeAdapter(Annotated[list[tuple[str, str]], Field(max_length=1000)])
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ def check_certificate(schedule: Schedule, digest: str, certificate: object, proo
         require(isinstance(certificate, Mapping) and certificate.get("format") == FORMAT, "certificate: malformed")
         assert isinstance(certificate, Mapping)
         require(certificate.get("schedule") == digest, "certificate: made for another schedule")
-        check_obligations(schedule, certificate.get("obligations"))
+        named = {script for _, script in read(OBLIGATIONS, certificate.get("obligations"), "obligations")}
+        require(not schedule.streams or named >= facts.RING_LEMMA, "obligations: the ring lemma is missing")
         (proof or Proof(schedule)).check(certificate.get("times"), certificate.get("clocks"))
     except Rejected as reason:
         return Verdict(False, str(reason))
@@ -71,6 +72,7 @@ class Proof:
     """What the schedule does, for two tokens and few layers, and what a certificate says about it."""
 
     def __init__(self, schedule: Schedule) -> None:
+        require(not check_references(schedule), "schedule: malformed")
         self.full, self.schedule = schedule, short(schedule)
         self.programs = programs_of(self.schedule)
         self.counters = Counters(self.schedule, self.programs)
@@ -83,29 +85,46 @@ class Proof:
         self.run(times)
         require(isinstance(clocks, Mapping) and set(clocks) == set(EDGES), "clocks: malformed")
         assert isinstance(clocks, Mapping)
-        claims = {
-            edges: read_claims(clocks.get(edges), self.schedule.launch.workers, len(self.counters.init))
-            for edges in EDGES
-        }
+        claims = {edges: self.claims(clocks[edges]) for edges in EDGES}
         time = self.order("time", claims["time"])
         fence = self.order("fence", claims["fence"]) if self.words.readings else time
         wait = self.order("wait", claims["wait"]) if self.hints else time
         for order in {id(order): order for order in (time, fence, wait)}.values():
             order.check()
         self.memory(time, fence, wait)
-        check_rings(self.schedule)
-        check_refills(self.schedule, self.programs)
         check_epochs(self.programs, self.counters, fence, wait, self.full.launch.max_tokens)
-        check_positions(self.full, self.programs)
-        check_launch(self.full)
-        check_numbers(self.schedule, self.programs)
-        check_kinds(self.full)
-        check_registers(self.schedule, self.programs)
+        facts.check_rings(self.schedule)
+        facts.check_refills(self.schedule, self.programs)
+        facts.check_positions(self.full, self.programs)
+        facts.check_launch(self.full)
+        facts.check_numbers(self.schedule, self.programs)
+        facts.check_kinds(self.full)
+        facts.check_registers(self.schedule, self.programs)
 
     def run(self, times: object) -> None:
-        """(1)"""
-        self.level = read_times(times, [(p.workers, len(p.items)) for p in self.programs])
+        """(1) times: [[workers, [time of each item]], ...], runs of workers, each within one program."""
+        group = [p for p in sorted(self.programs, key=lambda p: p.workers.start) for _ in p.workers]
+        rows: list[list[int]] = []
+        for count, row in read(TIMES, times, "times"):
+            mine = group[len(rows) : len(rows) + count]
+            require(len(mine) == count > 0 and all(p is mine[0] for p in mine), "times: malformed")
+            require(len(row) == len(mine[0].items), "times: malformed")
+            rows += [row] * count
+        require(len(rows) == len(group), "times: malformed")
+        self.level = np.zeros((len(rows), max(len(row) for row in rows)), np.int64)
+        for worker, row in enumerate(rows):
+            self.level[worker, : len(row)] = row
         check_run(self.programs, self.counters, self.words, self.level)
+
+    def claims(self, raw: object) -> Claims:
+        """[[instance, threshold, [value, repeat, value, repeat, ...]], ...]"""
+        workers, claims = self.schedule.launch.workers, dict[tuple[int, int], I64]()
+        for instance, threshold, coded in read(CLOCKS, raw, "clocks"):
+            require(instance < len(self.counters.init), "clocks: no such counter")
+            require(len(coded) % 2 == 0 and sum(coded[1::2]) == workers, "clocks: malformed")
+            claims[instance, threshold] = np.repeat(np.array(coded[::2], np.int64), coded[1::2])
+            require(len(claims) * workers <= 1 << 26, "clocks: malformed")
+        return claims
 
     def order(self, edges: str, claims: Claims) -> Order:
         """(2)"""
@@ -118,63 +137,30 @@ class Proof:
 
     def memory(self, time: Order, fence: Order, wait: Order) -> None:
         """(3), (4), buffer by buffer."""
-        rows = np.concatenate((crewed(self.rows, len(self.schedule.buffers)), self._boundary()))
+        rows = np.concatenate((self.rows, self._boundary()))
         rows = rows[np.argsort(rows[:, 3], kind="stable")]
         for part in np.split(rows, np.flatnonzero(np.diff(rows[:, 3])) + 1):
-            if len(part):
-                number = int(part[0, 3])
-                shown = self.schedule.buffers[number] if number < len(self.schedule.buffers) else None
-                name = f"'{shown.name}'" if shown else "private memory of a worker"
-                tagged = shown is not None and shown.tagged
-                found = Bytes(part, self.level)
-                found.check_races(wait if tagged else time, fence, tagged, name)
-                found.check_values(name)
+            number = int(part[0, 3])
+            shown = self.schedule.buffers[number] if number < len(self.schedule.buffers) else None
+            name, tagged = f"'{shown.name}'" if shown else "private memory of a worker", shown and shown.tagged
+            found = Bytes(part, self.level)
+            found.check_races(wait if tagged else time, fence, bool(tagged), name)
+            found.check_values(name)
 
     def _boundary(self) -> I64:
         """Launch state before; outputs, state and the last logits after."""
         size = {b.name: b.bytes for b in self.schedule.buffers}
-        number, code = self.footprints.number, self.footprints.code
-        found = [(OUTSIDE, 0, 0, number["state"], 0, size["state"], WRITE, code("state", 0), 0, 15, 0)]
-        wanted = [("state", 0, size["state"], code("state", 1))]
-        one = 4 * self.schedule.batch
-        wanted += [("output", one * n, one * (n + 1), code("output", 0) + n + 1) for n in range(TOKENS)]
+        number, code, one = self.footprints.number, self.footprints.code, 4 * self.schedule.batch
+        wanted = [("output", one * n, one * (n + 1), code("output", 0) + n + 1) for n in range(TOKENS)]
+        wanted += [("state", 0, size["state"], code("state", 1))]
         wanted += [("logits", 0, self.schedule.model.vocab * one, code("logits", 0) + TOKENS)]
-        found += [(OUTSIDE, 1, 0, number[b], lo, hi, READ, value, 0, 15, 0) for b, lo, hi, value in wanted]
-        return np.array(found, np.int64)
+        before = (OUTSIDE, 0, 0, number["state"], 0, size["state"], WRITE, code("state", 0), 0, 15, 0, 0)
+        after = [(OUTSIDE, 1, 0, number[b], lo, hi, READ, value, 0, 15, 0, 0) for b, lo, hi, value in wanted]
+        return np.array([before, *after], np.int64)
 
 
-def integers(raw: object, name: str, count: int | None = None, below: int = 1 << 30) -> I64:
-    require(isinstance(raw, list) and all(type(x) is int and 0 <= x < below for x in raw), f"{name}: malformed")
-    assert isinstance(raw, list)
-    require(count is None or len(raw) == count, f"{name}: malformed")
-    return np.array(raw, np.int64)
-
-
-def read_times(raw: object, programs: list[tuple[range, int]]) -> I64:
-    """[workers, items] from [[workers, [time of each item]], ...]: runs of workers, each within one program."""
-    require(isinstance(raw, list) and all(isinstance(e, list) and len(e) == 2 for e in raw), "times: malformed")
-    assert isinstance(raw, list)
-    level = np.zeros((max(w.stop for w, _ in programs), max(items for _, items in programs)), np.int64)
-    worker = 0
-    for count, row in raw:
-        workers, items = next(((w, n) for w, n in programs if worker in w), (range(0), 0))
-        require(type(count) is int and 0 < count <= workers.stop - worker, "times: malformed")
-        level[worker : worker + count, :items] = integers(row, "times", items)
-        worker += count
-    require(worker == len(level), "times: malformed")
-    return level
-
-
-def read_claims(raw: object, workers: int, instances: int) -> Claims:
-    """[[instance, threshold, [value, repeat, value, repeat, ...]], ...]"""
-    require(isinstance(raw, list) and len(raw) * workers <= 1 << 26, "clocks: malformed")
-    assert isinstance(raw, list)
-    claims: Claims = {}
-    for entry in raw:
-        require(isinstance(entry, list) and len(entry) == 3, "clocks: malformed")
-        instance, threshold = integers(entry[:2], "clocks", 2, MOST).tolist()
-        coded = integers(entry[2], "clocks")
-        require(instance < instances, "clocks: no such counter")
-        require(len(coded) % 2 == 0 and int(coded[1::2].sum()) == workers, "clocks: malformed")
-        claims[instance, threshold] = np.repeat(coded[::2], coded[1::2])
-    return claims
+def read(form: TypeAdapter[Any], raw: object, name: str) -> Any:
+    try:
+        return form.validate_python(raw)
+    except ValidationError:
+        raise Rejected(f"{name}: malformed") from None

@@ -6,16 +6,7 @@ the certificate level[w, j] (when worker w runs item j) and K(c, t) (a vector pe
 (1) Run. level grows along every warp; when item j runs, the signals of earlier items meet its waits, and the words it
     reads are written. So one complete run exists; counters only grow, so no other gets stuck.
 (2) Order. S[w, j][x] = how many first items of worker x are over, on all warps, before any warp of w starts item j, in
-    every run. Each warp carries a vector; it knows its own worker's past, takes the maximum with K(c, t) behind a wait
-    and with S of the writers of words it has read, and barriers exchange all they know. The K are assumed, and then
-    each must follow: if K(c, t)[x] = v, the signals that can be given while x has not finished v items weigh less than
-    t - init(c). A signal of item j of w can be given then if S[w, j][x] < v. If w is x and v - 1 <= j, one warp of the
-    crew at least is still missing if from item S[x, j][x] to j only warps of the crew run anything: once one of the
-    crew has started j, the items that are not over are among these, and who is not through with one of them has not
-    given its signal of j either. Take the first event of a run that breaks a claim: all before it hold, so the wait was
-    met by signals that could not have been given. Hence there is none.
-    What a warp knows by itself may be more than S, and serves where an access of that warp is concerned. So does what
-    follows whichever split a token's position belongs to: the words read then are more than those read always.
+    every run, if the K hold; and the K follow from S. README.md has the rule and why there is then no exception.
 (3) Races. Along the run, the accesses of a byte are cut into groups: one write, or the reads between two. All pairs of
     neighbouring groups are ordered by (2), and so by induction all conflicting pairs.
 (4) Values. Along the run each byte read holds what the reader means. By (3) every run reads the same.
@@ -36,9 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from amk.checker.counters import AMOUNT, INSTANCE, ITEM, WARP, WEAK, WORKER, Counters
-from amk.checker.footprints import DONT_CARE, READ, WRITE
-from amk.checker.programs import CREW, TOKENS, Program, require
-from amk.checker.words import Readings, Words
+from amk.checker.footprints import DONT_CARE, PLACE, READ, WRITE
+from amk.checker.programs import TOKENS, Program, require
+from amk.checker.words import Reading, Readings, Words, spread
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -65,11 +56,10 @@ def check_run(programs: list[Program], counters: Counters, words: Words, level: 
     now = np.searchsorted(given[order], waits[:, INSTANCE] * end + level[waits[:, WORKER], waits[:, ITEM]])
     met = total[now] - total[first] + counters.init[waits[:, INSTANCE]] >= waits[:, AMOUNT]
     require(met.all(), "order: a wait is not met")
-    for (item, _), readings in words.readings.items():
-        for r in readings:
-            reader, owner = np.nonzero(r.awaited[r.which])
-            early = level[owner, r.writer[owner]] < level[r.workers[reader], item]
-            require(early.all(), "order: a word is read before it is written")
+    for item, r in ((item, r) for (item, _), found in words.readings.items() for r in found):
+        reader, owner = np.nonzero(r.awaited)
+        early = level[owner, r.writer[owner]] < level[reader, item]
+        require(early.all(), "order: a word is read before it is written")
 
 
 class Order:
@@ -114,7 +104,7 @@ class Order:
         role = self.programs[g].roles[j]
         here = np.bincount(who, minlength=self.workers) > 0
         for a in role:
-            state[who, a, who] = np.maximum(state[who, a, who], self.ahead[g, j, a, CREW])
+            state[who, a, who] = np.maximum(state[who, a, who], self.ahead[g, j, a].min())
         for row in self._waits[j][here[self._waits[j][:, WORKER]]].tolist():
             claim = self.claims.get((row[INSTANCE], row[AMOUNT]))
             if claim is not None:
@@ -124,12 +114,11 @@ class Order:
     def _finish(self, g: int, j: int, who: I64, state: I32) -> None:
         """What its warps know behind it: also what the words tell that they read, and at barriers what all know."""
         role = self.programs[g].roles[j]
-        here = np.bincount(who, minlength=self.workers) > 0
         for a in role:
             for r in self.readings.get((j, a), ()):
-                known = [self.starts[w, r.writer[w]].max(axis=0, initial=0) for w in map(np.flatnonzero, r.mask)]
-                at, which = r.workers[here[r.workers]], r.which[here[r.workers]]
-                state[at, a] = np.maximum(state[at, a], np.array(known)[which])
+                sets, which = r.sets
+                known = [self.starts[w, r.writer[w]].max(axis=0, initial=0) for w in map(np.flatnonzero, sets)]
+                state[who, a] = np.maximum(state[who, a], np.array(known)[which[who]])
         if self.programs[g].barrier[j]:
             state[who, role.start : role.stop] = state[who, role.start : role.stop].max(axis=1, keepdims=True)
 
@@ -147,12 +136,13 @@ class Order:
         return bool((given[claim > 0] < threshold - self.counters.init[instance]).all())
 
     def before(self, p: I64, q: I64) -> Bools:
-        """Elementwise for rows (worker, item, warp, ...): p is over before q starts, in every run."""
+        """Elementwise for rows (worker, item, warp, array): p is over before q starts, in every run. Within a step a
+        warp orders what it does to one array."""
         (w, i, a), (x, j, b) = p[:, :3].T, q[:, :3].T
         over: Bools = (w == OUTSIDE) | (x == OUTSIDE) | (self.starts[x, j, w] > i)
         near = (w == x) & (self.ahead[self.group[x], j, b, a] > i)
-        over |= near | ((w == x) & (i == j) & (a == b) & (a != CREW))
-        unsure = np.flatnonzero(~over & (b != CREW))
+        over |= near | (p == q).all(axis=1)
+        unsure = np.flatnonzero(~over)
         if len(unsure):
             over[unsure] = self._of_warps(q[unsure, :3], w[unsure]) > i[unsure]
         unsure = np.flatnonzero(~over)
@@ -172,10 +162,11 @@ class Order:
     def _read_by(self, token: int, case: Readings) -> Readings:
         """What is read always, and what this token's items read in this case."""
 
-        def of_token(item: int, workers: I64) -> bool:
-            return {self.programs[g].items[item].token for g in set(self.group[workers].tolist())} == {token}
+        def of_token(item: int, r: Reading) -> bool:
+            groups = set(self.group[r.awaited.any(axis=1)].tolist())
+            return {self.programs[g].items[item].token for g in groups} == {token}
 
-        more = {at: [r for r in found if of_token(at[0], r.workers)] for at, found in case.items()}
+        more = {at: [r for r in found if of_token(at[0], r)] for at, found in case.items()}
         return {at: [*self.readings.get(at, ()), *more.get(at, ())] for at in {*self.readings, *more}}
 
     def _starts_with(self, readings: Readings) -> I32:
@@ -222,7 +213,7 @@ class Bytes:
         previous = np.where(alone, 0, np.concatenate(([0], size[:-1])))
         require(int((previous * size).sum()) <= INCIDENCES, "schedule: too large")
         later, earlier = spread(np.repeat(starts - previous, size), np.repeat(starts, size))
-        place = np.ascontiguousarray(self.rows[:, :3])
+        place = np.ascontiguousarray(self.rows[:, PLACE])
         read = self.kind[earlier] == READ
         for order, mine in ((after_read, read), (after_write, ~read)):
             for at in np.array_split(np.flatnonzero(mine), len(mine) // PART + 1):
@@ -234,15 +225,8 @@ class Bytes:
         place = np.where(self.kind == WRITE, np.arange(len(self.row)), -1)
         last = np.concatenate(([-1], np.maximum.accumulate(place)[:-1]))
         known = (last >= 0) & (self.atom[last] == self.atom)
-        content = self.rows[self.row][:, [7, 8, 10]]
+        content = self.rows[:, [7, 8, 10]][self.row]
         final = self.rows[self.row, 0] == OUTSIDE
         equal = content[last] == content
         same = known & equal[:, 0] & equal[:, 1] & (equal[:, 2] | final)
         require((same | (self.kind == WRITE) | (content[:, 0] == DONT_CARE)).all(), f"dataflow: in {name}")
-
-
-def spread(first: I64, last: I64) -> tuple[I64, I64]:
-    """(k repeated for every number in first[k] .. last[k] - 1, these numbers)."""
-    count = last - first
-    of = np.repeat(np.arange(len(count)), count)
-    return of, np.arange(len(of)) + np.repeat(first - np.cumsum(count) + count, count)

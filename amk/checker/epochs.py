@@ -27,31 +27,29 @@ def check_epochs(programs: list[Program], counters: Counters, fence: Order, wait
     missing than it asks for of its token, and while it is pending the counter goes on to the end of the token if the
     wait holds back the next, to the end of the launch if not.
     """
-    token = {w: np.array([item.token for item in p.items], np.int64) for p in programs for w in p.workers}
-
-    def token_of(rows: I64) -> I64:
-        return np.array([token[w][j] for w, j in rows[:, [WORKER, ITEM]].tolist()], np.int64)
-
-    waits, signals = counters.waits, counters.signals
-    wait_token, signal_token = token_of(waits), token_of(signals)
+    token = {w: [item.token for item in p.items] for p in programs for w in p.workers}
     require((counters.init < LAG).all(), "epochs: a counter starts beyond the wrap")
-    for instance in np.unique(waits[:, INSTANCE]).tolist():
-        mine, here = signals[:, INSTANCE] == instance, waits[:, INSTANCE] == instance
-        rows, tokens = signals[mine], signal_token[mine]
-        require((tokens >= 0).all(), "epochs: signalled outside the token loop")
-        gain = int(rows[tokens == 0, AMOUNT].sum())
-        asked = [np.sort(waits[here & (wait_token == n), AMOUNT]) for n in (-1, 0, 1)]
-        require(len(asked[0]) == 0 and len(asked[1]) == len(asked[2]), "epochs: waits differ between tokens")
-        base = asked[1] - counters.init[instance]
-        require((asked[2] - asked[1] == gain).all() and (base > -gain).all() and (base <= gain).all(), "epochs: growth")
-        strong = (waits[here, WEAK] == 0).any()
-        early, late = rows[tokens == 0], rows[tokens == 1]
-        p, q = np.repeat(early, len(late), axis=0), np.tile(late, (len(early), 1))
-        place = [WORKER, ITEM, WARP]
-        require((fence if strong else wait).before(p[:, place], q[:, place]).all(), "epochs: not separated")
+    for instance in np.unique(counters.waits[:, INSTANCE]).tolist():
+        signals = counters.signals[counters.signals[:, INSTANCE] == instance]
+        waits = counters.waits[counters.waits[:, INSTANCE] == instance]
+        ((outside, early, late), (always, first, second)) = (
+            [rows[[token[w][j] == n for w, j in rows[:, [WORKER, ITEM]].tolist()]] for n in (-1, 0, 1)]
+            for rows in (signals, waits)
+        )
+        require(len(outside) == 0, "epochs: signalled outside the token loop")
+        require(len(always) == 0 and len(first) == len(second), "epochs: waits differ between tokens")
+        gain, base = int(early[:, AMOUNT].sum()), np.sort(first[:, AMOUNT]) - counters.init[instance]
+        grows = np.sort(second[:, AMOUNT]) - np.sort(first[:, AMOUNT]) == gain
+        require(grows.all() and (base > -gain).all() and (base <= gain).all(), "epochs: growth")
+        strong = (waits[:, WEAK] == 0).any()
+        require(_separated(fence if strong else wait, early, late), "epochs: not separated")
         far = gain * most - base.min() >= LAG
-        if far:
-            mine = waits[here & (wait_token == 0)]
-            p, q = np.repeat(mine, len(late), axis=0), np.tile(late, (len(mine), 1))
-            far = gain - base.min() >= LAG or not wait.before(p[:, place], q[:, place]).all()
+        far = far and (gain - base.min() >= LAG or not _separated(wait, first, late))
         require(not far and base.max() <= LAG, "epochs: a token or a launch goes beyond the wrap")
+
+
+def _separated(order: Order, early: I64, late: I64) -> bool:
+    """Each of these comes before each of those."""
+    p, q = np.repeat(early, len(late), axis=0), np.tile(late, (len(early), 1))
+    place = [WORKER, ITEM, WARP]
+    return bool(order.before(p[:, place], q[:, place]).all())

@@ -9,21 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from amk.checker.programs import TOKENS, Item, Program, require
+from amk.checker.programs import TOKENS, Program, require
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
-from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.attention import agent_positions, owns_position
 from amk.schedule_ir.ops.base import multiplied
-from amk.schedule_ir.ops.begin import BeginOp
-from amk.schedule_ir.ops.census import CensusOp
-from amk.schedule_ir.ops.draw import DrawOp
-from amk.schedule_ir.ops.embed import EmbedOp
-from amk.schedule_ir.ops.gather import GatherOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
-from amk.schedule_ir.ops.select import Selection
-from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.registers import registers_read
 from amk.schedule_ir.schedule import Loop, Schedule, Step
 from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
@@ -40,40 +31,34 @@ RING_LEMMA: Final = frozenset(
     }
 )
 """sha256 of the five scripts of the ring lemma, which does not depend on the schedule."""
-
-
-def check_obligations(schedule: Schedule, raw: object) -> None:
-    """[[name, sha256 of its script], ...]; the ring lemma must be among them if there are rings. The position's claims
-    are decided here again, (7)."""
-    require(isinstance(raw, list) and len(raw) <= 1000, "obligations: malformed")
-    assert isinstance(raw, list)
-    pairs = all(isinstance(e, list) and len(e) == 2 and all(isinstance(x, str) for x in e) for e in raw)
-    require(pairs, "obligations: malformed")
-    require(not schedule.streams or {e[1] for e in raw} >= RING_LEMMA, "obligations: the ring lemma is missing")
+LEFT_BY: Final = {
+    "ssq_agents": ("embed", "stage_norm"),
+    "attend_agents": ("attend",),
+    "candidates": ("argmax_rows", "draw"),
+    "tally_agents": ("census",),
+    "gather_agents": ("gather",),
+}
+"""Fields that say how many agents left a part, and the ops that do; candidates are those of all workers."""
 
 
 def check_rings(schedule: Schedule) -> None:
     """(5)"""
     buffers = {b.name: b for b in schedule.buffers}
     roles = {r.name: r.count for r in schedule.roles}
-    shared = [b for b in schedule.buffers if b.space == "shared"]
     for stream in schedule.streams:
-        need = {stream.ring: roles[stream.role] * stream.slots * stream.chunk_bytes}
-        if stream.full is not None:
-            need[stream.full] = roles[stream.role] * stream.slots * 8
+        bulk, slots = stream.engine == "bulk", roles[stream.role] * stream.slots
         require(buffers[stream.source].role == "constant", "ring: its source is written")
         require(stream.descriptor == "none", "ring: copied by a tensor map that changes")
-        fenced = stream.refill_fence and stream.full is not None
-        require(stream.engine != "bulk" or fenced, "ring: refilled without a fence")
-        for name, size in need.items():
-            lo = buffers[name].offset or 0
-            hi = lo + buffers[name].bytes
-            require(buffers[name].space == "shared" and hi - lo >= size, f"ring: '{name}' is too small")
-            require(lo % (16 if name == stream.ring else 8) == 0 and stream.chunk_bytes % 16 == 0, "ring: misaligned")
-            for other in shared:
-                start = other.offset or 0
-                apart = start >= hi or lo >= start + other.bytes or other.name == name
-                require(apart, f"ring: '{name}' and '{other.name}' overlap")
+        require(not bulk or (stream.refill_fence and stream.full is not None), "ring: refilled without a fence")
+        for name, unit, align in ((stream.ring, stream.chunk_bytes, 16), (stream.full, 8, 8)):
+            if name is not None:
+                lo, size = buffers[name].offset or 0, buffers[name].bytes
+                require(buffers[name].space == "shared" and size >= slots * unit, f"ring: '{name}' is too small")
+                require(lo % align == 0 and unit % align == 0, "ring: misaligned")
+                for other in (b for b in schedule.buffers if b.space == "shared" and b.name != name):
+                    start = other.offset or 0
+                    apart = start >= lo + size or lo >= start + other.bytes
+                    require(apart, f"ring: '{name}' and '{other.name}' overlap")
 
 
 def check_refills(schedule: Schedule, programs: list[Program]) -> None:
@@ -81,17 +66,17 @@ def check_refills(schedule: Schedule, programs: list[Program]) -> None:
     drains the same ring, and is no more than the ring holds."""
     warps = {r.name: (r.first, r.count) for r in schedule.roles}
     for stream in schedule.streams:
+        able = stream.engine == "bulk" and stream.run_ahead
         for program in programs:
             owed = 0
-            for item in program.items:
-                op = item.step.op
+            for op in (item.step.op for item in program.items):
                 if isinstance(op, RefillOp) and op.stream == stream.name:
                     require(warps[op.role] == warps[stream.role], "ring: refilled by others than its owners")
                     owed = max(0, owed - op.most)
                 elif isinstance(op, GemvOp) and op.stream == stream.name:
                     require(owed == 0, "ring: drained before its refills are issued")
-                    able = stream.engine == "bulk" and stream.run_ahead and op.deferred <= stream.slots
-                    require(able or not op.deferred, "ring: more refills deferred than it can do without")
+                    possible = not op.deferred or (able and op.deferred <= stream.slots)
+                    require(possible, "ring: more refills deferred than it can do without")
                     owed = op.deferred
 
 
@@ -104,14 +89,12 @@ def check_positions(schedule: Schedule, programs: list[Program]) -> None:
     require(len(set(served)) == len(served) and wanted <= set(served), "positions: a split without one owner")
     inside = all(0 <= h < schedule.caches and 0 <= s < kv.splits for h, s in served)
     require(inside, "positions: no such head or split")
-    sizes = {len(p.roles[j]) for p in programs for j, item in enumerate(p.items) if isinstance(item.step.op, AttendOp)}
-    for agents in sizes:
+    for agents in {len(p.roles[j]) for p in programs for j, i in enumerate(p.items) if i.step.op.op == "attend"}:
         reader = np.zeros(kv.context, np.int64)
-        for split in range(kv.splits):
-            for agent in range(agents):
-                for lo, hi in agent_positions(kv.context - 1, split, agent, agents, geometry):
-                    reader[lo:hi] += 1
-                    require(owns_position(lo, split, geometry) and owns_position(hi - 1, split, geometry), "positions")
+        for split, agent in ((split, agent) for split in range(kv.splits) for agent in range(agents)):
+            for lo, hi in agent_positions(kv.context - 1, split, agent, agents, geometry):
+                reader[lo:hi] += 1
+                require(owns_position(lo, split, geometry) and owns_position(hi - 1, split, geometry), "positions")
         require((reader == 1).all(), "positions: a row is read twice or never")
 
 
@@ -121,73 +104,52 @@ def check_launch(schedule: Schedule) -> None:
     launch, target = schedule.launch, schedule.target
     threads, ctas = launch.warps * WARP, launch.ctas_per_sm
     require(launch.cooperative, "launch: not cooperative")
-    require(launch.workers <= target.sms * ctas and threads <= MAX_THREADS_PER_BLOCK, "launch: not resident")
-    require(launch.shared_bytes <= target.smem_per_block, "launch: too much shared memory")
     registers = -(-launch.registers * WARP // REGISTER_UNIT) * REGISTER_UNIT * launch.warps
-    fits = ctas * (launch.shared_bytes + RESERVED_SMEM_PER_BLOCK) <= target.smem_per_sm
+    fits = launch.workers <= target.sms * ctas and threads <= MAX_THREADS_PER_BLOCK
+    fits &= ctas * (launch.shared_bytes + RESERVED_SMEM_PER_BLOCK) <= target.smem_per_sm
     fits &= ctas * threads <= target.max_threads_per_sm and ctas * registers <= target.regs_per_sm
     require(fits and ctas <= target.max_blocks_per_sm, "launch: not resident")
+    require(launch.shared_bytes <= target.smem_per_block, "launch: too much shared memory")
     require(sum(b.bytes for b in schedule.buffers if b.space == "global") <= target.hbm_bytes, "launch: device memory")
     engines = {"bulk_copy" if stream.engine == "bulk" else "cp_async" for stream in schedule.streams}
     require(engines <= set(target.features), "launch: no such copy engine")
-    for buffer in schedule.buffers:
-        if buffer.space == "shared":
-            require((buffer.offset or 0) % buffer.align == 0, "shared memory: misaligned")
-            require((buffer.offset or 0) + buffer.bytes <= launch.shared_bytes, "shared memory: out of bounds")
+    for buffer in (b for b in schedule.buffers if b.space == "shared"):
+        require((buffer.offset or 0) % buffer.align == 0, "shared memory: misaligned")
+        require((buffer.offset or 0) + buffer.bytes <= launch.shared_bytes, "shared memory: out of bounds")
 
 
 def check_numbers(schedule: Schedule, programs: list[Program]) -> None:
     """(9) Fields that say how many agents left a part agree with those that do."""
-    fields = ("ssq_agents", "attend_agents", "candidates", "tally_agents", "gather_agents")
-    writers: dict[str, set[int]] = {field: set() for field in fields}
     steps = [(item.step.op, len(role)) for p in programs for item, role in zip(p.items, p.roles, strict=True)]
-    for op, agents in steps:
-        if isinstance(op, EmbedOp | StageNormOp):
-            writers["ssq_agents"].add(agents)
-        elif isinstance(op, AttendOp):
-            writers["attend_agents"].add(agents)
-        elif isinstance(op, ArgmaxRowsOp | DrawOp):
-            writers["candidates"].add(agents * schedule.launch.workers)
-        elif isinstance(op, CensusOp):
-            writers["tally_agents"].add(agents)
-        elif isinstance(op, GatherOp):
-            writers["gather_agents"].add(agents)
-    for op, _ in steps:
-        for field, sizes in writers.items():
-            require(getattr(op, field, None) is None or sizes == {getattr(op, field)}, f"numbers: {field}")
+    for name, writers in LEFT_BY.items():
+        each = schedule.launch.workers if name == "candidates" else 1
+        left = {agents * each for op, agents in steps if op.op in writers}
+        told = {getattr(op, name, None) for op, _ in steps} - {None}
+        require(not told or (left == told and len(told) == 1), f"numbers: {name}")
 
 
 def check_kinds(schedule: Schedule) -> None:
     """(9) A step is code for one kind of chunk: the chunks of its matrix are alike in all iterations of its loop."""
     streams = {stream.name: stream for stream in schedule.streams}
-    for program in schedule.programs:
-        for loop in (n for t in program.body if isinstance(t, Loop) for n in t.body if isinstance(n, Loop)):
-            for op in (step.op for step in loop.body if isinstance(step, Step)):
-                name, expr = multiplied(op), getattr(op, "layer", 0)
-                if name is None:
-                    continue
+    tokens = [node for program in schedule.programs for node in program.body if isinstance(node, Loop)]
+    for loop in (node for token in tokens for node in token.body if isinstance(node, Loop)):
+        for op in (step.op for step in loop.body if isinstance(step, Step)):
+            if (name := multiplied(op)) is not None:
+                each = [Env({"t": 0, "l": n}, 0).eval_int(getattr(op, "layer", 0)) for n in range(loop.count or 1)]
                 stream = streams[getattr(op, "stream")]  # noqa: B009
-                layers = (Env(loops={"t": 0, "l": n}, worker=0).eval_int(expr) for n in range(loop.count or 1))
-                require(len({stream.chunk(name, layer) for layer in layers}) == 1, "chunks: change within a loop")
+                require(len({stream.chunk(name, layer) for layer in each}) == 1, "chunks: change within a loop")
 
 
 def check_registers(schedule: Schedule, programs: list[Program]) -> None:
     """(10) Along each warp: registers are loaded once, before the tokens, and used only while they are this token's."""
     tagged = {b.name for b in schedule.buffers if b.tagged}
-    for program in programs:
-        for warp in range(program.warps):
-            mine = [item for item, role in zip(program.items, program.roles, strict=True) if warp in role]
-            _check_warp(mine, tagged)
-
-
-def _check_warp(items: list[Item], tagged: set[str]) -> None:
-    moved = -1  # not loaded; then the token whose registers these are
-    for item in items:
-        if isinstance(item.step.op, BeginOp):
-            require(item.token < 0 and moved == -1, "registers: loaded again")
-            moved = 0
-        elif registers_read(item.step, tagged):
-            here = moved in (0, TOKENS) if item.token < 0 else moved == item.token
-            require(here, "registers: not loaded, or of another token")
-        if isinstance(item.step.op, Selection):
-            moved += 1
+    for program, warp in ((p, warp) for p in programs for warp in range(p.warps)):
+        moved = -1  # not loaded; then the token whose registers these are
+        for item in (item for item, role in zip(program.items, program.roles, strict=True) if warp in role):
+            if item.step.op.op == "begin":
+                require(item.token < 0 and moved == -1, "registers: loaded again")
+                moved = 0
+            elif registers_read(item.step, tagged):
+                here = moved in (0, TOKENS) if item.token < 0 else moved == item.token
+                require(here, "registers: not loaded, or of another token")
+            moved += item.step.op.op in ("select", "select_draw")

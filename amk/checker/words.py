@@ -21,19 +21,22 @@ from amk.schedule_ir.schedule import Schedule
 
 I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-FIRST, LAST = 1, 2
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """One warp of several workers reads words with one tag: whose at every position (mask) and at some (awaited), both
-    [sets, workers], with `which` set each of `workers` reads; writer [workers]: the item that writes them, or -1."""
+    """One warp of each worker reads words with one tag: whose at every position (always) and at some (awaited), both
+    [readers, owners]; writer [workers]: the item that writes them, or -1."""
 
-    workers: I64
-    which: I64
-    mask: Bools
+    always: Bools
     awaited: Bools
     writer: I64
+
+    @cached_property
+    def sets(self) -> tuple[Bools, I64]:
+        """(different rows of `always`, which of them each worker has)."""
+        rows, which = np.unique(self.always, axis=0, return_inverse=True)
+        return rows, which.reshape(-1)
 
 
 Readings = dict[tuple[int, int], list[Reading]]
@@ -48,7 +51,6 @@ class Words:
         self, schedule: Schedule, layers: int, rows: I64, split_rows: Callable[[], list[I64]] | None = None
     ) -> None:
         self.schedule, self.layers, self.split_rows = schedule, layers, split_rows
-        self.workers = schedule.launch.workers
         self.readings: Readings = {}
         for number, buffer in enumerate(schedule.buffers):
             require(buffer.tagged == (buffer.tag is not None), "tags: on a buffer without, or none on one with")
@@ -57,7 +59,7 @@ class Words:
                 tag = buffer.tag if isinstance(buffer.tag, dict) else {}
                 grows = set(tag) <= {"t", "l", "1"} and 0 <= tag.get("l", 0) * (layers - 1) < tag.get("t", 0)
                 require(grows and buffer.space == "global" and buffer.role == "scratch", f"tags: of '{buffer.name}'")
-                self._add(mine)
+                self._add(mine[mine[:, 6] == WRITE], mine[mine[:, 6] == READ])
 
     @cached_property
     def cases(self) -> list[Readings]:
@@ -65,57 +67,36 @@ class Words:
         rows = self.split_rows() if self.split_rows else []
         return [Words(self.schedule, self.layers, r).readings for r in rows] or [self.readings]
 
-    def _add(self, rows: I64) -> None:
-        written = rows[rows[:, 6] == WRITE]
-        steps = np.unique(written[:, [0, 1, 10]], axis=0)
+    def _add(self, written: I64, read: I64) -> None:
+        steps, workers = np.unique(written[:, [0, 1, 10]], axis=0), self.schedule.launch.workers
         same = steps[1:, 0] == steps[:-1, 0]
         require((steps[:, 2] > 0).all() and (np.diff(steps[:, 2])[same] > 0).all(), "tags: do not grow")
-        bounds = np.unique(rows[:, 4:6])
-        owners = [self._owners(written[written[:, 9] & need == need], bounds) for need in (FIRST, LAST, FIRST | LAST)]
-        read = rows[rows[:, 6] == READ]
-        order = np.lexsort(read[:, [10, 2, 1]].T)
-        key = read[order][:, [1, 2, 10]]
-        fresh = np.concatenate((np.ones(len(key[:1]), bool), (key[1:] != key[:-1]).any(axis=1)))
-        cuts = np.append(np.flatnonzero(fresh), len(key))
-        for (item, warp, tag), lo, hi in zip(key[fresh].tolist(), cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
-            writer = np.full(self.workers, -1, np.int64)
-            mine = steps[steps[:, 2] == tag]
-            writer[mine[:, 0]] = mine[:, 1]
-            reading = self._reading(read[order[lo:hi]], bounds, owners, writer)
-            self.readings.setdefault((item, warp), []).append(reading)
-
-    def _owners(self, written: I64, bounds: I64) -> I64:
-        """[atoms] the worker that writes each, -1 for none."""
-        first, last = np.searchsorted(bounds, written[:, 4]), np.searchsorted(bounds, written[:, 5])
-        atom = _spread(first, last)
-        worker = np.repeat(written[:, 0], last - first)
-        owner = np.full(len(bounds), -1, np.int64)
-        owner[atom] = worker
-        require((owner[atom] == worker).all(), "tags: two workers write the same words")
-        return owner
-
-    def _reading(self, rows: I64, bounds: I64, owners: list[I64], writer: I64) -> Reading:
-        workers, place = np.unique(rows[:, 0], return_inverse=True)
-        masks = np.zeros((4, len(workers), self.workers), bool)
-        awaited = masks[0].copy()
-        need = np.where(rows[:, 9] & 3 == 0, 3, rows[:, 9] & 3)
-        for kind, owner in zip((FIRST, LAST, FIRST | LAST), owners, strict=True):
-            at = np.flatnonzero(need == kind)
-            first, last = np.searchsorted(bounds, rows[at, 4]), np.searchsorted(bounds, rows[at, 5])
-            who = owner[_spread(first, last)]
-            row = np.repeat(at, last - first)
+        bounds = np.unique(np.concatenate((written, read))[:, 4:6])
+        owner = np.full((4, len(bounds)), -1, np.int64)  # who writes each byte at the first, the last, both positions
+        for need in (1, 2, 3):
+            row, atom = spread(*np.searchsorted(bounds, written[written[:, 9] & need == need][:, 4:6]).T)
+            who = written[written[:, 9] & need == need][row, 0]
+            owner[need, atom] = who
+            require((owner[need, atom] == who).all(), "tags: two workers write the same words")
+        keys, which = np.unique(read[:, [1, 2, 10]], axis=0, return_inverse=True)
+        for n, (item, warp, tag) in enumerate(keys.tolist()):
+            rows = read[which.reshape(-1) == n]
+            writer = np.full(workers, -1, np.int64)
+            writer[steps[steps[:, 2] == tag, 0]] = steps[steps[:, 2] == tag, 1]
+            row, atom = spread(*np.searchsorted(bounds, rows[:, 4:6]).T)
+            at, reader = rows[row, 9], rows[row, 0]
+            who = owner[np.where(at & 3, at & 3, 3), atom]
             require((who >= 0).all() and (writer[who] >= 0).all(), "tags: a word is read that nobody writes")
-            awaited[place.reshape(-1)[row], who] = True
+            seen = np.zeros((5, workers, workers), bool)
+            seen[4, reader, who] = True
             for bit in range(4):
-                here = (rows[row, 9] >> bit & 1) == 1
-                masks[bit, place.reshape(-1)[row[here]], who[here]] = True
-        both = np.concatenate((masks.all(axis=0), awaited), axis=1)
-        _, first, which = np.unique(np.packbits(both, axis=1), axis=0, return_index=True, return_inverse=True)
-        both = both[first]
-        return Reading(workers, which.reshape(-1), both[:, : self.workers], both[:, self.workers :], writer)
+                here = (at >> bit & 1) == 1
+                seen[bit, reader[here], who[here]] = True
+            self.readings.setdefault((item, warp), []).append(Reading(np.logical_and.reduce(seen[:4]), seen[4], writer))
 
 
-def _spread(first: I64, last: I64) -> I64:
-    """first[0], ..., last[0] - 1, first[1], ..."""
+def spread(first: I64, last: I64) -> tuple[I64, I64]:
+    """(k repeated for every number in first[k] .. last[k] - 1, these numbers)."""
     count = last - first
-    return np.repeat(first - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
+    of = np.repeat(np.arange(len(count)), count)
+    return of, np.arange(len(of)) + np.repeat(first - np.cumsum(count) + count, count)

@@ -70,10 +70,15 @@ def run(arguments: argparse.Namespace) -> int:
     with runs.create(_plan(arguments, limits)) if folder is None else Journal(folder) as journal:
         reason = journal.state.finished
         if reason is not None and not _more(arguments, journal.state.limits):
-            print(f"run {journal.folder.name} is finished: {reason}")
+            print(f"run {journal.folder.name} is finished")
             _say_best(journal)
             return int(Exit.SAFE)
-        _session(arguments, journal, limits, certifier)
+        try:
+            _session(arguments, journal, limits, certifier)
+        except KeyboardInterrupt:
+            words = f"amk autoresearch --model {arguments.model} --gpu {arguments.gpu} --resume {journal.folder.name}"
+            print(f"interrupted; go on with: {words}", file=sys.stderr)
+            raise
         _say_best(journal)
     return int(Exit.SAFE)
 
@@ -201,6 +206,8 @@ def _say_best(journal: Journal) -> None:
     state = journal.state
     label = "simulated: " if state.run is not None and state.run.simulated else ""
     print(f"{label}{math.exp(-state.best_score):.3f}x the start after {state.evals} evaluations")
+    if state.finished is not None:
+        print(f"{label}ended: {state.finished}")
     if state.references:
         print(f"{label}{compared(state.references[-1])}")
     print(f"report: {journal.folder / 'report.html'}")

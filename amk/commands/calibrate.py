@@ -13,6 +13,7 @@ from pathlib import Path
 from amk.bench import kernel_choice, sm_rates
 from amk.bench.provenance import commit
 from amk.commands.bench import positions, usable_gpu
+from amk.commands.measured_runs import recorded_settings
 from amk.commands.planning import positive
 from amk.planner.search import Problem
 from amk.planner.settings import Settings
@@ -37,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", type=Path, metavar="FILE", help="add every kernel to this JSON file")
     plans = "measure the plans in this file; where there is none, choose them and write it, which needs no GPU"
     parser.add_argument("--plans", type=Path, metavar="FILE", help=plans)
+    unseen = "choose no kernel of this model that these records have: for predictions by constants fitted to them"
+    parser.add_argument("--unseen", type=Path, nargs="+", default=[], metavar="RECORD", help=unseen)
     parser.add_argument("--time-limit", type=positive, metavar="SECONDS", help="begin no kernel after this time")
 
 
@@ -90,7 +93,8 @@ def _kernels(arguments: argparse.Namespace, target: Target, deadline: float) -> 
 def _plans(arguments: argparse.Namespace, problem: Problem) -> list[Settings]:
     if arguments.plans is not None and arguments.plans.exists():
         return kernel_choice.read_plans(arguments.plans, problem)
-    states = kernel_choice.chosen(problem, arguments.kernels, arguments.seed)
+    seen = recorded_settings(arguments.unseen, problem.model.name)
+    states = kernel_choice.chosen(problem, arguments.kernels, arguments.seed, seen)
     if arguments.plans is not None:
         kernel_choice.write_plans(arguments.plans, problem, states)
         _say(f"{len(states)} plans in {arguments.plans}")

@@ -1,12 +1,14 @@
-"""`amk export RUN -o FILE`: the best schedule of a search, certified again before it is written."""
+"""`amk export RUN -o FILE`: the best schedule of a search, certified again before it is written; its certificate."""
 
 import argparse
+import json
 from pathlib import Path
 
 from amk.agent.certify import installed
 from amk.agent.journal import read_state
 from amk.agent.runs import find, write_whole
 from amk.agent.session import candidate_of
+from amk.engine.admission import evidence
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.codec import canonical_json
 
@@ -29,8 +31,11 @@ def run(arguments: argparse.Namespace) -> int:
         code = judgement.codes[0] if judgement.codes else "AMK901"
         exit_code = Exit.UNSAFE if judgement.outcome == "UNSAFE" else Exit.UNKNOWN
         raise AmkError(Diagnostic(code, f"the schedule is not certified: {judgement.detail}"), exit_code)
-    write_whole(arguments.output, canonical_json(best.schedule).decode("ascii"))
+    certificate = arguments.output.with_suffix(".certificate.json")
+    write_whole(certificate, json.dumps(evidence(best.schedule)))
     if judgement.certificate:
         write_whole(arguments.output.with_suffix(".verdict.json"), judgement.certificate)
+    write_whole(arguments.output, canonical_json(best.schedule).decode("ascii"))
     print(arguments.output)
+    print(f"check: amk check-certificate {arguments.output} {certificate}")
     return 0

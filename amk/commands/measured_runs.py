@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, STARTS, Settings
@@ -16,6 +16,8 @@ from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.simulator.calibrate import Run
+
+Read = TypeVar("Read")
 
 LIMIT = 16 << 20
 BENCH_CONTEXT = 8192
@@ -30,21 +32,37 @@ def measured_runs(names: list[str]) -> list[Run]:
     return found
 
 
+def recorded_settings(paths: Sequence[Path], model: str) -> list[Settings]:
+    """The kernels of the model in these records of `amk calibrate`; AMK005 if one is no record."""
+    rows = (row for path in paths for row in _rows(path, _settings_of_row))
+    return [settings for of, settings in rows if of == model]
+
+
 def _runs_of(name: str) -> Iterator[Run]:
     path = Path(name)
-    if not path.is_file():
+    if path.is_file():
+        yield from _rows(path, _of_row)
+    else:
         yield from _of_search(name)
-        return
+
+
+def _rows(path: Path, of_row: Callable[[dict[str, Any]], Read]) -> Iterator[Read]:
+    """What `of_row` makes of every row of a record; AMK005 if it is none."""
     content = read_json(path, LIMIT)
     rows = content.get("rows") if isinstance(content, dict) else None
     try:
         if not isinstance(rows, list):
             raise TypeError("no rows")
         for entry in rows:
-            yield _of_row(entry["row"])
+            yield of_row(entry["row"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         message = f"not a record of measurements: {error}"
-        raise AmkError(Diagnostic("AMK005", message, where=Where(file=name))) from error
+        raise AmkError(Diagnostic("AMK005", message, where=Where(file=str(path)))) from error
+
+
+def _settings_of_row(row: dict[str, Any]) -> tuple[str, Settings]:
+    """Model and settings of a row of `amk calibrate`."""
+    return str(row["key"]["model"]), settings_of(row["settings"])
 
 
 def _of_row(row: dict[str, Any]) -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Mapping
 from math import expm1
@@ -12,7 +13,7 @@ from typing import Any
 
 from amk.commands.measured_runs import measured_runs
 from amk.commands.output import add_format, print_json, print_table
-from amk.commands.planning import add_plan_arguments, given_or_planned
+from amk.commands.planning import add_plan_arguments, given_or_planned, positive
 from amk.commands.trace import output, write
 from amk.planner.settings import PRESETS
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
@@ -25,6 +26,7 @@ from amk.simulator.agreement import Agreement, agreement
 from amk.simulator.calibrate import Run, fit, fit_few
 from amk.simulator.constants import Constants, constants_for, load_constants, save_constants
 from amk.simulator.engine import PARTS
+from amk.simulator.held_out import FOLDS, held_out
 from amk.simulator.picture import timeline_text
 from amk.simulator.predict import Phase, Prediction, predict, step_ms
 from amk.simulator.scatter import scatter
@@ -48,8 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against", nargs="+", metavar="RUN", help="compare predictions with recorded runs")
     parser.add_argument(
         "--held-out", choices=("models", "kernels"), nargs="?", const="models",
-        help="--against: fit on the other models, predict each; or fit on every second kernel, predict the others",
+        help="--against: predict each model by constants fitted to the others; or each fold of the kernels likewise",
     )  # fmt: skip
+    parser.add_argument("--folds", type=positive, default=FOLDS, help=f"of --held-out kernels (default: {FOLDS})")
+    jobs = os.cpu_count() or 1
+    parser.add_argument("--jobs", type=positive, default=jobs, help="processes of --held-out kernels (default: cores)")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="write what --calibrate or --against found; X.svg: a plot"
     )
@@ -148,7 +153,7 @@ def _print(prediction: Prediction) -> None:
 def _calibrate(arguments: argparse.Namespace) -> int:
     runs = measured_runs(arguments.calibrate)
     target = _one_target(runs)
-    found = fit(runs, _constants(arguments, target), told=lambda line: print(line, file=sys.stderr))
+    found = fit(runs, _constants(arguments, target), told=_say)
     rows = [
         (r.name, f"{r.ms:.4f}", f"{100 * expm1(b):+.1f}%", f"{100 * expm1(a):+.1f}%")
         for r, b, a in zip(runs, found.before, found.after, strict=True)
@@ -195,18 +200,16 @@ Pair = tuple[str, float, float]
 
 
 def _folded(arguments: argparse.Namespace, models: Mapping[str, list[Run]]) -> dict[str, list[Pair]]:
-    """(run, measured, simulated) by model: the kernels of even place by constants fitted to those of odd place of all
-    models, and the other way round."""
-    start = _constants(arguments, _one_target([r for runs in models.values() for r in runs]))
+    """(run, measured, simulated) by model: each fold of the kernels by constants fitted to all others."""
+    runs = [r for own in models.values() for r in own]
+    start = _constants(arguments, _one_target(runs))
+    try:
+        times = held_out(runs, start, arguments.folds, jobs=arguments.jobs, told=_say)
+    except ValueError as error:
+        raise AmkError(Diagnostic("AMK005", f"--held-out kernels: {error}")) from error
     pairs: dict[str, list[Pair]] = {name: [] for name in models}
-    for fold in range(2):
-        others = [r for runs in models.values() for r in runs[1 - fold :: 2]]
-        if not others:
-            raise AmkError(Diagnostic("AMK005", "--held-out kernels needs at least two runs of a model"))
-        print(f"fitting to {len(others)} runs, half {fold + 1}", file=sys.stderr)
-        constants = fit_few(others, start, told=lambda line: print(line, file=sys.stderr)).constants
-        for name, runs in models.items():
-            pairs[name] += [(r.name, r.ms, step_ms(r.schedule, r.pos, constants)) for r in runs[fold::2]]
+    for r, ms in zip(runs, times, strict=True):
+        pairs[r.schedule.model.name].append((r.name, r.ms, ms))
     return pairs
 
 
@@ -220,7 +223,7 @@ def _pairs(arguments: argparse.Namespace, name: str, models: Mapping[str, list[R
             raise AmkError(Diagnostic("AMK005", "--held-out needs runs of at least two models"))
         _one_target([*own, *others])
         print(f"fitting without {name}", file=sys.stderr)
-        constants = fit_few(others, constants, told=lambda line: print(line, file=sys.stderr)).constants
+        constants = fit_few(others, constants, told=_say).constants
     return [(r.name, r.ms, step_ms(r.schedule, r.pos, constants)) for r in own]
 
 
@@ -237,3 +240,7 @@ def _cells(a: Agreement) -> tuple[str, ...]:
         str(len(a.pairs)), f"{a.spearman:.3f}", f"{100 * a.median_error:.1f}%", f"{100 * a.worst_error:.1f}%",
         f"{100 * a.recall:.0f}%", f"{100 * a.near:.0f}%",
     )  # fmt: skip
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

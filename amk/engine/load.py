@@ -102,6 +102,6 @@ def gpu_engine(
     def upload(first: int, packed: Bits) -> None:
         engine.upload(stream.source, packed, first * stream.chunk_bytes)
 
-    pack_weights(schedule, checkpoint, upload, progress, quantise)
+    engine.upload_constants(pack_weights(schedule, checkpoint, upload, progress, quantise))
     engine.reset()
     return engine

@@ -135,7 +135,10 @@ class _Kernel:
             raise refusal.unsupported(
                 "AMK401", f"a kernel of the graph has no room for a ring behind {self.ring_at:,} bytes"
             )
-        self.inner = schedule.model_copy(update={"buffers": (*buffers, *arrays)})
+        launch = schedule.launch
+        registers = schedule.target.regs_per_sm // (launch.warps * 32 * self.blocks)
+        launch = launch.model_copy(update={"registers": min(registers, launch.registers)})
+        self.inner = schedule.model_copy(update={"buffers": (*buffers, *arrays), "launch": launch})
 
     def _ring(self, offset: int) -> tuple[int, int]:
         """Slots of a warp's ring behind `offset` bytes, and the bytes of everything."""

@@ -7,11 +7,13 @@ from typing import Any, get_args, get_origin
 
 from amk.lowering.abi import C_TYPES
 from amk.lowering.expression import expression
+from amk.lowering.in_flight import blocks_together
 from amk.lowering.plan_constants import camel, identifier, matrix_type
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import Op
+from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.base import PER_SEQUENCE, multiplied
 from amk.schedule_ir.schedule import Schedule
 
@@ -25,6 +27,8 @@ def step_struct(name: str, op: Op, schedule: Schedule, slices: frozenset[str] = 
     buffers = {b.name: b for b in schedule.buffers}
     role = next(r for r in schedule.roles if r.name == op.role)
     lines = [f"  static constexpr int kFirst = {role.first}, kAgents = {role.count};"]
+    if isinstance(op, AttendOp):
+        lines.append(f"  static constexpr int kTogether = {blocks_together(schedule, role.count)};")
     if (name_of := multiplied(op)) is not None:
         lines.append(f"  using Matrix = Plan::{_matrix(op, name_of, schedule)};")
     for field, info in type(op).model_fields.items():

@@ -6,6 +6,7 @@ from amk.planner.formats import Runs
 from amk.planner.settings import Settings, crossing_dtype, has_tags, per_sequence
 from amk.planner.storage import packed_bytes
 from amk.schedule_ir.expr import Expr
+from amk.schedule_ir.matrices import MATRICES, scale_buffer, scale_shape
 from amk.schedule_ir.memory import Buffer, Dtype
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.begin import state_words
@@ -35,6 +36,9 @@ def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Runs) 
         constant("request", "i32", request_words(settings.batch)),
         constant("prompt", "i32", *each, kv.context),
     ]
+    for name in MATRICES:
+        if any(run[name].apart for _, run in chunks):
+            out.append(constant(scale_buffer(name), "f32", *scale_shape(model, name)))
     if settings.sampling != "greedy":
         out.append(constant("sampling", "i32", len(PARAMETERS)))
     if model.qkv_bias:

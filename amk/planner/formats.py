@@ -67,7 +67,9 @@ def chunk_widths(model: ModelSpec, chunk_bytes: int, names: tuple[MatrixName, ..
     return fits[::-1]
 
 
-def chunk_choices(model: ModelSpec, chunk_bytes: int, wanted: Formats | Layered) -> list[Runs]:
+def chunk_choices(
+    model: ModelSpec, chunk_bytes: int, wanted: Formats | Layered, scales_apart: bool = False
+) -> list[Runs]:
     """Chunks of every matrix with at most `chunk_bytes` of codes each, largest first."""
     runs = layered(model, wanted)
     plain = tuple(name for name in MATRICES if any(forms[name] == "bf16" for _, forms in runs))
@@ -76,23 +78,25 @@ def chunk_choices(model: ModelSpec, chunk_bytes: int, wanted: Formats | Layered)
     else:
         limits = [(chunk_bytes >> n, 0) for n in range(8) if chunk_bytes >> n >= SMALLEST_CHUNK]
     return [
-        tuple((count, _chunks(model, forms, limit, width)) for count, forms in runs)
+        tuple((count, _chunks(model, forms, limit, width, scales_apart)) for count, forms in runs)
         for limit, width in limits or [(SMALLEST_CHUNK, 0)]
     ]
 
 
-def _chunks(model: ModelSpec, forms: Formats, limit: int, width: int) -> Chunks:
+def _chunks(model: ModelSpec, forms: Formats, limit: int, width: int, scales_apart: bool) -> Chunks:
     """Chunks of `width` columns in bf16, of at most `limit` bytes of codes in other formats."""
     return {
-        name: Chunk(format="bf16", columns=width) if forms[name] == "bf16" else _chunk(model, name, forms[name], limit)
+        name: Chunk(format="bf16", columns=width)
+        if forms[name] == "bf16"
+        else _chunk(model, name, forms[name], limit, scales_apart)
         for name in MATRICES
     }
 
 
-def _chunk(model: ModelSpec, name: MatrixName, form_name: FormatName, limit: int) -> Chunk:
+def _chunk(model: ModelSpec, name: MatrixName, form_name: FormatName, limit: int, scales_apart: bool) -> Chunk:
     """The widest chunk, of those with the least padding behind a row."""
     form, shape = weight_format(form_name), matrix(model, name)
     most = max(limit * 8 // (ROWS_PER_GROUP * form.bits), form.unit)
     widths = range(form.unit, most + 1, form.unit)
     columns = min(widths, key=lambda width: (shape.k_chunks(width) * width, -width))
-    return Chunk(format=form_name, columns=columns)
+    return Chunk(format=form_name, columns=columns, apart=scales_apart and form.per_row)

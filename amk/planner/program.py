@@ -12,7 +12,7 @@ from amk.planner.formats import Formats
 from amk.planner.settings import Settings, has_tags
 from amk.planner.staging import Written, layout, read_by, staged_for
 from amk.schedule_ir.expr import Expr
-from amk.schedule_ir.matrices import MatrixName
+from amk.schedule_ir.matrices import MatrixName, scale_buffer
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.add_residual import AddResidualOp
@@ -35,7 +35,7 @@ from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.ops.store_rows import StoreRowsOp
 from amk.schedule_ir.ops.swiglu import SwigluOp
 from amk.schedule_ir.schedule import Loop, Node, Signal, Step, Wait
-from amk.schedule_ir.weight_format import Staged
+from amk.schedule_ir.weight_format import Staged, WeightFormat, weight_format
 
 LAYER: Expr = {"l": 1}
 """The number of the layer within its loop, and of the counter's instance."""
@@ -62,6 +62,9 @@ class RunOfLayers:
     held: dict[MatrixName, int]
     first: dict[MatrixName, int]
     after: Formats | None = None
+
+    def format(self, name: MatrixName) -> WeightFormat:
+        return weight_format(self.wanted[name])
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,7 @@ class Author:
         op = GemvOp(
             role="all", matrix=name, layer=layer, stream="weights", part="part",
             deferred=self.deferred(name) if part == parts - 1 else 0, k_part=part, k_parts=parts,
+            row_scales=scale_buffer(name) if self.settings.scales_apart and self.run.format(name).per_row else None,
             **read_by(name, self.run.wanted, self.head),
         )  # fmt: skip
         return [self.barrier(), Step(op=op), self.barrier()]

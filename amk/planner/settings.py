@@ -40,7 +40,7 @@ class Settings:
     states and attention outputs that cross SMs, None = bf16 in tagged words, f32 elsewhere. batch: sequences that are
     decoded together; splits are then always reduced. k_parts: steps that the product of `down` is done in, so that its
     input fits; None: as few as leave comfortable rings. act_parts: parts that the product of `down` is done in, each of
-    which waits for the activations of its own columns only.
+    which waits for the activations of its own columns only. scales_apart: chunks hold no scales where a row has one.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -70,6 +70,7 @@ class Settings:
     batch: int = 1
     k_parts: int | None = None
     act_parts: int = 1
+    scales_apart: bool = False
 
 
 FAST = Settings()

@@ -42,7 +42,8 @@ def choose_chunks(model: ModelSpec, target: Target, settings: Settings, counts: 
     enough = comfortable_slots(settings)
     fixed = fixed_buffers(model, settings, counts, wanted)[1]
     used = {form for _, forms in wanted for form in forms.values()}
-    choices = chunk_choices(model, chunk_bytes_of(settings, model, target, used, len(counts["hidden.count"])), wanted)
+    limit = chunk_bytes_of(settings, model, target, used, len(counts["hidden.count"]))
+    choices = chunk_choices(model, limit, wanted, settings.scales_apart)
     depths = [ring_slots(target, settings, largest(chunks), fixed) for chunks in choices]
     comfortable = [chunks for chunks, slots in zip(choices, depths, strict=True) if slots >= enough]
     return comfortable[0] if comfortable else choices[depths.index(max(depths))]

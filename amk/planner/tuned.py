@@ -33,11 +33,14 @@ NARROW: Changes = {"warps": 16, "chunk_bytes": 1024}
 HALF_HOLD: Changes = {"held_refills": 1 / 2, "first_refills": 1 / 4}
 """For codes of eight bits in short products; in long ones nothing was better than what large bf16 models have."""
 
-TEN_WARPS: Changes = {"warps": 10}
-"""For int8 in long products, with rings of as many bytes in all: as fast at position 128, 1.7% faster at 8,187, where
-more warps attend. In fp8 they cost 0.5% at 128."""
+LATE_CACHE: Changes = {"prefetch_cache": False}
+"""Nothing is asked for ahead of attention's own loads."""
 
-BATCHED: Changes = {"handoff": "mixed", "handoff_dtype": "bf16"}
+CODES_ONLY: Changes = {"scales_apart": True, **LATE_CACHE}
+"""For codes of eight bits in long products: copies are whole lines without padding, and eight warps have rings of
+192 KB instead of 165."""
+
+BATCHED: Changes = {"handoff": "mixed", "handoff_dtype": "bf16", **LATE_CACHE}
 """Tagged words take twice the bytes, which counts where every worker reads them for every sequence."""
 
 IN_PARTS: Changes = {"k_parts": 4}
@@ -100,8 +103,12 @@ def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduc
     if layers == {"bf16"}:
         narrow = not long and reduced and model.head_dim <= NARROW_HEAD
         return {**EAGER, **NARROW, **SHORT_HOLD} if narrow else EAGER
-    if len(layers) > 1 or layers == {"fp8"}:
+    if len(layers) > 1:
+        return EAGER
+    if long and all(weight_format(form).bits == 8 for form in layers):
+        return {**EAGER, **CODES_ONLY}
+    if layers == {"fp8"}:
         return EAGER
     if all(weight_format(form).bits == 4 for form in layers):
         return {**EAGER, **SHORT_HOLD}
-    return {**EAGER, **TEN_WARPS} if long else {**EAGER, **HALF_HOLD}
+    return {**EAGER, **HALF_HOLD}

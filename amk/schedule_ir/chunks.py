@@ -56,6 +56,8 @@ def pack_quantised(rows: Quantised, chunk: Chunk) -> Bytes:
     codes = np.pad(rows.codes, ((0, 0), (0, count * columns - k)), constant_values=blank)
     lanes = codes.reshape(groups, ROWS, count, columns // UNIT_COLUMNS, LANES, UNIT_COLUMNS // LANES)
     parts = [_payload(lanes, form.bits).reshape(groups, count, -1)]
+    if chunk.apart:
+        return parts[0].reshape(groups * count, chunk.bytes)
     parts.append(_per_chunk(rows.scales, groups, count, form.groups(columns), bool(form.group)).view(np.uint8))
     if form.zeros:
         assert rows.zeros is not None
@@ -86,7 +88,10 @@ def _per_chunk(values: NDArray[Any], groups: int, chunks: int, each: int, groupe
 
 
 def unpack_chunks(packed: NDArray[Any], chunk: Chunk) -> F32:
-    """Packed chunks, [n, at least chunk.bytes] in bytes or 16-bit words -> their numbers, f32 [n, 8, columns]."""
+    """Packed chunks, [n, at least chunk.bytes] in bytes or 16-bit words -> their numbers, f32 [n, 8, columns].
+
+    Of chunks without scales: the numbers of the codes.
+    """
     count, columns = len(packed), chunk.columns
     stored = np.ascontiguousarray(packed).view(np.uint8).reshape(count, -1)[:, : chunk.bytes]
     if chunk.weights.codes == "bf16":
@@ -110,8 +115,11 @@ def _unpack_quantised(stored: Bytes, chunk: Chunk) -> Quantised:
         nibbles = np.empty((*pairs.shape[:-1], 16), np.uint8)
         nibbles[..., NIBBLE_ORDER[0::2]], nibbles[..., NIBBLE_ORDER[1::2]] = pairs & 15, pairs >> 4
         codes = nibbles.transpose(0, 2, 1, 4, 3, 5)
+    flat: Bytes = np.ascontiguousarray(codes).reshape(count * ROWS, chunk.columns)
+    if chunk.apart:
+        return Quantised(flat, np.ones((count * ROWS, each), np.float16))
     scales = np.ascontiguousarray(rest[:, : 2 * ROWS * each]).view(np.float16).reshape(count * ROWS, each)
     zeros = None
     if form.zeros:
         zeros = rest[:, 2 * ROWS * each : 3 * ROWS * each].reshape(count * ROWS, each)
-    return Quantised(np.ascontiguousarray(codes).reshape(count * ROWS, chunk.columns), scales, zeros)
+    return Quantised(flat, scales, zeros)

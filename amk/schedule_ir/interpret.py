@@ -33,7 +33,7 @@ from amk.schedule_ir.machine.whole import LogicalWeights, gemv_share
 from amk.schedule_ir.ops.base import Op, owned_groups
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.ops.gemv import GemvOp
-from amk.schedule_ir.packing import packed_array
+from amk.schedule_ir.packing import packed_arrays
 from amk.schedule_ir.quantised import Quantiser, nearest
 from amk.schedule_ir.row_groups import TensorSource
 from amk.schedule_ir.schedule import Schedule
@@ -70,7 +70,9 @@ class Machine:
         self._weights = LogicalWeights(schedule.model, source, streams[0], quantise) if copies == "whole" else None
         self._rings: dict[str, Rings] = {}
         if copies == "events":
-            chunks = packed_array(schedule, source, quantise) if packed is None else packed
+            chunks, scales = packed_arrays(schedule, source, quantise) if packed is None else (packed, {})
+            for name, data in scales.items():
+                self._storage.set(name, data)
             self._rings = {s.name: Rings(s, stream_layout(schedule, s), chunks, self._storage) for s in streams}
         self._barriers: dict[tuple[int, int], Barrier[Agent]] = {}
         self._order: Order[Event] = RoundRobin()

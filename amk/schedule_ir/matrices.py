@@ -53,6 +53,17 @@ def share_table(name: MatrixName) -> str:
     return "hidden" if name in ("o", "down") else name
 
 
+def scale_buffer(name: MatrixName) -> str:
+    """The constant with the scales of a matrix's rows that stand apart from its chunks, f32 `scale_shape`."""
+    return f"scales.{name}"
+
+
+def scale_shape(model: ModelSpec, name: MatrixName) -> tuple[int, int]:
+    """[layers (1 for lm_head), rows padded to whole groups]."""
+    shape = matrix(model, name)
+    return model.layers if shape.per_layer else 1, shape.groups * ROWS_PER_GROUP
+
+
 def tensor_rows(model: ModelSpec, name: MatrixName, layer: int, group: int) -> list[tuple[str, int, int]]:
     """(tensor, first row, row count) runs that make up row group `group`, in packed order; the rest is zero padding."""
     first = group * ROWS_PER_GROUP

@@ -10,14 +10,22 @@ share and one block of tensor rows, whatever the model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from amk.schedule_ir.bfloat import Bits
+from amk.schedule_ir.bfloat import F32, Bits
 from amk.schedule_ir.chunks import pack_bf16, pack_quantised
 from amk.schedule_ir.layout import StreamLayout, stream_layout
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, matrix, share_table
+from amk.schedule_ir.matrices import (
+    MATRICES,
+    ROWS_PER_GROUP,
+    MatrixName,
+    matrix,
+    scale_buffer,
+    scale_shape,
+    share_table,
+)
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.quantised import Quantiser, nearest
 from amk.schedule_ir.row_groups import TensorSource, group_rows, quantised_groups
@@ -35,13 +43,14 @@ def filled(words: Bits, size: int) -> Bits:
 
 @dataclass(frozen=True)
 class Packer:
-    """Packs the weights of one stream from a source of tensors."""
+    """Packs the weights of one stream from a source of tensors. scales: those of rows that stand apart, by buffer."""
 
     schedule: Schedule
     stream: Stream
     source: TensorSource
     layout: StreamLayout
     quantise: Quantiser = nearest
+    scales: dict[str, F32] = field(default_factory=dict)
 
     def worker(self, worker: int) -> Bits:
         """All chunks of `worker`, 16-bit words [chunks, chunk_bytes / 2], its agents one after the other."""
@@ -72,6 +81,9 @@ class Packer:
         if chunk.format == "bf16":
             return pack_bf16(group_rows(self.source, model, name, layer, groups.start, groups.stop), chunk.columns)
         codes = quantised_groups(self.source, model, name, layer, groups, chunk.weights, self.quantise)
+        if chunk.apart:
+            rows = slice(groups.start * ROWS_PER_GROUP, groups.stop * ROWS_PER_GROUP)
+            self.scales[scale_buffer(name)][layer, rows] = codes.scales[:, 0]
         return pack_quantised(codes, chunk).view(np.uint16)
 
     @staticmethod
@@ -99,11 +111,20 @@ def pack_weights(
     sink: Sink,
     progress: Callable[[int, int], None] | None = None,
     quantise: Quantiser = nearest,
-) -> None:
-    """Pack every stream, one call of `sink` per worker. progress is told (bytes packed, bytes in all)."""
+) -> dict[str, F32]:
+    """Pack every stream, one call of `sink` per worker. progress is told (bytes packed, bytes in all).
+
+    Returned: the scales that stand apart from the chunks, by buffer (`matrices.scale_buffer`).
+    """
+    scales: dict[str, F32] = {}
     for stream in schedule.streams:
         layout = stream_layout(schedule, stream)
-        packer = Packer(schedule, stream, source, layout, quantise)
+        scales |= {
+            scale_buffer(name): np.zeros(scale_shape(schedule.model, name), np.float32)
+            for name in MATRICES
+            if any(chunk.apart for chunk in stream.kinds(name))
+        }
+        packer = Packer(schedule, stream, source, layout, quantise, scales)
         total, done = int(layout.totals.sum()) * stream.chunk_bytes, 0
         for worker in range(schedule.launch.workers):
             packed = packer.worker(worker)
@@ -112,10 +133,18 @@ def pack_weights(
             done += packed.nbytes
             if progress:
                 progress(done, total)
+    return scales
 
 
 def packed_array(schedule: Schedule, source: TensorSource, quantise: Quantiser = nearest) -> Bits:
     """The whole packed buffer of a schedule with one stream, 16-bit words [chunks, chunk_bytes / 2]."""
+    return packed_arrays(schedule, source, quantise)[0]
+
+
+def packed_arrays(
+    schedule: Schedule, source: TensorSource, quantise: Quantiser = nearest
+) -> tuple[Bits, dict[str, F32]]:
+    """`packed_array`, and the scales that stand apart from the chunks, by buffer."""
     (stream,) = schedule.streams
     chunks = int(stream_layout(schedule, stream).totals.sum())
     out = np.zeros((chunks, stream.chunk_bytes // 2), np.uint16)
@@ -123,5 +152,4 @@ def packed_array(schedule: Schedule, source: TensorSource, quantise: Quantiser =
     def place(first: int, packed: Bits) -> None:
         out[first : first + len(packed)] = packed
 
-    pack_weights(schedule, source, place, quantise=quantise)
-    return out
+    return out, pack_weights(schedule, source, place, quantise=quantise)

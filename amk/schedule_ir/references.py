@@ -45,6 +45,7 @@ BUFFER_FIELDS: dict[str, tuple[str, str | None, str | None]] = {
     "also": ("shared", "staged", None),
     "scales": ("shared", "f32", None),
     "sums": ("shared", "f32", None),
+    "row_scales": ("global", "f32", None),
     "ssq": ("shared", "f32", None),
     "residual": ("shared", "f32", None),
     "part": ("shared", "f32", None),

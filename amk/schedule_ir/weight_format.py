@@ -4,8 +4,9 @@ A weight is (code - zero) * scale. Codes have `bits` bits; scales are fp16, one 
 (per row when group is 0); zeros are small integers, one per scale, in formats with zero points, else a constant of the
 format. bf16 has neither scales nor zeros.
 
-A chunk is a tile of 8 rows and some columns, self-contained: codes, then scales [8][groups], then zeros [8][groups]
-(bytes, padded to 16). A group that reaches past the end of a row has fewer columns.
+A chunk is a tile of 8 rows and some columns: codes, then scales [8][groups], then zeros [8][groups] (bytes, padded to
+16). A group that reaches past the end of a row has fewer columns. Where a row has one scale, it may stand apart, in a
+constant that the product reads: a chunk is then codes only, whole cache lines.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 from amk.schedule_ir.matrices import MatrixName
+from amk.schedule_ir.outside import unless
 
 ROWS = 8
 ALIGNMENT = 16
@@ -62,6 +64,11 @@ class WeightFormat:
         """Columns of a chunk come in multiples of this: whole 512-byte tiles and whole groups, both powers of two."""
         return max(512 // self.bits, self.group)
 
+    @property
+    def per_row(self) -> bool:
+        """Has every row one scale, which may stand apart from the chunks."""
+        return self.codes != "bf16" and not self.group
+
     def groups(self, columns: int) -> int:
         """Scales per row of `columns` columns; 0 in bf16."""
         if self.codes == "bf16":
@@ -93,12 +100,13 @@ def weight_format(name: FormatName) -> WeightFormat:
 
 
 class Chunk(BaseModel):
-    """The chunks of one matrix: their format and columns."""
+    """The chunks of one matrix: their format and columns. apart: the scales of its rows are not in them."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     format: FormatName
     columns: int = Field(ge=32, le=16384, multiple_of=32)
+    apart: bool = unless(False)
 
     @property
     def weights(self) -> WeightFormat:
@@ -106,7 +114,8 @@ class Chunk(BaseModel):
 
     @property
     def bytes(self) -> int:
-        return self.weights.chunk_bytes(self.columns)
+        form = self.weights
+        return form.payload_bytes(self.columns) if self.apart else form.chunk_bytes(self.columns)
 
 
 @cache

@@ -1,104 +1,124 @@
-"""Replays a witness: runs its interleaving step by step and looks for what it claims. Uses nothing of the validator."""
+"""Replays a witness: runs its interleaving step by step and looks for what it claims. Uses nothing of the validator.
+
+`Events` reads the columns of the system (`System.to_json`); `Run` and `replay` judge.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 READ, WRITE, FLOAT, DONT_CARE = 0, 1, 3, -1
+Row = tuple[Any, ...]
 
 
-class Simulator:
-    """Counters, program positions, and one watched byte: its content and whether a reader took it as complete."""
+class Events:
+    """The rows of the system. Of accesses and contents only what lies on one watched byte."""
 
     def __init__(self, system: dict[str, Any], buffer: int | None, byte: int | None) -> None:
-        self.system, self.watched, self.seen = system, (buffer, byte), set[tuple[str, int]]()
-        self.first, self.at, self.value = system["agent_first"], system["agent_first"][:-1], system["counter_init"][:]
-        self.cell, self.taken = ([None, *self.here("initial", slice(None), "value", "delta")][-1], False)
+        self.system, self.buffer, self.byte = system, buffer, byte
 
-    def rows(self, table: str, span: slice, *names: str) -> list[tuple[Any, ...]]:
+    def rows(self, table: str, span: slice, *names: str) -> list[Row]:
         return list(zip(*(self.system[f"{table}_{name}"][span] for name in names), strict=True))
 
-    def span(self, table: str, event: int) -> slice:
-        return slice(*self.system[f"{table}_first"][event : event + 2])
+    def of(self, table: str, first: int, end: int, *names: str) -> list[Row]:
+        """Of events first to end - 1."""
+        starts = self.system[f"{table}_first"]
+        return self.rows(table, slice(starts[first], starts[end]), *names)
 
-    def here(self, table: str, span: slice, *names: str) -> list[tuple[Any, ...]]:
-        found = self.rows(table, span, *names, "buffer", "lo", "hi")
-        return [row[:-3] for row in found if row[-3] == self.watched[0] and row[-2] <= self.watched[1] < row[-1]]
+    def waits(self, event: int) -> list[Row]:
+        return self.of("wait", event, event + 1, "counter", "threshold")
 
-    def enabled(self, w: int) -> bool:
-        waits = self.rows("wait", self.span("wait", self.at[w]), "counter", "threshold") if not self.done(w) else []
-        return not self.done(w) and all(self.value[counter] >= threshold for counter, threshold in waits)
+    def signals(self, first: int, end: int) -> list[Row]:
+        return self.of("signal", first, end, "counter", "amount")
 
-    def done(self, w: int) -> bool:
-        return bool(self.at[w] == self.first[w + 1])
+    def here(self, rows: list[Row]) -> list[Row]:
+        """Of rows that begin with buffer, lo, hi: the rest, where the byte lies within."""
+        return [row[3:] for row in rows if row[0] == self.buffer and row[1] <= self.byte < row[2]]
 
-    def touches(self, event: int) -> list[tuple[Any, ...]]:
-        return sorted(self.here("access", self.span("access", event), "kind", "value", "delta"), key=lambda row: row[0])
+    def content(self, table: str) -> list[Row]:
+        """(value, delta) before ("initial") or after ("final")."""
+        return self.here(self.rows(table, slice(None), "buffer", "lo", "hi", "value", "delta"))
 
-    def wrong(self, kind: int, content: tuple[int, int]) -> str:
-        """What is wrong with reading or accumulating ``content`` here: nothing, or the kind of fault."""
+    def touches(self, event: int) -> list[Row]:
+        """(kind, value, delta), reads first."""
+        found = self.of("access", event, event + 1, "buffer", "lo", "hi", "kind", "value", "delta")
+        return sorted(self.here(found), key=lambda row: row[0])
+
+
+class Run:
+    """Where each agent is, the counters, and the byte: its content, and whether a reader took it as complete.
+
+    What a write of content (value, delta) leaves is what a reader means, and an accumulation finds and leaves.
+    """
+
+    def __init__(self, events: Events) -> None:
+        first: list[int] = events.system["agent_first"]
+        self.events, self.at, self.ends = events, first[:-1], first[1:]
+        self.counters = events.system["counter_init"][:]
+        self.cell: Row | None = (None, *events.content("initial"))[-1]
+        self.taken, self.seen = False, set[tuple[str, int]]()
+
+    def enabled(self, agent: int) -> bool:
+        event, end = self.at[agent], self.ends[agent]
+        return event < end and all(self.counters[counter] >= least for counter, least in self.events.waits(event))
+
+    def step(self, agent: int) -> None:
+        event = self.at[agent]
+        for kind, *content in self.events.touches(event):
+            self.touch(event, kind, tuple(content))
+        for counter, amount in self.events.signals(event, event + 1):
+            self.counters[counter] += amount
+        self.at[agent] += 1
+
+    def touch(self, event: int, kind: int, content: Row) -> None:
         anything = content[0] == DONT_CARE
-        if kind == WRITE or (anything and (kind == READ or self.cell is None)):
-            return ""
-        if self.cell is None:
-            return "uninitialised"
-        if self.cell[0] != content[0] if anything else self.cell != content:
-            return "stale"
-        return "partial" if kind > WRITE and self.taken and not anything else ""
-
-    def touch(self, event: int, kind: int, content: tuple[int, int]) -> None:
-        self.seen.add((self.wrong(kind, content), event))
-        self.taken = kind == READ and (self.taken or (self.cell == content and content[0] != DONT_CARE))
+        if kind != WRITE and not (anything and (kind == READ or self.cell is None)):
+            if self.cell is None:
+                self.seen.add(("uninitialised", event))
+            elif self.cell[0] != content[0] if anything else self.cell != content:
+                self.seen.add(("stale", event))
+            elif kind != READ and self.taken and not anything:
+                self.seen.add(("partial", event))
+        self.taken = kind == READ and (self.taken or (self.cell == content and not anything))
         self.cell = self.cell if kind == READ else content
 
-    def step(self, w: int) -> None:
-        for kind, *content in self.touches(self.at[w]):
-            self.touch(self.at[w], kind, (content[0], content[1]))
-        for counter, amount in self.rows("signal", self.span("signal", self.at[w]), "counter", "amount"):
-            self.value[counter] += amount
-        self.at[w] += 1
+    def stuck(self, knot: list[list[int]]) -> bool:
+        """No wait of the knot is met even if all others run to their ends, whatever they wait for."""
+        ends, most = self.ends[:], self.counters[:]
+        for agent, event, *_ in knot:
+            ends[agent] = min(ends[agent], event)
+        for at, end in zip(self.at, ends, strict=True):
+            for counter, amount in self.events.signals(at, max(at, end)):
+                most[counter] += amount
+        return bool(knot) and all(
+            self.at[agent] == event < self.ends[agent]
+            and (counter, threshold) in self.events.waits(event)
+            and most[counter] < threshold
+            for agent, event, counter, threshold, *_ in knot
+        )
 
-    def settled(self) -> bool:
-        """No event that is still to come writes the watched byte."""
-        ahead = (e for at, end in zip(self.at, self.first[1:], strict=True) for e in range(at, end))
-        return all(kind == READ for event in ahead for kind, *_ in self.touches(event))
+    def clash(self, sums: bool, a: int, b: int) -> bool:
+        """Both are next, of two agents, and conflict; sums: both accumulate floats."""
+        pairs = {(x[0], y[0]) for x in self.events.touches(a) for y in self.events.touches(b)}
+        bad = (FLOAT, FLOAT) in pairs if sums else any(x != y or x == WRITE for x, y in pairs)
+        return a != b and {a, b} <= {self.at[w] for w in range(len(self.at)) if self.enabled(w)} and bad
 
-
-def _stuck(state: Simulator, knot: list[list[int]]) -> bool:
-    """Each agent of the knot is blocked until events run that come after the blocked events of the knot."""
-    first = state.system["signal_first"]
-    behind = {k for agent, event, *_ in knot for k in range(first[event], first[state.first[agent + 1]])}
-    most = state.system["counter_init"][:]  # the counters after everything that is not behind the knot
-    for k, (counter, amount) in enumerate(state.rows("signal", slice(None), "counter", "amount")):
-        most[counter] += 0 if k in behind else amount
-    return bool(knot) and all(
-        state.at[agent] == event < state.first[agent + 1]
-        and (counter, threshold) in state.rows("wait", state.span("wait", event), "counter", "threshold")
-        and most[counter] < threshold
-        for agent, event, counter, threshold, *_ in knot
-    )
-
-
-def _clash(state: Simulator, kind: str, a: int, b: int) -> bool:
-    pairs = {(x[0], y[0]) for x in state.touches(a) for y in state.touches(b)}
-    if kind == "unordered_sum":
-        return (FLOAT, FLOAT) in pairs
-    return any(x != y or x == WRITE for x, y in pairs)
+    def wrong_at_the_end(self) -> bool:
+        """Nobody writes the byte any more, and something else is wanted there."""
+        ahead = (event for at, end in zip(self.at, self.ends, strict=True) for event in range(at, end))
+        settled = all(kind == READ for event in ahead for kind, *_ in self.events.touches(event))
+        return settled and any(wanted[0] >= 0 and self.cell != wanted for wanted in self.events.content("final"))
 
 
 def replay(system: dict[str, Any], witness: dict[str, Any]) -> bool:
     """True iff the interleaving is legal and ends in what the witness says (columns as in `System.to_json`)."""
-    state, agents = Simulator(system, witness["buffer"], witness["byte"]), range(len(system["agent_first"]) - 1)
-    for w in (w for w, count in witness["order"] for _ in range(count)):
-        if not state.enabled(w):
+    run, kind, events = Run(Events(system, witness["buffer"], witness["byte"])), witness["kind"], witness["events"]
+    for agent in (agent for agent, count in witness["order"] for _ in range(count)):
+        if not run.enabled(agent):
             return False
-        state.step(w)
-    kind, events, enabled = witness["kind"], witness["events"], [w for w in agents if state.enabled(w)]
+        run.step(agent)
     if kind == "deadlock":
-        return _stuck(state, witness.get("knot") or [])
+        return run.stuck(witness.get("knot") or [])
     if kind in ("race", "unordered_sum"):
-        return {*events} <= {state.at[w] for w in enabled} and _clash(state, kind, *events)
-    if kind == "final":
-        wanted = state.here("final", slice(None), "value", "delta")
-        return state.settled() and any(v >= 0 and state.cell != (v, d) for v, d in wanted)
-    return (kind, events[0]) in state.seen
+        return run.clash(kind == "unordered_sum", *events)
+    return run.wrong_at_the_end() if kind == "final" else (kind, events[0]) in run.seen

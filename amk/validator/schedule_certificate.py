@@ -96,8 +96,7 @@ class _Crews:
         workers = self.teams[n][1]
         for warp in self.programs[n].roles[j]:
             for reading in self.proof.words.readings.get((j, warp), ()):
-                mine = (reading.workers >= workers.start) & (reading.workers < workers.stop)
-                owners = np.flatnonzero(reading.awaited[reading.which[mine]].any(axis=0))
+                owners = np.flatnonzero(reading.awaited[workers.start : workers.stop].any(axis=0))
                 if any(self.times[self.team_of[w]][reading.writer[w]] < 0 for w in owners.tolist()):
                     return False
         return True

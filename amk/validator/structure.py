@@ -7,7 +7,8 @@ Properties, each with its code:
     AMK404      a barrier is joined by exactly the warps of its role, and an id belongs to one role
     AMK405      chunks tile every matrix, and are made of whole tiles and groups of their format, one kind in all
                 iterations of a step; a product's vector is staged in the layout that the format multiplies, with the
-                scales and sums of its blocks
+                scales and sums of its blocks; scales stand apart from chunks only where a row has one, and the product
+                reads those of its matrix, which nothing writes
     AMK106      numbers that repeat a fact of the schedule (agents of a sum, candidates) agree with it
 
 Index and share expressions are affine, so their extremes over the layers lie at the first and the last layer.
@@ -23,7 +24,8 @@ import numpy as np
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, share_table
+from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, scale_buffer, scale_shape, share_table
+from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.add_residual import AddResidualOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
@@ -128,6 +130,7 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
         "qkv_bias": (model.layers, rows),
         "q_norm": (model.layers, model.head_dim),
         "k_norm": (model.layers, model.head_dim),
+        **{scale_buffer(name): scale_shape(model, name) for name in MATRICES},
     }
     for i, buffer in enumerate(schedule.buffers):
         shape = wanted.get(buffer.name)
@@ -206,6 +209,9 @@ def _tiled(schedule: Schedule, name: MatrixName, chunk: Chunk, down_parts: int, 
     elif chunk.columns % chunk.weights.unit:
         message = f"chunks of {name} have {chunk.columns} columns, no multiple of {chunk.weights.unit}"
         yield _finding("AMK405", message, path, f"{chunk.format} weights come in tiles and groups")
+    elif chunk.apart and not chunk.weights.per_row:
+        message = f"the scales of {name} stand apart from its chunks"
+        yield _finding("AMK405", message, path, f"a row of {chunk.format} weights has more than one, or none")
 
 
 def _changes(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -240,6 +246,7 @@ def _staged(schedule: Schedule) -> Iterator[Diagnostic]:
             if dtypes[op.x] != form.staged:
                 message = f"{op.matrix} multiplies {form.staged}, '{op.x}' holds {dtypes[op.x]}"
                 yield _finding("AMK405", message, (*path, "x"))
+            yield from _row_scales(schedule, op, streams[op.stream], path)
             wanted = {"scales": form.staged != "bf16", "sums": form.sums}
         elif isinstance(op, Staging):
             blocks = any(name is not None and dtypes[name] != "bf16" for name in (op.x, op.also))
@@ -250,6 +257,16 @@ def _staged(schedule: Schedule) -> Iterator[Diagnostic]:
             if (getattr(op, field) is not None) != needed:
                 message = f"{op.op} {'lacks' if needed else 'has no use for'} {field} of blocks"
                 yield _finding("AMK405", message, path)
+
+
+def _row_scales(schedule: Schedule, op: GemvOp, stream: Stream, path: Path) -> Iterator[Diagnostic]:
+    """A product whose chunks are codes only reads the scales of its matrix, which the host fills; no other does."""
+    apart, name = stream.chunk(op.matrix, op.layer_at({"t": 0, "l": 0})).apart, scale_buffer(op.matrix)
+    if op.row_scales != (name if apart else None):
+        message = f"the product of {op.matrix} {'lacks' if apart else 'has no use for'} the scales of its rows"
+        yield _finding("AMK405", message, (*path, "row_scales"), f"the host fills '{name}'" if apart else "")
+    elif apart and next(b for b in schedule.buffers if b.name == name).role != "constant":
+        yield _finding("AMK405", f"'{name}' is no constant", (*path, "row_scales"), "the host fills it before launches")
 
 
 def _barriers(schedule: Schedule) -> Iterator[Diagnostic]:

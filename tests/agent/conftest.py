@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from amk.agent.candidate import Workshop
-from amk.agent.certify import Judgement
 from amk.agent.events import Limits, RunStarted, SessionStarted
 from amk.agent.gate import Gate, not_compiled
 from amk.agent.journal import Journal
@@ -18,19 +17,11 @@ from amk.agent.simulated import SimulatedBackend
 from amk.planner.settings import PHASED
 from amk.planner.space import Space
 from amk.schedule_ir.model import load_model
-from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
+from tests.agent.rules import fences_kept as fences_kept
 
 CONTEXT = 2048
 MakeLoop = Callable[..., Loop]
-
-
-def fences_kept(schedule: Schedule) -> Judgement:
-    """Refuses a ring that is refilled without its fence: the one rule that tests of the gate need."""
-    stream = schedule.streams[0]
-    if stream.engine == "bulk" and not stream.refill_fence:
-        return Judgement("UNSAFE", ("AMK507",), "a slot is refilled without a proxy fence")
-    return Judgement("SAFE", certificate="{}")
 
 
 @pytest.fixture(scope="session")

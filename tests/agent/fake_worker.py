@@ -1,7 +1,7 @@
 """A worker without a GPU: a rig that behaves, or misbehaves in the way its first argument names.
 
-`load` sees the schedule it is given; the program named "b" misbehaves, "a" never does. A file named by the second
-argument remembers across processes how often something happened.
+The program that it loads first is the incumbent and behaves; others misbehave, whichever slot they are in. A file named
+by the second argument remembers across processes how often something happened.
 """
 
 import os
@@ -23,6 +23,7 @@ class FakeRig:
         self.way, self.memory = way, memory
         self.aborted = False
         self.keys: dict[str, str] = {}
+        self.incumbent = ""
         self.blocks = 0
         self.gain = 0.9 if way.startswith("fast") else 1.0
 
@@ -38,13 +39,17 @@ class FakeRig:
                 memory.write(f"{os.getpid()} {question.key}\n")
 
     def load(self, question: Load) -> None:
+        self.incumbent = self.incumbent or question.key
         self.keys[question.slot] = question.key
+
+    def cheats(self, slot: str) -> bool:
+        return self.keys[slot] != self.incumbent
 
     def check(self, question: Check) -> Sequence[PositionCheck]:
         found = [
             PositionCheck(pos=p, error=0.01, oracle_error=0.01, finite=True, repeated=True) for p in question.positions
         ]
-        return found if question.slot == "a" else self.cheat_check(found)
+        return self.cheat_check(found) if self.cheats(question.slot) else found
 
     def cheat_check(self, found: list[PositionCheck]) -> list[PositionCheck]:
         after = self.blocks > 0
@@ -63,15 +68,18 @@ class FakeRig:
 
     def block(self, question: Block) -> tuple[Sequence[Sequence[float]], int]:
         self.blocks += 1
-        if question.slot == "b":
+        cheats = self.cheats(question.slot)
+        if cheats:
             self.misbehave()
-        ms = MS * (self.gain if question.slot == "b" else 1.0)
-        if self.way == "slow_incumbent" and question.slot == "a" and self.blocks > 8:
+        ms = MS * (self.gain if cheats else 1.0)
+        if self.way == "slow_place" and question.slot == "b":
+            ms *= 1.5
+        if self.way == "slow_incumbent" and not cheats and self.blocks > 8:
             ms *= 2
         times = [[ms] * question.steps for _ in question.positions]
         tokens = question.steps * len(question.positions)
         time.sleep(ms * tokens / 1e3)
-        if question.slot == "b":
+        if cheats:
             times, tokens = self.cheat_block(times, tokens)
         return times, tokens
 

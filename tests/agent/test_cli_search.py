@@ -9,6 +9,8 @@ from amk import cli
 from amk.agent import certify, session
 from amk.agent.devices import LocalGpu, local_gpus, matching, same_model
 from amk.agent.gate import not_compiled
+from amk.agent.lanes import Lane
+from amk.agent.loop import Loop
 from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.target import load_target
 from tests.agent.conftest import fences_kept
@@ -36,7 +38,7 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
 
 def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run([*SEARCH, "--evals", "8"], capsys)
-    assert code == 0 and out.startswith("simulated: ")
+    assert code == 0 and out.startswith("simulated: ") and "simulated: ended: 8 evaluations are used up" in out
     assert all("simulated" in line for line in err.splitlines())
     _, out, _ = run(["runs", "--format", "json"], capsys)
     (row,) = json.loads(out)["runs"]
@@ -47,11 +49,27 @@ def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixt
     best = data / "best.schedule.json"
     assert run(["export", name, "-o", str(best)], capsys)[0] == 0
     assert load_schedule(best)[0].plan == "search" and (data / "best.schedule.verdict.json").is_file()
+    assert run(["check-certificate", str(best), str(data / "best.schedule.certificate.json")], capsys)[0] == 0
     code, out, _ = run([*SEARCH, "--resume"], capsys)
-    assert code == 0 and "is finished" in out
+    assert code == 0 and "is finished" in out and "ended: 8 evaluations" in out
     assert run([*SEARCH, "--resume", name, "--evals", "10"], capsys)[0] == 0
     (row,) = json.loads(run(["runs", "--format", "json"], capsys)[1])["runs"]
     assert row["evaluations"] == 10
+
+
+def test_an_interrupted_search_says_how_to_go_on(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Loop, lane: Lane) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_take", interrupted)
+        code, _, err = run([*SEARCH, "--evals", "2"], capsys)
+    (line,) = [line for line in err.splitlines() if line.startswith("interrupted")]
+    assert code == 130 and "Traceback" not in err
+    code, out, _ = run(line.partition("amk ")[2].split(), capsys)
+    assert code == 0 and "after 2 evaluations" in out
 
 
 def test_runs_are_replayed_from_another(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

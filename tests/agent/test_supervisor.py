@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, replace
+from math import log
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from amk.agent.candidate import Candidate, Workshop
 from amk.agent.certify import Judgement
 from amk.agent.gate import Ready
-from amk.agent.gpu_backend import GpuBackend
+from amk.agent.gpu_backend import SEATED, GpuBackend
 from amk.agent.measure import Fault, Job, Samples
 from amk.agent.supervisor import Supervisor
 from amk.planner.settings import FAST, NAIVE
@@ -65,6 +66,17 @@ def test_an_honest_worker_is_measured(bench: Bench) -> None:
 def test_a_faster_candidate_is_seen(bench: Bench) -> None:
     result = bench.compare()
     assert isinstance(result, Samples) and result.log_ratios[0] < -0.1
+
+
+@way("slow_place")
+def test_a_slow_place_is_not_held_against_a_program(bench: Bench) -> None:
+    """Half of each round is measured in exchanged places; a screen, which only asks whether to go on, in one."""
+    for rounds in (3, SEATED + 1):
+        result = bench.compare(rounds=rounds)
+        assert isinstance(result, Samples) and len(result.rounds) == rounds
+        assert result.log_ratios == pytest.approx([0.0] * rounds)
+    screened = bench.compare("screen")
+    assert isinstance(screened, Samples) and screened.log_ratios == pytest.approx([log(1.5)] * 3)
 
 
 FAULTS = {"spin": "deadline", "deaf_spin": "deadline", "segfault": "crashed", "exit0": "exited", "stop": "deadline",

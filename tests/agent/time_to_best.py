@@ -19,7 +19,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -36,6 +36,7 @@ from amk.agent.gate import Ready
 from amk.agent.measure import Block, Job
 from amk.agent.noise import Noise
 from amk.agent.propose.base import Context, Proposer, Suggestion
+from amk.agent.runs import write_whole
 from amk.agent.session import offline
 from amk.agent.simulated import SimulatedBackend
 from amk.bench.provenance import commit
@@ -45,7 +46,7 @@ from amk.schedule_ir.model import load_model
 from amk.schedule_ir.target import load_target
 from amk.simulator.constants import constants_for
 from amk.simulator.predict import Simulator
-from tests.agent.conftest import fences_kept
+from tests.agent.rules import fences_kept
 
 GRID = Path(__file__).parents[1] / "records" / "search-grid.json"
 GRID_KNOBS: dict[str, tuple[Any, ...]] = {
@@ -189,17 +190,18 @@ def provenance() -> dict[str, str]:
 
 
 def run(record: Path, jobs: int, only: Sequence[str], problems: Sequence[str]) -> None:
-    """All that the record lacks."""
+    """All that the record lacks, written down as soon as it is there: what was cut short is continued."""
     rows: list[dict[str, Any]] = json.loads(record.read_text())["rows"] if record.exists() else []
     done = {(r["problem"], r["proposer"], r["seed"]) for r in rows}
     wanted = [(w, n, s) for s in range(SEEDS) for w in problems for n in only if (w, n, s) not in done]
     with ProcessPoolExecutor(jobs) as pool:
-        for row in pool.map(solved, wanted):
+        for found in as_completed([pool.submit(solved, each) for each in wanted]):
+            row = found.result()
             rows.append(row)
             print(row["problem"], row["proposer"], row["seed"], f"{exp(-row['curve'][-1]):.4f}", flush=True)
             rows.sort(key=lambda r: (r["problem"], r["proposer"], r["seed"]))
             content = {"format": 1, "evals": EVALS, "seeds": SEEDS, "run": provenance(), "rows": rows}
-            record.write_text(json.dumps(content) + "\n")
+            write_whole(record, json.dumps(content) + "\n")
 
 
 def results(record: Path, where: str) -> list[Result]:

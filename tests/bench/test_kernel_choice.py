@@ -1,11 +1,14 @@
 """The kernels that predictions are judged by: different, SAFE, compiled, half of them near the best."""
 
+import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from amk.bench.kernel_choice import FAR, NEAR, chosen, kernels, read_plans, write_plans
+from amk.bench.kernel_choice import APART, FAR, NEAR, chosen, kernels, read_plans, write_plans
+from amk.commands.measured_runs import recorded_settings
 from amk.planner.search import Problem, Search
 from amk.planner.settings import FAST
 from amk.planner.space import Space
@@ -27,6 +30,26 @@ def test_the_choice_is_deterministic_varied_and_more_than_half_near_the_best() -
     assert 0.45 <= near / len(states) <= 0.8 and max(s.ms[0] for s in states[3:]) <= FAR * best
     space = Space.around(FAST)
     assert len({name for s in states for name in space.changes(s.settings, FAST)}) >= 8
+    times = sorted(s.ms[0] for s in states[3:])
+    assert all(b >= APART * a * (1 - 1e-9) for a, b in pairwise(times))
+
+
+def test_no_kernel_is_chosen_that_was_seen() -> None:
+    states = chosen(PROBLEM, 8, seed=1)
+    seen = [states[0].settings, *(s.settings for s in states[3:6])]
+    others = chosen(PROBLEM, 8, seed=1, seen=seen)
+    assert len(others) >= 8 and not {s.key for s in others} & {Search(PROBLEM).look(s).key for s in seen}  # type: ignore[union-attr]
+
+
+def test_the_kernels_of_a_record_are_known_by_their_settings(tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    rows = [{"row": {"key": {"model": m}, "settings": {"warps": w}}} for m, w in (("a", 2), ("b", 4), ("a", 8))]
+    record.write_text(json.dumps({"rows": rows}))
+    assert [s.warps for s in recorded_settings([record], "a")] == [2, 8]
+    record.write_text('{"rows": [{"row": {"key": {"model": "a"}}}]}')
+    with pytest.raises(AmkError) as caught:
+        recorded_settings([record], "a")
+    assert caught.value.diagnostics[0].code == "AMK005"
 
 
 def test_kernels_come_compiled_and_a_plan_that_cannot_is_passed_over() -> None:

@@ -17,6 +17,7 @@ from amk.schedule_ir.matrices import MATRICES, matrix, tensor_rows
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.packing import packed_array
+from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FORMATS, FormatName
 from tests.reference.llama_numpy import Config, Decoder
@@ -103,6 +104,49 @@ def test_a_batch_of_torch_is_its_sequences(model: ModelSpec) -> None:
             expected = own.step(torch.tensor([token]), pos, own.rope(pos)).numpy()
             np.testing.assert_allclose(row.numpy(), expected, rtol=1e-9, atol=1e-9)
             np.testing.assert_allclose(other.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", VARIANTS, ids=names)
+@pytest.mark.parametrize("kept", ["bf16", "fp8"])
+def test_places_at_once_are_steps_alone(model: ModelSpec, kept: CacheDtype) -> None:
+    """Each as if it alone were decoded, and the cache stays as it was."""
+    weights = torch_model.TorchWeights.random(model, 8, device="cpu")
+    gen = torch.Generator().manual_seed(5)
+    shape = caches(model, torch.bfloat16)[0].shape
+    filled = [torch_model.as_kept(torch.randn(shape, generator=gen).bfloat16(), kept) for _ in range(2)]
+    before = [cache.clone() for cache in filled]
+    tokens, positions = (5, 100, 7), (0, 3, CONTEXT - 1)
+    places = torch_model.Places(weights, filled[0], filled[1], torch.float64, kept, positions)
+    found = places.logits(torch.tensor(tokens))
+    assert all(torch.equal(now, then) for now, then in zip(filled, before, strict=True))
+    for row, token, pos in zip(found, tokens, positions, strict=True):
+        alone = torch_model.TorchDecoder(weights, *(cache.clone() for cache in filled), torch.float64, kept)
+        expected = alone.step(torch.tensor([token]), pos, alone.rope(pos))
+        np.testing.assert_allclose(row.numpy(), expected.numpy(), rtol=1e-9, atol=1e-9)
+    (one,) = torch_model.Places(weights, filled[0], filled[1], torch.float64, kept, (3,)).logits(torch.tensor([100]))
+    np.testing.assert_allclose(one.numpy(), found[1].numpy(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("stored", ["bf16", "int8"])
+def test_plans_with_one_packing_share_it(stored: FormatName, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which settings change it is not told by name, but by where every chunk goes and how it is encoded."""
+
+    def made(**settings: Any) -> Schedule:
+        chosen = Settings(**({"warps": 4} | settings))
+        return plan(PLAIN, load_target("h200"), settings=chosen, wanted=formats(stored), max_context=64, workers=3)
+
+    free, weights = [2**40], torch_model.TorchWeights.random(PLAIN, 6, device="cpu")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free[0], 2**40))
+    plain, packings = made(), device_packing.Packings()
+    first = packings.of(plain, weights)
+    assert packings.of(made(hint_slack=2, prefetch_cache=False), weights) is first
+    for other in (made(chunk_bytes=1024), made(warps=8)):
+        found = packings.of(other, weights)
+        assert found is not first and torch.equal(found, device_packing.packed_weights(other, weights))
+    assert packings.of(plain, weights) is not first and len(packings.kept) == device_packing.KEPT
+    free[0] = 0
+    packings.of(plain, weights)
+    assert device_packing.packing_key(plain) not in packings.kept
 
 
 def test_parts_of_the_columns_are_packed_as_on_the_host() -> None:

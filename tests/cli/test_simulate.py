@@ -1,14 +1,11 @@
 """`amk simulate` as a user runs it."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from amk.cli import main
-from amk.simulator.calibrate import Fit, Run
-from amk.simulator.constants import Constants
 
 RECORD = str(Path(__file__).parents[1] / "records" / "h200-smollm2-135m-bf16.json")
 
@@ -82,21 +79,23 @@ def test_constants_are_fitted_used_and_compared(
     assert main(["simulate", "--against", RECORD, "--held-out"]) == 2  # no other model to fit on
 
 
-def test_half_of_the_kernels_is_predicted_by_constants_fitted_to_the_other_half(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_every_fold_of_the_kernels_is_predicted_by_constants_fitted_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows, few, compared = json.loads(Path(RECORD).read_text()), tmp_path / "few.json", tmp_path / "compared.json"
-    few.write_text(json.dumps(rows | {"rows": rows["rows"][:5]}))
-    fits: list[list[str]] = []
-
-    def fit_few(runs: Sequence[Run], start: Constants, told: object = None) -> Fit:
-        fits.append([r.name for r in runs])
-        return Fit(start.model_copy(update={"copy_us": start.copy_us * 10.0 ** len(fits)}), (), ())
-
-    monkeypatch.setattr("amk.commands.simulate.fit_few", fit_few)
-    assert main(["simulate", "--against", str(few), "--held-out", "kernels", "-o", str(compared)]) == 0
-    pairs = {p["run"]: p["simulated_ms"] for p in json.loads(compared.read_text())["smollm2-135m"]["pairs"]}
-    odd, even = fits
-    assert len(odd) == 2 and len(even) == 3 and pairs.keys() == {*odd, *even}
-    # The constants of the second fit are slower: it was made without the runs that it predicts.
-    assert min(pairs[name] for name in odd) > max(pairs[name] for name in even)
+    few.write_text(json.dumps(rows | {"rows": [*rows["rows"][:2], *rows["rows"][4:6]]}))
+    monkeypatch.setattr("amk.simulator.held_out.STEPS", 2)
+    words = ["simulate", "--against", str(few), "--held-out", "kernels", "--folds", "2", "--jobs", "1"]
+    assert main([*words, "-o", str(compared)]) == 0
+    found = json.loads(compared.read_text())["smollm2-135m"]
+    assert found["kernels"] == len(found["pairs"]) == 4
+    by_shipped = tmp_path / "shipped.json"
+    assert main(["simulate", "--against", str(few), "-o", str(by_shipped)]) == 0
+    shipped = json.loads(by_shipped.read_text())["smollm2-135m"]["pairs"]
+    assert [p["measured_ms"] for p in shipped] == [p["measured_ms"] for p in found["pairs"]]
+    assert all(a["simulated_ms"] != b["simulated_ms"] for a, b in zip(shipped, found["pairs"], strict=True))
+    assert main([*words, "-o", str(tmp_path / "plot.svg")]) == 0
+    assert (tmp_path / "plot.svg").read_text().count("<circle") == 4 + 1
+    few.write_text(json.dumps(rows | {"rows": rows["rows"][:4]}))  # one kernel at four positions
+    capsys.readouterr()
+    assert main(words) == 2 and "AMK005" in capsys.readouterr().err

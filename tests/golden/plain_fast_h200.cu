@@ -158,6 +158,7 @@ struct S3 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -186,6 +187,7 @@ struct S5 {
 };
 struct S6 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr int kTogether = 2;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4352); }
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
@@ -219,6 +221,7 @@ struct S9 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -251,6 +254,7 @@ struct S12 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -283,6 +287,7 @@ struct S15 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -315,6 +320,7 @@ struct S18 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;

@@ -151,6 +151,7 @@ struct S2 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -179,6 +180,7 @@ struct S4 {
 };
 struct S5 {
   static constexpr int kFirst = 0, kAgents = 4;
+  static constexpr int kTogether = 1;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 3328); }
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
@@ -212,6 +214,7 @@ struct S8 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -244,6 +247,7 @@ struct S11 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -276,6 +280,7 @@ struct S14 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
@@ -308,6 +313,7 @@ struct S17 {
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasScales = false;
   static constexpr bool kHasSums = false;
+  static constexpr bool kHasRowScales = false;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;

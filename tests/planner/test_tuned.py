@@ -15,6 +15,7 @@ from amk.schedule_ir.model import load_model
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import steps_of
 from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import FormatName
 from tests.engine.tiny import tiny_model
 
 H200 = load_target("h200")
@@ -37,7 +38,7 @@ def of(name: str, wanted: Formats = BF16, context: int | None = LONG, gpu: str =
         ("llama3.2-1b", formats("int8"), LONG, (8, None, 4, 1 / 2)),
         ("qwen2.5-1.5b", BF16, LONG, (8, None, 4, 2 / 3)),
         ("llama3-8b", BF16, LONG, (8, None, 4, 2 / 3)),
-        ("llama3-8b", formats("int8"), LONG, (10, None, 4, 2 / 3)),
+        ("llama3-8b", formats("int8"), LONG, (8, None, 4, 2 / 3)),
         ("llama3-8b", formats("int4-g128"), LONG, (8, None, 4, 1 / 3)),
         ("llama3-8b", formats("int4-g128-zp", "bf16"), LONG, (8, None, 4, 1 / 3)),
         ("llama3-8b", formats("int4-g128"), SHORT, (8, None, 4, 1 / 3)),
@@ -65,13 +66,28 @@ def test_batches_of_a_large_model_have_long_rings(batch: int, parts: int, copy: 
     assert {op.k_parts for op in ops if isinstance(op, GemvOp) and op.matrix == "down"} == {parts}
 
 
+@pytest.mark.parametrize(
+    ("name", "form", "apart"),
+    [("llama3-8b", "int8", True), ("llama3-8b", "fp8", True), ("llama3-8b", "int4-g128", False),
+     ("llama3-8b", "bf16", False), ("llama3.2-1b", "int8", False), ("llama3.2-1b", "fp8", False)],
+)  # fmt: skip
+def test_codes_of_eight_bits_stand_alone_in_long_products(name: str, form: FormatName, apart: bool) -> None:
+    found = of(name, formats(form))
+    assert (found.scales_apart, found.prefetch_cache) == (apart, not apart)
+    made = plan(load_model(name), H200, wanted=formats(form), max_context=SHORT)
+    assert all(chunk.apart == apart for chunk in made.streams[0].chunks.values())
+    if apart:
+        assert (made.streams[0].chunk_bytes, made.streams[0].slots) == (4096, 6)
+
+
 def test_parts_that_are_no_whole_copies_are_left_to_the_planner() -> None:
     model = load_model("llama3-8b").model_copy(update={"ffn": 14336 + 256})
     assert "k_parts" not in batched(8, model) and batched(8, load_model("llama3-8b"))["k_parts"] == 4
 
 
 def test_a_batch_of_a_large_model_is_handed_off_in_plain_words_where_all_read_them() -> None:
-    assert (of("llama3-8b", batch=4).handoff, of("llama3-8b", batch=4).handoff_dtype) == ("mixed", "bf16")
+    found = of("llama3-8b", batch=4)
+    assert (found.handoff, found.handoff_dtype, found.prefetch_cache) == ("mixed", "bf16", False)
     assert of("llama3.2-1b", batch=4) == replace(FAST, batch=4)
     made = plan(load_model("llama3-8b"), H200, settings=replace(FAST, batch=8), max_context=SHORT)
     assert {b.dtype for b in made.buffers if b.name in ("h_mid", "h_out", "act")} == {"bf16"}

@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from amk.planner.formats import formats
 from amk.schedule_ir.bfloat import from_bf16_bits, round_bf16, to_bf16_bits
 from amk.schedule_ir.chunks import pack_bf16, unpack_chunks
 from amk.schedule_ir.constants import constants
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, tensor_rows
-from amk.schedule_ir.packing import pack_weights, packed_array
+from amk.schedule_ir.packing import pack_weights, packed_array, packed_arrays
+from amk.schedule_ir.quantised import nearest
 from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.weight_format import weight_format
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 
 
@@ -58,6 +61,22 @@ def test_every_chunk_is_where_its_consumer_looks(workers: int, width: int | None
     assert at.max() == len(packed)
     assert {name for name, *_ in layout.drains} == set(MATRICES)
     assert sum(name == "down" for name, *_ in layout.drains) == parts * model.layers
+
+
+def test_scales_that_stand_apart_are_those_of_the_rows() -> None:
+    """In the order of the row groups, zeros behind the last row of the model; only where a row has one scale."""
+    model = tiny_model(vocab=83)
+    wanted = formats("int8-g64", "int8") | {"gate_up": "fp8"}
+    schedule = tiny_plan(model, wanted=wanted, workers=5, scales_apart=True)
+    source, buffers = RandomTensors(model), {b.name: b for b in schedule.buffers}
+    packed, scales = packed_arrays(schedule, source)
+    assert set(scales) == {"scales.gate_up", "scales.lm_head"} == {name for name in buffers if "scales." in name}
+    assert packed.nbytes == buffers["weights"].bytes
+    assert all(buffers[name].shape == data.shape for name, data in scales.items())
+    head = nearest(source.tensor("lm_head"), weight_format("int8")).scales[:, 0]
+    assert np.array_equal(scales["scales.lm_head"][0, :83], head) and scales["scales.lm_head"].shape == (1, 88)
+    up = nearest(source.tensor("l1.w_up"), weight_format("fp8")).scales[:, 0]
+    assert np.array_equal(scales["scales.gate_up"][1].reshape(-1, 2, 4)[:, 1].reshape(-1), up)
 
 
 def test_a_lane_reads_sixteen_consecutive_bytes() -> None:

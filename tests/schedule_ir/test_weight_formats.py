@@ -41,6 +41,17 @@ def test_packing_keeps_every_number(case: tuple[FormatName, Quantised], units: i
     np.testing.assert_array_equal(tiles[:, :k], dequantised(rows, form))
 
 
+@pytest.mark.parametrize("name", [name for name in CODED if weight_format(name).per_row])
+def test_scales_apart_leave_codes_only(name: FormatName) -> None:
+    form, random = weight_format(name), np.random.default_rng(4)
+    rows = nearest(random.standard_normal((16, 256)).astype(np.float32), form)
+    chunk = Chunk(format=name, columns=128, apart=True)
+    packed = pack_quantised(rows, chunk)
+    assert packed.shape == (4, 8 * 128)
+    codes = unpack_chunks(packed, chunk).reshape(2, 2, 8, 128).transpose(0, 2, 1, 3).reshape(16, 256)
+    np.testing.assert_array_equal(codes * rows.scales.astype(np.float32), dequantised(rows, form))
+
+
 @pytest.mark.parametrize("name", CODED)
 def test_codes_stand_for_what_the_format_defines(name: FormatName) -> None:
     form = weight_format(name)

@@ -13,7 +13,7 @@ struct CacheRow;
 template <>
 struct CacheRow<bf16> {
   using Raw = uint4;
-  static __device__ __forceinline__ Raw load(const bf16* row) { return sync::load_global_v4(row); }
+  static __device__ __forceinline__ void load_if(bool live, Raw& raw, const bf16* row) { sync::load_global_if(live, raw, row); }
   static __device__ __forceinline__ const uint4& pairs(const Raw& raw) { return raw; }
   static __device__ __forceinline__ bf16 of(float v) { return __float2bfloat16(v); }
 };
@@ -21,7 +21,7 @@ struct CacheRow<bf16> {
 template <>
 struct CacheRow<fp8> {
   using Raw = uint2;
-  static __device__ __forceinline__ Raw load(const fp8* row) { return sync::load_global_v2(row); }
+  static __device__ __forceinline__ void load_if(bool live, Raw& raw, const fp8* row) { sync::load_global_if(live, raw, row); }
   // Two bytes of a word into the upper halves of two: sign and exponent then stand as in e4m3_pair's arguments.
   static __device__ __forceinline__ u32 pair(u32 word, u32 bytes) {
     const u32 apart = __byte_perm(word, 0u, bytes);

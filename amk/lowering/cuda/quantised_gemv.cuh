@@ -3,6 +3,7 @@
 // Threads, shared memory and the slots of part as in gemv; reads x, scales and sums as block_point.cuh writes them. A chunk holds
 // the codes in 512-byte tiles, then fp16 scales [8 rows][groups], then zero points [8][groups] (u8). The tensor cores sum
 // blocks of 64 columns from zero; lane 4 r (and 4 r + 1, for the second digit of x) scales and adds up row r in fp32.
+// Where the scales of rows stand apart, the chunk is codes only, and a warp reads those of four groups at a time, ahead of their sums.
 #pragma once
 #include "amk/weights.cuh"
 
@@ -88,7 +89,7 @@ struct StagedBlocks {
 
 // This lane's share of one chunk's product with x, whose blocks begin at `from` and number `blocks` up to the end of the
 // matrix. offset: what a zero point of 1 takes off per unit of x's sum, in the lane that has the low digit.
-template <class M>
+template <class M, bool kApart>
 __device__ __forceinline__ float chunk_product(u32 slot, const StagedBlocks& from, int blocks, float offset, int lane) {
   using W = typename M::Weights;
   constexpr int kBlocks = M::kColumns / kBlock, kEach = W::kGroup / kBlock, kGroups = kBlocks / kEach;
@@ -106,7 +107,7 @@ __device__ __forceinline__ float chunk_product(u32 slot, const StagedBlocks& fro
   }
   load_blocks<kBlocks, kWhole>(from.scales, blocks, scale);
   if constexpr (kSums) load_blocks<kBlocks, kWhole>(from.sums, blocks, sum);
-  load_scales(behind + lane / 4 * (2 * kGroups), weight_scale);
+  if constexpr (!kApart) load_scales(behind + lane / 4 * (2 * kGroups), weight_scale);
   if constexpr (W::kZeros) load_zeros(behind + 16 * kGroups + lane / 4 * kGroups, zero);
   float total = 0.f;
 #pragma unroll
@@ -118,7 +119,7 @@ __device__ __forceinline__ float chunk_product(u32 slot, const StagedBlocks& fro
       if constexpr (kSums) of_x += sum[i];
     }
     if constexpr (kSums) y -= offset * (W::kZeros ? zero[group] : static_cast<float>(W::kOffset)) * of_x;
-    total += weight_scale[group] * y;
+    total += kApart ? y : weight_scale[group] * y;
   }
   return total;
 }
@@ -128,6 +129,7 @@ __device__ __forceinline__ void quantised_gemv(C& c) {
   static_assert(C::P::kBatch == 1 && S::kKParts == 1, "one sequence, all columns at once");
   using M = typename S::Matrix;
   using W = typename M::Weights;
+  constexpr int kGroups = (M::kRows + 7) / 8;
   const int agent = c.warp - S::kFirst, chunks = M::count(c) * M::kChunks;
   const int lo = share_begin(chunks, S::kAgents, agent), hi = share_begin(chunks, S::kAgents, agent + 1);
   StagedBlocks x = {};
@@ -136,25 +138,36 @@ __device__ __forceinline__ void quantised_gemv(C& c) {
   if constexpr (S::kHasSums) x.sums = sync::opaque(sync::shared_address(S::sums(c)));
   const float weight = W::weight(c.lane), offset = c.lane % 4 == 0 ? W::kUnit : 0.f;
   float* part = S::part(c) + agent * 8 + c.lane / 4;
-  int group = lo / M::kChunks, column = lo % M::kChunks;
-  float total = 0.f;
+  const int begin = lo / M::kChunks;
+  int group = begin, column = lo % M::kChunks;
+  float total = 0.f, row_scales = 1.f;
+  // Lane 8 i + r: the scale of row r of the i-th of four groups.
+  const auto fetch_scales = [&](int first) {
+    if constexpr (S::kHasRowScales) {
+      const int at = (S::layer(c) * kGroups + M::first(c) + first) * 8 + c.lane;
+      if ((first + c.lane / 8) * M::kChunks < hi) row_scales = S::row_scales(c).fetch_one(at);
+    }
+  };
   const auto flush = [&] {
     float y = total * weight;
     if constexpr (W::kLanes == 2) y += __shfl_xor_sync(0xffffffffu, y, 1);
+    if constexpr (S::kHasRowScales) y *= __shfl_sync(0xffffffffu, row_scales, (group - begin) % 4 * 8 + c.lane / 4);
     if (c.lane % 4 == 0) part[group * 8] = y;
     total = 0.f;
   };
+  if (lo < hi) fetch_scales(begin);
   c.ring.enter(hi - lo, c.lane);
 #pragma unroll 1
   for (int chunk = lo; chunk < hi; ++chunk) {
     const u32 slot = c.ring.wait(c.dog, c.warp);
     const int first = column * (M::kColumns / kBlock);
     const StagedBlocks from = {x.x + first * (2 * kBlock), x.scales + first * 4, x.sums + first * 4};
-    total += chunk_product<M>(slot, from, (M::kK + kBlock - 1) / kBlock - first, offset, c.lane);
+    total += chunk_product<M, S::kHasRowScales>(slot, from, (M::kK + kBlock - 1) / kBlock - first, offset, c.lane);
     c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1);
     if (++column == M::kChunks) {
       flush();
       column = 0, ++group;
+      if ((group - begin) % 4 == 0) fetch_scales(group);
     }
   }
   if (column != 0 && lo < hi) flush();

@@ -401,6 +401,26 @@ __device__ __forceinline__ uint4 load_global_v4(const void* global) {
   return data;
 }
 
+// The same where `live`; else `data` stays what it was. Not an if around a load: the compiler would copy registers after it,
+// and wait for the data there.
+__device__ __forceinline__ void load_global_if(bool live, uint4& data, const void* global) {
+  asm volatile(
+      "{\n\t.reg .pred live;\n\tsetp.ne.u32 live, %5, 0;\n\t"
+      "@live ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];\n\t}"
+      : "+r"(data.x), "+r"(data.y), "+r"(data.z), "+r"(data.w)
+      : "l"(global_address(global)), "r"(static_cast<u32>(live))
+      : "memory");
+}
+
+__device__ __forceinline__ void load_global_if(bool live, uint2& data, const void* global) {
+  asm volatile(
+      "{\n\t.reg .pred live;\n\tsetp.ne.u32 live, %3, 0;\n\t"
+      "@live ld.global.L1::no_allocate.v2.b32 {%0, %1}, [%2];\n\t}"
+      : "+r"(data.x), "+r"(data.y)
+      : "l"(global_address(global)), "r"(static_cast<u32>(live))
+      : "memory");
+}
+
 // A hint; reads nothing as far as the memory model is concerned.
 __device__ __forceinline__ void prefetch_l2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global_address(global)));
@@ -413,6 +433,11 @@ __device__ __forceinline__ int opaque(int value) {
 }
 __device__ __forceinline__ u32 opaque(u32 value) {
   asm volatile("" : "+r"(value));
+  return value;
+}
+template <class T>
+__device__ __forceinline__ const T* opaque(const T* value) {
+  asm volatile("" : "+l"(value));
   return value;
 }
 

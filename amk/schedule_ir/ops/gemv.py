@@ -10,7 +10,7 @@ from pydantic import Field
 
 from amk.schedule_ir.block_point import BLOCK, whole_blocks
 from amk.schedule_ir.expr import Env, Expr
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName
+from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, scale_shape
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import F32, Access, Geometry, Memory, Op, ValueKey, owned_count, owned_groups, split
 from amk.schedule_ir.outside import unless
@@ -35,8 +35,9 @@ class GemvOp(Op):
     The worker's chunks form one group-major sequence of count * k_chunks; agent a drains its contiguous share. x has
     k elements (columns beyond k are zero padding and are not read but for the rest of a block) for each sequence s of
     the batch, part is f32 [slots, batch, 8]: the weights are read once, whatever the batch. scales and sums are those
-    of x's blocks (Staging), where the matrix is not in bf16. The slots of the last `deferred` chunks are refilled by
-    the next `refill` step instead of at once.
+    of x's blocks (Staging), where the matrix is not in bf16. row_scales: where the chunks are codes only, the scales of
+    the matrix's rows; a sum is multiplied with its row's before it is written. The slots of the last `deferred` chunks
+    are refilled by the next `refill` step instead of at once.
 
     Where x of all columns does not fit, the product is done in k_parts steps. Step k_part has the columns
     [k * k_part / k_parts, k * (k_part + 1) / k_parts), of which x holds the values, and adds to the partial sums that
@@ -50,6 +51,7 @@ class GemvOp(Op):
     x: Name
     scales: Name | None = None
     sums: Name | None = None
+    row_scales: Name | None = unless(None)
     part: Name
     deferred: int = Field(default=0, ge=0, le=64)
     k_part: int = unless(0, ge=0, le=7)
@@ -88,9 +90,18 @@ class GemvOp(Op):
         slots = range(lo // k_chunks + int(env.agent), (hi - 1) // k_chunks + int(env.agent) + 1)
         size = ROWS_PER_GROUP * geo.batch
         own = slots.start * size, slots.stop * size
+        if self.row_scales is not None:
+            rows = self._scale_rows(env, geo, lo // k_chunks, (hi - 1) // k_chunks + 1)
+            reads += geo.span("read", self.row_scales, *rows, None)
         if self.k_part:
             reads += geo.span("read", self.part, *own, self._sums(layer, self.k_part - 1))
         return [*reads, *geo.span("write", self.part, *own, self._sums(layer, self.k_part))]
+
+    def _scale_rows(self, env: Env, geo: Geometry, group: int, end: int) -> tuple[int, int]:
+        """Elements of `row_scales` for local row groups [group, end)."""
+        at = env.eval_int(self.layer) * scale_shape(geo.model, self.matrix)[1]
+        first = owned_groups(env, self.matrix)[0]
+        return at + (first + group) * ROWS_PER_GROUP, at + (first + end) * ROWS_PER_GROUP
 
     def _reads(self, geo: Geometry, lo: int, hi: int, value: ValueKey) -> list[Access]:
         """Of every sequence's x and its blocks, for columns [lo, hi) of this part."""
@@ -119,6 +130,8 @@ class GemvOp(Op):
             size = ROWS_PER_GROUP * geo.batch
             at = (group + agent) * size
             before = mem.read(self.part, at, at + size) if self.k_part else np.float32(0)
+            if self.row_scales is not None:
+                total = total * mem.read(self.row_scales, *self._scale_rows(env, geo, group, group + 1))
             mem.write(self.part, at, before + total.reshape(-1))
 
     def read_x(self, geo: Geometry, mem: Memory, lo: int, hi: int, sequence: int = 0) -> F32:
