@@ -11,13 +11,12 @@ the certificate level[w, j] (when worker w runs item j) and K(c, t) (a vector pe
     neighbouring groups are ordered by (2), and so by induction all conflicting pairs.
 (4) Values. Along the run each byte read holds what the reader means. By (3) every run reads the same.
 
-An order is of one kind of edges: `fence` (releases and acquires: a write is visible), `time` (and tagged words: a read
-is over, because what is stored in a word was computed from it), `wait` (and all that blocks: a word was found, because
-whoever waits for its reader does not go on before).
+An order is of one kind of edges: `fence` (releases, acquires), `time` (and tagged words), `wait` (and all that blocks).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from copy import copy
 from functools import cached_property, reduce
@@ -82,45 +81,31 @@ class Order:
             self.ahead[g, : len(program.items)] = program.ahead
             self.alone[g, : len(program.items)] = program.alone
         waits = counters.waits[(counters.waits[:, WEAK] == 0) | self.hints]
-        self._waits = [waits[waits[:, ITEM] == j] for j in range(longest)]
+        self._waits = [waits[waits[:, ITEM] == j][:, [WORKER, WARP, INSTANCE, AMOUNT]] for j in range(longest)]
         self.level = level
-        for _ in self._states():
-            pass
+        deque(self._states(), maxlen=0)
 
     def _states(self) -> Iterator[tuple[int, I64, I32]]:
-        """(item, workers, state [workers, warps, workers]) along the run: what each warp knows when the item starts."""
+        """(item, workers, state [workers, warps, workers]) along the run: what each warp knows as the item starts. Then
+        comes what the words tell that it reads, and at barriers what all know."""
         state = np.zeros((self.workers, self.programs[0].warps, self.workers), np.int32)
         steps = [(g, j) for g, program in enumerate(self.programs) for j in range(len(program.items))]
         runs = [(now, g, j) for g, j in steps for now in set(self.level[self.programs[g].workers, j].tolist())]
         for now, g, j in sorted(runs):
-            workers = np.array(self.programs[g].workers)
-            who = workers[self.level[workers, j] == now]
-            self._start(g, j, who, state)
+            workers, role = np.array(self.programs[g].workers), self.programs[g].roles[j]
+            who, crew = workers[self.level[workers, j] == now], slice(role.start, role.stop)
+            for a in role:
+                state[who, a, who] = np.maximum(state[who, a, who], self.ahead[g, j, a].min())
+            for w, a, *key in self._waits[j][np.isin(self._waits[j][:, 0], who)].tolist():
+                state[w, a] = np.maximum(state[w, a], self.claims.get((key[0], key[1]), 0))
+            self.starts[who, j] = state[who, crew].min(axis=1)
             yield j, who, state
-            self._finish(g, j, who, state)
-
-    def _start(self, g: int, j: int, who: I64, state: I32) -> None:
-        """Item j of program g on these workers, up to where its waits are met."""
-        role = self.programs[g].roles[j]
-        here = np.bincount(who, minlength=self.workers) > 0
-        for a in role:
-            state[who, a, who] = np.maximum(state[who, a, who], self.ahead[g, j, a].min())
-        for row in self._waits[j][here[self._waits[j][:, WORKER]]].tolist():
-            claim = self.claims.get((row[INSTANCE], row[AMOUNT]))
-            if claim is not None:
-                state[row[WORKER], row[WARP]] = np.maximum(state[row[WORKER], row[WARP]], claim)
-        self.starts[who, j] = state[who, role.start : role.stop].min(axis=1)
-
-    def _finish(self, g: int, j: int, who: I64, state: I32) -> None:
-        """What its warps know behind it: also what the words tell that they read, and at barriers what all know."""
-        role = self.programs[g].roles[j]
-        for a in role:
-            for r in self.readings.get((j, a), ()):
+            for a, r in ((warp, r) for warp in role for r in self.readings.get((j, warp), ())):
                 sets, which = r.sets
                 known = [self.starts[w, r.writer[w]].max(axis=0, initial=0) for w in map(np.flatnonzero, sets)]
                 state[who, a] = np.maximum(state[who, a], np.array(known)[which[who]])
-        if self.programs[g].barrier[j]:
-            state[who, role.start : role.stop] = state[who, role.start : role.stop].max(axis=1, keepdims=True)
+            if self.programs[g].barrier[j]:
+                state[who, crew] = state[who, crew].max(axis=1, keepdims=True)
 
     def check(self) -> None:
         """Every claim follows from the claims."""
@@ -140,8 +125,7 @@ class Order:
         warp orders what it does to one array."""
         (w, i, a), (x, j, b) = p[:, :3].T, q[:, :3].T
         over: Bools = (w == OUTSIDE) | (x == OUTSIDE) | (self.starts[x, j, w] > i)
-        near = (w == x) & (self.ahead[self.group[x], j, b, a] > i)
-        over |= near | (p == q).all(axis=1)
+        over |= (w == x) & (self.ahead[self.group[x], j, b, a] > i) | (p == q).all(axis=1)
         unsure = np.flatnonzero(~over)
         if len(unsure):
             over[unsure] = self._of_warps(q[unsure, :3], w[unsure]) > i[unsure]
@@ -162,18 +146,17 @@ class Order:
     def _read_by(self, token: int, case: Readings) -> Readings:
         """What is read always, and what this token's items read in this case."""
 
-        def of_token(item: int, r: Reading) -> bool:
+        def mine(item: int, r: Reading) -> bool:
             groups = set(self.group[r.awaited.any(axis=1)].tolist())
             return {self.programs[g].items[item].token for g in groups} == {token}
 
-        more = {at: [r for r in found if of_token(at[0], r)] for at, found in case.items()}
+        more = {at: [r for r in found if mine(at[0], r)] for at, found in case.items()}
         return {at: [*self.readings.get(at, ()), *more.get(at, ())] for at in {*self.readings, *more}}
 
     def _starts_with(self, readings: Readings) -> I32:
         case = copy(self)
         case.readings, case.starts = readings, np.zeros_like(self.starts)
-        for _ in case._states():
-            pass
+        deque(case._states(), maxlen=0)
         return case.starts
 
     def _of_warps(self, q: I64, x: I64) -> I32:

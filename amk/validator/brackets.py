@@ -49,6 +49,10 @@ class Ordering(Protocol):
         """`precedes` of what chains leave unordered; all there is, where there are no chains."""
         ...
 
+    def precedes_each(self, before: I64, after: I64) -> Bools:
+        """`precedes` of every pair, all of `after` for the first of `before` first."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Places:
@@ -120,8 +124,8 @@ class BracketOrder:
     Nodes are numbered group by group, worker by worker: node_base + (worker - first) * nodes + node.
     """
 
-    def __init__(self, quotient: Quotient, keyed: Keyed[Clocks] | None = None) -> None:
-        """keyed: the quotient's clocks, if what follows from them is to be kept."""
+    def __init__(self, quotient: Quotient, keyed: Keyed[Quotient] | None = None) -> None:
+        """keyed: the quotient, if what follows from it is to be kept."""
         self.quotient, self.keyed, self.implied = quotient, keyed, ImpliedOrder(quotient)
         self.system = quotient.groups[0].order.trace.local_system
         self._base = np.array([g.node_base for g in quotient.groups], np.int64)
@@ -206,6 +210,19 @@ class BracketOrder:
         return self._beyond_chains(before, after, np.zeros(len(before), dtype=bool))
 
     def _beyond_chains(self, before: I64, after: I64, ordered: Bools) -> Bools:
+        self.add_local(before, after, ordered)
+        self._ask(before, after, ordered)
+        return ordered
+
+    def precedes_each(self, before: I64, after: I64) -> Bools:
+        """`precedes` of every pair, all of `after` for the first of `before` first."""
+        clocks = self.quotient.clocks
+        i, j = np.repeat(np.arange(len(before)), len(after)), np.tile(np.arange(len(after)), len(before))
+        ordered = chained(views(clocks, self.places(before)), views(clocks, self.places(after)), i, j)
+        return self._beyond_chains(before[i], after[j], ordered)
+
+    def add_local(self, before: I64, after: I64, ordered: Bools) -> None:
+        """What a worker orders by itself."""
         group, worker, node = self._local(before)
         other_group, other, later = self._local(after)
         near = np.flatnonzero(~ordered & (group == other_group) & (worker == other))
@@ -213,8 +230,6 @@ class BracketOrder:
             at = near[group[near] == g] if len(self.quotient.groups) > 1 else near
             order = self.quotient.groups[g].order
             ordered[at] = order.wholly(node[at], later[at])
-        self._ask(before, after, ordered)
-        return ordered
 
     def _ask(self, before: I64, after: I64, ordered: Bools) -> None:
         """What brackets leave unordered although partial thresholds order it."""

@@ -265,7 +265,7 @@ class _Composer:
         quotient = self._quotient(edges, words)
         clocks = self.memo.within(clocks_in, quotient).value
         quotient.value.adopt(clocks.value.run, clocks.value)
-        return Keyed(BracketOrder(quotient.value, clocks), quotient.key)
+        return Keyed(BracketOrder(quotient.value, quotient), quotient.key)
 
     def _parts(self, edges: Edges) -> Keyed[list[Part]]:
         """The accesses in the order of a run; the one of all workers abreast knows nothing of waits and signals."""

@@ -1,24 +1,27 @@
 """Accesses buffer by buffer, in the order of a run, and what follows from that alone.
 
 Property: reads-from of a buffer, and which of its accesses are neighbours on a byte, depend on nothing but the kinds,
-bytes and contents of its accesses in the order of a run; which neighbours chains order, on nothing but where the nodes
-stand among the chains and on the clocks. So each of the three is kept under exactly that (`memo`), and a change of a
-schedule costs what it changes.
+bytes and contents of its accesses in the order of a run; which neighbours chains and workers order, on nothing but the
+nodes and the quotient; which ones chains order, on nothing but where the nodes stand among the chains and what they see
+of the clocks. So each of these is kept under exactly that (`memo`), and a change of a schedule costs what it changes.
+Orders that only partial thresholds imply are asked for each time, because there is a limit to how often.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import Final, Literal, Protocol
 
 import numpy as np
 
 from amk.validator.atoms import OUTSIDE, Touches, blocks
-from amk.validator.brackets import BracketOrder, Places, Views, chained, views
+from amk.validator.brackets import BracketOrder, Views, chained, views
 from amk.validator.dataflow import DataflowReport, find_faults
 from amk.validator.memo import Keyed, Memo, given
-from amk.validator.order import Clocks
+from amk.validator.quotient import Quotient
 from amk.validator.races import Race, RaceReport, neighbour_pairs, record
 from amk.validator.system import I32, I64, READ, WRITE, Bools
 
@@ -37,6 +40,10 @@ class Part:
     buffer: int
     node: I64
     columns: Keyed[I64]
+
+    @cached_property
+    def nodes(self) -> Keyed[I64]:
+        return given(self.node)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,14 +131,33 @@ def _asked(pairs: Pairs, asked: Asked) -> I64:
     return np.flatnonzero(pairs.reads if asked == "reads" else ~pairs.reads)
 
 
-def unchained(memo: Memo, pairs: Pairs, key: bytes, asked: Asked, clocks: Clocks, where: I32) -> I64:
-    """Numbers of the pairs that chains leave unordered; where: the places of the accesses, key: that of the pairs.
+def left_open(memo: Memo, asked: Asked, quotient: Quotient, parts: list[tuple[Pairs, bytes, I64]]) -> list[I64]:
+    """Numbers of the pairs of each (pairs, their key, nodes) that neither chains nor a worker by itself order."""
+    order = BracketOrder(quotient)
+    left = [unchained(memo, Keyed(pairs, key), asked, order, node) for pairs, key, node in parts]
+    found = zip(parts, left, strict=True)
+    ends = [np.stack((node[pairs.first[at]], node[pairs.second[at]])) for (pairs, _, node), at in found]
+    before, after = np.concatenate(ends, axis=1)
+    ordered = before == after
+    order.add_local(before, after, ordered)
+    return _split(left, ~ordered)
 
-    What the places show of the clocks is all that matters of them: most of it is there in other clocks as well.
+
+def _split(numbers: list[I64], some: Bools) -> list[I64]:
+    """Some of the numbers; `some` is about all of them in turn."""
+    ends = np.cumsum([0, *map(len, numbers)]).tolist()
+    return [at[some[low:high]] for at, (low, high) in zip(numbers, pairwise(ends), strict=True)]
+
+
+def unchained(memo: Memo, pairs: Keyed[Pairs], asked: Asked, order: BracketOrder, node: I64) -> I64:
+    """Numbers of the pairs that chains leave unordered.
+
+    What the places of the nodes show of the clocks is all that matters of them: most of it is there in others too.
     """
-    seen = views(clocks, Places(*where))
-    again = Keyed(pairs, key)
-    return memo(unordered_views, again, asked, seen.agent, seen.hi, seen.own, seen.value, seen.row, seen.rows).value
+    if not len(_asked(pairs.value, asked)):
+        return np.zeros(0, np.int64)
+    seen = views(order.quotient.clocks, order.places(node))
+    return memo(unordered_views, pairs, asked, seen.agent, seen.hi, seen.own, seen.value, seen.row, seen.rows).value
 
 
 def unordered_views(pairs: Pairs, asked: Asked, *seen: I32) -> I64:
@@ -146,7 +172,6 @@ class InOrder:
 
     def __init__(self, parts: list[Part], memo: Memo) -> None:
         self.parts, self.memo = parts, memo
-        self._placed: dict[tuple[int, int], Keyed[I32]] = {}
 
     def of(self, buffers: Collection[int], inside: bool = True) -> InOrder:
         """The parts of these buffers, or of all others."""
@@ -184,30 +209,20 @@ class InOrder:
                     record(_rows(part, pairs.value, every[start : start + SOME]), found, LIMIT)
         return RaceReport(bool(found), True, tuple(found.values()), (), bool(found))
 
-    def _places(self, part: Part, chains: BracketOrder) -> Keyed[I32]:
-        key = part.buffer, id(chains)
-        if key not in self._placed:
-            places = chains.places(part.node)
-            self._placed[key] = given(np.stack((places.agent, places.hi, places.view)))
-        return self._placed[key]
-
     def _unordered(self, keyed: list[Keyed[Pairs]], question: Question) -> list[I64]:
         """Numbers of the pairs of each part."""
         chains, asked = question.chains, question.asked
         known = None if chains is None else chains.keyed
-        left: list[I64] = []
-        for part, pairs in zip(self.parts, keyed, strict=True):
-            at = _asked(pairs.value, asked)
-            if chains is not None and known is not None and len(at):
-                at = self.memo.within(unchained, pairs, pairs.key, asked, known, self._places(part, chains)).value
-            left.append(at)
+        if known is not None:
+            own = [(pairs, pairs.key, part.nodes) for part, pairs in zip(self.parts, keyed, strict=True)]
+            left = [one.value for one in self.memo.each(left_open, (asked, known), own)]
+        else:
+            left = [_asked(pairs.value, asked) for pairs in keyed]
         both = zip(self.parts, keyed, left, strict=True)
-        pairs_left = [np.stack((p.node[k.value.first[at]], p.node[k.value.second[at]])) for p, k, at in both]
-        before, after = np.concatenate([np.zeros((2, 0), np.int64), *pairs_left], axis=1)
+        ends = [np.stack((p.node[k.value.first[at]], p.node[k.value.second[at]])) for p, k, at in both]
+        before, after = np.concatenate([np.zeros((2, 0), np.int64), *ends], axis=1)
         precedes = question.order.precedes if known is None else question.order.precedes_otherwise
-        bad = ~((before == after) | precedes(before, after))
-        ends = np.cumsum([0, *map(len, left)]).tolist()
-        return [at[bad[low:high]] for at, low, high in zip(left, ends, ends[1:], strict=False)]
+        return _split(left, ~((before == after) | precedes(before, after)))
 
 
 def _rows(part: Part, pairs: Pairs, at: I64) -> I64:

@@ -18,7 +18,7 @@ used ones first.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -71,19 +71,40 @@ class Memo:
         """As a call, for a stage that gets this memo first and keeps the results of its own stages there."""
         return self._known(stage, partial(stage, self), parts)
 
+    def each(
+        self, stage: Callable[..., list[T]], common: tuple[Any, ...], several: Sequence[tuple[Any, ...]]
+    ) -> list[Keyed[T]]:
+        """One result for each of several, for a stage that makes those that are not known in one go: it gets this memo,
+        the common parts and a list of the others'. A result must follow from the common parts and its own alone.
+        """
+        shared = given(common)
+        keys = [_digest(stage.__module__, stage.__qualname__, shared, *own) for own in several]
+        found = [self._found(key) for key in keys]
+        new = [n for n, one in enumerate(found) if one is None]
+        if new:
+            made = stage(self, *_values(common), [_values(several[n]) for n in new])
+            for n, value in zip(new, made, strict=True):
+                found[n] = self._keep(Keyed(value, keys[n]))
+        return [one for one in found if one is not None]
+
     def _known(self, stage: Callable[..., T], make: Callable[..., T], parts: tuple[Any, ...]) -> Keyed[T]:
         key = _digest(stage.__module__, stage.__qualname__, *parts)
+        return self._found(key) or self._keep(Keyed(make(*_values(parts)), key))
+
+    def _found(self, key: bytes) -> Keyed[Any] | None:
         kept = self._kept.get(key)
-        if kept is not None:
-            self.hits += 1
-            self._kept.move_to_end(key)
-            return kept[0]
-        self.misses += 1
-        made = Keyed(make(*(part.value if isinstance(part, Keyed) else part for part in parts)), key)
+        if kept is None:
+            self.misses += 1
+            return None
+        self.hits += 1
+        self._kept.move_to_end(key)
+        return kept[0]
+
+    def _keep(self, made: Keyed[T]) -> Keyed[T]:
         size = OVERHEAD + _freeze(made.value, self._frozen, set())
         if hasattr(made.value, "__dict__"):
             self._frozen[id(made.value)] = made.value
-        self._kept[key] = made, size
+        self._kept[made.key] = made, size
         self.filled += size
         while self.filled > self.room:
             self.filled -= self._kept.popitem(last=False)[1][1]
@@ -97,6 +118,10 @@ class Memo:
 def given(value: T) -> Keyed[T]:
     """A part that is used more than once, hashed once."""
     return Keyed(value, _digest(value))
+
+
+def _values(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(part.value if isinstance(part, Keyed) else part for part in parts)
 
 
 def _digest(*parts: Any) -> bytes:

@@ -97,11 +97,14 @@ class Run:
             for agent, event, counter, threshold, *_ in knot
         )
 
-    def clash(self, sums: bool, a: int, b: int) -> bool:
-        """Both are next, of two agents, and conflict; sums: both accumulate floats."""
-        pairs = {(x[0], y[0]) for x in self.events.touches(a) for y in self.events.touches(b)}
-        bad = (FLOAT, FLOAT) in pairs if sums else any(x != y or x == WRITE for x, y in pairs)
-        return a != b and {a, b} <= {self.at[w] for w in range(len(self.at)) if self.enabled(w)} and bad
+    def clash(self, events: list[int], sums: bool) -> bool:
+        """Two events of two agents are next and conflict; sums: both accumulate floats."""
+        heads = {self.at[agent] for agent in range(len(self.at)) if self.enabled(agent)}
+        if len(events) != 2 or len({*events} & heads) != 2:
+            return False
+        one, two = ([touch[0] for touch in self.events.touches(event)] for event in events)
+        pairs = {(x, y) for x in one for y in two}
+        return (FLOAT, FLOAT) in pairs if sums else any(x != y or x == WRITE for x, y in pairs)
 
     def wrong_at_the_end(self) -> bool:
         """Nobody writes the byte any more, and something else is wanted there."""
@@ -120,5 +123,5 @@ def replay(system: dict[str, Any], witness: dict[str, Any]) -> bool:
     if kind == "deadlock":
         return run.stuck(witness.get("knot") or [])
     if kind in ("race", "unordered_sum"):
-        return run.clash(kind == "unordered_sum", *events)
+        return run.clash(events, sums=kind == "unordered_sum")
     return run.wrong_at_the_end() if kind == "final" else (kind, events[0]) in run.seen

@@ -10,6 +10,7 @@ that come first in the run and lower until nothing changes.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -171,10 +172,10 @@ class _Guessing(dict[tuple[int, int], I64]):
 class _FirstPass(Order):
     """The order under guessed claims, made available to the guesses while it grows."""
 
-    def _start(self, g: int, j: int, who: I64, state: Any) -> None:
+    def _states(self) -> Iterator[tuple[int, I64, Any]]:
         assert isinstance(self.claims, _Guessing)
         self.claims.order = self
-        super()._start(g, j, who, state)
+        return super()._states()
 
 
 def claims_of(proof: Proof, edges: str) -> Claims:

@@ -16,7 +16,7 @@ from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.matrices import MATRICES, matrix, tensor_rows
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.packing import packed_array
+from amk.schedule_ir.packing import packed_array, packed_arrays
 from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FORMATS, FormatName
@@ -202,6 +202,27 @@ def test_every_row_is_packed_where_the_layout_says(name: Any) -> None:
                 want = rows[:, chunk * width : (chunk + 1) * width]
                 np.testing.assert_array_equal(got[: len(rows), : want.shape[1]], want)
                 assert not got[len(rows) :].any()
+
+
+@pytest.mark.parametrize("form", ["int8", "fp8"])
+def test_scales_apart_on_the_device_as_on_the_host(form: FormatName) -> None:
+    settings = Settings(scales_apart=True)
+    schedule = plan(RAGGED, load_target("h200"), settings=settings, max_context=64, workers=3, wanted=formats(form))
+    weights = torch_model.TorchWeights.random(RAGGED, 6, device="cpu")
+    arrays = {name: array.astype(np.float32) for name, array in as_arrays(weights).items()}
+
+    class Source:
+        def tensor(self, name: str, rows: slice = slice(None)) -> np.ndarray:
+            return arrays[name][rows]
+
+    packed, scales = packed_arrays(schedule, Source())
+    np.testing.assert_array_equal(device_packing.packed_weights(schedule, weights).numpy(), packed.view(np.uint8))
+    found = device_packing.row_scales(schedule, weights)
+    assert set(found) == set(scales) == {f"scales.{name}" for name in MATRICES}
+    for name, data in scales.items():
+        rows = next(b.shape for b in schedule.buffers if b.name == name)
+        assert found[name].shape == data.shape == rows
+        np.testing.assert_array_equal(found[name].numpy(), data)
 
 
 @pytest.mark.parametrize("form", [name for name in FORMATS if name != "bf16"])
