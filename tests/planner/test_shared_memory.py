@@ -80,8 +80,8 @@ def test_a_k_split_halves_the_peak_at_equal_bytes_in_flight() -> None:
 @pytest.mark.parametrize(
     ("layers", "head", "align"),
     [
-        ("int8", "int8", 128), ("fp8", "fp8", 128), ("int4-g128-zp", "bf16", 128), ("int4-g128", "int4-g128", 16),
-        ("bf16", "bf16", 16), ("int8", "bf16", 16),
+        ("int8-g128", "int8-g128", 128), ("int4-g128-zp", "bf16", 128), ("int4-g128", "int4-g128", 16),
+        ("bf16", "bf16", 16), ("int8", "bf16", 16), ("int8", "int8", 16), ("fp8", "fp8", 16),
     ],
 )  # fmt: skip
 def test_copies_are_padded_to_whole_lines_where_that_is_cheap(
