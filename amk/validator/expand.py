@@ -30,7 +30,8 @@ from amk.validator.builder import assemble
 from amk.validator.contents import CACHED, code, with_token
 from amk.validator.counter_events import CounterEvents, Instances
 from amk.validator.envelope import NO_DATA
-from amk.validator.footprint import SHARED, Evaluations, Footprints
+from amk.validator.evaluator import SHARED, Evaluations
+from amk.validator.footprint import Footprints
 from amk.validator.local_order import NotComposable
 from amk.validator.memory_check import boundary_content
 from amk.validator.quotient import Edges

@@ -14,7 +14,8 @@ from amk.schedule_ir.schedule import Schedule
 from amk.validator.aliases import Clash
 from amk.validator.counter_events import ROW
 from amk.validator.envelope import Envelope
-from amk.validator.footprint import Evaluations, Footprints
+from amk.validator.evaluator import Evaluations
+from amk.validator.footprint import Footprints
 from amk.validator.local_order import LocalOrder
 from amk.validator.memo import Memo
 from amk.validator.quotient import Group
