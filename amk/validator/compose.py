@@ -270,8 +270,12 @@ class _Composer:
         return Keyed(BracketOrder(quotient.value, quotient), quotient.key)
 
     def _parts(self, edges: Edges) -> Keyed[list[Part]]:
-        """The accesses in the order of a run; the one of all workers abreast knows nothing of waits and signals."""
-        if self._quotient(edges).value.abreast is not None:
+        """The accesses in the order of a run; the one of all workers abreast knows nothing of waits and signals.
+
+        If it is a run with the edges of `block`, it is one with others: these only leave waits out, and let weak
+        signals come earlier.
+        """
+        if self._quotient("block").value.abreast is not None:
             return self.memo(ordered_abreast, self.accesses, self.seen[1])
         return self.memo(ordered, self.accesses, self._order(edges))
 
