@@ -20,8 +20,9 @@ NICENESS = 5
 
 
 def stagers_of(cores: int | None) -> int:
-    """Checking processes on a machine with so many cores, most of which prove and compile."""
-    return max(2, min(STAGERS, (cores or 2) // 3))
+    """Checking processes on a machine with so many cores: checking one takes two thirds of what proving and compiling
+    takes."""
+    return max(2, min(STAGERS, 3 * (cores or 2) // 8))
 
 
 def begin(parent: int) -> None:

@@ -16,6 +16,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel
 
+from amk import __version__
 from amk.agent import runs
 from amk.agent.candidate import Impossible, Workshop
 from amk.agent.certify import Certifier, installed
@@ -82,7 +83,7 @@ class Submission(BaseModel):
 
 def server() -> MCPServer[Any]:
     """The server with its tools."""
-    found: MCPServer[Any] = MCPServer("amk", instructions=__doc__ or "")
+    found: MCPServer[Any] = MCPServer("amk", instructions=__doc__ or "", version=__version__)
     for tool in (list_runs, read_run, check_settings, explain_code, read_proposal):
         found.tool(annotations=READ)(tool)
     found.tool(annotations=SUGGEST)(submit_proposal)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, GetTimeoutError, RayError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayError
 
 from amk.agent.devices import local_gpus, same_model
 from amk.agent.gate import Ready
@@ -94,19 +95,27 @@ class RayBackend:
                 return found
             except GetTimeoutError:
                 continue
-            except ActorDiedError as error:
+            except RayActorError as error:
                 return self._after_death(error)
             except RayError as error:
                 return Fault("crashed", f"the station did not answer: {first_line(error)}")
         return Fault("stopped", "the search ends")
 
     def _after_death(self, error: RayError) -> Fault:
-        """Whether Ray brings the station back."""
-        try:
-            ray.get(self.actor.describe.remote(), timeout=OPEN_SECONDS)
-        except (RayError, GetTimeoutError):
-            return Fault("device_lost", f"the station is gone: {first_line(error)}")
-        return Fault("crashed", f"the station was restarted: {first_line(error)}")
+        """Whether Ray brings the station back, waited for: until then it fails whatever it is asked."""
+        until = time.monotonic() + OPEN_SECONDS
+        while not self._stopped and (left := until - time.monotonic()) > 0:
+            try:
+                ray.get(self.actor.describe.remote(), timeout=left)
+            except ActorUnavailableError:
+                time.sleep(POLL_SECONDS)
+            except (RayError, GetTimeoutError):
+                break
+            else:
+                return Fault("crashed", f"the station was restarted: {first_line(error)}")
+        if self._stopped:
+            return Fault("stopped", "the search ends")
+        return Fault("device_lost", f"the station is gone: {first_line(error)}")
 
     def expect(self, ready: Ready) -> None:
         self.actor.expect.remote(ready)

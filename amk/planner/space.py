@@ -33,13 +33,14 @@ ALLOWED: dict[str, tuple[Value, ...]] = {
     "held_refills": (0.0, 1 / 3, 1 / 2, 2 / 3, 1.0),
     "first_refills": (1 / 4, 1 / 2, 3 / 4, 1.0, None),
     "act_parts": (1, 2, 4),
+    "k_parts": (1, 2, 4, None),
     "reduce_from": (2, 4, 8, 16, None),
 }
 """Values in order of size; None, which leaves the choice to the planner, comes last."""
 
-FIXED = ("plan", "max_tokens", "sampling", "kv_dtype", "batch", "k_parts")
+FIXED = ("plan", "max_tokens", "sampling", "kv_dtype", "batch")
 """The label of the plan, the length of a launch, how tokens are chosen, what the cache holds, and how many sequences
-there are and what their inputs need, are no choices of the search.
+there are, are no choices of the search.
 """
 
 

@@ -20,7 +20,7 @@ from amk.simulator.predict import Prepared
 
 FITTED = (
     "read_gbps", "gemv_us", "chunk_us", "chunk_gbps", "copy_us", "l2_us", "l2_gbps", "hop_us", "queue_us_per_kib",
-    "fence_us", "fence_us_per_kib", "barrier_warp_us", "far_us_per_kib",
+    "fence_us", "fence_us_per_kib", "barrier_warp_us", "far_us_per_kib", "drain_gbps", "round_us",
 )  # fmt: skip
 """What runs of whole steps can tell; the others come from micro-benchmarks."""
 

@@ -18,7 +18,7 @@ import numpy as np
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.simulator.acts import Act, acts
-from amk.simulator.constants import Constants
+from amk.simulator.constants import QUEUE_KIB, Constants
 from amk.simulator.program import Group, Window
 from amk.simulator.supply import NEVER, Supply
 from amk.simulator.words import Words
@@ -247,8 +247,10 @@ class Engine:
         return self.constants.l2_us + self._queue_us(state)
 
     def _queue_us(self, state: _State) -> float:
-        """What a load waits for: requests of the ring that are not answered yet stand before it."""
-        return self.constants.queue_us_per_kib * self.supply.outstanding(state.number) / KIB
+        """What a load waits for: requests of the ring that are not answered yet stand before it. The first few hardly
+        hold it up; the more there are, the longer each takes."""
+        flying = self.supply.outstanding(state.number) / KIB
+        return self.constants.queue_us_per_kib * flying * flying / QUEUE_KIB
 
     def _signal(self, state: _State, act: Act) -> None:
         """Lanes give a step's signals in turn, and each looks its amount up first if it stands in a table."""

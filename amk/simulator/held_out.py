@@ -23,7 +23,7 @@ from amk.simulator.constants import Constants
 from amk.simulator.predict import Prepared
 
 FOLDS = 5
-STEPS = 6
+STEPS = 4
 FAR_OFF = 3 * SPREAD
 
 
