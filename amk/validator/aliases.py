@@ -19,11 +19,12 @@ from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import Access
 
 Clash = tuple[Access, Access]
+Meeting = tuple[str, str, int]
+"""Two buffers, and bytes from the start of one to the start of the other."""
 
 
-def aliased(buffers: Mapping[str, Buffer]) -> list[tuple[str, str, int]]:
-    """(one, other, bytes from the start of one to the start of the other) of shared buffers that meet; in plans no op
-    has any."""
+def aliased(buffers: Mapping[str, Buffer]) -> list[Meeting]:
+    """Shared buffers that meet; in plans no op has any."""
     spans = {name: (b.offset or 0, (b.offset or 0) + b.bytes) for name, b in buffers.items() if b.space == "shared"}
     return [
         (one, two, spans[two][0] - spans[one][0])
@@ -32,7 +33,7 @@ def aliased(buffers: Mapping[str, Buffer]) -> list[tuple[str, str, int]]:
     ]
 
 
-def clash_of(accesses: list[Access], pairs: list[tuple[str, str, int]]) -> Clash | None:
+def clash_of(accesses: list[Access], pairs: list[Meeting]) -> Clash | None:
     """Two accesses of a byte by way of two buffers, one of them a write."""
     for one, two, gap in pairs:
         by = [[a for a in accesses if a.buffer == name] for name in (one, two)]

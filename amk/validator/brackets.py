@@ -87,10 +87,13 @@ def views(clocks: Clocks, places: Places) -> Views:
         absent = np.full_like(places.view, -1)
         return Views(places.agent, places.hi, absent, absent, absent, np.zeros((0, 0), np.int32))
     event = np.maximum(places.view >> 1, 0)
-    shown, row = np.unique(clocks.row_of[event], return_inverse=True)
+    row = clocks.row_of[event]
+    there = np.zeros(len(clocks.rows), bool)
+    there[row] = True
+    number = np.cumsum(there, dtype=np.int32) - np.int32(1)
     own = np.where(none, -1, system.agent_of[event]).astype(np.int32)
     value = (system.index_of[event] + (places.view & 1)).astype(np.int32)
-    return Views(places.agent, places.hi, own, value, row.reshape(event.shape).astype(np.int32), clocks.rows[shown])
+    return Views(places.agent, places.hi, own, value, number[row], clocks.rows[there])
 
 
 def chained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Bools:

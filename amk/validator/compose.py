@@ -120,15 +120,17 @@ class Composition:
         return self.live and not any(r.racy for r in (self.races, self.overwritten, self.unseen) if r is not None)
 
 
-def ordered_program(program: Program, number: int, roles: tuple[Role, ...], warps: int, tokens: int) -> LocalOrder:
+def ordered_program(
+    memo: Memo, program: Program, number: int, roles: tuple[Role, ...], warps: int, tokens: int
+) -> LocalOrder:
     """The local order of a program whose steps neither wait nor signal; raises `TooLarge`."""
-    return local_order(trace_of(program, number, roles, warps, tokens))
+    return local_order(trace_of(program, number, roles, warps, tokens), memo)
 
 
 def _orders(schedule: Schedule, tokens: int, memo: Memo) -> list[Keyed[LocalOrder]]:
     roles, warps = schedule.roles, schedule.launch.warps
     return [
-        memo(ordered_program, bare_program(program), number, roles, warps, tokens)
+        memo.within(ordered_program, bare_program(program), number, roles, warps, tokens)
         for number, program in enumerate(schedule.programs)
     ]
 
@@ -268,8 +270,12 @@ class _Composer:
         return Keyed(BracketOrder(quotient.value, quotient), quotient.key)
 
     def _parts(self, edges: Edges) -> Keyed[list[Part]]:
-        """The accesses in the order of a run; the one of all workers abreast knows nothing of waits and signals."""
-        if self._quotient(edges).value.abreast is not None:
+        """The accesses in the order of a run; the one of all workers abreast knows nothing of waits and signals.
+
+        If it is a run with the edges of `block`, it is one with others: these only leave waits out, and let weak
+        signals come earlier.
+        """
+        if self._quotient("block").value.abreast is not None:
             return self.memo(ordered_abreast, self.accesses, self.seen[1])
         return self.memo(ordered, self.accesses, self._order(edges))
 

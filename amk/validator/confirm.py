@@ -250,13 +250,10 @@ class Confirmer:
 
 def _common(one: I64, two: I64) -> tuple[int, int, int] | None:
     """(buffer, lo, hi) of the first bytes on which the rows conflict."""
-    for buffer, start, end, kind, *_ in one.tolist():
-        lo, hi = np.maximum(two[:, 1], start), np.minimum(two[:, 2], end)
-        same = (two[:, 0] == buffer) & (lo < hi) & ((two[:, 3] == WRITE) | (kind == WRITE))
-        if same.any():
-            j = int(np.flatnonzero(same)[0])
-            return buffer, int(lo[j]), int(hi[j])
-    return None
+    lo, hi = np.maximum(one[:, 1:2], two[:, 1]), np.minimum(one[:, 2:3], two[:, 2])
+    writes = (one[:, 3:4] == WRITE) | (two[:, 3] == WRITE)
+    i, j = np.nonzero((one[:, :1] == two[:, 0]) & (lo < hi) & writes)
+    return (int(one[i[0], 0]), int(lo[i[0], j[0]]), int(hi[i[0], j[0]])) if len(i) else None
 
 
 def _enabled(system: System, run: Run, event: int) -> bool:

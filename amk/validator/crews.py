@@ -23,7 +23,8 @@ from amk.validator.slopes import FAMILY_SHIFT, INDEX_BITS, TOKEN_BITS, Slope
 from amk.validator.system import DONT_CARE, I64, READ, Bools
 
 if TYPE_CHECKING:
-    from amk.validator.footprint import Change, Evaluator, Footprint, Rows, Tables
+    from amk.validator.evaluator import Change, Evaluator, Footprint, Rows
+    from amk.validator.tables import Tables
 
 ABSENT: Final = np.iinfo(np.int64).min
 Kinds = tuple[tuple[int, ...], tuple[int, ...], bool]

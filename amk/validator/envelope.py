@@ -42,7 +42,8 @@ from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.crews import ABSENT, Asked, Crewed, Private
-from amk.validator.footprint import COLUMNS, SHARED, Footprints
+from amk.validator.evaluator import COLUMNS, SHARED
+from amk.validator.footprint import Footprints
 from amk.validator.local_order import crew as crew_node
 from amk.validator.quotient import Group
 from amk.validator.slopes import TOKEN_BITS

@@ -30,18 +30,18 @@ from amk.validator.builder import assemble
 from amk.validator.contents import CACHED, code, with_token
 from amk.validator.counter_events import CounterEvents, Instances
 from amk.validator.envelope import NO_DATA
-from amk.validator.footprint import SHARED, Evaluations, Footprints
+from amk.validator.evaluator import SHARED, Evaluations
+from amk.validator.footprint import Footprints
 from amk.validator.local_order import NotComposable
 from amk.validator.memory_check import boundary_content
 from amk.validator.quotient import Edges
 from amk.validator.slopes import FAMILY_SHIFT
 from amk.validator.system import I64, WRITE, Bools, System
-from amk.validator.trace import Item, TooLarge, Trace, trace
+from amk.validator.trace import BARRIERS, Item, TooLarge, Trace, trace
 from amk.validator.word_events import MISSING, joints
 from amk.validator.words import tag_of, words
 
 MAX_EVENTS: Final = 2_500_000
-BARRIERS: Final = 16
 
 
 @dataclass(frozen=True, eq=False)

@@ -154,7 +154,8 @@ def unchained(memo: Memo, pairs: Keyed[Pairs], asked: Asked, order: BracketOrder
 
     What the places of the nodes show of the clocks is all that matters of them: most of it is there in others too.
     """
-    if not len(_asked(pairs.value, asked)):
+    reads = pairs.value.reads
+    if not len(reads) or (asked == "reads" and not reads.any()) or (asked == "writes" and reads.all()):
         return np.zeros(0, np.int64)
     seen = views(order.quotient.clocks, order.places(node))
     return memo(unordered_views, pairs, asked, seen.agent, seen.hi, seen.own, seen.value, seen.row, seen.rows).value

@@ -143,7 +143,8 @@ def replayed(system: System, order: I64) -> Run | None:
     place = system.signal_counter * system.events + position[system.signal_event]
     by_place = np.argsort(place)
     given, total = place[by_place], np.concatenate(([0], np.cumsum(system.signal_amount[by_place])))
-    start = np.searchsorted(given, system.wait_counter * system.events)
+    first = np.concatenate(([0], np.cumsum(np.bincount(system.signal_counter, minlength=system.counters))))
+    start = first[system.wait_counter]
     upto = np.searchsorted(given, system.wait_counter * system.events + position[system.wait_event])
     value = system.counter_init[system.wait_counter] + total[upto] - total[start]
     if not rising.all() or bool((value < system.wait_threshold).any()):
@@ -156,7 +157,10 @@ def replayed(system: System, order: I64) -> Run | None:
 
 @dataclass(frozen=True)
 class BlockedHead:
-    """A head stuck at ``value < threshold``; ``missing`` = (agent, increments of the counter it has not delivered)."""
+    """A head stuck at ``value < threshold``; ``missing`` = (agent, increments of the counter it has not delivered).
+
+    attainable: counter value if every event of the system ran.
+    """
 
     agent: int
     event: int
@@ -164,11 +168,7 @@ class BlockedHead:
     value: int
     threshold: int
     missing: tuple[tuple[int, int], ...]
-
-    @property
-    def attainable(self) -> int:
-        """Counter value if every event of the system ran."""
-        return self.value + sum(amount for _, amount in self.missing)
+    attainable: int
 
 
 @dataclass(frozen=True)
@@ -192,6 +192,9 @@ def _pending(system: System, run: Run) -> dict[int, dict[int, int]]:
 def _blocked_heads(system: System, run: Run, pending: dict[int, dict[int, int]]) -> list[BlockedHead]:
     """Per stuck agent its failing wait; one that can never be met is preferred because it explains most."""
     heads = []
+    # once per counter: many agents may be stuck at one that many have not signalled
+    missing = {counter: tuple(sorted(by_agent.items())) for counter, by_agent in pending.items()}
+    total = {counter: sum(by_agent.values()) for counter, by_agent in pending.items()}
     for agent in np.flatnonzero(run.cut < system.agent_size).tolist():
         event = int(system.agent_first[agent] + run.cut[agent])
         failing = []
@@ -199,8 +202,8 @@ def _blocked_heads(system: System, run: Run, pending: dict[int, dict[int, int]])
             counter, threshold = int(system.wait_counter[k]), int(system.wait_threshold[k])
             value = int(run.values[counter])
             if value < threshold:
-                missing = tuple(sorted(pending.get(counter, {}).items()))
-                failing.append(BlockedHead(agent, event, counter, value, threshold, missing))
+                most = value + total.get(counter, 0)
+                failing.append(BlockedHead(agent, event, counter, value, threshold, missing.get(counter, ()), most))
         heads.append(min(failing, key=lambda head: head.attainable - head.threshold))
     return heads
 

@@ -15,7 +15,10 @@ A *chain* is a list of nodes, each wholly before the next, that synchronise with
     hi[x, c]    index of its first node whose past contains x (their number if there is none; a node contains itself)
     pre[x, c]   number of its nodes some part of which precedes some part of x: what x as a whole may be blocked by
 
-Cost: one clock pass over a single worker; all workers of a program share it.
+Cost: one clock pass over a single worker; all workers of a program share it. Only barriers order anything, so the pass
+is over their events alone, and kept under these: programs whose other steps differ have it in common. Each entry of
+`past` that is not about the event's own warp is 0 or ends with an event that others waited for, hence one of a barrier;
+numbering the others too is a monotone map of these entries, which minima, maxima and order statistics commute with.
 """
 
 from __future__ import annotations
@@ -26,10 +29,12 @@ from typing import Final
 
 import numpy as np
 
+from amk.validator.builder import assemble
 from amk.validator.liveness import Run, greedy
+from amk.validator.memo import Memo
 from amk.validator.order import must_clocks
 from amk.validator.system import I64, Bools
-from amk.validator.trace import Trace
+from amk.validator.trace import BARRIERS, Trace
 
 KEPT: Final = 8
 """Sets of chains that an order keeps."""
@@ -41,20 +46,20 @@ class NotComposable(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class LocalOrder:
-    """past, need, late [nodes, warps]; leader [nodes] an event of the node. chains: see `chains_of`."""
+    """past, need, late [nodes, warps]; leader [nodes] an event of the node. complete: C3. chains: see `chains_of`."""
 
     trace: Trace
-    run: Run
+    complete: bool
     past: I64
     need: I64
     late: I64
     leader: I64
     chains: dict[tuple[bytes, ...], Chains] = field(default_factory=dict)
 
-    @property
-    def complete(self) -> bool:
-        """C3."""
-        return self.run.complete
+    @cached_property
+    def run(self) -> Run:
+        """One of the worker alone."""
+        return greedy(self.trace.local_system)
 
     @property
     def nodes(self) -> int:
@@ -84,16 +89,44 @@ def crew(trace: Trace, item: int) -> int:
     return trace.events + item
 
 
-def local_order(trace: Trace) -> LocalOrder:
-    """Clocks of the events and crews of one worker."""
-    run = greedy(trace.local_system)
-    past = must_clocks(run).matrix().astype(np.int64)
+def barrier_past(warps: int, warp: I64, waits: I64, signals: I64) -> I64 | None:
+    """`past` of events of barriers, by the warps that run them; None if these do not all run."""
+    run = greedy(assemble(warps, warp, [0] * BARRIERS, waits, signals, ())[0])
+    return must_clocks(run).matrix().astype(np.int64) if run.complete else None
+
+
+def _past(trace: Trace, memo: Memo) -> I64 | None:
+    """`past` of all events, by that of the last event of a barrier up to each; None if they do not all run."""
+    waits, signals = trace.barrier_waits, trace.barrier_signals
+    events = np.unique(np.concatenate((waits[:, 0], signals[:, 0])))
+    warp = trace.warp_of[events]
+    rows = (np.column_stack((np.searchsorted(events, t[:, 0]), t[:, 1:])) for t in (waits, signals))
+    found = memo(barrier_past, trace.warps, warp, *rows).value
+    if found is None:
+        return None
+    first = np.searchsorted(warp, np.arange(trace.warps))
+    ends = np.append(0, trace.index_of[events] + 1)
+    every = np.arange(trace.events)
+    last = np.searchsorted(events, every, side="right") - 1
+    past = np.zeros((trace.events, trace.warps), np.int64)
+    inside = np.flatnonzero(last >= first[trace.warp_of])
+    past[inside] = np.where(found > 0, ends[first + found], 0)[last[inside]]
+    past[every, trace.warp_of] = trace.index_of
+    return past
+
+
+def local_order(trace: Trace, memo: Memo | None = None) -> LocalOrder:
+    """Clocks of the events and crews of one worker; memo: those of other programs' barriers."""
+    past = _past(trace, memo or Memo())
+    complete = past is not None
+    if past is None:
+        past = must_clocks(greedy(trace.local_system)).matrix().astype(np.int64)
     need = np.zeros((trace.events, trace.warps), np.int64)
     need[np.arange(trace.events), trace.warp_of] = trace.index_of + 1
     member, absent = trace.event_of, (trace.event_of < 0)[:, :, None]
     huge = np.iinfo(np.int64).max
     return LocalOrder(
-        trace, run,
+        trace, complete,
         past=np.concatenate((past, np.where(absent, huge, past[member]).min(axis=1))),
         need=np.concatenate((need, np.where(absent, 0, need[member]).max(axis=1))),
         late=np.concatenate((past, np.where(absent, 0, past[member]).max(axis=1))),

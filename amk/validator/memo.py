@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from amk.validator.crews import Crewed
-from amk.validator.footprint import Evaluations, Evaluator, Footprints
+from amk.validator.evaluator import Evaluations, Evaluator
+from amk.validator.footprint import Footprints
 from amk.validator.trace import Item
 
 T = TypeVar("T")

@@ -14,7 +14,8 @@ from amk.schedule_ir.schedule import Schedule
 from amk.validator.aliases import Clash
 from amk.validator.counter_events import ROW
 from amk.validator.envelope import Envelope
-from amk.validator.footprint import Evaluations, Footprints
+from amk.validator.evaluator import Evaluations
+from amk.validator.footprint import Footprints
 from amk.validator.local_order import LocalOrder
 from amk.validator.memo import Memo
 from amk.validator.quotient import Group
@@ -94,10 +95,19 @@ def touched(gathered: Gathered, synced: tuple[tuple[int, int], ...]) -> Touched:
 
 def _doubled(rows: I64) -> bool:
     """Do two rows of one step of one worker write a common byte?"""
-    rows = rows[rows[:, 4] == WRITE]
-    rows = rows[np.lexsort((rows[:, 5], *rows[:, :4].T))]
-    same = (rows[1:, :4] == rows[:-1, :4]).all(axis=1)
-    return bool((same & (rows[1:, 5] < rows[:-1, 6])).any())
+    written = np.flatnonzero(rows[:, 4] == WRITE)
+    place, lo, hi = _places(rows[written]), rows[written, 5], rows[written, 6]
+    order = np.lexsort((lo, place))
+    place, lo, hi = place[order], lo[order], hi[order]
+    return bool(((place[1:] == place[:-1]) & (lo[1:] < hi[:-1])).any())
+
+
+def _places(rows: I64) -> I64:
+    """(group, worker, item, buffer) of each row as one number."""
+    found = np.zeros(len(rows), np.int64)
+    for column in rows[:, :4].T:
+        found = found * (int(column.max(initial=0)) + 1) + column
+    return found
 
 
 def tagged_words(memo: Memo, data: Schedule, gathered: Gathered, touched: Touched) -> TaggedWords:

@@ -25,6 +25,8 @@ from amk.validator.system import I64, System
 
 MAX_ITEMS: Final = 100_000
 OUTSIDE_TOKENS: Final = -1
+BARRIERS: Final = 16
+"""Named barriers of a worker."""
 
 Path = tuple[str | int, ...]
 
@@ -160,7 +162,7 @@ class Trace:
     @cached_property
     def local_system(self) -> System:
         """One worker alone, its waits on counters taken as granted: only the barriers are left."""
-        return assemble(self.warps, self.warp_of, [0] * 16, self.barrier_waits, self.barrier_signals, ())[0]
+        return assemble(self.warps, self.warp_of, [0] * BARRIERS, self.barrier_waits, self.barrier_signals, ())[0]
 
 
 def trace(schedule: Schedule, number: int, tokens: int) -> Trace:

@@ -104,8 +104,11 @@ def words(schedule: Schedule, items: list[list[Item]], rows: I64, memo: Memo | N
     memo = memo or Memo()
     parts = [Words(np.zeros((0, 4), np.int64), np.zeros((0, 5), np.int64), 0, [], [], [])]
     most = max(map(len, items), default=0)
-    for buffer in np.flatnonzero(np.bincount(rows[:, 3])).tolist():
-        mine = rows[rows[:, 3] == buffer]
+    # fewer than 2^10 buffers, and sorting numbers of 16 bits is linear
+    rows = rows[np.argsort(rows[:, 3].astype(np.int16), kind="stable")]
+    starts = np.flatnonzero(np.diff(rows[:, 3], prepend=-1))
+    for mine in np.split(rows, starts[1:]) if len(rows) else ():
+        buffer = int(mine[0, 3])
         step = mine[:, 0] * most + mine[:, 2]
         there = np.bincount(step) > 0
         rank = (np.cumsum(there) - 1)[step]

@@ -24,7 +24,7 @@ from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.validator import memo as memo_module
-from amk.validator.footprint import Evaluations
+from amk.validator.evaluator import Evaluations
 from amk.validator.memo import Keyed, Memo
 from amk.validator.schedule_certificate import certify_schedule
 from amk.validator.verify import Verdict, verify

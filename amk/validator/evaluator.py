@@ -1,0 +1,299 @@
+"""The footprints of one op, evaluated once per distinct environment.
+
+`accesses` is a pure function of what it reads from its environment (loop variables, tables, worker, position). The
+probe records those reads; a later call whose environment agrees on all of them has the same result, so it is looked up.
+
+An evaluation is not told where shared buffers lie: it counts bytes from the start of each, and its rows are moved to
+where the buffer is afterwards. So a buffer that moves costs no evaluation, unless the op uses a byte by way of two.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from amk.schedule_ir.ops import Access, Geometry, Op
+from amk.validator.aliases import Clash, Meeting, clash_of
+from amk.validator.contents import code
+from amk.validator.crews import Crewed
+from amk.validator.probe import Probe
+from amk.validator.slopes import Slope, extend
+from amk.validator.system import DONT_CARE, I64, READ, WRITE
+from amk.validator.tables import Tables
+
+SHARED: Final = -1
+COLUMNS: Final = 6
+ROOM: Final = 128 << 20
+"""Bytes of rows that one `Evaluations` keeps."""
+
+Row = tuple[int, int, int, int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Footprint:
+    """Rows [n, 6] of one evaluation, coalesced. beyond: the first access outside its buffer; constants: those written.
+    clash: two accesses of a byte by way of two buffers, one a write. names: what was read from the environment."""
+
+    rows: I64
+    beyond: Access | None
+    clash: Clash | None
+    constants: frozenset[str]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What some workers' rows change by from one layer to the next, None if that is no slope; the footprints seen."""
+
+    slope: Slope | None
+    seen: tuple[tuple[int, Footprint], ...]
+    names: tuple[str, ...]
+
+
+Known = dict[tuple[str, ...], dict[tuple[int, ...], Footprint]]
+"""Evaluations of one (op, agent): by the names that were read, then by their values."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Footprints of one step on one agent of consecutive workers: rows [n, 6], how many each worker has.
+
+    beyond: (worker, access) of the first access outside its buffer. names: the tables that were read.
+    """
+
+    rows: I64
+    counts: tuple[int, ...]
+    beyond: tuple[int, Access] | None
+    clash: Clash | None
+    constants: frozenset[str]
+    positional: bool
+    names: tuple[str, ...]
+
+
+class Evaluations:
+    """Evaluators of any number of schedules; least recently used ones are forgotten beyond `room` bytes of rows."""
+
+    def __init__(self, room: int = ROOM) -> None:
+        self.room = room
+        self.evaluators: OrderedDict[tuple[object, ...], Evaluator] = OrderedDict()
+        self._unplaced: WeakValueDictionary[tuple[object, ...], Unplaced] = WeakValueDictionary()
+
+    def trim(self) -> None:
+        kept = sum(one.held for one in self.evaluators.values())
+        while kept > self.room:
+            kept -= self.evaluators.popitem(last=False)[1].held
+
+    def evaluator(
+        self, key: tuple[object, ...], starts: tuple[int, ...], meeting: list[Meeting], make: Callable[[], Unplaced]
+    ) -> Evaluator:
+        """key: everything that what is made consists of. starts: where the op's shared buffers lie, hence meet."""
+        found = self.evaluators.get((key, starts))
+        if found is None:
+            unplaced = self._unplaced.get(key) or make()
+            self._unplaced[key] = unplaced
+            found = self.evaluators[key, starts] = Evaluator(unplaced, starts, meeting)
+        self.evaluators.move_to_end((key, starts))
+        return found
+
+
+class Evaluator:
+    """Footprints of one op on one agent of its role, for any worker, position and values of its loop variables, where
+    its shared buffers lie."""
+
+    def __init__(self, unplaced: Unplaced, starts: tuple[int, ...], meeting: list[Meeting]) -> None:
+        self.unplaced, self.meeting = unplaced, meeting
+        # the start of buffer -1 - k at index -1 - k, that of all others at 0
+        self.starts = np.array([0, *reversed(starts)], np.int64)
+        self.starts.setflags(write=False)
+        self.slots: dict[tuple[object, ...], list[tuple[tuple[bytes, ...], Rows]]] = {}
+        self.changes: dict[tuple[object, ...], list[tuple[tuple[bytes, ...], Change]]] = {}
+        self.crews: dict[tuple[object, ...], list[tuple[tuple[bytes, ...], Crewed]]] = {}
+        self.kept = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes of rows that it keeps or shares."""
+        return self.kept + self.unplaced.kept
+
+    def change(self, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
+        """Between this layer and the next; looked up as in `rows`."""
+        key = (workers, tuple(loops.values()), tuple(pos))
+        made = self.changes.setdefault(key, [])
+        for columns, change in made:
+            if columns == tables.columns(change.names):
+                return change
+        change = self._changed(loops, workers, pos, tables)
+        made.append((tables.columns(change.names), change))
+        return change
+
+    def _changed(self, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
+        slope: Slope | None = {}
+        later, seen = loops | {"l": loops["l"] + 1}, list[tuple[int, Footprint]]()
+        for worker, place in zip(workers, pos, strict=True):
+            now, then = (self.one(each, worker, place, tables) for each in (loops, later))
+            seen += [(worker, now), (worker, then)]
+            if slope is not None and not (now.rows.shape == then.rows.shape and extend(slope, now.rows, then.rows)):
+                slope = None
+        read = {name for _, footprint in seen for name in footprint.names}
+        return Change(slope, tuple(seen), tuple(sorted(read & tables.lists.keys())))
+
+    def rows(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
+        """All workers' footprints; looked up if every table that was read for these has the same column."""
+        key = (workers.start, workers.stop, tuple(loops.values()), tuple(pos))
+        made = self.slots.setdefault(key, [])
+        for columns, rows in made:
+            if columns == tables.columns(rows.names):
+                return rows
+        found = self.unplaced.rows(loops, workers, pos, tables)
+        rows = replace(found, rows=self._placed(found.rows), clash=self._clash(found, loops, workers, pos, tables))
+        made.append((tables.columns(rows.names), rows))
+        self.kept += rows.rows.nbytes
+        return rows
+
+    def one(self, loops: dict[str, int], worker: int, pos: int, tables: Tables) -> Footprint:
+        found = self.unplaced.one(loops, worker, pos, tables)
+        clash = self.unplaced.clash(self.meeting, found.rows, loops, worker, pos, tables)
+        return replace(found, rows=self._placed(found.rows), clash=clash)
+
+    def _clash(
+        self, found: Rows, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables
+    ) -> Clash | None:
+        """Of the first worker that has one; the rows of all together show whether any may."""
+        if not self.unplaced.may_clash(self.meeting, found.rows):
+            return None
+        each = np.split(found.rows, np.cumsum(found.counts)[:-1])
+        several = zip(each, workers, pos, strict=True)
+        clashes = (self.unplaced.clash(self.meeting, rows, loops, w, p, tables) for rows, w, p in several)
+        return next((clash for clash in clashes if clash is not None), None)
+
+    def _placed(self, rows: I64) -> I64:
+        """The rows with shared memory as one buffer that is addressed by absolute byte."""
+        start = self.starts[np.minimum(rows[:, 0], 0)]
+        placed = rows + np.array([0, 0, 1, 1, 0, -1], np.int64) * start[:, None]
+        placed[:, 0] = np.maximum(rows[:, 0], SHARED)
+        placed.setflags(write=False)
+        return placed
+
+
+class Unplaced:
+    """What an `Evaluator` evaluates, with bytes of shared buffers counted from the start of each: buffer -1 - k is the
+    k-th of the geometry. Clashes are not among it.
+
+    number: that of each buffer of the geometry in the schedule.
+    """
+
+    def __init__(self, op: Op, geometry: Geometry, number: dict[str, int], agent: int) -> None:
+        self.op, self.geometry, self.agent = op, geometry, agent
+        shared = [name for name, b in geometry.buffers.items() if b.space == "shared"]
+        self.number = number | {name: SHARED - k for k, name in enumerate(shared)}
+        self.constant = {name for name, b in geometry.buffers.items() if b.role == "constant"}
+        self.known: Known = {}
+        self.slots: dict[tuple[object, ...], list[tuple[tuple[bytes, ...], Rows]]] = {}
+        self.kept = 0
+
+    def rows(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
+        """All workers' footprints; looked up if every table that was read for these has the same column."""
+        key = (workers.start, workers.stop, tuple(loops.values()), tuple(pos))
+        made = self.slots.setdefault(key, [])
+        for columns, rows in made:
+            if columns == tables.columns(rows.names):
+                return rows
+        rows = self._joined(self._each(loops, workers, pos, tables), workers, tables)
+        made.append((tables.columns(rows.names), rows))
+        self.kept += rows.rows.nbytes
+        return rows
+
+    def one(self, loops: dict[str, int], worker: int, pos: int, tables: Tables) -> Footprint:
+        return self._each(loops, range(worker, worker + 1), [pos], tables)[0]
+
+    def clash(
+        self, meeting: list[Meeting], rows: I64, loops: dict[str, int], worker: int, pos: int, tables: Tables
+    ) -> Clash | None:
+        """Of the evaluation that these rows come from, if shared buffers meet like this."""
+        if not self.may_clash(meeting, rows):
+            return None
+        return clash_of(self.op.accesses(Probe(loops, worker, self.agent, pos, tables.arrays), self.geometry), meeting)
+
+    def may_clash(self, meeting: list[Meeting], rows: I64) -> bool:
+        """False only if no accesses behind the rows clash: rows have all bytes that those read and write, but what is
+        read of constants."""
+        for one, two, gap in meeting:
+            if not self.constant.isdisjoint((one, two)):
+                return True
+            a, b = (np.unique(rows[rows[:, 0] == self.number[name], 1:4], axis=0) for name in (one, two))
+            written = (a[:, :1] == WRITE) | (b[:, 0] == WRITE)
+            if bool((written & (a[:, 1:2] < b[:, 2] + gap) & (b[:, 1] + gap < a[:, 2:])).any()):
+                return True
+        return False
+
+    def _each(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> list[Footprint]:
+        known, keys = self.known, dict[tuple[str, ...], list[tuple[int, ...]]]()
+        if () in known:
+            return [known[()][()]] * len(workers)
+        found: list[Footprint] = []
+        for i, worker in enumerate(workers):
+            # looked up anew for every worker: what one of them evaluates mostly serves those behind it
+            for names in known:
+                if names not in keys:
+                    columns = [tables.column(n, loops, workers, pos) for n in names]
+                    keys[names] = list(zip(*columns, strict=True)) if columns else [()] * len(workers)
+                if (footprint := known[names].get(keys[names][i])) is not None:
+                    break
+            else:
+                footprint = self._fresh(loops, worker, pos[i], tables)
+            found.append(footprint)
+        return found
+
+    def _fresh(self, loops: dict[str, int], worker: int, pos: int, tables: Tables) -> Footprint:
+        """The evaluation, kept under the values of the names that it read."""
+        env = Probe(loops, worker, self.agent, pos, tables.arrays)
+        accesses = self.op.accesses(env, self.geometry)
+        names = tuple(sorted(env.log))
+        by_values = self.known.setdefault(names, {})
+        key = tuple(env.log[n] for n in names)
+        if key not in by_values:
+            rows = np.array(list(self._coalesced(accesses)), dtype=np.int64).reshape(-1, COLUMNS)
+            rows.setflags(write=False)
+            beyond = next((a for a in accesses if a.lo < 0 or a.hi > self.geometry.buffers[a.buffer].bytes), None)
+            constants = frozenset(a.buffer for a in accesses if a.kind == "write" and a.buffer in self.constant)
+            by_values[key] = Footprint(rows, beyond, None, constants, names)
+            self.kept += rows.nbytes
+        return by_values[key]
+
+    def _joined(self, each: list[Footprint], workers: range, tables: Tables) -> Rows:
+        rows = np.concatenate([f.rows for f in each]) if each else np.zeros((0, COLUMNS), np.int64)
+        rows.setflags(write=False)
+        beyond = next(((w, f.beyond) for w, f in zip(workers, each, strict=True) if f.beyond is not None), None)
+        distinct = set(each)
+        read = {name for f in distinct for name in f.names}
+        constants = frozenset(c for f in distinct for c in f.constants)
+        counts = tuple(len(f.rows) for f in each)
+        return Rows(rows, counts, beyond, None, constants, "pos" in read, tuple(sorted(read & tables.lists.keys())))
+
+    def _row(self, access: Access) -> Row:
+        value = DONT_CARE
+        if access.value is not None:
+            value = code(*access.value)
+        kind = READ if access.kind == "read" else WRITE
+        return self.number[access.buffer], kind, access.lo, access.hi, value, access.origin - access.lo
+
+    def _coalesced(self, accesses: list[Access]) -> Iterator[Row]:
+        """Rows with touching neighbours of the same content merged."""
+        last: Row | None = None
+        for access in accesses:
+            if access.kind == "read" and access.buffer in self.constant:
+                continue
+            row = self._row(access)
+            if last and last[3] == row[2] and (last[0], last[1], last[4], last[5]) == (row[0], row[1], row[4], row[5]):
+                last = (*last[:3], row[3], *last[4:])
+                continue
+            if last:
+                yield last
+            last = row
+        if last:
+            yield last
