@@ -140,15 +140,16 @@ def barriers(module: ModuleType) -> list[Place]:
 
 
 WAITED_FOR = {8: "h_mid", 14: "h_out"}
-"""Barriers behind a wait of the sync warp that nothing else hands on, by number: the code names what is missing."""
+"""Barriers behind a wait of the sync warp that nothing else hands on, by number: the race that is told of may be one
+with another worker, whose code names the wait, or one of two warps here."""
 
 
 @pytest.mark.parametrize("number", range(0, len(barriers(sync_agent)), 2))
 def test_the_two_kinds_of_warps_meet_where_they_must(number: int) -> None:
     verdict = verify(broken(sync_agent, Edit("remove", barriers(sync_agent)[number])))
     counter = WAITED_FOR.get(number)
-    assert refused(verdict, "AMK302" if counter is None else "AMK504")
-    assert counter is None or f"waits for {counter}" in verdict.diagnostics[0].message
+    assert refused(verdict, "AMK302", *(() if counter is None else ("AMK504",)))
+    assert counter is None or counter in verdict.diagnostics[0].message
 
 
 def test_the_sync_warp_counts_at_the_barrier() -> None:
