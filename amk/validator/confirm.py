@@ -11,6 +11,7 @@ so it is made when it is asked for.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +34,8 @@ from amk.validator.withheld import Event, Withheld
 from amk.validator.witness import Witness, fault_witness, race_witness
 
 FORMAT: Final = "amk.evidence/1"
+PAIRS: Final = 1 << 20
+"""Pairs of rows that are compared at once."""
 Place = tuple[Trace, int, int]
 """(trace, worker, item) of a step as run."""
 Made = tuple[System, Witness]
@@ -239,21 +242,40 @@ class Confirmer:
 
     def _clashes(self, a: Place, b: Place, pos: int) -> Iterator[Clash]:
         """Pairs of events of different agents that touch a common byte, one writing."""
-        second = self._touching(b, pos)
-        for x in self._touching(a, pos):
-            for y in second:
-                if x.agent != y.agent:
-                    one, two = sorted((x, y), key=lambda t: t.agent)
-                    if found := _common(one.rows, two.rows):
-                        yield Clash(pos, one, two, *found)
+        first, second = self._touching(a, pos), self._touching(b, pos)
+        for i, j in _meeting([x.rows for x in first], [y.rows for y in second]):
+            x, y = first[i], second[j]
+            if x.agent != y.agent:
+                one, two = sorted((x, y), key=lambda t: t.agent)
+                if found := _common(one.rows, two.rows):
+                    yield Clash(pos, one, two, *found)
+
+
+def _meeting(first: list[I64], second: list[I64]) -> list[tuple[int, int]]:
+    """Numbers of the sets of rows of which some two conflict, in order: all at once, because few do."""
+    one, two = np.concatenate(first), np.concatenate(second)
+    if len(one) * len(two) > PAIRS:
+        return list(itertools.product(range(len(first)), range(len(second))))
+    i, j = _conflicts(one, two)
+    x, y = (np.repeat(np.arange(len(rows)), [len(own) for own in rows]) for rows in (first, second))
+    return sorted(set(zip(x[i].tolist(), y[j].tolist(), strict=True)))
+
+
+def _conflicts(one: I64, two: I64) -> tuple[I64, I64]:
+    """Rows of each that touch a common byte, one writing."""
+    meet = np.maximum(one[:, 1:2], two[:, 1]) < np.minimum(one[:, 2:3], two[:, 2])
+    writes = (one[:, 3:4] == WRITE) | (two[:, 3] == WRITE)
+    i, j = np.nonzero((one[:, :1] == two[:, 0]) & meet & writes)
+    return i, j
 
 
 def _common(one: I64, two: I64) -> tuple[int, int, int] | None:
     """(buffer, lo, hi) of the first bytes on which the rows conflict."""
-    lo, hi = np.maximum(one[:, 1:2], two[:, 1]), np.minimum(one[:, 2:3], two[:, 2])
-    writes = (one[:, 3:4] == WRITE) | (two[:, 3] == WRITE)
-    i, j = np.nonzero((one[:, :1] == two[:, 0]) & (lo < hi) & writes)
-    return (int(one[i[0], 0]), int(lo[i[0], j[0]]), int(hi[i[0], j[0]])) if len(i) else None
+    i, j = (found[:1] for found in _conflicts(one, two))
+    if not len(i):
+        return None
+    row, other = one[i[0]], two[j[0]]
+    return int(row[0]), int(max(row[1], other[1])), int(min(row[2], other[2]))
 
 
 def _enabled(system: System, run: Run, event: int) -> bool:

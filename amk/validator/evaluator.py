@@ -215,9 +215,9 @@ class Unplaced:
         for one, two, gap in meeting:
             if not self.constant.isdisjoint((one, two)):
                 return True
-            a, b = (np.unique(rows[rows[:, 0] == self.number[name], 1:4], axis=0) for name in (one, two))
-            written = (a[:, :1] == WRITE) | (b[:, 0] == WRITE)
-            if bool((written & (a[:, 1:2] < b[:, 2] + gap) & (b[:, 1] + gap < a[:, 2:])).any()):
+            a, b = (rows[rows[:, 0] == self.number[name], 1:4] for name in (one, two))
+            b = b + np.array([0, gap, gap])
+            if _meet(a[a[:, 0] == WRITE], b) or _meet(a, b[b[:, 0] == WRITE]):
                 return True
         return False
 
@@ -287,3 +287,13 @@ class Unplaced:
             last = row
         if last:
             yield last
+
+
+def _meet(a: I64, b: I64) -> bool:
+    """Does a row (kind, lo, hi) of one overlap a row of the other?"""
+    if not len(a) or not len(b):
+        return False
+    b = b[np.argsort(b[:, 1])]
+    before = np.searchsorted(b[:, 1], a[:, 2])
+    reach = np.maximum.accumulate(b[:, 2])
+    return bool(((before > 0) & (reach[before - 1] > a[:, 1])).any())

@@ -12,6 +12,7 @@ import numpy as np
 
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.aliases import Clash
+from amk.validator.brackets import divided
 from amk.validator.counter_events import ROW
 from amk.validator.envelope import Envelope
 from amk.validator.evaluator import Evaluations
@@ -135,16 +136,18 @@ def _always_rows(groups: list[Group], found: I64, envelope: Envelope) -> tuple[B
 
 def _word_rows(groups: list[Group], rows: I64, tagged: list[int]) -> I64:
     """(group, worker, item, buffer, kind, lo, hi) of the rows on tagged buffers."""
-    found = [np.zeros((0, 7), np.int64)]
     wanted = np.zeros(1 + max(int(rows[:, 1].max(initial=-1)), *tagged, -1), bool)
     wanted[tagged] = True
-    rows = rows[wanted[rows[:, 1]]]
+    number = rows[:, 0]
+    there = wanted[rows[:, 1]]
+    found = []
     for g, group in enumerate(groups):
-        end = group.node_base + group.count * group.nodes
-        mine = rows[(rows[:, 0] >= group.node_base) & (rows[:, 0] < end)]
-        worker, node = np.divmod(mine[:, 0] - group.node_base, group.nodes)
-        events = group.order.trace.events
-        item = np.where(node < events, group.order.trace.item[np.minimum(node, events - 1)], node - events)
-        head = np.stack((np.full(len(mine), g), worker + group.first, item), axis=1)
-        found.append(np.concatenate((head, mine[:, 1:5]), axis=1))
-    return np.concatenate(found)
+        end, events = group.node_base + group.count * group.nodes, group.order.trace.events
+        at = np.flatnonzero(there & (number >= group.node_base) & (number < end))
+        worker, node = divided(number[at] - group.node_base, group.nodes)
+        mine = np.empty((len(at), 7), np.int64)
+        mine[:, 0], mine[:, 1] = g, worker + group.first
+        mine[:, 2] = np.where(node < events, group.order.trace.item[np.minimum(node, events - 1)], node - events)
+        mine[:, 3:] = rows[at, 1:5]
+        found.append(mine)
+    return np.concatenate(found) if len(found) > 1 else found[0]
