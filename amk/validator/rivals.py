@@ -2,14 +2,16 @@
 
 The composed check lists accesses of whole steps, and of all workers that come next to each other on a byte the first
 few. Where one warp has waited for what the others of its step have not waited for, the steps are unordered, and the
-bytes listed may yet be those of the one warp. So the same two steps are looked at on all workers of their programs,
-warp by warp: pairs that touch a common byte, one writing, and that the composed order leaves unordered.
+bytes listed may yet be those of the one warp. So the same two steps are looked at on all workers, those of other
+programs that run the same op in the same iteration included, warp by warp: pairs that touch a common byte, one writing,
+and that the composed order leaves unordered.
 
 This only proposes; `confirm` decides. Cost: rows of the first step times rows of the second, at one position.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,7 +21,6 @@ from amk.validator.brackets import Ordering
 from amk.validator.compose import Composition
 from amk.validator.confirm import Confirmer, Place, positions
 from amk.validator.expand import item_accesses
-from amk.validator.quotient import Group
 from amk.validator.system import I64, WRITE
 
 PAIRS: Final = 1 << 22
@@ -35,27 +36,40 @@ def rivals(confirmer: Confirmer, a: Place, b: Place) -> Iterator[tuple[Place, Pl
     if order is None or result.at is not None:
         return
     seen = {(a[1], b[1])}
+    alike = [_alike(result, place) for place in (a, b)]
     for pos in positions(result):
-        for worker, other in _unordered(order, *(_rows(confirmer, place, pos) for place in (a, b))):
+        for worker, other in _unordered(order, *(_rows(confirmer, places, pos) for places in alike)):
             if (worker, other) not in seen:
                 seen.add((worker, other))
-                yield (a[0], worker, a[2]), (b[0], other, b[2])
+                yield _of(alike[0], worker), _of(alike[1], other)
 
 
-def _group(result: Composition, place: Place) -> Group:
-    return next(g for g in result.groups if g.first == place[0].program.first)
+def _alike(result: Composition, place: Place) -> list[Place]:
+    """The step in each program that runs it, on the first worker."""
+    trace, _, number = place
+    found = [place]
+    for other in (g.order.trace for g in result.groups if g.first != trace.program.first):
+        item = trace.items[number]
+        same = (i for i, it in enumerate(other.items) if it.loops == item.loops and it.step.op == item.step.op)
+        found += [(other, other.program.first, i) for i in itertools.islice(same, 1)]
+    return found
 
 
-def _rows(confirmer: Confirmer, place: Place, pos: int) -> I64:
-    """[n, 7] (worker, warp, event, buffer, lo, hi, kind) of the step on all workers of its program."""
-    trace, _, item = place
-    group = _group(confirmer.result, place)
-    workers = range(group.first, group.first + group.count)
+def _of(places: list[Place], worker: int) -> Place:
+    """The step on this worker."""
+    programs = ((trace, trace.program, item) for trace, _, item in places)
+    return next((t, worker, item) for t, p, item in programs if p.first <= worker < p.first + p.count)
+
+
+def _rows(confirmer: Confirmer, places: list[Place], pos: int) -> I64:
+    """[n, 7] (worker, warp, event, buffer, lo, hi, kind) of the step on all workers."""
     found = [np.zeros((0, 7), np.int64)]
-    for warp in trace.roles[trace.items[item].step.op.role]:
-        worker, rows = item_accesses(confirmer.footprints, trace, item, warp, workers, pos)
-        event = np.full(len(rows), int(trace.event_of[item, warp]))
-        found.append(np.column_stack((worker, np.full(len(rows), warp), event, rows[:, :4])))
+    for trace, _, item in places:
+        workers = range(trace.program.first, trace.program.first + trace.program.count)
+        for warp in trace.roles[trace.items[item].step.op.role]:
+            worker, rows = item_accesses(confirmer.footprints, trace, item, warp, workers, pos)
+            event = np.full(len(rows), int(trace.event_of[item, warp]))
+            found.append(np.column_stack((worker, np.full(len(rows), warp), event, rows[:, :4])))
     return np.concatenate(found)
 
 
