@@ -276,10 +276,12 @@ class _Verification:
             self.found.append(Diagnostic("AMK103", message, where=Where(path=json_pointer(path))))
         self.found += check_constants(self.schedule, result.written_constants)
         self.found += check_scopes(self.schedule, result.groups, result.instances)
-        if self.found or (doubt := self._findings(result)) is not None:
+        doubt = None if self.found else self._findings(result)
+        if not self.found:  # then a step whose own arrays meet is wrong, doubt or no doubt
+            self.found += check_clashes(result.clashes)
+        if self.found or doubt is not None:
             return None if self.found else doubt
-        self.found += check_clashes(result.clashes)
-        if not self.found and result.order is not None and result.tokens == TOKENS:
+        if result.order is not None and result.tokens == TOKENS:
             epochs = check_epochs(result)
             self.found += epochs.wrong
             self.open += [d for d in epochs.open if d not in self.open]
