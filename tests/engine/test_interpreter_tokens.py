@@ -86,7 +86,7 @@ CASES: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
     "heads served by those that stream least": (
         tiny_model(),
         {"refill_early": True, "prefetch_at": "published", "attends": "light", "head_handoff": True}
-        | {"workers": 13, "warps": 3, "slots": 3},
+        | {"workers": 13, "warps": 4},
     ),
     "arrays overlaid": (tiny_model(), {"overlay": True}),
     "naive": (tiny_model(), {"handoff": "fenced", "head_handoff": False, "run_ahead": False, "wide_epilogue": 0}),
