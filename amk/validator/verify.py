@@ -236,7 +236,7 @@ class _Verification:
         met: list[Diagnostic] = []
         try:
             result = compose(reduced, memo=self.memo)
-            met = check_clashes(result.clashes)
+            met = list(check_clashes(result.clashes))
             nodes = sum(g.count * g.nodes for g in result.groups)
             self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
             self._in_time()
