@@ -22,7 +22,7 @@ from amk.planner.settings import (
     reducible,
     splits_of,
 )
-from amk.planner.shares import act_handoff, attention_tables, head_handoff, row_tables
+from amk.planner.shares import act_handoff, attention_tables, head_handoff, loads, row_tables
 from amk.planner.staging import head_layout
 from amk.planner.storage import SharedPlan, Shares, choose_chunks, choose_parts, largest, shared_plan
 from amk.planner.tuned import tuned
@@ -97,7 +97,8 @@ def _sized(
         model, target, settings, count, chunks, max_context, lambda: _narrower(model, target, settings, count)
     )
     kv = kv_layout(model, settings, count, context)
-    tables = rows | attention_tables(settings.batch * model.kv_heads, count, kv.splits)
+    load = loads(model, runs, rows)
+    tables = rows | attention_tables(settings.batch * model.kv_heads, kv.splits, load, settings.attends)
     shared = shared_plan(model, target, settings, chunks, tables)
     return Sized(settings, count, runs, chunks, kv, rows, tables, shared)
 

@@ -41,6 +41,14 @@ class Settings:
     decoded together; splits are then always reduced. k_parts: steps that the product of `down` is done in, so that its
     input fits; None: as few as leave comfortable rings. act_parts: parts that the product of `down` is done in, each of
     which waits for the activations of its own columns only. scales_apart: chunks hold no scales where a row has one.
+
+    Order of steps that do not need each other: refill_first: the refills that a product held back go out before its
+    result is published, not after it. refill_early: the rest of them before the next input is staged, not after it.
+    prefetch_at: earlier keys and values are asked for before the first product of a layer, between that and its
+    publication, or behind both.
+
+    attends: the workers that serve a KV head are neighbours, from the first worker on ("first"), or as far apart as can
+    be ("spread"), or neighbours of those that stream the fewest bytes ("light").
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -71,6 +79,10 @@ class Settings:
     k_parts: int | None = None
     act_parts: int = 1
     scales_apart: bool = False
+    refill_first: bool = False
+    refill_early: bool = False
+    prefetch_at: Literal["layer", "product", "published"] = "layer"
+    attends: Literal["first", "spread", "light"] = "first"
 
 
 FAST = Settings()
