@@ -233,8 +233,10 @@ class _Verification:
     def _judged(self, reduced: Schedule) -> None:
         self._in_time()
         self.stats |= {"layers checked": reduced.model.layers, "workers": reduced.launch.workers}
+        met: list[Diagnostic] = []
         try:
             result = compose(reduced, memo=self.memo)
+            met = list(check_clashes(result.clashes))
             nodes = sum(g.count * g.nodes for g in result.groups)
             self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
             self._in_time()
@@ -246,6 +248,8 @@ class _Verification:
             doubt = Diagnostic("AMK205", str(error), where=PROGRAMS)
         if doubt is not None:
             self._flat(reduced, doubt)
+            # arrays of one step that meet are wrong whatever remains in doubt
+            self.found += met if not self.found else []
 
     def _flat(self, reduced: Schedule, doubt: Diagnostic) -> None:
         """Event by event, position by position, until something is wrong; `doubt` stays if that is too much."""
@@ -276,12 +280,10 @@ class _Verification:
             self.found.append(Diagnostic("AMK103", message, where=Where(path=json_pointer(path))))
         self.found += check_constants(self.schedule, result.written_constants)
         self.found += check_scopes(self.schedule, result.groups, result.instances)
-        doubt = None if self.found else self._findings(result)
-        if not self.found:  # then a step whose own arrays meet is wrong, doubt or no doubt
-            self.found += check_clashes(result.clashes)
-        if self.found or doubt is not None:
+        if self.found or (doubt := self._findings(result)) is not None:
             return None if self.found else doubt
-        if result.order is not None and result.tokens == TOKENS:
+        self.found += check_clashes(result.clashes)
+        if not self.found and result.order is not None and result.tokens == TOKENS:
             epochs = check_epochs(result)
             self.found += epochs.wrong
             self.open += [d for d in epochs.open if d not in self.open]
