@@ -12,13 +12,14 @@ from pathlib import Path
 
 from amk.adversary.edits import Edit, Json, apply
 from amk.adversary.fact_recipes import FACTS, LEGAL
+from amk.adversary.means_recipes import MEANS
 from amk.adversary.order_recipes import ORDER
 from amk.adversary.outside_recipes import OUTSIDE, SAID
 from amk.adversary.recipe import BASES, Recipe, base_schedule
 from amk.schedule_ir.codec import CASE
 
 FORMAT = CASE
-RECIPES = [*ORDER, *FACTS, *OUTSIDE, *SAID, *LEGAL]
+RECIPES = [*ORDER, *MEANS, *FACTS, *OUTSIDE, *SAID, *LEGAL]
 
 
 def make_case(recipe: Recipe) -> Json:

@@ -63,12 +63,15 @@ class Broken:
     places: tuple[Place, ...]
 
 
-def sample(count: int) -> Iterator[Broken]:
-    """The first `count` unsafe mutants with a witness, classes in turn; equal calls, equal schedules."""
-    found = n = 0
+def sample(count: int, part: int = 0, parts: int = 1) -> Iterator[Broken]:
+    """The first `count` unsafe mutants with a witness, classes in turn; equal calls, equal schedules.
+
+    part: of all mutants, only each `parts`-th one from this one on.
+    """
+    found, n = 0, part
     while found < count:
         number, seed = CLASSES[n % len(CLASSES)], f"hardware/{n // len(CLASSES)}"
-        n += 1
+        n += parts
         made = drawn(number, seed)
         assert not isinstance(made, System), BY_NUMBER[number].title
         if made[1].launch.workers * made[1].launch.warps % WIDTH:

@@ -3,12 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from amk.lowering.launch import Device
 from amk.report.diagnostic import AmkError, Exit
+from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.target import Target, targets
+
+ALONE = "llama3-8b"
+"""Loaded beside torch it takes 36 GB, so its tests follow each other in one process."""
+LONGEST = (
+    "test_soak.py",
+    ALONE,
+    "test_unsafe_for_real.py",
+    "test_real_checkpoint.py",
+    "test_positions.py",
+    "test_sanitizer.py",
+    "test_calibrate.py",
+    "test_baselines.py",
+    "llama3.2-1b",
+)
+"""What takes longest is begun first (`--no-loadscope-reorder`), so that nobody waits for it at the end."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """`--dist loadgroup`: the tests of one loaded subject stay in one process, all others go to whoever is free."""
+    if group := group_of(item):
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def group_of(item: pytest.Item) -> str | None:
+    call = getattr(item, "callspec", None)
+    if call is None:
+        return None
+    if any(model.name == ALONE for model in models_of(list(call.params.values()))):
+        return ALONE
+    return f"{item.path.name} {call.id}" if "subject" in call.params else None
+
+
+def models_of(values: list[Any]) -> list[ModelSpec]:
+    """The models among a test's parameters, or in tuples of them."""
+    parts = [part for value in values for part in (value if isinstance(value, tuple) else (value,))]
+    return [part for part in parts if isinstance(part, ModelSpec)]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The items of this folder, longest first, in the places that they have among all."""
+    places = [n for n, item in enumerate(items) if item.path.parent.name == "gpu"]
+    for place, item in zip(places, sorted((items[n] for n in places), key=rank), strict=True):
+        items[place] = item
+
+
+def rank(item: pytest.Item) -> int:
+    """Equal for all tests of a group."""
+    name = group_of(item) or item.nodeid
+    return next((n for n, part in enumerate(LONGEST) if part in name), len(LONGEST))
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,7 @@ def loaded(
 @contextmanager
 def running(kernel: AdmittedKernel, weights: TorchWeights | None = None) -> Iterator[Subject]:
     subject = Subject.random(kernel, SEED, weights)
+    torch.cuda.empty_cache()  # what packing took: other processes test on this GPU too
     try:
         yield subject
     finally:
@@ -40,6 +41,14 @@ def running(kernel: AdmittedKernel, weights: TorchWeights | None = None) -> Iter
         del subject
         gc.collect()
         torch.cuda.empty_cache()
+
+
+def without_torch(subject: Subject) -> Subject:
+    """The same with torch's weights and caches given back; only its engine can be used."""
+    del subject.weights, subject.exact, subject.k_cache, subject.v_cache
+    gc.collect()
+    torch.cuda.empty_cache()
+    return subject
 
 
 def planned(
