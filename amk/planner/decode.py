@@ -22,7 +22,7 @@ from amk.planner.settings import (
     reducible,
     splits_of,
 )
-from amk.planner.shares import act_handoff, attention_tables, head_handoff, row_tables
+from amk.planner.shares import act_handoff, attention_tables, head_handoff, loads, row_tables
 from amk.planner.staging import head_layout
 from amk.planner.storage import SharedPlan, Shares, choose_chunks, choose_parts, largest, shared_plan
 from amk.planner.tuned import tuned
@@ -97,7 +97,8 @@ def _sized(
         model, target, settings, count, chunks, max_context, lambda: _narrower(model, target, settings, count)
     )
     kv = kv_layout(model, settings, count, context)
-    tables = rows | attention_tables(settings.batch * model.kv_heads, count, kv.splits)
+    load = loads(model, runs, rows)
+    tables = rows | attention_tables(settings.batch * model.kv_heads, kv.splits, load, settings.attends)
     shared = shared_plan(model, target, settings, chunks, tables)
     return Sized(settings, count, runs, chunks, kv, rows, tables, shared)
 
@@ -144,6 +145,10 @@ def _author(
     rows |= {"o": rows["hidden"], "down": rows["hidden"]}
     # A worker without rows of some matrix is held back by hints alone, so then they must be exact.
     exact = any(matrix(model, name).groups < workers for name in MATRICES)
+    if exact and settings.handoff == "narrow":
+        # Its next activations are not behind everybody's reads of these: no words of it are waited for.
+        message = f"{workers} workers do not all own rows of every matrix, so fences and words do not order activations"
+        raise AmkError(Diagnostic("AMK406", message, help="fence all vectors, or none"))
     slack = 0 if exact else settings.hint_slack
     reduced = sized.kv.splits if reducible(settings, model, sized.kv.splits) else None
     require_whole_fetches(model, settings, reduced is not None, sized.runs)

@@ -41,6 +41,12 @@ LAYER: Expr = {"l": 1}
 """The number of the layer within its loop, and of the counter's instance."""
 
 
+APART = ("h_mid", "act", "h_out")
+"""Counters behind which no warp writes shared memory that another one may still read. Elsewhere it does: arrays of
+attention overlay those of products, and a token's first sums of squares those of the token before.
+"""
+
+
 class SplitBuffers(TypedDict):
     """Fields of the ops that write or read the splits of attention."""
 
@@ -65,6 +71,11 @@ class RunOfLayers:
 
     def format(self, name: MatrixName) -> WeightFormat:
         return weight_format(self.wanted[name])
+
+
+def refilled(most: int) -> list[Step]:
+    """Let so many copies that were held back go out."""
+    return [Step(op=RefillOp(role="all", stream="weights", most=most))] if most else []
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,7 @@ class Author:
         return Step(op=BarrierOp(role="all", id=1, agents=self.settings.warps))
 
     def wait(self, counter: str, index: tuple[Expr, ...], delta: int | None = None) -> list[Step]:
-        """One poller per worker, then everybody."""
+        """One poller per worker, then everybody; or everybody polls, where nobody overwrites what others still read."""
         amount = delta or self.workers
         hint = self.hints(counter)
         early = amount // self.slack if hint and self.slack else 0
@@ -114,6 +125,8 @@ class Author:
             counter=counter, index=index, at_least={"t": amount, "1": amount - early},
             order="relaxed" if hint else "acquire",
         )  # fmt: skip
+        if hint and self.settings.pollers == "all" and counter.partition(".")[0] in APART:
+            return [Step(op=WaitOp(role="all"), waits=(wait,))]
         return [Step(op=WaitOp(role="w0"), waits=(wait,)), self.barrier()]
 
     def gemv(self, name: MatrixName, part: int = 0, parts: int = 1) -> list[Step]:
@@ -130,15 +143,24 @@ class Author:
     def deferred(self, name: MatrixName) -> int:
         return self.run.held.get(name, 0)
 
-    def refill(self, name: MatrixName) -> list[Step]:
-        """Part of what the product of `name` held back goes out once its result is published."""
-        first = self.run.first.get(name, 0)
-        return [Step(op=RefillOp(role="all", stream="weights", most=first))] if first else []
+    def published(self, name: MatrixName, op: AnyOp, signals: tuple[Signal, ...]) -> list[Step]:
+        """Publish what `op` makes of the product of `name`, and let part of what that held back go out."""
+        first = refilled(self.run.first.get(name, 0))
+        result = self.publish(op, signals)
+        return [*first, *result] if self.settings.refill_first else [*result, *first]
 
-    def refill_rest(self, name: MatrixName) -> list[Step]:
-        """The rest, once the next product's input is there: what is read until then does not queue behind it."""
-        rest = self.deferred(name) - self.run.first.get(name, 0)
-        return [Step(op=RefillOp(role="all", stream="weights", most=rest))] if rest else []
+    def staged(self, name: MatrixName, *steps: Step) -> list[Step]:
+        """Stage the next input, and let the rest go out. Behind it, so that what is read does not queue behind copies,
+        unless the settings say otherwise.
+        """
+        rest = refilled(self.deferred(name) - self.run.first.get(name, 0))
+        return [*rest, *steps] if self.settings.refill_early else [*steps, *rest]
+
+    def asked_at(self, place: str) -> list[Step]:
+        """Ask for earlier keys and values, if this is the place."""
+        if not self.settings.prefetch_cache or self.settings.prefetch_at != place:
+            return []
+        return [Step(op=PrefetchCacheOp(role="all", layer=self.layer, k_cache="k_cache", v_cache="v_cache"))]
 
     def role(self, name: MatrixName) -> str:
         """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""
@@ -163,16 +185,17 @@ class Author:
             role=self.role("qkv"), layer=self.layer, stream="weights", part="part", ssq="ssq",
             ssq_agents=self.settings.warps, bias="qkv_bias" if self.model.qkv_bias else None, out=self.own("qkv"),
         )  # fmt: skip
-        if self.head_delta is None:
-            return [
-                *self.gemv("qkv"),
-                *self.publish(op, (self.signal(self.own("qkv"), (LAYER, 0)),)),
-                *self.refill("qkv"),
-            ]
-        signals = tuple(
-            self.signal(self.own("qkv"), (LAYER, k), {f"qkv.to.{k}": 1}) for k in range(self.model.kv_heads)
-        )
-        return [*self.gemv("qkv"), *self.publish(op, signals), *self.refill("qkv")]
+        signals = [self.signal(self.own("qkv"), (LAYER, 0))]
+        if self.head_delta is not None:
+            heads = range(self.model.kv_heads)
+            signals = [self.signal(self.own("qkv"), (LAYER, k), {f"qkv.to.{k}": 1}) for k in heads]
+        return [
+            *self.asked_at("layer"),
+            *self.gemv("qkv"),
+            *self.asked_at("product"),
+            *self.published("qkv", op, tuple(signals)),
+            *self.asked_at("published"),
+        ]
 
     def attention(self) -> list[Step]:
         norm = self.model.qk_norm
@@ -187,8 +210,7 @@ class Author:
         )  # fmt: skip
         return [
             *self.wait(self.own("qkv"), (LAYER, gate), self.head_delta),
-            Step(op=rope),
-            *self.refill_rest("qkv"),
+            *self.staged("qkv", Step(op=rope)),
             self.barrier(),
             Step(op=attend),
             self.barrier(),
@@ -235,7 +257,7 @@ class Author:
             role=self.role(name), matrix=name, layer=self.layer, stream="weights", part="part", residual="residual",
             h=self.own(h), k_parts=self.k_parts if name == "down" else 1,
         )  # fmt: skip
-        return [*self.publish(op, (self.signal(self.own(h), (LAYER,)),)), *self.refill(name)]
+        return self.published(name, op, (self.signal(self.own(h), (LAYER,)),))
 
     def mlp(self) -> list[Step]:
         swiglu = SwigluOp(
@@ -244,17 +266,14 @@ class Author:
         )  # fmt: skip
         return [
             *self.wait(self.own("h_mid"), (LAYER,)),
-            self.normed(1, "h_mid", self.written_for("gate_up")),
-            *self.refill_rest("o"),
+            *self.staged("o", self.normed(1, "h_mid", self.written_for("gate_up"))),
             *self.gemv("gate_up"),
-            *self.publish(swiglu, self.activated()),
-            *self.refill("gate_up"),
+            *self.published("gate_up", swiglu, self.activated()),
             *(self.wait(self.own("act"), (LAYER,)) if self.act_delta is None else ()),
             *(step for part in range(self.k_parts) for step in self.down(part)),
             *self.residual("down", "h_out"),
             *self.wait(self.own("h_out"), (LAYER,)),
-            self.normed(2, "h_out", self.next_input()),
-            *self.refill_rest("down"),
+            *self.staged("down", self.normed(2, "h_out", self.next_input())),
         ]
 
     def down(self, part: int) -> list[Step]:
@@ -262,8 +281,8 @@ class Author:
         fields = self.written_for("down")
         ready = [] if self.act_delta is None else self.wait(self.own("act"), (LAYER, part), self.act_delta)
         stage = StageOp(role="all", layer=self.layer, act=self.own("act"), k_part=part, k_parts=self.k_parts, **fields)
-        rest = [] if part else self.refill_rest("gate_up")
-        return [*ready, Step(op=stage), *rest, *self.gemv("down", part, self.k_parts)]
+        steps = [Step(op=stage)] if part else self.staged("gate_up", Step(op=stage))
+        return [*ready, *steps, *self.gemv("down", part, self.k_parts)]
 
     def activated(self) -> tuple[Signal, ...]:
         """Of a worker's activations: to all, or to the parts of `down` that read them."""
@@ -294,10 +313,9 @@ class Author:
         )  # fmt: skip
         steps = [
             *self.gemv("lm_head"),
-            *self.publish(best, (self.signal("best"),)),
-            *self.refill("lm_head"),
+            *self.published("lm_head", best, (self.signal("best"),)),
             *self.wait("best", (0,)),
-            *self.refill_rest("lm_head"),
+            *self.staged("lm_head"),
         ]
         if self.settings.sampling != "greedy":
             return [*steps, *draw_steps(self)]
@@ -308,11 +326,8 @@ class Author:
         return [*steps, Step(op=select)]
 
     def layers(self) -> Loop:
-        cache = PrefetchCacheOp(role="all", layer=self.layer, k_cache="k_cache", v_cache="v_cache")
-        early = [Step(op=cache)] if self.settings.prefetch_cache else []
-        return Loop(
-            var="l", count=self.run.count, body=(*early, *self.qkv(), *self.attention(), *self.output(), *self.mlp())
-        )
+        body = (*self.qkv(), *self.attention(), *self.output(), *self.mlp())
+        return Loop(var="l", count=self.run.count, body=body)
 
     def body(self, runs: Sequence[RunOfLayers]) -> tuple[Node, ...]:
         """The whole program; `runs` are all layers."""

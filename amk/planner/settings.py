@@ -13,8 +13,9 @@ from amk.schedule_ir.schedule import CacheDtype
 from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import FormatName
 
-Handoff = Literal["fenced", "tagged", "mixed"]
-"""How activations cross SMs: by counters behind a release fence, by tagged words, or so where few workers read them."""
+Handoff = Literal["fenced", "tagged", "mixed", "narrow"]
+"""How activations cross SMs: by counters behind a release fence, by tagged words, or so where few workers read them
+(mixed), or everywhere but in the widest vector, the input of `down`, where tags double the most bytes (narrow)."""
 
 FEW_READ = ("qkv", "split", "split_partial", "split_scale")
 """Buffers and counters of what a KV head's workers hand to each other; all else that crosses is read by everybody."""
@@ -41,6 +42,17 @@ class Settings:
     decoded together; splits are then always reduced. k_parts: steps that the product of `down` is done in, so that its
     input fits; None: as few as leave comfortable rings. act_parts: parts that the product of `down` is done in, each of
     which waits for the activations of its own columns only. scales_apart: chunks hold no scales where a row has one.
+
+    Order of steps that do not need each other: refill_first: the refills that a product held back go out before its
+    result is published, not after it. refill_early: the rest of them before the next input is staged, not after it.
+    prefetch_at: earlier keys and values are asked for before the first product of a layer, between that and its
+    publication, or behind both.
+
+    attends: the workers that serve a KV head are neighbours, from the first worker on ("first"), or as far apart as can
+    be ("spread"), or neighbours of those that stream the fewest bytes ("light").
+
+    pollers: one warp of a worker looks whether tagged words are worth looking for, and the others meet it at a barrier;
+    or all warps look for hidden states and activations, and none waits for another.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -71,6 +83,11 @@ class Settings:
     k_parts: int | None = None
     act_parts: int = 1
     scales_apart: bool = False
+    refill_first: bool = False
+    refill_early: bool = False
+    prefetch_at: Literal["layer", "product", "published"] = "layer"
+    attends: Literal["first", "spread", "light"] = "first"
+    pollers: Literal["one", "all"] = "one"
 
 
 FAST = Settings()
@@ -143,7 +160,13 @@ def reducible(settings: Settings, model: ModelSpec, splits: int) -> bool:
 
 def has_tags(settings: Settings, name: str) -> bool:
     """Whether what the buffer or counter `name` hands on is tagged words; `handoff` is decided."""
-    return settings.handoff == "tagged" or (settings.handoff == "mixed" and name.partition(".")[0] in FEW_READ)
+    family = name.partition(".")[0]
+    match settings.handoff:
+        case "mixed":
+            return family in FEW_READ
+        case "narrow":
+            return family != "act"
+    return settings.handoff == "tagged"
 
 
 def crossing_dtype(settings: Settings) -> Literal["bf16", "f32"]:

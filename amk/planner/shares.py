@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Literal
 
 from amk.planner.formats import BF16, Formats, Layered, layered
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix
@@ -22,25 +23,35 @@ def row_tables(model: ModelSpec, workers: int, wanted: Formats | Layered = BF16)
     Every worker gets the same number of groups, and the left-over ones go to those who stream the fewest bytes a token
     so far, heaviest matrix first: rings run ahead across phases, so what counts is a worker's sum, not each phase.
     """
-    runs = layered(model, wanted)
-    bits = {
-        name: matrix(model, name).k * sum(count * weight_format(forms[name]).bits for count, forms in runs)
-        for name in MATRICES
-    }
-    weight = {
-        "hidden": bits["o"] + bits["down"],
-        "gate_up": bits["gate_up"],
-        "qkv": bits["qkv"],
-        "lm_head": bits["lm_head"] // model.layers,
-    }
     load = [0] * workers
     tables: dict[str, Table] = {}
-    for key, bits_per_row in sorted(weight.items(), key=lambda item: -item[1]):
+    for key, bits_per_row in sorted(streamed_bits(model, wanted).items(), key=lambda item: -item[1]):
         groups = matrix(model, OWNED[key]).groups
         counts = _shared_out(groups, load)
         load = [have + count * bits_per_row for have, count in zip(load, counts, strict=True)]
         tables[f"{key}.first"], tables[f"{key}.count"] = (0, *accumulate(counts[:-1])), counts
     return tables
+
+
+def streamed_bits(model: ModelSpec, wanted: Formats | Layered = BF16) -> dict[str, int]:
+    """Bits of a row of each share table that are streamed for a token, divided by the number of layers."""
+    runs = layered(model, wanted)
+    bits = {
+        name: matrix(model, name).k * sum(count * weight_format(forms[name]).bits for count, forms in runs)
+        for name in MATRICES
+    }
+    return {
+        "hidden": bits["o"] + bits["down"],
+        "gate_up": bits["gate_up"],
+        "qkv": bits["qkv"],
+        "lm_head": bits["lm_head"] // model.layers,
+    }
+
+
+def loads(model: ModelSpec, wanted: Formats | Layered, tables: dict[str, Table]) -> list[int]:
+    """What every worker streams of all matrices, in the unit of `streamed_bits`."""
+    columns = [[weight * n for n in tables[f"{k}.count"]] for k, weight in streamed_bits(model, wanted).items()]
+    return [sum(worker) for worker in zip(*columns, strict=True)]
 
 
 def _shared_out(groups: int, load: list[int]) -> Table:
@@ -50,18 +61,24 @@ def _shared_out(groups: int, load: list[int]) -> Table:
     return tuple(each + (w in lightest) for w in range(len(load)))
 
 
-def attention_tables(heads: int, workers: int, splits: int) -> dict[str, Table]:
-    """attn.head, attn.split: worker w serves head w // splits; left-over workers serve none and wait like head 0.
+def attention_tables(
+    heads: int, splits: int, load: list[int], attends: Literal["first", "spread", "light"] = "first"
+) -> dict[str, Table]:
+    """attn.head, attn.split: which of its heads' splits each worker serves; left-over workers serve none, head is -1,
+    and wait like head 0.
 
-    heads: KV heads of all sequences.
+    heads: KV heads of all sequences. load: what each worker streams. attends: as `Settings` says.
 
     attn.serves: 1 for those that serve a head.
     """
-    served = heads * splits
-    head = [w // splits if w < served else -1 for w in range(workers)]
+    served, workers = heads * splits, len(load)
+    order = sorted(range(workers), key=lambda w: (load[w], w)) if attends == "light" else range(workers)
+    places = [(n % heads, n // heads) if attends == "spread" else (n // splits, n % splits) for n in range(served)]
+    place = dict(zip(sorted(order[:served]), places, strict=True))
+    head = [place.get(w, (-1, 0))[0] for w in range(workers)]
     return {
         "attn.head": tuple(head),
-        "attn.split": tuple(w % splits if w < served else 0 for w in range(workers)),
+        "attn.split": tuple(place.get(w, (-1, 0))[1] for w in range(workers)),
         "attn.gate": tuple(max(h, 0) for h in head),
         "attn.serves": tuple(int(h >= 0) for h in head),
     }

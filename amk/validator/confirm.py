@@ -19,9 +19,10 @@ from typing import Any, Final
 import numpy as np
 
 from amk.validator.atoms import blocks, touches_of
+from amk.validator.compact import GONE
 from amk.validator.compose import Composition
 from amk.validator.dataflow import Fault, find_faults
-from amk.validator.expand import MAX_EVENTS, Flat, expand, item_accesses
+from amk.validator.expand import MAX_EVENTS, MAX_LISTED, Flat, expand, item_accesses, left_at_most
 from amk.validator.footprint import Footprints
 from amk.validator.liveness import Run, greedy
 from amk.validator.local_order import NotComposable
@@ -88,7 +89,10 @@ class Touching:
 
 
 def _number(flat: Flat, event: Event) -> int:
-    return int(flat.event_id[event.group][event.worker - flat.traces[event.group].program.first, event.number])
+    first = flat.traces[event.group].program.first
+    number = int(flat.event_id[event.group][event.worker - first, event.number])
+    assert number != GONE, "events that touch listed bytes are all there"
+    return number
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,9 +135,11 @@ def positions(result: Composition, workers: frozenset[int] = frozenset()) -> lis
     return [p for p in dict.fromkeys(found) if 0 <= p <= kv.context - tokens] or [0]
 
 
-def flat_events(result: Composition) -> int:
-    """Events of the flat system, apart from those that only join others."""
-    return sum(g.count * g.order.trace.events for g in result.groups)
+def fits(result: Composition) -> bool:
+    """Can the flat system be made where two workers list what they touch?"""
+    groups = [(g.order.trace, g.signals[:, 1]) for g in result.groups]
+    left = sum(left_at_most(result.schedule, trace, events, 2) for trace, events in groups)
+    return left <= MAX_EVENTS and sum(t.program.count * t.events for t, _ in groups) <= MAX_LISTED
 
 
 class Confirmer:
@@ -143,7 +149,11 @@ class Confirmer:
         self.result, self.edges = result, edges
         self.footprints = Footprints(result.schedule, result.memo.evaluations)
         self._last: tuple[int, frozenset[int], Flat] | None = None
-        self._in_time: dict[int, Flat] = {}
+        self._in_time: dict[tuple[int, frozenset[int]], Flat] = {}
+
+    @cached_property
+    def fits(self) -> bool:
+        return fits(self.result)
 
     @cached_property
     def withheld(self) -> Withheld | None:
@@ -155,7 +165,7 @@ class Confirmer:
 
     def quickly(self, a: Place, b: Place) -> ConfirmedRace | None:
         """What the strict quotient shows; None says nothing."""
-        if self.withheld is None or flat_events(self.result) > MAX_EVENTS:
+        if self.withheld is None or not self.fits:
             return None
         # the quotient is the same at every position
         pairs = {(c.first.event, c.second.event): c for c in reversed(self._common(a, b))}
@@ -166,7 +176,7 @@ class Confirmer:
 
     def race(self, a: Place, b: Place) -> ConfirmedRace | None:
         """None if no run of the flat system shows that the two steps race."""
-        if flat_events(self.result) > MAX_EVENTS:
+        if not self.fits:
             return None
         try:
             clashes = self._common(a, b)
@@ -190,7 +200,7 @@ class Confirmer:
         if self._last is None or self._last[:2] != (clash.pos, clash.workers):
             flat = expand(
                 self.result.schedule, clash.pos, self.result.tokens, self.edges, clash.workers, None, True,
-                self.result.memo.evaluations,
+                self.result.memo.evaluations, brief=True,
             )  # fmt: skip
             self._last = clash.pos, clash.workers, flat
         return self._last[2]
@@ -213,17 +223,19 @@ class Confirmer:
         read, write = (clash.second, clash.first) if swapped else (clash.first, clash.second)
         if self._withheld_in_time and self._withheld_in_time.enabled_without(write.event, read.event):
             return False
-        timed = self._timed(clash.pos)
+        timed = self._timed(clash)
         system = timed.system
         before, after = _number(timed, read.event), _number(timed, write.event)
         run = greedy(system, (before,))
         return int(run.cut[system.agent_of[after]]) <= int(system.index_of[after])
 
-    def _timed(self, pos: int) -> Flat:
-        if pos not in self._in_time:
+    def _timed(self, clash: Clash) -> Flat:
+        key = clash.pos, clash.workers
+        if key not in self._in_time:
             schedule, tokens, memo = self.result.schedule, self.result.tokens, self.result.memo
-            self._in_time = {pos: expand(schedule, pos, tokens, "word", set(), None, True, memo.evaluations)}
-        return self._in_time[pos]
+            flat = expand(schedule, clash.pos, tokens, "word", clash.workers, None, True, memo.evaluations, brief=True)
+            self._in_time = {key: flat}
+        return self._in_time[key]
 
     def _touching(self, place: Place, pos: int) -> list[Touching]:
         """The events of a step, one per warp."""
@@ -268,7 +280,9 @@ def confirmed_fault(result: Composition, fault: Fault, reader: Place | None, wri
     touching = workers if reader and fault.kind != "uninitialised" else None
     for pos in positions(result, workers):
         try:
-            flat = expand(result.schedule, pos, result.tokens, "word", touching, evaluations=result.memo.evaluations)
+            flat = expand(
+                result.schedule, pos, result.tokens, "word", touching, evaluations=result.memo.evaluations, brief=True
+            )
         except (TooLarge, NotComposable):
             return None
         run = greedy(flat.system)
@@ -286,4 +300,5 @@ def _kind(fault: Fault) -> str:
 def _flat_events(flat: Flat, trace: Trace, worker: int, item: int) -> list[int]:
     number = next(i for i, t in enumerate(flat.traces) if t.program.first == trace.program.first)
     members = trace.event_of[item]
-    return [int(flat.event_id[number][worker - trace.program.first, e]) for e in members[members >= 0]]
+    found = flat.event_id[number][worker - trace.program.first, members[members >= 0]]
+    return [int(event) for event in found if event != GONE]

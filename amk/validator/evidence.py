@@ -7,6 +7,7 @@ UNKNOWN.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,19 +17,22 @@ from amk.report.diagnostic import Diagnostic, Fact, Severity, Where, because, sh
 from amk.report.schema import json_pointer
 from amk.validator.blame import missing_barrier
 from amk.validator.compose import Composition
-from amk.validator.confirm import Confirmer, Evidence, Place, confirmed_fault, flat_events, positions
+from amk.validator.confirm import ConfirmedRace, Confirmer, Evidence, Place, confirmed_fault, fits, positions
 from amk.validator.contents import family_name
 from amk.validator.dataflow import Fault
-from amk.validator.expand import MAX_EVENTS, Flat, expand
+from amk.validator.expand import Flat, expand
 from amk.validator.liveness import BlockedHead, Deadlock, Run, diagnose, greedy
 from amk.validator.quotient import Edges, Quotient
 from amk.validator.races import Race, RaceReport
+from amk.validator.rivals import rivals
 from amk.validator.system import READ, System
 from amk.validator.trace import Trace
 from amk.validator.witness import Witness, deadlock_witness
 
 TRIED: Final = 4
 """Findings that are looked at on the flat system; the first confirmed one decides."""
+ALIKE: Final = 8
+"""Pairs of other workers on which the quotient is asked about two steps whose listed race is not confirmed."""
 SMALL: Final = 100_000
 """Nodes up to which every finding is looked at: a composite step may race where no single warp of it does."""
 
@@ -96,15 +100,16 @@ class _Stuck:
 
 def _ended(result: Composition) -> _Stuck:
     flat = expand(
-        result.schedule, positions(result)[0], result.tokens, touching=(), evaluations=result.memo.evaluations
-    )
+        result.schedule, positions(result)[0], result.tokens, touching=(), evaluations=result.memo.evaluations,
+        brief=True,
+    )  # fmt: skip
     run = greedy(flat.system)
     return _Stuck(flat, run, diagnose(run))
 
 
 def _deadlock(result: Composition) -> Finding:
     """The flat system is run unless a wait asks for more than there is, which no order of steps can change."""
-    starved = None if result.strict is None or flat_events(result) > MAX_EVENTS else _starved(result)
+    starved = None if result.strict is None or not fits(result) else _starved(result)
     stuck = None if starved else _ended(result)
     if stuck is not None and stuck.found is None:
         message = "the workers' programs may block each other; one flat run finished"
@@ -150,7 +155,7 @@ def _explained(result: Composition, stuck: _Stuck | None) -> Diagnostic:
     never = sum(int(flat.system.event_tag[head.event]) >= 0 for head in found.heads)
     launch = result.schedule.launch
     facts.append(because(f"{never} of {launch.workers * launch.warps} warps never finish"))
-    trace, _, event = flat.owner(head.event)
+    trace, _, event = flat.waiter(head.event, head.counter)
     message = "some waits can never be met" if code == "AMK202" else "agents wait for each other in a cycle"
     return Diagnostic(code, message, where=_where(trace, int(trace.item[event])), facts=tuple(facts))
 
@@ -160,7 +165,7 @@ def _blocked(flat: Flat, head: BlockedHead) -> str:
     if flat.system.event_tag[head.event] < 0:
         who = flat.system.event_name(head.event)
         return f"{who} are complete when {counter} >= {head.threshold}, which stays at {head.value}"
-    trace, worker, event = flat.owner(head.event)
+    trace, worker, event = flat.waiter(head.event, head.counter)
     who, what = place(trace, worker, int(trace.item[event]), int(trace.warp_of[event]))
     more = "; nothing adds to it any more"
     if head.missing:
@@ -171,14 +176,13 @@ def _blocked(flat: Flat, head: BlockedHead) -> str:
 
 
 def _race(result: Composition, edges: Edges, races: list[Race]) -> Finding:
-    nodes = sum(g.count * g.nodes for g in result.groups)
     confirmer = Confirmer(result, edges)
-    tried = _varied(result, races)[: None if nodes <= SMALL else TRIED]
-    # the quotient is asked about all of them before the flat system is asked about any
-    for confirms, race in itertools.product((confirmer.quickly, confirmer.race), tried):
-        a, b = _node(result, race.first), _node(result, race.second)
+    for confirms, (race, a, b) in _attempts(confirmer, races):
         if confirmed := confirms(a, b):
             clash = confirmed.clash
+            if (a, b) != (_node(result, race.first), _node(result, race.second)):
+                buffer = min(clash.buffer, len(result.schedule.buffers))
+                race = Race(race.first, race.second, buffer, clash.lo, clash.hi, *clash.kinds)
             facts = [
                 _access(*one.place, one.warp, kind)
                 for one, kind in zip((clash.first, clash.second), clash.kinds, strict=True)
@@ -188,6 +192,22 @@ def _race(result: Composition, edges: Edges, races: list[Race]) -> Finding:
     first, second = _node(result, races[0].first), _node(result, races[0].second)
     facts = [_access(*first, None, races[0].first_kind), _access(*second, None, races[0].second_kind)]
     return Finding(_race_diagnostic(result, races[0], first, second, edges, facts), None)
+
+
+Attempt = tuple[Callable[[Place, Place], ConfirmedRace | None], tuple[Race, Place, Place]]
+
+
+def _attempts(confirmer: Confirmer, races: list[Race]) -> Iterator[Attempt]:
+    """The quotient is asked about all steps, and about the same ones of other workers, before the flat system is asked
+    about any."""
+    result = confirmer.result
+    nodes = sum(g.count * g.nodes for g in result.groups)
+    tried = [(race, _node(result, race.first), _node(result, race.second)) for race in _varied(result, races)]
+    tried = tried[: None if nodes <= SMALL else TRIED]
+    yield from ((confirmer.quickly, each) for each in tried)
+    alike = [(race, *pair) for race, a, b in tried[:TRIED] for pair in itertools.islice(rivals(confirmer, a, b), ALIKE)]
+    yield from ((confirmer.quickly, each) for each in alike)
+    yield from ((confirmer.race, each) for each in (*tried, *alike[:TRIED]))
 
 
 def _access(trace: Trace, worker: int, item: int, warp: int | None, kind: int) -> Fact:

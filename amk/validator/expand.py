@@ -13,7 +13,9 @@ instances, then 16 barriers per worker. event_tag = local event of the worker's 
 Initial content: the launch state, and cache rows below the first position. Final content: outputs, state, last logits,
 and every cache row up to the last position.
 
-Errors: `TooLarge` beyond `MAX_EVENTS` events.
+A system of more than `WHOLE` events is made without those that nobody can notice if it may be (see `compact`).
+
+Errors: `TooLarge` beyond `MAX_EVENTS` events, those left out not counted.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import numpy as np
 from amk.schedule_ir.memory import ITEM_BYTES
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.builder import assemble
+from amk.validator.compact import GONE, compact
 from amk.validator.contents import CACHED, code, with_token
 from amk.validator.counter_events import CounterEvents, Instances
 from amk.validator.envelope import NO_DATA
@@ -42,11 +45,15 @@ from amk.validator.word_events import MISSING, joints
 from amk.validator.words import tag_of, words
 
 MAX_EVENTS: Final = 2_500_000
+WHOLE: Final = 250_000
+"""Events up to which a system has all of them, whoever asks."""
+MAX_LISTED: Final = 6_000_000
+"""Events that are numbered, whether or not they are left out."""
 
 
 @dataclass(frozen=True, eq=False)
 class Flat:
-    """The system with the maps back: event_id[group][worker - first, local event].
+    """The system with the maps back: event_id[group][worker - first, local event], `GONE` if it is left out.
 
     accesses [n, 7]: (event before renumbering, buffer, lo, hi, kind, value, delta) of all workers at position `pos`.
     """
@@ -68,6 +75,21 @@ class Flat:
                 return trace_, worker + trace_.program.first, int(self.system.event_tag[event])
         raise IndexError(event)
 
+    def waiter(self, event: int, counter: int) -> tuple[Trace, int, int]:
+        """`owner` of a flat event's wait for this counter: an event that became one with the next one, or that one."""
+        trace_, worker, last = self.owner(event)
+        before = (
+            int(self.system.event_tag[event - 1])
+            if self.system.index_of[event]
+            else int(trace_.first[trace_.warp_of[last]]) - 1
+        )
+        rows = CounterEvents(self.schedule, trace_, self.instances).waits
+        rows = rows[(rows[:, 0] == worker) & (rows[:, 2] == counter)][:, 1]
+        barrier = counter - self.instances.total - BARRIERS * worker
+        if 0 <= barrier < BARRIERS:
+            rows = trace_.barrier_waits[trace_.barrier_waits[:, 1] == barrier, 0]
+        return trace_, worker, int(min(rows[(rows > before) & (rows <= last)], default=last))
+
 
 def expand(
     schedule: Schedule,
@@ -78,6 +100,7 @@ def expand(
     like: Flat | None = None,
     sure: bool = False,
     evaluations: Evaluations | None = None,
+    brief: bool = False,
 ) -> Flat:
     """The flat system of a launch of `tokens` tokens that starts at position `pos`, epoch 0.
 
@@ -85,9 +108,25 @@ def expand(
     others are evaluated where they may touch tagged words, because these make waits. like: a flat
     system of the same schedule and number of tokens, whose parts are used again. sure: without the waits of reads that
     may not happen (`Op.perhaps`), for what must be ordered whatever the data say. evaluations: earlier footprints.
+    brief: if there are more than `WHOLE` events, only those that matter (see `compact`).
     """
     footprints = like.footprints if like else Footprints(schedule, evaluations)
-    return _Expansion(schedule, pos, tokens, edges, touching, like, sure, footprints).build()
+    return _Expansion(schedule, pos, tokens, edges, touching, like, sure, footprints, brief).build()
+
+
+def left_at_most(schedule: Schedule, trace: Trace, signalling: I64, listed: int) -> int:
+    """Events of a program's workers in a brief system, at most; signalling: local events that signal; listed: workers
+    whose accesses are listed."""
+    tagged = {b.name for b in schedule.buffers if b.tagged}
+    heavy = np.array([names(item, tagged) for item in trace.items], bool)[trace.item]
+    heavy[trace.barrier_signals[:, 0]] = heavy[signalling] = True
+    count = trace.program.count
+    return min(count * trace.events, count * (int(heavy.sum()) + trace.warps) + listed * trace.events)
+
+
+def names(item: Item, buffers: Collection[str]) -> bool:
+    """Does the step name one of these buffers?"""
+    return not {value for _, value in item.step.op if isinstance(value, str)}.isdisjoint(buffers)
 
 
 _TOKENLESS: Final = np.array([code(family, 0) >> FAMILY_SHIFT for family in CACHED])
@@ -120,8 +159,9 @@ class _Expansion:
         like: Flat | None,
         sure: bool,
         footprints: Footprints,
+        brief: bool,
     ) -> None:
-        self.sure, self.footprints = sure, footprints
+        self.sure, self.footprints, self.brief = sure, footprints, brief
         self.schedule, self.pos, self.tokens, self.edges = schedule, pos, tokens, edges
         self.instances = like.instances if like else Instances(schedule.counters)
         self.traces = like.traces if like else [trace(schedule, n, tokens) for n in range(len(schedule.programs))]
@@ -130,6 +170,7 @@ class _Expansion:
         self.tagged_names = {b.name for b in schedule.buffers if b.tagged}
         self.agents = schedule.launch.workers * schedule.launch.warps
         self.extra = 0
+        self.counters: dict[int, CounterEvents] = {}
         self.base = np.cumsum([0, *(t.program.count * t.events for t in self.traces)]).tolist()
         self.loose: list[I64] = [np.zeros((0, 3), np.int64)]
         self.agent: list[I64] = []
@@ -138,9 +179,7 @@ class _Expansion:
         self.parts: list[I64] = [np.zeros((0, 7), np.int64)]
 
     def build(self) -> Flat:
-        total = sum(t.events * t.program.count for t in self.traces)
-        if total > MAX_EVENTS:
-            raise TooLarge(f"{total:,} flat events, at most {MAX_EVENTS:,}")
+        self._check_size()
         base, numbers, tags = 0, [], []
         for trace_ in self.traces:
             count = trace_.program.count
@@ -156,19 +195,47 @@ class _Expansion:
         self._add_void(base, tags)
         self._add_words(tags, init)
         initial, final = self._boundary()
-        names = {
+        called = {
             "agent_names": self._agent_names(),
             "counter_names": self._counter_names(len(init)),
             "buffer_names": self._buffer_names(),
         }
-        system, ids = assemble(
-            self.agents, np.concatenate(self.agent), init, np.concatenate(self.waits),
-            np.concatenate(self.signals), self._touched(self.accesses), initial, final, np.concatenate(tags), names,
-        )  # fmt: skip
+        agent, tag = np.concatenate(self.agent), np.concatenate(tags)
+        rows = np.concatenate(self.waits), np.concatenate(self.signals), self._touched(self.accesses)
+        if not self.brief:
+            system, ids = assemble(self.agents, agent, init, *rows, initial, final, tag, called)
+        else:
+            left = compact(agent, *rows)
+            agent, tag, rows = agent[left.kept], tag[left.kept], tuple(map(left.rows, rows))  # type: ignore[assignment]
+            system, ids = assemble(self.agents, agent, init, *rows, initial, final, tag, called)
+            ids = np.append(ids, GONE)[left.into]
         event_id = [ids[n] for n in numbers]
         return Flat(
             self.schedule, self.pos, self.accesses, system, self.traces, event_id, self.instances, self.footprints
         )
+
+    def _check_size(self) -> None:
+        total = sum(t.events * t.program.count for t in self.traces)
+        self.brief &= total > WHOLE
+        if self.brief and total <= MAX_LISTED:
+            signalling = [self._counters(t).signals[:, 1] for t in self.traces]
+            parts = zip(self.traces, signalling, strict=True)
+            total = sum(left_at_most(self.schedule, t, events, self._listed(t)) for t, events in parts)
+        if total > MAX_EVENTS:
+            raise TooLarge(f"{total:,} flat events, at most {MAX_EVENTS:,}")
+
+    def _counters(self, trace_: Trace) -> CounterEvents:
+        """The waits and signals of a program, evaluated once."""
+        number = trace_.program.first
+        if number not in self.counters:
+            self.counters[number] = CounterEvents(self.schedule, trace_, self.instances)
+        return self.counters[number]
+
+    def _listed(self, trace_: Trace) -> int:
+        """Workers of the program whose accesses are listed."""
+        program = trace_.program
+        span = range(program.first, program.first + program.count)
+        return program.count if self.touching is None else sum(w in span for w in self.touching)
 
     def _group_events(self, trace_: Trace, base: int) -> None:
         program, size = trace_.program, trace_.events
@@ -180,7 +247,7 @@ class _Expansion:
             amount = np.broadcast_to(rows[:, 2], event.shape)
             columns = (event, bars[:, None] + rows[:, 1], amount)
             table.append(np.stack([column.reshape(-1) for column in columns], axis=1))
-        events = CounterEvents(self.schedule, trace_, self.instances)
+        events = self._counters(trace_)
         for table, rows in ((self.waits, events.waits), (self.signals, events.signals)):
             weak = rows[:, 4] != 0 if self.edges in ("word", "fence") else np.zeros(len(rows), bool)
             event = base + (rows[:, 0] - program.first) * size + rows[:, 1]
@@ -275,8 +342,7 @@ class _Expansion:
 
     def _on_words(self, item: Item) -> bool:
         """Does the step name a tagged buffer, where these matter?"""
-        names = {value for _, value in item.step.op if isinstance(value, str)}
-        return self.edges != "fence" and not names.isdisjoint(self.tagged_names)
+        return self.edges != "fence" and names(item, self.tagged_names)
 
     def _boundary(self) -> tuple[I64, I64]:
         initial, final = boundary_content(self.schedule, self.tokens)

@@ -233,8 +233,10 @@ class _Verification:
     def _judged(self, reduced: Schedule) -> None:
         self._in_time()
         self.stats |= {"layers checked": reduced.model.layers, "workers": reduced.launch.workers}
+        met: list[Diagnostic] = []
         try:
             result = compose(reduced, memo=self.memo)
+            met = list(check_clashes(result.clashes))
             nodes = sum(g.count * g.nodes for g in result.groups)
             self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
             self._in_time()
@@ -246,6 +248,8 @@ class _Verification:
             doubt = Diagnostic("AMK205", str(error), where=PROGRAMS)
         if doubt is not None:
             self._flat(reduced, doubt)
+            # arrays of one step that meet are wrong whatever remains in doubt
+            self.found += met if not self.found else []
 
     def _flat(self, reduced: Schedule, doubt: Diagnostic) -> None:
         """Event by event, position by position, until something is wrong; `doubt` stays if that is too much."""

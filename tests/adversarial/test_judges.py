@@ -195,17 +195,18 @@ def test_counters_may_start_below_half_of_their_range_only() -> None:
 
 @pytest.mark.parametrize("kind", ["fenced", "tagged"])
 @pytest.mark.parametrize(
-    ("add", "verdict", "ruling", "refusal"),
+    ("add", "fenced", "tagged", "ruling"),
     [
-        (2**29, "SAFE", "SAFE", None),  # 2^31 a token, of which a wait finds 2^29 at least: its own
-        (2**29 + 1, "UNKNOWN", "SAFE", "wrap"),
-        (715_827_882, "UNKNOWN", "SAFE", "wrap"),  # 3 of these are 2^31 - 2
-        (715_827_883, "UNSAFE", "UNSAFE", "wrap"),
-        (2**30, "UNSAFE", "UNSAFE", "wrap"),
+        (2**29, "SAFE", "SAFE", "SAFE"),  # 2^31 a token, of which a wait finds 2^29 at least: its own
+        # more than that, less its own; hints are not known to be seen in the order of the tokens
+        (2**29 + 1, "SAFE", "UNKNOWN", "SAFE"),
+        (715_827_882, "SAFE", "UNKNOWN", "SAFE"),  # 3 of these are 2^31 - 2
+        (715_827_883, "UNSAFE", "UNSAFE", "UNSAFE"),
+        (2**30, "UNSAFE", "UNSAFE", "UNSAFE"),
     ],
 )
 def test_the_sum_of_a_token_stays_within_what_can_be_compared(
-    kind: str, add: int, verdict: str, ruling: str, refusal: str | None
+    kind: str, add: int, fenced: str, tagged: str, ruling: str
 ) -> None:
     """Four signals, each of which could be compared; the device looks at the sign of the 32-bit difference."""
     document = subject(kind, 4, 1, 1).document
@@ -213,13 +214,13 @@ def test_the_sum_of_a_token_stays_within_what_can_be_compared(
     edits = [Edit("replace", (*path, "at_least"), {"t": 4 * add, "1": 4 * add}) for path in waits]
     edits += [Edit("replace", (*path, "add"), add) for path in signals]
     schedule = schedule_of(apply(document, edits)[0])
-    found = verify(schedule)
+    found, verdict = verify(schedule), {"fenced": fenced, "tagged": tagged}[kind]
     assert (found.status, [d.code for d in found.diagnostics]) == (verdict, [] if verdict == "SAFE" else ["AMK204"])
     assert rule(schedule, 2).status == ruling
-    if refusal is None:
+    if verdict == "SAFE":
         assert certify_schedule(schedule)
     else:
-        with pytest.raises(NotSafe, match=refusal):
+        with pytest.raises(NotSafe, match="wrap"):
             certify_schedule(schedule)
 
 

@@ -1,0 +1,123 @@
+"""Order of steps, who attends, who polls and which vectors are tagged are choices: each is planned, proved, timed,
+lowered, and compiled for copies of both kinds; its tokens are compared in tests/engine/test_interpreter_tokens.py."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from amk.lowering.emit import emit
+from amk.lowering.kernel import build
+from amk.planner.decode import plan
+from amk.planner.settings import FAST, Settings
+from amk.planner.shares import attention_tables
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops import WaitOp
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
+from amk.schedule_ir.ops.refill import RefillOp
+from amk.schedule_ir.sampling import Mode
+from amk.schedule_ir.schedule import Schedule, steps_of
+from amk.schedule_ir.target import load_target
+from amk.simulator.predict import step_ms
+from amk.validator.verify import verify
+from tests.tiny import VARIANTS, tiny
+
+MODEL = tiny("small", layers=2, hidden=512, ffn=1024, heads=8, kv_heads=4, vocab=4096)
+BASE = replace(FAST, plan="search", warps=4, slots=3)
+CHOICES: list[dict[str, Any]] = [
+    {"refill_first": True}, {"refill_early": True}, {"prefetch_at": "product"}, {"prefetch_at": "published"},
+    {"attends": "spread"}, {"attends": "light"}, {"handoff": "narrow"}, {"pollers": "all"},
+]  # fmt: skip
+TOGETHER: list[dict[str, Any]] = [
+    {"refill_first": True, "refill_early": True, "prefetch_at": "product", "attends": "spread", "pollers": "all"},
+    {"refill_early": True, "attends": "light", "head_handoff": True, "handoff": "narrow", "pollers": "all"},
+]
+
+
+def planned(settings: Settings, gpu: str) -> Schedule:
+    return plan(MODEL, load_target(gpu), settings=settings, max_context=2048, workers=30)
+
+
+def order(schedule: Schedule, *ops: type) -> list[str]:
+    """The ops of a token in order: products by their matrices, those of the given types by their names."""
+    found = (step.op for step in steps_of(schedule.programs[0].body))
+    return [op.matrix if isinstance(op, GemvOp) else op.op for op in found if isinstance(op, (GemvOp, *ops))]
+
+
+@pytest.mark.parametrize("handoff", ["tagged", "fenced"])
+@pytest.mark.parametrize("gpu", ["h200", "a100"])
+@pytest.mark.parametrize("change", CHOICES, ids=str)
+def test_a_choice_is_another_kernel_that_is_safe(change: dict[str, Any], gpu: str, handoff: Any) -> None:
+    base = replace(BASE, handoff=handoff)
+    before, after = planned(base, gpu), planned(replace(base, **change), gpu)
+    verdict = verify(after)
+    assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
+    held = any(isinstance(step.op, RefillOp) for step in steps_of(before.programs[0].body))
+    assert held == load_target(gpu).has("bulk_copy"), "only bulk copies are held back"
+    idle = {"refill_first": not held, "refill_early": not held, "pollers": handoff == "fenced"}
+    assert (emit(after) != emit(before)) != any(idle.get(name, False) for name in change)
+    assert step_ms(after, 200) > 0
+
+
+@pytest.mark.parametrize("gpu", ["h200", "a100"])
+@pytest.mark.parametrize("changes", TOGETHER, ids=["one", "two"])
+def test_choices_together_are_safe_and_compile(changes: dict[str, Any], gpu: str) -> None:
+    schedule = planned(replace(BASE, **changes), gpu)
+    assert verify(schedule).safe
+    built = build(schedule)
+    assert built.resources.spill_stores == built.resources.spill_loads == 0
+    assert built.resources.registers <= schedule.launch.registers
+
+
+def test_where_the_cache_is_asked_for() -> None:
+    for place, before in (("layer", "prefetch_cache"), ("product", "qkv"), ("published", "qkv")):
+        found = order(planned(replace(BASE, prefetch_at=place), "h200"), PrefetchCacheOp)
+        assert found[0] == before and sorted(found[:2]) == ["prefetch_cache", "qkv"]
+    assert "prefetch_cache" not in order(planned(replace(BASE, prefetch_cache=False, prefetch_at="product"), "h200"))
+
+
+@pytest.mark.parametrize("model", VARIANTS, ids=lambda m: m.name)
+@pytest.mark.parametrize("sampling", ["greedy", "top-k-top-p"])
+def test_all_warps_look_for_words_and_the_widest_vector_is_fenced(model: ModelSpec, sampling: Mode) -> None:
+    """Attention's waits keep their barriers."""
+    settings = replace(BASE, handoff="narrow", pollers="all", sampling=sampling)
+    schedule = plan(model, load_target("h200"), settings=settings, max_context=256, workers=8)
+    assert verify(schedule).safe
+    kinds = {counter.name: counter.handoff for counter in schedule.counters}
+    assert kinds["act"] == "fenced" and kinds["h_mid"] == kinds["attn"] == "hint"
+    waits = [step for step in steps_of(schedule.programs[0].body) if isinstance(step.op, WaitOp)]
+    assert {w.counter for step in waits if step.op.role == "all" for w in step.waits} == {"h_mid", "h_out"}
+
+
+def test_fences_and_words_do_not_order_activations_where_workers_own_no_rows() -> None:
+    with pytest.raises(AmkError, match="AMK406"):
+        plan(VARIANTS[0], load_target("h200"), settings=replace(BASE, handoff="narrow"), max_context=256, workers=30)
+
+
+def test_without_the_barrier_behind_attention_arrays_that_overlay_race() -> None:
+    """What `program.APART` leaves out."""
+    schedule = planned(replace(BASE, handoff="tagged"), "h200")
+    data = schedule.model_dump(mode="json")
+    body = data["programs"][0]["body"][1]["body"][1]["body"]
+    (place,) = (i for i, step in enumerate(body) if any(w["counter"] == "attn" for w in step["waits"]))
+    assert body[place + 1]["op"]["op"] == "barrier"
+    body[place]["op"]["role"] = "all"
+    del body[place + 1]
+    verdict = verify(Schedule.model_validate_json(json.dumps(data)))
+    assert verdict.status == "UNSAFE" and verdict.diagnostics[0].code == "AMK302"
+
+
+def test_heads_spread_or_served_by_those_that_stream_least() -> None:
+    load = [3, 1, 2, 1, 3, 1, 1]
+    first = attention_tables(2, 2, load)
+    assert first["attn.head"] == (0, 0, 1, 1, -1, -1, -1) and first["attn.split"] == (0, 1, 0, 1, 0, 0, 0)
+    spread = attention_tables(2, 2, load, "spread")
+    assert spread["attn.head"] == (0, 1, 0, 1, -1, -1, -1) and spread["attn.split"] == (0, 0, 1, 1, 0, 0, 0)
+    light = attention_tables(2, 2, load, "light")
+    assert light["attn.head"] == (-1, 0, -1, 0, -1, 1, 1) and light["attn.serves"] == (0, 1, 0, 1, 0, 1, 1)
+    assert light["attn.gate"] == (0, 0, 0, 0, 0, 1, 1)
