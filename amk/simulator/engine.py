@@ -15,7 +15,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.simulator.acts import Act, acts
 from amk.simulator.constants import QUEUE_KIB, Constants
@@ -115,6 +117,7 @@ class Engine:
                 for cell in range(base, base + counter.count):
                     self.cells[cell] = _Cell([(0.0, counter.init, -1)], counter.init)
         self.acts = tuple(acts(items, self.roles) for items in window.items)
+        self.prefetched = tuple(any(isinstance(i.step.op, PrefetchCacheOp) for i in items) for items in window.items)
         self.supply = self._supply()
         self.heap: list[tuple[float, int, int]] = []
         self.order = 0
@@ -318,7 +321,10 @@ class Engine:
             return
         if not isinstance(op, GemvOp):
             trips = max(1, share.work.spans // SPANS_PER_TRIP)
-            latency = trips * (c.copy_us + self._queue_us(state))
+            # Rows of the cache that nobody asked for ahead come from memory, which takes longer than from the L2.
+            missed = isinstance(op, AttendOp) and not self.prefetched[state.group.program]
+            state.began += c.miss_us * missed
+            latency = trips * (c.copy_us + self._queue_us(state)) + c.miss_us * missed
             self.supply.begin_direct(state.number, float(share.far), share.far / max(latency, LATE))
             return
         most = max(share.chunks, default=0)

@@ -59,6 +59,7 @@ def test_a_machine_without_latency_takes_the_time_of_its_bytes() -> None:
 @pytest.mark.parametrize("changes", [
     {"run_ahead": False}, {"slots": 2}, {"head_handoff": True}, {"warps": 4}, {"chunk_bytes": 1024},
     {"handoff": "fenced"}, {"wide_epilogue": 0}, {"kv_block": 16}, {"refill_fence": False}, {"max_ring_bytes": 32768},
+    {"prefetch_cache": False},
 ], ids=str)  # fmt: skip
 def test_every_knob_changes_the_prediction(changes: dict[str, Any]) -> None:
     model = load_model("llama3.2-1b")
