@@ -145,6 +145,10 @@ def _author(
     rows |= {"o": rows["hidden"], "down": rows["hidden"]}
     # A worker without rows of some matrix is held back by hints alone, so then they must be exact.
     exact = any(matrix(model, name).groups < workers for name in MATRICES)
+    if exact and settings.handoff == "narrow":
+        # Its next activations are not behind everybody's reads of these: no words of it are waited for.
+        message = f"{workers} workers do not all own rows of every matrix, so fences and words do not order activations"
+        raise AmkError(Diagnostic("AMK406", message, help="fence all vectors, or none"))
     slack = 0 if exact else settings.hint_slack
     reduced = sized.kv.splits if reducible(settings, model, sized.kv.splits) else None
     require_whole_fetches(model, settings, reduced is not None, sized.runs)

@@ -41,6 +41,12 @@ LAYER: Expr = {"l": 1}
 """The number of the layer within its loop, and of the counter's instance."""
 
 
+APART = ("h_mid", "act", "h_out")
+"""Counters behind which no warp writes shared memory that another one may still read. Elsewhere it does: arrays of
+attention overlay those of products, and a token's first sums of squares those of the token before.
+"""
+
+
 class SplitBuffers(TypedDict):
     """Fields of the ops that write or read the splits of attention."""
 
@@ -111,7 +117,7 @@ class Author:
         return Step(op=BarrierOp(role="all", id=1, agents=self.settings.warps))
 
     def wait(self, counter: str, index: tuple[Expr, ...], delta: int | None = None) -> list[Step]:
-        """One poller per worker, then everybody."""
+        """One poller per worker, then everybody; or everybody polls, where nobody overwrites what others still read."""
         amount = delta or self.workers
         hint = self.hints(counter)
         early = amount // self.slack if hint and self.slack else 0
@@ -119,6 +125,8 @@ class Author:
             counter=counter, index=index, at_least={"t": amount, "1": amount - early},
             order="relaxed" if hint else "acquire",
         )  # fmt: skip
+        if hint and self.settings.pollers == "all" and counter.partition(".")[0] in APART:
+            return [Step(op=WaitOp(role="all"), waits=(wait,))]
         return [Step(op=WaitOp(role="w0"), waits=(wait,)), self.barrier()]
 
     def gemv(self, name: MatrixName, part: int = 0, parts: int = 1) -> list[Step]:

@@ -9,6 +9,9 @@ is spent on it. Each *round* decides one more knob for all states of the beam:
 * a state that another one beats in time while it takes no more shared memory and no more registers is dominated;
 * the `width` fastest of the rest survive.
 
+Before that, the switches that claim none of these (the order of steps, who attends, which hand-off) are tried one after
+the other on the best plan alone, which keeps what helps: few plans, and a better time to prune by.
+
 When all knobs are decided the beam starts again from the best states with the knobs in another order. When a whole
 cycle finds nothing better, or the beam is empty, the fallback draws mutations of the best states (or random plans).
 Everything is a function of the seed and of the number of expansions; an expansion is one simulated schedule.
@@ -197,6 +200,9 @@ class Search:
         """Does one round after the other, yielding the number of expansions so far; ends when nothing is left."""
         beam = [s for s in (self.look(self.space.start), *self.presets()) if s is not None]
         yield self.expansions
+        if self.tight_first:
+            beam = self._opening(beam)
+            yield self.expansions
         silent = cycle = 0
         while silent < SILENT_CYCLES:
             before, known = self.best, len(self.keys)
@@ -214,6 +220,15 @@ class Search:
 
     def presets(self) -> list[State | None]:
         return [self.look(self.problem.preset(s, self.space.start.sampling)) for s in self.begin]
+
+    def _opening(self, beam: list[State]) -> list[State]:
+        """The beam, and what the switches make of its best state."""
+        ranked = sorted(beam, key=lambda s: (s.score, s.key))
+        best = ranked[:1]
+        for knob in self.space.knobs:
+            if knob.switch and knob.name not in TIGHT:
+                best = self._round(best, knob, ())[:1]
+        return [*best, *(s for s in ranked if s not in best)]
 
     def _order(self, cycle: int) -> list[Knob]:
         if cycle == 0 and not self.tight_first:

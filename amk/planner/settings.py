@@ -13,8 +13,9 @@ from amk.schedule_ir.schedule import CacheDtype
 from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import FormatName
 
-Handoff = Literal["fenced", "tagged", "mixed"]
-"""How activations cross SMs: by counters behind a release fence, by tagged words, or so where few workers read them."""
+Handoff = Literal["fenced", "tagged", "mixed", "narrow"]
+"""How activations cross SMs: by counters behind a release fence, by tagged words, or so where few workers read them
+(mixed), or everywhere but in the widest vector, the input of `down`, where tags double the most bytes (narrow)."""
 
 FEW_READ = ("qkv", "split", "split_partial", "split_scale")
 """Buffers and counters of what a KV head's workers hand to each other; all else that crosses is read by everybody."""
@@ -49,6 +50,9 @@ class Settings:
 
     attends: the workers that serve a KV head are neighbours, from the first worker on ("first"), or as far apart as can
     be ("spread"), or neighbours of those that stream the fewest bytes ("light").
+
+    pollers: one warp of a worker looks whether tagged words are worth looking for, and the others meet it at a barrier;
+    or all warps look for hidden states and activations, and none waits for another.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -83,6 +87,7 @@ class Settings:
     refill_early: bool = False
     prefetch_at: Literal["layer", "product", "published"] = "layer"
     attends: Literal["first", "spread", "light"] = "first"
+    pollers: Literal["one", "all"] = "one"
 
 
 FAST = Settings()
@@ -155,7 +160,13 @@ def reducible(settings: Settings, model: ModelSpec, splits: int) -> bool:
 
 def has_tags(settings: Settings, name: str) -> bool:
     """Whether what the buffer or counter `name` hands on is tagged words; `handoff` is decided."""
-    return settings.handoff == "tagged" or (settings.handoff == "mixed" and name.partition(".")[0] in FEW_READ)
+    family = name.partition(".")[0]
+    match settings.handoff:
+        case "mixed":
+            return family in FEW_READ
+        case "narrow":
+            return family != "act"
+    return settings.handoff == "tagged"
 
 
 def crossing_dtype(settings: Settings) -> Literal["bf16", "f32"]:

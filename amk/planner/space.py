@@ -57,6 +57,11 @@ class Knob:
     def ordered(self) -> bool:
         return all(isinstance(v, int) and not isinstance(v, bool) for v in self.values if v is not None)
 
+    @property
+    def switch(self) -> bool:
+        """Whether no value is a number."""
+        return all(v is None or isinstance(v, bool | str) for v in self.values)
+
     def place(self, value: Value) -> int:
         """Index of `value`; OutsideSpaceError if it is not allowed. True is not 1 here."""
         for index, known in enumerate(self.values):

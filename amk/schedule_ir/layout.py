@@ -18,7 +18,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.matrices import MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops.gemv import GemvOp
-from amk.schedule_ir.schedule import Node, Program, Schedule, Step
+from amk.schedule_ir.schedule import Node, Program, Schedule, Step, steps_of
 
 DrainKey = tuple[MatrixName, int, int]
 
@@ -78,8 +78,11 @@ def stream_layout(schedule: Schedule, stream: Stream) -> StreamLayout:
     sequence = drain_order(schedule, stream)
     agents = next(r.count for r in schedule.roles if r.name == stream.role)
     counts: dict[tuple[MatrixName, int], NDArray[np.int64]] = {}
-    gemvs = [op for program in schedule.programs for op, _ in _gemvs(program.body, {"t": 0})]
-    parts: dict[MatrixName, int] = {name: max(op.k_parts for op in gemvs if op.matrix == name) for name, *_ in sequence}
+    ops = [step.op for program in schedule.programs for step in steps_of(program.body)]
+    parts: dict[MatrixName, int] = {name: 1 for name, *_ in sequence}
+    for op in ops:
+        if isinstance(op, GemvOp) and op.matrix in parts:
+            parts[op.matrix] = max(parts[op.matrix], op.k_parts)
     alike: dict[tuple[MatrixName, int], NDArray[np.int64]] = {}
     for name, layer, _ in sequence:
         k_chunks = matrix(schedule.model, name).k_chunks(stream.chunk(name, layer).columns) // parts[name]

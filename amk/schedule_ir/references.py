@@ -266,6 +266,8 @@ def _op(schedule: Schedule, op: Op, path: Path, scope: tuple[str, ...]) -> Itera
 def _scoped(
     schedule: Schedule, expr: Expr, path: Path, scope: tuple[str, ...], banned: set[str]
 ) -> Iterator[Diagnostic]:
+    if isinstance(expr, int):
+        return
     known = {WORKER, AGENT, *scope, *schedule.tables} - banned
     for name in sorted(symbols(expr) - known):
         message = f"'{name}' means nothing here"

@@ -127,9 +127,10 @@ class BracketOrder:
     Nodes are numbered group by group, worker by worker: node_base + (worker - first) * nodes + node.
     """
 
-    def __init__(self, quotient: Quotient, keyed: Keyed[Quotient] | None = None) -> None:
-        """keyed: the quotient, if what follows from it is to be kept."""
-        self.quotient, self.keyed, self.implied = quotient, keyed, ImpliedOrder(quotient)
+    def __init__(self, quotient: Quotient, keyed: Keyed[Quotient] | None = None, clocks_key: bytes = b"") -> None:
+        """keyed: the quotient, if what follows from it is to be kept; clocks_key: then that of its clocks."""
+        self.quotient, self.keyed, self.clocks_key = quotient, keyed, clocks_key
+        self.implied = ImpliedOrder(quotient)
         self.system = quotient.groups[0].order.trace.local_system
         self._base = np.array([g.node_base for g in quotient.groups], np.int64)
         self._chains = max(1, *(len(c) for c in quotient.chains))

@@ -188,9 +188,8 @@ def _keyed(words: Words) -> Keyed[Words]:
     return Keyed(words, given(content).key)
 
 
-def _accesses(found: Touched, tagged: list[int], initial: I64, final: I64) -> Keyed[Accesses]:
-    """Accesses by their content, because a change of ops or tables may leave them as they are."""
-    content = Accesses(found.rows, tagged, initial, final)
+def _accesses(found: Keyed[Touched], tagged: list[int], initial: I64, final: I64) -> Keyed[Accesses]:
+    content = Accesses(found.value.rows, tagged, initial, final)
     return Keyed(content, given((found.key, tuple(tagged), initial, final)).key)
 
 
@@ -209,9 +208,10 @@ class _Composer:
             return result
         self.data = given(without_rings(without_sync(self.schedule)))
         whole = memo(gathered, self.data, memo.evaluations, *self.orders)
-        rows = memo(touched, whole, synced(self.schedule)).value
+        found_rows = memo(touched, whole, synced(self.schedule))
+        rows = found_rows.value
         boundary = boundary_content(self.data.value, self.result.tokens)
-        self.accesses = _accesses(rows, whole.value.envelope.tagged, *boundary)
+        self.accesses = _accesses(found_rows, whole.value.envelope.tagged, *boundary)
         seen = Keyed(rows, rows.words)
         found = memo.within(tagged_words, self.data, whole, seen).value
         self.seen = self.data, whole, seen
@@ -267,7 +267,7 @@ class _Composer:
         quotient = self._quotient(edges, words)
         clocks = self.memo.within(clocks_in, quotient).value
         quotient.value.adopt(clocks.value.run, clocks.value)
-        return Keyed(BracketOrder(quotient.value, quotient), quotient.key)
+        return Keyed(BracketOrder(quotient.value, quotient, clocks.key), quotient.key)
 
     def _parts(self, edges: Edges) -> Keyed[list[Part]]:
         """The accesses in the order of a run; the one of all workers abreast knows nothing of waits and signals.

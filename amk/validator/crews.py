@@ -113,15 +113,13 @@ def crewed(
 ) -> Crewed:
     """evaluator: that of each agent."""
     first = evaluator(0)
-    key = agents, tuple(loops.values()), asked
-    made = first.crews.setdefault(key, [])
-    for columns, found in made:
-        if columns == tables.columns(found.names):
-            return found
-    found = _Maker([evaluator(agent) for agent in range(agents)], loops, asked, tables).made()
-    made.append((tables.columns(found.names), found))
-    first.kept += 2 * (found.rows.nbytes + found.slope.nbytes + found.agent.nbytes + found.worker.nbytes)
-    return found
+
+    def make() -> Crewed:
+        found = _Maker([evaluator(agent) for agent in range(agents)], loops, asked, tables).made()
+        first.kept += 2 * (found.rows.nbytes + found.slope.nbytes + found.agent.nbytes + found.worker.nbytes)
+        return found
+
+    return first.crews.get((agents, tuple(loops.values()), asked), tables, make)
 
 
 class _Maker:

@@ -24,7 +24,7 @@ from amk.validator.crews import Crewed
 from amk.validator.probe import Probe
 from amk.validator.slopes import Slope, extend
 from amk.validator.system import DONT_CARE, I64, READ, WRITE
-from amk.validator.tables import Tables
+from amk.validator.tables import ByColumns, Tables
 
 SHARED: Final = -1
 COLUMNS: Final = 6
@@ -110,9 +110,9 @@ class Evaluator:
         # the start of buffer -1 - k at index -1 - k, that of all others at 0
         self.starts = np.array([0, *reversed(starts)], np.int64)
         self.starts.setflags(write=False)
-        self.slots: dict[tuple[object, ...], list[tuple[tuple[bytes, ...], Rows]]] = {}
-        self.changes: dict[tuple[object, ...], list[tuple[tuple[bytes, ...], Change]]] = {}
-        self.crews: dict[tuple[object, ...], list[tuple[tuple[bytes, ...], Crewed]]] = {}
+        self.slots = ByColumns[Rows]()
+        self.changes = ByColumns[Change]()
+        self.crews = ByColumns[Crewed]()
         self.kept = 0
 
     @property
@@ -123,13 +123,7 @@ class Evaluator:
     def change(self, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
         """Between this layer and the next; looked up as in `rows`."""
         key = (workers, tuple(loops.values()), tuple(pos))
-        made = self.changes.setdefault(key, [])
-        for columns, change in made:
-            if columns == tables.columns(change.names):
-                return change
-        change = self._changed(loops, workers, pos, tables)
-        made.append((tables.columns(change.names), change))
-        return change
+        return self.changes.get(key, tables, lambda: self._changed(loops, workers, pos, tables))
 
     def _changed(self, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
         slope: Slope | None = {}
@@ -145,13 +139,11 @@ class Evaluator:
     def rows(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
         """All workers' footprints; looked up if every table that was read for these has the same column."""
         key = (workers.start, workers.stop, tuple(loops.values()), tuple(pos))
-        made = self.slots.setdefault(key, [])
-        for columns, rows in made:
-            if columns == tables.columns(rows.names):
-                return rows
+        return self.slots.get(key, tables, lambda: self._of_workers(loops, workers, pos, tables))
+
+    def _of_workers(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
         found = self.unplaced.rows(loops, workers, pos, tables)
         rows = replace(found, rows=self._placed(found.rows), clash=self._clash(found, loops, workers, pos, tables))
-        made.append((tables.columns(rows.names), rows))
         self.kept += rows.rows.nbytes
         return rows
 
@@ -193,18 +185,16 @@ class Unplaced:
         self.number = number | {name: SHARED - k for k, name in enumerate(shared)}
         self.constant = {name for name, b in geometry.buffers.items() if b.role == "constant"}
         self.known: Known = {}
-        self.slots: dict[tuple[object, ...], list[tuple[tuple[bytes, ...], Rows]]] = {}
+        self.slots = ByColumns[Rows]()
         self.kept = 0
 
     def rows(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
-        """All workers' footprints; looked up if every table that was read for these has the same column."""
+        """As `Evaluator.rows`."""
         key = (workers.start, workers.stop, tuple(loops.values()), tuple(pos))
-        made = self.slots.setdefault(key, [])
-        for columns, rows in made:
-            if columns == tables.columns(rows.names):
-                return rows
+        return self.slots.get(key, tables, lambda: self._of_workers(loops, workers, pos, tables))
+
+    def _of_workers(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
         rows = self._joined(self._each(loops, workers, pos, tables), workers, tables)
-        made.append((tables.columns(rows.names), rows))
         self.kept += rows.rows.nbytes
         return rows
 

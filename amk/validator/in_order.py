@@ -18,15 +18,17 @@ from typing import Final, Literal, Protocol
 import numpy as np
 
 from amk.validator.atoms import OUTSIDE, Touches, blocks
-from amk.validator.brackets import BracketOrder, Views, chained, views
+from amk.validator.brackets import BracketOrder, Places, Views, chained, views
 from amk.validator.dataflow import DataflowReport, find_faults
 from amk.validator.memo import Keyed, Memo, given
+from amk.validator.order import Clocks
 from amk.validator.quotient import Quotient
 from amk.validator.races import Race, RaceReport, neighbour_pairs, record
 from amk.validator.system import I32, I64, READ, WRITE, Bools
 
 LIMIT: Final = 64
 COLUMNS: Final = 7
+NOTHING: Final = np.zeros(0, np.int64)
 SOME: Final = 4096
 """Unordered pairs that are looked at in a row, until there are enough."""
 Asked = Literal["reads", "writes", "all"]
@@ -131,10 +133,16 @@ def _asked(pairs: Pairs, asked: Asked) -> I64:
     return np.flatnonzero(pairs.reads if asked == "reads" else ~pairs.reads)
 
 
-def left_open(memo: Memo, asked: Asked, quotient: Quotient, parts: list[tuple[Pairs, bytes, I64]]) -> list[I64]:
-    """Numbers of the pairs of each (pairs, their key, nodes) that neither chains nor a worker by itself order."""
+def left_open(
+    memo: Memo, asked: Asked, quotient: Quotient, clocks: bytes, parts: list[tuple[Pairs, bytes, I64]]
+) -> list[I64]:
+    """Numbers of the pairs of each (pairs, their key, nodes) that neither chains nor a worker by itself order; clocks:
+    key of the quotient's."""
     order = BracketOrder(quotient)
-    left = [unchained(memo, Keyed(pairs, key), asked, order, node) for pairs, key, node in parts]
+    if quotient.system.events:
+        left = unchained(memo, asked, order, clocks, parts)
+    else:
+        left = [_asked(pairs, asked) for pairs, *_ in parts]
     found = zip(parts, left, strict=True)
     ends = [np.stack((node[pairs.first[at]], node[pairs.second[at]])) for (pairs, _, node), at in found]
     before, after = np.concatenate(ends, axis=1)
@@ -149,20 +157,34 @@ def _split(numbers: list[I64], some: Bools) -> list[I64]:
     return [at[some[low:high]] for at, (low, high) in zip(numbers, pairwise(ends), strict=True)]
 
 
-def unchained(memo: Memo, pairs: Keyed[Pairs], asked: Asked, order: BracketOrder, node: I64) -> I64:
-    """Numbers of the pairs that chains leave unordered.
+def unchained(
+    memo: Memo, asked: Asked, order: BracketOrder, clocks: bytes, parts: list[tuple[Pairs, bytes, I64]]
+) -> list[I64]:
+    """Numbers of the pairs of each part that chains leave unordered."""
+    known = Keyed(order.quotient.clocks, clocks)
+    ends = np.cumsum([0, *(len(node) for *_, node in parts)]).tolist()
+    every = order.places(np.concatenate([node for *_, node in parts]))
+    left = []
+    for (pairs, key, _), low, high in zip(parts, ends, ends[1:], strict=False):
+        none = not len(pairs.reads) or (asked != "all" and bool((pairs.reads == (asked == "writes")).all()))
+        places = (column[low:high] for column in (every.agent, every.hi, every.view))
+        given = Keyed(pairs, key), key, asked, known
+        left.append(NOTHING if none else memo.within(unordered_places, *given, *places).value)
+    return left
 
-    What the places of the nodes show of the clocks is all that matters of them: most of it is there in others too.
+
+def unordered_places(memo: Memo, pairs: Pairs, key: bytes, asked: Asked, clocks: Clocks, *places: I32) -> I64:
+    """Numbers of the pairs that chains leave unordered; places: the fields of `Places`.
+
+    What the places show of the clocks is all that matters of them: most of it is there in others too.
     """
-    reads = pairs.value.reads
-    if not len(reads) or (asked == "reads" and not reads.any()) or (asked == "writes" and reads.all()):
-        return np.zeros(0, np.int64)
-    seen = views(order.quotient.clocks, order.places(node))
-    return memo(unordered_views, pairs, asked, seen.agent, seen.hi, seen.own, seen.value, seen.row, seen.rows).value
+    seen = views(clocks, Places(*places))
+    fields = seen.agent, seen.hi, seen.own, seen.value, seen.row, seen.rows
+    return memo(unordered_views, Keyed(pairs, key), asked, *fields).value
 
 
 def unordered_views(pairs: Pairs, asked: Asked, *seen: I32) -> I64:
-    """As `unchained`; seen: the fields of `Views`."""
+    """As `unordered_places`; seen: the fields of `Views`."""
     at, shown = _asked(pairs, asked), Views(*seen)
     found: I64 = at[~chained(shown, shown, pairs.first[at], pairs.second[at])]
     return found
@@ -214,9 +236,9 @@ class InOrder:
         """Numbers of the pairs of each part."""
         chains, asked = question.chains, question.asked
         known = None if chains is None else chains.keyed
-        if known is not None:
+        if chains is not None and known is not None:
             own = [(pairs, pairs.key, part.nodes) for part, pairs in zip(self.parts, keyed, strict=True)]
-            left = [one.value for one in self.memo.each(left_open, (asked, known), own)]
+            left = [one.value for one in self.memo.each(left_open, (asked, known, chains.clocks_key), own)]
         else:
             left = [_asked(pairs.value, asked) for pairs in keyed]
         both = zip(self.parts, keyed, left, strict=True)

@@ -152,15 +152,22 @@ class Chains:
 
 def warp_chains(order: LocalOrder, events: I64) -> list[I64]:
     """One chain per warp of the given local events."""
-    events = np.unique(events)
+    events = _distinct(events, order.trace.events)
     warp = order.trace.warp_of[events]
-    return [events[warp == w] for w in np.unique(warp)]
+    return [events[warp == w] for w in np.flatnonzero(np.bincount(warp))]
+
+
+def _distinct(numbers: I64, limit: int) -> I64:
+    """In order, of numbers below the limit."""
+    there = np.zeros(limit, bool)
+    there[numbers] = True
+    return np.flatnonzero(there)
 
 
 def crew_chains(order: LocalOrder, items: I64) -> list[I64]:
     """The crews of these items in chains, each crew wholly before the next: one chain unless some overlap."""
     chains: list[list[int]] = []
-    for node in (order.trace.events + np.unique(items)).tolist():
+    for node in (order.trace.events + _distinct(items, len(order.trace.items))).tolist():
         home = next((chain for chain in chains if _wholly(order, chain[-1], node)), None)
         if home is None:
             chains.append(home := [])
@@ -173,11 +180,12 @@ def _wholly(order: LocalOrder, before: int, after: int) -> bool:
 
 
 def require_order(order: LocalOrder, items: I64) -> None:
-    """`NotComposable` if some crew of the items, which write one tagged buffer, is not wholly before the next."""
-    nodes = order.trace.events + np.unique(items)
+    """`NotComposable` if some crew of the items, in order, which write one tagged buffer, is not wholly before the
+    next."""
+    nodes = order.trace.events + items
     ordered = (order.past[nodes[1:]] >= order.need[nodes[:-1]]).all(axis=1)
     if not ordered.all():
-        path = order.trace.items[int(np.unique(items)[int(np.flatnonzero(~ordered)[0]) + 1])].site.path
+        path = order.trace.items[int(items[int(np.flatnonzero(~ordered)[0]) + 1])].site.path
         raise NotComposable(f"step {'/'.join(map(str, path))} overlaps an earlier write of its tagged words")
 
 

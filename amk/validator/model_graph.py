@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from math import prod
 
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
-from amk.schedule_ir.expr import Env, Expr
+from amk.schedule_ir.expr import Env, Expr, coefficient
 from amk.schedule_ir.ops import AnyOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
@@ -26,7 +27,7 @@ from amk.schedule_ir.ops.store_rows import StoreRowsOp
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.schedule_ir.schedule import Program, Schedule, mode_of
 from amk.validator.structure import all_sites
-from amk.validator.trace import sites, unroll
+from amk.validator.trace import Site, require_length, sites, unroll
 
 Key = tuple[str, int]
 """(op, or op and matrix; layer, norm index or round, -1 if the op has none)."""
@@ -70,27 +71,20 @@ def check_model_graph(schedule: Schedule) -> list[Diagnostic]:
 
 
 def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diagnostic]:
-    present: Counter[Key] = Counter()
-    where: dict[Key, tuple[str | int, ...]] = {}
-    items = unroll(program, number, 1)
-    named = {site.path: _name(site.step.op) for site in sites(program, number)}
-    for item in items:
-        name, expr = named[item.site.path]
-        if not name:
-            continue
-        key = name, (-1 if expr is None else Env(loops=item.loops, worker=0).eval_int(expr))
-        present[key] += 1
-        where[key] = item.site.path
+    require_length(program, 1)
+    steps = sites(program, number)
+    present: Counter[Key] = Counter(key for site in steps for key in _keys(site))
     wanted = expected(schedule.model.layers, mode_of(schedule))
     if any(name in REDUCED for name, _ in present):
         layers = range(schedule.model.layers)
         wanted -= Counter(("combine", layer) for layer in layers)
         wanted += Counter((name, layer) for layer in layers for name in REDUCED)
-    early = [item.step.op for item in items if isinstance(item.step.op, GemvOp | StageOp)]
+    early = [site.step.op for site in steps if isinstance(site.step.op, GemvOp | StageOp) and _runs(site)]
     for part in range(max((op.k_parts for op in early), default=1) - 1):
         layers = range(schedule.model.layers)
         wanted += Counter((f"{name} part {part}", layer) for layer in layers for name in ("stage", "gemv down"))
     idle = {part for part in ("qkv", "hidden", "gate_up", "lm_head") if not _owns(schedule, program, part)}
+    where = _last(program, number) if present - wanted else {}
     for key in sorted(present - wanted)[:4]:
         message = f"program '{program.name}' runs {_named(key)} {_times(present[key])}, the model {_times(wanted[key])}"
         yield Diagnostic("AMK106", message, where=Where(path=json_pointer(where[key])))
@@ -99,6 +93,31 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
         message = f"program '{program.name}' never runs {_named(key)}"
         facts = (because(f"{len(missing)} ops of the model are missing"),)
         yield Diagnostic("AMK106", message, where=Where(path=json_pointer(("programs", number))), facts=facts)
+
+
+def _runs(site: Site) -> int:
+    """How often the step runs in one token."""
+    return prod(1 if loop.count is None else loop.count for loop in site.around)
+
+
+def _keys(site: Site) -> list[Key]:
+    """What the step does, as often as it runs in one token: loops are the token's and one over layers at most."""
+    name, expr = _name(site.step.op)
+    if not name:
+        return []
+    if expr is None:
+        return [(name, -1)] * _runs(site)
+    first, slope = Env(loops={"t": 0, "n": 0, "l": 0}, worker=0).eval_int(expr), coefficient(expr, "l")
+    return [(name, first + slope * layer) for layer in range(_runs(site))]
+
+
+def _last(program: Program, number: int) -> dict[Key, tuple[str | int, ...]]:
+    """The step that does each last."""
+    found: dict[Key, tuple[str | int, ...]] = {}
+    for item in unroll(program, number, 1):
+        name, expr = _name(item.step.op)
+        found[name, (-1 if expr is None else Env(loops=item.loops, worker=0).eval_int(expr))] = item.site.path
+    return found
 
 
 def _name(op: AnyOp) -> tuple[str, Expr | None]:

@@ -78,6 +78,8 @@ def _signals(schedule: Schedule, site: Site, number: int) -> Iterator[Diagnostic
 
 def amounts(schedule: Schedule, site: Site, number: int, signal: Signal) -> tuple[int, int]:
     """The smallest and the largest amount over workers, warps and layers; affine, so the ends of each range suffice."""
+    if isinstance(signal.add, int):
+        return signal.add, signal.add
     program = schedule.programs[number]
     workers = np.arange(program.first, program.first + program.count)
     tables = {name: np.array(column, dtype=np.int64) for name, column in schedule.tables.items()}

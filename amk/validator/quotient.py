@@ -20,7 +20,7 @@ what an event of their step waits for. As an order either would say too much.
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
@@ -62,8 +62,11 @@ def projected(groups: list[Group], edges: Edges) -> list[Group]:
     """The groups with the waits that these edges keep, and the signals on counters that these wait for."""
     strong = edges not in ("block", "wait")
     waits = [g.waits[g.waits[:, 4] == 0] if strong else g.waits for g in groups]
-    awaited = np.unique(np.concatenate([w[:, 2] for w in waits]))
-    signals = [g.signals[np.isin(g.signals[:, 2], awaited)] for g in groups]
+    counters = 1 + max((int(r[:, 2].max(initial=-1)) for r in (*waits, *(g.signals for g in groups))), default=-1)
+    awaited = np.zeros(counters, bool)
+    for rows in waits:
+        awaited[rows[:, 2]] = True
+    signals = [g.signals if awaited.all() else g.signals[awaited[g.signals[:, 2]]] for g in groups]
     return [replace(g, waits=w, signals=s) for g, w, s in zip(groups, waits, signals, strict=True)]
 
 
@@ -142,13 +145,10 @@ class Quotient:
         events = np.concatenate((group.waits[:, 1], signals[:, 1]))
         found = warp_chains(group.order, events)
         if self.words is not None:
-            writes = self.words.writes[self.words.writes[:, 0] == group.number]
-            steps = np.unique(writes[:, 3] << 32 | writes[:, 2])
-            bounds = [0, *(np.flatnonzero(np.diff(steps >> 32)) + 1).tolist(), len(steps)]
-            items = steps & 0xFFFFFFFF
-            for one in {items[a:b].tobytes() for a, b in itertools.pairwise(bounds) if a < b}:
-                require_order(group.order, np.frombuffer(one, np.int64))
-            needs = self.words.needs[self.words.needs[:, 0] == group.number, 2]
+            writes = _of_group(self.words.writes, group.number)
+            for one in _written_items(writes):
+                require_order(group.order, one)
+            needs = _of_group(self.words.needs, group.number)[:, 2]
             found += crew_chains(group.order, np.concatenate((writes[:, 2], needs)))
         return chains_of(group.order, found)
 
@@ -228,21 +228,45 @@ class Quotient:
         joint_base = self._fresh(len(words.joints))
         joint_first = self.chain_first[len(self.lengths) - 1 - len(words.joints) : -1]
         for g, group in enumerate(self.groups):
-            rows = words.writes[words.writes[:, 0] == g]
+            rows = _of_group(words.writes, g)
             event = self.events(g, rows[:, 1] - group.first, group.order.trace.events + rows[:, 2])
             self.signals.append(np.stack((event, base + rows[:, 3], np.ones_like(event)), axis=1))
-            table = words.needs[words.needs[:, 0] == g, 1:]
+            table = _of_group(words.needs, g)[:, 1:]
             event = self.events(g, table[:, 0] - group.first, group.order.trace.events + table[:, 1])
             self.waits.append(np.stack((event, joint_base + table[:, 2], table[:, 3] + 1), axis=1))
             if self.whole:
                 which, node = _members(self.chains[g], table[:, 1])
                 event = self.events(g, table[which, 0] - group.first, node)
                 self.waits.append(np.stack((event, joint_base + table[which, 2], table[which, 3] + 1), axis=1))
-        for j, (members, targets) in enumerate(zip(words.joints, words.targets, strict=True)):
-            event = int(joint_first[j]) + np.arange(len(targets))
-            self.signals.append(np.stack((event, np.full_like(event, joint_base + j), np.ones_like(event)), axis=1))
-            counter = np.tile(base + members, len(targets))
-            self.waits.append(np.stack((np.repeat(event, len(members)), counter, targets.reshape(-1)), axis=1))
+        if not words.joints:
+            return
+        size, ranks = np.array([t.shape for t in words.targets], np.int64)[:, [1, 0]].T
+        joint = np.repeat(np.arange(len(ranks)), ranks)
+        event = joint_first[joint] + np.arange(len(joint)) - np.repeat(np.cumsum(ranks) - ranks, ranks)
+        self.signals.append(np.stack((event, joint_base + joint, np.ones_like(event)), axis=1))
+        counter = np.concatenate([np.tile(m, len(t)) for m, t in zip(words.joints, words.targets, strict=True)])
+        target = np.concatenate([t.reshape(-1) for t in words.targets])
+        self.waits.append(np.stack((np.repeat(event, size[joint]), base + counter, target), axis=1))
+
+
+def _of_group(rows: I64, number: int) -> I64:
+    """Those of a group, which is the first column."""
+    mine = rows[:, 0] == number
+    return rows if mine.all() else rows[mine]
+
+
+def _written_items(writes: I64) -> Iterator[I64]:
+    """The items, in order, of every counter of `Words.writes`, without repetitions."""
+    steps = writes[:, 3] << 32 | writes[:, 2]
+    if bool((np.diff(steps) <= 0).any()):
+        steps = np.unique(steps)
+    first = np.flatnonzero(np.diff(steps >> 32, prepend=-1))
+    items, size = steps & 0xFFFFFFFF, np.diff(first, append=len(steps))
+    for length in sorted(set(size.tolist())):
+        alike = items[first[size == length][:, None] + np.arange(length)]
+        fresh = np.append(True, (alike[1:] != alike[:-1]).any(axis=1))
+        seen = {row.tobytes(): row for row in alike[fresh]}
+        yield from seen.values()
 
 
 def _members(chains: Chains, items: I64) -> tuple[I64, I64]:

@@ -29,18 +29,20 @@ def check_registers(schedule: Schedule) -> list[Diagnostic]:
     roles = {r.name: range(r.first, r.first + r.count) for r in schedule.roles}
     found: dict[tuple[str | int, ...], Diagnostic] = {}
     for number, program in enumerate(schedule.programs):
+        uses = [(site, sorted(registers_read(site.step, tagged))) for site in sites(program, number)]
         for warp in range(schedule.launch.warps):
-            mine = [site for site in sites(program, number) if warp in roles[site.step.op.role]]
-            for diagnostic, site in _misuses(mine, warp, tagged):
+            mine = [use for use in uses if warp in roles[use[0].step.op.role]]
+            for diagnostic, site in _misuses(mine, warp):
                 found.setdefault(site.path, diagnostic)
     return list(found.values())
 
 
-def _misuses(mine: list[Site], warp: int, tagged: set[str]) -> Iterator[tuple[Diagnostic, Site]]:
+def _misuses(mine: list[tuple[Site, list[str]]], warp: int) -> Iterator[tuple[Diagnostic, Site]]:
+    """mine: the steps of the warp, with the registers that each reads."""
     loaded = chosen = False
-    advances = any(isinstance(site.step.op, Selection) and site.around for site in mine)
-    for site in mine:
-        op, names = site.step.op, sorted(registers_read(site.step, tagged))
+    advances = any(isinstance(site.step.op, Selection) and site.around for site, _ in mine)
+    for site, names in mine:
+        op = site.step.op
         if isinstance(op, BeginOp):
             loaded = True
             if site.around:

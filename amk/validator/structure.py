@@ -307,11 +307,10 @@ def _indices(schedule: Schedule) -> Iterator[Diagnostic]:
         for kind, i, entry in entries:
             path = (*site.path, kind, i)
             for dim, expr in zip(counters[entry.counter].shape, entry.index, strict=True):
-                values = np.concatenate([np.broadcast_to(env.eval(expr), workers.shape) for env in envs])
-                if values.min() < 0 or values.max() >= dim:
-                    message = (
-                        f"index {int(values.min())}..{int(values.max())} of '{entry.counter}' is outside 0..{dim - 1}"
-                    )
+                values = [env.eval(expr) for env in envs]
+                low, high = min(int(np.min(v)) for v in values), max(int(np.max(v)) for v in values)
+                if low < 0 or high >= dim:
+                    message = f"index {low}..{high} of '{entry.counter}' is outside 0..{dim - 1}"
                     yield _finding("AMK103", message, (*path, "index"))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -33,3 +34,30 @@ class Tables:
         if name in ("worker", "pos"):
             return workers if name == "worker" else pos
         return self.lists[name][workers.start : workers.stop]
+
+
+class Read(Protocol):
+    """What was made of tables, among other things. names: those tables."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+
+R = TypeVar("R", bound=Read)
+
+
+class ByColumns(Generic[R]):
+    """Results by what they were asked for with, and by the columns of the tables that were read for them."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], list[tuple[tuple[bytes, ...], R]]] = {}
+
+    def get(self, key: tuple[object, ...], tables: Tables, make: Callable[[], R]) -> R:
+        """The result with this key whose tables all have the same columns in these, made if there is none."""
+        made = self._made.setdefault(key, [])
+        for columns, found in made:
+            if columns == tables.columns(found.names):
+                return found
+        found = make()
+        made.append((tables.columns(found.names), found))
+        return found

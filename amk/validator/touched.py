@@ -20,20 +20,18 @@ from amk.validator.local_order import LocalOrder
 from amk.validator.memo import Memo
 from amk.validator.quotient import Group
 from amk.validator.system import I64, READ, WRITE, Bools
-from amk.validator.words import Words, words
+from amk.validator.words import Known, Words, words
 
 
 @dataclass(frozen=True, eq=False)
 class Touched:
     """rows: see `envelope`; most, always: those on tagged words as `words` wants them, with all reads, and with those
-    that happen at every position. key, words: digests of the rows, and of those two. doubled: two warps of a step write
-    one tagged word.
+    that happen at every position. words: digest of those two. doubled: two warps of a step write one tagged word.
     """
 
     rows: I64
     most: I64
     always: I64
-    key: bytes
     words: bytes
     doubled: bool
 
@@ -89,8 +87,8 @@ def touched(gathered: Gathered, synced: tuple[tuple[int, int], ...]) -> Touched:
     kept, least = _always_rows(groups, most, envelope)
     # those that always happen are most without some, and others
     always = sha256(np.packbits(kept).data).digest() + sha256(least.data).digest()
-    digests = sha256(rows.data).digest(), sha256(most.data).digest() + always
-    return Touched(rows, most, np.concatenate((most[kept], least)), *digests, _doubled(most))
+    digest = sha256(most.data).digest() + always
+    return Touched(rows, most, np.concatenate((most[kept], least)), digest, _doubled(most))
 
 
 def _doubled(rows: I64) -> bool:
@@ -112,8 +110,9 @@ def _places(rows: I64) -> I64:
 
 def tagged_words(memo: Memo, data: Schedule, gathered: Gathered, touched: Touched) -> TaggedWords:
     items = [g.order.trace.items for g in gathered.groups]
-    found = words(data, items, touched.most, memo)
-    return TaggedWords(found, found if found.never else words(data, items, touched.always, memo))
+    known: Known = {}
+    found = words(data, items, touched.most, memo, known)
+    return TaggedWords(found, found if found.never else words(data, items, touched.always, memo, known))
 
 
 def sure_words(memo: Memo, data: Schedule, gathered: Gathered, touched: Touched) -> Words:
@@ -137,9 +136,12 @@ def _always_rows(groups: list[Group], found: I64, envelope: Envelope) -> tuple[B
 def _word_rows(groups: list[Group], rows: I64, tagged: list[int]) -> I64:
     """(group, worker, item, buffer, kind, lo, hi) of the rows on tagged buffers."""
     found = [np.zeros((0, 7), np.int64)]
+    wanted = np.zeros(1 + max(int(rows[:, 1].max(initial=-1)), *tagged, -1), bool)
+    wanted[tagged] = True
+    rows = rows[wanted[rows[:, 1]]]
     for g, group in enumerate(groups):
         end = group.node_base + group.count * group.nodes
-        mine = rows[np.isin(rows[:, 1], tagged) & (rows[:, 0] >= group.node_base) & (rows[:, 0] < end)]
+        mine = rows[(rows[:, 0] >= group.node_base) & (rows[:, 0] < end)]
         worker, node = np.divmod(mine[:, 0] - group.node_base, group.nodes)
         events = group.order.trace.events
         item = np.where(node < events, group.order.trace.item[np.minimum(node, events - 1)], node - events)

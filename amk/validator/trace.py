@@ -11,7 +11,6 @@ Errors: `TooLarge` when a program unrolls to more than `MAX_ITEMS` items.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -43,6 +42,10 @@ class Site:
     number: int
     path: Path
     around: tuple[Loop, ...]
+
+
+Listed = Site | tuple[Loop, list["Listed"]]
+"""A step, or a loop with what it repeats."""
 
 
 @dataclass(frozen=True)
@@ -84,31 +87,43 @@ def unrolled_length(body: tuple[Node, ...], tokens: int) -> int:
     return total
 
 
-def unroll(program: Program, number: int, tokens: int, only: tuple[type, ...] = ()) -> list[Item]:
-    """The items of a launch of `tokens` tokens that starts at epoch 0, in program order; only: those with such ops."""
+def require_length(program: Program, tokens: int) -> None:
+    """`TooLarge` if so many tokens unroll to more than `MAX_ITEMS` items."""
     length = unrolled_length(program.body, tokens)
     if length > MAX_ITEMS:
         raise TooLarge(f"program {program.name} unrolls to {length:,} steps for {tokens} tokens, at most {MAX_ITEMS:,}")
-    kept: dict[Path, dict[int, Site]] = {}
-    for site in sites(program, number):
-        if not only or isinstance(site.step.op, only):
-            kept.setdefault(site.path[:-1], {})[int(site.path[-1])] = site
-    return list(_items(program.body, ("programs", number, "body"), {}, tokens, kept))
 
 
-def _items(
-    body: tuple[Node, ...], path: Path, loops: dict[str, int], tokens: int, kept: dict[Path, dict[int, Site]]
-) -> Iterator[Item]:
-    """kept: the steps to yield, by the path of their list and their place in it."""
-    steps, token = kept.get(path, {}), loops.get("t", OUTSIDE_TOKENS)
+def unroll(program: Program, number: int, tokens: int, only: tuple[type, ...] = ()) -> list[Item]:
+    """The items of a launch of `tokens` tokens that starts at epoch 0, in program order; only: those with such ops."""
+    require_length(program, tokens)
+    kept = {site.path: site for site in sites(program, number) if not only or isinstance(site.step.op, only)}
+    found: list[Item] = []
+    _run(_listed(program.body, ("programs", number, "body"), kept), {}, tokens, found)
+    return found
+
+
+def _listed(body: tuple[Node, ...], path: Path, kept: dict[Path, Site]) -> list[Listed]:
+    """The kept steps and loops of a list, loops with what they repeat."""
+    found: list[Listed] = []
     for i, node in enumerate(body):
-        if isinstance(node, Step):
-            if i in steps:
-                yield Item(steps[i], token, loops)
+        if isinstance(node, Loop):
+            found.append((node, _listed(node.body, (*path, i, "body"), kept)))
+        elif (*path, i) in kept:
+            found.append(kept[*path, i])
+    return found
+
+
+def _run(listed: list[Listed], loops: dict[str, int], tokens: int, found: list[Item]) -> None:
+    """Append the items in the order in which they run."""
+    token = loops.get("t", OUTSIDE_TOKENS)
+    for entry in listed:
+        if isinstance(entry, Site):
+            found.append(Item(entry, token, loops))
             continue
-        for k in range(tokens if node.count is None else node.count):
-            inner = loops | ({"t": k, "n": k} if node.var == "t" else {node.var: k})
-            yield from _items(node.body, (*path, i, "body"), inner, tokens, kept)
+        loop, inside = entry
+        for k in range(tokens if loop.count is None else loop.count):
+            _run(inside, loops | ({"t": k, "n": k} if loop.var == "t" else {loop.var: k}), tokens, found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,16 +163,17 @@ class Trace:
 
     @cached_property
     def _barriers(self) -> tuple[I64, I64]:
-        waits, signals = [], []
-        rounds: dict[tuple[int, int], int] = {}
-        for event in np.flatnonzero(self.leave).tolist():
-            op = self.items[int(self.item[event])].step.op
-            assert isinstance(op, BarrierOp)
-            key = (int(self.warp_of[event]), op.id)
-            rounds[key] = rounds.get(key, 0) + 1
-            waits.append((event, op.id, op.agents * rounds[key]))
-            signals.append((event - 1, op.id, 1))
-        return np.array(waits, np.int64).reshape(-1, 3), np.array(signals, np.int64).reshape(-1, 3)
+        event = np.flatnonzero(self.leave)
+        ops = [item.step.op for item in self.items]
+        sizes = np.array([(op.id, op.agents) if isinstance(op, BarrierOp) else (0, 0) for op in ops], np.int64)
+        number, agents = sizes.reshape(-1, 2)[self.item[event]].T
+        key = self.warp_of[event] * BARRIERS + number
+        order = np.argsort(key, kind="stable")
+        first = np.flatnonzero(np.diff(key[order], prepend=-1))
+        rounds = np.empty_like(key)
+        rounds[order] = np.arange(1, len(key) + 1) - np.repeat(first, np.diff(first, append=len(key)))
+        ones = np.ones_like(event)
+        return np.stack((event, number, agents * rounds), axis=1), np.stack((event - 1, number, ones), axis=1)
 
     @cached_property
     def local_system(self) -> System:
@@ -174,16 +190,20 @@ def trace_of(program: Program, number: int, all_roles: tuple[Role, ...], warps: 
     """`trace` of a program on its own."""
     items = unroll(program, number, tokens)
     roles = {r.name: range(r.first, r.first + r.count) for r in all_roles}
-    per_warp: list[list[tuple[int, bool]]] = [[] for _ in range(warps)]
-    for i, item in enumerate(items):
-        op = item.step.op
-        for warp in roles[op.role]:
-            per_warp[warp].append((i, False))
-            if isinstance(op, BarrierOp):
-                per_warp[warp].append((i, True))
-    flat = [entry for entries in per_warp for entry in entries]
-    numbers = np.array([i for i, _ in flat], np.int64).reshape(-1)
-    leave = np.array([late for _, late in flat], bool).reshape(-1)
+    # of a barrier every warp has two events
+    events = np.array([1 + isinstance(item.step.op, BarrierOp) for item in items], np.int64)
+    role = [item.step.op.role for item in items]
+    runs = {name: np.array([r == name for r in role], bool) for name in roles}
+    per_warp = []
+    for warp in range(warps):
+        mine = np.zeros(len(items), bool)
+        for name, span in roles.items():
+            if warp in span:
+                mine |= runs[name]
+        at = np.flatnonzero(mine)
+        per_warp.append(np.repeat(at, events[at]))
+    numbers = np.concatenate([np.zeros(0, np.int64), *per_warp])
+    leave = np.concatenate([np.zeros(0, bool), *(np.diff(each, prepend=-1) == 0 for each in per_warp)])
     first = np.cumsum([0, *(len(entries) for entries in per_warp)])
     warp_of = np.repeat(np.arange(warps), np.diff(first))
     event_of = np.full((len(items), warps), -1, np.int64)

@@ -96,12 +96,18 @@ def _finding(message: str, path: tuple[str | int, ...], *reasons: str) -> Diagno
     return Diagnostic("AMK513", message, where=Where(path=json_pointer(path)), facts=tuple(because(r) for r in reasons))
 
 
-def words(schedule: Schedule, items: list[list[Item]], rows: I64, memo: Memo | None = None) -> Words:
+Known = dict[int, tuple[I64, Words]]
+"""Rows of single buffers with the words that were made of them."""
+
+
+def words(
+    schedule: Schedule, items: list[list[Item]], rows: I64, memo: Memo | None = None, known: Known | None = None
+) -> Words:
     """Counters and needs from the global rows (group, worker, item, buffer, kind, lo, hi) on tagged buffers.
 
-    memo: results for single buffers, which know of the order of their own steps only.
+    memo: results for single buffers, which know of the order of their own steps only. known: those of this schedule.
     """
-    memo = memo or Memo()
+    memo, known = memo or Memo(), {} if known is None else known
     parts = [Words(np.zeros((0, 4), np.int64), np.zeros((0, 5), np.int64), 0, [], [], [])]
     most = max(map(len, items), default=0)
     # fewer than 2^10 buffers, and sorting numbers of 16 bits is linear
@@ -109,6 +115,9 @@ def words(schedule: Schedule, items: list[list[Item]], rows: I64, memo: Memo | N
     starts = np.flatnonzero(np.diff(rows[:, 3], prepend=-1))
     for mine in np.split(rows, starts[1:]) if len(rows) else ():
         buffer = int(mine[0, 3])
+        if buffer in known and np.array_equal(known[buffer][0], mine):
+            parts.append(known[buffer][1])
+            continue
         step = mine[:, 0] * most + mine[:, 2]
         there = np.bincount(step) > 0
         rank = (np.cumsum(there) - 1)[step]
@@ -119,6 +128,7 @@ def words(schedule: Schedule, items: list[list[Item]], rows: I64, memo: Memo | N
         found = memo(ranked_words, ranked, tags).value
         parts.append(_numbered(found, item))
         parts[-1].never.extend(_told(schedule, items, buffer, trouble, item) for trouble in found.troubles)
+        known[buffer] = mine, parts[-1]
     return _together(parts)
 
 

@@ -1,6 +1,7 @@
 """The language model's path over real HTTP with the real client: failures, budgets, secrets, and no idle GPU."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -16,8 +17,8 @@ from amk.agent.events import Limits, LlmReserved
 from amk.agent.html_report import render
 from amk.agent.journal import Journal
 from amk.agent.prices import PRICES, Price, price_of
-from amk.agent.propose.base import Proposer
-from amk.agent.propose.llm import Edits, Llm
+from amk.agent.propose.base import Proposer, Suggestion
+from amk.agent.propose.llm import Edits, Llm, suggestions, traced_schedule
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
 from amk.agent.simulated import SimulatedBackend
@@ -209,9 +210,26 @@ def test_edits_of_a_model_go_through_the_gate(make_loop: MakeLoop) -> None:
     mine = [t for t in loop.state.trials if t.proposed.proposer == "llm"]
     assert mine[0].gated.verdict == "unsafe" and mine[1].gated.codes == ("outside_space",)
     assert any(t.decided and t.decided.outcome == "kept" for t in mine)
-    assert "AMK507" in script.requests[1]["messages"][0]["content"]
+    first, second = (sent["messages"][0]["content"] for sent in script.requests[:2])
+    assert "AMK507" in second and "AMK507" not in first
+    for prompt in (first, second):
+        assert re.search(r"at position 1, predicted by the simulator: \d+\.\d us, floor \d+\.\d us", prompt)
+        assert re.search(r"^lm_head: \d+\.\d \(memory \d+", prompt, re.MULTILINE), prompt
     text = render(loop.state, None, None)
     assert "<b>faster</b>" not in text and "&lt;b&gt;faster" in text and "live attempts" in text
+
+
+def test_without_a_prior_nothing_is_told_of_the_simulator(make_loop: MakeLoop) -> None:
+    context = make_loop().context()
+    run = context.state.run
+    assert run is not None and traced_schedule(context) is not None
+    context.state.run = run.model_copy(update={"prior": False})
+    assert traced_schedule(context) is None
+
+
+def test_a_fraction_is_a_value() -> None:
+    answer = {"proposals": [{"why": "hold fewer", "changes": [{"knob": "held_refills", "value": 0.5}]}]}
+    assert suggestions(json.dumps(answer), "llm") == [Suggestion("llm", {"held_refills": 0.5}, "hold fewer")]
 
 
 @pytest.mark.parametrize("text", ["not json", "[]", '{"proposals": []}', '{"proposals": [{"changes": 3}]}', '{"a": 1}'])

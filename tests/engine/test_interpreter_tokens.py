@@ -80,13 +80,13 @@ CASES: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
     "parts of down wait for their own columns": (tiny_model(ffn=128), {"act_parts": 2, "workers": 5, "warps": 8}),
     "refills first, cache asked for between, heads spread": (
         tiny_model(),
-        {"refill_first": True, "refill_early": True, "prefetch_at": "product", "attends": "spread"}
+        {"refill_first": True, "refill_early": True, "prefetch_at": "product", "attends": "spread", "pollers": "all"}
         | {"workers": 7, "warps": 2, "slots": 3},
     ),
     "heads served by those that stream least": (
         tiny_model(),
-        {"refill_early": True, "prefetch_at": "published", "attends": "light", "head_handoff": True}
-        | {"workers": 13, "warps": 4},
+        {"prefetch_at": "published", "attends": "light", "handoff": "narrow", "pollers": "all", "head_handoff": True}
+        | {"workers": 7, "warps": 8, "chunk_bytes": 1024},
     ),
     "arrays overlaid": (tiny_model(), {"overlay": True}),
     "naive": (tiny_model(), {"handoff": "fenced", "head_handoff": False, "run_ahead": False, "wide_epilogue": 0}),

@@ -83,7 +83,7 @@ def staged_halves(x: Floats) -> tuple[Bytes, Floats]:
 
 
 def int8_sum(words: Words, block: int, x: Bytes) -> Floats:
-    return own(mma(octets(words.T, "i1"), digit_operand(x)))
+    return own(mma(octets(words.T, "i1"), read_by(16, digit_operand(x))))
 
 
 def int4_sum(words: Words, block: int, x: Bytes) -> Floats:
@@ -99,6 +99,11 @@ def digit_operand(x: Bytes) -> Floats:
     return octets(words.T, "i1")
 
 
+def read_by(lanes: int, x: Floats) -> Floats:
+    """An operand [2, 32, w] that only the first lanes read; the others' columns are of no account."""
+    return np.where((lanes > LANE)[:, None], x, 0.0)
+
+
 def fp8_sum(words: Words, block: int, x: Bytes) -> Floats:
     place = LANE % 4 * 32 + LANE // 4 % 2 * 16
     halves = x[place[:, None] + np.arange(16)].view(np.float16).astype(np.float64).reshape(32, 4, 2)
@@ -107,7 +112,7 @@ def fp8_sum(words: Words, block: int, x: Bytes) -> Floats:
     c = np.zeros((16, 8))
     for i in range(2):
         a = np.stack([low[:, 2 * i], low[:, 2 * i + 1], high[:, 2 * i], high[:, 2 * i + 1]])
-        c += mma(a, np.stack([halves[:, 2 * i], halves[:, 2 * i + 1]]))
+        c += mma(a, read_by(8, np.stack([halves[:, 2 * i], halves[:, 2 * i + 1]])))
     return own(c)
 
 

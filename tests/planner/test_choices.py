@@ -1,8 +1,9 @@
-"""Order of steps and who attends are choices: each is planned, proved, timed, lowered, and compiled for copies of both
-kinds; what it computes is compared with the reference in tests/engine/test_interpreter_tokens.py."""
+"""Order of steps, who attends, who polls and which vectors are tagged are choices: each is planned, proved, timed,
+lowered, and compiled for copies of both kinds; its tokens are compared in tests/engine/test_interpreter_tokens.py."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -13,24 +14,28 @@ from amk.lowering.kernel import build
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, Settings
 from amk.planner.shares import attention_tables
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops import WaitOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
 from amk.schedule_ir.ops.refill import RefillOp
+from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import Schedule, steps_of
 from amk.schedule_ir.target import load_target
 from amk.simulator.predict import step_ms
 from amk.validator.verify import verify
-from tests.tiny import tiny
+from tests.tiny import VARIANTS, tiny
 
 MODEL = tiny("small", layers=2, hidden=512, ffn=1024, heads=8, kv_heads=4, vocab=4096)
 BASE = replace(FAST, plan="search", warps=4, slots=3)
 CHOICES: list[dict[str, Any]] = [
     {"refill_first": True}, {"refill_early": True}, {"prefetch_at": "product"}, {"prefetch_at": "published"},
-    {"attends": "spread"}, {"attends": "light"},
+    {"attends": "spread"}, {"attends": "light"}, {"handoff": "narrow"}, {"pollers": "all"},
 ]  # fmt: skip
 TOGETHER: list[dict[str, Any]] = [
-    {"refill_first": True, "refill_early": True, "prefetch_at": "product", "attends": "spread"},
-    {"refill_early": True, "prefetch_at": "published", "attends": "light", "head_handoff": True},
+    {"refill_first": True, "refill_early": True, "prefetch_at": "product", "attends": "spread", "pollers": "all"},
+    {"refill_early": True, "attends": "light", "head_handoff": True, "handoff": "narrow", "pollers": "all"},
 ]
 
 
@@ -54,7 +59,8 @@ def test_a_choice_is_another_kernel_that_is_safe(change: dict[str, Any], gpu: st
     assert verdict.safe, [diagnostic.message for diagnostic in verdict.diagnostics]
     held = any(isinstance(step.op, RefillOp) for step in steps_of(before.programs[0].body))
     assert held == load_target(gpu).has("bulk_copy"), "only bulk copies are held back"
-    assert (emit(after) != emit(before)) == (held or not next(iter(change)).startswith("refill"))
+    idle = {"refill_first": not held, "refill_early": not held, "pollers": handoff == "fenced"}
+    assert (emit(after) != emit(before)) != any(idle.get(name, False) for name in change)
     assert step_ms(after, 200) > 0
 
 
@@ -73,6 +79,37 @@ def test_where_the_cache_is_asked_for() -> None:
         found = order(planned(replace(BASE, prefetch_at=place), "h200"), PrefetchCacheOp)
         assert found[0] == before and sorted(found[:2]) == ["prefetch_cache", "qkv"]
     assert "prefetch_cache" not in order(planned(replace(BASE, prefetch_cache=False, prefetch_at="product"), "h200"))
+
+
+@pytest.mark.parametrize("model", VARIANTS, ids=lambda m: m.name)
+@pytest.mark.parametrize("sampling", ["greedy", "top-k-top-p"])
+def test_all_warps_look_for_words_and_the_widest_vector_is_fenced(model: ModelSpec, sampling: Mode) -> None:
+    """Attention's waits keep their barriers."""
+    settings = replace(BASE, handoff="narrow", pollers="all", sampling=sampling)
+    schedule = plan(model, load_target("h200"), settings=settings, max_context=256, workers=8)
+    assert verify(schedule).safe
+    kinds = {counter.name: counter.handoff for counter in schedule.counters}
+    assert kinds["act"] == "fenced" and kinds["h_mid"] == kinds["attn"] == "hint"
+    waits = [step for step in steps_of(schedule.programs[0].body) if isinstance(step.op, WaitOp)]
+    assert {w.counter for step in waits if step.op.role == "all" for w in step.waits} == {"h_mid", "h_out"}
+
+
+def test_fences_and_words_do_not_order_activations_where_workers_own_no_rows() -> None:
+    with pytest.raises(AmkError, match="AMK406"):
+        plan(VARIANTS[0], load_target("h200"), settings=replace(BASE, handoff="narrow"), max_context=256, workers=30)
+
+
+def test_without_the_barrier_behind_attention_arrays_that_overlay_race() -> None:
+    """What `program.APART` leaves out."""
+    schedule = planned(replace(BASE, handoff="tagged"), "h200")
+    data = schedule.model_dump(mode="json")
+    body = data["programs"][0]["body"][1]["body"][1]["body"]
+    (place,) = (i for i, step in enumerate(body) if any(w["counter"] == "attn" for w in step["waits"]))
+    assert body[place + 1]["op"]["op"] == "barrier"
+    body[place]["op"]["role"] = "all"
+    del body[place + 1]
+    verdict = verify(Schedule.model_validate_json(json.dumps(data)))
+    assert verdict.status == "UNSAFE" and verdict.diagnostics[0].code == "AMK302"
 
 
 def test_heads_spread_or_served_by_those_that_stream_least() -> None:

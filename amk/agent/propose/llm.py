@@ -1,5 +1,6 @@
-"""A language model as a proposer: it sees the space, the history with its reasons, and answers with edits.
+"""A language model as a proposer: it sees the space, the history with its reasons, and where the incumbent's time goes.
 
+The last is the simulator's trace, summed up, unless the run forbids to propose by it. The answer is edits.
 The model is asked in a thread of its own, so that the device never waits for the network; until an answer is there, and
 whenever there is none, the fallback proposes. Answers are data: values are looked up in the table of the space.
 """
@@ -14,9 +15,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from amk.agent.candidate import Impossible
 from amk.agent.propose.base import Context, Proposer, Suggestion
+from amk.agent.propose.time_by_phase import time_by_phase
 from amk.agent.state import Trial
 from amk.agent.transport import Failure, Reply, Request, Transport
+from amk.schedule_ir.schedule import Schedule
 
 PROPOSALS = 4
 SHOWN = 40
@@ -28,7 +32,7 @@ class Change(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     knob: Annotated[str, Field(max_length=60)]
-    value: int | bool | str | None
+    value: int | float | bool | str | None
 
 
 class Edit(BaseModel):
@@ -71,7 +75,7 @@ class Llm:
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
         if not self._ready and self._thread is None and self._streak < MAX_FAILURES:
-            self._begin(self.request(context), dict(context.space.point(context.incumbent())))
+            self._begin(context)
         if self._thread is not None and not self._thread.is_alive():
             self._thread = None
         if self._ready:
@@ -79,16 +83,21 @@ class Llm:
             return found
         return self.fallback.ask(context)
 
-    def _begin(self, request: Request, base: dict[str, Any]) -> None:
-        """`base`: the knob values that the edits of the answer change."""
+    def _begin(self, context: Context) -> None:
+        base = dict(context.space.point(context.incumbent()))
+        request, traced = self.request(context), traced_schedule(context)
 
         def work() -> None:
-            self._take(self.transport.ask(request), base)
+            prompt = request.prompt
+            if traced is not None:
+                prompt = f"{time_by_phase(*traced)}\n{prompt}"
+            self._take(self.transport.ask(replace(request, prompt=prompt)), base)
 
         self._thread = threading.Thread(target=work, daemon=True)
         self._thread.start()
 
     def _take(self, answer: Reply | Failure, base: dict[str, Any]) -> None:
+        """`base`: the knob values that the edits of the answer change."""
         found = suggestions(answer.text, self.name) if isinstance(answer, Reply) else answer
         if isinstance(found, Failure):
             self.failures.append(found)
@@ -126,6 +135,14 @@ def space_text(context: Context) -> str:
     return f"Model {run.model}, GPU {run.target}, positions {list(run.positions)}.\nKnobs and values:\n" + "\n".join(
         lines
     )
+
+
+def traced_schedule(context: Context) -> tuple[Schedule, tuple[int, ...]] | None:
+    """The incumbent and the positions of the run; None where nobody may propose by the simulator."""
+    run, made = context.state.run, context.workshop.make(context.incumbent())
+    if run is None or not run.prior or isinstance(made, Impossible):
+        return None
+    return made.schedule, run.positions
 
 
 def history_text(context: Context) -> str:

@@ -88,27 +88,29 @@ struct StagedBlocks {
 };
 
 // This lane's share of one chunk's product with x, whose blocks begin at `from` and number `blocks` up to the end of the
-// matrix. offset: what a zero point of 1 takes off per unit of x's sum, in the lane that has the low digit.
-template <class M, bool kApart>
-__device__ __forceinline__ float chunk_product(u32 slot, const StagedBlocks& from, int blocks, float offset, int lane) {
+// matrix. offset: what a zero point of 1 takes off per unit of x's sum, in the lane that has the low digit. x: of the call before,
+// or zero: so it stays where no block is read, whose scale is 0, and in lanes that read none. release() gives the slot back.
+template <class M, bool kApart, class Release>
+__device__ __forceinline__ float chunk_product(u32 slot, const StagedBlocks& from, typename M::Weights::Input (&x)[M::kColumns / kBlock],
+                                               int blocks, float offset, int lane, Release release) {
   using W = typename M::Weights;
   constexpr int kBlocks = M::kColumns / kBlock, kEach = W::kGroup / kBlock, kGroups = kBlocks / kEach;
   constexpr bool kWhole = M::kK % M::kColumns == 0, kSums = W::kOffset != 0 || W::kZeros;
   const u32 behind = slot + kBlocks / W::kBlocks * 512;
   uint4 v[kBlocks / W::kBlocks];
-  typename W::Input x[kBlocks];
   float scale[kBlocks], sum[kBlocks], weight_scale[kGroups], zero[kGroups];
 #pragma unroll
   for (int i = 0; i < kBlocks / W::kBlocks; ++i) v[i] = sync::load_shared_v4(slot + lane * 16 + i * 512);
 #pragma unroll
   for (int i = 0; i < kBlocks; ++i) {
-    x[i] = {};
-    if (kWhole || i < blocks) x[i] = W::input(from.x + i * (2 * kBlock));
+    if constexpr (!W::kEarly) x[i] = {};
+    if (kWhole || i < blocks) W::input(x[i], from.x + i * (2 * kBlock), lane);
   }
   load_blocks<kBlocks, kWhole>(from.scales, blocks, scale);
   if constexpr (kSums) load_blocks<kBlocks, kWhole>(from.sums, blocks, sum);
   if constexpr (!kApart) load_scales(behind + lane / 4 * (2 * kGroups), weight_scale);
   if constexpr (W::kZeros) load_zeros(behind + 16 * kGroups + lane / 4 * kGroups, zero);
+  if constexpr (W::kEarly) release();
   float total = 0.f;
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
@@ -121,6 +123,7 @@ __device__ __forceinline__ float chunk_product(u32 slot, const StagedBlocks& fro
     if constexpr (kSums) y -= offset * (W::kZeros ? zero[group] : static_cast<float>(W::kOffset)) * of_x;
     total += kApart ? y : weight_scale[group] * y;
   }
+  if constexpr (!W::kEarly) release();
   return total;
 }
 
@@ -141,6 +144,7 @@ __device__ __forceinline__ void quantised_gemv(C& c) {
   const int begin = lo / M::kChunks;
   int group = begin, column = lo % M::kChunks;
   float total = 0.f, row_scales = 1.f;
+  typename W::Input input[M::kColumns / kBlock] = {};
   // Lane 8 i + r: the scale of row r of the i-th of four groups.
   const auto fetch_scales = [&](int first) {
     if constexpr (S::kHasRowScales) {
@@ -162,8 +166,9 @@ __device__ __forceinline__ void quantised_gemv(C& c) {
     const u32 slot = c.ring.wait(c.dog, c.warp);
     const int first = column * (M::kColumns / kBlock);
     const StagedBlocks from = {x.x + first * (2 * kBlock), x.scales + first * 4, x.sums + first * 4};
-    total += chunk_product<M, S::kHasRowScales>(slot, from, (M::kK + kBlock - 1) / kBlock - first, offset, c.lane);
-    c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1);
+    const auto release = [&] { c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1); };
+    const int blocks = (M::kK + kBlock - 1) / kBlock - first;
+    total += chunk_product<M, S::kHasRowScales>(slot, from, input, blocks, offset, c.lane, release);
     if (++column == M::kChunks) {
       flush();
       column = 0, ++group;

@@ -150,6 +150,25 @@ __device__ __forceinline__ uint2 load_shared_v2(u32 address) {
   return data;
 }
 
+// The same where `live`; else `data` stays what it was. Idle lanes take no turn of shared memory's: 32 lanes have four of 16 bytes.
+__device__ __forceinline__ void load_shared_if(bool live, uint4& data, u32 address) {
+  asm volatile(
+      "{\n\t.reg .pred live;\n\tsetp.ne.u32 live, %5, 0;\n\t"
+      "@live ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n\t}"
+      : "+r"(data.x), "+r"(data.y), "+r"(data.z), "+r"(data.w)
+      : "r"(address), "r"(static_cast<u32>(live))
+      : "memory");
+}
+
+__device__ __forceinline__ void load_shared_if(bool live, uint2& data, u32 address) {
+  asm volatile(
+      "{\n\t.reg .pred live;\n\tsetp.ne.u32 live, %3, 0;\n\t"
+      "@live ld.shared.v2.b32 {%0, %1}, [%2];\n\t}"
+      : "+r"(data.x), "+r"(data.y)
+      : "r"(address), "r"(static_cast<u32>(live))
+      : "memory");
+}
+
 // True in one lane of the warp, whose lanes all get here together. The compiler then knows that one lane goes on.
 __device__ __forceinline__ bool elected() {
   u32 chosen;

@@ -5,6 +5,8 @@
 // row's sum is therefore C[r][even] + C[r + 8][odd], words 0 and 3 of a lane. `sum` is that of the lane for one block, a
 // code of 1 counting kUnit: where x is digits, of the low digit in lanes 4 r and of the high one in lanes 4 r + 1. `weight` is
 // the number that the lane's sums are to be multiplied with, kOffset what the codes are too large by where none is stored.
+// kEarly: a chunk is all in registers before it is multiplied, so that its slot is refilled meanwhile, and only the lanes that
+// hold a column of x that counts read one. Four bits, whose registers are more, were not measured so.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -39,7 +41,6 @@ struct DigitOperand {
   static constexpr int kLanes = 2;
   // Byte offset in a block of what a lane multiplies.
   static __device__ __forceinline__ int place(int lane) { return lane / 8 % 2 * kBlock + lane % 4 * 16 + lane / 4 % 2 * 8; }
-  static __device__ __forceinline__ uint2 input(u32 address) { return sync::load_shared_v2(address); }
   static __device__ __forceinline__ float digit(int lane) { return lane % 2 == 0 ? 1.f : 256.f; }
 };
 
@@ -47,7 +48,7 @@ struct DigitOperand {
 template <int kGroupColumns>
 struct Int8 : DigitOperand {
   static constexpr int kGroup = kGroupColumns, kBlocks = 1, kOffset = 0;
-  static constexpr bool kPlain = false, kZeros = false;
+  static constexpr bool kPlain = false, kZeros = false, kEarly = true;
   static constexpr float kUnit = 1.f;
   static __device__ __forceinline__ float weight(int lane) { return digit(lane) / kUnit; }
   static __device__ __forceinline__ float sum(const uint4& v, int, const uint2& x) {
@@ -55,13 +56,14 @@ struct Int8 : DigitOperand {
     mma_32_s8(c, v.x, v.y, v.z, v.w, x.x, x.y);
     return small_integer(c[0] + c[3]);
   }
+  static __device__ __forceinline__ void input(uint2& x, u32 address, int lane) { sync::load_shared_if(lane < 16, x, address); }
 };
 
 // Low nibbles are the first eight columns, high nibbles the last eight, which count 16 times.
 template <int kGroupColumns, bool kStoredZeros>
 struct Int4 : DigitOperand {
   static constexpr int kGroup = kGroupColumns, kBlocks = 2, kOffset = kStoredZeros ? 0 : 8;
-  static constexpr bool kPlain = false, kZeros = kStoredZeros;
+  static constexpr bool kPlain = false, kZeros = kStoredZeros, kEarly = false;
   static constexpr float kUnit = 16.f;
   static __device__ __forceinline__ float weight(int lane) { return digit(lane) / kUnit; }
   static __device__ __forceinline__ float sum(const uint4& v, int block, const uint2& x) {
@@ -70,6 +72,7 @@ struct Int4 : DigitOperand {
     mma_32_u8(c, first & 0x0f0f0f0fu, first & 0xf0f0f0f0u, second & 0x0f0f0f0fu, second & 0xf0f0f0f0u, x.x, x.y);
     return small_integer(c[0] * 16 + c[3]);
   }
+  static __device__ __forceinline__ void input(uint2& x, u32 address, int) { x = sync::load_shared_v2(address); }
 };
 
 // Bytes 0 and 1 of a word (2 and 3 with kHigh) as f16 numbers; without an instruction for it, 256 times too small.
@@ -77,7 +80,9 @@ template <bool kHigh>
 __device__ __forceinline__ u32 e4m3_halves(u32 word) {
 #if __CUDA_ARCH__ >= 890
   u32 d;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(d) : "h"(static_cast<unsigned short>(kHigh ? word >> 16 : word & 0xffffu)));
+  // Halves of a pair, not a shift: the conversion then reads the upper half of a register as it is.
+  const ushort2 pair = reinterpret_cast<const ushort2&>(word);
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(d) : "h"(kHigh ? pair.y : pair.x));
   return d;
 #else
   const u32 apart = __byte_perm(word, 0u, kHigh ? 0x3424u : 0x1404u);
@@ -88,12 +93,12 @@ __device__ __forceinline__ u32 e4m3_halves(u32 word) {
 template <int kGroupColumns>
 struct Fp8 {
   static constexpr int kGroup = kGroupColumns, kBlocks = 1, kOffset = 0, kLanes = 1;
-  static constexpr bool kPlain = false, kZeros = false;
+  static constexpr bool kPlain = false, kZeros = false, kEarly = true;
   using Input = uint4;
   static __device__ __forceinline__ int place(int lane) { return lane % 4 * 32 + lane / 4 % 2 * 16; }
   static constexpr float kUnit = sync::kArch >= 89 ? 1.f : 1.f / 256;
   static __device__ __forceinline__ float weight(int) { return 1.f / kUnit; }
-  static __device__ __forceinline__ uint4 input(u32 address) { return sync::load_shared_v4(address); }
+  static __device__ __forceinline__ void input(uint4& x, u32 address, int lane) { sync::load_shared_if(lane < 8, x, address); }
   static __device__ __forceinline__ float sum(const uint4& v, int, const uint4& x) {
     float c[4] = {};
     mma_16_f16(c, e4m3_halves<false>(v.x), e4m3_halves<false>(v.y), e4m3_halves<true>(v.x), e4m3_halves<true>(v.y), x.x, x.y);

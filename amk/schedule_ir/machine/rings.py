@@ -43,8 +43,8 @@ class Ring:
         self._base = int(layout.base[worker, agent])
         self._per_token = int(layout.totals[worker, agent])
         self._starts = self._drain_starts(layout)
-        slots = stream.slots
-        self._content = np.zeros((slots, stream.chunk_bytes // 2), np.uint16)
+        slots, self.slot_bytes = stream.slots, stream.chunk_bytes
+        self._content = np.zeros((slots, self.slot_bytes // 2), np.uint16)
         self.tags = [NOTHING] * slots
         self._landed = [0] * slots
         self.issued = self.drained = self.limit = 0
@@ -99,8 +99,7 @@ class Ring:
 
     def clobber(self, lo: int, hi: int) -> None:
         """Bytes [lo, hi) of the worker's ring buffer were overwritten through another name."""
-        first = self.agent * self.stream.slots
-        size = self.stream.chunk_bytes
+        first, size = self.agent * self.stream.slots, self.slot_bytes
         for slot in range(self.stream.slots):
             if lo < (first + slot + 1) * size and (first + slot) * size < hi:
                 self.tags[slot] = NOTHING
@@ -128,9 +127,8 @@ class Rings:
         """Complete a copy; returns the agent that waited for it, if any can go on."""
         ring = copy.ring
         slot = ring.land(copy.number)
-        size = self.stream.chunk_bytes
-        at = (ring.agent * self.stream.slots + slot) * size
-        self._storage.overwritten(ring.worker, self.stream.ring, at, at + size)
+        at = (ring.agent * self.stream.slots + slot) * ring.slot_bytes
+        self._storage.overwritten(ring.worker, self.stream.ring, at, at + ring.slot_bytes)
         if ring.waiter is not None and ring.ready():
             waiter, ring.waiter = ring.waiter, None
             return waiter

@@ -124,7 +124,7 @@ class GemvOp(Op):
             tile = mem.tile(self.stream, self.matrix, layer, first + group, self.k_part * k_chunks + column)
             c0, c1 = column * width, min((column + 1) * width, end - begin)
             rows = tile[:, : c1 - c0].astype(np.float32)
-            product = np.stack([rows @ self.read_x(geo, mem, c0, c1, s) for s in range(geo.batch)])
+            product = np.array([rows @ self.read_x(geo, mem, c0, c1, s) for s in range(geo.batch)])
             sums[group] = sums[group] + product if group in sums else product
         for group, total in sums.items():
             size = ROWS_PER_GROUP * geo.batch
@@ -136,7 +136,8 @@ class GemvOp(Op):
 
     def read_x(self, geo: Geometry, mem: Memory, lo: int, hi: int, sequence: int = 0) -> F32:
         """Elements [lo, hi) of a sequence's x; all that the footprint names for them is read."""
-        for access in self._reads(geo, lo, hi, ("", 0)):
+        beside = self._reads(geo, lo, hi, ("", 0)) if self.scales or self.sums else ()
+        for access in beside:
             if access.buffer != self.x:
                 mem.read(access.buffer, access.lo // 4, access.hi // 4)
         end = hi if geo.buffers[self.x].dtype == "bf16" else whole_blocks(hi) * BLOCK
