@@ -7,6 +7,9 @@ import pytest
 from amk.adversary.confusion import schedule_of
 from amk.adversary.oracle.judge import last_start, rule
 from amk.adversary.recipe import TINY, base_schedule
+from amk.schedule_ir.model import load_model
+from amk.validator.replay import replay
+from amk.validator.verify import verify
 from tests.adversarial.full_size import PLANS, TOKENS, decide, drawn, telling
 
 LAYERED = TINY.model_copy(update={"layers": 3})
@@ -45,3 +48,17 @@ def test_the_oracle_refuses_a_launch_beyond_the_context() -> None:
     for position in (-1, last + 1):
         with pytest.raises(ValueError, match="do not fit the context"):
             rule(schedule, TOKENS, [position])
+
+
+@pytest.mark.parametrize(
+    ("number", "seed", "codes", "kind"),
+    [
+        (2, "full/57", ["AMK201"], "deadlock"),  # 32 layers of 3,254,196 events, each with counters in common
+        (13, "full/206", ["AMK504", "AMK302"], "race"),  # the first bytes listed are those of the one warp that waited
+    ],
+)
+def test_witnesses_of_full_size_replay(number: int, seed: str, codes: list[str], kind: str) -> None:
+    verdict = verify(drawn(number, seed, load_model("llama3-8b"))[0])
+    assert (verdict.status, [d.code for d in verdict.diagnostics]) == ("UNSAFE", codes)
+    assert verdict.evidence is not None and verdict.evidence.kind == kind
+    assert replay(verdict.evidence.system.to_json(), verdict.evidence.witness.to_json())
