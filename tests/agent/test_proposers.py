@@ -1,6 +1,8 @@
 """Every offline proposer: within the space, nothing twice, the same again after a resume, better than nothing."""
 
 from math import log
+from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -17,7 +19,8 @@ from amk.planner.space import Space
 from amk.simulator.predict import Simulator
 from tests.agent.conftest import CONTEXT, MakeLoop, fences_kept
 
-NAMES = ("random", "local", "evolution", "surrogate", "beam", "combine", "portfolio")
+INFORMED = ("local", "evolution", "surrogate", "beam", "combine", "portfolio")
+NAMES = ("random", *INFORMED)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +36,7 @@ def default_gain(workshop: Workshop) -> float:
     return score(PHASED) - score(FAST)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", INFORMED)
 def test_a_proposer_improves_the_phased_plan_and_repeats_nothing(
     make_loop: MakeLoop, name: str, default_gain: float
 ) -> None:
@@ -44,6 +47,22 @@ def test_a_proposer_improves_the_phased_plan_and_repeats_nothing(
     verdicts = [t.gated.verdict for t in loop.state.trials if t.gated]
     assert "duplicate" not in verdicts and "impossible" not in verdicts
     assert loop.state.evals == 25
+
+
+def test_blind_draws_find_part_of_the_gain_and_repeat_nothing(
+    make_loop: MakeLoop, tmp_path: Path, default_gain: float
+) -> None:
+    """What 25 of them find is chance, so five seeds speak for it."""
+    found = []
+    for seed in range(5):
+        device = SimulatedBackend("h200", 1, noise=Noise("quiet"))
+        loop = make_loop(offline("random"), device, evals=25, seed=seed, folder=tmp_path / str(seed))
+        loop.run()
+        found.append(-loop.state.best_score / default_gain)
+        verdicts = [t.gated.verdict for t in loop.state.trials if t.gated]
+        assert "duplicate" not in verdicts and "impossible" not in verdicts
+        assert loop.state.evals == 25
+    assert median(found) > 0.4
 
 
 @pytest.mark.parametrize("name", NAMES)
