@@ -24,6 +24,7 @@ from amk.agent.propose.base import Context, History, Proposer
 from amk.agent.propose.beam import Beam
 from amk.agent.propose.combine import Combine
 from amk.agent.propose.evolution import Evolution
+from amk.agent.propose.leap import Leap
 from amk.agent.propose.llm import Edits, Llm
 from amk.agent.propose.local import Local
 from amk.agent.propose.portfolio import Portfolio
@@ -56,13 +57,14 @@ def offline(name: str, recorded: tuple[dict[str, Any], ...] = (), prior: bool = 
     """A proposer that needs no network. Without `prior` none asks the simulator; AMK005 for the beam, which must."""
     if name == "beam" and not prior:
         raise AmkError(Diagnostic("AMK005", "the beam proposes by the simulator, which --no-prior forbids"))
-    arms: tuple[Proposer, ...] = (Surrogate(), Combine(), Evolution(), Local(), RandomDraw())
+    arms: tuple[Proposer, ...] = (Surrogate(), Leap(), Combine(), Evolution(), Local(), RandomDraw())
     simple: dict[str, Callable[[], Proposer]] = {
         "random": RandomDraw,
         "local": Local,
         "evolution": Evolution,
         "beam": Beam,
         "combine": Combine,
+        "leap": Leap,
         "surrogate": Surrogate,
         "replay": lambda: Replay(recorded),
         "portfolio": lambda: Portfolio((Beam(), *arms) if prior else arms, Sweep()),

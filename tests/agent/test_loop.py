@@ -154,7 +154,7 @@ def test_what_lost_its_screen_is_decided_before_anything_else_is_measured(make_l
             return super().measure(job, incumbent, candidate)
 
     loop = make_loop(RandomDraw(), Watching("h200", 0), evals=30)
-    loop.gate.batch = 4
+    loop.gate.patience = 8
     loop.run()
     assert sum("screen" in t.measured for t in loop.state.trials) > 10 and not waiting
 

@@ -14,6 +14,7 @@ from math import log, sqrt
 
 from amk.agent.propose.base import Context, Proposer, Suggestion
 from amk.agent.propose.combine import Paid
+from amk.agent.rulings import leading
 from amk.agent.state import State, Trial
 
 DISCOUNT = 0.97
@@ -77,5 +78,5 @@ def earned(trial: Trial) -> float:
 
 
 def stalled(state: State) -> bool:
-    """Whether the latest evaluations kept nothing."""
-    return state.evals - (state.curve[-1].evals if state.curve else 0) >= STALLED
+    """Whether the latest evaluations kept nothing, and nothing waits for its race."""
+    return leading(state) is None and state.evals - (state.curve[-1].evals if state.curve else 0) >= STALLED
