@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 from amk.agent import runs
 from amk.agent.candidate import Candidate, Impossible, Workshop
 from amk.agent.certify import Certifier
-from amk.agent.devices import local_gpus, matching
+from amk.agent.devices import local_gpus, matching, visible
 from amk.agent.gate import Compiler, Gate, compile_checked
 from amk.agent.gate_pool import GatePool
 from amk.agent.html_report import render
@@ -89,7 +90,9 @@ def proposer_for(
 
 def backends_for(target: Target, seed: int, folder: Path | None, gpus: int = 1) -> tuple[Backend, ...]:
     """`gpus` of this machine's GPUs that are the named one, else the simulator. AMK005 if there are some, but fewer."""
-    found = matching(target, local_gpus()) if folder is not None else []
+    found = []
+    if folder is not None:
+        found = matching(target, visible(local_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")))
     if not found or folder is None:
         return (SimulatedBackend(target.name, seed),)
     if len(found) < gpus:
