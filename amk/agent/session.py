@@ -58,7 +58,7 @@ def offline(name: str, recorded: tuple[dict[str, Any], ...] = (), prior: bool = 
     """A proposer that needs no network. Without `prior` none asks the simulator; AMK005 for the beam, which must."""
     if name == "beam" and not prior:
         raise AmkError(Diagnostic("AMK005", "the beam proposes by the simulator, which --no-prior forbids"))
-    arms: tuple[Proposer, ...] = (Surrogate(), Leap(), Combine(), Evolution(), Local(), RandomDraw())
+    arms: tuple[Proposer, ...] = (Surrogate(), Leap(), Combine(), Evolution(), Local())
     simple: dict[str, Callable[[], Proposer]] = {
         "random": RandomDraw,
         "local": Local,
@@ -68,7 +68,7 @@ def offline(name: str, recorded: tuple[dict[str, Any], ...] = (), prior: bool = 
         "leap": Leap,
         "surrogate": Surrogate,
         "replay": lambda: Replay(recorded),
-        "portfolio": lambda: Portfolio((Beam(), *arms) if prior else arms, Sweep()),
+        "portfolio": lambda: Portfolio((Beam(), *arms) if prior else arms, Sweep(), last=RandomDraw()),
         "sweep": Sweep,
     }
     return simple[name]()
