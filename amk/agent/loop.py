@@ -41,7 +41,7 @@ from amk.agent.lanes import Lane, finished
 from amk.agent.measure import ROUNDS, Backend, Fault, Job, steps_of
 from amk.agent.pipeline import Pipeline
 from amk.agent.propose.base import Context, History, Proposer, Suggestion
-from amk.agent.rulings import LOST, PHASES, RETRIES, attempt, due, lead, lost, promise, rule
+from amk.agent.rulings import LOST, PHASES, RETRIES, attempt, due, ends_of_screen, lost, promise, rule
 from amk.agent.state import REFERENCE, START, State, Trial
 from amk.agent.surroundings import Surroundings, ended
 from amk.planner.settings import Settings
@@ -312,8 +312,7 @@ class Loop:
         incumbent, best = self.incumbent(), self.state.best
         known = self.state.calibrated.get(lane.backend.device)
         steps = steps_of(phase, None if known is None else float(np.mean(known.incumbent_ms)))
-        ahead = lead(self.state)
-        ends = decide.hopeless(self.state.noise) - ahead, decide.hopeless_at_once(self.state.noise) - ahead
+        ends = ends_of_screen(self.state)
         job = Job(index, phase, number, ROUNDS[phase], steps, run.positions, secrets.randbits(SEED_BITS), *ends)
         self.note(LeaseReserved(index=index, phase=phase, attempt=number, device=lane.backend.device, seconds=0.0))
         lane.start(job, best, incumbent, incumbent if index == START else self.pipeline.ready[index])

@@ -66,6 +66,12 @@ def lead(state: State) -> float:
     return 0.0 if ahead is None else max(0.0, state.score_of(state.best) - promise(state, ahead))
 
 
+def ends_of_screen(state: State) -> tuple[float, float]:
+    """The log losses that end a screen in its first rounds, and in its first: it has to keep up with what leads."""
+    ahead = lead(state)
+    return decide.hopeless(state.noise) - ahead, decide.hopeless_at_once(state.noise) - ahead
+
+
 def due(state: State, screened: Sequence[Trial], patience: int) -> bool:
     """Whether the first of those that passed their screen, the most promising first, is raced before others are
     screened: when so many later ones brought nothing better, or one has waited for `LONGEST` times as many."""

@@ -39,7 +39,7 @@ class Portfolio:
     name: str = "portfolio"
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
-        last = () if self.last is None else (self.last,)
+        last: tuple[Proposer, ...] = () if self.last is None else (self.last,)
         for arm in (*self._sweeping(context.state), *self.order(context.state.trials), *last):
             if found := arm.ask(context):
                 return found
