@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -67,10 +68,10 @@ class Decisions(BaseModel):
     schedule: str
     key: str
 
-    def settings(self) -> Settings:
-        """AMK005 if the planner has no such knobs any more."""
+    def settings(self, start: Settings = FAST) -> Settings:
+        """start: what the search began with, the fast plan. AMK005 if the planner has no such knobs any more."""
         try:
-            return Space.around(FAST).parse(self.changes)
+            return Space.around(start).parse(self.changes)
         except OutsideSpaceError as error:
             raise AmkError(Diagnostic("AMK005", f"decisions of another version: {error}")) from error
 
@@ -121,16 +122,16 @@ def cache_directory() -> Path:
     return (Path(given) if given else Path(platformdirs.user_cache_dir("amk", appauthor=False))) / "plans"
 
 
-def cache_key(problem: Problem, asked: dict[str, Any]) -> str:
-    """sha256 of everything that the result depends on; `asked`: seed, expansions, budget, start."""
+def cache_key(problem: Problem, asked: dict[str, Any], start: Settings = FAST) -> str:
+    """sha256 of everything that the result depends on; `asked`: seed, expansions, budget; start: where it begins."""
     constants = problem.constants or constants_for(problem.target)
-    space = Space.around(FAST)
+    space = Space.around(start)
     stored = [[count, dict(forms)] for count, forms in problem.runs]
     content = {
         "model": problem.model.model_dump(mode="json"), "target": problem.target.model_dump(mode="json"),
         "constants": constants.model_dump(mode="json"), "dtype": stored, "context": problem.context,
         "positions": problem.positions, "knobs": {k.name: k.values for k in space.knobs},
-        "default": space.point(space.start), "asked": asked,
+        "default": asdict(space.start), "asked": asked,
         "version": (__version__, PLANNER_VERSION, SIMULATOR_VERSION),
     }  # fmt: skip
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
