@@ -39,10 +39,14 @@ SHIPPED = Path(str(files("amk.planner") / "decisions.json"))
 
 PLANNER_VERSION = 4
 SIMULATOR_VERSION = 4
+SEARCH_VERSION = 2
 """Raised when settings expand to other schedules, or times are predicted by other mechanisms: decisions of an earlier
 version are stale. Version 2: plans that cannot compile are refused; refills that are held back are simulated. Version
 3: the naive plan has four warps, down in parts is a choice; loads wait for copies in flight by their square. Version 4:
-order of steps, who attends, who polls and the narrow hand-off are choices, and switches are tried first."""
+order of steps, who attends, who polls and the narrow hand-off are choices, and switches are tried first.
+
+That of the search is raised when it finds other plans of the same space: what is cached is searched again, what is
+shipped stays valid. Version 2: every choice is tried by itself first."""
 
 
 class Decisions(BaseModel):
@@ -132,7 +136,7 @@ def cache_key(problem: Problem, asked: dict[str, Any], start: Settings = FAST) -
         "constants": constants.model_dump(mode="json"), "dtype": stored, "context": problem.context,
         "positions": problem.positions, "knobs": {k.name: k.values for k in space.knobs},
         "default": asdict(space.start), "asked": asked,
-        "version": (__version__, PLANNER_VERSION, SIMULATOR_VERSION),
+        "version": (__version__, PLANNER_VERSION, SIMULATOR_VERSION, SEARCH_VERSION),
     }  # fmt: skip
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

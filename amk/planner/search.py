@@ -9,8 +9,8 @@ is spent on it. Each *round* decides one more knob for all states of the beam:
 * a state that another one beats in time while it takes no more shared memory and no more registers is dominated;
 * the `width` fastest of the rest survive.
 
-Before that, every knob is tried on the best plan alone, one after the other, which keeps what helps: first the switches
-(the order of steps, who attends, which hand-off), then the numbers that claim nothing (splits, parts, granularity), then
+Before that, every knob is tried on the best plan alone, one after another, which keeps what helps: first the switches
+(the order of steps, who attends, which hand-off), then numbers that claim nothing (splits, parts, granularity), then
 those that claim memory and workers. So a search of few plans has looked at all kinds of choices, and there is a better
 time to prune by.
 

@@ -228,7 +228,7 @@ def test_every_part_of_the_key_counts() -> None:
     assert len(keys) == len(others) + 3
 
 
-@pytest.mark.parametrize("constant", ["__version__", "PLANNER_VERSION", "SIMULATOR_VERSION"])
+@pytest.mark.parametrize("constant", ["__version__", "PLANNER_VERSION", "SIMULATOR_VERSION", "SEARCH_VERSION"])
 def test_a_version_is_part_of_the_key(constant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     key = store.cache_key(PROBLEM, {"seed": 0})
     monkeypatch.setattr(store, constant, -1)
