@@ -82,6 +82,8 @@ def test_machine_code_has_no_computed_branch_and_no_spill(mode: Mode, gpu: str) 
     code = read_sass(listing)
     check_sass(code)
     assert code[KERNEL].count("EXIT", "BRA") > 1, "the listing is that of the kernel"
+    bulk = load_target(gpu).has("bulk_copy")
+    assert [code[KERNEL].count(name) > 0 for name in ("UBLKCP", "LDGSTS")] == [bulk, not bulk], "copies of its data"
 
 
 def test_parts_that_wait_for_their_own_columns() -> None:
