@@ -250,7 +250,7 @@ FACTS = [
         "41 no epoch separation",
         "idle",
         "AMK203",
-        "the state is stored behind a count of worker 3 that earlier launches have reached: it may not have loaded it yet",
+        "the state is stored behind a count of worker 3 that earlier launches have reached: it may not have loaded",
         met_once,
         "UNKNOWN",
     ),
