@@ -11,10 +11,11 @@ so it is made when it is asked for.
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
@@ -50,6 +51,7 @@ class Evidence:
 
     @cached_property
     def _made(self) -> Made:
+        gc.collect()  # a large system is about to be made, and what the verdict was found with refers to itself
         return self._make()
 
     @property
@@ -193,19 +195,28 @@ class Confirmer:
         return [clash for pos in tried for clash in self._clashes(a, b, pos)]
 
     def _confirmed(self, clash: Clash) -> ConfirmedRace:
+        # the witness needs no more than this of what the race was found with
+        flat = partial(self._flat, clash) if self._known(clash) else self._expansion(clash, self.edges)
+
         def make() -> Made:
-            flat = self._flat(clash)
-            return flat.system, race_witness(flat.system, clash.on(flat))
+            made = flat()
+            return made.system, race_witness(made.system, clash.on(made))
 
         return ConfirmedRace(clash, Evidence("race", self.edges, clash.pos, make))
 
+    def _expansion(self, clash: Clash, edges: Edges) -> Callable[[], Flat]:
+        result = self.result
+        return partial(
+            expand, result.schedule, clash.pos, result.tokens, edges, clash.workers, None, True,
+            result.memo.evaluations, brief=True,
+        )  # fmt: skip
+
+    def _known(self, clash: Clash) -> bool:
+        return self._last is not None and self._last[:2] == (clash.pos, clash.workers)
+
     def _flat(self, clash: Clash) -> Flat:
-        if self._last is None or self._last[:2] != (clash.pos, clash.workers):
-            flat = expand(
-                self.result.schedule, clash.pos, self.result.tokens, self.edges, clash.workers, None, True,
-                self.result.memo.evaluations, brief=True,
-            )  # fmt: skip
-            self._last = clash.pos, clash.workers, flat
+        if self._last is None or not self._known(clash):
+            self._last = clash.pos, clash.workers, self._expansion(clash, self.edges)()
         return self._last[2]
 
     def _both_enabled(self, clash: Clash) -> bool:
@@ -235,9 +246,7 @@ class Confirmer:
     def _timed(self, clash: Clash) -> Flat:
         key = clash.pos, clash.workers
         if key not in self._in_time:
-            schedule, tokens, memo = self.result.schedule, self.result.tokens, self.result.memo
-            flat = expand(schedule, clash.pos, tokens, "word", clash.workers, None, True, memo.evaluations, brief=True)
-            self._in_time = {key: flat}
+            self._in_time = {key: self._expansion(clash, "word")()}
         return self._in_time[key]
 
     def _touching(self, place: Place, pos: int) -> list[Touching]:
@@ -300,11 +309,10 @@ def confirmed_fault(result: Composition, fault: Fault, reader: Place | None, wri
     """Wrong content that a run of the flat system finds too; reader None: at the end."""
     workers = frozenset(place[1] for place in (reader, writer) if place)
     touching = workers if reader and fault.kind != "uninitialised" else None
+    schedule, tokens, evaluations = result.schedule, result.tokens, result.memo.evaluations
 
     def at(pos: int) -> Callable[[], Made] | None:
-        flat = expand(
-            result.schedule, pos, result.tokens, "word", touching, evaluations=result.memo.evaluations, brief=True
-        )
+        flat = expand(schedule, pos, tokens, "word", touching, evaluations=evaluations, brief=True)
         run = greedy(flat.system)
         wanted = set(_flat_events(flat, *reader)) if reader else {-1}
         faults = find_faults(blocks(touches_of(run)), None).faults
