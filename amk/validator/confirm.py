@@ -354,7 +354,8 @@ def _evident(result: Composition, fault: Fault, reader: Place | None, writer: Pl
     def spans(place: Place, kind: int, content: tuple[int, int] | None) -> I64:
         rows = np.concatenate([one.rows for one in confirmer._touching(place, pos)])
         same = (rows[:, 0] == buffer) & (rows[:, 3] == kind) & (rows[:, 4:] == content).all(axis=1)
-        return np.clip(rows[same, 1:3], fault.lo, fault.hi)
+        found: I64 = np.clip(rows[same, 1:3], fault.lo, fault.hi)
+        return found
 
     read = spans(reader, READ, fault.expected) if reader else np.array([[fault.lo, fault.hi]])
     if fault.kind == "uninitialised":

@@ -203,11 +203,11 @@ def _blocked_heads(system: System, run: Run) -> list[BlockedHead]:
         waits = [(event, int(system.wait_counter[k]), int(system.wait_threshold[k])) for k in span]
         failing.append([(e, c, int(run.values[c]), t) for e, c, t in waits if run.values[c] < t])
     # once per counter: many agents may be stuck at one that many have not signalled
-    missing = _missing(system, run, {counter for waits in failing for _, counter, *_ in waits})
+    missing = _missing(system, run, {counter for stuck in failing for _, counter, *_ in stuck})
     total = {counter: sum(amount for _, amount in rows) for counter, rows in missing.items()}
     heads = []
-    for agent, waits in zip(agents.tolist(), failing, strict=True):
-        found = [BlockedHead(agent, *w, missing.get(w[1], ()), w[2] + total.get(w[1], 0)) for w in waits]
+    for agent, stuck in zip(agents.tolist(), failing, strict=True):
+        found = [BlockedHead(agent, e, c, v, t, missing.get(c, ()), v + total.get(c, 0)) for e, c, v, t in stuck]
         heads.append(min(found, key=lambda head: head.attainable - head.threshold))
     return heads
 
