@@ -24,7 +24,6 @@ from amk.schedule_ir.target import Target
 Cost = Annotated[float, Field(ge=0, lt=1e6, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
 REFERENCE = "h200"
-QUEUE_KIB = 128
 MOST_BYTES = 1 << 20
 
 
@@ -40,12 +39,11 @@ class Constants(_Data):
     its own. gemv_us: a product's time beside its chunks: the first one is looked for, the last sums are written.
     chunk_us, chunk_gbps: a warp's time for a chunk, fixed and by size. drain_gbps: all warps of an SM. issue_us: asking
     for a copy that was held back. refill_fence_us: per chunk. l2_us: a load that the L2 answers. queue_us_per_kib: what
-    each KiB of copies in flight adds to that where QUEUE_KIB are, proportionally less where fewer are. l2_gbps: one SM
-    from the L2. miss_us: what cache rows take longer that were not asked for ahead. hop_us: from a signal until others
-    can see it. skew_us: spread of equal SMs: the last of n is late by sqrt(2 ln n) of it. fence_us, fence_us_per_kib: a
-    release, and what each KiB of copies in flight before it adds. barrier_us, barrier_warp_us: a CTA barrier. step_us:
-    entering a step. round_us: 512 bytes through a warp's registers. far_us_per_kib: the same for attention over cache
-    rows.
+    each KiB of copies in flight adds to that. l2_gbps: one SM from the L2. miss_us: what cache rows take longer that
+    were not asked for ahead. hop_us: from a signal until others can see it. skew_us: spread of equal SMs: the last of n
+    is late by sqrt(2 ln n) of it. fence_us, fence_us_per_kib: a release, and what each KiB of copies in flight before
+    it adds. barrier_us, barrier_warp_us: a CTA barrier. step_us: entering a step. round_us: 512 bytes through a warp's
+    registers. far_us_per_kib: the same for attention over cache rows.
     """
 
     target: str
