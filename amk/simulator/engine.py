@@ -222,7 +222,8 @@ class Engine:
         if self.traced and until > state.clocks[role.start]:
             self.arrows.append(Arrow(source, until, state.number, until + c.hop_us + c.l2_us))
         self._advance(state, role, until, "waiting")
-        self._advance(state, role, last + c.hop_us, "hand-off")
+        polls = len(role) * self.window.schedule.launch.workers
+        self._advance(state, role, last + c.hop_us + c.poll_us * polls, "hand-off")
         self._spend(state, role, self._l2_us(state, role) * len(state.group.waits[state.next]), "hand-off")
         return True
 
