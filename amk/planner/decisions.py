@@ -41,8 +41,8 @@ SIMULATOR_VERSION = 4
 """Raised when settings expand to other schedules, or times are predicted by other mechanisms: decisions of an earlier
 version are stale. Version 2: plans that cannot compile are refused; refills that are held back are simulated. Version
 3: the naive plan has four warps, down in parts is a choice; loads wait for copies in flight by their square. Version 4:
-order of steps, who attends, who polls and the narrow hand-off are choices, and switches are tried first. Version 5: hints
-of bf16 plans come before what they announce."""
+order of steps, who attends, who polls and the narrow hand-off are choices, and switches are tried first. Version 5:
+hints of bf16 plans come before what they announce."""
 
 
 class Decisions(BaseModel):
