@@ -48,6 +48,9 @@ class Settings:
     prefetch_at: earlier keys and values are asked for before the first product of a layer, between that and its
     publication, or behind both.
 
+    hint_at: where a worker says that looking for its tagged words is worth while: behind what writes them, before that
+    ("summed"), or, after a product, before its warps have met ("drained"). A hint orders nothing, so it may come early.
+
     attends: the workers that serve a KV head are neighbours, from the first worker on ("first"), or as far apart as can
     be ("spread"), or neighbours of those that stream the fewest bytes ("light").
 
@@ -88,6 +91,7 @@ class Settings:
     prefetch_at: Literal["layer", "product", "published"] = "layer"
     attends: Literal["first", "spread", "light"] = "first"
     pollers: Literal["one", "all"] = "one"
+    hint_at: Literal["published", "summed", "drained"] = "published"
 
 
 FAST = Settings()

@@ -9,7 +9,7 @@ import pytest
 
 from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import BF16, Formats, formats, layered
-from amk.planner.settings import FAST, NAIVE, PHASED, Settings
+from amk.planner.settings import FAST, NAIVE, PHASED, UNTUNED, Settings
 from amk.planner.tuned import batched, rings_drained, tuned
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.ops.gemv import GemvOp
@@ -51,6 +51,15 @@ def test_kinds_of_models(
 ) -> None:
     found = of(name, wanted, context)
     assert (found.warps, found.chunk_bytes, found.hint_slack, found.held_refills) == expected
+    layers = {form for matrix, form in wanted.items() if matrix != "lm_head"}
+    early = layers == {"bf16"} and name != "smollm2-135m"
+    assert found.hint_at == ("drained" if early else "published")
+
+
+@pytest.mark.parametrize("settings", [NAIVE, PHASED, UNTUNED, replace(FAST, batch=4), replace(FAST, warps=4)])
+def test_hints_stay_behind_results_where_early_ones_were_not_measured(settings: Settings) -> None:
+    model = load_model("llama3-8b")
+    assert tuned(settings, model, H200, layered(model, BF16), 132, LONG).hint_at == "published"
 
 
 @pytest.mark.parametrize(
@@ -113,3 +122,11 @@ def test_nothing_is_assumed_where_nothing_was_measured() -> None:
 def test_the_plan_has_the_numbers() -> None:
     made = plan(load_model("llama3.2-1b"), H200, max_context=LONG)
     assert made.launch.warps == 16 and made.streams[0].chunk_bytes == 1024 and made.plan == "fast"
+
+
+def test_a_hint_of_a_large_bf16_plan_stands_before_the_barrier_and_the_sums() -> None:
+    ops = [step.op for step in steps_of(plan(load_model("llama3-8b"), H200, max_context=LONG).programs[0].body)]
+    products = [at for at, op in enumerate(ops) if isinstance(op, GemvOp)]
+    assert len(products) == 5
+    for at in products:
+        assert [op.op for op in ops[at + 1 : at + 3]] == ["signal", "barrier"], ops[at].matrix
