@@ -89,7 +89,7 @@ def int8_sum(words: Words, block: int, x: Bytes) -> Floats:
 def int4_sum(words: Words, block: int, x: Bytes) -> Floats:
     first, second = words[:, 2 * block], words[:, 2 * block + 1]
     a = [first & 0x0F0F0F0F, first & 0xF0F0F0F0, second & 0x0F0F0F0F, second & 0xF0F0F0F0]
-    c = mma(octets(np.stack(a), "u1"), digit_operand(x))
+    c = mma(octets(np.stack(a), "u1"), read_by(16, digit_operand(x)))
     return 16 * c[LANE // 4, LANE % 4 * 2] + c[LANE // 4 + 8, LANE % 4 * 2 + 1]
 
 
