@@ -88,9 +88,10 @@ def int8_sum(words: Words, block: int, x: Bytes) -> Floats:
 
 def int4_sum(words: Words, block: int, x: Bytes) -> Floats:
     first, second = words[:, 2 * block], words[:, 2 * block + 1]
-    a = [first & 0x0F0F0F0F, first & 0xF0F0F0F0, second & 0x0F0F0F0F, second & 0xF0F0F0F0]
+    a = [first & 0x0F0F0F0F, first, second & 0x0F0F0F0F, second]
     c = mma(octets(np.stack(a), "u1"), read_by(16, digit_operand(x)))
-    return 16 * c[LANE // 4, LANE % 4 * 2] + c[LANE // 4 + 8, LANE % 4 * 2 + 1]
+    low_of_high = c[LANE // 4, LANE % 4 * 2 + 1]
+    return 16 * c[LANE // 4, LANE % 4 * 2] + c[LANE // 4 + 8, LANE % 4 * 2 + 1] - low_of_high
 
 
 def digit_operand(x: Bytes) -> Floats:

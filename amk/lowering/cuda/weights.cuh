@@ -58,7 +58,8 @@ struct Int8 : DigitOperand {
   static __device__ __forceinline__ void input(uint2& x, u32 address, int lane) { sync::load_shared_if(lane < 16, x, address); }
 };
 
-// Low nibbles are the first eight columns, high nibbles the last eight, which count 16 times.
+// Low nibbles are the first eight columns, high nibbles the last eight, which count 16 times. Rows 8..15 of the operand are
+// whole bytes: what their low nibbles add is C[r][odd], word 1 of a lane, so no mask takes them out.
 template <int kGroupColumns, bool kStoredZeros>
 struct Int4 : DigitOperand {
   static constexpr int kGroup = kGroupColumns, kBlocks = 2, kOffset = kStoredZeros ? 0 : 8;
@@ -68,8 +69,8 @@ struct Int4 : DigitOperand {
   static __device__ __forceinline__ float sum(const uint4& v, int block, const uint2& x) {
     const u32 first = block == 0 ? v.x : v.z, second = block == 0 ? v.y : v.w;
     int c[4];
-    mma_32_u8(c, first & 0x0f0f0f0fu, first & 0xf0f0f0f0u, second & 0x0f0f0f0fu, second & 0xf0f0f0f0u, x.x, x.y);
-    return small_integer(c[0] * 16 + c[3]);
+    mma_32_u8(c, first & 0x0f0f0f0fu, first, second & 0x0f0f0f0fu, second, x.x, x.y);
+    return small_integer(c[0] * 16 + c[3] - c[1]);
   }
   static __device__ __forceinline__ void input(uint2& x, u32 address, int lane) { sync::load_shared_if(lane < 16, x, address); }
 };
