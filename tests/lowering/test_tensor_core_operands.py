@@ -87,9 +87,13 @@ def int8_sum(words: Words, block: int, x: Bytes) -> Floats:
 
 
 def int4_sum(words: Words, block: int, x: Bytes) -> Floats:
+    return nibble_sum(words, block, read_by(16, digit_operand(x)))
+
+
+def nibble_sum(words: Words, block: int, operand: Floats) -> Floats:
     first, second = words[:, 2 * block], words[:, 2 * block + 1]
     a = [first & 0x0F0F0F0F, first, second & 0x0F0F0F0F, second]
-    c = mma(octets(np.stack(a), "u1"), read_by(16, digit_operand(x)))
+    c = mma(octets(np.stack(a), "u1"), operand)
     low_of_high = c[LANE // 4, LANE % 4 * 2 + 1]
     return 16 * c[LANE // 4, LANE % 4 * 2] + c[LANE // 4 + 8, LANE % 4 * 2 + 1] - low_of_high
 
@@ -144,6 +148,32 @@ def chunk_product(stored: Bytes, chunk: Chunk, x: Bytes, scales: Floats, totals:
     return total / unit
 
 
+def paired_product(stored: Bytes, chunk: Chunk, x: Bytes, scales: Floats, totals: Floats) -> Floats:
+    """The same of codes of four bits in pairs: lanes 16 to 31 read the second half of x, odd pairs of lanes sum it."""
+    form, columns = chunk.weights, chunk.columns
+    groups, blocks, size = columns // form.group, columns // BLOCK // 2, form.payload_bytes(columns)
+    weight = stored[size : size + 16 * groups].view(np.float16).astype(np.float64).reshape(8, groups)
+    zeros = np.full((8, groups), 8.0)
+    if form.zeros:
+        zeros = stored[size + 16 * groups :][: 8 * groups].reshape(8, groups).astype(np.float64)
+    half, row = LANE % 4 // 2, LANE // 4
+    total = np.zeros(32)
+    for i in range(blocks):
+        operand = np.where((LANE < 16)[:, None], digit_operand(x[i]), digit_operand(x[i + blocks]))
+        both = [nibble_sum(tile(stored, block), block % 2, operand) for block in (i, i + blocks)]
+        own, group = i + half * blocks, i * BLOCK // form.group + half * (groups // 2)
+        y = (
+            np.where(half == 0, *both) * scales[own]
+            - np.where(LANE % 2 == 0, 16.0, 0.0) * zeros[row, group] * totals[own]
+        )
+        total += weight[row, group] * y
+    return total / 16
+
+
+def tile(stored: Bytes, block: int) -> Words:
+    return stored[block // 2 * 512 :][:512].view(np.uint32).reshape(32, 4)
+
+
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "bf16"])
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_lanes_multiply_what_the_codes_stand_for(name: FormatName, chunks: int) -> None:
@@ -161,13 +191,20 @@ def test_lanes_multiply_what_the_codes_stand_for(name: FormatName, chunks: int) 
     digits = form.staged == "digits"
     staged, x_scales = staged_digits(x) if digits else staged_halves(x)
     exact = (round_digits(x) if digits else round_halves(x)).astype(np.float64)
-    found = np.zeros(32)
+    found, paired = np.zeros(32), np.zeros(32)
     for i, stored in enumerate(pack_quantised(rows, Chunk(format=name, columns=columns))):
         here = slice(i * columns // BLOCK, (i + 1) * columns // BLOCK)
         totals = exact.reshape(-1, BLOCK)[here].sum(axis=1)
-        found += chunk_product(stored, Chunk(format=name, columns=columns), staged[here], x_scales[here], totals)
+        of_x = staged[here], x_scales[here], totals
+        found += chunk_product(stored, Chunk(format=name, columns=columns), *of_x)
+        if form.bits == 4:
+            paired += paired_product(stored, Chunk(format=name, columns=columns), *of_x)
     y = found[0::4] + 256 * found[1::4] if digits else found[0::4]
-    np.testing.assert_allclose(y, dequantised(rows, form).astype(np.float64) @ exact[:k], rtol=1e-9, atol=1e-6)
+    expected = dequantised(rows, form).astype(np.float64) @ exact[:k]
+    np.testing.assert_allclose(y, expected, rtol=1e-9, atol=1e-6)
+    if form.bits == 4:
+        both = paired[0::4] + paired[2::4] + 256 * (paired[1::4] + paired[3::4])
+        np.testing.assert_allclose(both, expected, rtol=1e-9, atol=1e-6)
 
 
 @pytest.mark.parametrize("batch", range(1, 9))
