@@ -36,12 +36,13 @@ FILE_BYTES = 1 << 20
 
 SHIPPED = Path(str(files("amk.planner") / "decisions.json"))
 
-PLANNER_VERSION = 4
+PLANNER_VERSION = 5
 SIMULATOR_VERSION = 4
 """Raised when settings expand to other schedules, or times are predicted by other mechanisms: decisions of an earlier
 version are stale. Version 2: plans that cannot compile are refused; refills that are held back are simulated. Version
 3: the naive plan has four warps, down in parts is a choice; loads wait for copies in flight by their square. Version 4:
-order of steps, who attends, who polls and the narrow hand-off are choices, and switches are tried first."""
+order of steps, who attends, who polls and the narrow hand-off are choices, and switches are tried first. Version 5:
+long products of codes of four bits alone are copied 2 KB at a time."""
 
 
 class Decisions(BaseModel):

@@ -11,12 +11,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from amk.planner.decode import plan
+from amk.planner.formats import formats
 from amk.schedule_ir.bfloat import from_bf16_bits
 from amk.schedule_ir.block_point import BLOCK, block_scales, round_digits, round_halves
 from amk.schedule_ir.chunks import pack_quantised
+from amk.schedule_ir.matrices import matrix
+from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.quantised import Quantised, dequantised
+from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FORMATS, Chunk, FormatName, weight_format
 from tests.reference.codes import e4m3 as reference_e4m3
+from tests.tiny import PAIRED, PLAIN, RAGGED
 
 Words = NDArray[np.uint32]
 Floats = NDArray[np.float64]
@@ -87,7 +93,7 @@ def int8_sum(words: Words, block: int, x: Bytes) -> Floats:
 
 
 def int4_sum(words: Words, block: int, x: Bytes) -> Floats:
-    return nibble_sum(words, block, read_by(16, digit_operand(x)))
+    return nibble_sum(words, block, digit_operand(x))
 
 
 def nibble_sum(words: Words, block: int, operand: Floats) -> Floats:
@@ -258,3 +264,19 @@ def test_fp8_weights_without_an_instruction_for_them() -> None:
         halves.append(np.stack([word & 0xFFFF, word >> 16], axis=-1).astype(np.uint16).view(np.float16) * 256.0)
     found = np.concatenate(halves, axis=-1).reshape(-1)
     np.testing.assert_array_equal(found, [reference_e4m3(int(code)) for code in CODES])
+
+
+@pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.bits == 4])
+@pytest.mark.parametrize(("model", "expected"), [(PAIRED, {True}), (PLAIN, {True, False}), (RAGGED, {False})])
+def test_products_in_pairs_and_alone_are_among_the_models_of_tests(
+    name: FormatName, model: ModelSpec, expected: set[bool]
+) -> None:
+    """Of which tests/gpu takes the logits: what one of the two does wrong is seen."""
+    (stream,) = plan(model, load_target("h200"), wanted=formats(name), max_context=4096).streams
+    found = {in_pairs(chunk, matrix(model, of).k) for of, chunk in stream.chunks.items()}
+    assert found == expected
+
+
+def in_pairs(chunk: Chunk, k: int) -> bool:
+    """`kPairs` of quantised_gemv.cuh: both halves of every chunk are whole groups and whole loads."""
+    return k % chunk.columns == 0 and chunk.columns % (2 * max(chunk.weights.group, 2 * BLOCK)) == 0

@@ -120,17 +120,14 @@ __device__ __forceinline__ float chunk_product(u32 slot, const StagedBlocks& fro
   for (int i = 0; i < kBlocks / W::kBlocks; ++i) v[i] = sync::load_shared_v4(slot + lane * 16 + i * 512);
 #pragma unroll
   for (int i = 0; i < kInputs; ++i) {
-    if constexpr (H::kPairs) {
-      W::input(x[i], from.x + i * (2 * kBlock));
-    } else if (kWhole || i < blocks) {
-      W::input(x[i], from.x + i * (2 * kBlock), lane);
-    }
+    if constexpr (!W::kEarly) x[i] = {};
+    if (kWhole || i < blocks) W::input(x[i], from.x + i * (2 * kBlock), lane);
   }
   load_blocks<kInputs, kWhole>(from.scales, blocks, scale);
   if constexpr (kSums) load_blocks<kInputs, kWhole>(from.sums, blocks, sum);
   if constexpr (!kApart) load_scales(behind + lane / 4 * (2 * kGroups) + half * (2 * kOwn), weight_scale);
   if constexpr (W::kZeros) load_zeros(behind + 16 * kGroups + lane / 4 * kGroups + half * kOwn, zero);
-  release();  // all of the chunk is in registers: its slot is refilled while it is multiplied
+  if constexpr (W::kEarly) release();
   float total = 0.f;
 #pragma unroll
   for (int group = 0; group < kOwn; ++group) {
@@ -147,6 +144,7 @@ __device__ __forceinline__ float chunk_product(u32 slot, const StagedBlocks& fro
     if constexpr (kSums) y -= offset * (W::kZeros ? zero[group] : static_cast<float>(W::kOffset)) * of_x;
     total += kApart ? y : weight_scale[group] * y;
   }
+  if constexpr (!W::kEarly) release();
   return total;
 }
 

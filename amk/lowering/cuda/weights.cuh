@@ -5,8 +5,9 @@
 // row's sum is therefore C[r][even] + C[r + 8][odd], words 0 and 3 of a lane. `sum` is that of the lane for one block, a
 // code of 1 counting kUnit: where x is digits, of the low digit in lanes 4 r and of the high one in lanes 4 r + 1. `weight` is
 // the number that the lane's sums are to be multiplied with, kOffset what the codes are too large by where none is stored.
-// kPairs: lanes 16..31 read another block of x, the columns 4..7 of the operand, whose sums are in lanes 4 r + 2 and 4 r + 3.
-// `input` reads x in the lanes that hold a column that counts, and leaves the others' as it is.
+// kEarly: a chunk's slot is refilled before it is multiplied, when it is all in registers, and only the lanes that hold a column
+// of x that counts read one; four bits lost by that (LADDER.md). kPairs: lanes 16..31 read another block of x, the columns 4..7 of
+// the operand, whose sums are in lanes 4 r + 2 and 4 r + 3.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -48,7 +49,7 @@ struct DigitOperand {
 template <int kGroupColumns>
 struct Int8 : DigitOperand {
   static constexpr int kGroup = kGroupColumns, kBlocks = 1, kOffset = 0;
-  static constexpr bool kPlain = false, kZeros = false, kPairs = false;
+  static constexpr bool kPlain = false, kZeros = false, kEarly = true, kPairs = false;
   static constexpr float kUnit = 1.f;
   static __device__ __forceinline__ float weight(int lane) { return digit(lane) / kUnit; }
   static __device__ __forceinline__ float sum(const uint4& v, int, const uint2& x) {
@@ -65,7 +66,7 @@ struct Int8 : DigitOperand {
 template <int kGroupColumns, bool kStoredZeros>
 struct Int4 : DigitOperand {
   static constexpr int kGroup = kGroupColumns, kBlocks = 2, kOffset = kStoredZeros ? 0 : 8;
-  static constexpr bool kPlain = false, kZeros = kStoredZeros, kPairs = true;
+  static constexpr bool kPlain = false, kZeros = kStoredZeros, kEarly = false, kPairs = true;
   static constexpr float kUnit = 16.f;
   static __device__ __forceinline__ float weight(int lane) { return digit(lane) / kUnit; }
   static __device__ __forceinline__ void multiply(int (&c)[4], const uint4& v, int block, const uint2& x) {
@@ -83,8 +84,7 @@ struct Int4 : DigitOperand {
     multiply(d, other, block, x);
     return small_integer((upper ? d[0] : c[0]) * 16 + (upper ? d[3] : c[3]) - (upper ? d[1] : c[1]));
   }
-  static __device__ __forceinline__ void input(uint2& x, u32 address, int lane) { sync::load_shared_if(lane < 16, x, address); }
-  static __device__ __forceinline__ void input(uint2& x, u32 address) { x = sync::load_shared_v2(address); }
+  static __device__ __forceinline__ void input(uint2& x, u32 address, int) { x = sync::load_shared_v2(address); }
 };
 
 // Bytes 0 and 1 of a word (2 and 3 with kHigh) as f16 numbers; without an instruction for it, 256 times too small.
@@ -105,7 +105,7 @@ __device__ __forceinline__ u32 e4m3_halves(u32 word) {
 template <int kGroupColumns>
 struct Fp8 {
   static constexpr int kGroup = kGroupColumns, kBlocks = 1, kOffset = 0, kLanes = 1;
-  static constexpr bool kPlain = false, kZeros = false, kPairs = false;
+  static constexpr bool kPlain = false, kZeros = false, kEarly = true, kPairs = false;
   using Input = uint4;
   static __device__ __forceinline__ int place(int lane) { return lane % 4 * 32 + lane / 4 % 2 * 16; }
   static constexpr float kUnit = sync::kArch >= 89 ? 1.f : 1.f / 256;
