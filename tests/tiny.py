@@ -20,4 +20,4 @@ BIASED = tiny("tiny-bias", heads=6, kv_heads=2, qkv_bias=True)
 NORMED = tiny("tiny-norm", head_dim=128, heads=2, kv_heads=1, qk_norm=True)
 VARIANTS = (PLAIN, RAGGED, BIASED, NORMED)
 PAIRED = tiny("tiny-paired", hidden=512, ffn=1536, heads=8)
-"""Codes of four bits: in every product of this one blocks of x come in pairs, in none of `RAGGED`, in some of `PLAIN`."""
+"""Of codes of four bits all products take blocks of x in pairs; in `RAGGED` none does, in `PLAIN` some do."""
