@@ -12,6 +12,7 @@ from amk.adversary.recipe import (
     drift,
     drop,
     field_of,
+    met_once,
     op_field,
     put,
     signal_of,
@@ -242,6 +243,15 @@ FACTS = [
         "AMK203",
         "a threshold grows slower than its counter",
         lambda s: drift(s),
+        "UNKNOWN",
+    ),
+    Recipe(
+        "finish-waits-once",
+        "41 no epoch separation",
+        "idle",
+        "AMK203",
+        "the state is stored behind a count of worker 3 that earlier launches have reached: it may not have loaded",
+        met_once,
         "UNKNOWN",
     ),
     Recipe(

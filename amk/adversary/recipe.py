@@ -213,3 +213,18 @@ def strengthened(s: Json, counter: str, words: tuple[str, str, str]) -> list[Edi
             users = [i for i, use in enumerate(step.get(place, ())) if use["counter"] == counter]
             edits += [Edit("replace", (*path, place, i, "order"), word) for i in users]
     return edits
+
+
+def met_once(s: Json) -> list[Edit]:
+    """Nothing but hints orders worker 3's `begin` before `finish`, except in the first launch: `finish` waits for a
+    count of worker 3 that is the same in every launch.
+    """
+    weak = strengthened(s, "best", ("hint", "relaxed", "relaxed"))
+    late = at(s, named(s, "counters", "best")) | {"name": "late", "shape": [WORKERS], "handoff": "fenced"}
+    use = {"counter": "late", "index": [{"worker": 1}]}
+    return [
+        *weak,
+        Edit("insert", ("counters", len(s["counters"])), late),
+        Edit("insert", (*signalling(s, "best"), "signals", 1), use | {"add": 1, "order": "release"}),
+        Edit("replace", (*find(s, "finish"), "waits"), [use | {"index": [3], "at_least": 1, "order": "acquire"}]),
+    ]

@@ -12,6 +12,9 @@ from amk.agent.events import Faulted, Limits, LlmReserved, LlmSettled
 from amk.agent.journal import Journal
 from amk.agent.state import State
 
+CLOSING = 60.0
+"""Seconds that a race and a confirmation take together."""
+
 
 def spent_out(limits: Limits, state: State, elapsed: float) -> str | None:
     """Why nothing more may be proposed, or None. Money ends only the language model, never the search."""
@@ -25,6 +28,11 @@ def out_of_time(limits: Limits, elapsed: float) -> str | None:
     if limits.minutes is not None and elapsed >= limits.minutes * 60:
         return f"{limits.minutes:g} minutes are used up"
     return None
+
+
+def closing(limits: Limits, elapsed: float) -> bool:
+    """Whether what is left is needed to race and confirm what waits for it."""
+    return limits.minutes is not None and elapsed >= limits.minutes * 60 - CLOSING
 
 
 def refusal(limits: Limits, state: State, dollars: float, tokens: int) -> str | None:

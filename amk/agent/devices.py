@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from amk.schedule_ir.target import Target
@@ -33,6 +34,20 @@ def local_gpus(root: Path = DRIVER) -> list[LocalGpu]:
         except OSError:
             continue
         found.append(LocalGpu(ordinal, told(lines, "Model"), known(told(lines, "GPU UUID"))))
+    return found
+
+
+def visible(gpus: Sequence[LocalGpu], asked: str | None) -> list[LocalGpu]:
+    """Those that CUDA may use, in its order and with its ordinals; asked: CUDA_VISIBLE_DEVICES, which names ordinals or
+    beginnings of uuids, and ends at the first that is none."""
+    if asked is None:
+        return list(gpus)
+    found: list[LocalGpu] = []
+    for word in (each.strip() for each in asked.split(",")):
+        named = [g for g in gpus if str(g.ordinal) == word or (word.startswith("GPU-") and g.uuid.startswith(word))]
+        if len(named) != 1:
+            break
+        found.append(replace(named[0], ordinal=len(found)))
     return found
 
 

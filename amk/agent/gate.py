@@ -56,15 +56,15 @@ def not_compiled(candidate: Candidate) -> bytes:
 class Gate:
     """Judges in this process, one candidate after the other.
 
-    ahead: proposals beyond one per device that are open at once. batch: of those that pass the screen against one
-    incumbent, so many are collected before the best of them is raced.
+    ahead: proposals beyond one per device that are open at once. patience: evaluations that bring nothing better, after
+    which the best that passed its screen is raced.
     """
 
     workshop: Workshop
     certify: Certifier
     compile: Compiler = compile_checked
     ahead: int = 1
-    batch: int = 1
+    patience: int = 0
     runs: bool = True
 
     @property

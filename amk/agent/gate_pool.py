@@ -24,7 +24,7 @@ AHEAD = 10
 knows less. As many again are being admitted, which takes as long, or wait for the device: it needs 0.6 to 1 s for one.
 """
 
-BATCH = 4
+SPARE = 4
 NICENESS = 5
 _gates: list[Gate] = []
 
@@ -59,8 +59,8 @@ class GatePool(Gate):
 
     @classmethod
     def of(cls, workshop: Workshop, jobs: int, runs: bool) -> GatePool:
-        ahead = 2 * min(jobs, AHEAD) + BATCH
-        return cls(workshop, certify.installed(), ahead=ahead, batch=BATCH, runs=runs, jobs=jobs)
+        ahead = 2 * min(jobs, AHEAD) + SPARE
+        return cls(workshop, certify.installed(), ahead=ahead, patience=ahead, runs=runs, jobs=jobs)
 
     @property
     def immediate(self) -> bool:

@@ -4,8 +4,8 @@ Devices do not wait: while they measure, the driver proposes, and the gate judge
 than devices are open. A judgement is taken when a device turns to its proposal, so that a proposal follows from the
 decisions before it, never from how long something took: with one device a run repeats.
 
-A race costs many screens: `gate.batch` proposals that pass the screen against one incumbent are collected, and the best
-of them is raced.
+A race costs many screens: what passes the screen waits until `gate.patience` later ones brought nothing better, while
+proposers already go on from the best of those that wait.
 
 Resume: the state is a fold of the journal, so a new process continues the open proposals at the first step that is not
 written down. What was measured is never measured again; what was not acknowledged is measured afresh.
@@ -41,7 +41,7 @@ from amk.agent.lanes import Lane, finished
 from amk.agent.measure import ROUNDS, Backend, Fault, Job, steps_of
 from amk.agent.pipeline import Pipeline
 from amk.agent.propose.base import Context, History, Proposer, Suggestion
-from amk.agent.rulings import LOST, PHASES, RETRIES, attempt, due, lost, promise, rule
+from amk.agent.rulings import LOST, PHASES, RETRIES, attempt, due, ends_of_screen, lost, promise, rule
 from amk.agent.state import REFERENCE, START, State, Trial
 from amk.agent.surroundings import Surroundings, ended
 from amk.planner.settings import Settings
@@ -247,7 +247,7 @@ class Loop:
         """The next of the open proposals that no other lane has; none is begun once the time is up.
 
         First what lost its screen, to be written down; then what needs its confirmation, then what was not looked at,
-        until a batch has passed its screen, or one has waited for long; of a batch the best.
+        until the best that passed its screen has waited for long, or the time is nearly up.
         """
         taken = {other.job.index for other in self._lanes if other.busy and other.job is not None}
         waiting = [t for t in self.state.open_trials if t.index not in taken]
@@ -257,9 +257,9 @@ class Loop:
         )
         if raced or self._late:
             return raced[0] if raced else None
-        if not due(self.state, screened, self.gate.batch) and (fresh := self._fresh(lane, waiting)) is not None:
-            return fresh
-        return screened[0] if screened else None
+        last = bool(screened) and budget.closing(self.state.limits, self.journal.elapsed)
+        fresh = None if last or due(self.state, screened, self.gate.patience) else self._fresh(lane, waiting)
+        return fresh or (screened[0] if screened else None)
 
     def _fresh(self, lane: Lane, waiting: Sequence[Trial]) -> Trial | None:
         """The oldest proposal that was not measured and passes the gate. Judgements are waited for in their order,
@@ -312,7 +312,7 @@ class Loop:
         incumbent, best = self.incumbent(), self.state.best
         known = self.state.calibrated.get(lane.backend.device)
         steps = steps_of(phase, None if known is None else float(np.mean(known.incumbent_ms)))
-        ends = decide.hopeless(self.state.noise), decide.hopeless_at_once(self.state.noise)
+        ends = ends_of_screen(self.state)
         job = Job(index, phase, number, ROUNDS[phase], steps, run.positions, secrets.randbits(SEED_BITS), *ends)
         self.note(LeaseReserved(index=index, phase=phase, attempt=number, device=lane.backend.device, seconds=0.0))
         lane.start(job, best, incumbent, incumbent if index == START else self.pipeline.ready[index])

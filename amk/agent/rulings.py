@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -18,8 +19,8 @@ RETRIES = 2
 LOST = 8
 """Times that driver or supervisor may end during one phase before the proposal is suspected of it."""
 
-PATIENCE = 16
-"""Later proposals that are measured before one that passed its screen is raced, however few such there are."""
+LONGEST = 3
+"""Times the patience that a proposal which passed its screen waits at most while better ones keep coming."""
 
 PHASES: tuple[Phase, ...] = ("screen", "race", "confirm")
 
@@ -48,10 +49,34 @@ def promise(state: State, trial: Trial) -> float:
     return state.score_of(screen.against) + float(np.median(screen.log_ratios))
 
 
-def due(state: State, screened: Sequence[Trial], batch: int) -> bool:
-    """Whether one of those that passed their screen is raced before others are screened."""
-    waited = (sum(later.evaluated for later in state.trials[trial.index + 1 :]) for trial in screened)
-    return len(screened) >= batch or max(waited, default=0) >= PATIENCE
+def promised(state: State, trial: Trial) -> float | None:
+    """What an open proposal promises; None before its screen."""
+    return promise(state, trial) if "screen" in trial.measured and not trial.closed else None
+
+
+def leading(state: State) -> Trial | None:
+    """The open proposal that promises most of those that passed their screen."""
+    passed = [t for t in state.open_trials if "screen" in t.measured and not lost(state, t)]
+    return min(passed, key=partial(promise, state), default=None)
+
+
+def lead(state: State) -> float:
+    """What the leading one promises to be faster than the incumbent (log)."""
+    ahead = leading(state)
+    return 0.0 if ahead is None else max(0.0, state.score_of(state.best) - promise(state, ahead))
+
+
+def ends_of_screen(state: State) -> tuple[float, float]:
+    """The log losses that end a screen in its first rounds, and in its first: it has to keep up with what leads."""
+    ahead = lead(state)
+    return decide.hopeless(state.noise) - ahead, decide.hopeless_at_once(state.noise) - ahead
+
+
+def due(state: State, screened: Sequence[Trial], patience: int) -> bool:
+    """Whether the first of those that passed their screen, the most promising first, is raced before others are
+    screened: when so many later ones brought nothing better, or one has waited for `LONGEST` times as many."""
+    waited = [sum(later.evaluated for later in state.trials[trial.index + 1 :]) for trial in screened]
+    return bool(waited) and (waited[0] >= patience or max(waited) >= LONGEST * patience)
 
 
 def attempt(trial: Trial, phase: Phase) -> int | Fault:

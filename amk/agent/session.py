@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 from amk.agent import runs
 from amk.agent.candidate import Candidate, Impossible, Workshop
 from amk.agent.certify import Certifier
-from amk.agent.devices import local_gpus, matching
+from amk.agent.devices import local_gpus, matching, visible
 from amk.agent.gate import Compiler, Gate, compile_checked
 from amk.agent.gate_pool import GatePool
 from amk.agent.html_report import render
@@ -24,6 +25,7 @@ from amk.agent.propose.base import Context, History, Proposer
 from amk.agent.propose.beam import Beam
 from amk.agent.propose.combine import Combine
 from amk.agent.propose.evolution import Evolution
+from amk.agent.propose.leap import Leap
 from amk.agent.propose.llm import Edits, Llm
 from amk.agent.propose.local import Local
 from amk.agent.propose.portfolio import Portfolio
@@ -56,16 +58,17 @@ def offline(name: str, recorded: tuple[dict[str, Any], ...] = (), prior: bool = 
     """A proposer that needs no network. Without `prior` none asks the simulator; AMK005 for the beam, which must."""
     if name == "beam" and not prior:
         raise AmkError(Diagnostic("AMK005", "the beam proposes by the simulator, which --no-prior forbids"))
-    arms: tuple[Proposer, ...] = (Surrogate(), Combine(), Evolution(), Local(), RandomDraw())
+    arms: tuple[Proposer, ...] = (Surrogate(), Leap(), Combine(), Evolution(), Local())
     simple: dict[str, Callable[[], Proposer]] = {
         "random": RandomDraw,
         "local": Local,
         "evolution": Evolution,
         "beam": Beam,
         "combine": Combine,
+        "leap": Leap,
         "surrogate": Surrogate,
         "replay": lambda: Replay(recorded),
-        "portfolio": lambda: Portfolio((Beam(), *arms) if prior else arms, Sweep()),
+        "portfolio": lambda: Portfolio((Beam(), *arms) if prior else arms, Sweep(), last=RandomDraw()),
         "sweep": Sweep,
     }
     return simple[name]()
@@ -87,7 +90,9 @@ def proposer_for(
 
 def backends_for(target: Target, seed: int, folder: Path | None, gpus: int = 1) -> tuple[Backend, ...]:
     """`gpus` of this machine's GPUs that are the named one, else the simulator. AMK005 if there are some, but fewer."""
-    found = matching(target, local_gpus()) if folder is not None else []
+    found = []
+    if folder is not None:
+        found = matching(target, visible(local_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")))
     if not found or folder is None:
         return (SimulatedBackend(target.name, seed),)
     if len(found) < gpus:

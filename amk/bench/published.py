@@ -22,7 +22,7 @@ from amk.schedule_ir.json_file import read_json
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.target import Target, load_target
-from amk.simulator.floor import floor_ms
+from amk.simulator.floor import simulated_floor_ms
 from amk.simulator.predict import step_ms
 
 POS = 0
@@ -79,7 +79,7 @@ def table() -> str:
         plans = [plan(model, target, wanted=formats(form), max_context=CONTEXT) for form in ("bf16", "int8")]
         wide, narrow = (step_ms(schedule, POS) for schedule in plans)
         bound = at_least_ms(model, target, row.ratio)
-        times = f"{wide:.2f} | {narrow:.2f} | {floor_ms(plans[1], POS):.2f}"
+        times = f"{wide:.2f} | {narrow:.2f} | {simulated_floor_ms(plans[1], POS):.2f}"
         lines.append(f"| {row.target} | {row.shape} | {times} | {row.ratio:.2f}x | {bound:.2f} |")
     sources = "\n".join(f"* {name}: {text}" for name, text in data.sources.items())
     return "\n".join(lines) + f"\n\n{sources}"

@@ -96,7 +96,7 @@ class Proof:
         facts.check_rings(self.schedule)
         facts.check_refills(self.schedule, self.programs)
         facts.check_positions(self.full, self.programs)
-        facts.check_launch(self.full)
+        facts.check_launch(self.full, self.programs)
         facts.check_numbers(self.schedule, self.programs)
         facts.check_kinds(self.full)
         facts.check_registers(self.schedule, self.programs)

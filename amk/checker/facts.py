@@ -21,6 +21,8 @@ from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOC
 
 WARP: Final = 32
 REGISTER_UNIT: Final = 256
+SHARED_UNIT: Final = 128
+TWO_BARRIERS_A_BLOCK: Final = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
 RING_LEMMA: Final = frozenset(
     {
         "87693d558d21cd7a03dce7fd5c6573a2c37329740e5ca6136a6b580672b93d77",
@@ -98,16 +100,25 @@ def check_positions(schedule: Schedule, programs: list[Program]) -> None:
         require((reader == 1).all(), "positions: a row is read twice or never")
 
 
-def check_launch(schedule: Schedule) -> None:
+def check_launch(schedule: Schedule, programs: list[Program]) -> None:
     """(8) Every worker is resident, with the registers and shared memory that the schedule allows the kernel; there is
     device memory for all buffers, and the copy engine."""
     launch, target = schedule.launch, schedule.target
     threads, ctas = launch.warps * WARP, launch.ctas_per_sm
     require(launch.cooperative, "launch: not cooperative")
-    registers = -(-launch.registers * WARP // REGISTER_UNIT) * REGISTER_UNIT * launch.warps
+    registers = -(-launch.registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
+    barriers = 1 + max(
+        (op.id for op in (i.step.op for p in programs for i in p.items) if op.op == "barrier"), default=0
+    )
     fits = launch.workers <= target.sms * ctas and threads <= MAX_THREADS_PER_BLOCK
-    fits &= ctas * (launch.shared_bytes + RESERVED_SMEM_PER_BLOCK) <= target.smem_per_sm
-    fits &= ctas * threads <= target.max_threads_per_sm and ctas * registers <= target.regs_per_sm
+    fits &= (
+        ctas * -(-(launch.shared_bytes + RESERVED_SMEM_PER_BLOCK) // SHARED_UNIT) * SHARED_UNIT <= target.smem_per_sm
+    )
+    fits &= ctas * threads <= target.max_threads_per_sm
+    # a warp has its registers in one of the four parts of an SM: the fullest part holds this many
+    fits &= -(-ctas * launch.warps // 4) * registers <= target.regs_per_sm // 4
+    plenty = 2 if target.capability in TWO_BARRIERS_A_BLOCK else 1
+    fits &= ctas * barriers <= plenty * target.max_blocks_per_sm
     require(fits and ctas <= target.max_blocks_per_sm, "launch: not resident")
     require(launch.shared_bytes <= target.smem_per_block, "launch: too much shared memory")
     require(sum(b.bytes for b in schedule.buffers if b.space == "global") <= target.hbm_bytes, "launch: device memory")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +17,7 @@ from amk.lowering.kernel import why_not_built
 from amk.planner.decisions import Decisions, cache_key, cached, decisions_of, keep, ready_made
 from amk.planner.formats import label_of
 from amk.planner.search import Problem, Search, search
-from amk.planner.settings import Settings
+from amk.planner.settings import FAST, Settings
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.model import load_model
@@ -53,6 +54,11 @@ def problem_of(arguments: argparse.Namespace) -> Problem:
     )  # fmt: skip
 
 
+def start_of(arguments: argparse.Namespace) -> Settings:
+    """Where the search begins: what it does not choose is as asked for."""
+    return replace(FAST, sampling=arguments.sampling, batch=arguments.batch, kv_dtype=arguments.kv_dtype)
+
+
 def searched_settings(arguments: argparse.Namespace) -> Settings:
     """The settings that the search finds, or found when it was last asked the same; says so on stderr."""
     if arguments.expansions is not None and arguments.expansions < 1:
@@ -61,24 +67,28 @@ def searched_settings(arguments: argparse.Namespace) -> Settings:
     limit = arguments.expansions
     if limit is None and arguments.budget is None:
         limit = DEFAULT_EXPANSIONS
+    start = start_of(arguments)
     asked = {"seed": arguments.seed, "expansions": limit, "budget": arguments.budget}
-    key = cache_key(problem, asked)
+    key = cache_key(problem, asked, start)
     known = None if arguments.no_cache else cached(key)
-    if known is None or schedule_hash(problem.schedule(known.settings())) != known.schedule:
+    if known is None or schedule_hash(problem.schedule(known.settings(start))) != known.schedule:
         with Bar(limit, arguments.budget) as bar:
             found = search(
-                problem, seed=arguments.seed, expansions=limit, budget_s=arguments.budget, told=bar.show,
+                problem, start=start, seed=arguments.seed, expansions=limit, budget_s=arguments.budget, told=bar.show,
                 why_not=why_not_built,
             )  # fmt: skip
         known = decisions_of(problem, found, arguments.seed)
         keep(key, known)
     _say(known, arguments)
-    return known.settings()
+    return known.settings(start)
 
 
 def ready_settings(arguments: argparse.Namespace) -> Settings:
     """The shipped decisions; AMK010 if there are none for this model, target and format."""
-    problem = problem_of(arguments)
+    problem, start = problem_of(arguments), start_of(arguments)
+    if start != FAST:
+        message = "ready-made plans are of one sequence, of greedy choice, and of a bf16 cache"
+        raise AmkError(Diagnostic("AMK010", message, help="use --plan fast, or --search"))
     found = ready_made(problem.model.name, problem.target.name, label_of(problem.runs))
     if found is None:
         message = f"no ready-made plan of {problem.model.name} in {label_of(problem.runs)} on {problem.target.name}"

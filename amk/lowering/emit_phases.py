@@ -136,7 +136,7 @@ class _Kernel:
                 "AMK401", f"a kernel of the graph has no room for a ring behind {self.ring_at:,} bytes"
             )
         launch = schedule.launch
-        registers = schedule.target.regs_per_sm // (launch.warps * 32 * self.blocks)
+        registers = schedule.target.regs_per_sm // 4 // (-(-launch.warps * self.blocks // 4) * 32) // 8 * 8
         launch = launch.model_copy(update={"registers": min(registers, launch.registers)})
         self.inner = schedule.model_copy(update={"buffers": (*buffers, *arrays), "launch": launch})
 

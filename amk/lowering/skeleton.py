@@ -12,7 +12,7 @@ Expected per step (the table that ties the IR to sync.cuh):
                 fence iff the stream has refill_fence (M7), the next copy with its bytes expected or group committed
     refill      per copy held back: the proxy fence likewise, before the first; the copy with its bytes expected
     other ops   at least one tagged load if it reads tagged words, then at least one tagged store per tagged buffer
-                that it writes (M13); warp barriers of its own are allowed
+                that it writes (M13); its own warp barriers, `meets` in a row, one more before `sums` are added up
     signal      the warp's barrier (M1), then red.release or red.relaxed in the order of the schedule (M2)
 Forms outside the table of `readback` were refused before. The watchdog's accesses and non-coherent loads are left out.
 Not seen here: which lanes run an instruction, and addresses; the tests that run the kernel see those.
@@ -150,7 +150,15 @@ def _op(schedule: Schedule, op: Op) -> str:
     if isinstance(op, RefillOp):
         return f"{'X' if next(s for s in schedule.streams if s.name == op.stream).refill_fence else ''}EU"
     reads, writes = _tagged_use(schedule, op)
-    return "W*" + ("L[LW]*" if reads else "") + (f"(?:TW*){{{writes},}}" if writes else "")
+    return _fetches(op, bool(reads)) + (f"T{{{writes},}}" if writes else "")
+
+
+def _fetches(op: Op, tagged: bool) -> str:
+    """Tagged loads and the warp barriers of the op's own. The text may hold either several times."""
+    load = "L+" if tagged else ""
+    if getattr(op, "sums", None) is not None:
+        return f"{load}{'L*'.join('W' * (op.meets + 1))}[LW]*"
+    return f"{load}W{{{op.meets}}}(?:L|W{{{op.meets}}})*" if op.meets else load
 
 
 def _drain(stream: Stream) -> str:

@@ -27,11 +27,11 @@ MOST_WARPS = max(v for v in ALLOWED["warps"] if isinstance(v, int))
 
 
 def drain_ms(
-    model: ModelSpec, target: Target, wanted: Layered, constants: Constants, known: Mapping[str, Any]
+    model: ModelSpec, target: Target, wanted: Layered, constants: Constants, known: Mapping[str, Any], batch: int = 1
 ) -> float:
-    """Lower bound in ms; `known` are the decided knobs."""
+    """Lower bound in ms; `known` are the decided knobs, batch the sequences that are decoded together."""
     ctas = known.get("ctas_per_sm", MOST_CTAS)
-    workers = known.get("workers") or choose_workers(model, target, ctas=ctas)
+    workers = known.get("workers") or choose_workers(model, target, batch, ctas)
     if "workers" not in known:
         workers = target.sms * ctas
     warps = known.get("warps", MOST_WARPS)

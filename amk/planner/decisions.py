@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,15 @@ SHIPPED = Path(str(files("amk.planner") / "decisions.json"))
 
 PLANNER_VERSION = 5
 SIMULATOR_VERSION = 4
+SEARCH_VERSION = 2
 """Raised when settings expand to other schedules, or times are predicted by other mechanisms: decisions of an earlier
 version are stale. Version 2: plans that cannot compile are refused; refills that are held back are simulated. Version
 3: the naive plan has four warps, down in parts is a choice; loads wait for copies in flight by their square. Version 4:
 order of steps, who attends, who polls and the narrow hand-off are choices, and switches are tried first. Version 5:
-long products of codes of four bits alone are copied 2 KB at a time."""
+long products of codes of four bits alone are copied 2 KB at a time.
+
+That of the search is raised when it finds other plans of the same space: what is cached is searched again, what is
+shipped stays valid. Version 2: every choice is tried by itself first."""
 
 
 class Decisions(BaseModel):
@@ -68,10 +73,10 @@ class Decisions(BaseModel):
     schedule: str
     key: str
 
-    def settings(self) -> Settings:
-        """AMK005 if the planner has no such knobs any more."""
+    def settings(self, start: Settings = FAST) -> Settings:
+        """start: what the search began with, the fast plan. AMK005 if the planner has no such knobs any more."""
         try:
-            return Space.around(FAST).parse(self.changes)
+            return Space.around(start).parse(self.changes)
         except OutsideSpaceError as error:
             raise AmkError(Diagnostic("AMK005", f"decisions of another version: {error}")) from error
 
@@ -122,17 +127,17 @@ def cache_directory() -> Path:
     return (Path(given) if given else Path(platformdirs.user_cache_dir("amk", appauthor=False))) / "plans"
 
 
-def cache_key(problem: Problem, asked: dict[str, Any]) -> str:
-    """sha256 of everything that the result depends on; `asked`: seed, expansions, budget, start."""
+def cache_key(problem: Problem, asked: dict[str, Any], start: Settings = FAST) -> str:
+    """sha256 of everything that the result depends on; `asked`: seed, expansions, budget; start: where it begins."""
     constants = problem.constants or constants_for(problem.target)
-    space = Space.around(FAST)
+    space = Space.around(start)
     stored = [[count, dict(forms)] for count, forms in problem.runs]
     content = {
         "model": problem.model.model_dump(mode="json"), "target": problem.target.model_dump(mode="json"),
         "constants": constants.model_dump(mode="json"), "dtype": stored, "context": problem.context,
         "positions": problem.positions, "knobs": {k.name: k.values for k in space.knobs},
-        "default": space.point(space.start), "asked": asked,
-        "version": (__version__, PLANNER_VERSION, SIMULATOR_VERSION),
+        "default": asdict(space.start), "asked": asked,
+        "version": (__version__, PLANNER_VERSION, SIMULATOR_VERSION, SEARCH_VERSION),
     }  # fmt: skip
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

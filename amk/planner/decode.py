@@ -35,8 +35,8 @@ from amk.schedule_ir.schedule import MAX_BATCH, KvLayout, Launch, Program, Role,
 from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import Chunk, FormatName
 
-REGISTER_UNIT = 8
-"""Registers are allocated to a thread in multiples of 8 (CUDA occupancy rules)."""
+REGISTER_UNIT, PARTS = 8, 4
+"""Registers are allocated to a thread in multiples of 8, in one of the four parts of an SM (CUDA occupancy rules)."""
 Held = dict[MatrixName, int]
 NARROWER: tuple[FormatName, ...] = ("int8", "int4-g128")
 """Formats that are named when a model does not fit, widest first."""
@@ -114,8 +114,8 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
     author = _author(model, sized, deltas, loops[0], strong)
     stored = label_of(sized.runs) if kv.dtype == "bf16" else f"{label_of(sized.runs)}-kv-{kv.dtype}"
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
-    threads = settings.warps * 32 * settings.ctas_per_sm
-    registers = target.regs_per_sm // threads // REGISTER_UNIT * REGISTER_UNIT
+    warps = -(-settings.warps * settings.ctas_per_sm // PARTS)
+    registers = target.regs_per_sm // PARTS // (warps * 32) // REGISTER_UNIT * REGISTER_UNIT
     return Schedule(
         name=f"{model.name}-{target.name}-{stored}"[:64],
         plan=settings.plan,

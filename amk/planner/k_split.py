@@ -1,11 +1,15 @@
-"""What cutting row groups along K does to shared memory: `python -m amk.planner.k_split` prints the README's table.
+"""What cutting along K does to shared memory: `python -m amk.planner.k_split` prints the README's tables.
 
 A chunk is 8 rows by K / k_split columns of the widest matrix; the agents' partial sums are added in a fixed order. A
 warp drains one slot while the others of its ring are in flight, so that F bytes in flight take
 
     slots = 1 + ceil(F / (warps * chunk))        ring = warps * slots * (chunk + barrier)
 
-and the peak is the ring and the other arrays (`storage.fixed_buffers`, the planner's own arithmetic).
+and the peak is the ring and the other arrays (`storage.fixed_buffers`, the planner's own arithmetic). That is the first
+table; a chunk larger than F is in flight as a whole, so its coarse rows hold more than F.
+
+The second table holds the bytes in flight equal: copies of `COARSE` bytes and the input of `down` whole, or both cut
+`FINER` times as finely (`Settings.k_parts`).
 """
 
 from __future__ import annotations
@@ -67,6 +71,61 @@ def row(model: ModelSpec, target: Target, columns: int, in_flight: int, settings
     return Row(model.name, target.name, -(-widest // columns), chunk, slots, plain, overlaid, ms)
 
 
+COARSE = 2048
+FINER = 4
+EQUAL = 16 * 1024
+BATCHES = (1, 2, 4)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One worker's shared memory with the input of `down` in `parts`; ms: simulated, None where it does not fit."""
+
+    model: str
+    target: str
+    batch: int
+    parts: int
+    chunk: int
+    slots: int
+    peak: int
+    ms: float | None
+
+
+def settings_of(batch: int, parts: int) -> Settings:
+    """The plan whose copies and input of `down` are cut `parts` times as finely, with EQUAL bytes in flight."""
+    chunk = COARSE // parts
+    slots = 1 + EQUAL // (FAST.warps * chunk)
+    return replace(FAST, plan="search", batch=batch, k_parts=parts, chunk_bytes=chunk, slots=slots)
+
+
+def cut(model: ModelSpec, target: Target, batch: int, parts: int) -> Cut:
+    settings = settings_of(batch, parts)
+    chunk, slots = settings.chunk_bytes or 0, settings.slots or 0
+    counts = row_tables(model, choose_workers(model, target, batch))
+    most = fixed_buffers(model, settings, counts)[1] + slots * slot_bytes(target, settings, chunk)
+    ms = None
+    if most + STATIC_SHARED <= target.smem_per_block:
+        ms = step_ms(plan(model, target, settings=settings, max_context=CONTEXT), POS)
+    return Cut(model.name, target.name, batch, parts, chunk, slots, most, ms)
+
+
+def equal_table(models: list[ModelSpec], targets: list[Target]) -> str:
+    """Both cuts for every model, target and batch."""
+    head = "| model, target | batch | whole, copies of 2 KiB | ms | in 4 parts, copies of 512 bytes | ms | lower by |"
+    lines = [head, "|---|---|---|---|---|---|---|"]
+    for model in models:
+        for target in targets:
+            for batch in BATCHES:
+                whole, parted = (cut(model, target, batch, parts) for parts in (1, FINER))
+                times = ["does not fit" if c.ms is None else f"{c.ms:.2f}" for c in (whole, parted)]
+                lower = f"{1 - parted.peak / whole.peak:.0%}"
+                lines.append(
+                    f"| {model.name}, {target.name} | {batch} | {whole.peak:,} | {times[0]} "
+                    f"| {parted.peak:,} | {times[1]} | {lower} |"
+                )
+    return "\n".join(lines)
+
+
 def table(found: list[Row]) -> str:
     head = "| model, target | K-split | chunk | slots a warp | peak | arrays overlaid | simulated ms |"
     lines = [head, "|---|---|---|---|---|---|---|"]
@@ -79,12 +138,13 @@ def table(found: list[Row]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="shared memory by K-split at equal bytes in flight")
+    parser = argparse.ArgumentParser(description="shared memory by K-split, at least and exactly equal bytes in flight")
     parser.add_argument("--models", nargs="+", default=["llama3-8b", "qwen2.5-1.5b"])
     parser.add_argument("--gpus", nargs="+", default=["l20", "l4"])
     arguments = parser.parse_args()
-    found = [r for m in arguments.models for g in arguments.gpus for r in rows(load_model(m), load_target(g))]
-    print(table(found))
+    models, targets = [load_model(m) for m in arguments.models], [load_target(g) for g in arguments.gpus]
+    print(table([r for m in models for g in targets for r in rows(m, g)]))
+    print(f"\n{equal_table(models, targets)}")
     return 0
 
 

@@ -9,8 +9,10 @@ is spent on it. Each *round* decides one more knob for all states of the beam:
 * a state that another one beats in time while it takes no more shared memory and no more registers is dominated;
 * the `width` fastest of the rest survive.
 
-Before that, the switches that claim none of these (the order of steps, who attends, which hand-off) are tried one after
-the other on the best plan alone, which keeps what helps: few plans, and a better time to prune by.
+Before that, every knob is tried on the best plan alone, one after another, which keeps what helps: first the switches
+(the order of steps, who attends, which hand-off), then numbers that claim nothing (splits, parts, granularity), then
+those that claim memory and workers. So a search of few plans has looked at all kinds of choices, and there is a better
+time to prune by.
 
 When all knobs are decided the beam starts again from the best states with the knobs in another order. When a whole
 cycle finds nothing better, or the beam is empty, the fallback draws mutations of the best states (or random plans).
@@ -36,12 +38,11 @@ from amk.planner.bound import decided, drain_ms
 from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import BF16, Formats, Layered, layered
 from amk.planner.settings import FAST, NAIVE, PHASED, Settings
-from amk.planner.space import Knob, Space, moved
+from amk.planner.space import FIXED, Knob, Space, moved
 from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import Target
 from amk.simulator.constants import Constants, constants_for
@@ -71,11 +72,15 @@ class Problem:
     def runs(self) -> Layered:
         return layered(self.model, self.wanted)
 
-    def preset(self, settings: Settings, sampling: Mode) -> Settings:
-        """A preset as a point of the search: the plan that it makes, with its numbers for the model."""
-        count = choose_workers(self.model, self.target)
-        numbers = tuned(settings, self.model, self.target, self.runs, count, self.context)
-        return replace(numbers, plan="search", sampling=sampling)
+    def preset(self, settings: Settings, asked: Settings) -> Settings:
+        """A preset as a point of the search: the plan that it makes, with its numbers for the model.
+
+        asked: says what is no choice of the search (batch, sampling, cache).
+        """
+        wanted = replace(settings, **{name: getattr(asked, name) for name in FIXED if name != "plan"})
+        count = choose_workers(self.model, self.target, asked.batch)
+        numbers = tuned(wanted, self.model, self.target, self.runs, count, self.context)
+        return replace(numbers, plan="search")
 
     def schedule(self, settings: Settings) -> Schedule:
         """AmkError where there is none."""
@@ -193,7 +198,8 @@ class Search:
         if best is None:
             return False
         problem = self.problem
-        bound = drain_ms(problem.model, problem.target, problem.runs, self.constants, decided(settings, names))
+        known = decided(settings, names)
+        bound = drain_ms(problem.model, problem.target, problem.runs, self.constants, known, settings.batch)
         return bound >= max(best.ms)
 
     def rounds(self) -> Iterator[int]:
@@ -201,8 +207,11 @@ class Search:
         beam = [s for s in (self.look(self.space.start), *self.presets()) if s is not None]
         yield self.expansions
         if self.tight_first:
-            beam = self._opening(beam)
-            yield self.expansions
+            best = beam
+            for knob in sorted(self.space.knobs, key=self._opening):
+                best = self._alone(best, knob)
+                yield self.expansions
+            beam = [*best, *(s for s in beam if s not in best)]
         silent = cycle = 0
         while silent < SILENT_CYCLES:
             before, known = self.best, len(self.keys)
@@ -219,16 +228,19 @@ class Search:
             cycle += 1
 
     def presets(self) -> list[State | None]:
-        return [self.look(self.problem.preset(s, self.space.start.sampling)) for s in self.begin]
+        return [self.look(self.problem.preset(s, self.space.start)) for s in self.begin]
 
-    def _opening(self, beam: list[State]) -> list[State]:
-        """The beam, and what the switches make of its best state."""
-        ranked = sorted(beam, key=lambda s: (s.score, s.key))
-        best = ranked[:1]
-        for knob in self.space.knobs:
-            if knob.switch and knob.name not in TIGHT:
-                best = self._round(best, knob, ())[:1]
-        return [*best, *(s for s in ranked if s not in best)]
+    @staticmethod
+    def _opening(knob: Knob) -> tuple[int, bool]:
+        """Its place in the order of the opening."""
+        return TIGHT.index(knob.name) if knob.name in TIGHT else -1, not knob.switch
+
+    def _alone(self, beam: list[State], knob: Knob) -> list[State]:
+        """The best state, or what another value of `knob` makes of it if that is better. Nothing is left open, so the
+        bound is that of the whole plan.
+        """
+        best = sorted(beam, key=lambda s: (s.score, s.key))[:1]
+        return self._round(best, knob, [k.name for k in self.space.knobs])[:1]
 
     def _order(self, cycle: int) -> list[Knob]:
         if cycle == 0 and not self.tight_first:
@@ -303,7 +315,7 @@ def _verified(made: Search, rounds: int, why_not: Callable[[Schedule], str | Non
     refused: list[str] = []
     verifier = Verifier()
     begun = frozenset(s.key for s in (made.look(made.space.start), *made.presets()) if s is not None)
-    default, naive = (made.known.get(made.problem.preset(s, made.space.start.sampling)) for s in (FAST, NAIVE))
+    default, naive = (made.known.get(made.problem.preset(s, made.space.start)) for s in (FAST, NAIVE))
     ranked = sorted(made.ranked(), key=lambda state: default is not None and state.slower_somewhere(default))
     for state in _likely_first(ranked, refused, begun):
         schedule = made.problem.schedule(state.settings)

@@ -13,9 +13,18 @@ def moved_bytes(schedule: Schedule, pos: int) -> int:
     return weights + 2 * model.layers * schedule.caches * (pos + 1) * model.head_dim * ITEM_BYTES[schedule.kv.dtype]
 
 
+def simulated_floor_ms(schedule: Schedule, pos: int) -> float:
+    """(bytes - L2 capacity) / read ceiling, measured or assumed, in ms: no prediction is below it."""
+    return _ms(schedule, pos, schedule.target.read_ceiling_gbps)
+
+
 def floor_ms(schedule: Schedule, pos: int) -> float:
-    """(bytes - L2 capacity) / read ceiling, in ms. A ceiling that was assumed is replaced by the data sheet's rate,
-    because a result above an assumption proves nothing."""
+    """The same for what was measured: a ceiling that was assumed is replaced by the data sheet's rate, because a result
+    below an assumption proves nothing."""
     target = schedule.target
     rate = target.read_ceiling_gbps if target.read_ceiling_measured else target.hbm_gbps
-    return max(0, moved_bytes(schedule, pos) - target.l2_bytes) / (rate * 1e6)
+    return _ms(schedule, pos, rate)
+
+
+def _ms(schedule: Schedule, pos: int, gbps: float) -> float:
+    return max(0, moved_bytes(schedule, pos) - schedule.target.l2_bytes) / (gbps * 1e6)

@@ -20,7 +20,7 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Schedule
 from amk.simulator.constants import Constants, constants_for
 from amk.simulator.engine import PARTS, Arrow, Engine, Part, Span, Stuck
-from amk.simulator.floor import floor_ms
+from amk.simulator.floor import simulated_floor_ms
 from amk.simulator.program import Window, layer_count, window
 from amk.simulator.runs import runs
 from amk.simulator.words import Words
@@ -79,7 +79,7 @@ class Prepared:
             return sum(share * part.step_ms(constants) for share, part in self.parts)
         _, total, last, seen = self.converged(constants or constants_for(self.schedule.target), traced=False)
         rest = layer_count(self.schedule) - seen
-        return max((total + rest * last) / 1e3, floor_ms(self.schedule, self.pos))
+        return max((total + rest * last) / 1e3, simulated_floor_ms(self.schedule, self.pos))
 
     @cached_property
     def parts(self) -> tuple[tuple[float, Prepared], ...]:
@@ -123,10 +123,11 @@ def predict(schedule: Schedule, pos: int, constants: Constants | None = None) ->
     constants = constants or constants_for(schedule.target)
     layers = layer_count(schedule)
     engine, total, last, seen = Prepared(schedule, pos).converged(constants)
-    ms = max((total + (layers - seen) * last) / 1e3, floor_ms(schedule, pos))
+    floor = simulated_floor_ms(schedule, pos)
+    ms = max((total + (layers - seen) * last) / 1e3, floor)
     phases = _phases(engine, seen, layers)
     return Prediction(
-        schedule, pos, ms, floor_ms(schedule, pos), last, phases, engine.window, tuple(engine.spans),
+        schedule, pos, ms, floor, last, phases, engine.window, tuple(engine.spans),
         tuple(engine.arrows), constants,
     )  # fmt: skip
 

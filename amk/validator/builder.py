@@ -22,7 +22,7 @@ def _csr(event_count: int, event: I64, fields: Mapping[str, I64], table: str) ->
 
 
 def _table(rows: object, names: Sequence[str]) -> dict[str, I64]:
-    matrix = np.array(rows, dtype=np.int64).reshape(-1, len(names))
+    matrix = np.asarray(rows, dtype=np.int64).reshape(-1, len(names))
     return {name: np.ascontiguousarray(matrix[:, i]) for i, name in enumerate(names)}
 
 

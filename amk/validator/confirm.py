@@ -11,10 +11,11 @@ so it is made when it is asked for.
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
@@ -50,6 +51,7 @@ class Evidence:
 
     @cached_property
     def _made(self) -> Made:
+        gc.collect()  # a large system is about to be made, and what the verdict was found with refers to itself
         return self._make()
 
     @property
@@ -138,11 +140,11 @@ def positions(result: Composition, workers: frozenset[int] = frozenset()) -> lis
     return [p for p in dict.fromkeys(found) if 0 <= p <= kv.context - tokens] or [0]
 
 
-def fits(result: Composition) -> bool:
-    """Can the flat system be made where two workers list what they touch?"""
-    groups = [(g.order.trace, g.signals[:, 1]) for g in result.groups]
-    left = sum(left_at_most(result.schedule, trace, events, 2) for trace, events in groups)
-    return left <= MAX_EVENTS and sum(t.program.count * t.events for t, _ in groups) <= MAX_LISTED
+def fits(result: Composition, listed: int | None = 2) -> bool:
+    """Can the flat system be made where so many workers list what they touch? None: all of them."""
+    groups = [(g.order.trace, g.signals[:, 1], g.count if listed is None else listed) for g in result.groups]
+    left = sum(left_at_most(result.schedule, *group) for group in groups)
+    return left <= MAX_EVENTS and sum(t.program.count * t.events for t, *_ in groups) <= MAX_LISTED
 
 
 class Confirmer:
@@ -193,19 +195,28 @@ class Confirmer:
         return [clash for pos in tried for clash in self._clashes(a, b, pos)]
 
     def _confirmed(self, clash: Clash) -> ConfirmedRace:
+        # the witness needs no more than this of what the race was found with
+        flat = partial(self._flat, clash) if self._known(clash) else self._expansion(clash, self.edges)
+
         def make() -> Made:
-            flat = self._flat(clash)
-            return flat.system, race_witness(flat.system, clash.on(flat))
+            made = flat()
+            return made.system, race_witness(made.system, clash.on(made))
 
         return ConfirmedRace(clash, Evidence("race", self.edges, clash.pos, make))
 
+    def _expansion(self, clash: Clash, edges: Edges) -> Callable[[], Flat]:
+        result = self.result
+        return partial(
+            expand, result.schedule, clash.pos, result.tokens, edges, clash.workers, None, True,
+            result.memo.evaluations, brief=True,
+        )  # fmt: skip
+
+    def _known(self, clash: Clash) -> bool:
+        return self._last is not None and self._last[:2] == (clash.pos, clash.workers)
+
     def _flat(self, clash: Clash) -> Flat:
-        if self._last is None or self._last[:2] != (clash.pos, clash.workers):
-            flat = expand(
-                self.result.schedule, clash.pos, self.result.tokens, self.edges, clash.workers, None, True,
-                self.result.memo.evaluations, brief=True,
-            )  # fmt: skip
-            self._last = clash.pos, clash.workers, flat
+        if self._last is None or not self._known(clash):
+            self._last = clash.pos, clash.workers, self._expansion(clash, self.edges)()
         return self._last[2]
 
     def _both_enabled(self, clash: Clash) -> bool:
@@ -235,9 +246,7 @@ class Confirmer:
     def _timed(self, clash: Clash) -> Flat:
         key = clash.pos, clash.workers
         if key not in self._in_time:
-            schedule, tokens, memo = self.result.schedule, self.result.tokens, self.result.memo
-            flat = expand(schedule, clash.pos, tokens, "word", clash.workers, None, True, memo.evaluations, brief=True)
-            self._in_time = {key: flat}
+            self._in_time = {key: self._expansion(clash, "word")()}
         return self._in_time[key]
 
     def _touching(self, place: Place, pos: int) -> list[Touching]:
@@ -300,23 +309,61 @@ def confirmed_fault(result: Composition, fault: Fault, reader: Place | None, wri
     """Wrong content that a run of the flat system finds too; reader None: at the end."""
     workers = frozenset(place[1] for place in (reader, writer) if place)
     touching = workers if reader and fault.kind != "uninitialised" else None
-    for pos in positions(result, workers):
-        try:
-            flat = expand(
-                result.schedule, pos, result.tokens, "word", touching, evaluations=result.memo.evaluations, brief=True
-            )
-        except (TooLarge, NotComposable):
-            return None
+    schedule, tokens, evaluations = result.schedule, result.tokens, result.memo.evaluations
+
+    def at(pos: int) -> Callable[[], Made] | None:
+        flat = expand(schedule, pos, tokens, "word", touching, evaluations=evaluations, brief=True)
         run = greedy(flat.system)
         wanted = set(_flat_events(flat, *reader)) if reader else {-1}
-        for found in find_faults(blocks(touches_of(run)), None).faults:
-            if found.event in wanted and found.kind == fault.kind:
-                return Evidence(_kind(found), "word", pos, lambda r=run, f=found: (r.system, fault_witness(r, f)))  # type: ignore[misc]
+        faults = find_faults(blocks(touches_of(run)), None).faults
+        found = next((f for f in faults if f.event in wanted and f.kind == fault.kind), None)
+        return None if found is None else lambda: (run.system, fault_witness(run, found))
+
+    def later(pos: int) -> Made:
+        make = at(pos)
+        assert make is not None, "what every run reads does not depend on the run"
+        return make()
+
+    kind, known = fault.kind if reader else "final", fits(result, None if touching is None else len(touching))
+    for pos in positions(result, workers):
+        if known and _evident(result, fault, reader, writer, pos):
+            return Evidence(kind, "word", pos, lambda p=pos: later(p))  # type: ignore[misc]
+        try:
+            if make := at(pos):
+                return Evidence(kind, "word", pos, make)
+        except (TooLarge, NotComposable):
+            return None
     return None
 
 
-def _kind(fault: Fault) -> str:
-    return fault.kind if fault.event >= 0 else "final"
+def _evident(result: Composition, fault: Fault, reader: Place | None, writer: Place | None, pos: int) -> bool:
+    """Does every run of the flat system at this position show the fault? False says nothing.
+
+    Nothing races, so what a byte holds when it is read is the same in all runs. The composition has every access of
+    every position, in the order of a run, and says that nothing was written before the read, or what `writer` left: so
+    it is enough that the two steps touch a common byte at this position as the composition says.
+    """
+    if result.strict is None or result.at is not None or fault.kind == "partial":
+        return False
+    shared = fault.buffer - len(result.schedule.buffers)
+    if shared >= 0 and (reader is None or shared % len(result.private) or (writer and writer[1] != reader[1])):
+        return False
+    buffer = fault.buffer if shared < 0 or reader is None else len(result.schedule.buffers) + reader[1]
+    confirmer = Confirmer(result, "word")
+
+    def spans(place: Place, kind: int, content: tuple[int, int] | None) -> I64:
+        rows = np.concatenate([one.rows for one in confirmer._touching(place, pos)])
+        same = (rows[:, 0] == buffer) & (rows[:, 3] == kind) & (rows[:, 4:] == content).all(axis=1)
+        found: I64 = np.clip(rows[same, 1:3], fault.lo, fault.hi)
+        return found
+
+    read = spans(reader, READ, fault.expected) if reader else np.array([[fault.lo, fault.hi]])
+    if fault.kind == "uninitialised":
+        return bool((read[:, 0] < read[:, 1]).any())
+    if writer is None or writer == reader:
+        return False
+    left = spans(writer, WRITE, fault.found)
+    return bool((np.maximum(read[:, :1], left[:, 0]) < np.minimum(read[:, 1:], left[:, 1])).any())
 
 
 def _flat_events(flat: Flat, trace: Trace, worker: int, item: int) -> list[int]:

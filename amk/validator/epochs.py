@@ -2,7 +2,8 @@
 
 Property: for every counter instance c that something waits for, with D = increments of c per token:
   (E1) every threshold grows by D per token, and lies in (-D, D] relative to the token's start (init counted out);
-  (E2) the instance is signalled inside the token loop only;
+  (E2) the instance is signalled, and waited for, inside the token loop only: a threshold that is the same in every
+       launch falls behind, orders nothing in later ones, and from 2^31 on the comparison says no;
   (E3) if an order rests on a wait for c: every increment of token n+1 must-happen-after all increments of token n, by
        waits of that kind: acquiring ones, or all of them where hints keep tagged words from being overwritten. Tagged
        words do not separate increments that an acquire counts: a word written behind a signal may be seen before it.
@@ -98,8 +99,9 @@ def check_epochs(result: Composition) -> Epochs:
             loose.append(
                 _finding(result.schedule, counter, f"a threshold of {name} reaches beyond the tokens next to its own")
             )
-        if (every[every[:, 2] == instance, 5] < 0).any():
-            loose.append(_finding(result.schedule, counter, f"{name} is signalled outside the token loop"))
+        for what, those in (("signalled", [every[every[:, 2] == instance]]), ("waited for", rows)):
+            if any((each[:, 5] < 0).any() for each in those):
+                loose.append(_finding(result.schedule, counter, f"{name} is {what} outside the token loop"))
     assert result.order is not None
     every_wait = np.concatenate(waits)
     acquired = np.unique(every_wait[every_wait[:, 4] == 0, 2])

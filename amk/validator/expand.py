@@ -190,6 +190,7 @@ class _Expansion:
                 self._group_accesses(trace_, base)
             base += count * trace_.events
         self.accesses = np.concatenate(self.parts) if self.known is None else self.known
+        self.parts.clear()
         launch = self.schedule.launch
         init = [*self.instances.init().tolist(), *([0] * (BARRIERS * launch.workers))]
         self._add_void(base, tags)
@@ -202,6 +203,8 @@ class _Expansion:
         }
         agent, tag = np.concatenate(self.agent), np.concatenate(tags)
         rows = np.concatenate(self.waits), np.concatenate(self.signals), self._touched(self.accesses)
+        for parts in (self.agent, self.waits, self.signals):
+            parts.clear()
         if not self.brief:
             system, ids = assemble(self.agents, agent, init, *rows, initial, final, tag, called)
         else:

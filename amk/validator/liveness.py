@@ -179,32 +179,36 @@ class Deadlock:
     knot: tuple[BlockedHead, ...]
 
 
-def _pending(system: System, run: Run) -> dict[int, dict[int, int]]:
-    """counter -> agent -> increments that never happened."""
-    pending: dict[int, dict[int, int]] = {}
-    for k in np.flatnonzero(run.position[system.signal_event] >= len(run.order)).tolist():
-        by_agent = pending.setdefault(int(system.signal_counter[k]), {})
-        agent = int(system.agent_of[system.signal_event[k]])
-        by_agent[agent] = by_agent.get(agent, 0) + int(system.signal_amount[k])
-    return pending
+def _missing(system: System, run: Run, counters: set[int]) -> dict[int, tuple[tuple[int, int], ...]]:
+    """counter -> (agent, increments that never happened), by agent."""
+    wanted = np.zeros(system.counters, bool)
+    wanted[list(counters)] = True
+    at = np.flatnonzero(wanted[system.signal_counter] & (run.position[system.signal_event] >= len(run.order)))
+    pair = system.signal_counter[at] * system.agents + system.agent_of[system.signal_event[at]]
+    key, which = np.unique(pair, return_inverse=True)
+    amount = np.zeros(len(key), np.int64)
+    np.add.at(amount, which.reshape(-1), system.signal_amount[at])
+    found: dict[int, list[tuple[int, int]]] = {}
+    for counter, agent, increments in zip(*(c.tolist() for c in (*np.divmod(key, system.agents), amount)), strict=True):
+        found.setdefault(counter, []).append((agent, increments))
+    return {counter: tuple(rows) for counter, rows in found.items()}
 
 
-def _blocked_heads(system: System, run: Run, pending: dict[int, dict[int, int]]) -> list[BlockedHead]:
+def _blocked_heads(system: System, run: Run) -> list[BlockedHead]:
     """Per stuck agent its failing wait; one that can never be met is preferred because it explains most."""
-    heads = []
+    agents = np.flatnonzero(run.cut < system.agent_size)
+    failing: list[list[tuple[int, int, int, int]]] = []
+    for event in (system.agent_first[agents] + run.cut[agents]).tolist():
+        span = range(int(system.wait_first[event]), int(system.wait_first[event + 1]))
+        waits = [(event, int(system.wait_counter[k]), int(system.wait_threshold[k])) for k in span]
+        failing.append([(e, c, int(run.values[c]), t) for e, c, t in waits if run.values[c] < t])
     # once per counter: many agents may be stuck at one that many have not signalled
-    missing = {counter: tuple(sorted(by_agent.items())) for counter, by_agent in pending.items()}
-    total = {counter: sum(by_agent.values()) for counter, by_agent in pending.items()}
-    for agent in np.flatnonzero(run.cut < system.agent_size).tolist():
-        event = int(system.agent_first[agent] + run.cut[agent])
-        failing = []
-        for k in range(int(system.wait_first[event]), int(system.wait_first[event + 1])):
-            counter, threshold = int(system.wait_counter[k]), int(system.wait_threshold[k])
-            value = int(run.values[counter])
-            if value < threshold:
-                most = value + total.get(counter, 0)
-                failing.append(BlockedHead(agent, event, counter, value, threshold, missing.get(counter, ()), most))
-        heads.append(min(failing, key=lambda head: head.attainable - head.threshold))
+    missing = _missing(system, run, {counter for stuck in failing for _, counter, *_ in stuck})
+    total = {counter: sum(amount for _, amount in rows) for counter, rows in missing.items()}
+    heads = []
+    for agent, stuck in zip(agents.tolist(), failing, strict=True):
+        found = [BlockedHead(agent, e, c, v, t, missing.get(c, ()), v + total.get(c, 0)) for e, c, v, t in stuck]
+        heads.append(min(found, key=lambda head: head.attainable - head.threshold))
     return heads
 
 
@@ -236,7 +240,7 @@ def diagnose(run: Run) -> Deadlock | None:
     """Why the maximal run is not complete, or None if it is."""
     if run.complete:
         return None
-    heads = _blocked_heads(run.system, run, _pending(run.system, run))
+    heads = _blocked_heads(run.system, run)
     knot = _knot(heads)
     starved = len(knot) == 1 and knot[0].attainable < knot[0].threshold
     cause: Literal["too few producers", "cycle of queues"] = "too few producers" if starved else "cycle of queues"

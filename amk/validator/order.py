@@ -32,6 +32,7 @@ Cost: O(R * agents) memory for R waiting events, about one vector operation per 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
@@ -45,6 +46,8 @@ from amk.validator.throttled import needed_of
 
 MAX_CELLS: Final = 1 << 28
 PATIENCE: Final = 2
+AT_ONCE: Final = 1 << 20
+"""Cells of the clocks that rows which are made together look at."""
 
 
 class ClocksTooLarge(RuntimeError):
@@ -159,6 +162,18 @@ def order_statistic(values: I32, amounts: I64, need: int) -> I32:
     return result
 
 
+def _together(needed: I64, first: I64, most: int) -> Iterator[tuple[int, int]]:
+    """Rows low + 1..high in turn, each needing rows up to `low`; `needed` is by row, `first` [rows + 1] where its waits
+    begin, and there are no more than `most` waits unless one row has them."""
+    low, bounds = 0, first.tolist()
+    for n, last in enumerate(needed.tolist()):
+        if last > low or (n > low and bounds[n + 1] - bounds[low] > most):
+            yield low, n
+            low = n
+    if len(needed):
+        yield low, len(needed)
+
+
 class Fixpoint:
     """Working state: rows per segment head, K per distinct (counter, threshold), and the heap of stale ones."""
 
@@ -206,6 +221,8 @@ class Fixpoint:
             raise ClocksTooLarge(f"{len(self.shared)} thresholds x {system.agents} agents")
         self.k_rows = np.empty((len(self.shared), system.agents), dtype=np.int32)
         row = self.row_of[system.wait_event[self.wait_used]]
+        by_row = np.argsort(row, kind="stable")
+        self.wait_row, self.wait_key = row[by_row], which[by_row]
         self.keys_of: list[list[int]] = [[] for _ in range(len(self.heads) + 1)]
         self.waiters: list[list[int]] = [[] for _ in range(len(self.keys))]
         for r, k in zip(row.tolist(), which.tolist(), strict=True):
@@ -214,9 +231,11 @@ class Fixpoint:
 
     def finished(self, members: I64) -> I32:
         """[n, agents] P* of the producers at these table positions."""
-        event = self.table.event[members]
+        return self._finished(self.table.event[members])
+
+    def _finished(self, event: I64) -> I32:
         values: I32 = self.rows[self.row_of[event]]
-        values[np.arange(len(members)), self.agent[event]] = self.index[event] + 1
+        values[np.arange(len(event)), self.agent[event]] = self.index[event] + 1
         return values
 
     def leading(self, key: int) -> I64:
@@ -253,14 +272,31 @@ class Fixpoint:
         return row
 
     def first_pass(self) -> None:
-        """Upper bounds in run order: K is the join of the producers that came first."""
-        seen = (self.sole >= 0).tolist()
-        for r in range(1, len(self.heads) + 1):
-            for key in self.keys_of[r]:
-                if not seen[key]:
-                    seen[key] = True
-                    self.finished(self.leading(key)).max(axis=0, out=self.k_rows[self.slot[key]])
-            self.rows[r] = self.evaluate_row(r)
+        """Upper bounds in run order: K is the join of the producers that came first. Neighbours in that order of which
+        none needs another are made together.
+        """
+        leading = {key: self.leading(key) for key in self.shared.tolist()}
+        sole, slot = self.sole[self.wait_key], self.slot[self.wait_key]
+        latest = np.zeros(len(self.keys), np.int64)
+        latest[self.sole >= 0] = self.row_of[self.sole[self.sole >= 0]]
+        latest[self.shared] = [self.row_of[self.table.event[members]].max() for members in leading.values()]
+        before = np.where(self.index[self.heads] > 0, self.row_of[self.heads - 1], 0)
+        first = np.searchsorted(self.wait_row, np.arange(1, len(self.heads) + 2))
+        needed = np.maximum(before, np.maximum.reduceat(latest[self.wait_key], first[:-1])) if len(before) else before
+        for low, high in _together(needed, first, AT_ONCE // max(self.system.agents, 1)):
+            waits = slice(int(first[low]), int(first[high]))
+            fresh = set(self.wait_key[waits].tolist()) & leading.keys() if leading else ()
+            for key in fresh:
+                self.finished(leading.pop(key)).max(axis=0, out=self.k_rows[self.slot[key]])
+            values = self._finished(sole[waits])
+            many = np.flatnonzero(sole[waits] < 0)
+            values[many] = self.k_rows[slot[waits][many]]
+            head = self.heads[low:high]
+            rows: I32 = self.rows[before[low:high]]
+            rows[np.arange(len(head)), self.agent[head]] = self.index[head]
+            if len(values) > len(rows):
+                values = np.maximum.reduceat(values, first[low:high] - first[low])
+            np.maximum(rows, values, out=self.rows[low + 1 : high + 1])
 
     def lower(self) -> None:
         """Lower K and rows until nothing changes; work is taken in run order (a K just before its first waiter)."""

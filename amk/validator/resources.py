@@ -1,11 +1,11 @@
 """Do all workers run at once, and does everything fit: arithmetic against the target.
 
 Properties: cooperative launch (only then is grid-wide progress promised); workers <= SMs * CTAs per SM, where a CTA
-needs its shared memory plus the reserved KiB, its threads, and its registers in allocation units; shared buffers inside
-the launch's shared memory and aligned; global buffers inside device memory. The compiled kernel's numbers replace the
-schedule's own bounds.
+needs its shared memory plus the reserved KiB in units of 128 bytes, its threads, its named barriers, and its registers
+in allocation units, each warp's inside one quarter of the register file; shared buffers inside the launch's shared
+memory and aligned; global buffers inside device memory. Numbers of the compiled kernel replace the schedule's own.
 
-Source: CUDA C++ Programming Guide, compute capability tables; CUDA occupancy rules.
+Source: CUDA C++ Programming Guide, compute capability tables; `cuda_occupancy.h` of CUDA 13.
 """
 
 from __future__ import annotations
@@ -15,13 +15,21 @@ from dataclasses import dataclass
 
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
+from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.shared_memory import extent
 from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
+from amk.validator.structure import all_sites
 
 WARP = 32
 REGISTER_UNIT = 256
 """Registers are allocated to a warp in multiples of this."""
+PARTS = 4
+"""Of an SM, each with as many of its registers; a warp lives in one of them."""
+SHARED_UNIT = 128
+"""Bytes in multiples of which a block gets shared memory."""
+MORE_BARRIERS = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
+"""Capabilities whose SMs have two named barriers for each block that they can hold; others have one."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +97,12 @@ def _residency(schedule: Schedule, compiled: CompiledResources | None) -> Iterat
         yield _finding("AMK403", message, ("launch", "registers"))
     per_warp = -(-registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
     shared = launch.shared_bytes + RESERVED_SMEM_PER_BLOCK + (compiled.static_shared if compiled else 0)
+    barriers = target.max_blocks_per_sm * (2 if target.capability in MORE_BARRIERS else 1)
     limits = {
-        "shared memory": target.smem_per_sm // shared,
+        "shared memory": target.smem_per_sm // (-(-shared // SHARED_UNIT) * SHARED_UNIT),
         "threads": target.max_threads_per_sm // threads,
-        "registers": target.regs_per_sm // (per_warp * launch.warps),
+        "registers": PARTS * (target.regs_per_sm // PARTS // per_warp) // launch.warps,
+        "named barriers": barriers // _named_barriers(schedule),
         "blocks": target.max_blocks_per_sm,
     }
     scarce = min(limits, key=lambda name: limits[name])
@@ -104,6 +114,11 @@ def _residency(schedule: Schedule, compiled: CompiledResources | None) -> Iterat
             f"{launch.workers} workers, {target.name} holds {target.sms * ctas}: {ctas} on each of its {target.sms} SMs"
         )
         yield _finding("AMK402", message, ("launch", "workers"), "a worker that is not resident never signals")
+
+
+def _named_barriers(schedule: Schedule) -> int:
+    """Barriers that a block has: up to the largest number that is used; the kernel itself uses number 0."""
+    return 1 + max((s.step.op.id for s in all_sites(schedule) if isinstance(s.step.op, BarrierOp)), default=0)
 
 
 def _features(schedule: Schedule) -> Iterator[Diagnostic]:

@@ -37,7 +37,8 @@ def summed_up(state: State, reference: str = "fast") -> dict[str, Any]:
     found = {
         "commands": commands(state, reference),
         "model": run.model, "dtype": run.dtype, "back_end": run.backend, "seed": run.seed, "proposer": run.proposer,
-        "sessions": len(state.sessions),
+        "prior": run.prior, "live_model_calls": sum(settled.live for settled in state.llm_settled),
+        "dollars": round(state.dollars, 4), "sessions": len(state.sessions),
         "devices": sorted({c.device for c in state.calibrations}), "minutes": round(state.elapsed / 60, 2),
         "finished": state.finished, "evaluations": state.evals, "proposals": len(state.trials),
         "faults": Counter(f"{fault.fault}: {fault.detail}" for trial in state.trials for fault in trial.faults),

@@ -1,19 +1,23 @@
 """The commands of the search, end to end on the simulator."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from amk import cli
 from amk.agent import certify, session
-from amk.agent.devices import LocalGpu, local_gpus, matching, same_model
+from amk.agent.devices import LocalGpu, local_gpus, matching, same_model, visible
 from amk.agent.gate import not_compiled
+from amk.agent.journal import read_state
 from amk.agent.lanes import Lane
 from amk.agent.loop import Loop
+from amk.agent.simulated import SimulatedBackend
 from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.target import load_target
 from tests.agent.conftest import fences_kept
+from tests.agent.searches import summed_up
 
 SEARCH = ["autoresearch", "--model", "smollm2-135m", "--gpu", "h200", "--start", "naive", "--max-context", "2048"]
 
@@ -72,6 +76,48 @@ def test_an_interrupted_search_says_how_to_go_on(
     assert code == 0 and "after 2 evaluations" in out
 
 
+@dataclass
+class Card(SimulatedBackend):
+    """One of two cards of a machine."""
+
+    number: int = 0
+
+    @property
+    def device(self) -> str:
+        return f"card {self.number}"
+
+
+def test_a_search_in_slices_on_two_cards(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three slices, the second of which is cut short, each compared; the other card measures its noise first."""
+    card, taken = 0, 0
+    monkeypatch.setattr(session, "backends_for", lambda target, seed, *_: (Card(target.name, seed, number=card),))
+    words = [*SEARCH, "--no-prior", "--compare", "fast"]
+    assert run([*words, "--evals", "6"], capsys)[0] == 0
+    plain = Loop._take
+
+    def cut_short(self: Loop, lane: Lane) -> None:
+        nonlocal taken
+        taken += 1
+        if taken > 3:
+            raise KeyboardInterrupt
+        plain(self, lane)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_take", cut_short)
+        assert run([*words, "--resume", "--evals", "12"], capsys)[0] == 130
+    card = 1
+    assert run([*words, "--resume", "--evals", "18"], capsys)[0] == 0
+    (folder,) = (data / "runs").iterdir()
+    state, found = read_state(folder), summed_up(read_state(folder))
+    assert state.evals == 18 and found["sessions"] == 3 and found["devices"] == ["card 0", "card 1"]
+    assert [c.session for c in state.calibrations] == [1, 2, 3] and state.calibrations[0].at == state.calibrations[1].at
+    assert state.calibrations[2].at > state.calibrations[0].at, "another card: its noise was measured"
+    assert len(found["compared_before"]) == 1 and found["commands"][2].endswith("--resume --compare fast")
+    assert found["live_model_calls"] == 0 and found["prior"] is False
+
+
 def test_runs_are_replayed_from_another(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run([*SEARCH, "--evals", "4"], capsys)
     name = json.loads(run(["runs", "--format", "json"], capsys)[1])["runs"][0]["run"]
@@ -111,6 +157,16 @@ def test_the_named_gpu_is_found_by_name(tmp_path: Path) -> None:
     assert gpus == [LocalGpu(0, "NVIDIA H200", "GPU-1f")]
     assert matching(load_target("h200"), gpus) == gpus[:1] and not matching(load_target("l4"), gpus)
     assert local_gpus(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "uuids"),
+    [(None, "ab"), ("1", "b"), ("1,0", "ba"), ("GPU-b", "b"), ("1,7,0", "b"), ("", ""), ("-1", ""), ("GPU-", "")],
+)
+def test_cards_are_told_apart_as_cuda_numbers_them(asked: str | None, uuids: str) -> None:
+    """A search on the second card that took itself for one on the first would keep the noise of the first."""
+    gpus = [LocalGpu(0, "NVIDIA H200", "GPU-a"), LocalGpu(1, "NVIDIA H200", "GPU-b")]
+    assert visible(gpus, asked) == [LocalGpu(n, "NVIDIA H200", f"GPU-{u}") for n, u in enumerate(uuids)]
 
 
 @pytest.mark.parametrize(

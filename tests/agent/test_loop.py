@@ -4,10 +4,12 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from amk.agent import runs
+from amk.agent import budget, runs
 from amk.agent.decide import compared
+from amk.agent.events import Limits
 from amk.agent.gate import Ready
 from amk.agent.measure import Fault, Job, Samples
 from amk.agent.noise import Noise
@@ -154,9 +156,50 @@ def test_what_lost_its_screen_is_decided_before_anything_else_is_measured(make_l
             return super().measure(job, incumbent, candidate)
 
     loop = make_loop(RandomDraw(), Watching("h200", 0), evals=30)
-    loop.gate.batch = 4
+    loop.gate.patience = 8
     loop.run()
     assert sum("screen" in t.measured for t in loop.state.trials) > 10 and not waiting
+
+
+def test_what_passed_its_screen_waits_for_better_ones_which_are_measured_against_it(make_loop: MakeLoop) -> None:
+    """The second passes while the first waits, and is raced first; a third that does not keep up ends early."""
+    screens: list[Job] = []
+
+    class Jobs(Recording):
+        def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
+            screens.extend([job] if job.phase == "screen" else [])
+            return super().measure(job, incumbent, candidate)
+
+    found = points({"run_ahead": True}, {"run_ahead": True, "held_refills": 1 / 3}, {"warps": 2}, {"warps": 12})
+    loop = make_loop(found, Jobs("h200", noise=Noise("quiet")), evals=4)
+    loop.gate.patience, loop.gate.ahead = 8, 4
+    loop.run()
+    first, second, third, _ = loop.state.trials
+    gains = [-float(np.median(t.measured["screen"].log_ratios)) for t in (first, second)]
+    assert 0.02 < gains[0] < gains[1], "both pay, the second more"
+    assert "race" in second.measured and "race" not in first.measured and first.decided is not None
+    ends = [job.slower for job in screens]
+    assert ends[1] == pytest.approx(ends[0] - gains[0]) and ends[2] == pytest.approx(ends[0] - gains[1])
+    assert len(third.measured["screen"].log_ratios) < 6
+
+
+def test_in_the_last_minute_nothing_waits(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found late is kept, not left behind."""
+    found = points({"run_ahead": True}, {"warps": 2}, {"warps": 12})
+    loop = make_loop(found, SimulatedBackend("h200", noise=Noise("quiet")), evals=3)
+    loop.gate.patience, loop.gate.ahead = 8, 3
+    monkeypatch.setattr(budget, "closing", lambda limits, elapsed: True)
+    loop.run()
+    assert loop.state.curve[0].index == 0 and loop.state.curve[0].evals == 1
+
+
+@pytest.mark.parametrize(
+    ("minutes", "elapsed", "closes"), [(8.0, 419.0, False), (8.0, 421.0, True), (None, 1e6, False)]
+)
+def test_the_last_minute_begins_in_time_to_race_and_confirm(
+    minutes: float | None, elapsed: float, closes: bool
+) -> None:
+    assert budget.closing(Limits(minutes=minutes), elapsed) is closes
 
 
 def test_the_simulator_is_never_below_the_floor(make_loop: MakeLoop) -> None:

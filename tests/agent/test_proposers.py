@@ -19,7 +19,7 @@ from amk.planner.space import Space
 from amk.simulator.predict import Simulator
 from tests.agent.conftest import CONTEXT, MakeLoop, fences_kept
 
-INFORMED = ("local", "evolution", "surrogate", "beam", "combine", "portfolio")
+INFORMED = ("local", "evolution", "surrogate", "beam", "combine", "leap", "portfolio")
 NAMES = ("random", *INFORMED)
 
 

@@ -15,7 +15,6 @@ from amk.agent.noise import Noise
 from amk.agent.propose.combine import Paid
 from amk.agent.propose.replay import Replay
 from amk.agent.propose.sweep import Sweep
-from amk.agent.rulings import PATIENCE
 from amk.agent.session import offline
 from amk.agent.simulated import SimulatedBackend
 from amk.agent.state import START, State
@@ -172,8 +171,8 @@ def test_what_passed_its_screen_holds_up_nothing(make_loop: MakeLoop) -> None:
         when.extend([state.evals] if any("race" in trial.measured for trial in state.trials) else [])
 
     loop = only(make_loop(Sweep(), backend, evals=150), "warps", "run_ahead", "kv_splits", "overlay", "hint_slack")
-    loop.gate.batch, loop.gate.ahead, loop.watch = 4, 8, watch
+    loop.gate.patience, loop.gate.ahead, loop.watch = 16, 8, watch
     loop.run()
     first = next(trial for trial in loop.state.trials if "race" in trial.measured)
     assert first.proposed.settings["run_ahead"] and first.decided is not None and first.decided.outcome == "rejected"
-    assert loop.state.exhausted and when[0] <= first.index + PATIENCE + 2 < loop.state.evals
+    assert loop.state.exhausted and when[0] <= first.index + loop.gate.patience + 2 < loop.state.evals

@@ -59,12 +59,12 @@ GRID_SEED = 1234
 """The table is of a machine whose constants are not those that the beam knows."""
 
 REFERENCE = "local-repeating"
-PROPOSERS = ("random", "local", "evolution", "beam", "surrogate", "combine", "portfolio", REFERENCE)
+PROPOSERS = ("random", "local", "evolution", "beam", "surrogate", "combine", "leap", "portfolio", REFERENCE)
 SINGLE = tuple(name for name in PROPOSERS if name not in ("portfolio", REFERENCE))
 SEEDS = 5
 EVALS = 100
 AT = (10, 25, 50, 100)
-COLOURS = ("#4c78a8", "#72b7b2", "#54a24b", "#e45756", "#f2b134", "#b279a2", "#1a1a1a", "#bab0ac")
+COLOURS = ("#4c78a8", "#72b7b2", "#54a24b", "#e45756", "#f2b134", "#b279a2", "#9d755d", "#1a1a1a", "#bab0ac")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -16,10 +17,12 @@ from amk.lowering.kernel import build
 from amk.lowering.readback import Instruction, Kind, count_kinds, read_ptx
 from amk.lowering.skeleton import check_synchronisation
 from amk.planner.decode import plan
-from amk.planner.settings import FAST, NAIVE
+from amk.planner.formats import formats
+from amk.planner.settings import FAST, NAIVE, Settings
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.schedule import Schedule, steps_of
 from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import FormatName
 from tests.tiny import tiny
 
 SYNC, RING, CELLS = "amk/sync.cuh", "amk/ring.cuh", "amk/cells.cuh"
@@ -156,6 +159,29 @@ def test_a_weakened_primitive_fails(case: str) -> None:
     name, header, old, new = WEAKENED[case]
     with pytest.raises(AmkError, match=r"AMK607|AMK901"):
         judge(subject(name), replaced(header, old, new))
+
+
+OWN = [
+    ("tagged", "combine", 0), ("tagged", "combine", 1), ("tagged", "combine", 2), ("drawing", "peak", 0),
+    ("drawing", "narrow", 0), ("drawing", "narrow", 1), ("sums", "staged", 0),
+]  # fmt: skip
+OTHERS: dict[str, tuple[Settings, FormatName]] = {
+    "drawing": (replace(FAST, sampling="top-k-top-p"), "bf16"),
+    "sums": (FAST, "int4-g128-zp"),
+}
+
+
+@pytest.mark.parametrize(("name", "header", "place"), OWN)
+def test_a_warp_barrier_inside_an_op_that_is_taken_out_fails(name: str, header: str, place: int) -> None:
+    settings, kept = OTHERS.get(name, (FAST, "bf16"))
+    wanted, target = formats(kept), load_target("h200")
+    schedule = plan(tiny(layers=1), target, settings=settings, wanted=wanted, max_context=128, workers=4)
+    text = headers.read_header(found := f"amk/{'' if header == 'staged' else 'ops/'}{header}.cuh")
+    pieces = text.split("sync::warp_barrier();")
+    without = "sync::warp_barrier();".join(pieces[: place + 1]) + "sync::warp_barrier();".join(pieces[place + 1 :])
+    assert len(text) - len(without) == len("sync::warp_barrier();")
+    with pytest.raises(AmkError, match="AMK607"):
+        judge(schedule, lambda name, old: without if name == found else old)
 
 
 def test_a_build_says_which_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from amk.planner.settings import PRESETS
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import Schedule
-from amk.schedule_ir.target import RESERVED_SMEM_PER_BLOCK, load_target
+from amk.schedule_ir.target import RESERVED_SMEM_PER_BLOCK, load_target, targets
 from amk.schedule_ir.weight_format import FormatName
 
 ONE_PER_ARCH = {
@@ -67,14 +67,14 @@ def test_the_largest_model_compiles_without_spills() -> None:
     assert built.resources.registers < schedule.launch.registers
 
 
-SOLID: list[tuple[Mode, str]] = [("greedy", arch) for arch in sorted(ONE_PER_ARCH)]
-SOLID += [("top-k-top-p", arch) for arch in ("sm_86", "sm_90a", "sm_100a")]
+SOLID: list[tuple[Mode, str]] = [("greedy", target.name) for target in targets()]
+SOLID += [("top-k-top-p", gpu) for gpu in ("a10g", "h200", "b200")]
 
 
-@pytest.mark.parametrize(("mode", "arch"), SOLID)
-def test_machine_code_has_no_computed_branch_and_no_spill(mode: Mode, arch: str) -> None:
+@pytest.mark.parametrize(("mode", "gpu"), SOLID)
+def test_machine_code_has_no_computed_branch_and_no_spill(mode: Mode, gpu: str) -> None:
     settings = replace(PRESETS["fast"], sampling=mode)
-    built = build(plan(load_model("smollm2-135m"), load_target(ONE_PER_ARCH[arch]), settings=settings))
+    built = build(plan(load_model("smollm2-135m"), load_target(gpu), settings=settings))
     assert built.resources.spill_stores == built.resources.spill_loads == 0
     listing = disassemble(built.compiled.cubin)
     if listing is None:
@@ -82,6 +82,8 @@ def test_machine_code_has_no_computed_branch_and_no_spill(mode: Mode, arch: str)
     code = read_sass(listing)
     check_sass(code)
     assert code[KERNEL].count("EXIT", "BRA") > 1, "the listing is that of the kernel"
+    bulk = load_target(gpu).has("bulk_copy")
+    assert [code[KERNEL].count(name) > 0 for name in ("UBLKCP", "LDGSTS")] == [bulk, not bulk], "copies of its data"
 
 
 def test_parts_that_wait_for_their_own_columns() -> None:

@@ -14,15 +14,18 @@ from amk.lowering.kernel import why_not_built
 from amk.planner import decisions as store
 from amk.planner import space as space_module
 from amk.planner.bound import decided, drain_ms
-from amk.planner.search import PATIENCE, Found, Problem, Search, search
+from amk.planner.formats import formats
+from amk.planner.search import PATIENCE, Found, Problem, Search, State, search
 from amk.planner.settings import FAST, PRESETS
-from amk.planner.space import Space
+from amk.planner.space import Knob, Space
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.codec import schedule_hash
+from amk.schedule_ir.codec import load_schedule, schedule_hash
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import FormatName
 from amk.simulator.constants import constants_for
+from amk.simulator.predict import step_ms
 from amk.validator.verify import verify
 from tests.tiny import tiny
 
@@ -106,6 +109,59 @@ def test_the_bound_is_below_every_completion() -> None:
             assert drain_ms(MODEL, H200, PROBLEM.runs, constants, known) <= min(state.ms) * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("gpu", ["l4", "a100", "b200"])
+@pytest.mark.parametrize(("form", "batch"), [("bf16", 1), ("int4-g128", 1), ("bf16", 4)])
+def test_the_bound_is_below_whole_plans_of_other_targets(gpu: str, form: FormatName, batch: int) -> None:
+    problem = Problem(MODEL, load_target(gpu), formats(form), context=512, positions=(100,))
+    made, seen = Search(problem, replace(FAST, batch=batch), seed=5), 0
+    names = [knob.name for knob in made.space.knobs]
+    for _ in range(40):
+        settings = made.space.mutate(made.space.start, made.rng, 4)
+        state = made.look(settings)
+        if state is not None:
+            seen += 1
+            known = decided(settings, names)
+            bound = drain_ms(MODEL, problem.target, problem.runs, made.constants, known, batch)
+            assert 0 < bound <= min(state.ms) * (1 + 1e-9)
+    assert seen > 5
+
+
+def test_a_short_search_has_tried_every_choice() -> None:
+    """As many plans as a ready-made one is searched with: order, tiles, splits, rings, SMs, parts, hand-offs."""
+    made = Search(PROBLEM)
+    made.limit = 80
+    for _ in made.rounds():
+        if made.spent:
+            break
+    for knob in made.space.knobs:
+        tried = {getattr(settings, knob.name) for settings in made.known}
+        assert tried == set(knob.values), f"{knob.name}: only {tried}"
+
+
+def test_a_state_that_is_beaten_for_no_more_memory_and_warps_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Search(PROBLEM)
+    start = made.space.start
+    chosen = {v: replace(start, wide_epilogue=v) for v in (0, 16, 32, 128)}
+    fast = State(chosen[0], "a", (1.0, 1.0), shared=100, warps=8)
+    beaten = State(chosen[16], "b", (2.0, 2.0), shared=100, warps=8)
+    smaller = State(chosen[32], "c", (3.0, 3.0), shared=99, warps=8)
+    later = State(chosen[128], "d", (0.9, 1.2), shared=100, warps=8)
+    assert fast.dominates(beaten) and not fast.dominates(smaller) and not fast.dominates(later)
+    states = {s.settings: s for s in (fast, beaten, smaller, later)}
+    monkeypatch.setattr(made, "look", states.get)
+    assert [s.key for s in made._round([fast], Knob("wide_epilogue", (16, 32, 128)), ())] == ["a", "d", "c"]
+
+
+def test_what_is_no_choice_is_searched_as_asked() -> None:
+    """A batch, drawing and another cache are in the plans that are timed and proved, in the presets too."""
+    start = replace(FAST, batch=2, kv_dtype="fp8")
+    result = search(PROBLEM, start=start, expansions=6)
+    assert result.schedule.batch == 2 and result.schedule.kv.dtype == "fp8"
+    assert result.default is not None and result.default.settings.batch == 2
+    assert result.best.ms == PROBLEM.times(result.schedule) and result.best.ms != found(6).best.ms
+    assert verify(result.schedule).safe
+
+
 def test_settings_of_which_no_plan_is_safe_are_not_simulated() -> None:
     """Slots that are refilled by bulk copies without a fence; copies by the agents themselves need none."""
     made = Search(PROBLEM)
@@ -164,10 +220,19 @@ def test_every_part_of_the_key_counts() -> None:
     key = store.cache_key(PROBLEM, {"seed": 0})
     others = [
         replace(PROBLEM, model=tiny("small")), replace(PROBLEM, target=load_target("l4")), replace(PROBLEM, context=99),
-        replace(PROBLEM, positions=(1,)),
+        replace(PROBLEM, positions=(1,)), replace(PROBLEM, wanted=formats("int8")),
+        replace(PROBLEM, constants=constants_for(H200).model_copy(update={"hop_us": 9.0})),
     ]  # fmt: skip
     keys = {key, store.cache_key(PROBLEM, {"seed": 1}), *(store.cache_key(o, {"seed": 0}) for o in others)}
-    assert len(keys) == len(others) + 2
+    keys |= {store.cache_key(PROBLEM, {"seed": 0}, replace(FAST, batch=2))}
+    assert len(keys) == len(others) + 3
+
+
+@pytest.mark.parametrize("constant", ["__version__", "PLANNER_VERSION", "SIMULATOR_VERSION", "SEARCH_VERSION"])
+def test_a_version_is_part_of_the_key(constant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = store.cache_key(PROBLEM, {"seed": 0})
+    monkeypatch.setattr(store, constant, -1)
+    assert key != store.cache_key(PROBLEM, {"seed": 0})
 
 
 def test_shipped_decisions_are_small_and_of_this_version() -> None:
@@ -181,6 +246,12 @@ def test_shipped_decisions_are_small_and_of_this_version() -> None:
         assert entry.settings() != PRESETS["naive"]
         for other in (entry.default_ms, entry.naive_ms):
             assert not other or prod(entry.ms) <= prod(other) * (1 + 1e-6)
+
+
+def test_shipped_decisions_expand_to_the_schedules_that_were_proved_and_compiled() -> None:
+    for entry in store.shipped():
+        problem = Problem(load_model(entry.model), load_target(entry.target))
+        assert schedule_hash(problem.schedule(entry.settings())) == entry.schedule, (entry.model, entry.target)
 
 
 @pytest.mark.parametrize("entry", store.shipped()[2::40], ids=lambda d: f"{d.model}-{d.target}")
@@ -230,7 +301,24 @@ def test_hand_offs_of_another_type_are_safe_and_compile(handoff: str, dtype: str
     assert verify(schedule).safe and why_not_built(schedule) is None
 
 
-@pytest.mark.parametrize("words", [["--expansions", "0"], ["--plan", "ready", "--model", "no-such"]], ids=str)
+def test_the_command_searches_with_the_batch_that_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AMK_CACHE", str(tmp_path / "cache"))
+    one, two = tmp_path / "1.json", tmp_path / "2.json"
+    assert main(arguments(one, "--expansions", "3")) == 0
+    assert main(arguments(two, "--expansions", "3", "--batch", "2")) == 0
+    schedule, _ = load_schedule(two)
+    (known,) = [json.loads(p.read_text()) for p in (tmp_path / "cache" / "plans").glob("*.json")
+                if json.loads(p.read_text())["schedule"] == schedule_hash(schedule)]  # fmt: skip
+    assert schedule.batch == 2 and known["ms"][0] == pytest.approx(step_ms(schedule, 128), rel=1e-6)
+    assert f"simulated {known['ms'][0]:.4f} ms at 128" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [
+    ["--expansions", "0"], ["--plan", "ready", "--model", "no-such"], ["--plan", "ready", "--batch", "2"],
+    ["--plan", "ready", "--kv-dtype", "fp8"], ["--plan", "ready", "--sampling", "top-k"],
+], ids=str)  # fmt: skip
 def test_bad_requests(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     base = ["plan", "--model", "smollm2-135m", "--gpu", "l4"]
     assert main([*base, *(["--search"] if "--expansions" in words else []), *words]) == 2

@@ -6,9 +6,10 @@ from typing import Literal
 
 import pytest
 
+from amk.lowering.kernel import why_not_built
 from amk.planner.decode import plan
 from amk.planner.formats import formats
-from amk.planner.k_split import row, rows
+from amk.planner.k_split import EQUAL, FINER, cut, row, rows, settings_of
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.schedule_ir.codec import canonical_json
 from amk.schedule_ir.matrices import MATRICES
@@ -75,6 +76,19 @@ def test_a_k_split_halves_the_peak_at_equal_bytes_in_flight() -> None:
     assert whole.k_split == 1 and whole.ms is None and best.ms is not None
     coarse = [r for r in found if r.chunk <= 16384]
     assert best.overlaid <= coarse[0].overlaid / 2
+
+
+@pytest.mark.parametrize("gpu", ["l20", "l4"])
+def test_a_finer_cut_along_k_takes_half_at_exactly_equal_bytes_in_flight(gpu: str) -> None:
+    """Four sequences of llama3-8b fit, and are SAFE and compiled, only so."""
+    model, target = load_model("llama3-8b"), load_target(gpu)
+    whole, parted = (cut(model, target, 4, parts) for parts in (1, FINER))
+    for each in (whole, parted):
+        assert (each.slots - 1) * each.chunk * FAST.warps == EQUAL
+    assert parted.peak <= whole.peak / 2 and whole.ms is None and parted.ms is not None
+    schedule = plan(model, target, settings=settings_of(4, FINER), max_context=256)
+    assert peak(schedule) <= schedule.launch.shared_bytes == parted.peak
+    assert verify(schedule).safe and why_not_built(schedule) is None
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from amk.bench.published import model_of, published
 from amk.commands.measured_runs import measured_runs
 from amk.planner.decode import plan
+from amk.planner.formats import formats
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model import load_model
@@ -16,7 +18,7 @@ from amk.schedule_ir.schedule import Loop, Schedule, Step
 from amk.schedule_ir.target import load_target, targets
 from amk.simulator import predict as module
 from amk.simulator.constants import constants_for
-from amk.simulator.floor import floor_ms
+from amk.simulator.floor import floor_ms, moved_bytes
 from amk.simulator.predict import Prepared, predict, step_ms
 from tests.tiny import PLAIN, VARIANTS, tiny
 
@@ -42,7 +44,17 @@ def test_never_below_the_floor() -> None:
     for target in targets():
         schedule = plan(load_model("llama3.2-1b"), target, max_context=2048)
         for pos in (0, 2047):
-            assert step_ms(schedule, pos) >= floor_ms(schedule, pos)
+            least = (moved_bytes(schedule, pos) - target.l2_bytes) / (target.read_ceiling_gbps * 1e6)
+            assert step_ms(schedule, pos) >= least >= floor_ms(schedule, pos)
+
+
+def test_rings_that_begin_full_do_not_pass_the_floor() -> None:
+    """A published shape: its rings hold a seventh of a layer in int8, and its time was below the assumed ceiling."""
+    shapes, target = published().shapes, load_target("a10g")
+    schedule = plan(model_of("1.3B", shapes["1.3B"]), target, wanted=formats("int8"), max_context=2048)
+    least = (moved_bytes(schedule, 0) - target.l2_bytes) / (target.read_ceiling_gbps * 1e6)
+    found = predict(schedule, 0)
+    assert found.ms == step_ms(schedule, 0) >= found.floor_ms == pytest.approx(least)
 
 
 def test_a_machine_without_latency_takes_the_time_of_its_bytes() -> None:

@@ -115,6 +115,18 @@ def test_throttled_runs_give_the_same_clocks() -> None:
         assert np.array_equal(state.k_rows, exact.threshold_rows)
 
 
+@pytest.mark.parametrize("at_once", [0, 12, order.AT_ONCE])
+def test_rows_made_together_are_those_made_one_by_one(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(order, "AT_ONCE", at_once)
+    together = 0
+    for system in random_systems(200, seed=14):
+        state = Fixpoint(system, greedy(system))
+        state.first_pass()
+        assert all(np.array_equal(state.evaluate_row(r), state.rows[r]) for r in range(1, len(state.heads) + 1))
+        together += len(state.heads)
+    assert together > 200
+
+
 def test_impatience_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shared counters, partial thresholds, no separation of epochs: the lowering gives up and the runs take over."""
     systems = list(random_systems(40, seed=13, max_agents=8, max_events=30))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amk.adversary.edits import Edit, Json, apply, at, find, named
+from amk.adversary.edits import Edit, Json, apply, at, find, named, steps
 from amk.adversary.oracle.judge import rule
 from amk.adversary.subjects import subject
 from amk.report.diagnostic import AmkError
@@ -47,6 +47,10 @@ def barrier(**fields: Any) -> list[Edit]:
     return [Edit("replace", (*find(SMALL, "barrier"), "op", name), value) for name, value in fields.items()]
 
 
+def every_barrier(number: int) -> list[Edit]:
+    return [Edit("replace", (*path, "op", "id"), number) for path, s in steps(SMALL) if s["op"]["op"] == "barrier"]
+
+
 def place(buffer: str) -> int:
     return int(at(SMALL, named(SMALL, "buffers", buffer))["offset"])
 
@@ -54,6 +58,7 @@ def place(buffer: str) -> int:
 END = -(-SMALL["launch"]["shared_bytes"] // 1024) * 1024
 BYTES = sum(b.bytes for b in edited().buffers if b.space == "global")
 HALF = TARGET["smem_per_sm"] // 2 - RESERVED_SMEM_PER_BLOCK
+FIFTH = TARGET["smem_per_sm"] // 5 // 128 * 128 - RESERVED_SMEM_PER_BLOCK
 FEATURES = sorted(TARGET["features"])
 
 LIMITS = {
@@ -68,8 +73,19 @@ LIMITS = {
         launch(ctas_per_sm=3, registers=64) + target(max_blocks_per_sm=2),
     ),
     "registers of an SM, in units of 256 a warp": (
-        "AMK402", launch(registers=200) + target(regs_per_sm=2 * 6400),
-        launch(registers=201) + target(regs_per_sm=2 * 6400),
+        "AMK402", launch(registers=200) + target(regs_per_sm=4 * 6400),
+        launch(registers=201) + target(regs_per_sm=4 * 6400),
+    ),
+    "registers of a quarter of an SM": (  # 10 warps of 6,144 are less than 65,536, but a quarter holds 2 of them
+        "AMK402", launch(ctas_per_sm=5, registers=168), launch(ctas_per_sm=5, registers=169),
+    ),
+    "shared memory of an SM, in units of 128 bytes": (
+        "AMK402", launch(ctas_per_sm=5, registers=64, shared_bytes=FIFTH),
+        launch(ctas_per_sm=5, registers=64, shared_bytes=FIFTH + 1),
+    ),
+    "named barriers of an SM": (  # ids up to the largest count: 8 blocks of 8, or of 9, where an SM has 64
+        "AMK402", launch(ctas_per_sm=8, registers=64) + every_barrier(7),
+        launch(ctas_per_sm=8, registers=64) + every_barrier(8),
     ),
     "shared memory of an SM": (
         "AMK402", launch(ctas_per_sm=2, registers=64, shared_bytes=HALF),

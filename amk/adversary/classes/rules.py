@@ -164,7 +164,7 @@ def launch_limits(rng: Random) -> Mutant:
         return base, [Edit("replace", ("target", "sms"), base.workers + rng.choice((-1, 0, 1)))]
     if which == 1:
         ctas = rng.randint(1, 6)
-        limit = document["target"]["regs_per_sm"] // (ctas * launch["warps"] * 32) // 8 * 8
+        limit = document["target"]["regs_per_sm"] // 4 // (-(-ctas * launch["warps"] // 4) * 32) // 8 * 8
         registers = min(255, max(16, limit + rng.choice((-8, 0, 1, 8))))
         pair = (("ctas_per_sm", ctas), ("registers", registers))
         return base, [Edit("replace", ("launch", field), value) for field, value in pair]

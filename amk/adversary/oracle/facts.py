@@ -38,6 +38,7 @@ def broken_rules(spelled: Spelled) -> Iterator[str]:
 
 def policies(schedule: Schedule) -> Iterator[str]:
     """What is policy rather than proof, or not what runs are made of here: neither SAFE nor UNSAFE may be said."""
+    yield from _of_the_first_launch(schedule)
     for step in (step for program in schedule.programs for step in steps(program.body)):
         if any(wait.compare != ">=" or wait.data for wait in step.waits):
             yield "a wait does not stay true"
@@ -50,6 +51,17 @@ def policies(schedule: Schedule) -> Iterator[str]:
             yield f"the source of stream {stream.name}, which runs ahead, is not constant"
 
 
+def _of_the_first_launch(schedule: Schedule) -> Iterator[str]:
+    """What is counted or waited for once per launch is another value in the next one; one launch is all that is run."""
+    inside = [s for p in schedule.programs for n in p.body if isinstance(n, Loop) for s in steps(n.body)]
+    outside = [n for p in schedule.programs for n in p.body if isinstance(n, Step)]
+    awaited = {wait.counter for step in (*inside, *outside) for wait in step.waits}
+    if any(step.waits for step in outside):
+        yield "a wait outside the token loop asks for no more in later launches"
+    if any(signal.counter in awaited and signal.add for step in outside for signal in step.signals):
+        yield "what is counted outside the token loop is counted once per launch"
+
+
 def steps(body: tuple[Node, ...]) -> Iterator[Step]:
     for node in body:
         if isinstance(node, Loop):
@@ -59,7 +71,8 @@ def steps(body: tuple[Node, ...]) -> Iterator[Step]:
 
 
 def _resident(schedule: Schedule) -> Iterator[str]:
-    """All workers at once on the target: threads, registers in units of 256 a warp, shared memory with its reserve."""
+    """All workers at once on the target: threads, registers in units of 256 a warp and a quarter for each part of the
+    SM, shared memory with its reserve in units of 128 bytes, barriers up to the largest number."""
     launch, target = schedule.launch, schedule.target
     if not launch.cooperative:
         yield "only a cooperative launch promises that all workers run"
@@ -69,10 +82,16 @@ def _resident(schedule: Schedule) -> Iterator[str]:
     per_warp = -(-launch.registers * 32 // WARP_REGISTERS) * WARP_REGISTERS
     if threads > MAX_THREADS_PER_BLOCK or n * threads > target.max_threads_per_sm:
         yield "too many threads"
-    if n * launch.warps * per_warp > target.regs_per_sm or n > target.max_blocks_per_sm:
+    quarter, warps = target.regs_per_sm // 4, n * launch.warps
+    if sum(quarter // per_warp for _ in range(4)) < warps or n > target.max_blocks_per_sm:
         yield "too many registers or blocks"
-    if n * (launch.shared_bytes + RESERVED_SMEM_PER_BLOCK) > target.smem_per_sm:
+    if n * len(range(0, launch.shared_bytes + RESERVED_SMEM_PER_BLOCK, 128)) * 128 > target.smem_per_sm:
         yield "too much shared memory for one SM"
+    ops = [step.op for program in schedule.programs for step in steps(program.body)]
+    most = max((op.id for op in ops if isinstance(op, BarrierOp)), default=0)
+    each = 2 if target.arch in ("sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_103", "sm_103a") else 1
+    if n * (most + 1) > each * target.max_blocks_per_sm:
+        yield "too many named barriers for one SM"
     for stream in schedule.streams:
         if {"bulk": "bulk_copy"}.get(stream.engine, "cp_async") not in target.features:
             yield "the target lacks the copy engine"

@@ -16,6 +16,7 @@ import numpy as np
 
 from amk.agent.candidate import Workshop
 from amk.agent.journal import Journal
+from amk.agent.rulings import promised
 from amk.agent.state import START, State, Trial
 from amk.agent.surroundings import Surroundings
 from amk.planner.settings import Settings
@@ -130,13 +131,20 @@ class Context:
         return np.random.default_rng([self.seed, len(self.state.trials), zlib.crc32(label.encode())])
 
     def scored(self) -> list[tuple[Settings, float]]:
-        """Settings with their log time relative to the start, in order of trial, the start first."""
+        """Settings with their log time relative to the start, in order of trial, the start first; what passed its
+        screen and waits for its race has the score that the screen promises."""
         found = [(self.space.start, 0.0)]
-        found += [(self.history.settings[t.index], t.score) for t in self.state.trials if t.score is not None]
+        for trial in self.state.trials:
+            if (score := trial.score if trial.closed else promised(self.state, trial)) is not None:
+                found.append((self.history.settings[trial.index], score))
         return found
 
     def incumbent(self) -> Settings:
         return self.space.start if self.state.best == START else self.history.settings[self.state.best]
+
+    def leader(self) -> Settings:
+        """What was measured fastest, kept or not: small steps are made from it before their sum is worth a keep."""
+        return min(self.scored(), key=lambda pair: pair[1])[0]
 
     def trials_of(self, proposer: str) -> list[Trial]:
         return [t for t in self.state.trials if t.proposed.proposer == proposer]

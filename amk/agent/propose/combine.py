@@ -58,7 +58,7 @@ class Combine:
     name: str = "combine"
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
-        base = context.incumbent()
+        base = context.leader()
         for settings in combinations(base, effects(context, base)):
             if context.is_new(settings):
                 return context.suggest(self.name, settings, "the changes that paid, together")

@@ -1,9 +1,10 @@
 """A bandit over proposers: the default. Credit is read from the journal, so that a resumed run deals as before.
 
 Each arm's worth is the discounted mean of its rewards (1 for a kept proposal, a share for one that came near), chosen
-by an upper confidence bound. An arm that has nothing new is passed over. When nothing was kept for STALLED evaluations,
-`sweep` settles what is near the best before the arms go on; from the hand-tuned plan it does so from the first
-proposal. Every TURNS-th proposal of a sweep is three and more changes at once, of those that pay.
+by an upper confidence bound. An arm that has nothing new is passed over, and when all are, `last` is asked: blind
+draws, which hardly ever pay for what they cost. When nothing was kept for STALLED evaluations, `sweep` settles what is
+near the best before the arms go on; from the hand-tuned plan it does so from the first proposal. Every TURNS-th
+proposal of a sweep is three and more changes at once, of those that pay.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from math import log, sqrt
 
 from amk.agent.propose.base import Context, Proposer, Suggestion
 from amk.agent.propose.combine import Paid
+from amk.agent.rulings import leading
 from amk.agent.state import State, Trial
 
 DISCOUNT = 0.97
-EXPLORE = 0.25
+EXPLORE = 0.15
 NEAR = 0.02
 """A candidate within 2% of the incumbent earns part of a reward."""
 
@@ -33,10 +35,12 @@ class Portfolio:
     arms: tuple[Proposer, ...]
     sweep: Proposer | None = None
     paid: Proposer = field(default_factory=Paid)
+    last: Proposer | None = None
     name: str = "portfolio"
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
-        for arm in (*self._sweeping(context.state), *self.order(context.state.trials)):
+        last: tuple[Proposer, ...] = () if self.last is None else (self.last,)
+        for arm in (*self._sweeping(context.state), *self.order(context.state.trials), *last):
             if found := arm.ask(context):
                 return found
         return []
@@ -77,5 +81,5 @@ def earned(trial: Trial) -> float:
 
 
 def stalled(state: State) -> bool:
-    """Whether the latest evaluations kept nothing."""
-    return state.evals - (state.curve[-1].evals if state.curve else 0) >= STALLED
+    """Whether the latest evaluations kept nothing, and nothing waits for its race."""
+    return leading(state) is None and state.evals - (state.curve[-1].evals if state.curve else 0) >= STALLED

@@ -159,6 +159,8 @@ class Op(Frozen):
     registers: ClassVar[tuple[str, ...]] = ()
     perhaps: ClassVar[tuple[str, ...]] = ()
     """Fields whose buffers are read only if the data say so: nobody may rely on a wait for words there."""
+    meets: ClassVar[int] = 0
+    """How often in a row the lanes of a warp meet within the op; once more, each time that it adds up `sums`."""
     role: Name
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:

@@ -34,6 +34,7 @@ class CombineOp(Staging):
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
     in_flight: ClassVar[int] = 2048
+    meets: ClassVar[int] = 3
     """Two pieces of two splits, 16 bytes of each a lane."""
 
     op: Literal["combine"] = "combine"

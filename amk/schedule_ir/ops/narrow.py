@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -19,6 +19,7 @@ class NarrowOp(Op):
     the same.
     """
 
+    meets: ClassVar[int] = 2
     op: Literal["narrow"] = "narrow"
     round: Count
     gather_agents: Count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -18,6 +18,7 @@ class PeakOp(Op):
     round is the number of the first round of counting that follows, or LAST when none does.
     """
 
+    meets: ClassVar[int] = 1
     op: Literal["peak"] = "peak"
     round: Count
     candidates: Count

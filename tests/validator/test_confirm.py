@@ -1,0 +1,80 @@
+"""What the two steps of a fault show by themselves, the flat system shows too; it is not made until somebody asks."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import pytest
+
+from amk.adversary.edits import apply
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.schedule import Schedule
+from amk.validator import confirm, evidence
+from amk.validator.atoms import blocks, touches_of
+from amk.validator.compose import compose
+from amk.validator.confirm import positions
+from amk.validator.dataflow import find_faults
+from amk.validator.expand import expand
+from amk.validator.liveness import greedy
+from amk.validator.replay import replay
+from amk.validator.verify import STATIC, verify
+from tests.validator.one_edits import buffer, moved
+from tests.validator.plans import SMALL, from_document, small_plan
+
+EDITS = 24
+
+
+def edited(document: Any, rng: Random) -> Schedule:
+    """After one edit, well-formed."""
+    while True:
+        with suppress(AmkError):
+            schedule = from_document(apply(document, rng.choice((buffer, moved))(document, rng))[0])
+            if not any(check(schedule) for _, check, _ in STATIC):
+                return schedule
+
+
+@pytest.mark.parametrize("preset", ["fast", "naive"])
+def test_evident_faults_are_in_the_flat_system_of_that_position(preset: str) -> None:
+    document = json.loads(small_plan(SMALL[preset]).model_dump_json())
+    rng, seen = Random(5), Counter[str]()
+    for _ in range(EDITS):
+        changed = edited(document, rng)
+        result = compose(changed)
+        if result.dataflow is None or evidence.explain(result) is None or result.dataflow.correct:
+            continue
+        if any(report is not None and report.racy for report in (result.races, result.overwritten, result.unseen)):
+            continue
+        for fault in result.dataflow.faults[:3]:
+            reader = evidence._node(result, fault.event) if fault.event >= 0 else None
+            writer = evidence._node(result, fault.writer) if fault.writer is not None and fault.writer >= 0 else None
+            pos = positions(result, frozenset(place[1] for place in (reader, writer) if place))[0]
+            if confirm._evident(result, fault, reader, writer, pos):
+                flat = expand(changed, pos, 2, "word")
+                events = confirm._flat_events(flat, *reader) if reader else [-1]
+                found = find_faults(blocks(touches_of(greedy(flat.system))), None).faults
+                assert any(f.event in events and f.kind == fault.kind for f in found)
+                seen[fault.kind] += 1
+    assert sum(seen.values()) > 3, seen
+
+
+def test_an_evident_fault_costs_no_flat_system_until_its_witness_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = json.loads(small_plan(SMALL["fast"]).model_dump_json())
+    made: list[int] = []
+
+    def counted(*args: object, **named: object) -> object:
+        made.append(1)
+        return expand(*args, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(confirm, "expand", counted)
+    rng = Random(5)
+    while True:
+        verdict = verify(edited(document, rng))
+        if verdict.evidence is not None and verdict.evidence.kind in ("stale", "uninitialised") and not made:
+            break
+        made.clear()
+    assert replay(verdict.evidence.system.to_json(), verdict.evidence.witness.to_json())
+    assert made
