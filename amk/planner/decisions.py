@@ -44,7 +44,8 @@ SEARCH_VERSION = 2
 version are stale. Version 2: plans that cannot compile are refused; refills that are held back are simulated. Version
 3: the naive plan has four warps, down in parts is a choice; loads wait for copies in flight by their square. Version 4:
 order of steps, who attends, who polls and the narrow hand-off are choices, and switches are tried first. Version 5:
-hints of bf16 plans come before what they announce.
+hints of bf16 plans come before what they announce; long products of codes of four bits alone are copied 2 KB at a
+time.
 
 That of the search is raised when it finds other plans of the same space: what is cached is searched again, what is
 shipped stays valid. Version 2: every choice is tried by itself first."""

@@ -11,7 +11,7 @@ from amk.schedule_ir.ops.reduce_splits import sliceable
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype
 from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import FormatName
+from amk.schedule_ir.weight_format import FormatName, weight_format
 
 Handoff = Literal["fenced", "tagged", "mixed", "narrow"]
 """How activations cross SMs: by counters behind a release fence, by tagged words, or so where few workers read them
@@ -129,15 +129,17 @@ def chunk_bytes_of(settings: Settings, model: ModelSpec, target: Target, used: s
     """The upper bound of one copy; used: the formats of the plan.
 
     A larger one costs an agent less time to wait for, fence and refill; a ring of few slots is coarse, which long
-    products do not notice, and codes cost little to multiply beside that. Measured on an H200: amk/lowering/LADDER.md.
+    products do not notice, and codes cost little to multiply beside that, those of four bits the most: 4 KB of them
+    are twice the columns. Measured on an H200: amk/lowering/LADDER.md.
     """
     if settings.chunk_bytes:
         return settings.chunk_bytes
-    if "bf16" not in used:
-        return 2 * SMALL_COPY
     shape = matrix(model, "gate_up")
     each = shape.rows * shape.k * 2 // (workers * settings.warps)
     long = each >= LONG_RINGS * settings.max_ring_bytes // settings.warps
+    if "bf16" not in used:
+        small = long and settings.batch == 1 and all(weight_format(form).bits == 4 for form in used)
+        return SMALL_COPY if small else 2 * SMALL_COPY
     large = long and used == {"bf16"} and target.has("bulk_copy")
     return 2 * SMALL_COPY if large else SMALL_COPY
 
