@@ -19,3 +19,5 @@ RAGGED = tiny("tiny-ragged", hidden=192, ffn=352, heads=3, kv_heads=1, vocab=331
 BIASED = tiny("tiny-bias", heads=6, kv_heads=2, qkv_bias=True)
 NORMED = tiny("tiny-norm", head_dim=128, heads=2, kv_heads=1, qk_norm=True)
 VARIANTS = (PLAIN, RAGGED, BIASED, NORMED)
+PAIRED = tiny("tiny-paired", hidden=512, ffn=1536, heads=8)
+"""Of codes of four bits all products take blocks of x in pairs; in `RAGGED` none does, in `PLAIN` some do."""

@@ -138,15 +138,23 @@ class Author:
             row_scales=scale_buffer(name) if self.settings.scales_apart and self.run.format(name).per_row else None,
             **read_by(name, self.run.wanted, self.head),
         )  # fmt: skip
-        return [self.barrier(), Step(op=op), self.barrier()]
+        meet = [] if part == parts - 1 and self.hints_drained(name) else [self.barrier()]
+        return [self.barrier(), Step(op=op), *meet]
 
     def deferred(self, name: MatrixName) -> int:
         return self.run.held.get(name, 0)
+
+    def hints_drained(self, name: MatrixName) -> bool:
+        """Whether a worker says that a result of the product of `name` is coming before its warps have met."""
+        counter = {"o": "h_mid", "gate_up": "act", "down": "h_out", "lm_head": "best"}.get(name, name)
+        return self.settings.hint_at == "drained" and self.hints(counter)
 
     def published(self, name: MatrixName, op: AnyOp, signals: tuple[Signal, ...]) -> list[Step]:
         """Publish what `op` makes of the product of `name`, and let part of what that held back go out."""
         first = refilled(self.run.first.get(name, 0))
         result = self.publish(op, signals)
+        if self.hints_drained(name):
+            result.insert(1, self.barrier())
         return [*first, *result] if self.settings.refill_first else [*result, *first]
 
     def staged(self, name: MatrixName, *steps: Step) -> list[Step]:
@@ -174,7 +182,11 @@ class Author:
         return has_tags(self.settings, counter) and counter not in self.strong
 
     def publish(self, op: AnyOp, signals: tuple[Signal, ...]) -> list[Step]:
-        """Run `op`, then signal once per worker. A fenced signal needs every writer behind it, a hint nobody."""
+        """Run `op`, then signal once per worker. A fenced signal needs every writer behind it, a hint nobody; so it may
+        come first.
+        """
+        if self.settings.hint_at != "published" and all(signal.order == "relaxed" for signal in signals):
+            return [Step(op=SignalOp(role="w0"), signals=signals), Step(op=op)]
         if op.role == "w0":
             return [Step(op=op, signals=signals)]
         meet = [] if all(signal.order == "relaxed" for signal in signals) else [self.barrier()]

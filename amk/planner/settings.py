@@ -11,7 +11,7 @@ from amk.schedule_ir.ops.reduce_splits import sliceable
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype
 from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import FormatName
+from amk.schedule_ir.weight_format import FormatName, weight_format
 
 Handoff = Literal["fenced", "tagged", "mixed", "narrow"]
 """How activations cross SMs: by counters behind a release fence, by tagged words, or so where few workers read them
@@ -47,6 +47,9 @@ class Settings:
     result is published, not after it. refill_early: the rest of them before the next input is staged, not after it.
     prefetch_at: earlier keys and values are asked for before the first product of a layer, between that and its
     publication, or behind both.
+
+    hint_at: where a worker says that looking for its tagged words is worth while: behind what writes them, before that
+    ("summed"), or, after a product, before its warps have met ("drained"). A hint orders nothing, so it may come early.
 
     attends: the workers that serve a KV head are neighbours, from the first worker on ("first"), or as far apart as can
     be ("spread"), or neighbours of those that stream the fewest bytes ("light").
@@ -88,6 +91,7 @@ class Settings:
     prefetch_at: Literal["layer", "product", "published"] = "layer"
     attends: Literal["first", "spread", "light"] = "first"
     pollers: Literal["one", "all"] = "one"
+    hint_at: Literal["published", "summed", "drained"] = "published"
 
 
 FAST = Settings()
@@ -125,15 +129,17 @@ def chunk_bytes_of(settings: Settings, model: ModelSpec, target: Target, used: s
     """The upper bound of one copy; used: the formats of the plan.
 
     A larger one costs an agent less time to wait for, fence and refill; a ring of few slots is coarse, which long
-    products do not notice, and codes cost little to multiply beside that. Measured on an H200: amk/lowering/LADDER.md.
+    products do not notice, and codes cost little to multiply beside that, those of four bits the most: 4 KB of them
+    are twice the columns. Measured on an H200: amk/lowering/LADDER.md.
     """
     if settings.chunk_bytes:
         return settings.chunk_bytes
-    if "bf16" not in used:
-        return 2 * SMALL_COPY
     shape = matrix(model, "gate_up")
     each = shape.rows * shape.k * 2 // (workers * settings.warps)
     long = each >= LONG_RINGS * settings.max_ring_bytes // settings.warps
+    if "bf16" not in used:
+        small = long and settings.batch == 1 and all(weight_format(form).bits == 4 for form in used)
+        return SMALL_COPY if small else 2 * SMALL_COPY
     large = long and used == {"bf16"} and target.has("bulk_copy")
     return 2 * SMALL_COPY if large else SMALL_COPY
 

@@ -26,6 +26,9 @@ Changes = Mapping[str, Any]
 EAGER: Changes = {"hint_slack": 4, "wide_epilogue": 0}
 """Look for words when three of four workers have signalled, and let all warps sum partials."""
 
+ANNOUNCED: Changes = {**EAGER, "hint_at": "drained"}
+"""For bf16: likewise, and a worker says that its result is coming before its warps have met."""
+
 SHORT_HOLD: Changes = {"held_refills": 1 / 3, "first_refills": 1 / 4}
 NARROW: Changes = {"warps": 16, "chunk_bytes": 1024}
 """Twice the agents, each with copies of half the size: where a product ends before a ring is drained often."""
@@ -102,7 +105,7 @@ def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduc
     """For one sequence. reduced: splits are reduced before they are staged, which leaves registers for more warps."""
     if layers == {"bf16"}:
         narrow = not long and reduced and model.head_dim <= NARROW_HEAD
-        return {**EAGER, **NARROW, **SHORT_HOLD} if narrow else EAGER
+        return {**ANNOUNCED, **NARROW, **SHORT_HOLD} if narrow else ANNOUNCED
     if len(layers) > 1:
         return EAGER
     if long and all(weight_format(form).bits == 8 for form in layers):

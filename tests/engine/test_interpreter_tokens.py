@@ -88,6 +88,11 @@ CASES: dict[str, tuple[ModelSpec, dict[str, Any]]] = {
         {"prefetch_at": "published", "attends": "light", "handoff": "narrow", "pollers": "all", "head_handoff": True}
         | {"workers": 7, "warps": 8, "chunk_bytes": 1024},
     ),
+    "hints before the warps have met": (tiny_model(), {"hint_at": "drained", "workers": 5, "slots": 3}),
+    "hints before sums, parts, looks by all": (
+        tiny_model(ffn=128),
+        {"hint_at": "summed", "act_parts": 2, "pollers": "all", "refill_first": True, "workers": 5, "warps": 8},
+    ),
     "arrays overlaid": (tiny_model(), {"overlay": True}),
     "naive": (tiny_model(), {"handoff": "fenced", "head_handoff": False, "run_ahead": False, "wide_epilogue": 0}),
 }

@@ -18,8 +18,8 @@ from amk.schedule_ir.model import load_model
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import CacheDtype
 from amk.schedule_ir.target import Target
-from amk.schedule_ir.weight_format import FORMATS, FormatName
-from tests.tiny import NORMED, PLAIN, RAGGED
+from amk.schedule_ir.weight_format import FORMATS, FormatName, weight_format
+from tests.tiny import NORMED, PAIRED, PLAIN, RAGGED
 
 pytestmark = pytest.mark.gpu
 
@@ -31,6 +31,7 @@ Case = tuple[ModelSpec, FormatName, FormatName] | tuple[ModelSpec, FormatName, F
 CASES: list[Case] = [
     *((PLAIN, form, form) for form in FORMATS if form != "bf16"),
     *((RAGGED, form, form) for form in FORMATS if form != "bf16"),
+    *((PAIRED, form, form) for form in FORMATS if weight_format(form).bits == 4),
     (NORMED, "int4-g128", "bf16"),
     (load_model("smollm2-135m"), "int8", "int8"),
     (load_model("smollm2-135m"), "int4-g128-zp", "bf16"),

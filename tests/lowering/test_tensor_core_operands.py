@@ -11,12 +11,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from amk.planner.decode import plan
+from amk.planner.formats import formats
 from amk.schedule_ir.bfloat import from_bf16_bits
 from amk.schedule_ir.block_point import BLOCK, block_scales, round_digits, round_halves
 from amk.schedule_ir.chunks import pack_quantised
+from amk.schedule_ir.matrices import matrix
+from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.quantised import Quantised, dequantised
+from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FORMATS, Chunk, FormatName, weight_format
 from tests.reference.codes import e4m3 as reference_e4m3
+from tests.tiny import PAIRED, PLAIN, RAGGED
 
 Words = NDArray[np.uint32]
 Floats = NDArray[np.float64]
@@ -87,10 +93,15 @@ def int8_sum(words: Words, block: int, x: Bytes) -> Floats:
 
 
 def int4_sum(words: Words, block: int, x: Bytes) -> Floats:
+    return nibble_sum(words, block, digit_operand(x))
+
+
+def nibble_sum(words: Words, block: int, operand: Floats) -> Floats:
     first, second = words[:, 2 * block], words[:, 2 * block + 1]
-    a = [first & 0x0F0F0F0F, first & 0xF0F0F0F0, second & 0x0F0F0F0F, second & 0xF0F0F0F0]
-    c = mma(octets(np.stack(a), "u1"), digit_operand(x))
-    return 16 * c[LANE // 4, LANE % 4 * 2] + c[LANE // 4 + 8, LANE % 4 * 2 + 1]
+    a = [first & 0x0F0F0F0F, first, second & 0x0F0F0F0F, second]
+    c = mma(octets(np.stack(a), "u1"), operand)
+    low_of_high = c[LANE // 4, LANE % 4 * 2 + 1]
+    return 16 * c[LANE // 4, LANE % 4 * 2] + c[LANE // 4 + 8, LANE % 4 * 2 + 1] - low_of_high
 
 
 def digit_operand(x: Bytes) -> Floats:
@@ -143,6 +154,32 @@ def chunk_product(stored: Bytes, chunk: Chunk, x: Bytes, scales: Floats, totals:
     return total / unit
 
 
+def paired_product(stored: Bytes, chunk: Chunk, x: Bytes, scales: Floats, totals: Floats) -> Floats:
+    """The same of codes of four bits in pairs: lanes 16 to 31 read the second half of x, odd pairs of lanes sum it."""
+    form, columns = chunk.weights, chunk.columns
+    groups, blocks, size = columns // form.group, columns // BLOCK // 2, form.payload_bytes(columns)
+    weight = stored[size : size + 16 * groups].view(np.float16).astype(np.float64).reshape(8, groups)
+    zeros = np.full((8, groups), 8.0)
+    if form.zeros:
+        zeros = stored[size + 16 * groups :][: 8 * groups].reshape(8, groups).astype(np.float64)
+    half, row = LANE % 4 // 2, LANE // 4
+    total = np.zeros(32)
+    for i in range(blocks):
+        operand = np.where((LANE < 16)[:, None], digit_operand(x[i]), digit_operand(x[i + blocks]))
+        both = [nibble_sum(tile(stored, block), block % 2, operand) for block in (i, i + blocks)]
+        own, group = i + half * blocks, i * BLOCK // form.group + half * (groups // 2)
+        y = (
+            np.where(half == 0, *both) * scales[own]
+            - np.where(LANE % 2 == 0, 16.0, 0.0) * zeros[row, group] * totals[own]
+        )
+        total += weight[row, group] * y
+    return total / 16
+
+
+def tile(stored: Bytes, block: int) -> Words:
+    return stored[block // 2 * 512 :][:512].view(np.uint32).reshape(32, 4)
+
+
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "bf16"])
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_lanes_multiply_what_the_codes_stand_for(name: FormatName, chunks: int) -> None:
@@ -160,13 +197,20 @@ def test_lanes_multiply_what_the_codes_stand_for(name: FormatName, chunks: int) 
     digits = form.staged == "digits"
     staged, x_scales = staged_digits(x) if digits else staged_halves(x)
     exact = (round_digits(x) if digits else round_halves(x)).astype(np.float64)
-    found = np.zeros(32)
+    found, paired = np.zeros(32), np.zeros(32)
     for i, stored in enumerate(pack_quantised(rows, Chunk(format=name, columns=columns))):
         here = slice(i * columns // BLOCK, (i + 1) * columns // BLOCK)
         totals = exact.reshape(-1, BLOCK)[here].sum(axis=1)
-        found += chunk_product(stored, Chunk(format=name, columns=columns), staged[here], x_scales[here], totals)
+        of_x = staged[here], x_scales[here], totals
+        found += chunk_product(stored, Chunk(format=name, columns=columns), *of_x)
+        if form.bits == 4:
+            paired += paired_product(stored, Chunk(format=name, columns=columns), *of_x)
     y = found[0::4] + 256 * found[1::4] if digits else found[0::4]
-    np.testing.assert_allclose(y, dequantised(rows, form).astype(np.float64) @ exact[:k], rtol=1e-9, atol=1e-6)
+    expected = dequantised(rows, form).astype(np.float64) @ exact[:k]
+    np.testing.assert_allclose(y, expected, rtol=1e-9, atol=1e-6)
+    if form.bits == 4:
+        both = paired[0::4] + paired[2::4] + 256 * (paired[1::4] + paired[3::4])
+        np.testing.assert_allclose(both, expected, rtol=1e-9, atol=1e-6)
 
 
 @pytest.mark.parametrize("batch", range(1, 9))
@@ -220,3 +264,19 @@ def test_fp8_weights_without_an_instruction_for_them() -> None:
         halves.append(np.stack([word & 0xFFFF, word >> 16], axis=-1).astype(np.uint16).view(np.float16) * 256.0)
     found = np.concatenate(halves, axis=-1).reshape(-1)
     np.testing.assert_array_equal(found, [reference_e4m3(int(code)) for code in CODES])
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if weight_format(name).bits == 4])
+@pytest.mark.parametrize(("model", "expected"), [(PAIRED, {True}), (PLAIN, {True, False}), (RAGGED, {False})])
+def test_products_in_pairs_and_alone_are_among_the_models_of_tests(
+    name: FormatName, model: ModelSpec, expected: set[bool]
+) -> None:
+    """Of which tests/gpu takes the logits: what one of the two does wrong is seen."""
+    (stream,) = plan(model, load_target("h200"), wanted=formats(name), max_context=4096).streams
+    found = {in_pairs(chunk, matrix(model, of).k) for of, chunk in stream.chunks.items()}
+    assert found == expected
+
+
+def in_pairs(chunk: Chunk, k: int) -> bool:
+    """`kPairs` of quantised_gemv.cuh: both halves of every chunk are whole groups and whole loads."""
+    return k % chunk.columns == 0 and chunk.columns % (2 * max(chunk.weights.group, 2 * BLOCK)) == 0

@@ -9,7 +9,7 @@ import pytest
 
 from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import BF16, Formats, formats, layered
-from amk.planner.settings import FAST, NAIVE, PHASED, Settings
+from amk.planner.settings import FAST, NAIVE, PHASED, SMALL_COPY, UNTUNED, Settings, chunk_bytes_of
 from amk.planner.tuned import batched, rings_drained, tuned
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.ops.gemv import GemvOp
@@ -51,6 +51,15 @@ def test_kinds_of_models(
 ) -> None:
     found = of(name, wanted, context)
     assert (found.warps, found.chunk_bytes, found.hint_slack, found.held_refills) == expected
+    layers = {form for matrix, form in wanted.items() if matrix != "lm_head"}
+    early = layers == {"bf16"} and name != "smollm2-135m"
+    assert found.hint_at == ("drained" if early else "published")
+
+
+@pytest.mark.parametrize("settings", [NAIVE, PHASED, UNTUNED, replace(FAST, batch=4), replace(FAST, warps=4)])
+def test_hints_stay_behind_results_where_early_ones_were_not_measured(settings: Settings) -> None:
+    model = load_model("llama3-8b")
+    assert tuned(settings, model, H200, layered(model, BF16), 132, LONG).hint_at == "published"
 
 
 @pytest.mark.parametrize(
@@ -78,6 +87,31 @@ def test_codes_of_eight_bits_stand_alone_in_long_products(name: str, form: Forma
     assert all(chunk.apart == apart for chunk in made.streams[0].chunks.values())
     if apart:
         assert (made.streams[0].chunk_bytes, made.streams[0].slots) == (4096, 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "used", "expected"),
+    [
+        ("llama3-8b", 1, {"int4-g128"}, SMALL_COPY),
+        ("llama3-8b", 1, {"int4-g128-zp", "int4-g64"}, SMALL_COPY),
+        ("llama3-8b", 1, {"int4-g128-zp", "bf16"}, SMALL_COPY),
+        ("llama3-8b", 1, {"int4-g128", "int8"}, 2 * SMALL_COPY),
+        ("llama3-8b", 1, {"int8"}, 2 * SMALL_COPY),
+        ("llama3-8b", 4, {"int4-g128"}, 2 * SMALL_COPY),
+        ("llama3.2-1b", 1, {"int4-g128"}, 2 * SMALL_COPY),
+    ],
+)
+def test_only_long_products_of_four_bits_alone_are_copied_in_small(
+    name: str, batch: int, used: set[FormatName], expected: int
+) -> None:
+    settings = replace(FAST, batch=batch)
+    assert chunk_bytes_of(settings, load_model(name), H200, used, 132) == expected
+
+
+def test_a_large_model_of_four_bits_has_twice_the_slots_of_half_the_size() -> None:
+    made = plan(load_model("llama3-8b"), H200, wanted=formats("int4-g128"), max_context=LONG)
+    assert (made.streams[0].chunk_bytes, made.streams[0].slots) == (2176, 11)
+    assert {chunk.columns for chunk in made.streams[0].chunks.values()} == {512}
 
 
 def test_parts_that_are_no_whole_copies_are_left_to_the_planner() -> None:
@@ -113,3 +147,11 @@ def test_nothing_is_assumed_where_nothing_was_measured() -> None:
 def test_the_plan_has_the_numbers() -> None:
     made = plan(load_model("llama3.2-1b"), H200, max_context=LONG)
     assert made.launch.warps == 16 and made.streams[0].chunk_bytes == 1024 and made.plan == "fast"
+
+
+def test_a_hint_of_a_large_bf16_plan_stands_before_the_barrier_and_the_sums() -> None:
+    ops = [step.op for step in steps_of(plan(load_model("llama3-8b"), H200, max_context=LONG).programs[0].body)]
+    products = [at for at, op in enumerate(ops) if isinstance(op, GemvOp)]
+    assert len(products) == 5
+    for at in products:
+        assert [op.op for op in ops[at + 1 : at + 3]] == ["signal", "barrier"], ops[at].matrix

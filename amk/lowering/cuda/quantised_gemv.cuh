@@ -2,7 +2,8 @@
 //
 // Threads, shared memory and the slots of part as in gemv; reads x, scales and sums as block_point.cuh writes them. A chunk holds
 // the codes in 512-byte tiles, then fp16 scales [8 rows][groups], then zero points [8][groups] (u8). The tensor cores sum
-// blocks of 64 columns from zero; lane 4 r (and 4 r + 1, for the second digit of x) scales and adds up row r in fp32.
+// blocks of 64 columns from zero; lane 4 r (and 4 r + 1, for the second digit of x) scales and adds up row r in fp32, lanes 4 r + 2 and
+// 4 r + 3 that of another half of a chunk's columns where blocks come in pairs.
 // Where the scales of rows stand apart, the chunk is codes only, and a warp reads those of four groups at a time, ahead of their sums.
 #pragma once
 #include "amk/weights.cuh"
@@ -87,37 +88,57 @@ struct StagedBlocks {
   u32 x, scales, sums;
 };
 
+// How the lanes share a chunk out. In pairs, lanes 16..31 read x of its second half and lanes 4 r + 2 and 4 r + 3 have the sums of
+// that: half of the loads, scales and additions.
+template <class M>
+struct Halves {
+  using W = typename M::Weights;
+  static constexpr int kBlocks = M::kColumns / kBlock, kEach = W::kGroup / kBlock, kGroups = kBlocks / kEach;
+  static constexpr bool kWhole = M::kK % M::kColumns == 0;
+  static constexpr bool kPairs = W::kPairs && kWhole && kGroups % 2 == 0 && kBlocks % (2 * W::kBlocks) == 0;
+  static constexpr int kCount = kPairs ? 2 : 1, kInputs = kBlocks / kCount, kOwn = kGroups / kCount;
+  // The half that a lane reads x of, and the one that it has sums of.
+  static __device__ __forceinline__ int reads(int lane) { return kPairs ? lane / 16 : 0; }
+  static __device__ __forceinline__ int sums(int lane) { return kPairs ? lane % 4 / 2 : 0; }
+};
+
 // This lane's share of one chunk's product with x, whose blocks begin at `from` and number `blocks` up to the end of the
-// matrix. offset: what a zero point of 1 takes off per unit of x's sum, in the lane that has the low digit. x: of the call before,
+// matrix. offset: what a zero point of 1 takes off per unit of x's sum, in lanes that have a low digit. x: of the call before,
 // or zero: so it stays where no block is read, whose scale is 0, and in lanes that read none. release() gives the slot back.
 template <class M, bool kApart, class Release>
-__device__ __forceinline__ float chunk_product(u32 slot, const StagedBlocks& from, typename M::Weights::Input (&x)[M::kColumns / kBlock],
+__device__ __forceinline__ float chunk_product(u32 slot, const StagedBlocks& from, typename M::Weights::Input (&x)[Halves<M>::kInputs],
                                                int blocks, float offset, int lane, Release release) {
   using W = typename M::Weights;
-  constexpr int kBlocks = M::kColumns / kBlock, kEach = W::kGroup / kBlock, kGroups = kBlocks / kEach;
-  constexpr bool kWhole = M::kK % M::kColumns == 0, kSums = W::kOffset != 0 || W::kZeros;
+  using H = Halves<M>;
+  constexpr int kBlocks = H::kBlocks, kEach = H::kEach, kGroups = H::kGroups, kInputs = H::kInputs, kOwn = H::kOwn;
+  constexpr bool kWhole = H::kWhole, kSums = W::kOffset != 0 || W::kZeros;
   const u32 behind = slot + kBlocks / W::kBlocks * 512;
   uint4 v[kBlocks / W::kBlocks];
-  float scale[kBlocks], sum[kBlocks], weight_scale[kGroups], zero[kGroups];
+  float scale[kInputs], sum[kInputs], weight_scale[kOwn], zero[kOwn];
+  const int half = H::sums(lane);
 #pragma unroll
   for (int i = 0; i < kBlocks / W::kBlocks; ++i) v[i] = sync::load_shared_v4(slot + lane * 16 + i * 512);
 #pragma unroll
-  for (int i = 0; i < kBlocks; ++i) {
+  for (int i = 0; i < kInputs; ++i) {
     if constexpr (!W::kEarly) x[i] = {};
     if (kWhole || i < blocks) W::input(x[i], from.x + i * (2 * kBlock), lane);
   }
-  load_blocks<kBlocks, kWhole>(from.scales, blocks, scale);
-  if constexpr (kSums) load_blocks<kBlocks, kWhole>(from.sums, blocks, sum);
-  if constexpr (!kApart) load_scales(behind + lane / 4 * (2 * kGroups), weight_scale);
-  if constexpr (W::kZeros) load_zeros(behind + 16 * kGroups + lane / 4 * kGroups, zero);
+  load_blocks<kInputs, kWhole>(from.scales, blocks, scale);
+  if constexpr (kSums) load_blocks<kInputs, kWhole>(from.sums, blocks, sum);
+  if constexpr (!kApart) load_scales(behind + lane / 4 * (2 * kGroups) + half * (2 * kOwn), weight_scale);
+  if constexpr (W::kZeros) load_zeros(behind + 16 * kGroups + lane / 4 * kGroups + half * kOwn, zero);
   if constexpr (W::kEarly) release();
   float total = 0.f;
 #pragma unroll
-  for (int group = 0; group < kGroups; ++group) {
+  for (int group = 0; group < kOwn; ++group) {
     float y = 0.f, of_x = 0.f;
 #pragma unroll
     for (int i = group * kEach; i < (group + 1) * kEach; ++i) {
-      y += W::sum(v[i / W::kBlocks], i % W::kBlocks, x[i]) * scale[i];
+      if constexpr (H::kPairs) {
+        y += W::sum(v[i / W::kBlocks], v[(i + kInputs) / W::kBlocks], i % W::kBlocks, x[i], half != 0) * scale[i];
+      } else {
+        y += W::sum(v[i / W::kBlocks], i % W::kBlocks, x[i]) * scale[i];
+      }
       if constexpr (kSums) of_x += sum[i];
     }
     if constexpr (kSums) y -= offset * (W::kZeros ? zero[group] : static_cast<float>(W::kOffset)) * of_x;
@@ -132,6 +153,7 @@ __device__ __forceinline__ void quantised_gemv(C& c) {
   static_assert(C::P::kBatch == 1 && S::kKParts == 1, "one sequence, all columns at once");
   using M = typename S::Matrix;
   using W = typename M::Weights;
+  using H = Halves<M>;
   constexpr int kGroups = (M::kRows + 7) / 8;
   const int agent = c.warp - S::kFirst, chunks = M::count(c) * M::kChunks;
   const int lo = share_begin(chunks, S::kAgents, agent), hi = share_begin(chunks, S::kAgents, agent + 1);
@@ -139,12 +161,16 @@ __device__ __forceinline__ void quantised_gemv(C& c) {
   x.x = sync::opaque(sync::shared_address(S::x(c)) + W::place(c.lane));
   x.scales = sync::opaque(sync::shared_address(S::scales(c)));
   if constexpr (S::kHasSums) x.sums = sync::opaque(sync::shared_address(S::sums(c)));
-  const float weight = W::weight(c.lane), offset = c.lane % 4 == 0 ? W::kUnit : 0.f;
+  if constexpr (H::kPairs) {
+    x.x += H::reads(c.lane) * (H::kInputs * 2 * kBlock);
+    x.scales += H::sums(c.lane) * (H::kInputs * 4), x.sums += H::sums(c.lane) * (H::kInputs * 4);
+  }
+  const float weight = W::weight(c.lane), offset = c.lane % (H::kPairs ? 2 : 4) == 0 ? W::kUnit : 0.f;
   float* part = S::part(c) + agent * 8 + c.lane / 4;
   const int begin = lo / M::kChunks;
   int group = begin, column = lo % M::kChunks;
   float total = 0.f, row_scales = 1.f;
-  typename W::Input input[M::kColumns / kBlock] = {};
+  typename W::Input input[H::kInputs] = {};
   // Lane 8 i + r: the scale of row r of the i-th of four groups.
   const auto fetch_scales = [&](int first) {
     if constexpr (S::kHasRowScales) {
@@ -155,6 +181,7 @@ __device__ __forceinline__ void quantised_gemv(C& c) {
   const auto flush = [&] {
     float y = total * weight;
     if constexpr (W::kLanes == 2) y += __shfl_xor_sync(0xffffffffu, y, 1);
+    if constexpr (H::kPairs) y += __shfl_xor_sync(0xffffffffu, y, 2);
     if constexpr (S::kHasRowScales) y *= __shfl_sync(0xffffffffu, row_scales, (group - begin) % 4 * 8 + c.lane / 4);
     if (c.lane % 4 == 0) part[group * 8] = y;
     total = 0.f;
