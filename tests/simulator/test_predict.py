@@ -90,7 +90,7 @@ def test_refills_that_wait_for_the_next_input_do_not_flow_before_it_is_there() -
 
 def test_time_does_not_jump_with_the_workers() -> None:
     """With 128 workers all shares of llama3.2-1b are equal and every product holds refills back; with 130 and 132 the
-    one before QKV does not. Measured on an H200, 128 and 132 of them: 0.701 and 0.697 ms. Simulated they are 2.6% apart,
+    one before QKV does not. Measured on an H200, 128 and 132 of them: 0.701 and 0.697 ms. Simulated 2.6% apart,
     where loads that are charged at the last event make it 3.6%."""
     model, points = load_model("llama3.2-1b"), [replace(FAST, workers=w) for w in WORKERS]
     plans = [plan(model, H200, settings=settings, max_context=4096) for settings in points]
