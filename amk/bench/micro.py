@@ -14,7 +14,7 @@ from amk.bench.sm_rates import SmRates, of_counts
 from amk.bench.timing import timed
 from amk.lowering.compile import compile_cuda
 from amk.lowering.launch import CooperativeLaunch, Device, Module
-from amk.simulator.constants import QUEUE_KIB, Constants
+from amk.simulator.constants import Constants
 
 PROBE = np.dtype([("data", "<u8"), ("words", "<u8"), ("out", "<u8"), ("vectors", "<u8"), ("repeats", "<u8")])
 FEW, MANY = 2_000, 22_000
@@ -111,7 +111,7 @@ def _latencies(bench: Bench) -> dict[str, float]:
         "hop_us": max(ping / 2 - chase, 0.0),
         "copy_us": copy,
         "issue_us": max((copies - copy) / 7, 0.0),
-        "queue_us_per_kib": max((loaded - chase) / LOADED_KIB, 0.0) * QUEUE_KIB / LOADED_KIB,
+        "queue_us_per_kib": max((loaded - chase) / LOADED_KIB, 0.0),
         "barrier_warp_us": each,
         "barrier_us": max(few - 4 * each, 0.0),
     }

@@ -24,7 +24,6 @@ from amk.schedule_ir.target import Target
 Cost = Annotated[float, Field(ge=0, lt=1e6, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, lt=1e9, allow_inf_nan=False)]
 REFERENCE = "h200"
-QUEUE_KIB = 128
 MOST_BYTES = 1 << 20
 
 
@@ -40,9 +39,10 @@ class Constants(_Data):
     its own. gemv_us: a product's time beside its chunks: the first one is looked for, the last sums are written.
     chunk_us, chunk_gbps: a warp's time for a chunk, fixed and by size. drain_gbps: all warps of an SM. issue_us: asking
     for a copy that was held back. refill_fence_us: per chunk. l2_us: a load that the L2 answers. queue_us_per_kib: what
-    each KiB of copies in flight adds to that where QUEUE_KIB are, proportionally less where fewer are. l2_gbps: one SM
-    from the L2. miss_us: what cache rows take longer that were not asked for ahead. hop_us: from a signal until others
-    can see it. skew_us: spread of equal SMs: the last of n is late by sqrt(2 ln n) of it. fence_us, fence_us_per_kib: a
+    each KiB of copies in flight adds to that. l2_gbps: one SM from the L2. miss_us: what cache rows take longer that
+    were not asked for ahead. hop_us: from a signal until others can see it. poll_us: what
+    each warp that polls a counter, of all workers, adds to that, as requests of one line are answered one after the
+    other. skew_us: spread of equal SMs: the last of n is late by sqrt(2 ln n) of it. fence_us, fence_us_per_kib: a
     release, and what each KiB of copies in flight before it adds. barrier_us, barrier_warp_us: a CTA barrier. step_us:
     entering a step. round_us: 512 bytes through a warp's registers. far_us_per_kib: the same for attention over cache
     rows.
@@ -64,6 +64,7 @@ class Constants(_Data):
     l2_gbps: Rate
     miss_us: Cost
     hop_us: Cost
+    poll_us: Cost
     skew_us: Cost
     fence_us: Cost
     fence_us_per_kib: Cost
@@ -97,7 +98,9 @@ INSTRUCTIONS = (
 )  # fmt: skip
 """Costs of an SM's own instructions: they scale with its clock."""
 
-CROSSINGS = ("copy_us", "l2_us", "hop_us", "skew_us", "fence_us", "fence_us_per_kib", "queue_us_per_kib", "miss_us")
+CROSSINGS = (
+    "copy_us", "l2_us", "hop_us", "poll_us", "skew_us", "fence_us", "fence_us_per_kib", "queue_us_per_kib", "miss_us",
+)  # fmt: skip
 """Costs of crossing the chip: they scale with the L2's latency."""
 
 THROUGHPUTS = ("chunk_gbps", "drain_gbps", "l2_gbps", "sm_gbps")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import log, sqrt
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -20,8 +19,9 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.simulator.acts import Act, acts
-from amk.simulator.constants import QUEUE_KIB, Constants
+from amk.simulator.constants import Constants
 from amk.simulator.program import Group, Window
+from amk.simulator.signals import Cell
 from amk.simulator.supply import NEVER, Supply
 from amk.simulator.words import Words
 
@@ -76,25 +76,6 @@ class _State:
     layer_ends: list[float] = field(default_factory=list)
 
 
-@dataclass
-class _Cell:
-    """Signals of one counter instance, (time, amount, group), and who waits for it to reach what."""
-
-    posted: list[tuple[float, int, int]] = field(default_factory=list)
-    total: int = 0
-    waiters: list[tuple[int, int]] = field(default_factory=list)
-    known: dict[tuple[int, int], tuple[float, int, int]] = field(default_factory=dict)
-
-    def woken(self) -> list[int]:
-        """The groups whose threshold is reached; they wait no more."""
-        if not self.waiters:
-            return []
-        found = [group for group, threshold in self.waiters if threshold <= self.total]
-        if found:
-            self.waiters = [w for w in self.waiters if w[1] > self.total]
-        return found
-
-
 class Engine:
     """One run over a window. `times[group][layer]` are the ends of layers, `spans` what the groups did."""
 
@@ -110,12 +91,12 @@ class Engine:
         self.arrows: list[Arrow] = []
         warps = schedule.launch.warps
         self.states = [_State(g, n, [0.0] * warps) for n, g in enumerate(window.groups)]
-        self.cells: dict[int, _Cell] = {}
+        self.cells: dict[int, Cell] = {}
         for counter in schedule.counters:
             if counter.init:
                 base = window.instances.base[counter.name]
                 for cell in range(base, base + counter.count):
-                    self.cells[cell] = _Cell([(0.0, counter.init, -1)], counter.init)
+                    self.cells[cell] = Cell([(0.0, counter.init, -1, 1)], counter.init)
         self.acts = tuple(acts(items, self.roles) for items in window.items)
         self.prefetched = tuple(any(isinstance(i.step.op, PrefetchCacheOp) for i in items) for items in window.items)
         self.supply = self._supply()
@@ -190,7 +171,7 @@ class Engine:
         if act.kind == "meet":
             self._meet(state, role)
         elif act.kind == "gemv":
-            start = max(state.clocks[w] for w in role)
+            start = self._ready(state, role)
             self._advance(state, role, start, "barrier")
             state.began = start
             self._at(start, state)
@@ -223,37 +204,40 @@ class Engine:
 
     def _meet(self, state: _State, role: range) -> None:
         c = self.constants
-        self._advance(state, role, max(state.clocks[w] for w in role), "barrier")
+        self._advance(state, role, self._ready(state, role), "barrier")
         self._spend(state, role, c.barrier_us + c.barrier_warp_us * len(role), "barrier")
 
     def _wait(self, state: _State, role: range) -> bool:
         c = self.constants
-        until, source, givers = 0.0, -1, 1
+        until, source, last = 0.0, -1, 0.0
         for cell, threshold in state.group.waits[state.next]:
-            found = self.cells.setdefault(cell, _Cell())
+            found = self.cells.setdefault(cell, Cell())
             if found.total < threshold:
                 found.waiters.append((state.number, threshold))
                 return False
-            given, by, among = self._reached(found, threshold)
-            givers = max(givers, among)
+            given, by, late = found.reached(threshold, c.skew_us)
+            last = max(last, late)
             if given > until:
                 until, source = given, by
         if self.traced and until > state.clocks[role.start]:
             self.arrows.append(Arrow(source, until, state.number, until + c.hop_us + c.l2_us))
         self._advance(state, role, until, "waiting")
-        self._advance(state, role, until + c.hop_us + c.skew_us * sqrt(2 * log(givers)), "hand-off")
-        self._spend(state, role, self._l2_us(state) * len(state.group.waits[state.next]), "hand-off")
+        polls = len(role) * self.window.schedule.launch.workers
+        self._advance(state, role, last + c.hop_us + c.poll_us * polls, "hand-off")
+        self._spend(state, role, self._l2_us(state, role) * len(state.group.waits[state.next]), "hand-off")
         return True
 
-    def _l2_us(self, state: _State) -> float:
-        """A round trip to the L2."""
-        return self.constants.l2_us + self._queue_us(state)
+    def _l2_us(self, state: _State, role: range) -> float:
+        """A round trip to the L2 that begins at the warps' own time."""
+        return self.constants.l2_us + self._queue_us(state, self._ready(state, role))
 
-    def _queue_us(self, state: _State) -> float:
-        """What a load waits for: requests of the ring that are not answered yet stand before it. The first few hardly
-        hold it up; the more there are, the longer each takes."""
-        flying = self.supply.outstanding(state.number) / KIB
-        return self.constants.queue_us_per_kib * flying * flying / QUEUE_KIB
+    def _queue_us(self, state: _State, at: float) -> float:
+        """What a load waits for at that time: requests of the ring that are not answered by then stand before it."""
+        return self.constants.queue_us_per_kib * self.supply.outstanding(state.number, at - self.now) / KIB
+
+    def _ready(self, state: _State, role: range) -> float:
+        """When the last of the warps is there."""
+        return max(state.clocks[role.start : role.stop])
 
     def _signal(self, state: _State, act: Act) -> None:
         """Lanes give a step's signals in turn, and each looks its amount up first if it stands in a table."""
@@ -262,17 +246,15 @@ class Engine:
             return
         c = self.constants
         if act.release:
-            flying = self.supply.outstanding(state.number) / KIB
+            flying = self.supply.outstanding(state.number, self._ready(state, role) - self.now) / KIB
             self._spend(state, role, c.fence_us + c.fence_us_per_kib * flying, "hand-off")
         if act.lookups:
             self._spend(state, role, c.l2_us * act.lookups, "hand-off")
-        at = max(state.clocks[w] for w in role)
-        times = len(role) * len(state.group.workers)
+        at = self._ready(state, role)
+        workers = len(state.group.workers)
         for cell, amount in given:
-            found = self.cells.setdefault(cell, _Cell())
-            found.posted.append((at, amount * times, state.number))
-            found.total += amount * times
-            self.ready += found.woken()
+            found = self.cells.setdefault(cell, Cell())
+            self.ready += found.post(at, amount * len(role), state.number, workers)
 
     def _work(self, state: _State, act: Act) -> bool:
         """An op other than a gemv. Reads of tagged words wait for their writers, the cache's share the memory."""
@@ -285,9 +267,9 @@ class Engine:
         if share.near:
             self._advance(state, role, fresh, "waiting")
             trips = -(-share.work.near // op.in_flight)
-            self._spend(state, role, self._l2_us(state) * trips + share.near / (c.l2_gbps * 1e3), "staging")
+            self._spend(state, role, self._l2_us(state, role) * trips + share.near / (c.l2_gbps * 1e3), "staging")
         if share.far or isinstance(op, RefillOp):
-            start = max(state.clocks[w] for w in role)
+            start = self._ready(state, role)
             self._advance(state, role, start, "cache" if share.far else "barrier")
             state.began = start
             self._at(start, state)
@@ -324,7 +306,7 @@ class Engine:
             # Rows of the cache that nobody asked for ahead come from memory, which takes longer than from the L2.
             missed = isinstance(op, AttendOp) and not self.prefetched[state.group.program]
             state.began += c.miss_us * missed
-            latency = trips * (c.copy_us + self._queue_us(state)) + c.miss_us * missed
+            latency = trips * (c.copy_us + self._queue_us(state, self.now)) + c.miss_us * missed
             self.supply.begin_direct(state.number, float(share.far), share.far / max(latency, LATE))
             return
         most = max(share.chunks, default=0)
@@ -378,20 +360,3 @@ class Engine:
             self._signal(state, act)
         self._ended(state, act)
         self.ready.append(state.number)
-
-    def _reached(self, cell: _Cell, threshold: int) -> tuple[float, int, int]:
-        """When the signals reached the threshold, whose signal did, and how many workers had signalled."""
-        key = len(cell.posted), threshold
-        found = cell.known.get(key)
-        if found is None:
-            found = cell.known[key] = self._counted(cell.posted, threshold)
-        return found
-
-    def _counted(self, posted: list[tuple[float, int, int]], threshold: int) -> tuple[float, int, int]:
-        total = workers = 0
-        for time, amount, group in sorted(posted):
-            total += amount
-            workers += len(self.window.groups[group].workers) if group >= 0 else 0
-            if total >= threshold:
-                return time, group, max(workers, 1)
-        raise ValueError(threshold)

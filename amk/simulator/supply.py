@@ -51,6 +51,8 @@ class Supply:
         self.rate = np.zeros(2 * n)
         self.out = np.zeros(n)
         self.net = np.zeros(n)
+        crowd = np.bincount(part, weights=members, minlength=len(bandwidth))
+        self.fair = (bandwidth[part] / crowd[part]).tolist()
         self.changed = True
 
     def ring(self, group: int, capacity: float, ahead: bool, most: float) -> None:
@@ -80,10 +82,19 @@ class Supply:
         self.allowed[group] += amount
         self.changed = True
 
-    def outstanding(self, group: int) -> float:
-        """Bytes of the ring that were asked for and have not come."""
+    def outstanding(self, group: int, later: float = 0.0) -> float:
+        """Bytes of the ring that were asked for and have not come, now or some time later at the rates of now."""
         room = float(self.capacity[group] - self.level[group])
-        return min(room, float(self.allowed[group] if self.ahead[group] else self.fetch[group]))
+        asked = min(room, float(self.allowed[group] if self.ahead[group] else self.fetch[group]))
+        if later <= 0 or asked <= 0:
+            return asked
+        if self.changed:
+            self._share()
+        rate = float(self.rate[group])
+        if not self.flowing[group]:
+            later -= float(self.coming[group])
+            rate = min(float(self.most[group]), self.fair[group])
+        return max(0.0, asked - rate * max(0.0, later))
 
     def begin_direct(self, group: int, amount: float, most: float) -> None:
         self.direct[group] = amount

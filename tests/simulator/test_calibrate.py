@@ -16,7 +16,7 @@ from tests.tiny import tiny
 def test_hidden_constants_are_found(tmp_path) -> None:
     target = load_target("h200")
     known = constants_for(target)
-    hidden = known.model_copy(update={"l2_us": known.l2_us * 1.6})
+    hidden = known.model_copy(update={"l2_us": known.l2_us * 3})
     model = tiny("small", layers=2, hidden=2048, ffn=4096, heads=32, kv_heads=8, vocab=60_000)
     runs = []
     for settings in (FAST, NAIVE):

@@ -23,6 +23,7 @@ from amk.simulator.predict import Prepared, predict, step_ms
 from tests.tiny import PLAIN, VARIANTS, tiny
 
 H200 = load_target("h200")
+WORKERS = (128, 130, 132)
 RECORDS = Path(__file__).parents[1] / "records"
 
 
@@ -85,6 +86,16 @@ def test_refills_that_wait_for_the_next_input_do_not_flow_before_it_is_there() -
     changed = [replace(FAST, chunk_bytes=8192, first_refills=share) for share in (1.0, 0.25)]
     early, late = (plan(load_model("llama3.2-1b"), H200, settings=s, max_context=4096) for s in changed)
     assert step_ms(late, 128) > 1.02 * step_ms(early, 128)
+
+
+def test_time_does_not_jump_with_the_workers() -> None:
+    """With 128 workers all shares of llama3.2-1b are equal and every product holds refills back; with 130 and 132 the
+    one before QKV does not. Measured on an H200, 128 and 132 of them: 0.701 and 0.697 ms. Simulated 2.6% apart,
+    where loads that are charged at the last event make it 3.6%."""
+    model, points = load_model("llama3.2-1b"), [replace(FAST, workers=w) for w in WORKERS]
+    plans = [plan(model, H200, settings=settings, max_context=4096) for settings in points]
+    times = [step_ms(schedule, 128) for schedule in plans]
+    assert max(times) < 1.03 * min(times)
 
 
 def test_a_prepared_schedule_is_timed_again_as_before() -> None:

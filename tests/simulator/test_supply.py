@@ -102,3 +102,33 @@ def test_a_ring_that_holds_refills_back_stands_still_until_it_asks_for_them() ->
     assert made.outstanding(0) == pytest.approx(60.0, abs=0.1)
     run(made)
     assert made.level[0] == pytest.approx(100.0, abs=0.1)
+
+
+def until_drained(made: Supply) -> None:
+    while not made.advance(made.horizon())[0]:
+        pass
+
+
+def test_what_is_in_flight_at_a_later_time_is_what_has_not_come_by_then() -> None:
+    made = supply([2], 20.0, latency=0.5)
+    made.ring(0, 100.0, True, NEVER)
+    made.begin_drain(0, 160.0, 40.0)
+    until_drained(made)
+    before = made.outstanding(0)
+    assert before > 30 and made.outstanding(0, 1.0) == pytest.approx(before - 10)
+    assert made.outstanding(0, 100.0) == 0
+    told = [made.outstanding(0, later) for later in (1.0, 2.0)]
+    for expected in told:
+        made.advance(1.0)
+        assert made.outstanding(0) == pytest.approx(expected)
+
+
+def test_copies_that_were_just_asked_for_begin_to_come_after_their_latency() -> None:
+    made = supply([2], 20.0, latency=0.5)
+    made.ring(0, 100.0, True, NEVER)
+    made.begin_drain(0, 40.0, 40.0, held=60.0)
+    run(made)
+    made.refill(0)
+    before = made.outstanding(0)
+    assert before > 5 and made.outstanding(0, 0.4) == before
+    assert made.outstanding(0, 0.8) == pytest.approx(before - 3)

@@ -47,9 +47,14 @@ class Access(NamedTuple):
     origin: int
 
 
+FETCHED = 4
+"""Bytes that a read of an element of a hand-off costs at least: a lane fetches four elements at a time."""
+
+
 class Work(NamedTuple):
     """What one agent does in one step, in bytes: reads of cached global memory, reads of memory that no cache holds
-    (and in how many spans), global writes, and everything together that passes through its registers."""
+    (and in how many spans), global writes, and everything together that passes through its registers. Near, what the
+    step hands between workers counts by its fetches of four elements, of 16 bytes each, however short they are."""
 
     near: int
     far: int
@@ -185,7 +190,7 @@ class Op(Frozen):
                 far += size
                 spans += 1
             else:
-                near += size
+                near += size * max(1, FETCHED // buffer.item_bytes) if buffer.role == "scratch" else size
         return Work(near, far, spans, written, handled)
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:

@@ -1,0 +1,65 @@
+"""Signals of one counter: when they reached a threshold, and how much later the last of equal SMs is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import log, sqrt
+from typing import NamedTuple
+
+
+class Reached(NamedTuple):
+    """When the signals reached the threshold, whose signal did, and when the last of SMs that are not quite equal gives
+    its own."""
+
+    time: float
+    group: int
+    last: float
+
+
+@dataclass
+class Cell:
+    """Signals of one counter instance, (time, amount, group, workers), and who waits for it to reach what."""
+
+    posted: list[tuple[float, int, int, int]] = field(default_factory=list)
+    total: int = 0
+    waiters: list[tuple[int, int]] = field(default_factory=list)
+    known: dict[tuple[int, int], Reached] = field(default_factory=dict)
+
+    def post(self, time: float, amount: int, group: int, workers: int) -> list[int]:
+        """Each of the group's workers adds `amount`: the groups whose threshold is reached; they wait no more."""
+        self.posted.append((time, amount * workers, group, workers))
+        self.total += amount * workers
+        if not self.waiters:
+            return []
+        found = [waiter for waiter, threshold in self.waiters if threshold <= self.total]
+        if found:
+            self.waiters = [w for w in self.waiters if w[1] > self.total]
+        return found
+
+    def reached(self, threshold: int, spread: float) -> Reached:
+        """`total` has reached the threshold."""
+        key = len(self.posted), threshold
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self._counted(threshold, spread)
+        return found
+
+    def _counted(self, threshold: int, spread: float) -> Reached:
+        total, given = 0, list[tuple[float, int]]()
+        for time, amount, group, workers in sorted(self.posted):
+            total += amount
+            given.append((time, workers))
+            if total >= threshold:
+                return Reached(time, group, latest(given, spread))
+        raise ValueError(threshold)
+
+
+def latest(given: Sequence[tuple[float, int]], spread: float) -> float:
+    """When the last SM gives its signal, where (time, SMs) stand in the order of times: the last of n that are due at
+    once is late by sqrt(2 ln n) of the spread, and those that are due much earlier have no part in it."""
+    late, among = 0.0, 0
+    for time, count in reversed(given):
+        among += count
+        late = max(late, time + spread * sqrt(2 * log(among)))
+    return late
