@@ -129,3 +129,7 @@ class AmkError(Exception):
         super().__init__(f"{found[0].code}: {found[0].message}")
         self.diagnostics = found
         self.exit_code = exit_code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """From its parts and not from its text: what cannot be read back takes a whole pool of processes with it."""
+        return type(self), (self.diagnostics, self.exit_code)

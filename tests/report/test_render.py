@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -98,5 +99,7 @@ def test_error_carries_diagnostics_and_exit_code() -> None:
     assert error.exit_code == 1
     assert error.diagnostics == (DEADLOCK,)
     assert AmkError(DEADLOCK).exit_code == Exit.INPUT
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.diagnostics, again.exit_code, str(again)) == (error.diagnostics, error.exit_code, str(error))
     with pytest.raises(ValueError, match="at least one"):
         AmkError([])
