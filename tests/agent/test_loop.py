@@ -170,7 +170,7 @@ def test_what_passed_its_screen_waits_for_better_ones_which_are_measured_against
             screens.extend([job] if job.phase == "screen" else [])
             return super().measure(job, incumbent, candidate)
 
-    found = points({"run_ahead": True}, {"run_ahead": True, "held_refills": 1 / 3}, {"warps": 2}, {"warps": 12})
+    found = points({"run_ahead": True}, {"run_ahead": True, "handoff": "tagged"}, {"warps": 2}, {"warps": 12})
     loop = make_loop(found, Jobs("h200", noise=Noise("quiet")), evals=4)
     loop.gate.patience, loop.gate.ahead = 8, 4
     loop.run()
