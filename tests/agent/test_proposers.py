@@ -40,7 +40,7 @@ def default_gain(workshop: Workshop) -> float:
 def test_a_proposer_improves_the_phased_plan_and_repeats_nothing(
     make_loop: MakeLoop, name: str, default_gain: float
 ) -> None:
-    """`leap` changes much at once and learns what each change is worth from its own times alone: it gets more of them."""
+    """`leap` changes much at once and learns what each change is worth from its own times alone: more of them."""
     evals = 75 if name == "leap" else 25
     loop = make_loop(offline(name), SimulatedBackend("h200", 1, noise=Noise("quiet")), evals=evals)
     loop.run()
