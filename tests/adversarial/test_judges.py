@@ -168,7 +168,7 @@ def test_limits_of_the_launch_are_exact() -> None:
     limit = small()["target"]["smem_per_sm"]
     close = [
         ([Edit("replace", ("target", "sms"), 2)], [Edit("replace", ("target", "sms"), 1)]),
-        (launch(ctas_per_sm=5, registers=200), launch(ctas_per_sm=5, registers=204)),
+        (launch(ctas_per_sm=5, registers=168), launch(ctas_per_sm=5, registers=172)),
         (
             launch(ctas_per_sm=2, registers=64, shared_bytes=limit // 2 - 1024),
             launch(ctas_per_sm=2, registers=64, shared_bytes=limit // 2),

@@ -62,7 +62,7 @@ def schedule(gpu: str = "h200") -> Schedule:
         name="sync-agent",
         model=MODEL,
         target=target,
-        launch=Launch(workers=WORKERS, warps=MATH + 1, shared_bytes=end, registers=224, max_tokens=MAX_TOKENS),
+        launch=Launch(workers=WORKERS, warps=MATH + 1, shared_bytes=end, registers=168, max_tokens=MAX_TOKENS),
         kv=KV,
         roles=(
             Role(name="all", first=0, count=MATH + 1),
