@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal, Protocol
 
 from amk.report.diagnostic import Diagnostic
@@ -81,7 +82,9 @@ class Composition:
     writes that fences do not order. outside, clashes, written_constants: see `Gathered`. memo: what may serve again.
     hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is not
     `order`. at: the only position that was looked at. private: what the buffers behind the schedule's are, in turn.
-    strict: strict quotients; None if the flat system cannot tell the words apart.
+    strict: strict quotients; None if the flat system cannot tell the words apart. abreast: accesses are in the order of
+    the run of all workers abreast. pending: makes `overwritten` and `hints` what they are said to be; until then the
+    former has words that hints may keep. Only where content is wrong, and that mostly says enough.
     """
 
     schedule: Schedule
@@ -107,6 +110,8 @@ class Composition:
     weak: bool = False
     at: int | None = None
     strict: Callable[[Edges], Quotient] | None = None
+    abreast: bool = False
+    pending: Callable[[], None] | None = None
     private: tuple[str, ...] = ("shared memory", "the key cache", "the value cache")
 
     @property
@@ -114,10 +119,16 @@ class Composition:
         return not self.stuck and not self.never and self.block is not None and self.block.run.complete
 
     @property
+    def unraced(self) -> bool:
+        """Is it known that no two accesses race?"""
+        reports = self.races, self.overwritten, self.unseen
+        return self.races is not None and self.pending is None and not any(r.racy for r in reports if r is not None)
+
+    @property
     def safe(self) -> bool:
         if self.races is None or self.dataflow is None or not self.dataflow.correct:
             return False
-        return self.live and not any(r.racy for r in (self.races, self.overwritten, self.unseen) if r is not None)
+        return self.live and self.unraced
 
 
 def ordered_program(
@@ -230,7 +241,7 @@ class _Composer:
         result.strict = None if rows.doubled else self.strict
         block = self._quotient("block").value
         block.adopt(self._run(block))
-        result.block = block
+        result.block, result.abreast = block, block.abreast is not None
         if result.block.run.complete:
             self._check_memory()
         return result
@@ -295,9 +306,14 @@ class _Composer:
         fence = self._order("fence")
         result.fence = fence.value
         result.races, result.unseen = memo.within(unseen, self.accesses, parts, least, fence).value
-        early, asked = memo.within(overwritten, self.accesses, parts, least, None).value
+        result.overwritten, asked = memo.within(overwritten, self.accesses, parts, least, None).value
         if asked:
-            hints = self._order("wait", "always")
-            result.hints = hints.value
-            early, _ = memo.within(overwritten, self.accesses, parts, least, hints).value
-        result.overwritten = early
+            result.pending = partial(self._ask_hints, parts, least)
+            if seen.dataflow.correct or not result.abreast:
+                result.pending()
+
+    def _ask_hints(self, parts: Keyed[list[Part]], least: Keyed[BracketOrder]) -> None:
+        """Clocks with hints may take long, because thresholds of hints may be anything."""
+        hints = self._order("wait", "always")
+        self.result.hints, self.result.pending = hints.value, None
+        self.result.overwritten, _ = self.memo.within(overwritten, self.accesses, parts, least, hints).value

@@ -20,10 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from amk.validator.atoms import blocks, touches_of
 from amk.validator.compact import GONE
 from amk.validator.compose import Composition
-from amk.validator.dataflow import Fault, find_faults
 from amk.validator.expand import MAX_EVENTS, MAX_LISTED, Flat, expand, item_accesses, left_at_most
 from amk.validator.footprint import Footprints
 from amk.validator.liveness import Run, greedy
@@ -31,9 +29,9 @@ from amk.validator.local_order import NotComposable
 from amk.validator.quotient import Edges
 from amk.validator.races import Race
 from amk.validator.system import I64, READ, WRITE, System
-from amk.validator.trace import TooLarge, Trace
+from amk.validator.trace import Trace
 from amk.validator.withheld import Event, Withheld
-from amk.validator.witness import Witness, fault_witness, race_witness
+from amk.validator.witness import Witness, race_witness
 
 FORMAT: Final = "amk.evidence/1"
 PAIRS: Final = 1 << 20
@@ -303,71 +301,3 @@ def _enabled(system: System, run: Run, event: int) -> bool:
     span = slice(int(system.wait_first[event]), int(system.wait_first[event + 1]))
     met = bool((run.values[system.wait_counter[span]] >= system.wait_threshold[span]).all())
     return met and int(run.cut[system.agent_of[event]]) == int(system.index_of[event])
-
-
-def confirmed_fault(result: Composition, fault: Fault, reader: Place | None, writer: Place | None) -> Evidence | None:
-    """Wrong content that a run of the flat system finds too; reader None: at the end."""
-    workers = frozenset(place[1] for place in (reader, writer) if place)
-    touching = workers if reader and fault.kind != "uninitialised" else None
-    schedule, tokens, evaluations = result.schedule, result.tokens, result.memo.evaluations
-
-    def at(pos: int) -> Callable[[], Made] | None:
-        flat = expand(schedule, pos, tokens, "word", touching, evaluations=evaluations, brief=True)
-        run = greedy(flat.system)
-        wanted = set(_flat_events(flat, *reader)) if reader else {-1}
-        faults = find_faults(blocks(touches_of(run)), None).faults
-        found = next((f for f in faults if f.event in wanted and f.kind == fault.kind), None)
-        return None if found is None else lambda: (run.system, fault_witness(run, found))
-
-    def later(pos: int) -> Made:
-        make = at(pos)
-        assert make is not None, "what every run reads does not depend on the run"
-        return make()
-
-    kind, known = fault.kind if reader else "final", fits(result, None if touching is None else len(touching))
-    for pos in positions(result, workers):
-        if known and _evident(result, fault, reader, writer, pos):
-            return Evidence(kind, "word", pos, lambda p=pos: later(p))  # type: ignore[misc]
-        try:
-            if make := at(pos):
-                return Evidence(kind, "word", pos, make)
-        except (TooLarge, NotComposable):
-            return None
-    return None
-
-
-def _evident(result: Composition, fault: Fault, reader: Place | None, writer: Place | None, pos: int) -> bool:
-    """Does every run of the flat system at this position show the fault? False says nothing.
-
-    Nothing races, so what a byte holds when it is read is the same in all runs. The composition has every access of
-    every position, in the order of a run, and says that nothing was written before the read, or what `writer` left: so
-    it is enough that the two steps touch a common byte at this position as the composition says.
-    """
-    if result.strict is None or result.at is not None or fault.kind == "partial":
-        return False
-    shared = fault.buffer - len(result.schedule.buffers)
-    if shared >= 0 and (reader is None or shared % len(result.private) or (writer and writer[1] != reader[1])):
-        return False
-    buffer = fault.buffer if shared < 0 or reader is None else len(result.schedule.buffers) + reader[1]
-    confirmer = Confirmer(result, "word")
-
-    def spans(place: Place, kind: int, content: tuple[int, int] | None) -> I64:
-        rows = np.concatenate([one.rows for one in confirmer._touching(place, pos)])
-        same = (rows[:, 0] == buffer) & (rows[:, 3] == kind) & (rows[:, 4:] == content).all(axis=1)
-        found: I64 = np.clip(rows[same, 1:3], fault.lo, fault.hi)
-        return found
-
-    read = spans(reader, READ, fault.expected) if reader else np.array([[fault.lo, fault.hi]])
-    if fault.kind == "uninitialised":
-        return bool((read[:, 0] < read[:, 1]).any())
-    if writer is None or writer == reader:
-        return False
-    left = spans(writer, WRITE, fault.found)
-    return bool((np.maximum(read[:, :1], left[:, 0]) < np.minimum(read[:, 1:], left[:, 1])).any())
-
-
-def _flat_events(flat: Flat, trace: Trace, worker: int, item: int) -> list[int]:
-    number = next(i for i, t in enumerate(flat.traces) if t.program.first == trace.program.first)
-    members = trace.event_of[item]
-    found = flat.event_id[number][worker - trace.program.first, members[members >= 0]]
-    return [int(event) for event in found if event != GONE]

@@ -7,8 +7,9 @@ UNKNOWN.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -17,13 +18,15 @@ from amk.report.diagnostic import Diagnostic, Fact, Severity, Where, because, sh
 from amk.report.schema import json_pointer
 from amk.validator.blame import missing_barrier
 from amk.validator.compose import Composition
-from amk.validator.confirm import ConfirmedRace, Confirmer, Evidence, Place, confirmed_fault, fits, positions
+from amk.validator.confirm import ConfirmedRace, Confirmer, Evidence, Place, fits, positions
 from amk.validator.contents import family_name
 from amk.validator.dataflow import Fault
 from amk.validator.expand import Flat, expand
+from amk.validator.faults import confirmed_fault, evident_fault
+from amk.validator.knots import Blocked, knot
 from amk.validator.liveness import BlockedHead, Deadlock, Run, diagnose, greedy
 from amk.validator.quotient import Edges, Quotient
-from amk.validator.races import Race, RaceReport
+from amk.validator.races import Race
 from amk.validator.rivals import rivals
 from amk.validator.system import READ, System
 from amk.validator.trace import Trace
@@ -35,6 +38,7 @@ ALIKE: Final = 8
 """Pairs of other workers on which the quotient is asked about two steps whose listed race is not confirmed."""
 SMALL: Final = 100_000
 """Nodes up to which every finding is looked at: a composite step may race where no single warp of it does."""
+Tried = tuple[Race, Place, Place]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,20 +56,34 @@ def explain(result: Composition) -> Finding | None:
         return Finding(result.never[0], None)
     if not result.live:
         return _deadlock(result)
-    reports: tuple[tuple[Edges, RaceReport | None], ...] = (
-        ("word", result.races), ("wait", result.overwritten), ("fence", result.unseen)
-    )  # fmt: skip
-    doubts = []
-    for edges, report in reports:
-        if report is not None and report.racy:
-            finding = _race(result, edges, list(report.races))
-            if finding.evidence is not None:
-                return finding
-            doubts.append(finding)
-    if doubts:
-        return doubts[0]
+    if result.pending is not None:
+        racy = _racy(result, ("word", "fence"))
+        if found := _first(one.quickly() for one in racy) or _wrong_content(result, evident_fault):
+            return found
+        result.pending()
+    racy = _racy(result, ("word", "wait", "fence"))
+    found = _first(one.quickly() for one in racy)
+    if found is None and racy:
+        found = _wrong_content(result, evident_fault) or _first(one.flat() for one in racy)
+    return found or _wrong_content(result, confirmed_fault) or _doubt(result, racy)
+
+
+def _first(findings: Iterable[Finding | None]) -> Finding | None:
+    return next((finding for finding in findings if finding is not None), None)
+
+
+def _racy(result: Composition, kinds: tuple[Edges, ...]) -> list[_Racy]:
+    reports = {"word": result.races, "wait": result.overwritten, "fence": result.unseen}
+    found = [(edges, reports[edges]) for edges in kinds]
+    return [_Racy(result, edges, list(report.races)) for edges, report in found if report is not None and report.racy]
+
+
+def _doubt(result: Composition, racy: list[_Racy]) -> Finding | None:
+    """What was found and is confirmed nowhere."""
+    if racy:
+        return racy[0].doubt()
     if result.dataflow is not None and not result.dataflow.correct:
-        return _fault(result, list(result.dataflow.faults))
+        return Finding(_fault_diagnostic(result, result.dataflow.faults[0]), None)
     return None
 
 
@@ -108,20 +126,21 @@ def _ended(result: Composition) -> _Stuck:
 
 
 def _deadlock(result: Composition) -> Finding:
-    """The flat system is run unless a wait asks for more than there is, which no order of steps can change."""
-    starved = None if result.strict is None or not fits(result) else _starved(result)
-    stuck = None if starved else _ended(result)
+    """The flat system is run unless a wait asks for more than there is, which no order of steps can change, or steps
+    of a large system block each other by their counters alone (of small ones, the flat system tells more)."""
+    evident = None if result.strict is None or not fits(result) else _starved(result) or _knotted(result)
+    stuck = None if evident else _ended(result)
     if stuck is not None and stuck.found is None:
         message = "the workers' programs may block each other; one flat run finished"
         return Finding(Diagnostic("AMK201", message, where=Where(path="/programs")), None)
 
     def made() -> tuple[System, Witness]:
         end = stuck or _ended(result)
-        assert end.found is not None, "a wait for more than all signals give is never met"
+        assert end.found is not None, "a wait for more than others can give is never met"
         return end.run.system, deadlock_witness(end.run, end.found)
 
     evidence = Evidence("deadlock", "block", positions(result)[0], made)
-    return Finding(starved or _explained(result, stuck), evidence)
+    return Finding(evident or _explained(result, stuck), evidence)
 
 
 def _starved(result: Composition) -> Diagnostic | None:
@@ -144,6 +163,24 @@ def _starved(result: Composition) -> Diagnostic | None:
                 facts = (shown(f"{fact}, nothing adds to it any more"),)
                 return Diagnostic("AMK202", "some waits can never be met", where=_where(trace, item), facts=facts)
     return None
+
+
+def _knotted(result: Composition) -> Diagnostic | None:
+    if not result.stuck and sum(g.count * g.nodes for g in result.groups) > SMALL and (found := knot(result)):
+        trace = result.groups[found[0].group].order.trace
+        facts = [shown(_held(result, one)) for one in found[:6]]
+        message, where = "agents wait for each other in a cycle", _where(trace, int(trace.item[found[0].event]))
+        return Diagnostic("AMK201", message, where=where, facts=tuple(facts))
+    return None
+
+
+def _held(result: Composition, one: Blocked) -> str:
+    trace, name = result.groups[one.group].order.trace, result.instances.name(one.counter)
+    who, what = place(trace, one.worker, int(trace.item[one.event]), int(trace.warp_of[one.event]))
+    return (
+        f"{who}, {what}: waits for {name} >= {one.threshold}; steps that do not come after such a wait bring it to "
+        f"{one.reached}"
+    )
 
 
 def _explained(result: Composition, stuck: _Stuck | None) -> Diagnostic:
@@ -175,39 +212,54 @@ def _blocked(flat: Flat, head: BlockedHead) -> str:
     return f"{who}, {what}: waits for {counter} >= {head.threshold}, which stays at {head.value}{more}"
 
 
-def _race(result: Composition, edges: Edges, races: list[Race]) -> Finding:
-    confirmer = Confirmer(result, edges)
-    for confirms, (race, a, b) in _attempts(confirmer, races):
-        if confirmed := confirms(a, b):
-            clash = confirmed.clash
-            if (a, b) != (_node(result, race.first), _node(result, race.second)):
-                buffer = min(clash.buffer, len(result.schedule.buffers))
-                race = Race(race.first, race.second, buffer, clash.lo, clash.hi, *clash.kinds)
-            facts = [
-                _access(*one.place, one.warp, kind)
-                for one, kind in zip((clash.first, clash.second), clash.kinds, strict=True)
-            ]
-            cause = missing_barrier(result, clash)
-            return Finding(_race_diagnostic(result, race, a, b, edges, facts), confirmed.evidence, cause)
-    first, second = _node(result, races[0].first), _node(result, races[0].second)
-    facts = [_access(*first, None, races[0].first_kind), _access(*second, None, races[0].second_kind)]
-    return Finding(_race_diagnostic(result, races[0], first, second, edges, facts), None)
+class _Racy:
+    """Races of one kind of edges: the quotient is asked about all, and about the same steps of other workers, before
+    the flat system is asked about any."""
 
+    def __init__(self, result: Composition, edges: Edges, races: list[Race]) -> None:
+        self.result, self.edges, self.races = result, edges, races
+        self.confirmer = Confirmer(result, edges)
+        nodes = sum(g.count * g.nodes for g in result.groups)
+        tried = [(race, _node(result, race.first), _node(result, race.second)) for race in _varied(result, races)]
+        self.tried = tried[: None if nodes <= SMALL else TRIED]
 
-Attempt = tuple[Callable[[Place, Place], ConfirmedRace | None], tuple[Race, Place, Place]]
+    @cached_property
+    def alike(self) -> list[Tried]:
+        return [
+            (race, *pair)
+            for race, a, b in self.tried[:TRIED]
+            for pair in itertools.islice(rivals(self.confirmer, a, b), ALIKE)
+        ]
 
+    def quickly(self) -> Finding | None:
+        return self._first(self.confirmer.quickly, self.tried) or self._first(self.confirmer.quickly, self.alike)
 
-def _attempts(confirmer: Confirmer, races: list[Race]) -> Iterator[Attempt]:
-    """The quotient is asked about all steps, and about the same ones of other workers, before the flat system is asked
-    about any."""
-    result = confirmer.result
-    nodes = sum(g.count * g.nodes for g in result.groups)
-    tried = [(race, _node(result, race.first), _node(result, race.second)) for race in _varied(result, races)]
-    tried = tried[: None if nodes <= SMALL else TRIED]
-    yield from ((confirmer.quickly, each) for each in tried)
-    alike = [(race, *pair) for race, a, b in tried[:TRIED] for pair in itertools.islice(rivals(confirmer, a, b), ALIKE)]
-    yield from ((confirmer.quickly, each) for each in alike)
-    yield from ((confirmer.race, each) for each in (*tried, *alike[:TRIED]))
+    def flat(self) -> Finding | None:
+        return self._first(self.confirmer.race, (*self.tried, *self.alike[:TRIED]))
+
+    def doubt(self) -> Finding:
+        race, result = self.races[0], self.result
+        first, second = _node(result, race.first), _node(result, race.second)
+        facts = [_access(*first, None, race.first_kind), _access(*second, None, race.second_kind)]
+        return Finding(_race_diagnostic(result, race, first, second, self.edges, facts), None)
+
+    def _first(
+        self, confirms: Callable[[Place, Place], ConfirmedRace | None], tried: Iterable[Tried]
+    ) -> Finding | None:
+        result = self.result
+        for race, a, b in tried:
+            if confirmed := confirms(a, b):
+                clash = confirmed.clash
+                if (a, b) != (_node(result, race.first), _node(result, race.second)):
+                    buffer = min(clash.buffer, len(result.schedule.buffers))
+                    race = Race(race.first, race.second, buffer, clash.lo, clash.hi, *clash.kinds)
+                facts = [
+                    _access(*one.place, one.warp, kind)
+                    for one, kind in zip((clash.first, clash.second), clash.kinds, strict=True)
+                ]
+                cause = missing_barrier(result, clash)
+                return Finding(_race_diagnostic(result, race, a, b, self.edges, facts), confirmed.evidence, cause)
+        return None
 
 
 def _access(trace: Trace, worker: int, item: int, warp: int | None, kind: int) -> Fact:
@@ -257,13 +309,16 @@ def _buffer(result: Composition, number: int, lo: int) -> str:
 CODES: Final = {"uninitialised": "AMK105", "stale": "AMK104", "partial": "AMK104"}
 
 
-def _fault(result: Composition, faults: list[Fault]) -> Finding:
-    for fault in faults[:TRIED]:
+def _wrong_content(
+    result: Composition, confirms: Callable[[Composition, Fault, Place | None, Place | None], Evidence | None]
+) -> Finding | None:
+    """The first fault that is confirmed."""
+    for fault in result.dataflow.faults[:TRIED] if result.dataflow is not None else ():
         reader = _node(result, fault.event) if fault.event >= 0 else None
         writer = _node(result, fault.writer) if fault.writer is not None and fault.writer >= 0 else None
-        if evidence := confirmed_fault(result, fault, reader, writer):
+        if evidence := confirms(result, fault, reader, writer):
             return Finding(_fault_diagnostic(result, fault), evidence)
-    return Finding(_fault_diagnostic(result, faults[0]), None)
+    return None
 
 
 def _fault_diagnostic(result: Composition, fault: Fault) -> Diagnostic:

@@ -88,7 +88,7 @@ def buffer(document: Json, rng: Random) -> list[Edit]:
         (path, field, value)
         for path, step in steps(document)
         for field, value in step["op"].items()
-        if field not in ("op", "role") and isinstance(value, str) and value in kinds
+        if field not in ("op", "role", "matrix") and isinstance(value, str) and value in kinds
     ]
     while True:
         path, field, value = rng.choice(places)

@@ -13,7 +13,7 @@ import pytest
 from amk.adversary.edits import apply
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
-from amk.validator import confirm, evidence
+from amk.validator import evidence, faults
 from amk.validator.atoms import blocks, touches_of
 from amk.validator.compose import compose
 from amk.validator.confirm import positions
@@ -52,9 +52,9 @@ def test_evident_faults_are_in_the_flat_system_of_that_position(preset: str) -> 
             reader = evidence._node(result, fault.event) if fault.event >= 0 else None
             writer = evidence._node(result, fault.writer) if fault.writer is not None and fault.writer >= 0 else None
             pos = positions(result, frozenset(place[1] for place in (reader, writer) if place))[0]
-            if confirm._evident(result, fault, reader, writer, pos):
+            if faults._evident(result, fault, reader, writer, pos):
                 flat = expand(changed, pos, 2, "word")
-                events = confirm._flat_events(flat, *reader) if reader else [-1]
+                events = faults._flat_events(flat, *reader) if reader else [-1]
                 found = find_faults(blocks(touches_of(greedy(flat.system))), None).faults
                 assert any(f.event in events and f.kind == fault.kind for f in found)
                 seen[fault.kind] += 1
@@ -69,7 +69,7 @@ def test_an_evident_fault_costs_no_flat_system_until_its_witness_is_asked_for(mo
         made.append(1)
         return expand(*args, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(confirm, "expand", counted)
+    monkeypatch.setattr(faults, "expand", counted)
     rng = Random(5)
     while True:
         verdict = verify(edited(document, rng))
