@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         _emit_system(arguments, schedule)
     verdict = verify(schedule, timeout_s=arguments.timeout, solver=arguments.solver)
     if arguments.witness and verdict.evidence is not None:
-        _write(arguments.witness, json.dumps(verdict.evidence.to_json(schedule_hash(schedule))))
+        _write_parts(arguments.witness, verdict.evidence.json_parts(schedule_hash(schedule)))
     if arguments.certificate and verdict.safe:
         _write(arguments.certificate, _certificate(schedule))
     if arguments.emit_smt:
@@ -179,8 +180,14 @@ def _emit_smt(folder: Path, schedule: Schedule) -> None:
 
 
 def _write(path: Path, text: str) -> None:
+    _write_parts(path, (text,))
+
+
+def _write_parts(path: Path, parts: Iterable[str]) -> None:
     try:
-        path.write_text(text + "\n", encoding="utf-8")
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(parts)
+            file.write("\n")
     except OSError as error:
         message = f"cannot write the file: {error.strerror}"
         raise AmkError(Diagnostic("AMK001", message, where=Where(file=str(path)))) from error

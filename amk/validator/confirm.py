@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -70,6 +71,13 @@ class Evidence:
             "system": self.system.to_json(),
             "witness": self.witness.to_json(),
         }
+
+    def json_parts(self, schedule: str) -> Iterator[str]:
+        """The text of `to_json`, piece by piece."""
+        head = {"format": FORMAT, "schedule": schedule, "edges": self.edges, "pos": self.pos}
+        yield json.dumps(head).removesuffix("}") + ', "system": '
+        yield from self.system.json_parts()
+        yield f', "witness": {json.dumps(self.witness.to_json())}}}'
 
 
 @dataclass(frozen=True, eq=False)

@@ -83,9 +83,10 @@ class Evaluations:
         self.evaluators: OrderedDict[tuple[object, ...], Evaluator] = OrderedDict()
         self._unplaced: WeakValueDictionary[tuple[object, ...], Unplaced] = WeakValueDictionary()
 
-    def trim(self) -> None:
+    def trim(self, room: int | None = None) -> None:
+        """room: bytes that may stay, if not as many as ever."""
         kept = sum(one.held for one in self.evaluators.values())
-        while kept > self.room:
+        while kept > (self.room if room is None else room):
             kept -= self.evaluators.popitem(last=False)[1].held
 
     def evaluator(

@@ -50,12 +50,15 @@ WHOLE: Final = 250_000
 MAX_LISTED: Final = 6_000_000
 """Events that are numbered, whether or not they are left out."""
 
+EVALUATED: Final = 64 << 20
+"""Bytes of footprints that are kept while a brief system is made: few are asked for again."""
+
 
 @dataclass(frozen=True, eq=False)
 class Flat:
     """The system with the maps back: event_id[group][worker - first, local event], `GONE` if it is left out.
 
-    accesses [n, 7]: (event before renumbering, buffer, lo, hi, kind, value, delta) of all workers at position `pos`.
+    accesses [n, 7]: (event before renumbering, buffer, lo, hi, kind, value, delta) of listed workers at position `pos`.
     """
 
     schedule: Schedule
@@ -168,6 +171,7 @@ class _Expansion:
         self.known = like.accesses if like and like.pos == pos else None
         self.touching = None if touching is None else sorted(touching)
         self.tagged_names = {b.name for b in schedule.buffers if b.tagged}
+        self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
         self.agents = schedule.launch.workers * schedule.launch.warps
         self.extra = 0
         self.counters: dict[int, CounterEvents] = {}
@@ -195,6 +199,7 @@ class _Expansion:
         init = [*self.instances.init().tolist(), *([0] * (BARRIERS * launch.workers))]
         self._add_void(base, tags)
         self._add_words(tags, init)
+        self.accesses = self._touched(self.accesses)
         initial, final = self._boundary()
         called = {
             "agent_names": self._agent_names(),
@@ -202,7 +207,7 @@ class _Expansion:
             "buffer_names": self._buffer_names(),
         }
         agent, tag = np.concatenate(self.agent), np.concatenate(tags)
-        rows = np.concatenate(self.waits), np.concatenate(self.signals), self._touched(self.accesses)
+        rows = np.concatenate(self.waits), np.concatenate(self.signals), self.accesses
         for parts in (self.agent, self.waits, self.signals):
             parts.clear()
         if not self.brief:
@@ -271,10 +276,9 @@ class _Expansion:
 
     def _add_words(self, tags: list[I64], init: list[int]) -> None:
         """One counter per writing event and per joint; a joint waits for its writers, readers wait for the joint."""
-        tagged = [i for i, b in enumerate(self.schedule.buffers) if b.tagged]
-        if self.edges == "fence" or not tagged:
+        if self.edges == "fence" or not self.tagged:
             return
-        table = self.accesses[np.isin(self.accesses[:, 1], tagged)]
+        table = self.accesses[np.isin(self.accesses[:, 1], self.tagged)]
         group, worker, item = self._place(table[:, 0])
         rows = np.stack((group, worker, item, *table[:, [1, 4, 2, 3]].T), axis=1)
         crews = words(self.schedule, [t.items for t in self.traces], rows)
@@ -340,8 +344,14 @@ class _Expansion:
             for warp in trace_.roles[item.step.op.role]:
                 for workers in [span] if self._on_words(item) else few:
                     worker, rows = item_accesses(self.footprints, trace_, i, warp, workers, self.pos)
+                    if self.touching is not None and workers is span:
+                        # of workers that are not listed, only words matter
+                        at = np.flatnonzero(np.isin(rows[:, 0], self.tagged) | np.isin(worker, self.touching))
+                        worker, rows = worker[at], rows[at]
                     event = base + (worker - span.start) * trace_.events + trace_.event_of[i, warp]
                     self.parts.append(np.concatenate((event[:, None], rows), axis=1))
+            if self.brief:
+                self.footprints.trim(EVALUATED)
 
     def _on_words(self, item: Item) -> bool:
         """Does the step name a tagged buffer, where these matter?"""

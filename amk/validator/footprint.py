@@ -84,6 +84,11 @@ class Footprints:
         self._evaluators: dict[tuple[int, int, int, tuple[str, ...]], Evaluator] = {}
         self._seen: dict[tuple[int, int], _Seen] = {}
 
+    def trim(self, room: int) -> None:
+        """Forget earlier rows but for this many bytes."""
+        self._evaluations.trim(room)
+        self._evaluators.clear()
+
     def of(self, item: Item, worker: int, agent: int, pos: int) -> I64:
         """[n, 6] what agent `agent` (index in the step's role) of `worker` touches in `item` at position `pos`."""
         found = self._evaluator(item, agent).one(item.loops, worker, pos, self._tables)

@@ -17,7 +17,8 @@ Errors: `MalformedSystem` for anything inconsistent or out of the stated bounds;
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -45,6 +46,8 @@ MAX_BYTES: Final = 1 << 44
 MAX_AMOUNT: Final = 1 << 32
 MAX_THRESHOLD: Final = 1 << 60
 MAX_NAME: Final = 256
+PIECE: Final = 1 << 16
+"""Numbers that are written at once."""
 
 # name -> (smallest, one past the largest) legal entry
 COLUMNS: Final[dict[str, tuple[int, int]]] = {
@@ -189,6 +192,19 @@ class System:
         columns: dict[str, Any] = {name: getattr(self, name).tolist() for name in COLUMNS}
         names = {name: list(getattr(self, name)) for name in NAME_LISTS}
         return {"format": FORMAT, **columns, **names}
+
+    def json_parts(self) -> Iterator[str]:
+        """The text of `to_json`, piece by piece: a large system is never there as a list of numbers."""
+        yield f'{{"format": {json.dumps(FORMAT)}'
+        for name in COLUMNS:
+            yield f', "{name}": ['
+            column = getattr(self, name)
+            for start in range(0, len(column), PIECE):
+                yield (", " if start else "") + ", ".join(map(str, column[start : start + PIECE].tolist()))
+            yield "]"
+        for name in NAME_LISTS:
+            yield f', "{name}": {json.dumps(list(getattr(self, name)))}'
+        yield "}"
 
     @cached_property
     def digest(self) -> str:

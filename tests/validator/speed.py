@@ -3,6 +3,7 @@
 processes   `amk verify` as a whole process: seconds of the processor (user and system) and of the clock, peak memory
 edits       the verdict after one edit of a step, share or ring, with the results for the plan at hand, and cold;
             milliseconds of the processor, median and worst of `--seeds` edits of each kind
+witnesses   `amk verify --witness` as a process on a race of llama3-8b with all of its 32 layers in the flat system
 growth      the flat check on 1,000 to 1,000,000 events, and the composed one on 8 to 132 workers, with a plot
 
 Times of the processor, because other work on the machine changes those of the clock.
@@ -27,7 +28,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from amk.adversary.edits import apply
+from amk.adversary.edits import Edit, apply, steps
+from amk.adversary.subjects import waits
 from amk.bench.provenance import commit
 from amk.planner.decode import plan
 from amk.planner.settings import PRESETS
@@ -58,12 +60,12 @@ def planned(model: str, target: str, preset: str, context: int | None) -> Schedu
     return plan(load_model(model), load_target(target), settings=PRESETS[preset], max_context=context)
 
 
-def _process(command: list[str]) -> tuple[float, float, int]:
-    """Seconds of the processor and of the clock, peak memory in KiB."""
+def _process(command: list[str], code: int = 0) -> tuple[float, float, int]:
+    """Seconds of the processor and of the clock, peak memory in KiB, of a process that exits with this code."""
     start = time.monotonic()
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(child.pid, 0)
-    assert status == 0, command
+    assert os.waitstatus_to_exitcode(status) == code, command
     return used.ru_utime + used.ru_stime, time.monotonic() - start, used.ru_maxrss
 
 
@@ -83,6 +85,31 @@ def processes() -> dict[str, Any]:
                 "peak_mib": round(max(r[2] for r in runs) / 1024),
             }  # fmt: skip
     return found
+
+
+def witnesses() -> dict[str, Any]:
+    """`amk verify --witness` on llama3-8b with a race and layers that cannot stand for each other, so that all 32 are
+    in the flat system: a hint waits for more in later layers, and the barrier in front of one step is missing.
+    """
+    document = json.loads(planned("llama3-8b", "h200", "fast", None).model_dump_json())
+    hint = next(path for path, wait in waits(document) if wait["order"] == "relaxed")
+    staged = next(path for path, step in steps(document) if step["op"]["op"] == "stage_norm")
+    edits = [
+        Edit("replace", (*hint, "at_least"), {"t": 132, "l": 1, "1": 1}),
+        Edit("remove", (*staged[:-1], int(staged[-1]) + 1)),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        file, witness = Path(folder) / "schedule.json", Path(folder) / "witness.json"
+        file.write_text(json.dumps(apply(document, edits)[0]))
+        command = [sys.executable, "-m", "amk", "verify", str(file), "--witness", str(witness)]
+        runs = [_process(command, 1) for _ in range(TIMES)]
+        return {
+            "cpu_s": sorted(round(r[0], 2) for r in runs),
+            "peak_mib": round(max(r[2] for r in runs) / 1024),
+            "witness_mib": round(witness.stat().st_size / 2**20, 1),
+            "kind": json.loads(witness.read_text())["witness"]["kind"],
+            "events": len(json.loads(witness.read_text())["system"]["event_tag"]),
+        }
 
 
 def _said(schedule: Schedule, memo: Memo | None) -> str:
@@ -209,6 +236,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "processes": lambda _: processes(),
     "edits": lambda options: edits(options.seeds, options.repeats),
     "growth": lambda _: grown(),
+    "witnesses": lambda _: witnesses(),
 }
 
 

@@ -46,6 +46,7 @@ def test_an_edge_uses_one_counter_per_source() -> None:
 def test_json_round_trip_keeps_columns_names_and_digest() -> None:
     for system in random_systems(50, seed=5):
         again = from_json(json.loads(json.dumps(system.to_json())))
+        assert "".join(system.json_parts()) == json.dumps(system.to_json())
         assert all(np.array_equal(getattr(system, name), getattr(again, name)) for name in COLUMNS)
         assert again.agent_names == system.agent_names and again.digest == system.digest
 

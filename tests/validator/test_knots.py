@@ -1,0 +1,82 @@
+"""What counters alone block for good never runs in the flat system either, and costs none until somebody asks."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+
+from amk.adversary.edits import apply
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.references import check_references
+from amk.schedule_ir.schedule import Schedule
+from amk.validator import evidence
+from amk.validator.compose import Composition, compose
+from amk.validator.expand import expand
+from amk.validator.knots import knot
+from amk.validator.liveness import greedy
+from amk.validator.local_order import NotComposable
+from amk.validator.quotient import Quotient
+from amk.validator.replay import replay
+from amk.validator.verify import verify
+from tests.validator.one_edits import KINDS
+from tests.validator.plans import MODELS, SMALL, small_plan
+
+EDITS = 30
+
+
+def stuck(name: str, rng: Random) -> Composition | None:
+    """A small plan that gets stuck after one edit of its synchronisation."""
+    document = json.loads(small_plan(SMALL[name], MODELS["qk-norm"]).model_dump_json())
+    try:
+        edit = KINDS[rng.choice(("threshold", "no signal", "moved step"))](document, rng)
+        schedule = Schedule.model_validate_json(json.dumps(apply(document, edit)[0]))
+        if check_references(schedule):
+            return None
+        result = compose(schedule)
+    except (AmkError, IndexError, NotComposable, ValueError):
+        return None
+    return None if result.never or not isinstance(result.block, Quotient) or result.live else result
+
+
+@pytest.mark.parametrize("name", ["fast", "two-warps", "naive"])
+def test_what_a_knot_blocks_never_runs_at_any_position(name: str) -> None:
+    rng, tied, open_ = Random(f"knots {name}"), 0, 0
+    for _ in range(EDITS):
+        result = stuck(name, rng)
+        if result is None:
+            continue
+        found = knot(result)
+        tied, open_ = tied + bool(found), open_ + (not found)
+        flat = expand(result.schedule, rng.randrange(result.schedule.kv.context - 2), 2)
+        run = greedy(flat.system)
+        for one in found:
+            first = result.groups[one.group].first
+            event = int(flat.event_id[one.group][one.worker - first, one.event])
+            assert run.cut[flat.system.agent_of[event]] <= flat.system.index_of[event], one
+            assert int(run.values[one.counter]) <= one.reached < one.threshold
+    assert tied > 3, (tied, open_)
+
+
+def test_a_cycle_of_a_large_system_costs_no_flat_system_until_its_witness_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(evidence, "SMALL", 0)
+    made: list[int] = []
+
+    def counted(*args: object, **named: object) -> object:
+        made.append(1)
+        return expand(*args, **named)  # type: ignore[arg-type]
+
+    rng = Random(3)
+    while True:
+        result = stuck("naive", rng)
+        if result is not None and evidence._starved(result) is None and knot(result):
+            break
+    monkeypatch.setattr(evidence, "expand", counted)
+    verdict = verify(result.schedule)
+    assert [d.code for d in verdict.diagnostics] == ["AMK201"] and not made
+    assert "waits for" in verdict.diagnostics[0].facts[0].text
+    assert verdict.evidence is not None
+    assert replay(verdict.evidence.system.to_json(), verdict.evidence.witness.to_json()) and made
