@@ -51,6 +51,7 @@ def compact(agent: I64, waits: I64, signals: I64, accesses: I64) -> Compact:
     following = np.append(np.minimum.accumulate(place[::-1])[::-1], events)[1:]
     owner = np.append(agent[order], GONE)
     alone = owner[following] != owner[:-1]
+    del place, following, owner  # millions of numbers each
     stays = heavy[order] | (waiting[order] & alone)
     home = np.where(stays, np.arange(events), events)
     home = np.minimum.accumulate(home[::-1])[::-1] if events else home

@@ -213,6 +213,7 @@ class _Expansion:
         if not self.brief:
             system, ids = assemble(self.agents, agent, init, *rows, initial, final, tag, called)
         else:
+            self.footprints.trim(0)
             left = compact(agent, *rows)
             agent, tag, rows = agent[left.kept], tag[left.kept], tuple(map(left.rows, rows))  # type: ignore[assignment]
             system, ids = assemble(self.agents, agent, init, *rows, initial, final, tag, called)
