@@ -46,7 +46,7 @@ from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import Target
 from amk.simulator.constants import Constants, constants_for
-from amk.simulator.predict import step_ms
+from amk.simulator.predict import steps_ms
 from amk.validator.verify import Verifier
 
 WIDTH = 6
@@ -93,7 +93,7 @@ class Problem:
 
     def times(self, schedule: Schedule) -> tuple[float, ...]:
         """Simulated ms per token at each position that the cache has."""
-        return tuple(step_ms(schedule, min(p, schedule.kv.context - 1), self.constants) for p in self.positions)
+        return steps_ms(schedule, [min(p, schedule.kv.context - 1) for p in self.positions], self.constants)
 
 
 @dataclass(frozen=True)
