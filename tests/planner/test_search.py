@@ -14,6 +14,7 @@ from amk.lowering.kernel import why_not_built
 from amk.planner import decisions as store
 from amk.planner import space as space_module
 from amk.planner.bound import decided, drain_ms
+from amk.planner.clock import Clock
 from amk.planner.formats import formats
 from amk.planner.search import PATIENCE, Found, Problem, Search, State, search
 from amk.planner.settings import FAST, PRESETS
@@ -53,6 +54,14 @@ def test_the_same_seed_and_count_give_the_same_plan_byte_for_byte() -> None:
     one, two = found(30, seed=3), found(30, seed=3)
     assert one.best == two.best and one.schedule.model_dump_json() == two.schedule.model_dump_json()
     assert one.expansions == 30
+
+
+def test_a_process_for_each_position_finds_the_same_plan() -> None:
+    problem = replace(PROBLEM, positions=(200, 900))
+    with Clock(problem, cores=2, alone=2) as times:
+        together = search(problem, expansions=6, times=times)
+        assert times.pool is not None and times.helpers == 1
+    assert together == found(6, problem=problem)
 
 
 def test_never_worse_than_the_default_plan() -> None:
