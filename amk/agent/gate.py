@@ -56,7 +56,7 @@ def not_compiled(candidate: Candidate) -> bytes:
 class Gate:
     """Judges in this process, one candidate after the other.
 
-    ahead: proposals beyond one per device that are open at once. patience: evaluations that bring nothing better, after
+    ahead: proposals beyond one per device that wait for it at once. patience: evaluations that bring nothing better, after
     which the best that passed its screen is raced.
     """
 

@@ -1,7 +1,7 @@
 """The search as a state machine: propose, gate, screen, race, confirm, decide; every step is journaled before the next.
 
-Devices do not wait: while they measure, the driver proposes, and the gate judges, until `gate.ahead` proposals more
-than devices are open. A judgement is taken when a device turns to its proposal, so that a proposal follows from the
+Devices do not wait: while they measure, the driver proposes, and the gate judges, until `gate.ahead` proposals wait for
+a device. A judgement is taken when a device turns to its proposal, so that a proposal follows from the
 decisions before it, never from how long something took: with one device a run repeats.
 
 A race costs many screens: what passes the screen waits until `gate.patience` later ones brought nothing better, while
@@ -136,19 +136,17 @@ class Loop:
             self.note(found)
 
     def _fill(self) -> None:
-        """Propose until enough is open.
-
-        The oldest open proposal is judged before the next is made, whether the run was resumed in between or not.
-        """
-        self._settle_first()
-        while len(self.state.open_trials) < len(self._lanes) + self.gate.ahead and self._stop_reason() is None:
+        """Propose until enough waits for a device. What waits for its race holds up nothing."""
+        wanted = self.gate.ahead + len(self._lanes) - 1
+        while self._queued < wanted and self._stop_reason() is None:
             if not self._propose():
                 return
-            self._settle_first()
 
-    def _settle_first(self) -> None:
-        while (first := next(iter(self.state.open_trials), None)) is not None and self.pipeline.pending(first.index):
-            self._settle(first)
+    @property
+    def _queued(self) -> int:
+        """Open proposals that no device has turned to."""
+        leased = {index for index, *_ in self.state.leases}
+        return sum(not trial.evaluated and trial.index not in leased for trial in self.state.open_trials)
 
     def _propose(self) -> bool:
         """One proposal, gated; False if there is nothing new until more is decided."""
@@ -264,6 +262,9 @@ class Loop:
     def _fresh(self, lane: Lane, waiting: Sequence[Trial]) -> Trial | None:
         """The oldest proposal that was not measured and passes the gate. Judgements are waited for in their order,
         unless another device is at work: then only those are taken that are there.
+
+        What can be proposed is proposed before a judgement is taken, whether the run was resumed in between or not; so
+        the gate always has as many.
         """
         others = any(other.busy for other in self._lanes if other is not lane)
         for trial in waiting:
@@ -272,6 +273,7 @@ class Loop:
             if self.pipeline.pending(trial.index):
                 if others and not self.pipeline.done(trial.index):
                     continue
+                self._fill()
                 self._settle(trial)
             if not trial.closed:
                 return trial

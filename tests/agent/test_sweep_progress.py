@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from amk.agent import decide
 from amk.agent.candidate import Workshop
 from amk.agent.events import Decided, Faulted, Gated, LeaseReserved, Measured, Proposed
-from amk.agent.propose.base import REFUSALS, Context, History
+from amk.agent.propose.base import Context, History
+from amk.agent.propose.couples import REFUSALS
 from amk.agent.propose.sweep import Sweep
 from amk.agent.state import State, Trial
 from amk.agent.surroundings import TOGETHER, Surroundings, fate

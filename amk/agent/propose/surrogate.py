@@ -2,13 +2,13 @@
 
 Kernel: product of exponentials of the knobs' distances, one length for all, chosen by marginal likelihood from a grid.
 Candidates are neighbours of the best points, their pairs of changes, and random points. Cost: O(n^3) in the trials
-used, of which there are at most MEMORY.
+used, of which there are at most MEMORY, and the open ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import erf, exp, pi, sqrt
 
 import numpy as np
@@ -39,7 +39,7 @@ class Surrogate:
             order = list(range(len(pool)))
         else:
             pool = list(dict.fromkeys(candidates(context, scored, rng)))
-            model = Process.fit(context, scored)
+            model = Process.fit(context, scored).believing([context.space.encode(s) for s in context.pending()])
             improvement = model.expected_improvement(np.array([context.space.encode(s) for s in pool]))
             order = [int(i) for i in np.argsort(-improvement)]
         for i in order:
@@ -64,6 +64,7 @@ class Process:
     """A Gaussian process with zero mean on standardised scores."""
 
     x: Array
+    y: Array
     alpha: Array
     factor: Array
     length: float
@@ -81,7 +82,16 @@ class Process:
         y = (raw - mean) / scale
         fits = [(*likelihood(x, y, length), length) for length in LENGTHS]
         _, factor, alpha, length = max(fits, key=lambda fit: fit[0])
-        return cls(x, alpha, factor, length, mean, scale, float(y.min()))
+        return cls(x, y, alpha, factor, length, mean, scale, float(y.min()))
+
+    def believing(self, points: Sequence[Array]) -> Process:
+        """This process after `points` were found to be what it expects of them: two dozen proposals are open at once."""
+        if not points:
+            return self
+        mu = covariance(np.array(points), self.x, self.length) @ self.alpha
+        x, y = np.vstack([self.x, points]), np.concatenate([self.y, mu])
+        _, factor, alpha = likelihood(x, y, self.length)
+        return replace(self, x=x, y=y, alpha=alpha, factor=factor)
 
     def expected_improvement(self, points: Array) -> Array:
         cross = covariance(points, self.x, self.length)
