@@ -1,36 +1,36 @@
 """From a proposal to a candidate that may run: within the space, new, certified, compiled, within resources.
 
 Property: `Gate.judge` returns a `Ready` only for a schedule judged SAFE whose kernel compiled within the registers that
-co-residency allows and without spills. Everything else ends in a `Gated` event with its reason codes.
+co-residency allows and without spills, and, where it is going to run, whose certificate the checker accepts.
+Everything else ends in a `Gated` event with its reason codes.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
+from amk.agent.admitting import packed
 from amk.agent.candidate import Candidate, Impossible, Workshop
 from amk.agent.certify import Certifier, Judgement
 from amk.agent.events import Gated
-from amk.engine.admission import evidence
 from amk.lowering.kernel import build
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
 DETAIL = 1000
+NOT_CERTIFIED = "AMK206"
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A candidate that may be run. `cubin` and `certificate` are empty where nothing is going to run it."""
+    """A candidate that may be run. `kernel`, admitted and packed, is empty where nothing is going to run it."""
 
     candidate: Candidate
-    cubin: bytes
+    kernel: bytes
     judgement: Judgement
-    certificate: str = ""
 
 
 Judged = tuple[Gated, Ready | None]
@@ -56,8 +56,8 @@ def not_compiled(candidate: Candidate) -> bytes:
 class Gate:
     """Judges in this process, one candidate after the other.
 
-    ahead: proposals beyond one per device that wait for it at once. patience: evaluations that bring nothing better, after
-    which the best that passed its screen is raced.
+    ahead: proposals that wait for a device at once, one more for each further device. patience: evaluations that bring
+    nothing better, after which the best that passed its screen is raced.
     """
 
     workshop: Workshop
@@ -125,9 +125,10 @@ class Gate:
             return refused, None
         try:
             cubin = compiled.result()
-            certificate = json.dumps(evidence(candidate.schedule)) if cubin and self.runs else ""
+            kernel = packed(candidate.schedule, cubin) if cubin and self.runs else b""
         except AmkError as error:
             codes = tuple(d.code for d in error.diagnostics)
-            detail = error.diagnostics[0].message[:DETAIL]
-            return Gated(index=index, verdict="uncompilable", key=candidate.key, codes=codes, detail=detail), None
-        return Gated(index=index, verdict="passed", key=candidate.key), Ready(candidate, cubin, judgement, certificate)
+            why = {"codes": codes, "detail": error.diagnostics[0].message[:DETAIL]}
+            verdict = "unknown" if NOT_CERTIFIED in codes else "uncompilable"
+            return Gated.model_validate({"index": index, "verdict": verdict, "key": candidate.key} | why), None
+        return Gated(index=index, verdict="passed", key=candidate.key), Ready(candidate, kernel, judgement)

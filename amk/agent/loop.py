@@ -78,7 +78,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.history = History(self.space)
-        self.pipeline = Pipeline(self.gate, self._expect)
+        self.pipeline = Pipeline(self.gate)
 
     @property
     def state(self) -> State:
@@ -208,11 +208,6 @@ class Loop:
         if trial.gated is None or ready is None:
             self.note(gated)
         self._fruitless = self._fruitless + 1 if ready is None else 0
-
-    def _expect(self, index: int, ready: Ready) -> None:
-        """A device that will probably measure it may prepare."""
-        if self._lanes:
-            self._lanes[index % len(self._lanes)].backend.expect(ready)
 
     def _start_key(self) -> str:
         made = self.gate.workshop.make(self.space.start)

@@ -1,8 +1,9 @@
 """Pairs of knob values that the gate refuses, where either value passes beside others.
 
-So many warps may pass, and two workers an SM, and both together need more registers than there are. Of the pairs that no
-proposal that passed has, the one that most refusals for a reason have explains these, the one that most of the others
-have explains those, and so on. A wrong explanation is given up when the true one, which is not avoided, has more.
+So many warps may pass, and two workers an SM, and both together need more registers than there are. Of the pairs that
+no proposal that passed has, the one that most refusals for a reason have explains these, the one that most of the
+others have explains those, and so on. A wrong explanation is given up when the true one, which is not avoided then, has
+more.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A bandit over proposers: the default. Credit is read from the journal, so that a resumed run deals as before.
 
-Each arm's worth is the discounted mean of its rewards, as much as a proposal was faster than all before it, a share if it
-came near, chosen by an upper confidence bound. What was proposed and not measured yet counts as drawn, so that the two
-dozen proposals that are open at once are not all of one arm. An arm that has nothing new is passed over, and when all are, `last` is asked: blind
-draws, which hardly ever pay for what they cost. When nothing was kept for STALLED evaluations, `sweep` settles what is
-near the best before the arms go on; from the hand-tuned plan it does so from the first proposal. Every TURNS-th
-proposal of a sweep is three and more changes at once, of those that pay.
+Each arm's worth is the discounted mean of its rewards, as much as a proposal was faster than all before it, a share if
+it came near, chosen by an upper confidence bound. What was proposed and not measured yet counts as drawn, so that the
+two dozen proposals that are open at once are not all of one arm. An arm that has nothing new is passed over, and when
+all are, `last` is asked: blind draws, which hardly ever pay for what they cost. When nothing was kept for STALLED
+evaluations, `sweep` settles what is near the best before the arms go on; from the hand-tuned plan it does so from the
+first proposal. Every TURNS-th proposal of a sweep is three and more changes at once, of those that pay.
 """
 
 from __future__ import annotations

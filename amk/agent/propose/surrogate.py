@@ -85,7 +85,7 @@ class Process:
         return cls(x, y, alpha, factor, length, mean, scale, float(y.min()))
 
     def believing(self, points: Sequence[Array]) -> Process:
-        """This process after `points` were found to be what it expects of them: two dozen proposals are open at once."""
+        """This process after `points` were found to be what it expects: two dozen proposals are open at once."""
         if not points:
             return self
         mu = covariance(np.array(points), self.x, self.length) @ self.alpha

@@ -1,0 +1,83 @@
+"""The gate in processes of their own, and what leaves it: a refusal takes nothing along, and ends no process."""
+
+import os
+import pickle
+from concurrent.futures import Future
+
+import pytest
+
+from amk.adversary.confusion import schedule_of
+from amk.adversary.subjects import subject
+from amk.agent import gate as gates
+from amk.agent.admitting import packed, unpacked
+from amk.agent.candidate import Candidate, Workshop
+from amk.agent.certify import Judgement
+from amk.agent.gate import Gate
+from amk.agent.gate_pool import GatePool
+from amk.agent.pipeline import Pipeline
+from amk.planner.settings import FAST
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from tests.engine.test_admission import built
+
+
+class Deadly(str):
+    """A source that ends whoever reads it."""
+
+    def __reduce__(self) -> tuple[object, tuple[int]]:
+        return os._exit, (3,)
+
+
+def candidate(number: int, source: str = "") -> Candidate:
+    schedule = schedule_of(subject("fenced", 2, 2, 1).document)
+    return Candidate(FAST, schedule, source, f"{number:064d}")
+
+
+def test_what_ends_its_process_costs_the_others_nothing(workshop: Workshop) -> None:
+    """Twice, among others that are under way; the pool goes on."""
+    pipeline = Pipeline(GatePool.of(workshop, 2, runs=False))
+    deadly = (1, 4)
+    try:
+        for number in range(6):
+            pipeline.enter(number, candidate(number, Deadly() if number in deadly else ""))
+        found = [pipeline.take(number)[0] for number in range(6)]
+    finally:
+        pipeline.gate.close()
+    assert [g.index for g in found] == list(range(6))
+    assert all(found[n].verdict == "uncompilable" and "process" in found[n].detail for n in deadly)
+    alive = {(g.verdict, g.codes) for g in found if g.index not in deadly}
+    assert len(alive) == 1 and "process" not in found[0].detail
+
+
+def test_a_certificate_that_the_checker_refuses_is_a_verdict(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = [True, False]
+
+    def made(schedule: object, cubin: bytes) -> bytes:
+        if refusals.pop(0):
+            raise AmkError(Diagnostic("AMK206", "race in h_out"), Exit.UNSAFE)
+        return b"kernel"
+
+    monkeypatch.setattr(gates, "packed", made)
+    gate = Gate(workshop, lambda schedule: Judgement("SAFE"), lambda made: b"cubin")
+    refused, nothing = gate.judge(0, candidate(0))
+    assert (refused.verdict, refused.codes, nothing) == ("unknown", ("AMK206",), None)
+    passed, ready = gate.judge(1, candidate(1))
+    assert passed.verdict == "passed" and ready is not None and ready.kernel == b"kernel"
+
+
+def test_a_kernel_arrives_as_it_was_admitted() -> None:
+    schedule, cubin, _ = built()
+    kernel = unpacked(packed(schedule, cubin))
+    assert kernel.schedule == schedule and kernel.code == cubin and kernel.certificate["schedule"]
+
+
+def test_what_was_not_admitted_is_not_taken() -> None:
+    """An object that is no kernel, and a kernel whose code was exchanged on the way."""
+    schedule, cubin, _ = built()
+    kernel = unpacked(packed(schedule, cubin))
+    object.__setattr__(kernel, "code", b"another")
+    for data in (pickle.dumps(Future), pickle.dumps(kernel)):
+        with pytest.raises(AmkError) as caught:
+            unpacked(data)
+        assert caught.value.diagnostics[0].code == "AMK606"
