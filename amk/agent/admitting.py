@@ -7,6 +7,7 @@ it was made. It passes the driver and the supervisor, each of which started the 
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
 
@@ -19,7 +20,13 @@ from amk.schedule_ir.schedule import Schedule
 
 def packed(schedule: Schedule, cubin: bytes) -> bytes:
     """The kernel with a certificate made and checked here. AmkError, AMK206 if there is none that the checker takes."""
-    return pickle.dumps(AdmittedKernel(schedule, json.loads(json.dumps(evidence(schedule))), cubin))
+    collecting = gc.isenabled()
+    gc.disable()  # many small objects are made and few die
+    try:
+        return pickle.dumps(AdmittedKernel(schedule, json.loads(json.dumps(evidence(schedule))), cubin))
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def unpacked(data: bytes) -> AdmittedKernel:

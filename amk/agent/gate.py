@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from amk.agent.admitting import packed
 from amk.agent.candidate import Candidate, Impossible, Workshop
@@ -21,7 +21,6 @@ from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
 DETAIL = 1000
-NOT_CERTIFIED = "AMK206"
 
 
 @dataclass(frozen=True)
@@ -116,19 +115,17 @@ class Gate:
             return self._join(index, candidate, judgement, compiled)
 
     def _join(self, index: int, candidate: Candidate, judgement: Judgement, compiled: Future[bytes]) -> Judged:
+        def refused(verdict: Literal["unsafe", "unknown", "uncompilable"], codes: tuple[str, ...], why: str) -> Judged:
+            return Gated(index=index, verdict=verdict, key=candidate.key, codes=codes, detail=why[:DETAIL]), None
+
         if judgement.outcome != "SAFE":
-            verdict = "unsafe" if judgement.outcome == "UNSAFE" else "unknown"
-            refused = Gated.model_validate(
-                {"index": index, "verdict": verdict, "key": candidate.key, "codes": judgement.codes,
-                 "detail": judgement.detail[:DETAIL]}
-            )  # fmt: skip
-            return refused, None
+            return refused("unsafe" if judgement.outcome == "UNSAFE" else "unknown", judgement.codes, judgement.detail)
         try:
             cubin = compiled.result()
+        except AmkError as error:
+            return refused("uncompilable", tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
+        try:
             kernel = packed(candidate.schedule, cubin) if cubin and self.runs else b""
         except AmkError as error:
-            codes = tuple(d.code for d in error.diagnostics)
-            why = {"codes": codes, "detail": error.diagnostics[0].message[:DETAIL]}
-            verdict = "unknown" if NOT_CERTIFIED in codes else "uncompilable"
-            return Gated.model_validate({"index": index, "verdict": verdict, "key": candidate.key} | why), None
+            return refused("unknown", tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
         return Gated(index=index, verdict="passed", key=candidate.key), Ready(candidate, kernel, judgement)
