@@ -3,8 +3,8 @@
 Property: what `certify_schedule` returns was accepted by the checker's own code (unless checked=False).
 
 Algorithm: item times by running whole crews as soon as all of them may run; claimed vectors as the greatest fixpoint of
-the order statistic (section 3 of the theory), taken on prefixes of whole workers: start from the join of the producers
-that come first in the run and lower until nothing changes.
+the order statistic (section 3 of the theory), taken on prefixes of squads: start from the join of the producers that
+come first in the run and lower until nothing changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from amk.checker.certificate import FORMAT, Proof
 from amk.checker.core import Claims, Order
-from amk.checker.counters import AMOUNT, INSTANCE, ITEM, WEAK, WORKER
+from amk.checker.counters import AMOUNT, INSTANCE, ITEM, WARP, WEAK, WORKER
 from amk.checker.programs import Rejected
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
@@ -162,10 +162,11 @@ class _Guessing(dict[tuple[int, int], I64]):
         rows = rows[:enough]
         assert order is not None
         rows = rows[(rows[:, WEAK] == 0) | order.hints]
-        known = np.zeros(order.workers, np.int64)
+        known = np.zeros(order.columns, np.int64)
         if len(rows):
             known = order.starts[rows[:, WORKER], rows[:, ITEM]].max(axis=0).astype(np.int64)
-            np.maximum.at(known, rows[:, WORKER], rows[:, ITEM] + 1)
+            squad = counters.squad[rows[:, WORKER], rows[:, WARP]]
+            np.maximum.at(known, rows[:, WORKER] + squad * order.workers, rows[:, ITEM] + 1)
         return known
 
 
@@ -195,25 +196,21 @@ def claims_of(proof: Proof, edges: str) -> Claims:
 
 
 def _statistic(order: Order, key: tuple[int, int], claim: I64) -> I64:
-    """[workers] the largest claim that holds, at most `claim`."""
+    """[squads] the largest claim that holds, at most `claim`."""
     instance, threshold = key
-    worker, item, weight, _, loose = order.counters.crews(instance, order.hints)
+    worker, item, weight, least, loose = order.counters.crews(instance, order.hints)
     need = threshold - int(order.counters.init[instance])
     if need <= 0 or need > int(weight.sum()) + loose:
         return np.zeros_like(claim)
     starts = order.starts[worker, item]
     if loose:  # signals that order nothing may come first
-        starts = np.concatenate((starts, np.zeros((1, order.workers), starts.dtype)))
+        starts = np.concatenate((starts, np.zeros((1, order.columns), starts.dtype)))
         weight = np.append(weight, loose)
     careful = order_statistic(starts, weight, need).astype(np.int64)
-    bold, row = starts.copy(), np.arange(len(worker))
-    done = bold[row, worker] >= order.alone[order.group[worker], item]
-    bold[row[done], worker[done]] = np.maximum(bold[row[done], worker[done]], item[done] + 1)
+    bold = starts.copy()
+    for squad, missing in enumerate(least.T):
+        row = np.flatnonzero(missing)
+        own = worker[row] + squad * order.workers
+        bold[row, own] = np.maximum(bold[row, own], item[row] + 1)
     hoped = np.minimum(claim, order_statistic(bold, weight, need).astype(np.int64))
-    one = np.zeros_like(claim)
-    for x in np.flatnonzero(hoped > careful).tolist():
-        one[x] = hoped[x]
-        if not order.holds(instance, threshold, one):
-            hoped[x] = careful[x]
-        one[x] = 0
-    return hoped
+    return np.where(order.holds(instance, threshold, hoped), hoped, careful)
