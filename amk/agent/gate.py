@@ -1,7 +1,8 @@
 """From a proposal to a candidate that may run: within the space, new, certified, compiled, within resources.
 
 Property: `Gate.judge` returns a `Ready` only for a schedule judged SAFE whose kernel compiled within the registers that
-co-residency allows and without spills. Everything else ends in a `Gated` event with its reason codes.
+co-residency allows and without spills, and which, if it is to run, has a certificate that the checker accepts.
+Everything else ends in a `Gated` event with its reason codes.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ import json
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from amk.agent.candidate import Candidate, Impossible, Workshop
 from amk.agent.certify import Certifier, Judgement
 from amk.agent.events import Gated
-from amk.engine.admission import evidence
 from amk.lowering.kernel import build
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from amk.validator.schedule_certificate import evidence
 
 DETAIL = 1000
 
@@ -116,18 +117,17 @@ class Gate:
             return self._join(index, candidate, judgement, compiled)
 
     def _join(self, index: int, candidate: Candidate, judgement: Judgement, compiled: Future[bytes]) -> Judged:
+        def refused(verdict: Literal["unsafe", "unknown", "uncompilable"], codes: tuple[str, ...], why: str) -> Judged:
+            return Gated(index=index, verdict=verdict, key=candidate.key, codes=codes, detail=why[:DETAIL]), None
+
         if judgement.outcome != "SAFE":
-            verdict = "unsafe" if judgement.outcome == "UNSAFE" else "unknown"
-            refused = Gated.model_validate(
-                {"index": index, "verdict": verdict, "key": candidate.key, "codes": judgement.codes,
-                 "detail": judgement.detail[:DETAIL]}
-            )  # fmt: skip
-            return refused, None
+            return refused("unsafe" if judgement.outcome == "UNSAFE" else "unknown", judgement.codes, judgement.detail)
         try:
             cubin = compiled.result()
+        except AmkError as error:
+            return refused("uncompilable", tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
+        try:
             certificate = json.dumps(evidence(candidate.schedule)) if cubin and self.runs else ""
         except AmkError as error:
-            codes = tuple(d.code for d in error.diagnostics)
-            detail = error.diagnostics[0].message[:DETAIL]
-            return Gated(index=index, verdict="uncompilable", key=candidate.key, codes=codes, detail=detail), None
+            return refused("unknown", tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
         return Gated(index=index, verdict="passed", key=candidate.key), Ready(candidate, cubin, judgement, certificate)

@@ -9,6 +9,7 @@ come first in the run and lower until nothing changes.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from collections.abc import Iterator
 from typing import Any, Final
@@ -19,6 +20,7 @@ from amk.checker.certificate import FORMAT, Proof
 from amk.checker.core import Claims, Order
 from amk.checker.counters import AMOUNT, INSTANCE, ITEM, WARP, WEAK, WORKER
 from amk.checker.programs import Rejected
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.certificate import NotSafe, run_lengths
@@ -54,6 +56,21 @@ def certify_schedule(schedule: Schedule, checked: bool = True, proof: Proof | No
     obligations = [[o.name, hashlib.sha256(o.script.encode()).hexdigest()] for o in scripts]
     head = {"format": FORMAT, "schedule": schedule_hash(schedule)}
     return head | {"times": times, "clocks": clocks, "obligations": obligations}
+
+
+def evidence(schedule: Schedule) -> dict[str, Any]:
+    """The certificate of a schedule that `verify` calls SAFE, as the checker accepted it. AmkError AMK215 (exit 3),
+    with the checker's reason, if there is none: such a schedule runs no more than one whose verdict is UNKNOWN.
+    """
+    collecting = gc.isenabled()
+    gc.disable()  # many small objects are made and few die
+    try:
+        return certify_schedule(schedule)
+    except NotSafe as error:
+        raise AmkError(Diagnostic("AMK215", str(error)), Exit.UNKNOWN) from error
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def coded(claims: Claims) -> list[list[Any]]:
