@@ -30,7 +30,7 @@ from amk.checker.counters import MOST, WEAK, Counters
 from amk.checker.epochs import check_epochs
 from amk.checker.footprints import READ, WRITE, Footprints
 from amk.checker.layers import short
-from amk.checker.programs import TOKENS, Rejected, programs_of, require
+from amk.checker.programs import MAX_ITEMS, TOKENS, Rejected, programs_of, require
 from amk.checker.words import Words
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
@@ -122,6 +122,7 @@ class Proof:
         for instance, threshold, coded in read(CLOCKS, raw, "clocks"):
             require(instance < len(self.counters.init), "clocks: no such counter")
             require(len(coded) % 2 == 0 and sum(coded[1::2]) == squads, "clocks: malformed")
+            require(max(coded[::2]) <= MAX_ITEMS, "clocks: not a post-fixpoint")
             claims[instance, threshold] = np.repeat(np.array(coded[::2], np.int64), coded[1::2])
             require(len(claims) * squads <= 1 << 26, "clocks: malformed")
         return claims

@@ -31,7 +31,7 @@ from amk.checker.footprints import DONT_CARE, PLACE, READ, WRITE
 from amk.checker.programs import TOKENS, Program, require
 from amk.checker.words import Reading, Readings, Words, spread
 
-I32 = npt.NDArray[np.int32]
+I16 = npt.NDArray[np.int16]
 I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Claims = dict[tuple[int, int], I64]
@@ -75,7 +75,7 @@ class Order:
         self.workers, longest = level.shape
         self.columns = counters.squads * self.workers
         require(self.columns * self.workers * max(longest, programs[0].warps) <= CELLS, "schedule: too large")
-        self.starts: I32 = np.zeros((self.workers, longest, self.columns), np.int32)
+        self.starts: I16 = np.zeros((self.workers, longest, self.columns), np.int16)
         self.group = np.zeros(self.workers, np.int64)
         self.ahead = np.zeros((len(programs), longest, counters.squads, counters.squads), np.int64)
         for g, program in enumerate(programs):
@@ -87,10 +87,10 @@ class Order:
         self.level = level
         deque(self._states(), maxlen=0)
 
-    def _states(self) -> Iterator[tuple[int, I64, I32]]:
+    def _states(self) -> Iterator[tuple[int, I64, I16]]:
         """(item, workers, state [workers, warps, squads]) along the run: what each warp knows as the item starts. Then
         comes what the words tell that it reads, and at barriers what all know."""
-        state = np.zeros((self.workers, self.programs[0].warps, self.columns), np.int32)
+        state = np.zeros((self.workers, self.programs[0].warps, self.columns), np.int16)
         steps = [(g, j) for g, program in enumerate(self.programs) for j in range(len(program.items))]
         runs = [(now, g, j) for g, j in steps for now in set(self.level[self.programs[g].workers, j].tolist())]
         for now, g, j in sorted(runs):
@@ -145,7 +145,7 @@ class Order:
         return over
 
     @cached_property
-    def wherever(self) -> I32:
+    def wherever(self) -> I16:
         """At least `starts`: for each token the least over all splits that its position may belong to."""
         found = self.starts
         for token in range(TOKENS):
@@ -163,16 +163,16 @@ class Order:
         more = {at: [r for r in found if mine(at[0], r)] for at, found in case.items()}
         return {at: [*self.readings.get(at, ()), *more.get(at, ())] for at in {*self.readings, *more}}
 
-    def _starts_with(self, readings: Readings) -> I32:
+    def _starts_with(self, readings: Readings) -> I16:
         case = copy(self)
         case.readings, case.starts = readings, np.zeros_like(self.starts)
         deque(case._states(), maxlen=0)
         return case.starts
 
-    def _of_warps(self, q: I64, x: I64) -> I32:
+    def _of_warps(self, q: I64, x: I64) -> I16:
         """Elementwise: how many first items of squad x are over before a warp starts an item (q: worker, item, warp).
         At least S, which is what all warps of the item know; asked only where S does not do."""
-        known = np.zeros(len(q), np.int32)
+        known = np.zeros(len(q), np.int16)
         for j, who, state in self._states():
             at = np.flatnonzero((q[:, 1] == j) & np.isin(q[:, 0], who))
             known[at] = state[q[at, 0], q[at, 2], x[at]]

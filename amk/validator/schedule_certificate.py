@@ -201,14 +201,14 @@ def claims_of(proof: Proof, edges: str) -> Claims:
     if (edges == "fence" and not proof.words.readings) or (edges == "wait" and not proof.hints):
         return {}
     guessed = _Guessing(proof)
-    _FirstPass(edges, proof.programs, proof.counters, proof.words, proof.level, guessed)
+    order: Order = _FirstPass(edges, proof.programs, proof.counters, proof.words, proof.level, guessed)
     claims: Claims = dict(guessed)
     for _ in range(ROUNDS):
-        order = proof.order(edges, claims)
         lowered = {key: np.minimum(claim, _statistic(order, key, claim)) for key, claim in claims.items()}
         if all((lowered[key] == claims[key]).all() for key in claims):
             break
         claims = lowered
+        order = proof.order(edges, claims)
     return claims
 
 
@@ -219,7 +219,7 @@ def _statistic(order: Order, key: tuple[int, int], claim: I64) -> I64:
     need = threshold - int(order.counters.init[instance])
     if need <= 0 or need > int(weight.sum()) + loose:
         return np.zeros_like(claim)
-    starts = order.starts[worker, item]
+    starts = order.starts[worker, item].astype(np.int32)
     if loose:  # signals that order nothing may come first
         starts = np.concatenate((starts, np.zeros((1, order.columns), starts.dtype)))
         weight = np.append(weight, loose)
