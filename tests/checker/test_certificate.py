@@ -171,6 +171,18 @@ def test_a_step_of_all_between_the_barrier_and_the_signal() -> None:
     assert accepted(schedule, certify_schedule(schedule)) == ""
 
 
+def test_the_same_without_the_barrier_has_no_certificate() -> None:
+    """The signal's warp adds up what the others may still be writing."""
+    document = json.loads(refills_before_the_signal().model_dump_json())
+    added = next(p for p, s in steps(document) if s["op"].get("h") == "h_out" and s["signals"])
+    barrier = (*added[:-1], int(added[-1]) - 2)
+    assert at(document, barrier)["op"]["op"] == "barrier"
+    schedule = from_document(apply(document, [Edit("remove", barrier)])[0])
+    assert verify(schedule).status == rule(schedule, 2).status == "UNSAFE"
+    with pytest.raises(NotSafe, match="race: in private memory"):
+        certify_schedule(schedule)
+
+
 def test_words_that_are_not_always_looked_at_order_nothing() -> None:
     """An idle worker is known to be past its first read only through candidates, which a given token does not read."""
     case = json.loads((folder() / "idle-worker-behind-hints.json").read_text())
