@@ -11,19 +11,26 @@ import gc
 import json
 import pickle
 
-from amk.engine.admission import AdmittedKernel, evidence
+from amk.engine.admission import AdmittedKernel
 from amk.lowering.stamp import stamp_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.schedule_certificate import evidence
 
 
 def packed(schedule: Schedule, cubin: bytes) -> bytes:
-    """The kernel with a certificate made and checked here. AmkError, AMK206 if there is none that the checker takes."""
+    """The kernel with a certificate made and checked here. AmkError AMK215 if there is none that the checker takes."""
     collecting = gc.isenabled()
     gc.disable()  # many small objects are made and few die
     try:
-        return pickle.dumps(AdmittedKernel(schedule, json.loads(json.dumps(evidence(schedule))), cubin))
+        certificate = json.loads(json.dumps(evidence(schedule, checked=False)))
+        return pickle.dumps(AdmittedKernel(schedule, certificate, cubin))
+    except AmkError as error:
+        found = error.diagnostics[0]
+        if found.code != "AMK206":
+            raise
+        raise AmkError(Diagnostic("AMK215", found.message), Exit.UNKNOWN) from error
     finally:
         if collecting:
             gc.enable()

@@ -3,20 +3,21 @@
 import os
 import pickle
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
 from amk.adversary.confusion import schedule_of
 from amk.adversary.subjects import subject
-from amk.agent import gate as gates
 from amk.agent.admitting import packed, unpacked
 from amk.agent.candidate import Candidate, Workshop
-from amk.agent.certify import Judgement
 from amk.agent.gate import Gate
 from amk.agent.gate_pool import GatePool
 from amk.agent.pipeline import Pipeline
+from amk.checker.programs import Rejected
 from amk.planner.settings import FAST
-from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from amk.report.diagnostic import AmkError
+from tests.agent.rules import fences_kept
 from tests.engine.test_admission import built
 
 
@@ -48,22 +49,25 @@ def test_what_ends_its_process_costs_the_others_nothing(workshop: Workshop) -> N
     assert len(alive) == 1 and "process" not in found[0].detail
 
 
-def test_a_certificate_that_the_checker_refuses_is_a_verdict(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refusals = [True, False]
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_certificate_that_the_checker_refuses_is_a_verdict(runs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a code of its own; where nothing is going to run nobody asks."""
+    schedule, cubin, _ = built()
+    made = Candidate(FAST, schedule, "", "0" * 64)
+    workshop: Any = None
+    gate = Gate(workshop, fences_kept, lambda _: cubin, runs=runs)
+    gated, ready = gate.judge(0, made)
+    assert gated.verdict == "passed" and ready is not None and bool(ready.kernel) == runs
 
-    def made(schedule: object, cubin: bytes) -> bytes:
-        if refusals.pop(0):
-            raise AmkError(Diagnostic("AMK206", "race in h_out"), Exit.UNSAFE)
-        return b"kernel"
+    def refuse(*_: object) -> None:
+        raise Rejected("race: in 'h_out'")
 
-    monkeypatch.setattr(gates, "packed", made)
-    gate = Gate(workshop, lambda schedule: Judgement("SAFE"), lambda made: b"cubin")
-    refused, nothing = gate.judge(0, candidate(0))
-    assert (refused.verdict, refused.codes, nothing) == ("unknown", ("AMK206",), None)
-    passed, ready = gate.judge(1, candidate(1))
-    assert passed.verdict == "passed" and ready is not None and ready.kernel == b"kernel"
+    monkeypatch.setattr("amk.checker.certificate.Proof.memory", refuse)
+    gated, ready = gate.judge(0, made)
+    if runs:
+        assert (gated.verdict, gated.codes, ready) == ("unknown", ("AMK215",), None) and "h_out" in gated.detail
+    else:
+        assert ready is not None, "nothing is loaded, so nobody is asked; `export` asks"
 
 
 def test_a_kernel_arrives_as_it_was_admitted() -> None:
