@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from amk.lowering.emit import KERNEL
-from amk.lowering.kernel import build
+from amk.lowering.kernel import BuiltKernel, build
 from amk.lowering.sass import check_sass, disassemble, read_sass
 from amk.planner.decode import plan
 from amk.planner.formats import formats
@@ -22,7 +22,7 @@ ONE_PER_ARCH = {
     "sm_80": "a100", "sm_86": "a10g", "sm_89": "l4", "sm_90a": "h200", "sm_100a": "b200", "sm_120a": "rtx5090",
 }  # fmt: skip
 CASES = [
-    *(("fast", name) for name in ("smollm2-135m", "qwen2.5-0.5b", "qwen3-0.6b", "llama3.2-1b", "llama3-8b")),
+    *(("fast", name) for name in ("qwen2.5-0.5b", "qwen3-0.6b", "llama3-8b")),
     *(("naive", name) for name in ("smollm2-135m", "llama3.2-1b")),
 ]
 
@@ -49,7 +49,7 @@ def test_quantised_weights_compile_within_the_budget(
     check(plan(load_model(name), load_target(ONE_PER_ARCH[arch]), wanted=formats(layers, lm_head)), arch)
 
 
-def check(schedule: Schedule, arch: str) -> None:
+def check(schedule: Schedule, arch: str) -> BuiltKernel:
     target = schedule.target
     assert target.arch == arch
     built = build(schedule)
@@ -57,6 +57,7 @@ def check(schedule: Schedule, arch: str) -> None:
     assert built.resources.spill_stores == built.resources.spill_loads == 0
     assert built.resources.registers <= schedule.launch.registers
     assert built.shared_bytes <= target.smem_per_block
+    return built
 
 
 def test_the_largest_model_compiles_without_spills() -> None:
@@ -74,9 +75,8 @@ SOLID += [("top-k-top-p", gpu) for gpu in ("a10g", "h200", "b200")]
 @pytest.mark.parametrize(("mode", "gpu"), SOLID)
 def test_machine_code_has_no_computed_branch_and_no_spill(mode: Mode, gpu: str) -> None:
     settings = replace(PRESETS["fast"], sampling=mode)
-    built = build(plan(load_model("smollm2-135m"), load_target(gpu), settings=settings))
-    assert built.resources.spill_stores == built.resources.spill_loads == 0
-    listing = disassemble(built.compiled.cubin)
+    schedule = plan(load_model("smollm2-135m"), load_target(gpu), settings=settings)
+    listing = disassemble(check(schedule, schedule.target.arch).compiled.cubin)
     if listing is None:
         pytest.skip("needs nvdisasm")
     code = read_sass(listing)
