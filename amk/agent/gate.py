@@ -86,12 +86,16 @@ class Gate:
         looked = self.look(index, settings, seen)
         return (looked, None) if isinstance(looked, Gated) else self.judge(index, looked)
 
-    def certain(self, index: int, settings: Settings) -> Ready:
-        """What ran an hour ago still has to pass today: AmkError, with the gate's reason, if it does not."""
+    def begin(self, index: int, settings: Settings) -> Future[Judged]:
+        """The judgement of what a session starts from. AMK011 if it can no longer be planned."""
         made = self.workshop.make(settings)
         if isinstance(made, Impossible):
             raise AmkError(Diagnostic("AMK011", f"the schedule to start from cannot be planned: {made.detail}"))
-        gated, ready = self.submit(index, made).result()
+        return self.submit(index, made)
+
+    def certain(self, judged: Future[Judged]) -> Ready:
+        """What ran an hour ago still has to pass today: AmkError, with the gate's reason, if it does not."""
+        gated, ready = judged.result()
         if ready is None:
             code = gated.codes[0] if gated.codes else "AMK901"
             message = f"the schedule to start from is refused ({gated.verdict}): {gated.detail}"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -75,6 +76,8 @@ class Loop:
     _silent_at: int | None = None
     _queue: list[Suggestion] = field(default_factory=list)
     _lanes: list[Lane] = field(default_factory=list)
+    _begun: Future[Judged] | None = None
+    """The judgement of what the session starts from."""
 
     def __post_init__(self) -> None:
         self.history = History(self.space)
@@ -105,7 +108,8 @@ class Loop:
         self.watch(self.state)
 
     def _search(self) -> str:
-        for trial in self.state.open_trials:  # of an earlier session
+        self._begun = self.gate.begin(self.state.best, self.settings_of(self.state.best))
+        for trial in self.state.open_trials:  # of an earlier session, behind what they are compared with
             self._admit(trial)
         while True:
             self._assign()
@@ -185,9 +189,8 @@ class Loop:
         self.history.update(self.state)
         run = self.state.run
         assert run is not None
-        return Context(
-            self.space, self.state, self.history, self.gate.workshop, run.seed, self.journal, self.surroundings
-        )
+        known = self.space, self.state, self.history, self.gate.workshop
+        return Context(*known, run.seed, self.journal, self.surroundings)
 
     def _admit(self, trial: Trial) -> None:
         settings = self.space.parse(trial.proposed.settings)
@@ -258,8 +261,7 @@ class Loop:
         """The oldest proposal that was not measured and passes the gate. Judgements are waited for in their order,
         unless another device is at work: then only those are taken that are there.
 
-        What can be proposed is proposed before a judgement is taken, whether the run was resumed in between or not; so
-        the gate always has as many.
+        What can be proposed is proposed before a judgement is taken, so the gate always has as many.
         """
         others = any(other.busy for other in self._lanes if other is not lane)
         for trial in waiting:
@@ -373,9 +375,9 @@ class Loop:
         best = self.state.best
         if best in self.pipeline.ready:
             return self.pipeline.ready[best]
-        ready = self.gate.certain(best, self.settings_of(best))
-        self.pipeline.ready[best] = ready
-        return ready
+        begun, self._begun = self._begun, None
+        certain = self.gate.certain(begun or self.gate.begin(best, self.settings_of(best)))
+        return self.pipeline.ready.setdefault(best, certain)
 
     def settings_of(self, index: int) -> Settings:
         return self.space.start if index == START else self.space.parse(self.state.trials[index].proposed.settings)

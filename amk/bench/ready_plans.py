@@ -29,6 +29,8 @@ from amk.schedule_ir.target import load_target, targets
 SEED = 0
 EXPANSIONS = 80
 DTYPE = "bf16"
+FASTER, MUCH = 1.001, 1.3
+"""Gains that are counted: over the default plan, over the naive one."""
 
 
 def main() -> int:
@@ -41,7 +43,11 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="also those that are there")
     parser.add_argument("-o", "--output", type=Path, default=SHIPPED, help="another file than the shipped one")
     parser.add_argument("--table", metavar="MODEL", help="print what was gained for this model, search nothing")
+    parser.add_argument("--summary", action="store_true", help="print what was gained by all, search nothing")
     arguments = parser.parse_args()
+    if arguments.summary:
+        print(summary(shipped(arguments.output)))
+        return 0
     if arguments.table:
         print(table(arguments.table, shipped(arguments.output)))
         return 0
@@ -104,9 +110,31 @@ def table(model: str, made: tuple[Decisions, ...]) -> str:
     return "\n".join(lines)
 
 
+def summary(made: tuple[Decisions, ...]) -> str:
+    """How many times faster than the naive plan each is, by model and target, and how many are faster by how much."""
+    gpus = sorted({d.target for d in made}, key=lambda name: (load_target(name).capability, name))
+    found = {(d.model, d.target): d for d in made}
+    lines = ["| naive to ready-made | " + " | ".join(gpus) + " |", "|---" * (len(gpus) + 1) + "|"]
+    for model in sorted({d.model for d in made}, key=lambda name: (load_model(name).params, name)):
+        cells = [_gain(found[model, g], found[model, g].naive_ms) if (model, g) in found else None for g in gpus]
+        lines.append(f"| {model} | " + " | ".join("-" if cell is None else f"{cell:.2f}" for cell in cells) + " |")
+    faster = [d for d in made if _gain(d, d.default_ms) > FASTER]
+    much = sum(_gain(d, d.naive_ms) >= MUCH for d in made)
+    slower = [d for d in made if any(a > b for a, b in zip(d.ms, d.default_ms, strict=False))]
+    counts = [f"{g} {sum(d.target == g for d in faster)} of {sum(d.target == g for d in made)}" for g in gpus]
+    return "\n".join(
+        (
+            *lines, "",
+            f"{len(made)} plans, at least {MUCH} times as fast as naive: {much}",
+            f"slower than the default at a position: {len(slower)}",
+            f"more than {FASTER - 1:.1%} faster than the default: {len(faster)} ({', '.join(counts)})",
+        )
+    )  # fmt: skip
+
+
 def _gain(found: Decisions, other: tuple[float, ...]) -> float:
-    """Geometric mean over the positions."""
-    return float((prod(other) / prod(found.ms)) ** (1 / len(other)))
+    """Geometric mean over the positions; 1 where there is no other plan."""
+    return 1.0 if not other else float((prod(other) / prod(found.ms)) ** (1 / len(other)))
 
 
 def write(path: Path, made: dict[tuple[str, str, str], Decisions]) -> None:

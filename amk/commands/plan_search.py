@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from amk.commands.planning import chosen_formats
 from amk.engine.admission import why_not_admitted
+from amk.planner.clock import Clock
 from amk.planner.decisions import Decisions, cache_key, cached, decisions_of, keep, ready_made
 from amk.planner.formats import label_of
 from amk.planner.search import Problem, Search, search
@@ -72,10 +73,10 @@ def searched_settings(arguments: argparse.Namespace) -> Settings:
     key = cache_key(problem, asked, start)
     known = None if arguments.no_cache else cached(key)
     if known is None or schedule_hash(problem.schedule(known.settings(start))) != known.schedule:
-        with Bar(limit, arguments.budget) as bar:
+        with Bar(limit, arguments.budget) as bar, Clock(problem) as times:
             found = search(
                 problem, start=start, seed=arguments.seed, expansions=limit, budget_s=arguments.budget, told=bar.show,
-                why_not=why_not_admitted,
+                why_not=why_not_admitted, times=times,
             )  # fmt: skip
         known = decisions_of(problem, found, arguments.seed)
         keep(key, known)

@@ -46,7 +46,7 @@ from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import Target
 from amk.simulator.constants import Constants, constants_for
-from amk.simulator.predict import step_ms
+from amk.simulator.predict import steps_ms
 from amk.validator.verify import Verifier
 
 WIDTH = 6
@@ -93,7 +93,11 @@ class Problem:
 
     def times(self, schedule: Schedule) -> tuple[float, ...]:
         """Simulated ms per token at each position that the cache has."""
-        return tuple(step_ms(schedule, min(p, schedule.kv.context - 1), self.constants) for p in self.positions)
+        return steps_ms(schedule, self.places(schedule), self.constants)
+
+    def places(self, schedule: Schedule) -> list[int]:
+        """The positions, the last of the cache for those that it has not."""
+        return [min(p, schedule.kv.context - 1) for p in self.positions]
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,7 @@ class Search:
         self.keys: dict[str, State] = {}
         self.expansions = self.pruned = 0
         self.limit: int | None = None
+        self.times: Callable[[Schedule], tuple[float, ...]] = problem.times
         self.avoid: Callable[[Settings], bool] = lambda _: False
         self.constants = problem.constants or constants_for(problem.target)
 
@@ -183,7 +188,7 @@ class Search:
         try:
             schedule = self.problem.schedule(settings)
             key = schedule_hash(schedule)
-            times = None if key in self.keys else self.problem.times(schedule)
+            times = None if key in self.keys else self.times(schedule)
         except AmkError:  # there is no such plan, or the simulator says that it gets stuck
             return None
         if times is not None:
@@ -290,14 +295,16 @@ def search(
     budget_s: float | None = None,
     told: Callable[[Search], None] = lambda _: None,
     why_not: Callable[[Schedule], str | None] = lambda _: None,
+    times: Callable[[Schedule], tuple[float, ...]] | None = None,
 ) -> Found:
     """Search until `expansions` schedules were simulated, `budget_s` seconds have passed, or nothing is left.
 
     A budget counts whole rounds only, and no round begins that may not end in time, so that `expansions` of the result
     reproduces it on any machine. The result is verified SAFE and `why_not` says None of it; plans of which that
-    is not so are passed over. AMK011 if nothing can be planned.
+    is not so are passed over. times: what gives the same as `problem.times`. AMK011 if nothing can be planned.
     """
     made = Search(problem, start, seed)
+    made.times = times or problem.times
     made.limit = expansions
     began = last = time.monotonic()
     rounds, longest = 0, 0.0

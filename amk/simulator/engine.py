@@ -8,7 +8,6 @@ exact; one for some of them counts signals by their time among those known when 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -87,6 +86,7 @@ class Engine:
         self.roles = {r.name: range(r.first, r.first + r.count) for r in schedule.roles}
         self.streams = {s.name: s for s in schedule.streams}
         self.chunk_bytes = {s.name: s.chunk_bytes for s in schedule.streams}
+        self.chunk_us: dict[tuple[str, str, str, int], float] = {}
         self.spans: list[Span] = []
         self.arrows: list[Arrow] = []
         warps = schedule.launch.warps
@@ -149,7 +149,8 @@ class Engine:
     def _go(self, state: _State) -> None:
         """Run steps until something blocks."""
         acts = self.acts[state.group.program]
-        while state.next < len(acts):
+        count = len(acts)
+        while state.next < count:
             act = acts[state.next]
             if not self._step(state, act):
                 return
@@ -186,26 +187,30 @@ class Engine:
         self.order += 1
         heapq.heappush(self.heap, (max(time, self.now), self.order, state.number))
 
-    def _advance(self, state: _State, warps: Iterable[int], until: float, part: Part) -> None:
-        """Clocks of `warps` not before `until`; the first warp's time is accounted."""
+    def _advance(self, state: _State, role: range, until: float, part: Part) -> None:
+        """Clocks of the role's warps not before `until`; the first warp's time is accounted."""
         clocks = state.clocks
-        for w in warps:
-            if w == 0 and self.traced and until > clocks[0]:
-                self.spans.append(Span(state.number, state.next, part, clocks[0], until))
+        if self.traced and role.start == 0 and until > clocks[0]:
+            self.spans.append(Span(state.number, state.next, part, clocks[0], until))
+        for w in role:
             if clocks[w] < until:
                 clocks[w] = until
 
-    def _spend(self, state: _State, warps: Iterable[int], time: float, part: Part) -> None:
+    def _spend(self, state: _State, role: range, time: float, part: Part) -> None:
         clocks = state.clocks
-        for w in warps:
-            if w == 0 and self.traced and time > 0:
-                self.spans.append(Span(state.number, state.next, part, clocks[0], clocks[0] + time))
+        if self.traced and role.start == 0 and time > 0:
+            self.spans.append(Span(state.number, state.next, part, clocks[0], clocks[0] + time))
+        for w in role:
             clocks[w] += time
 
     def _meet(self, state: _State, role: range) -> None:
         c = self.constants
-        self._advance(state, role, self._ready(state, role), "barrier")
-        self._spend(state, role, c.barrier_us + c.barrier_warp_us * len(role), "barrier")
+        ready, time = self._ready(state, role), c.barrier_us + c.barrier_warp_us * len(role)
+        if self.traced:
+            self._advance(state, role, ready, "barrier")
+            self._spend(state, role, time, "barrier")
+        else:
+            state.clocks[role.start : role.stop] = [ready + time] * len(role)
 
     def _wait(self, state: _State, role: range) -> bool:
         c = self.constants
@@ -321,6 +326,13 @@ class Engine:
 
     def chunk_time(self, op: GemvOp, layer: int) -> float:
         """Microseconds of a warp: narrow formats have as many columns to multiply as their chunk is wide."""
+        key = op.role, op.stream, op.matrix, layer
+        found = self.chunk_us.get(key)
+        if found is None:
+            found = self.chunk_us[key] = self._chunk_us(op, layer)
+        return found
+
+    def _chunk_us(self, op: GemvOp, layer: int) -> float:
         c, stream = self.constants, self.streams[op.stream]
         handled = max(self.chunk_bytes[op.stream], BF16_ROWS * stream.chunk(op.matrix, layer).columns)
         shared = len(self.roles[op.role]) * self.chunk_bytes[op.stream] / (c.drain_gbps * 1e3)

@@ -21,9 +21,9 @@ from amk.schedule_ir.schedule import Schedule
 from amk.simulator.constants import Constants, constants_for
 from amk.simulator.engine import PARTS, Arrow, Engine, Part, Span, Stuck
 from amk.simulator.floor import simulated_floor_ms
-from amk.simulator.program import Window, layer_count, window
+from amk.simulator.program import Unrolled, Window, layer_count
 from amk.simulator.runs import runs
-from amk.simulator.words import Words
+from amk.simulator.words import Footprints, Words
 from amk.validator.trace import Item
 
 WINDOWS = (3, 5, 9)
@@ -66,11 +66,38 @@ class Prediction:
 
 
 @dataclass(eq=False)
+class Unfolded:
+    """What no position changes of a schedule: its steps by number of layers, and what they touch of words."""
+
+    schedule: Schedule
+    unrolled: dict[int, Unrolled] = field(default_factory=dict)
+
+    @cached_property
+    def footprints(self) -> Footprints:
+        return Footprints(self.schedule)
+
+    @cached_property
+    def parts(self) -> tuple[tuple[float, Unfolded], ...]:
+        """Share of the layers of each layer loop, and the schedule with that loop alone."""
+        return tuple((share, Unfolded(part)) for share, part in runs(self.schedule))
+
+    def words(self, pos: int, layers: int, fast: tuple[bool, ...]) -> Words:
+        """Who waits for whom in a window of `layers` layers; fast[w]: worker w runs on a faster SM."""
+        if layers not in self.unrolled:
+            self.unrolled[layers] = Unrolled(self.schedule, layers)
+        return Words(self.unrolled[layers].at(pos, fast), pos, self.footprints)
+
+
+@dataclass(eq=False)
 class Prepared:
-    """A schedule at a position, unrolled and grouped once, to be timed with one set of constants or many."""
+    """A schedule at a position, unrolled and grouped once, to be timed with one set of constants or many.
+
+    unfolded: that of the schedule, if it is timed at several positions.
+    """
 
     schedule: Schedule
     pos: int
+    unfolded: Unfolded | None = None
     windows: dict[tuple[int, tuple[bool, ...]], Words] = field(default_factory=dict)
 
     def step_ms(self, constants: Constants | None = None) -> float:
@@ -84,7 +111,11 @@ class Prepared:
     @cached_property
     def parts(self) -> tuple[tuple[float, Prepared], ...]:
         """Share of the layers of each layer loop, and the schedule with that loop alone."""
-        return tuple((share, Prepared(part, self.pos)) for share, part in runs(self.schedule))
+        return tuple((share, Prepared(part.schedule, self.pos, part)) for share, part in self._unfolded.parts)
+
+    @cached_property
+    def _unfolded(self) -> Unfolded:
+        return self.unfolded or Unfolded(self.schedule)
 
     def converged(self, constants: Constants, traced: bool = True) -> tuple[Engine, float, float, int]:
         """(engine, time of the window, time of its last layer, layers in it). AMK201 if the schedule gets stuck."""
@@ -101,7 +132,7 @@ class Prepared:
     def _run(self, constants: Constants, layers: int, traced: bool) -> tuple[Engine, float]:
         key = layers, fast_workers(self.schedule, constants)
         if key not in self.windows:
-            self.windows[key] = Words(window(self.schedule, self.pos, *key), self.pos)
+            self.windows[key] = self._unfolded.words(self.pos, *key)
         words = self.windows[key]
         words.forget()
         engine = Engine(words.window, constants.shared_by(self.schedule.launch.ctas_per_sm), words, traced)
@@ -146,6 +177,12 @@ class Simulator:
 def step_ms(schedule: Schedule, pos: int, constants: Constants | None = None) -> float:
     """ms per token alone."""
     return Prepared(schedule, pos).step_ms(constants)
+
+
+def steps_ms(schedule: Schedule, positions: Sequence[int], constants: Constants | None = None) -> tuple[float, ...]:
+    """ms per token at each of the positions."""
+    unfolded = Unfolded(schedule)
+    return tuple(Prepared(schedule, pos, unfolded).step_ms(constants) for pos in positions)
 
 
 def fast_workers(schedule: Schedule, constants: Constants) -> tuple[bool, ...]:

@@ -10,7 +10,7 @@ are left out of the comparison; of a step's agents the first and the last are ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,10 +23,11 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Loop, Node, Program, Schedule
 from amk.validator.counter_events import Instances
 from amk.validator.probe import Probe
-from amk.validator.trace import Item, unroll
+from amk.validator.trace import Item, Path, unroll
 
 NO_WORK = Work(0, 0, 0, 0, 0)
 Cell = int
+Cells = tuple[tuple[Cell, int], ...]
 
 
 class Share(NamedTuple):
@@ -48,8 +49,8 @@ class Group:
     program: int
     workers: tuple[int, ...]
     shares: tuple[Share, ...]
-    waits: Mapping[int, tuple[tuple[Cell, int], ...]]
-    signals: Mapping[int, tuple[tuple[Cell, int], ...]]
+    waits: Mapping[int, Cells]
+    signals: Mapping[int, Cells]
     fast: bool
 
 
@@ -70,14 +71,134 @@ def layer_count(schedule: Schedule) -> int:
     return max(counts, default=1)
 
 
-def window(schedule: Schedule, pos: int, layers: int, fast: tuple[bool, ...]) -> Window:
-    """`schedule` at `pos`, its layer loops cut to `layers`; fast[w]: worker w runs on a faster SM."""
-    cut = schedule.model_copy(update={"programs": tuple(_cut(p, layers) for p in schedule.programs)})
-    items = tuple(tuple(unroll(p, n, 1)) for n, p in enumerate(cut.programs))
-    instances = Instances(schedule.counters)
-    maker = _Groups(cut, pos, items, instances, fast)
-    groups = tuple(g for n in range(len(items)) for g in maker.of_program(n))
-    return Window(cut, layers, items, groups, instances)
+class Unrolled:
+    """A schedule with its layer loops cut to `layers`, unrolled once for all positions. counters[program]: what
+    workers wait for and signal, which no position changes.
+    """
+
+    def __init__(self, schedule: Schedule, layers: int) -> None:
+        self.layers = layers
+        self.schedule = schedule.model_copy(update={"programs": tuple(_cut(p, layers) for p in schedule.programs)})
+        self.items = tuple(tuple(unroll(p, n, 1)) for n, p in enumerate(self.schedule.programs))
+        self.instances = Instances(schedule.counters)
+        self.geometry: Geometry = self.schedule.geometry()
+        self.lists = schedule.tables
+        self.tables: dict[str, IntArray] = {n: np.array(c, np.int64) for n, c in schedule.tables.items()}
+        self.layouts: dict[str, StreamLayout] = {s.name: stream_layout(self.schedule, s) for s in schedule.streams}
+        self.counters = [self._counters(n) for n in range(len(self.items))]
+        self.differing = [differing([*w.values(), *s.values()]) for w, s in self.counters]
+        self.known: dict[Path, dict[tuple[str, ...], dict[tuple[int, ...], Share]]] = {}
+
+    def at(self, pos: int, fast: tuple[bool, ...]) -> Window:
+        """Groups of workers that are alike at this position; fast[w]: worker w runs on a faster SM."""
+        groups = tuple(g for n in range(len(self.items)) for g in self._groups(n, pos, fast))
+        return Window(self.schedule, self.layers, self.items, groups, self.instances)
+
+    def _workers(self, number: int) -> range:
+        program = self.schedule.programs[number]
+        return range(program.first, program.first + program.count)
+
+    def _groups(self, number: int, pos: int, fast: tuple[bool, ...]) -> list[Group]:
+        workers = self._workers(number)
+        first: dict[int, Item] = {}
+        for item in self.items[number]:
+            first.setdefault(item.site.number, item)
+        shares = [self._site(first[n], workers, pos) for n in sorted(first)]
+        waits, signals = self.counters[number]
+        alike: dict[tuple[object, ...], list[int]] = {}
+        columns = [[fast[w] for w in workers], *differing(shares), *self.differing[number]]
+        for k, same in enumerate(zip(*columns, strict=True)):
+            alike.setdefault(same, []).append(k)
+        return [
+            Group(
+                number, tuple(workers[k] for k in members), tuple(s[members[0]] for s in shares),
+                {i: w[members[0]] for i, w in waits.items()}, {i: s[members[0]] for i, s in signals.items()},
+                fast[workers[members[0]]],
+            )
+            for members in alike.values()
+        ]  # fmt: skip
+
+    def _counters(self, number: int) -> tuple[dict[int, list[Cells]], dict[int, list[Cells]]]:
+        """Per item that has them, of each worker: waits and signals."""
+        workers, found = self._workers(number), (dict[int, list[Cells]](), dict[int, list[Cells]]())
+        for i, item in enumerate(self.items[number]):
+            if item.step.waits:
+                found[0][i] = self._cells(item, workers, True)
+            if item.step.signals:
+                found[1][i] = self._cells(item, workers, False)
+        return found
+
+    def _cells(self, item: Item, workers: range, waiting: bool) -> list[Cells]:
+        """Per worker: (counter instance, threshold or amount) of each wait or signal of the item."""
+        env = Env(loops=item.loops, worker=np.arange(workers.start, workers.stop), tables=self.tables)
+        columns = []
+        for entry in item.step.waits if waiting else item.step.signals:
+            counter = self.instances.by_name[entry.counter]
+            flat = np.zeros(len(workers), np.int64)
+            for dim, expr in zip(counter.shape, entry.index, strict=True):
+                flat = flat * dim + env.eval(expr)
+            amount = env.eval(entry.at_least if waiting else entry.add)  # type: ignore[union-attr]
+            cells = (flat + self.instances.base[entry.counter]).tolist()
+            columns.append(list(zip(cells, np.broadcast_to(amount, flat.shape).tolist(), strict=True)))
+        if waiting:
+            return list(zip(*columns, strict=True))
+        return [tuple(pair for pair in row if pair[1]) for row in zip(*columns, strict=True)]
+
+    def _site(self, item: Item, workers: range, pos: int) -> list[Share]:
+        """What each worker does in the step; looked up if nothing that it depends on differs from what others have."""
+        if isinstance(item.step.op, BarrierOp | WaitOp | SignalOp):
+            return [NOTHING] * len(workers)
+        known = self.known.setdefault(item.site.path, {})
+        keys: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
+        found = []
+        for k, worker in enumerate(workers):
+            share = None
+            for names, values in known.items():
+                if names not in keys:
+                    keys[names] = self._read(names, workers, item, pos)
+                share = values.get(keys[names][k])
+                if share is not None:
+                    break
+            if share is None:
+                names, share = self._fresh(item, worker, pos)
+                if names not in keys:
+                    keys[names] = self._read(names, workers, item, pos)
+                known.setdefault(names, {})[keys[names][k]] = share
+            found.append(share)
+        return found
+
+    def _read(self, names: tuple[str, ...], workers: range, item: Item, pos: int) -> list[tuple[int, ...]]:
+        """The values of `names` for each worker."""
+        columns: list[Sequence[int]] = []
+        for name in names:
+            if name in self.lists:
+                column = self.lists[name][workers.start : workers.stop]
+                columns.append([min(value, 0) for value in column] if name == "attn.head" else column)
+            else:
+                columns.append([pos if name == "pos" else item.loops.get(name, -1)] * len(workers))
+        return list(zip(*columns, strict=True)) if columns else [()] * len(workers)
+
+    def _fresh(self, item: Item, worker: int, pos: int) -> tuple[tuple[str, ...], Share]:
+        """What a worker does in the step, and the names of what that depends on."""
+        op, names = item.step.op, set[str]()
+        agents = self.geometry.role_size[op.role]
+        works = []
+        for agent in sorted({0, agents - 1}):
+            env = Probe(item.loops, worker, agent, pos, self.tables)
+            works.append(op.work(env, self.geometry))
+            names |= set(object.__getattribute__(env, "log"))
+        names = {n for n in names if not n.endswith(".first") and n not in ("l", "t", "n", "worker")}
+        chunks: tuple[int, ...] = ()
+        if isinstance(op, GemvOp):
+            chunks = tuple(self.layouts[op.stream].counts[op.matrix, op.layer_at(item.loops)][worker].tolist())
+        most = Work(*(max(column) for column in zip(*works, strict=True)))
+        near, far = (sum(getattr(w, kind) for w in works) * agents // len(works) for kind in ("near", "far"))
+        return tuple(sorted(names)), Share(most, near, far, chunks)
+
+
+def differing(columns: Iterable[Sequence[object]]) -> list[Sequence[object]]:
+    """The columns that are not the same value throughout."""
+    return [column for column in columns if any(value is not column[0] and value != column[0] for value in column)]
 
 
 def _loops(body: tuple[Node, ...]) -> list[Loop]:
@@ -97,102 +218,3 @@ def _cut(program: Program, layers: int) -> Program:
         )
 
     return program.model_copy(update={"body": nodes(program.body)})
-
-
-class _Groups:
-    """Finds workers that are alike."""
-
-    def __init__(
-        self, schedule: Schedule, pos: int, items: tuple[tuple[Item, ...], ...], instances: Instances,
-        fast: tuple[bool, ...],
-    ) -> None:  # fmt: skip
-        self.schedule, self.pos, self.items, self.instances, self.fast = schedule, pos, items, instances, fast
-        self.geometry: Geometry = schedule.geometry()
-        self.lists = schedule.tables
-        self.tables: dict[str, IntArray] = {n: np.array(c, np.int64) for n, c in schedule.tables.items()}
-        self.layouts: dict[str, StreamLayout] = {s.name: stream_layout(schedule, s) for s in schedule.streams}
-
-    def of_program(self, number: int) -> list[Group]:
-        program, items = self.schedule.programs[number], self.items[number]
-        workers = range(program.first, program.first + program.count)
-        first: dict[int, Item] = {}
-        for item in items:
-            first.setdefault(item.site.number, item)
-        shares = [self._site(first[n], workers) for n in sorted(first)]
-        counters = {i: item for i, item in enumerate(items) if item.step.waits or item.step.signals}
-        waits = {i: self._cells(item, workers, True) for i, item in counters.items() if item.step.waits}
-        signals = {i: self._cells(item, workers, False) for i, item in counters.items() if item.step.signals}
-        alike: dict[tuple[object, ...], list[int]] = {}
-        for k, worker in enumerate(workers):
-            same = (
-                tuple(s[k] for s in shares), tuple(w[k] for w in waits.values()),
-                tuple(s[k] for s in signals.values()), self.fast[worker],
-            )  # fmt: skip
-            alike.setdefault(same, []).append(k)
-        return [
-            Group(
-                number, tuple(workers[k] for k in members), tuple(s[members[0]] for s in shares),
-                {i: w[members[0]] for i, w in waits.items()}, {i: s[members[0]] for i, s in signals.items()},
-                self.fast[workers[members[0]]],
-            )
-            for members in alike.values()
-        ]  # fmt: skip
-
-    def _cells(self, item: Item, workers: range, waiting: bool) -> list[tuple[tuple[Cell, int], ...]]:
-        """Per worker: (counter instance, threshold or amount) of each wait or signal of the item."""
-        env = Env(loops=item.loops, worker=np.arange(workers.start, workers.stop), tables=self.tables)
-        columns = []
-        for entry in item.step.waits if waiting else item.step.signals:
-            counter = self.instances.by_name[entry.counter]
-            flat = np.zeros(len(workers), np.int64)
-            for dim, expr in zip(counter.shape, entry.index, strict=True):
-                flat = flat * dim + env.eval(expr)
-            amount = env.eval(entry.at_least if waiting else entry.add)  # type: ignore[union-attr]
-            cells = (flat + self.instances.base[entry.counter]).tolist()
-            columns.append(list(zip(cells, np.broadcast_to(amount, flat.shape).tolist(), strict=True)))
-        return [tuple(pair for pair in row if waiting or pair[1]) for row in zip(*columns, strict=True)]
-
-    def _site(self, item: Item, workers: range) -> list[Share]:
-        op = item.step.op
-        if isinstance(op, BarrierOp | WaitOp | SignalOp):
-            return [NOTHING] * len(workers)
-        known: dict[tuple[str, ...], dict[tuple[int, ...], Share]] = {}
-        found = []
-        for worker in workers:
-            share = next(
-                (
-                    values[key]
-                    for names, values in known.items()
-                    if (key := tuple(self._read(n, worker, item) for n in names)) in values
-                ),
-                None,
-            )
-            found.append(self._fresh(item, worker, known) if share is None else share)
-        return found
-
-    def _read(self, name: str, worker: int, item: Item) -> int:
-        if name in self.lists:
-            value = self.lists[name][worker]
-            return min(value, 0) if name == "attn.head" else value
-        return worker if name == "worker" else self.pos if name == "pos" else item.loops.get(name, -1)
-
-    def _fresh(self, item: Item, worker: int, known: dict[tuple[str, ...], dict[tuple[int, ...], Share]]) -> Share:
-        op, names = item.step.op, set[str]()
-        agents = self.geometry.role_size[op.role]
-        works = []
-        for agent in sorted({0, agents - 1}):
-            env = Probe(item.loops, worker, agent, self.pos, self.tables)
-            works.append(op.work(env, self.geometry))
-            names |= set(object.__getattribute__(env, "log"))
-        names = {n for n in names if not n.endswith(".first") and n not in ("l", "t", "n", "worker")}
-        chunks: tuple[int, ...] = ()
-        if isinstance(op, GemvOp):
-            chunks = tuple(self.layouts[op.stream].counts[op.matrix, op.layer_at(item.loops)][worker].tolist())
-        most = Work(*(max(column) for column in zip(*works, strict=True)))
-        share = Share(
-            most, sum(w.near for w in works) * agents // len(works), sum(w.far for w in works) * agents // len(works),
-            chunks,
-        )  # fmt: skip
-        order = tuple(sorted(names))
-        known.setdefault(order, {})[tuple(self._read(n, worker, item) for n in order)] = share
-        return share

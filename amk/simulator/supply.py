@@ -24,7 +24,11 @@ SPARE = 1.0
 
 
 class Supply:
-    """members[g]: workers of group g. part[g]: index of its part of the chip; bandwidth[part]."""
+    """members[g]: workers of group g. part[g]: index of its part of the chip; bandwidth[part].
+
+    left[quantity, group]: bytes that are left of what a rate uses up: room in the ring, level of the ring, what is
+    still to be fetched, what may still be fetched, what is to be drained, what is to be read directly.
+    """
 
     def __init__(
         self, members: F64, part: NDArray[np.int64], bandwidth: F64, alone: float, latency: float = 0.0
@@ -32,16 +36,15 @@ class Supply:
         n = len(members)
         self.count = n
         self.members = np.concatenate((members, members))
-        self.part = np.concatenate((part, part))
-        self.bandwidth = bandwidth
-        self.level = np.zeros(n)
+        twice = np.concatenate((part, part))
+        self.parts = [twice == p for p in range(len(bandwidth))]
+        self.bandwidth = bandwidth.tolist()
+        self.left = np.zeros((6, n))
+        self.room, self.level, self.fetch, self.allowed, self.need, self.direct = self.left
+        self.allowed[:] = NEVER
         self.capacity = np.zeros(n)
         self.ahead = np.zeros(n, bool)
-        self.fetch = np.zeros(n)
-        self.need = np.zeros(n)
         self.drain = np.zeros(n)
-        self.direct = np.zeros(n)
-        self.allowed = np.full(n, NEVER)
         self.latency = latency
         self.slot = np.zeros(n)
         self.flowing = np.zeros(n, bool)
@@ -49,8 +52,8 @@ class Supply:
         self.alone = alone
         self.most = np.full(2 * n, alone)
         self.rate = np.zeros(2 * n)
-        self.out = np.zeros(n)
-        self.net = np.zeros(n)
+        self.speed = np.zeros((6, n))
+        self.moved = np.zeros((6, n), bool)
         crowd = np.bincount(part, weights=members, minlength=len(bandwidth))
         self.fair = (bandwidth[part] / crowd[part]).tolist()
         self.changed = True
@@ -59,6 +62,7 @@ class Supply:
         """A ring of `capacity` bytes that starts full if it runs ahead."""
         self.capacity[group], self.ahead[group] = capacity, ahead
         self.level[group] = capacity if ahead else 0.0
+        self.room[group] = capacity - self.level[group]
         self.most[group] = min(self.alone, most)
 
     def begin_drain(
@@ -84,8 +88,7 @@ class Supply:
 
     def outstanding(self, group: int, later: float = 0.0) -> float:
         """Bytes of the ring that were asked for and have not come, now or some time later at the rates of now."""
-        room = float(self.capacity[group] - self.level[group])
-        asked = min(room, float(self.allowed[group] if self.ahead[group] else self.fetch[group]))
+        asked = min(float(self.room[group]), float(self.allowed[group] if self.ahead[group] else self.fetch[group]))
         if later <= 0 or asked <= 0:
             return asked
         if self.changed:
@@ -101,91 +104,81 @@ class Supply:
         self.most[self.count + group] = most
         self.changed = True
 
-    def _marks(self) -> NDArray[np.bool_]:
-        """What rates depend on."""
-        return np.concatenate((self.capacity - self.level, self.level, self.fetch, self.allowed)) > TINY
-
     def _wanted(self) -> F64:
         """The rate at which each flow would pull if it were alone; 0 if it does not pull.
 
         A ring that begins to ask gets its first bytes after the latency of a copy.
         """
         n = self.count
-        draining = self.need > TINY
+        _, _, fetching, allowed, draining, direct = self.left > TINY
         full = self.level >= self.capacity - TINY
-        asking = (self.ahead | (self.fetch > TINY)) & (self.allowed > TINY) & (draining | ~full)
+        asking = (self.ahead | fetching) & allowed & (draining | ~full)
         self.flowing &= asking
         self.coming[~asking] = NEVER
         begun = asking & ~self.flowing & (self.coming == NEVER)
         self.coming[begun] = self.latency + np.where(full, self.slot, 0.0)[begun]
         ring = np.where(full, np.minimum(self.most[:n], self.drain), self.most[:n])
-        ring = np.where(self.flowing, ring, 0.0)
-        return np.concatenate((ring, np.where(self.direct > TINY, self.most[n:], 0.0)))
+        return np.concatenate((np.where(self.flowing, ring, 0.0), np.where(direct, self.most[n:], 0.0)))
 
     def _share(self) -> None:
         """Max-min fair rates; then what leaves each ring."""
         wanted = self._wanted()
         self.rate = np.zeros(2 * self.count)
         pulling = wanted > 0
-        if pulling.any():
-            for p in range(len(self.bandwidth)):
-                mine = np.flatnonzero((self.part == p) & pulling)
-                if len(mine):
-                    self.rate[mine] = _fair(wanted[mine], self.members[mine], float(self.bandwidth[p]))
+        for mask, bandwidth in zip(self.parts, self.bandwidth, strict=True):
+            mine = (mask & pulling).nonzero()[0]
+            if len(mine):
+                self.rate[mine] = _fair(wanted[mine], self.members[mine], bandwidth)
         inward = self.rate[: self.count]
         out = np.where(self.level > TINY, self.drain, np.minimum(self.drain, inward))
-        self.out = np.where(self.need > TINY, out, 0.0)
-        self.net = inward - self.out
+        out = np.where(self.need > TINY, out, 0.0)
+        net = inward - out
+        self.speed[:] = net, -net, inward, inward, out, self.rate[self.count :]
+        self.moved = self.speed > SLOW
         self.changed = False
 
     def horizon(self) -> float:
         """Time until a rate changes or something is done; NEVER if nothing moves."""
         if self.changed:
             self._share()
-        n, net, rate = self.count, self.net, self.rate
-        left = np.concatenate(
-            (self.capacity - self.level, self.level, self.need, self.fetch, self.allowed, self.direct)
-        )
-        speed = np.concatenate((net, -net, self.out, rate[:n], rate[:n], rate[n:]))
-        moving = (left > TINY) & (speed > SLOW) & (left < NEVER)
-        first = float((left[moving] / speed[moving]).min()) if moving.any() else NEVER
-        return min(first, float(self.coming.min()))
+        moving = (self.left > TINY) & self.moved & (self.left < NEVER)
+        ends = np.full_like(self.left, NEVER)
+        np.divide(self.left, self.speed, out=ends, where=moving)
+        return min(float(ends.min()), float(self.coming.min()))
 
     def advance(self, time: float) -> tuple[list[int], list[int]]:
         """Move on by `time`, at most the horizon: (groups whose drain is done, groups whose direct reads are)."""
         if self.changed:
             self._share()
-        n = self.count
-        inward, direct = self.rate[:n], self.rate[n:]
-        needed, wanted, before = self.need > TINY, self.direct > TINY, self._marks()
-        self.level = np.minimum(np.maximum(self.level + self.net * time, 0.0), self.capacity)
-        self.fetch = np.maximum(self.fetch - inward * time, 0.0)
-        self.need = np.maximum(self.need - self.out * time, 0.0)
-        self.direct = np.maximum(self.direct - direct * time, 0.0)
-        self.allowed = np.maximum(self.allowed - inward * time, 0.0)
-        self.coming = self.coming - time
+        before = self.left > TINY
+        np.minimum(np.maximum(self.level + self.speed[0] * time, 0.0), self.capacity, out=self.level)
+        np.subtract(self.capacity, self.level, out=self.room)
+        np.maximum(self.left[2:] - self.speed[2:] * time, 0.0, out=self.left[2:])
+        self.coming -= time
         come = self.coming <= SOON
-        self.flowing |= come
-        self.coming[come] = NEVER
-        drained, read = needed & (self.need <= TINY), wanted & (self.direct <= TINY)
-        if drained.any() or read.any() or come.any() or (before != self._marks()).any():
+        crossed = before != (self.left > TINY)
+        if come.any():
+            self.flowing |= come
+            self.coming[come] = NEVER
             self.changed = True
-        return np.flatnonzero(drained).tolist(), np.flatnonzero(read).tolist()
+        if not crossed.any():
+            return [], []
+        self.changed = True
+        return crossed[4].nonzero()[0].tolist(), crossed[5].nonzero()[0].tolist()
 
 
 def _fair(wanted: F64, members: F64, bandwidth: float) -> F64:
     """Max-min fair rate of each flow: nobody gets more than it wants, the rest is shared equally."""
     if float(wanted @ members) <= bandwidth:
         return wanted
-    order = np.argsort(wanted, kind="stable")
+    order = wanted.argsort(kind="stable")
     left, users = bandwidth, float(members.sum())
-    rates = np.zeros_like(wanted)
-    for place, i in enumerate(order.tolist()):
+    rates = wanted.copy()
+    for place, (one, count) in enumerate(zip(wanted[order].tolist(), members[order].tolist(), strict=True)):
         level = left / users
-        if wanted[i] >= level:
+        if one >= level:
             rates[order[place:]] = level
             break
-        rates[i] = wanted[i]
-        left -= wanted[i] * members[i]
-        users -= members[i]
+        left -= one * count
+        users -= count
     return rates

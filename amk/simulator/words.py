@@ -12,15 +12,20 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from amk.schedule_ir.expr import Env
-from amk.schedule_ir.ops import Access, BarrierOp, SignalOp, WaitOp
+from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
+from amk.schedule_ir.schedule import Schedule
 from amk.simulator.program import Window
-from amk.validator.trace import Item
+from amk.validator.probe import Probe
+from amk.validator.trace import Item, Path
 
 Key = tuple[str, int]
 Hull = tuple[int, int]
-_Uses = tuple[tuple[tuple[Key, frozenset[int]], ...], tuple[Key, ...]]
+Touched = dict[tuple[str, str], Hull]
+"""(kind of access, buffer): bytes between the first and the last one."""
 WHOLE = 0.9
 """Share of a buffer whose reading counts as reading all that was written."""
+EVERYWHERE = ("l", "t", "n")
+"""Loop variables: every iteration touches the same bytes of a buffer with tags."""
 
 
 @dataclass
@@ -32,6 +37,8 @@ class _Written:
 
     def woken(self) -> list[int]:
         """Those for whom all have written; they wait no more."""
+        if not self.waiters:
+            return []
         done = self.times.keys()
         found = [group for group, owners in self.waiters if owners <= done]
         if found:
@@ -39,33 +46,83 @@ class _Written:
         return found
 
 
+_Uses = tuple[tuple[tuple[_Written, frozenset[int]], ...], tuple[_Written, ...]]
+_Named = tuple[tuple[tuple[str, frozenset[int]], ...], tuple[str, ...]]
+
+
+class Footprints:
+    """What steps touch of tagged buffers, for one position after the other of a schedule."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.geometry = schedule.geometry()
+        self.tables = {n: np.array(c, np.int64) for n, c in schedule.tables.items()}
+        self.tagged = {b.name: b for b in schedule.buffers if b.tagged}
+        self.known: dict[Path, dict[tuple[str, ...], dict[tuple[int, ...], Touched]]] = {}
+
+    def mentions(self, item: Item) -> bool:
+        """Whether the step names a tagged buffer."""
+        op = item.step.op
+        if not self.tagged or isinstance(op, BarrierOp | WaitOp | SignalOp):
+            return False
+        return any(isinstance(value, str) and value in self.tagged for _, value in op)
+
+    def touched(self, item: Item, worker: int, pos: int) -> Touched:
+        """Of the first and the last agent of the role, between which the others lie. Looked up if nothing that they
+        read of worker and position differs from what others had.
+        """
+        known = self.known.setdefault(item.site.path, {})
+        for names, values in known.items():
+            found = values.get(tuple(self._read(name, worker, pos) for name in names))
+            if found is not None:
+                return found
+        made: Touched = {}
+        seen: set[str] = set()
+        for agent in sorted({0, self.geometry.role_size[item.step.op.role] - 1}):
+            env = Probe(item.loops, worker, agent, pos, self.tables)
+            for access in item.step.op.accesses(env, self.geometry):
+                if access.buffer in self.tagged:
+                    lo, hi = made.get(key := (access.kind, access.buffer), (access.lo, access.hi))
+                    made[key] = min(lo, access.lo), max(hi, access.hi)
+            seen |= env.log.keys()
+        names = tuple(sorted(seen.difference(EVERYWHERE)))
+        known.setdefault(names, {})[tuple(self._read(name, worker, pos) for name in names)] = made
+        return made
+
+    def _read(self, name: str, worker: int, pos: int) -> int:
+        if name == "worker":
+            return worker
+        return pos if name == "pos" else int(self.tables[name][worker])
+
+
 class Words:
     """Tagged buffers of one window at one position."""
 
-    def __init__(self, window: Window, pos: int) -> None:
+    def __init__(self, window: Window, pos: int, footprints: Footprints | None = None) -> None:
+        """footprints: those of the schedule, if it is timed at several positions."""
         self.window, self.pos = window, pos
-        schedule = window.schedule
-        self.geometry = schedule.geometry()
-        self.tables = {n: np.array(c, np.int64) for n, c in schedule.tables.items()}
-        self.roles = self.geometry.role_size
-        self.tagged = {b.name: b for b in schedule.buffers if b.tagged}
+        self.footprints = footprints or Footprints(window.schedule)
+        self.tagged = self.footprints.tagged
         self.state: dict[Key, _Written] = {}
-        self.uses: dict[tuple[int, int], _Uses] = {}
-        self.touching: dict[tuple[int, int], tuple[frozenset[str], frozenset[str]]] = {}
-        self.readers: dict[tuple[int, int, str], frozenset[int]] = {}
+        self.states: dict[tuple[str, int, int], _Written] = {}
+        self.uses: list[list[_Uses | None]] = [[None] * len(window.items[g.program]) for g in window.groups]
+        self.touching: dict[tuple[int, int], Touched] = {}
+        self.named: dict[tuple[int, int], _Named] = {}
         self.writers: dict[str, list[tuple[int, Hull]]] = {}
         self.writing: dict[str, frozenset[int]] = {}
         self.sites = [self._sites(items) for items in window.items]
 
     def forget(self) -> None:
         """Before another run over the same window."""
-        self.state = {}
+        for written in self.state.values():
+            written.times, written.waiters = {}, []
 
     def fresh(self, group: int, item: int) -> float | None:
         """When the words that the item reads were all written; None if some were not yet."""
         latest = 0.0
-        for key, owners in self._uses(group, item)[0]:
-            times = self._state(key).times
+        for written, owners in self._uses(group, item)[0]:
+            times = written.times
+            if len(times) < len(owners):
+                return None
             for owner in owners:
                 time = times.get(owner)
                 if time is None:
@@ -75,8 +132,7 @@ class Words:
         return latest
 
     def wait(self, group: int, item: int) -> None:
-        for key, owners in self._uses(group, item)[0]:
-            written = self._state(key)
+        for written, owners in self._uses(group, item)[0]:
             if not owners <= written.times.keys():
                 written.waiters.append((group, owners))
                 return
@@ -84,104 +140,88 @@ class Words:
     def written(self, group: int, item: int, time: float) -> list[int]:
         """The item was done: groups that may now go on."""
         woken: list[int] = []
-        for key in self._uses(group, item)[1]:
-            found = self._state(key)
+        for found in self._uses(group, item)[1]:
             found.times[group] = time
             woken += found.woken()
         return woken
 
-    def _state(self, key: Key) -> _Written:
-        found = self.state.get(key)
-        if found is None:
-            found = self.state[key] = _Written()
-        return found
-
     def _uses(self, group: int, item: int) -> _Uses:
         """Words that the item reads, with those who write them, and words that it writes."""
-        found = self.uses.get((group, item))
+        found = self.uses[group][item]
         if found is None:
-            step = self._item(group, item)
-            reads, writes = self._names(group, step)
-            found = self.uses[group, item] = (
-                tuple((self._key(name, step), self._owners(group, step, name)) for name in sorted(reads)),
-                tuple(self._key(name, step) for name in sorted(writes)),
+            program = self.window.groups[group].program
+            reads, writes = self._named(group, self.window.items[program][item].site.number)
+            found = self.uses[group][item] = (
+                tuple((self._state(name, program, item), owners) for name, owners in reads),
+                tuple(self._state(name, program, item) for name in writes),
             )
         return found
 
-    def _item(self, group: int, item: int) -> Item:
-        return self.window.items[self.window.groups[group].program][item]
-
-    def _key(self, name: str, item: Item) -> Key:
-        return name, Env(loops=item.loops, worker=0).eval_int(self.tagged[name].tag or 0)
-
-    def _names(self, group: int, item: Item) -> tuple[frozenset[str], frozenset[str]]:
-        """Tagged buffers that the step reads and writes."""
-        key = group, item.site.number
-        if key not in self.touching:
-            worker = self.window.groups[group].workers[0]
-            mentions = item.site.number in self.sites[self.window.groups[group].program]
-            found = self._accesses(item, worker) if mentions else []
-            reads = frozenset(a.buffer for a in found if a.kind == "read" and a.buffer in self.tagged)
-            writes = frozenset(a.buffer for a in found if a.kind == "write" and a.buffer in self.tagged)
-            self.touching[key] = reads, writes
-        return self.touching[key]
-
-    def _mentions(self, item: Item) -> bool:
-        op = item.step.op
-        if not self.tagged or isinstance(op, BarrierOp | WaitOp | SignalOp):
-            return False
-        return any(isinstance(value, str) and value in self.tagged for _, value in op)
-
-    def _accesses(self, item: Item, worker: int) -> list[Access]:
-        """Of the first and the last agent of the role, between which the others lie."""
-        found: list[Access] = []
-        for agent in sorted({0, self.roles[item.step.op.role] - 1}):
-            env = Env(loops=item.loops, worker=worker, agent=agent, pos=self.pos, tables=self.tables)
-            found += item.step.op.accesses(env, self.geometry)
+    def _named(self, group: int, site: int) -> _Named:
+        """Tagged buffers that the step reads, with the groups that write there, and those that it writes."""
+        found = self.named.get((group, site))
+        if found is None:
+            touched = self._touched(group, site)
+            reads, writes = (sorted(n for kind, n in touched if kind == wanted) for wanted in ("read", "write"))
+            found = tuple((name, self._owners(group, site, name)) for name in reads), tuple(writes)
+            self.named[group, site] = found
         return found
 
-    def _owners(self, group: int, item: Item, name: str) -> frozenset[int]:
+    def _state(self, name: str, program: int, item: int) -> _Written:
+        """Of the words that the item's iteration writes."""
+        key = name, program, item
+        found = self.states.get(key)
+        if found is None:
+            env = Env(loops=self.window.items[program][item].loops, worker=0)
+            tag = env.eval_int(self.tagged[name].tag or 0)
+            found = self.states[key] = self.state.setdefault((name, tag), _Written())
+        return found
+
+    def _touched(self, group: int, site: int) -> Touched:
+        """What the first worker of the group touches in the step."""
+        found = self.touching.get((group, site))
+        if found is None:
+            made = self.window.groups[group]
+            item = self.sites[made.program].get(site)
+            found = self.footprints.touched(item, made.workers[0], self.pos) if item else {}
+            self.touching[group, site] = found
+        return found
+
+    def _owners(self, group: int, site: int, name: str) -> frozenset[int]:
         """Groups that write words which the step reads."""
-        key = group, item.site.number, name
-        if key not in self.readers:
-            worker = self.window.groups[group].workers[0]
-            lo, hi = _hull(self._accesses(item, worker), name, "read")
-            if hi - lo >= WHOLE * self.tagged[name].bytes:
-                self.readers[key] = self._writing(name)
-            else:
-                self.readers[key] = frozenset(g for g, (a, b) in self._hulls(name) if a < hi and lo < b)
-        return self.readers[key]
+        lo, hi = self._touched(group, site)["read", name]
+        if hi - lo >= WHOLE * self.tagged[name].bytes:
+            return self._writing(name)
+        return frozenset(g for g, (a, b) in self._hulls(name) if a < hi and lo < b)
 
     def _writing(self, name: str) -> frozenset[int]:
         """Groups that write the buffer at all."""
         if name not in self.writing:
-            self.writing[name] = frozenset(
-                n
-                for n, g in enumerate(self.window.groups)
-                for item in self.sites[g.program].values()
-                if name in self._names(n, item)[1]
-            )
+            self.writing[name] = frozenset(n for n, _, _ in self._writers(name))
         return self.writing[name]
+
+    def _writers(self, name: str) -> list[tuple[int, tuple[int, ...], Item]]:
+        """(group, its workers, step) where a group writes the buffer."""
+        return [
+            (n, group.workers, item)
+            for n, group in enumerate(self.window.groups)
+            for site, item in self.sites[group.program].items()
+            if ("write", name) in self._touched(n, site)
+        ]
 
     def _sites(self, items: tuple[Item, ...]) -> dict[int, Item]:
         """The first item of each step that names a tagged buffer, by the step's number."""
         seen: dict[int, Item] = {}
         for item in items:
             seen.setdefault(item.site.number, item)
-        return {n: item for n, item in seen.items() if self._mentions(item)}
+        return {n: item for n, item in seen.items() if self.footprints.mentions(item)}
 
     def _hulls(self, name: str) -> list[tuple[int, Hull]]:
         """(group, bytes between the first and the last written one) of every writing worker."""
         if name not in self.writers:
-            found = []
-            for n, group in enumerate(self.window.groups):
-                for item in self.sites[group.program].values():
-                    if name in self._names(n, item)[1]:
-                        found += [(n, _hull(self._accesses(item, w), name, "write")) for w in group.workers]
-            self.writers[name] = found
+            self.writers[name] = [
+                (n, self.footprints.touched(item, worker, self.pos)["write", name])
+                for n, workers, item in self._writers(name)
+                for worker in workers
+            ]
         return self.writers[name]
-
-
-def _hull(accesses: list[Access], name: str, kind: str) -> Hull:
-    spans = [(a.lo, a.hi) for a in accesses if a.buffer == name and a.kind == kind]
-    return min(lo for lo, _ in spans), max(hi for _, hi in spans)

@@ -1,13 +1,14 @@
 """What waits for the gate and for its race: the gate always has as many, and a run that was cut off repeats."""
 
 import json
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
-from amk.agent.candidate import Workshop
+from amk.agent.candidate import Candidate, Workshop
 from amk.agent.events import EVENT, AnyEvent, Limits, Measured, SessionStarted
-from amk.agent.gate import Gate, not_compiled
+from amk.agent.gate import Gate, Judged, not_compiled
 from amk.agent.journal import MIRROR, Journal
 from amk.agent.loop import Loop
 from amk.agent.noise import Noise
@@ -28,9 +29,15 @@ EVALS = 20
 class Pool(Gate):
     """Its judgements are taken when a device turns to them, as those of other processes."""
 
+    begun: list[int]
+
     @property
     def immediate(self) -> bool:
         return False
+
+    def submit(self, index: int, candidate: Candidate) -> Future[Judged]:
+        self.begun = [*getattr(self, "begun", []), index]
+        return super().submit(index, candidate)
 
 
 def loop_in(folder: Path, workshop: Workshop, begun: list[tuple[AnyEvent, float]]) -> Loop:
@@ -86,4 +93,5 @@ def test_a_run_that_was_cut_off_anywhere_goes_on_as_it_would_have(
     for cut in (before, before + 1, before + 2):
         loop = loop_in(tmp_path / str(cut), workshop, written[:cut])
         loop.run()
+        assert isinstance(loop.gate, Pool) and loop.gate.begun[0] == fold(written[:cut]).best, "nothing waits longer"
         assert fates(loop.state) == fates(fold(written)), f"after {written[cut - 1][0].kind}"

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from amk.bench.matrix import Matrix
 from amk.cli import main
 from amk.lowering.kernel import why_not_built
 from amk.planner import decisions as store
 from amk.planner import space as space_module
 from amk.planner.bound import decided, drain_ms
+from amk.planner.clock import Clock
 from amk.planner.formats import formats
 from amk.planner.search import PATIENCE, Found, Problem, Search, State, search
 from amk.planner.settings import FAST, PRESETS
@@ -29,6 +31,7 @@ from amk.simulator.predict import step_ms
 from amk.validator.verify import verify
 from tests.tiny import tiny
 
+MATRIX = Path(__file__).parents[1] / "records" / "matrix-bf16.json"
 H200 = load_target("h200")
 MODEL = tiny("small", layers=2, hidden=512, ffn=1024, heads=8, kv_heads=4, vocab=4096)
 PROBLEM = Problem(MODEL, H200, context=2048, positions=(200,))
@@ -53,6 +56,14 @@ def test_the_same_seed_and_count_give_the_same_plan_byte_for_byte() -> None:
     one, two = found(30, seed=3), found(30, seed=3)
     assert one.best == two.best and one.schedule.model_dump_json() == two.schedule.model_dump_json()
     assert one.expansions == 30
+
+
+def test_a_process_for_each_position_finds_the_same_plan() -> None:
+    problem = replace(PROBLEM, positions=(200, 900))
+    with Clock(problem, cores=2, alone=2) as times:
+        together = search(problem, expansions=6, times=times)
+        assert times.pool is not None and times.helpers == 1
+    assert together == found(6, problem=problem)
 
 
 def test_never_worse_than_the_default_plan() -> None:
@@ -246,6 +257,16 @@ def test_shipped_decisions_are_small_and_of_this_version() -> None:
         assert entry.settings() != PRESETS["naive"]
         for other in (entry.default_ms, entry.naive_ms):
             assert not other or prod(entry.ms) <= prod(other) * (1 + 1e-6)
+
+
+def test_shipped_decisions_are_there_for_all_that_fits_and_gain_on_half_of_the_targets() -> None:
+    found = {(d.model, d.target): d for d in store.shipped()}
+    fits = {(c.model, c.gpu) for c in Matrix.open(MATRIX).cells() if c.outcome == "runs"}
+    assert found.keys() == fits
+    assert not [k for k, d in found.items() if any(a > b for a, b in zip(d.ms, d.default_ms, strict=True))]
+    for model in ("llama3-8b", "llama3.2-1b", "smollm2-135m"):
+        gains = [prod(d.default_ms) / prod(d.ms) for d in found.values() if d.model == model]
+        assert len(gains) >= 11 and sum(gain > 1.001 for gain in gains) >= len(gains) / 2
 
 
 def test_shipped_decisions_expand_to_the_schedules_that_were_proved_and_compiled() -> None:

@@ -62,6 +62,7 @@ class History:
     couples: Couples = field(default_factory=Couples)
     _judged: int = 0
     _blocked: frozenset[frozenset[Item]] | None = None
+    _coupled: frozenset[frozenset[Item]] = frozenset()
 
     def __post_init__(self) -> None:
         self._passes(frozenset(self.space.point(self.space.start).items()))
@@ -112,13 +113,19 @@ class History:
         """Sets of knob values that together were refused REFUSALS times for one reason and never passed."""
         if self._blocked is None:
             groups = (r for known in self.refusals.values() for r in known if r.count >= REFUSALS)
-            alone = frozenset(values for r in groups if (values := r.common - self.passed))
-            self._blocked = alone | frozenset(self.couples.blocked(alone))
+            self._blocked = frozenset(values for r in groups if (values := r.common - self.passed))
+            self._coupled = frozenset(self.couples.blocked(self._blocked))
         return self._blocked
 
     def hopeless(self, settings: Settings) -> bool:
         values = self.space.point(settings).items()
         return any(blocked <= values for blocked in self.blocked)
+
+    def unpromising(self, settings: Settings) -> bool:
+        """Whether it is hopeless, or has a pair of values that explains refusals: that may be wrong, so it says nothing
+        of what is left near the best."""
+        values = self.space.point(settings).items()
+        return self.hopeless(settings) or any(pair <= values for pair in self._coupled)
 
 
 @dataclass(frozen=True)
@@ -162,7 +169,7 @@ class Context:
 
     def is_new(self, settings: Settings) -> bool:
         """Whether `settings` plan a kernel that was not proposed before. Costs one lowering."""
-        if settings in self.history.seen or settings == self.space.start or self.history.hopeless(settings):
+        if settings in self.history.seen or settings == self.space.start or self.history.unpromising(settings):
             return False
         key = self.workshop.key(settings)
         return key is not None and key not in self.state.by_key and key != self.start_key()
