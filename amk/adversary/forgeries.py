@@ -147,6 +147,12 @@ def _swap(rng: Random, forged: Claims) -> None:
         one[2], two[2] = two[2], one[2]
 
 
+def _turn(rng: Random, forged: Claims) -> None:
+    """What is over on one squad is claimed of another one, of the same worker or not."""
+    for entry in _rows(rng, forged):
+        entry[2] = [number for at in range(len(entry[2]) - 2, -1, -2) for number in entry[2][at : at + 2]]
+
+
 def _share(rng: Random, forged: Claims) -> None:
     """What holds in time is claimed for what is visible, or the other way round."""
     one, two = rng.sample(EDGES, 2)
@@ -169,7 +175,7 @@ def _break(rng: Random, forged: Claims) -> None:
         forged["times"] = rng.choice(([], None, [[0]], [[1, [-1] * 9]], [[4, None]], "times"))
 
 
-CHANGES = (_shuffle, _raise, _raise, _top, _retarget, _swap, _swap, _share, _drop, _drop)
+CHANGES = (_shuffle, _raise, _raise, _top, _retarget, _swap, _swap, _turn, _share, _drop, _drop)
 
 
 def offer(known: list[Victim], count: int, seed: str) -> tuple[Counter[str], list[str]]:

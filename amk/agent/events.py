@@ -86,7 +86,8 @@ class Proposed(Event):
 
 
 class Gated(Event):
-    """`passed` certifies: validated SAFE, lowered, compiled, within resources."""
+    """`passed` certifies: validated SAFE, lowered, compiled, within resources, and where kernels run the checker
+    accepts a certificate (`unknown` with AMK215 if it does not)."""
 
     kind: Literal["gated"] = "gated"
     index: int

@@ -1,21 +1,21 @@
 """From a proposal to a candidate that may run: within the space, new, certified, compiled, within resources.
 
 Property: `Gate.judge` returns a `Ready` only for a schedule judged SAFE whose kernel compiled within the registers that
-co-residency allows and without spills. Everything else ends in a `Gated` event with its reason codes.
+co-residency allows and without spills, and, where it is going to run, whose certificate the checker accepts.
+Everything else ends in a `Gated` event with its reason codes.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
+from amk.agent.admitting import packed
 from amk.agent.candidate import Candidate, Impossible, Workshop
 from amk.agent.certify import Certifier, Judgement
 from amk.agent.events import Gated
-from amk.engine.admission import evidence
 from amk.lowering.kernel import build
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
@@ -25,12 +25,11 @@ DETAIL = 1000
 
 @dataclass(frozen=True)
 class Ready:
-    """A candidate that may be run. `cubin` and `certificate` are empty where nothing is going to run it."""
+    """A candidate that may be run. `kernel`, admitted and packed, is empty where nothing is going to run it."""
 
     candidate: Candidate
-    cubin: bytes
+    kernel: bytes
     judgement: Judgement
-    certificate: str = ""
 
 
 Judged = tuple[Gated, Ready | None]
@@ -56,8 +55,8 @@ def not_compiled(candidate: Candidate) -> bytes:
 class Gate:
     """Judges in this process, one candidate after the other.
 
-    ahead: proposals beyond one per device that are open at once. patience: evaluations that bring nothing better, after
-    which the best that passed its screen is raced.
+    ahead: proposals that wait for a device at once, one more for each further device. patience: evaluations that bring
+    nothing better, after which the best that passed its screen is raced.
     """
 
     workshop: Workshop
@@ -87,12 +86,16 @@ class Gate:
         looked = self.look(index, settings, seen)
         return (looked, None) if isinstance(looked, Gated) else self.judge(index, looked)
 
-    def certain(self, index: int, settings: Settings) -> Ready:
-        """What ran an hour ago still has to pass today: AmkError, with the gate's reason, if it does not."""
+    def begin(self, index: int, settings: Settings) -> Future[Judged]:
+        """The judgement of what a session starts from. AMK011 if it can no longer be planned."""
         made = self.workshop.make(settings)
         if isinstance(made, Impossible):
             raise AmkError(Diagnostic("AMK011", f"the schedule to start from cannot be planned: {made.detail}"))
-        gated, ready = self.submit(index, made).result()
+        return self.submit(index, made)
+
+    def certain(self, judged: Future[Judged]) -> Ready:
+        """What ran an hour ago still has to pass today: AmkError, with the gate's reason, if it does not."""
+        gated, ready = judged.result()
         if ready is None:
             code = gated.codes[0] if gated.codes else "AMK901"
             message = f"the schedule to start from is refused ({gated.verdict}): {gated.detail}"
@@ -116,18 +119,17 @@ class Gate:
             return self._join(index, candidate, judgement, compiled)
 
     def _join(self, index: int, candidate: Candidate, judgement: Judgement, compiled: Future[bytes]) -> Judged:
+        def refused(verdict: Literal["unsafe", "unknown", "uncompilable"], codes: tuple[str, ...], why: str) -> Judged:
+            return Gated(index=index, verdict=verdict, key=candidate.key, codes=codes, detail=why[:DETAIL]), None
+
         if judgement.outcome != "SAFE":
-            verdict = "unsafe" if judgement.outcome == "UNSAFE" else "unknown"
-            refused = Gated.model_validate(
-                {"index": index, "verdict": verdict, "key": candidate.key, "codes": judgement.codes,
-                 "detail": judgement.detail[:DETAIL]}
-            )  # fmt: skip
-            return refused, None
+            return refused("unsafe" if judgement.outcome == "UNSAFE" else "unknown", judgement.codes, judgement.detail)
         try:
             cubin = compiled.result()
-            certificate = json.dumps(evidence(candidate.schedule)) if cubin and self.runs else ""
         except AmkError as error:
-            codes = tuple(d.code for d in error.diagnostics)
-            detail = error.diagnostics[0].message[:DETAIL]
-            return Gated(index=index, verdict="uncompilable", key=candidate.key, codes=codes, detail=detail), None
-        return Gated(index=index, verdict="passed", key=candidate.key), Ready(candidate, cubin, judgement, certificate)
+            return refused("uncompilable", tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
+        try:
+            kernel = packed(candidate.schedule, cubin) if cubin and self.runs else b""
+        except AmkError as error:
+            return refused("unknown", tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
+        return Gated(index=index, verdict="passed", key=candidate.key), Ready(candidate, kernel, judgement)

@@ -1,4 +1,4 @@
-"""The gate in many processes: a device that measures a candidate in seconds needs a dozen cores that judge and compile.
+"""The gate in many processes: a device takes a second for a candidate, to prove, compile and check one takes a dozen.
 
 A process that ends on its own (the compiler ran out of memory, say) costs the candidates that were under way one more
 try each, alone; a candidate that ends its process then is uncompilable. All processes die with the driver.
@@ -19,12 +19,11 @@ from amk.agent.events import Gated
 from amk.agent.gate import Gate, Judged
 from amk.agent.isolation import die_with, first_to_be_killed
 
-AHEAD = 10
-"""Proposals under judgement at once, if there are as many processes: enough for a device, and what is proposed earlier
-knows less. As many again are being admitted, which takes as long, or wait for the device: it needs 0.6 to 1 s for one.
-"""
+AHEAD = 14
+"""Proposals under judgement at once, if there are as many processes: what is proposed earlier knows less."""
 
-SPARE = 4
+SPARE = 10
+"""Proposals beyond those: judged ones wait for the device, which takes them in order and in 0.6 to 1.2 s each."""
 NICENESS = 5
 _gates: list[Gate] = []
 
@@ -59,7 +58,7 @@ class GatePool(Gate):
 
     @classmethod
     def of(cls, workshop: Workshop, jobs: int, runs: bool) -> GatePool:
-        ahead = 2 * min(jobs, AHEAD) + SPARE
+        ahead = min(jobs, AHEAD) + SPARE
         return cls(workshop, certify.installed(), ahead=ahead, patience=ahead, runs=runs, jobs=jobs)
 
     @property

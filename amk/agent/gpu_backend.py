@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +13,7 @@ from amk.agent import audit
 from amk.agent.gate import Ready
 from amk.agent.measure import ABBA, Block, Fault, Job, Samples, hopeless
 from amk.agent.supervisor import Supervisor, nonce
-from amk.agent.wire import Answer, Check, Load, Slot, Stage
+from amk.agent.wire import Answer, Check, Load, Slot
 from amk.agent.wire import Block as BlockQuestion
 
 LOAD_SECONDS = 180.0
@@ -44,9 +42,6 @@ class GpuBackend:
     card: str = ""
     _starts: int = 0
     _loaded: dict[Slot, str] = field(default_factory=dict)
-    _expected: deque[Ready] = field(default_factory=deque)
-    _staged: dict[str, Ready] = field(default_factory=dict)
-    """What the worker was told of and has not loaded."""
     _order: tuple[Slot, Slot] = ("a", "b")
     _calibrated: dict[str, Block] = field(default_factory=dict)
 
@@ -66,9 +61,6 @@ class GpuBackend:
             lost = self.supervisor.recover()
             return lost or Fault(result.kind, result.detail, time.monotonic() - began, result.suspect)
         return result
-
-    def expect(self, ready: Ready) -> None:
-        self._expected.append(ready)
 
     def stop(self) -> None:
         self.supervisor.stopping.set()
@@ -130,38 +122,22 @@ class GpuBackend:
             return fault
         if self.supervisor.starts != self._starts:
             self._loaded, self._starts, self._order = {}, self.supervisor.starts, ("a", "b")
-            self._expected.extendleft(reversed(self._staged.values()))
-            self._staged = {}
         if self._loaded.get(self._order[1]) == incumbent.candidate.key != self._loaded.get(self._order[0]):
             self._order = (self._order[1], self._order[0])
         pairs = [(s, r) for s, r in zip(self._order, (incumbent, candidate), strict=True) if not self._holds(s, r)]
-        if len(pairs) > 1 and incumbent is not candidate:
-            self._expected.extendleft(ready for _, ready in reversed(pairs))
-        fault = self._stage()
-        for slot, ready in pairs:
-            fault = fault or self._load(slot, ready)
-        return fault
+        return next((fault for slot, ready in pairs if (fault := self._load(slot, ready))), None)
 
     def _holds(self, slot: Slot, ready: Ready) -> bool:
         return self._loaded.get(slot) == ready.candidate.key
 
-    def _stage(self) -> Fault | None:
-        """Tell the worker what it will be asked to load, so that it is admitted beside the measurements."""
-        while self._expected:
-            ready = self._expected.popleft()
-            self._staged[ready.candidate.key] = ready
-            answered = self.supervisor.ask(Stage(nonce=nonce(), **program(ready)), self.load_seconds)
-            if isinstance(answered, Fault):
-                return answered
-        return None
-
     def _load(self, slot: Slot, ready: Ready) -> Fault | None:
-        self._staged.pop(ready.candidate.key, None)
-        question = Load(nonce=nonce(), slot=slot, seed=self.drawn(), **program(ready))
+        program, key = ready.candidate.schedule.model_dump_json(), ready.candidate.key
+        kernel = base64.b64encode(ready.kernel).decode()
+        question = Load(nonce=nonce(), slot=slot, seed=self.drawn(), schedule=program, kernel=kernel, key=key)
         answered = self.supervisor.ask(question, self.load_seconds)
-        fault = answered if isinstance(answered, Fault) else audit.loaded(answered, ready.candidate.key)
+        fault = answered if isinstance(answered, Fault) else audit.loaded(answered, key)
         if fault is None:
-            self._loaded[slot] = ready.candidate.key
+            self._loaded[slot] = key
         return fault
 
     def _check(self, job: Job, when: str) -> Fault | None:
@@ -210,15 +186,6 @@ class GpuBackend:
         now = samples.median_ms("a")
         known = self._calibrated.setdefault(incumbent.candidate.key, now)
         return audit.steady(now, known) if job.phase != "calibrate" else None
-
-
-def program(ready: Ready) -> dict[str, Any]:
-    """What a worker is told of a program."""
-    candidate = ready.candidate
-    return {
-        "schedule": candidate.schedule.model_dump_json(), "key": candidate.key, "certificate": ready.certificate,
-        "cubin": base64.b64encode(ready.cubin).decode(),
-    }  # fmt: skip
 
 
 def halves(first: Sequence[Block], second: Sequence[Block]) -> list[Four]:

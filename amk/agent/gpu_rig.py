@@ -7,24 +7,19 @@ from __future__ import annotations
 
 import base64
 import gc
-import multiprocessing
-import os
-from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
 
-from amk.agent.admit_aside import admit, begin, stagers_of
+from amk.agent.admitting import unpacked
 from amk.agent.wire import Block as BlockQuestion
-from amk.agent.wire import Check, Load, PositionCheck, Slot, Stage
+from amk.agent.wire import Check, Load, PositionCheck, Slot
 from amk.bench.accuracy import relative_error
 from amk.bench.device_packing import Packings, streamed
 from amk.bench.subject import Subject
 from amk.bench.timing import timed
 from amk.bench.torch_model import TorchWeights
-from amk.engine.admission import AdmittedKernel
 from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.schedule import Schedule
 
@@ -33,8 +28,6 @@ WARM_UP = 2
 HEAD_START = 150_000
 """Clock cycles (75 us), several times what the host needs for a launch. Its time differs on a busy machine, and between
 programs whose objects lie elsewhere in the host's memory, by more than is looked for."""
-REMEMBERED = 16
-"""Admitted kernels that are kept, those in the slots included: what is raced is loaded again."""
 ROOM = 3
 """Programs of its size that have room when nothing is given back before one is loaded."""
 Kind = tuple[object, ...]
@@ -54,39 +47,14 @@ class GpuRig:
     weights: TorchWeights | None = None
     streams: dict[Kind, tuple[TorchWeights, TorchWeights]] = field(default_factory=dict)
     references: dict[Kind, References] = field(default_factory=dict)
-    staged: dict[str, Future[AdmittedKernel]] = field(default_factory=dict)
-    known: OrderedDict[str, AdmittedKernel] = field(default_factory=OrderedDict)
-    loaded: dict[Slot, str] = field(default_factory=dict)
-    aside: ProcessPoolExecutor | None = None
     packings: Packings = field(default_factory=Packings)
 
     def open(self, device: int) -> str:
         torch.cuda.set_device(device)
         return str(torch.cuda.get_device_name(device))
 
-    def stage(self, question: Stage) -> None:
-        if self.aside is None:
-            context = multiprocessing.get_context("spawn")
-            self.aside = ProcessPoolExecutor(stagers_of(os.cpu_count()), context, begin, (os.getpid(),))
-        words = question.schedule, question.certificate, base64.b64decode(question.cubin)
-        self.staged[question.key] = self.aside.submit(admit, *words)
-
-    def admitted(self, question: Load) -> AdmittedKernel:
-        """The kernel that was admitted before or aside, or is admitted now."""
-        staged, known = self.staged.pop(question.key, None), self.known.get(question.key)
-        words = question.schedule, question.certificate, base64.b64decode(question.cubin)
-        found = known or (staged.result() if staged is not None else admit(*words))
-        for key in self.loaded.values():  # what was in a slot until now is not the oldest
-            self.known.move_to_end(key)
-        self.known[question.key] = found
-        self.known.move_to_end(question.key)
-        self.loaded[question.slot] = question.key
-        if len(self.known) > REMEMBERED:
-            self.known.popitem(last=False)
-        return found
-
     def load(self, question: Load) -> None:
-        kernel = self.admitted(question)
+        kernel = unpacked(base64.b64decode(question.kernel))
         old = self.subjects.pop(question.slot, None)
         if old is not None:
             old.free()

@@ -1,7 +1,7 @@
 """The search as a state machine: propose, gate, screen, race, confirm, decide; every step is journaled before the next.
 
-Devices do not wait: while they measure, the driver proposes, and the gate judges, until `gate.ahead` proposals more
-than devices are open. A judgement is taken when a device turns to its proposal, so that a proposal follows from the
+Devices do not wait: while they measure, the driver proposes, and the gate judges, until `gate.ahead` proposals wait for
+a device. A judgement is taken when a device turns to its proposal, so that a proposal follows from the
 decisions before it, never from how long something took: with one device a run repeats.
 
 A race costs many screens: what passes the screen waits until `gate.patience` later ones brought nothing better, while
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -75,10 +76,12 @@ class Loop:
     _silent_at: int | None = None
     _queue: list[Suggestion] = field(default_factory=list)
     _lanes: list[Lane] = field(default_factory=list)
+    _begun: Future[Judged] | None = None
+    """The judgement of what the session starts from."""
 
     def __post_init__(self) -> None:
         self.history = History(self.space)
-        self.pipeline = Pipeline(self.gate, self._expect)
+        self.pipeline = Pipeline(self.gate)
 
     @property
     def state(self) -> State:
@@ -105,7 +108,8 @@ class Loop:
         self.watch(self.state)
 
     def _search(self) -> str:
-        for trial in self.state.open_trials:  # of an earlier session
+        self._begun = self.gate.begin(self.state.best, self.settings_of(self.state.best))
+        for trial in self.state.open_trials:  # of an earlier session, behind what they are compared with
             self._admit(trial)
         while True:
             self._assign()
@@ -136,19 +140,17 @@ class Loop:
             self.note(found)
 
     def _fill(self) -> None:
-        """Propose until enough is open.
-
-        The oldest open proposal is judged before the next is made, whether the run was resumed in between or not.
-        """
-        self._settle_first()
-        while len(self.state.open_trials) < len(self._lanes) + self.gate.ahead and self._stop_reason() is None:
+        """Propose until enough waits for a device. What waits for its race holds up nothing."""
+        wanted = self.gate.ahead + len(self._lanes) - 1
+        while self._queued < wanted and self._stop_reason() is None:
             if not self._propose():
                 return
-            self._settle_first()
 
-    def _settle_first(self) -> None:
-        while (first := next(iter(self.state.open_trials), None)) is not None and self.pipeline.pending(first.index):
-            self._settle(first)
+    @property
+    def _queued(self) -> int:
+        """Open proposals that no device has turned to."""
+        leased = {index for index, *_ in self.state.leases}
+        return sum(not trial.evaluated and trial.index not in leased for trial in self.state.open_trials)
 
     def _propose(self) -> bool:
         """One proposal, gated; False if there is nothing new until more is decided."""
@@ -187,9 +189,8 @@ class Loop:
         self.history.update(self.state)
         run = self.state.run
         assert run is not None
-        return Context(
-            self.space, self.state, self.history, self.gate.workshop, run.seed, self.journal, self.surroundings
-        )
+        known = self.space, self.state, self.history, self.gate.workshop
+        return Context(*known, run.seed, self.journal, self.surroundings)
 
     def _admit(self, trial: Trial) -> None:
         settings = self.space.parse(trial.proposed.settings)
@@ -210,11 +211,6 @@ class Loop:
         if trial.gated is None or ready is None:
             self.note(gated)
         self._fruitless = self._fruitless + 1 if ready is None else 0
-
-    def _expect(self, index: int, ready: Ready) -> None:
-        """A device that will probably measure it may prepare."""
-        if self._lanes:
-            self._lanes[index % len(self._lanes)].backend.expect(ready)
 
     def _start_key(self) -> str:
         made = self.gate.workshop.make(self.space.start)
@@ -264,6 +260,8 @@ class Loop:
     def _fresh(self, lane: Lane, waiting: Sequence[Trial]) -> Trial | None:
         """The oldest proposal that was not measured and passes the gate. Judgements are waited for in their order,
         unless another device is at work: then only those are taken that are there.
+
+        What can be proposed is proposed before a judgement is taken, so the gate always has as many.
         """
         others = any(other.busy for other in self._lanes if other is not lane)
         for trial in waiting:
@@ -272,6 +270,7 @@ class Loop:
             if self.pipeline.pending(trial.index):
                 if others and not self.pipeline.done(trial.index):
                     continue
+                self._fill()
                 self._settle(trial)
             if not trial.closed:
                 return trial
@@ -376,9 +375,9 @@ class Loop:
         best = self.state.best
         if best in self.pipeline.ready:
             return self.pipeline.ready[best]
-        ready = self.gate.certain(best, self.settings_of(best))
-        self.pipeline.ready[best] = ready
-        return ready
+        begun, self._begun = self._begun, None
+        certain = self.gate.certain(begun or self.gate.begin(best, self.settings_of(best)))
+        return self.pipeline.ready.setdefault(best, certain)
 
     def settings_of(self, index: int) -> Settings:
         return self.space.start if index == START else self.space.parse(self.state.trials[index].proposed.settings)

@@ -110,10 +110,6 @@ class Backend(Protocol):
 
     def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault: ...
 
-    def expect(self, ready: Ready) -> None:
-        """`ready` will be measured soon; called from any thread, returns at once."""
-        ...
-
     def stop(self) -> None:
         """Make a running `measure` return soon; called from another thread. Nothing is measured afterwards."""
         ...

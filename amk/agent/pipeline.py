@@ -6,7 +6,7 @@ depends on how long something took.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import BrokenExecutor, Future
 from dataclasses import dataclass, field
 
@@ -17,17 +17,12 @@ from amk.agent.gate_pool import GatePool
 
 @dataclass
 class Pipeline:
-    """`told` hears of every candidate that passes as soon as it does, from any thread."""
-
     gate: Gate
-    told: Callable[[int, Ready], None]
     ready: dict[int, Ready] = field(default_factory=dict)
     _pending: dict[int, tuple[Candidate, Future[Judged]]] = field(default_factory=dict)
 
     def enter(self, index: int, candidate: Candidate) -> None:
-        future = self.gate.submit(index, candidate)
-        self._pending[index] = candidate, future
-        future.add_done_callback(lambda done: self._tell(index, done))
+        self._pending[index] = candidate, self.gate.submit(index, candidate)
 
     def pending(self, index: int) -> bool:
         """Whether the judgement of `index` was not taken yet."""
@@ -59,10 +54,6 @@ class Pipeline:
         """Forget the programs of all others."""
         wanted = set(indices)
         self.ready = {index: ready for index, ready in self.ready.items() if index in wanted}
-
-    def _tell(self, index: int, done: Future[Judged]) -> None:
-        if not done.cancelled() and done.exception() is None and (ready := done.result()[1]) is not None:
-            self.told(index, ready)
 
 
 def failed(future: Future[Judged]) -> bool:

@@ -68,9 +68,6 @@ class Station:
     def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
         return self.backend.measure(job, incumbent, candidate)
 
-    def expect(self, ready: Ready) -> None:
-        self.backend.expect(ready)
-
     def stop(self) -> None:
         self.backend.stop()
 
@@ -116,9 +113,6 @@ class RayBackend:
         if self._stopped:
             return Fault("stopped", "the search ends")
         return Fault("device_lost", f"the station is gone: {first_line(error)}")
-
-    def expect(self, ready: Ready) -> None:
-        self.actor.expect.remote(ready)
 
     def stop(self) -> None:
         self._stopped = True

@@ -60,9 +60,6 @@ class SimulatedBackend:
                 self._times.popitem(last=False)
         return self._times[key]
 
-    def expect(self, ready: Ready) -> None:
-        """Nothing has to be prepared."""
-
     def stop(self) -> None:
         """A measurement is over at once anyway."""
 

@@ -31,7 +31,7 @@ CLOSING = 5.0
 """Seconds that a supervisor has to end its worker when the search ends."""
 
 Comparison = tuple[Job, Ready, Ready]
-Request = tuple[Literal["measure"], Comparison] | tuple[Literal["expect"], Ready] | tuple[Literal["stop"], None]
+Request = tuple[Literal["measure"], Comparison] | tuple[Literal["stop"], None]
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,6 @@ class StationBackend:
             detail = f"the supervisor ended ({how}) before the result was written: {type(error).__name__}"
             return Fault("lost", detail, time.monotonic() - began)
         return found
-
-    def expect(self, ready: Ready) -> None:
-        with contextlib.suppress(OSError):
-            self._send(("expect", ready))
 
     def stop(self) -> None:
         self._stopped.set()
@@ -166,8 +162,6 @@ def _listen(channel: Connection, backend: GpuBackend, waiting: queue.SimpleQueue
             return
         if request[0] == "measure":
             waiting.put(request[1])
-        elif request[0] == "expect":
-            backend.expect(request[1])
         else:
             backend.stop()
 

@@ -28,27 +28,16 @@ class Open(Message):
 
 
 class Load(Message):
-    """Make the program of `slot` ready. `key` comes back as what was loaded."""
+    """Make the program of `slot` ready: `kernel` as the gate admitted it, in base64. `key` comes back as what was
+    loaded."""
 
     do: Literal["load"] = "load"
     nonce: int
     slot: Slot
     schedule: str
-    certificate: str
-    cubin: str
+    kernel: str
     key: str
     seed: int
-
-
-class Stage(Message):
-    """Admit a program that will be loaded soon, beside what else is asked; a `Load` of the same key uses it."""
-
-    do: Literal["stage"] = "stage"
-    nonce: int
-    schedule: str
-    certificate: str
-    cubin: str
-    key: str
 
 
 class Check(Message):
@@ -79,7 +68,7 @@ class Canary(Message):
     device: int
 
 
-Question = Annotated[Open | Stage | Load | Check | Block | Canary, Field(discriminator="do")]
+Question = Annotated[Open | Load | Check | Block | Canary, Field(discriminator="do")]
 QUESTION: TypeAdapter[Question] = TypeAdapter(Question)
 
 

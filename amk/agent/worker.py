@@ -16,7 +16,7 @@ from typing import Protocol
 from pydantic import ValidationError
 
 from amk.agent.isolation import bound_files, die_with, first_to_be_killed
-from amk.agent.wire import QUESTION, Answer, Block, Canary, Check, Load, Open, PositionCheck, Question, Stage
+from amk.agent.wire import QUESTION, Answer, Block, Canary, Check, Load, Open, PositionCheck, Question
 from amk.report.diagnostic import AmkError
 
 
@@ -24,10 +24,6 @@ class Rig(Protocol):
     """What the worker drives: a GPU, or in tests a processor that misbehaves on demand."""
 
     def open(self, device: int) -> str: ...
-    def stage(self, question: Stage) -> None:
-        """Begin to admit a program; returns at once."""
-        ...
-
     def load(self, question: Load) -> None: ...
     def check(self, question: Check) -> Sequence[PositionCheck]: ...
     def block(self, question: Block) -> tuple[Sequence[Sequence[float]], int]:
@@ -80,9 +76,6 @@ def _ask(rig: Rig, question: Question) -> Answer:
     match question:
         case Open():
             return Answer(nonce=nonce, device=rig.open(question.device))
-        case Stage():
-            rig.stage(question)
-            return Answer(nonce=nonce, key=question.key)
         case Load():
             rig.load(question)
             return Answer(nonce=nonce, key=question.key)

@@ -1,9 +1,10 @@
 """Makes the shipped decisions: `python -m amk.bench.ready_plans [--expansions N] [--jobs N] [--only MODEL ...]`.
 
-One search per model and target that fits, with the default context; every result is verified SAFE and compiled. The
-file is written after every search, and searches whose result it has are not made again (`--again` does): the command
-goes on where it was stopped, and after a change of the planner or of the simulator makes what is stale. With
-`--time-limit` no search begins later than that; those under way are finished, which takes a minute or two.
+One search per model and target that fits, with the default context; every result is verified SAFE, compiled, and has a
+certificate that the checker accepts. The file is written after every search, and searches whose result it has are not
+made again (`--again` does): the command goes on where it was stopped, and after a change of the planner or of the
+simulator makes what is stale. With `--time-limit` no search begins later than that; those under way are finished, which
+takes a minute or two.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from math import prod
 from multiprocessing import get_context
 from pathlib import Path
 
-from amk.lowering.kernel import why_not_built
+from amk.engine.admission import why_not_admitted
 from amk.planner.decisions import SHIPPED, Decisions, decisions_of, ready_key, shipped
 from amk.planner.search import Problem, search
 from amk.report.diagnostic import AmkError
@@ -92,7 +93,7 @@ def searched(model: str, gpu: str, expansions: int, limit: float | None = None) 
         return None
     problem = Problem(load_model(model), load_target(gpu))
     try:
-        found = search(problem, seed=SEED, expansions=expansions, why_not=why_not_built)
+        found = search(problem, seed=SEED, expansions=expansions, why_not=why_not_admitted)
     except AmkError as error:
         return error.diagnostics[0].message
     return decisions_of(problem, found, SEED)

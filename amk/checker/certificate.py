@@ -30,13 +30,13 @@ from amk.checker.counters import MOST, WEAK, Counters
 from amk.checker.epochs import check_epochs
 from amk.checker.footprints import READ, WRITE, Footprints
 from amk.checker.layers import short
-from amk.checker.programs import TOKENS, Rejected, programs_of, require
+from amk.checker.programs import MAX_ITEMS, TOKENS, Rejected, programs_of, require
 from amk.checker.words import Words
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 
 I64 = npt.NDArray[np.int64]
-FORMAT: Final = "amk.certificate/3"
+FORMAT: Final = "amk.certificate/4"
 Number = Annotated[int, Field(strict=True, ge=0, lt=1 << 30)]
 TIMES: TypeAdapter[Any] = TypeAdapter(list[tuple[Number, list[Number]]])
 CLOCKS: TypeAdapter[Any] = TypeAdapter(
@@ -118,12 +118,13 @@ class Proof:
 
     def claims(self, raw: object) -> Claims:
         """[[instance, threshold, [value, repeat, value, repeat, ...]], ...]"""
-        workers, claims = self.schedule.launch.workers, dict[tuple[int, int], I64]()
+        squads, claims = self.counters.squads * self.schedule.launch.workers, dict[tuple[int, int], I64]()
         for instance, threshold, coded in read(CLOCKS, raw, "clocks"):
             require(instance < len(self.counters.init), "clocks: no such counter")
-            require(len(coded) % 2 == 0 and sum(coded[1::2]) == workers, "clocks: malformed")
+            require(len(coded) % 2 == 0 and sum(coded[1::2]) == squads, "clocks: malformed")
+            require(max(coded[::2]) <= MAX_ITEMS, "clocks: not a post-fixpoint")
             claims[instance, threshold] = np.repeat(np.array(coded[::2], np.int64), coded[1::2])
-            require(len(claims) * workers <= 1 << 26, "clocks: malformed")
+            require(len(claims) * squads <= 1 << 26, "clocks: malformed")
         return claims
 
     def order(self, edges: str, claims: Claims) -> Order:

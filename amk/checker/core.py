@@ -5,8 +5,9 @@ the certificate level[w, j] (when worker w runs item j) and K(c, t) (a vector pe
 
 (1) Run. level grows along every warp; when item j runs, the signals of earlier items meet its waits, and the words it
     reads are written. So one complete run exists; counters only grow, so no other gets stuck.
-(2) Order. S[w, j][x] = how many first items of worker x are over, on all warps, before any warp of w starts item j, in
-    every run, if the K hold; and the K follow from S. README.md has the rule and why there is then no exception.
+(2) Order. S[w, j][x] = how many first items are over on all warps of squad x (warps of one worker that run the same
+    items) before any warp of w starts item j, in every run, if the K hold; and the K follow from S. README.md has the
+    rule and why there is then no exception.
 (3) Races. Along the run, the accesses of a byte are cut into groups: one write, or the reads between two. All pairs of
     neighbouring groups are ordered by (2), and so by induction all conflicting pairs.
 (4) Values. Along the run each byte read holds what the reader means. By (3) every run reads the same.
@@ -30,7 +31,7 @@ from amk.checker.footprints import DONT_CARE, PLACE, READ, WRITE
 from amk.checker.programs import TOKENS, Program, require
 from amk.checker.words import Reading, Readings, Words, spread
 
-I32 = npt.NDArray[np.int32]
+I16 = npt.NDArray[np.int16]
 I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Claims = dict[tuple[int, int], I64]
@@ -62,7 +63,8 @@ def check_run(programs: list[Program], counters: Counters, words: Words, level: 
 
 
 class Order:
-    """(2) for one kind of edges. starts [workers, items, workers] is S."""
+    """(2) for one kind of edges. starts [workers, items, squads] is S; the squads with number k of all workers are
+    columns k * workers to (k + 1) * workers."""
 
     def __init__(
         self, edges: str, programs: list[Program], counters: Counters, words: Words, level: I64, claims: Claims
@@ -71,31 +73,33 @@ class Order:
         self.readings = {} if edges == "fence" else words.readings
         self.hints = edges == "wait"
         self.workers, longest = level.shape
-        require(self.workers**2 * max(longest, programs[0].warps) <= CELLS, "schedule: too large")
-        self.starts: I32 = np.zeros((self.workers, longest, self.workers), np.int32)
+        self.columns = counters.squads * self.workers
+        require(self.columns * self.workers * max(longest, programs[0].warps) <= CELLS, "schedule: too large")
+        self.starts: I16 = np.zeros((self.workers, longest, self.columns), np.int16)
         self.group = np.zeros(self.workers, np.int64)
-        self.alone = np.zeros((len(programs), longest), np.int64)
-        self.ahead = np.zeros((len(programs), longest, *programs[0].ahead.shape[1:]), np.int64)
+        self.ahead = np.zeros((len(programs), longest, counters.squads, counters.squads), np.int64)
         for g, program in enumerate(programs):
             self.group[program.workers] = g
-            self.ahead[g, : len(program.items)] = program.ahead
-            self.alone[g, : len(program.items)] = program.alone
+            items, squads, _ = program.ahead.shape
+            self.ahead[g, :items, :squads, :squads] = program.ahead
         waits = counters.waits[(counters.waits[:, WEAK] == 0) | self.hints]
         self._waits = [waits[waits[:, ITEM] == j][:, [WORKER, WARP, INSTANCE, AMOUNT]] for j in range(longest)]
         self.level = level
         deque(self._states(), maxlen=0)
 
-    def _states(self) -> Iterator[tuple[int, I64, I32]]:
-        """(item, workers, state [workers, warps, workers]) along the run: what each warp knows as the item starts. Then
+    def _states(self) -> Iterator[tuple[int, I64, I16]]:
+        """(item, workers, state [workers, warps, squads]) along the run: what each warp knows as the item starts. Then
         comes what the words tell that it reads, and at barriers what all know."""
-        state = np.zeros((self.workers, self.programs[0].warps, self.workers), np.int32)
+        state = np.zeros((self.workers, self.programs[0].warps, self.columns), np.int16)
         steps = [(g, j) for g, program in enumerate(self.programs) for j in range(len(program.items))]
         runs = [(now, g, j) for g, j in steps for now in set(self.level[self.programs[g].workers, j].tolist())]
         for now, g, j in sorted(runs):
             workers, role = np.array(self.programs[g].workers), self.programs[g].roles[j]
             who, crew = workers[self.level[workers, j] == now], slice(role.start, role.stop)
             for a in role:
-                state[who, a, who] = np.maximum(state[who, a, who], self.ahead[g, j, a].min())
+                for squad, ahead in enumerate(self.programs[g].ahead[j, self.programs[g].squad[a]].tolist()):
+                    own = who + squad * self.workers
+                    state[who, a, own] = np.maximum(state[who, a, own], ahead)
             for w, a, *key in self._waits[j][np.isin(self._waits[j][:, 0], who)].tolist():
                 state[w, a] = np.maximum(state[w, a], self.claims.get((key[0], key[1]), 0))
             self.starts[who, j] = state[who, crew].min(axis=1)
@@ -110,32 +114,38 @@ class Order:
     def check(self) -> None:
         """Every claim follows from the claims."""
         for (instance, threshold), claim in self.claims.items():
-            require(self.holds(instance, threshold, claim), "clocks: not a post-fixpoint")
+            require(self.holds(instance, threshold, claim).all(), "clocks: not a post-fixpoint")
 
-    def holds(self, instance: int, threshold: int, claim: I64) -> bool:
+    def holds(self, instance: int, threshold: int, claim: I64) -> Bools:
+        """[squads]"""
         worker, item, weight, least, loose = self.counters.crews(instance, self.hints)
         given = loose + weight @ (self.starts[worker, item] < claim)
-        own, claimed = self.starts[worker, item, worker], claim[worker]
-        last = (own < claimed) & (claimed <= item + 1) & (own >= self.alone[self.group[worker], item])
-        np.subtract.at(given, worker[last], least[last])
-        return bool((given[claim > 0] < threshold - self.counters.init[instance]).all())
+        for squad, missing in enumerate(least.T):
+            own = worker + squad * self.workers
+            last = (self.starts[worker, item, own] < claim[own]) & (claim[own] <= item + 1)
+            np.subtract.at(given, own[last], missing[last])
+        held: Bools = (claim == 0) | (given < threshold - self.counters.init[instance])
+        return held
 
     def before(self, p: I64, q: I64) -> Bools:
         """Elementwise for rows (worker, item, warp, array): p is over before q starts, in every run. Within a step a
         warp orders what it does to one array."""
         (w, i, a), (x, j, b) = p[:, :3].T, q[:, :3].T
-        over: Bools = (w == OUTSIDE) | (x == OUTSIDE) | (self.starts[x, j, w] > i)
-        over |= (w == x) & (self.ahead[self.group[x], j, b, a] > i) | (p == q).all(axis=1)
+        squad = self.counters.squad[w, a]
+        column = w + squad * self.workers
+        over: Bools = (w == OUTSIDE) | (x == OUTSIDE) | (self.starts[x, j, column] > i) | (p == q).all(axis=1)
+        knows = self.ahead[self.group[x], j, self.counters.squad[x, b], squad]
+        over |= (w == x) & ((knows > i) | ((a == b) & (i < j)))
         unsure = np.flatnonzero(~over)
         if len(unsure):
-            over[unsure] = self._of_warps(q[unsure, :3], w[unsure]) > i[unsure]
+            over[unsure] = self._of_warps(q[unsure, :3], column[unsure]) > i[unsure]
         unsure = np.flatnonzero(~over)
         if len(unsure) and self.readings:
-            over[unsure] = self.wherever[x[unsure], j[unsure], w[unsure]] > i[unsure]
+            over[unsure] = self.wherever[x[unsure], j[unsure], column[unsure]] > i[unsure]
         return over
 
     @cached_property
-    def wherever(self) -> I32:
+    def wherever(self) -> I16:
         """At least `starts`: for each token the least over all splits that its position may belong to."""
         found = self.starts
         for token in range(TOKENS):
@@ -153,16 +163,16 @@ class Order:
         more = {at: [r for r in found if mine(at[0], r)] for at, found in case.items()}
         return {at: [*self.readings.get(at, ()), *more.get(at, ())] for at in {*self.readings, *more}}
 
-    def _starts_with(self, readings: Readings) -> I32:
+    def _starts_with(self, readings: Readings) -> I16:
         case = copy(self)
         case.readings, case.starts = readings, np.zeros_like(self.starts)
         deque(case._states(), maxlen=0)
         return case.starts
 
-    def _of_warps(self, q: I64, x: I64) -> I32:
-        """Elementwise: how many first items of worker x are over before a warp starts an item (q: worker, item, warp).
+    def _of_warps(self, q: I64, x: I64) -> I16:
+        """Elementwise: how many first items of squad x are over before a warp starts an item (q: worker, item, warp).
         At least S, which is what all warps of the item know; asked only where S does not do."""
-        known = np.zeros(len(q), np.int32)
+        known = np.zeros(len(q), np.int16)
         for j, who, state in self._states():
             at = np.flatnonzero((q[:, 1] == j) & np.isin(q[:, 0], who))
             known[at] = state[q[at, 0], q[at, 2], x[at]]

@@ -39,27 +39,24 @@ class Counters:
         touched = np.unique(np.concatenate((self.waits, rows))[:, [INSTANCE, WORKER]], axis=0)[:, 0]
         narrow = np.repeat([c.scope == "cta" for c in schedule.counters], [c.count for c in schedule.counters])
         require(not narrow[touched[1:][touched[1:] == touched[:-1]]].any(), "scope: a block's counter joins several")
-        self._size = {w: [len(role) for role in p.roles] for p in programs for w in p.workers}
+        self.squad = np.array([p.squad for p in sorted(programs, key=lambda p: p.workers.start) for _ in p.workers])
+        self.squads = int(self.squad.max()) + 1
         self._crews: dict[tuple[int, bool], Crews] = {}
 
     def crews(self, instance: int, hints: bool) -> Crews:
         """(worker, item, weight, least, loose) of what the instance gets. Per crew that signals: all that it gives, and
-        what is missing at least while one of its warps is not over; loose: what signals give that order nothing (none
-        if `hints`)."""
+        for each squad what is missing at least while one of its warps is not over; loose: what signals give that order
+        nothing (none if `hints`)."""
         key = instance, hints
         if key not in self._crews:
             rows = self.signals[self.signals[:, INSTANCE] == instance]
             weak = (rows[:, WEAK] != 0) & (not hints)
-            warps, part = np.unique(rows[~weak][:, [WORKER, ITEM, WARP]], axis=0, return_inverse=True)
-            amount = np.bincount(part.reshape(-1), rows[~weak, AMOUNT], minlength=len(warps)).astype(np.int64)
-            crews, which = np.unique(warps[:, :2], axis=0, return_inverse=True)
-            which = which.reshape(-1)
-            weight = np.bincount(which, amount, minlength=len(crews)).astype(np.int64)
-            smallest = np.full(len(crews), MOST)
-            np.minimum.at(smallest, which, amount)
-            everyone = np.array([self._size[w][j] for w, j in crews.tolist()], np.int64)
-            least = np.where(np.bincount(which, minlength=len(crews)) == everyone, smallest, 0)
-            self._crews[key] = crews[:, 0], crews[:, 1], weight, least, int(rows[weak, AMOUNT].sum())
+            crews, which = np.unique(rows[~weak][:, [WORKER, ITEM]], axis=0, return_inverse=True)
+            each = np.zeros((len(crews), self.squad.shape[1]), np.int64)
+            np.add.at(each, (which.reshape(-1), rows[~weak, WARP]), rows[~weak, AMOUNT])
+            least = np.full((len(crews), self.squads), MOST)
+            np.minimum.at(least, (np.arange(len(crews))[:, None], self.squad[crews[:, 0]]), each)
+            self._crews[key] = crews[:, 0], crews[:, 1], each.sum(axis=1), least, int(rows[weak, AMOUNT].sum())
         return self._crews[key]
 
     def _all(self, programs: list[Program], waiting: bool) -> I64:

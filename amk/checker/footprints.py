@@ -10,15 +10,16 @@ one unit per layer (`_layers` checks that the rows are its own). Reads of consta
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from amk.checker.programs import Item, Program, require
+from amk.checker.programs import Item, Program, Rejected, require
 from amk.schedule_ir.expr import AGENT, CONST, WORKER, Env
 from amk.schedule_ir.ops import Access
+from amk.schedule_ir.ops.base import Op
 from amk.schedule_ir.schedule import Schedule
 
 I64 = npt.NDArray[np.int64]
@@ -32,31 +33,27 @@ TIMELESS: Final = frozenset({"k", "v"})
 EVERYWHERE: Final = 15
 
 
-@dataclass(frozen=True)
 class _Asked(Env):
-    """An environment that writes down what is asked of it, by name."""
+    """An environment that writes down what is asked of it, by name; the agent is no question."""
 
-    log: dict[str, int] = field(default_factory=dict)
+    env: Env
+    log: dict[str, int]
 
-    def __getattribute__(self, name: str) -> Any:
-        get = super().__getattribute__
-        if name in ("worker", "pos"):
-            get("log")[name] = get(name)
-        elif name == "tables":
-            get("log")["worker"] = get("worker")
-        elif name == "loops":
-            get("log").update(get("loops"))
-        return get(name)
+    def __init__(self, env: Env, log: dict[str, int]) -> None:
+        self.__dict__.update(env=env, log=log, agent=env.agent)
+
+    worker: Any = property(lambda self: self._told({"worker": self.env.worker}, self.env.worker))
+    pos: Any = property(lambda self: self._told({"pos": self.env.pos}, self.env.pos))
+    tables: Any = property(lambda self: self._told({"worker": self.env.worker}, self.env.tables))
+    loops: Any = property(lambda self: self._told(self.env.loops, self.env.loops))
+
+    def _told(self, asked: Mapping[str, Any], answer: Any) -> Any:
+        self.log.update(asked)
+        return answer
 
     def symbol(self, name: str) -> Any:
-        get = super().__getattribute__
-        if name in (CONST, AGENT):
-            return 1 if name == CONST else get("agent")
-        if name == WORKER:
-            return self.worker
-        loops = get("loops")
-        self.log[name] = loops[name] if name in loops else int(get("tables")[name][get("worker")])
-        return self.log[name]
+        value = self.env.symbol(name)
+        return value if name in (CONST, AGENT) else self._told({name: value}, value)
 
 
 class Footprints:
@@ -65,7 +62,10 @@ class Footprints:
     def __init__(self, schedule: Schedule, programs: list[Program], only: list[int] | None = None) -> None:
         self.schedule, self.programs, self.geometry, self.only = schedule, programs, schedule.geometry(), only
         self.number = {b.name: i for i, b in enumerate(schedule.buffers)}
+        self.bytes = {b.name: b.bytes for b in schedule.buffers}
+        self.constants = {b.name for b in schedule.buffers if b.role == "constant"}
         self.tables = {name: np.array(column, np.int64) for name, column in schedule.tables.items()}
+        self.columns = schedule.tables | {WORKER: range(schedule.launch.workers)}
         self.families: dict[str, int] = {}
         self._known: dict[tuple[int, int], dict[tuple[str, ...], dict[tuple[int, ...], I64]]] = {}
 
@@ -90,6 +90,8 @@ class Footprints:
         parts = [np.zeros((0, 12), np.int64)]
         for program in self.programs:
             for j, item in enumerate(program.items):
+                if type(item.step.op).accesses is Op.accesses:
+                    continue
                 tag = self._tag_of(item)
                 for agent, warp in enumerate(program.roles[j]):
                     found = [self._of(item, worker, agent) for worker in program.workers]
@@ -108,15 +110,15 @@ class Footprints:
     def _of(self, item: Item, worker: int, agent: int) -> I64:
         """Entries (buffer, lo, hi, kind, value, displacement, positions), known from an evaluation that asked the same
         or evaluated."""
-        known = self._known.setdefault((id(item.step), agent), {})
+        known, loops, columns = self._known.setdefault((id(item.step), agent), {}), item.loops, self.columns
         for names, entries in known.items():
-            found = entries.get(tuple(self._value(name, item, worker) for name in names))
+            found = entries.get(tuple([loops[name] if name in loops else columns[name][worker] for name in names]))
             if found is not None:
                 return found
         log: dict[str, int] = {}
         bits: dict[tuple[int, ...], int] = {}
         for n, pos in enumerate(self.places(worker)):
-            env = _Asked(item.loops, worker, agent, pos, self.tables, log)
+            env = _Asked(Env(loops, worker, agent, pos, self.tables), log)
             for access in item.step.op.accesses(env, self.geometry):
                 entry = self._entry(access, worker)
                 bits[entry] = bits.get(entry, 0) | 1 << n
@@ -128,28 +130,23 @@ class Footprints:
         bits.pop((), None)
         return known.setdefault(tuple(log), {}).setdefault(tuple(log.values()), _joined(bits))
 
-    def _value(self, name: str, item: Item, worker: int) -> int:
-        if name == "worker" or name in item.loops:
-            return worker if name == "worker" else item.loops[name]
-        return self.schedule.tables[name][worker]
-
     def _entry(self, access: Access, worker: int) -> tuple[int, ...]:
         """Empty for constants."""
-        buffer = self.geometry.buffers[access.buffer]
-        require(0 <= access.lo < access.hi <= buffer.bytes, f"bounds: worker {worker} leaves '{access.buffer}'")
-        require(buffer.role != "constant" or access.kind == "read", f"constants: '{access.buffer}' is written")
-        if buffer.role == "constant":
+        name, kind, lo, hi, value, origin = access
+        if not 0 <= lo < hi <= self.bytes[name]:
+            raise Rejected(f"bounds: worker {worker} leaves '{name}'")
+        if name in self.constants:
+            require(kind == "read", f"constants: '{name}' is written")
             return ()
-        value = DONT_CARE if access.value is None else self.code(*access.value)
-        if access.value is not None and access.value[0].removesuffix(".past") in TIMELESS:
-            value = -2 - value
-        kind = READ if access.kind == "read" else WRITE
-        return self.number[access.buffer], access.lo, access.hi, kind, value, access.origin - access.lo
+        content = DONT_CARE if value is None else self.code(*value)
+        return self.number[name], lo, hi, READ if kind == "read" else WRITE, content, origin - lo
 
     def code(self, family: str, index: int) -> int:
+        """Timeless ones below `DONT_CARE`, which no token is added to."""
         require(0 <= index < LIMIT, "values: index too large")
-        number = self.families.setdefault(family.removesuffix(".past"), len(self.families))
-        return (number * LIMIT + index) * LIMIT
+        name = family.removesuffix(".past")
+        code = (self.families.setdefault(name, len(self.families)) * LIMIT + index) * LIMIT
+        return -2 - code if name in TIMELESS else code
 
     def _placed(self, rows: I64) -> I64:
         """Private memory numbered per worker: shared memory by its offset, caches by layer."""

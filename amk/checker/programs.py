@@ -58,33 +58,31 @@ class Program:
         return [isinstance(item.step.op, BarrierOp) for item in self.items]
 
     @cached_property
-    def ahead(self) -> I64:
-        """[items, warps a, warps b] how many first items are over on warp b when a starts the item. Items that b does
-        not run count as over."""
-        n = len(self.items)
-        follows = np.full((self.warps, n + 1), n, np.int64)
-        for j in reversed(range(n)):
-            follows[:, j] = follows[:, j + 1]
-            follows[self.roles[j], j] = j
-        state = np.zeros((self.warps, self.warps), np.int64)
-        found = np.zeros((n, self.warps, self.warps), np.int64)
-        for j, role in enumerate(self.roles):
-            found[j] = state
-            state[role, role] = j + 1
-            if self.barrier[j]:
-                state[role] = state[role].max(axis=0)
-        return follows[np.arange(self.warps), found]
+    def squad(self) -> I64:
+        """[warps] the squad of each warp: those that run the same items."""
+        runs = {role: n for n, role in enumerate(dict.fromkeys(self.roles))}
+        kinds = [tuple(n for role, n in runs.items() if warp in role) for warp in range(self.warps)]
+        return np.array([sorted(set(kinds)).index(kind) for kind in kinds], np.int64)
 
     @cached_property
-    def alone(self) -> I64:
-        """[items] the earliest item from which on, up to item j, only warps of item j's role run anything."""
-        since, found = dict.fromkeys(self.roles, 0), []
+    def ahead(self) -> I64:
+        """[items, squads a, squads b] how many first items are over on all warps of b when one of a starts the item.
+        Items that b does not run count as over."""
+        n, size = len(self.items), np.bincount(self.squad)
+        follows = np.full((n + 1, len(size)), n, np.int64)
+        state = np.zeros((len(size), len(size)), np.int64)
+        found = np.zeros((n, *state.shape), np.int64)
+        for j in reversed(range(n)):
+            follows[j] = follows[j + 1]
+            follows[j, self.squad[self.roles[j]]] = j
         for j, role in enumerate(self.roles):
-            for other in since:
-                if not set(role) <= set(other):
-                    since[other] = j + 1
-            found.append(since[role])
-        return np.array(found, np.int64)
+            found[j], mine = state, np.unique(self.squad[role])
+            single = mine[size[mine] == 1]
+            state[single, single] = j + 1
+            if self.barrier[j]:
+                state[mine] = state[mine].max(axis=0)
+                state[np.ix_(mine, mine)] = j + 1
+        return follows[found, np.arange(len(size))]
 
 
 def programs_of(schedule: Schedule) -> list[Program]:

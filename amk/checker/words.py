@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amk.checker.footprints import READ, WRITE
-from amk.checker.programs import require
+from amk.checker.programs import MAX_ITEMS, require
 from amk.schedule_ir.schedule import Schedule
 
 I64 = npt.NDArray[np.int64]
@@ -68,7 +68,8 @@ class Words:
         return [Words(self.schedule, self.layers, r).readings for r in rows] or [self.readings]
 
     def _add(self, written: I64, read: I64) -> None:
-        steps, workers = np.unique(written[:, [0, 1, 10]], axis=0), self.schedule.launch.workers
+        workers = self.schedule.launch.workers
+        steps = written[np.unique(written[:, 0] * MAX_ITEMS + written[:, 1], return_index=True)[1]][:, [0, 1, 10]]
         same = steps[1:, 0] == steps[:-1, 0]
         require((steps[:, 2] > 0).all() and (np.diff(steps[:, 2])[same] > 0).all(), "tags: do not grow")
         bounds = np.unique(np.concatenate((written, read))[:, 4:6])
@@ -78,19 +79,20 @@ class Words:
             who = written[written[:, 9] & need == need][row, 0]
             owner[need, atom] = who
             require((owner[need, atom] == who).all(), "tags: two workers write the same words")
-        keys, which = np.unique(read[:, [1, 2, 10]], axis=0, return_inverse=True)
-        for n, (item, warp, tag) in enumerate(keys.tolist()):
+        key = np.unique(read[:, 10], return_inverse=True)[1].reshape(-1) * self.schedule.launch.warps + read[:, 2]
+        _, at, which = np.unique(key * MAX_ITEMS + read[:, 1], return_index=True, return_inverse=True)
+        for n, (item, warp, tag) in enumerate(read[at][:, [1, 2, 10]].tolist()):
             rows = read[which.reshape(-1) == n]
             writer = np.full(workers, -1, np.int64)
             writer[steps[steps[:, 2] == tag, 0]] = steps[steps[:, 2] == tag, 1]
             row, atom = spread(*np.searchsorted(bounds, rows[:, 4:6]).T)
-            at, reader = rows[row, 9], rows[row, 0]
-            who = owner[np.where(at & 3, at & 3, 3), atom]
+            where, reader = rows[row, 9], rows[row, 0]
+            who = owner[np.where(where & 3, where & 3, 3), atom]
             require((who >= 0).all() and (writer[who] >= 0).all(), "tags: a word is read that nobody writes")
             seen = np.zeros((5, workers, workers), bool)
             seen[4, reader, who] = True
             for bit in range(4):
-                here = (at >> bit & 1) == 1
+                here = (where >> bit & 1) == 1
                 seen[bit, reader[here], who[here]] = True
             self.readings.setdefault((item, warp), []).append(Reading(np.logical_and.reduce(seen[:4]), seen[4], writer))
 

@@ -8,9 +8,9 @@ from amk.agent.certify import installed
 from amk.agent.journal import read_state
 from amk.agent.runs import find, write_whole
 from amk.agent.session import candidate_of
-from amk.engine.admission import evidence
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.codec import canonical_json
+from amk.validator.schedule_certificate import evidence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

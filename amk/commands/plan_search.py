@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from amk.commands.planning import chosen_formats
-from amk.lowering.kernel import why_not_built
+from amk.engine.admission import why_not_admitted
 from amk.planner.clock import Clock
 from amk.planner.decisions import Decisions, cache_key, cached, decisions_of, keep, ready_made
 from amk.planner.formats import label_of
@@ -76,7 +76,7 @@ def searched_settings(arguments: argparse.Namespace) -> Settings:
         with Bar(limit, arguments.budget) as bar, Clock(problem) as times:
             found = search(
                 problem, start=start, seed=arguments.seed, expansions=limit, budget_s=arguments.budget, told=bar.show,
-                why_not=why_not_built, times=times,
+                why_not=why_not_admitted, times=times,
             )  # fmt: skip
         known = decisions_of(problem, found, arguments.seed)
         keep(key, known)

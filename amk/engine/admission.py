@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import gc
 from dataclasses import dataclass
 from typing import Any
 
 from amk.checker.certificate import check_certificate
 from amk.lowering.cubin import Resources, elf_resources
 from amk.lowering.emit import KERNEL
+from amk.lowering.kernel import why_not_built
 from amk.lowering.readback import read_ptx
 from amk.lowering.skeleton import check_synchronisation
 from amk.lowering.stamp import stamp_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, shown
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.certificate import NotSafe
 from amk.validator.resources import CompiledResources, check_resources
-from amk.validator.schedule_certificate import certify_schedule
+from amk.validator.schedule_certificate import evidence
 from amk.validator.verify import Verdict, verify
 
 
@@ -73,19 +72,18 @@ class AdmittedKernel:
             raise AmkError(found, Exit.UNSAFE)
 
 
-def evidence(schedule: Schedule) -> Any:
-    """The certificate of a schedule that `verify` calls SAFE. AMK206 (exit 3) if it has none the checker accepts."""
-    collecting = gc.isenabled()
-    gc.disable()  # many small objects are made and few die
-    try:
-        return certify_schedule(schedule, checked=False)
-    except NotSafe as error:
-        raise AmkError(Diagnostic("AMK206", str(error)), Exit.UNKNOWN) from error
-    finally:
-        if collecting:
-            gc.enable()
-
-
 def admitted(schedule: Schedule, code: bytes | str) -> AdmittedKernel:
-    """The kernel with a certificate made here."""
+    """The kernel with a certificate made here. AMK215 if the checker accepts none."""
     return AdmittedKernel(schedule, evidence(schedule), code)
+
+
+def why_not_admitted(schedule: Schedule) -> str | None:
+    """Of a SAFE schedule: None if it compiles within its budget, or there is no compiler, and has a certificate that
+    the checker accepts; else the code and message."""
+    if (reason := why_not_built(schedule)) is not None:
+        return reason
+    try:
+        evidence(schedule)
+    except AmkError as error:
+        return f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"
+    return None

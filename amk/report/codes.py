@@ -57,6 +57,7 @@ TITLES = {
     "AMK212": "counter is used as a lock",
     "AMK213": "counter is compared as an unsigned number",
     "AMK214": "agents block on a shared pool",
+    "AMK215": "SAFE schedule has no certificate that the checker accepts",
     "AMK301": "write-write race",
     "AMK302": "read-write race",
     "AMK401": "shared memory exceeds the limit",

@@ -3,12 +3,13 @@
 Property: what `certify_schedule` returns was accepted by the checker's own code (unless checked=False).
 
 Algorithm: item times by running whole crews as soon as all of them may run; claimed vectors as the greatest fixpoint of
-the order statistic (section 3 of the theory), taken on prefixes of whole workers: start from the join of the producers
-that come first in the run and lower until nothing changes.
+the order statistic (section 3 of the theory), taken on prefixes of squads: start from the join of the producers that
+come first in the run and lower until nothing changes.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from collections.abc import Iterator
 from typing import Any, Final
@@ -17,8 +18,9 @@ import numpy as np
 
 from amk.checker.certificate import FORMAT, Proof
 from amk.checker.core import Claims, Order
-from amk.checker.counters import AMOUNT, INSTANCE, ITEM, WEAK, WORKER
+from amk.checker.counters import AMOUNT, INSTANCE, ITEM, WARP, WEAK, WORKER
 from amk.checker.programs import Rejected
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.certificate import NotSafe, run_lengths
@@ -54,6 +56,23 @@ def certify_schedule(schedule: Schedule, checked: bool = True, proof: Proof | No
     obligations = [[o.name, hashlib.sha256(o.script.encode()).hexdigest()] for o in scripts]
     head = {"format": FORMAT, "schedule": schedule_hash(schedule)}
     return head | {"times": times, "clocks": clocks, "obligations": obligations}
+
+
+def evidence(schedule: Schedule, checked: bool = True) -> dict[str, Any]:
+    """The certificate of a schedule that `verify` calls SAFE, as the checker accepted it. AmkError AMK215 (exit 3),
+    with the checker's reason, if there is none: such a schedule runs no more than one whose verdict is UNKNOWN.
+
+    checked=False leaves the last word to a checker that is about to be asked anyway.
+    """
+    collecting = gc.isenabled()
+    gc.disable()  # many small objects are made and few die
+    try:
+        return certify_schedule(schedule, checked)
+    except NotSafe as error:
+        raise AmkError(Diagnostic("AMK215", str(error)), Exit.UNKNOWN) from error
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def coded(claims: Claims) -> list[list[Any]]:
@@ -162,10 +181,11 @@ class _Guessing(dict[tuple[int, int], I64]):
         rows = rows[:enough]
         assert order is not None
         rows = rows[(rows[:, WEAK] == 0) | order.hints]
-        known = np.zeros(order.workers, np.int64)
+        known = np.zeros(order.columns, np.int64)
         if len(rows):
             known = order.starts[rows[:, WORKER], rows[:, ITEM]].max(axis=0).astype(np.int64)
-            np.maximum.at(known, rows[:, WORKER], rows[:, ITEM] + 1)
+            squad = counters.squad[rows[:, WORKER], rows[:, WARP]]
+            np.maximum.at(known, rows[:, WORKER] + squad * order.workers, rows[:, ITEM] + 1)
         return known
 
 
@@ -183,37 +203,33 @@ def claims_of(proof: Proof, edges: str) -> Claims:
     if (edges == "fence" and not proof.words.readings) or (edges == "wait" and not proof.hints):
         return {}
     guessed = _Guessing(proof)
-    _FirstPass(edges, proof.programs, proof.counters, proof.words, proof.level, guessed)
+    order: Order = _FirstPass(edges, proof.programs, proof.counters, proof.words, proof.level, guessed)
     claims: Claims = dict(guessed)
     for _ in range(ROUNDS):
-        order = proof.order(edges, claims)
         lowered = {key: np.minimum(claim, _statistic(order, key, claim)) for key, claim in claims.items()}
         if all((lowered[key] == claims[key]).all() for key in claims):
             break
         claims = lowered
+        order = proof.order(edges, claims)
     return claims
 
 
 def _statistic(order: Order, key: tuple[int, int], claim: I64) -> I64:
-    """[workers] the largest claim that holds, at most `claim`."""
+    """[squads] the largest claim that holds, at most `claim`."""
     instance, threshold = key
-    worker, item, weight, _, loose = order.counters.crews(instance, order.hints)
+    worker, item, weight, least, loose = order.counters.crews(instance, order.hints)
     need = threshold - int(order.counters.init[instance])
     if need <= 0 or need > int(weight.sum()) + loose:
         return np.zeros_like(claim)
-    starts = order.starts[worker, item]
+    starts = order.starts[worker, item].astype(np.int32)
     if loose:  # signals that order nothing may come first
-        starts = np.concatenate((starts, np.zeros((1, order.workers), starts.dtype)))
+        starts = np.concatenate((starts, np.zeros((1, order.columns), starts.dtype)))
         weight = np.append(weight, loose)
     careful = order_statistic(starts, weight, need).astype(np.int64)
-    bold, row = starts.copy(), np.arange(len(worker))
-    done = bold[row, worker] >= order.alone[order.group[worker], item]
-    bold[row[done], worker[done]] = np.maximum(bold[row[done], worker[done]], item[done] + 1)
+    bold = starts.copy()
+    for squad, missing in enumerate(least.T):
+        row = np.flatnonzero(missing)
+        own = worker[row] + squad * order.workers
+        bold[row, own] = np.maximum(bold[row, own], item[row] + 1)
     hoped = np.minimum(claim, order_statistic(bold, weight, need).astype(np.int64))
-    one = np.zeros_like(claim)
-    for x in np.flatnonzero(hoped > careful).tolist():
-        one[x] = hoped[x]
-        if not order.holds(instance, threshold, one):
-            hoped[x] = careful[x]
-        one[x] = 0
-    return hoped
+    return np.where(order.holds(instance, threshold, hoped), hoped, careful)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from amk.agent import worker
-from amk.agent.wire import Answer, Block, Check, Load, PositionCheck, Stage
+from amk.agent.wire import Answer, Block, Check, Load, PositionCheck
 
 MS = 1.0
 """Slower than any floor of the test's model."""
@@ -31,12 +31,6 @@ class FakeRig:
         if self.way == "no_device":
             os._exit(3)
         return "fake device"
-
-    def stage(self, question: Stage) -> None:
-        """A program is taken as it comes."""
-        if self.way == "staged":
-            with self.memory.open("a") as memory:
-                memory.write(f"{os.getpid()} {question.key}\n")
 
     def load(self, question: Load) -> None:
         self.incumbent = self.incumbent or question.key

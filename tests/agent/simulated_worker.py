@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from amk.agent import worker
-from amk.agent.wire import Block, Check, Load, PositionCheck, Slot, Stage
+from amk.agent.wire import Block, Check, Load, PositionCheck, Slot
 from amk.schedule_ir.schedule import Schedule
 from amk.simulator.predict import Simulator
 
@@ -23,9 +23,6 @@ class SimulatedRig:
 
     def open(self, device: int) -> str:
         return "simulated processor"
-
-    def stage(self, question: Stage) -> None:
-        """Nothing takes long enough to be begun earlier."""
 
     def load(self, question: Load) -> None:
         self.schedules[question.slot] = Schedule.model_validate_json(question.schedule)

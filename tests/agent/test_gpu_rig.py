@@ -1,4 +1,4 @@
-"""The worker's rig without a GPU: what it admits, keeps, frees and checks; the kernel is torch's own answer."""
+"""The worker's rig without a GPU: what it keeps, frees and checks; the kernel is torch's own answer."""
 
 from __future__ import annotations
 
@@ -52,14 +52,13 @@ class Echo(subject.Subject):
 
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`free` is the device memory there is; `admissions` the programs that were admitted, `freed` those let go."""
+    """`free` is the device memory there is, `freed` the programs let go."""
     made = gpu_rig.GpuRig()
-    made.free, made.admissions, made.freed = [2**40], [], []  # type: ignore[attr-defined]
+    made.free, made.freed = [2**40], []  # type: ignore[attr-defined]
     weights = torch_model.TorchWeights.random(PLAIN, 1, device="cpu")
 
-    def admit(schedule: str, certificate: str, code: bytes) -> Kernel:
-        made.admissions.append(code)  # type: ignore[attr-defined]
-        return Kernel(Schedule.model_validate_json(schedule))
+    def unpacked(data: bytes) -> Kernel:
+        return Kernel(Schedule.model_validate_json(data))
 
     def random(kernel: Kernel, seed: int, given: Any, stream: Any, packed: Any) -> Echo:
         assert torch.equal(packed, device_packing.packed_weights(kernel.schedule, given))
@@ -69,7 +68,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Any:
         return Echo(kernel.schedule, engine, given, *caches, given, freed=made.freed)  # type: ignore[attr-defined]
 
     generator, draw = torch.Generator, torch.randint
-    monkeypatch.setattr(gpu_rig, "admit", admit)
+    monkeypatch.setattr(gpu_rig, "unpacked", unpacked)
     monkeypatch.setattr(gpu_rig.Subject, "random", random)
     monkeypatch.setattr(torch_model.TorchWeights, "random", lambda model, seed: weights)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (made.free[0], 2**40))  # type: ignore[attr-defined]
@@ -82,23 +81,9 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Any:
 def load(rig: Any, slot: str, number: int, **settings: Any) -> None:
     chosen = Settings(**({"warps": 4, "hint_slack": number % 5} | settings))
     schedule = plan(PLAIN, load_target("h200"), settings=chosen, max_context=CONTEXT, workers=3)
-    code = base64.b64encode(b"%d" % number).decode()
-    words = {"schedule": schedule.model_dump_json(), "certificate": "{}", "cubin": code, "key": f"{number:064d}"}
-    rig.load(Load(nonce=1, slot=slot, seed=number, **words))
-
-
-def test_what_is_in_a_slot_stays_admitted(rig: Any) -> None:
-    """However many others were loaded meanwhile: a race puts it into the other slot."""
-    load(rig, "a", 0)
-    for number in range(1, 2 * gpu_rig.REMEMBERED):
-        load(rig, "b", number)
-    admitted = len(rig.admissions)
-    load(rig, "a", number)
-    load(rig, "b", 0)
-    assert len(rig.admissions) == admitted == 2 * gpu_rig.REMEMBERED
-    assert len(rig.known) == gpu_rig.REMEMBERED and "cache" not in rig.freed
-    load(rig, "a", 1)
-    assert len(rig.admissions) == admitted + 1, "what was forgotten is admitted again"
+    text = schedule.model_dump_json()
+    kernel = base64.b64encode(text.encode()).decode()
+    rig.load(Load(nonce=1, slot=slot, seed=number, schedule=text, kernel=kernel, key=f"{number:064d}"))
 
 
 def test_room_is_made_only_where_there_is_too_little(rig: Any) -> None:

@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log
 from pathlib import Path
 
@@ -144,19 +144,6 @@ def test_confirmation_runs_in_a_fresh_process(bench: Bench) -> None:
     starts = bench.backend.supervisor.starts
     assert isinstance(bench.compare("race"), Samples) and bench.backend.supervisor.starts == starts
     assert isinstance(bench.compare("confirm"), Samples) and bench.backend.supervisor.starts == starts + 1
-
-
-@way("staged")
-def test_what_was_not_loaded_yet_is_staged_again_in_a_fresh_process(bench: Bench) -> None:
-    """Else the device waits for each of them after every confirmation."""
-    other = replace(bench.candidate, candidate=replace(bench.candidate.candidate, key="f" * 64))
-    bench.backend.expect(bench.candidate)
-    bench.backend.expect(other)
-    assert isinstance(bench.compare("race"), Samples) and isinstance(bench.compare("confirm"), Samples)
-    staged = [line.split() for line in bench.memory.read_text().splitlines()]
-    first = staged[0][0]
-    pair = [bench.incumbent.candidate.key, bench.candidate.candidate.key]
-    assert [key for pid, key in staged if pid != first] == [*pair, other.candidate.key]
 
 
 def test_the_worker_dies_with_its_driver(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from amk.agent import decide
 from amk.agent.candidate import Workshop
 from amk.agent.events import Decided, Faulted, Gated, LeaseReserved, Measured, Proposed
-from amk.agent.propose.base import REFUSALS, Context, History
+from amk.agent.propose.base import Context, History
+from amk.agent.propose.couples import REFUSALS
 from amk.agent.propose.sweep import Sweep
 from amk.agent.state import State, Trial
 from amk.agent.surroundings import TOGETHER, Surroundings, fate
@@ -217,6 +218,20 @@ def test_a_value_that_has_passed_elsewhere_holds_up_nothing() -> None:
     assert not event.open and value in search.history.passed and not search.history.blocked
     tried = {p for p in search.history.seen if len(SPACE.changes(p, START)) == 2 and p.warps == 12}
     assert len(tried) == 5 and search.others <= 2 * search.ahead
+
+
+def test_a_pair_that_explains_refusals_binds_proposers_and_not_the_sweep() -> None:
+    """Twelve warps pass only without `overlay`: others avoid both together, and what is left near the best is open."""
+    search = Search(World(refused={("warps", 12): ("AMK403", ("overlay", False))}), 0, (0,))
+    changes: list[dict[str, Value]] = [{"overlay": False}, {"kv_splits": 2}, {"kv_splits": 8}, {"run_ahead": True}]
+    for change in changes:
+        search.state.apply(search.proposed("other", moved(START, {"warps": 12} | change)), 0.0)
+        search.history.update(search.state)
+        search.state.apply(search._gated(search.state.trials[-1]), 0.0)
+    context, alone = search.context(), moved(START, {"warps": 12})
+    assert not search.history.hopeless(alone) and fate(context, alone) == "open"
+    assert not context.is_new(alone) and not context.is_new(moved(alone, {"hint_slack": 8}))
+    assert context.is_new(moved(START, {"warps": 12, "overlay": False, "kv_splits": 8}))
 
 
 def test_a_value_never_let_pass_is_tried_until_it_is_avoided() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from amk.checker.footprints import Footprints
 from amk.checker.words import Readings, Words
 from amk.cli import main
 from amk.planner.decode import plan
+from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.codec import load_schedule, save_schedule, schedule_hash
 from amk.schedule_ir.model import load_model
@@ -127,7 +129,7 @@ def test_sums_of_all_warps_without_a_barrier_before(seed: str) -> None:
 
 
 @pytest.mark.parametrize(("role", "warps"), [("all", 2), ("w0", 1)])
-def test_signals_tell_nothing_of_warps_outside_the_crew(role: str, warps: int) -> None:
+def test_signals_tell_nothing_of_warps_that_do_not_give_them(role: str, warps: int) -> None:
     """The same, and with one warp that sums and signals: the other may be at its product still."""
     document = subject("fenced", 2, 2, 1).document
     path = next(p for p, s in steps(document) if s["op"].get("h") == "h_out" and s["signals"])
@@ -140,9 +142,45 @@ def test_signals_tell_nothing_of_warps_outside_the_crew(role: str, warps: int) -
     item = next(j for j, i in enumerate(proof.programs[0].items) if getattr(i.step.op, "h", "") == "h_out")
     assert [proof.programs[0].items[item - n].step.op.op for n in (0, 1)] == ["add_residual", "gemv"]
     instance, threshold = proof.counters.base["h_out"][0], 2 * warps
-    followed = {over: order.holds(instance, threshold, np.array([0, over])) for over in range(item - 1, item + 3)}
-    both = warps == 2
-    assert followed == {item - 1: True, item: both, item + 1: both, item + 2: False}
+    assert proof.counters.squad.shape == (2, 2)
+
+    def follows(warp: int, over: int) -> bool:
+        claim = np.zeros(order.columns, np.int64)
+        claim[proof.counters.squad[1, warp] * order.workers + 1] = over
+        return bool(order.holds(instance, threshold, claim).all())
+
+    for warp in range(2):
+        gives = warp < warps
+        followed = [follows(warp, item + n) for n in (-1, 0, 1, 2)]
+        assert followed == [True, gives, gives, False]
+
+
+def refills_before_the_signal() -> Schedule:
+    """Between the barrier behind a product and the step of one warp that publishes its result, all warps refill."""
+    asked = replace(FAST, warps=2, slots=2, kv_block=8, handoff="fenced", refill_first=True)
+    return small_plan(replace(asked, held_refills=1.0, first_refills=1.0), MODELS["qk-norm"], workers=2)
+
+
+def test_a_step_of_all_between_the_barrier_and_the_signal() -> None:
+    """The signal says nothing of the warps that may still refill, and everything of the one that gives it."""
+    schedule = refills_before_the_signal()
+    ops = [item.step.op for item in Proof(schedule).programs[0].items]
+    at = [j for j, op in enumerate(ops) if op.op == "add_residual" and ops[j - 1].op == "refill"]
+    assert at and all(ops[j].role == "w0" and ops[j - 1].role == "all" and ops[j - 2].op == "barrier" for j in at)
+    assert verify(schedule).safe and rule(schedule, 2).status == "SAFE"
+    assert accepted(schedule, certify_schedule(schedule)) == ""
+
+
+def test_the_same_without_the_barrier_has_no_certificate() -> None:
+    """The signal's warp adds up what the others may still be writing."""
+    document = json.loads(refills_before_the_signal().model_dump_json())
+    added = next(p for p, s in steps(document) if s["op"].get("h") == "h_out" and s["signals"])
+    barrier = (*added[:-1], int(added[-1]) - 2)
+    assert at(document, barrier)["op"]["op"] == "barrier"
+    schedule = from_document(apply(document, [Edit("remove", barrier)])[0])
+    assert verify(schedule).status == rule(schedule, 2).status == "UNSAFE"
+    with pytest.raises(NotSafe, match="race: in private memory"):
+        certify_schedule(schedule)
 
 
 def test_words_that_are_not_always_looked_at_order_nothing() -> None:

@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from amk.checker.programs import Rejected
 from amk.cli import main
-from amk.engine.admission import AdmittedKernel, admit, evidence
+from amk.engine.admission import AdmittedKernel, admit, admitted, why_not_admitted
 from amk.engine.checkpoint import open_checkpoint
 from amk.engine.cuda_engine import check_loaded
 from amk.engine.load import plan_for_cpu
@@ -26,6 +27,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.codec import save_schedule, schedule_hash
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
 from amk.schedule_ir.target import load_target
+from amk.validator.schedule_certificate import evidence
 from tests.engine.tiny import tiny_model, tiny_plan
 from tests.tiny import tiny
 
@@ -83,6 +85,22 @@ def built() -> tuple[Schedule, bytes, str]:
 def proof() -> dict[str, Any]:
     found: dict[str, Any] = evidence(built()[0])
     return found
+
+
+def test_safe_without_an_accepted_certificate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whoever would run it or recommend it, with the checker's reason and not as one that is unsafe."""
+    schedule, cubin, _ = built()
+    assert why_not_admitted(schedule) is None and admitted(schedule, cubin).certificate == proof()
+
+    def refuse(*_: object) -> None:
+        raise Rejected("race: in 'h_out'")
+
+    monkeypatch.setattr("amk.checker.certificate.Proof.memory", refuse)
+    with pytest.raises(AmkError) as caught:
+        admitted(schedule, cubin)
+    found = caught.value.diagnostics[0]
+    assert (found.code, found.message, caught.value.exit_code) == ("AMK215", "race: in 'h_out'", Exit.UNKNOWN)
+    assert why_not_admitted(schedule) == "AMK215: race: in 'h_out'"
 
 
 def refusal(schedule: Schedule, certificate: object, code: bytes | str) -> Diagnostic:

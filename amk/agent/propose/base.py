@@ -16,14 +16,12 @@ import numpy as np
 
 from amk.agent.candidate import Workshop
 from amk.agent.journal import Journal
+from amk.agent.propose.couples import REFUSALS, Couples, Item
 from amk.agent.rulings import promised
 from amk.agent.state import START, State, Trial
 from amk.agent.surroundings import Surroundings
 from amk.planner.settings import Settings
-from amk.planner.space import OutsideSpaceError, Space, Value, moved
-
-REFUSALS = 3
-"""Refusals for one reason after which proposers avoid what the refused had in common."""
+from amk.planner.space import OutsideSpaceError, Space, moved
 
 TRIES = 48
 """Draws before a proposer admits that it finds nothing new."""
@@ -41,9 +39,6 @@ class Suggestion:
     settings: dict[str, Any]
     why: str = ""
     handle: str | None = None
-
-
-Item = tuple[str, Value]
 
 
 @dataclass(frozen=True)
@@ -64,10 +59,17 @@ class History:
     seen: set[Settings] = field(default_factory=set)
     refusals: dict[tuple[str, ...], list[Refusal]] = field(default_factory=dict)
     passed: set[Item] = field(default_factory=set)
+    couples: Couples = field(default_factory=Couples)
     _judged: int = 0
+    _blocked: frozenset[frozenset[Item]] | None = None
+    _coupled: frozenset[frozenset[Item]] = frozenset()
 
     def __post_init__(self) -> None:
-        self.passed |= set(self.space.point(self.space.start).items())
+        self._passes(frozenset(self.space.point(self.space.start).items()))
+
+    def _passes(self, values: frozenset[Item]) -> None:
+        self.passed |= values
+        self.couples.passed.append(values)
 
     def update(self, state: State) -> None:
         for trial in state.trials[len(self.settings) :]:
@@ -86,9 +88,11 @@ class History:
         values = frozenset(self.space.point(self.settings[trial.index]).items())
         gated = trial.gated
         if gated is None or gated.verdict == "passed":
-            self.passed |= values
+            self._passes(values)
         elif gated.verdict in ("unsafe", "unknown", "uncompilable"):
             self.refusals[gated.codes] = list(self._grouped(self.refusals.get(gated.codes, []), values))
+            self.couples.refused.setdefault(gated.codes, []).append(values)
+        self._blocked = None
 
     def _grouped(self, groups: Sequence[Refusal], values: frozenset[Item]) -> Iterator[Refusal]:
         """`groups` with one more refusal: two values that are refused for one reason are two groups."""
@@ -107,12 +111,21 @@ class History:
     @property
     def blocked(self) -> frozenset[frozenset[Item]]:
         """Sets of knob values that together were refused REFUSALS times for one reason and never passed."""
-        groups = (r for known in self.refusals.values() for r in known if r.count >= REFUSALS)
-        return frozenset(values for r in groups if (values := r.common - self.passed))
+        if self._blocked is None:
+            groups = (r for known in self.refusals.values() for r in known if r.count >= REFUSALS)
+            self._blocked = frozenset(values for r in groups if (values := r.common - self.passed))
+            self._coupled = frozenset(self.couples.blocked(self._blocked))
+        return self._blocked
 
     def hopeless(self, settings: Settings) -> bool:
         values = self.space.point(settings).items()
         return any(blocked <= values for blocked in self.blocked)
+
+    def unpromising(self, settings: Settings) -> bool:
+        """Whether it is hopeless, or has a pair of values that explains refusals: that may be wrong, so it says nothing
+        of what is left near the best."""
+        values = self.space.point(settings).items()
+        return self.hopeless(settings) or any(pair <= values for pair in self._coupled)
 
 
 @dataclass(frozen=True)
@@ -139,6 +152,11 @@ class Context:
                 found.append((self.history.settings[trial.index], score))
         return found
 
+    def pending(self) -> list[Settings]:
+        """Open proposals of which nothing was measured yet."""
+        open_trials = self.state.open_trials
+        return [self.history.settings[t.index] for t in open_trials if promised(self.state, t) is None]
+
     def incumbent(self) -> Settings:
         return self.space.start if self.state.best == START else self.history.settings[self.state.best]
 
@@ -151,7 +169,7 @@ class Context:
 
     def is_new(self, settings: Settings) -> bool:
         """Whether `settings` plan a kernel that was not proposed before. Costs one lowering."""
-        if settings in self.history.seen or settings == self.space.start or self.history.hopeless(settings):
+        if settings in self.history.seen or settings == self.space.start or self.history.unpromising(settings):
             return False
         key = self.workshop.key(settings)
         return key is not None and key not in self.state.by_key and key != self.start_key()

@@ -1,10 +1,11 @@
 """A bandit over proposers: the default. Credit is read from the journal, so that a resumed run deals as before.
 
-Each arm's worth is the discounted mean of its rewards (1 for a kept proposal, a share for one that came near), chosen
-by an upper confidence bound. An arm that has nothing new is passed over, and when all are, `last` is asked: blind
-draws, which hardly ever pay for what they cost. When nothing was kept for STALLED evaluations, `sweep` settles what is
-near the best before the arms go on; from the hand-tuned plan it does so from the first proposal. Every TURNS-th
-proposal of a sweep is three and more changes at once, of those that pay.
+Each arm's worth is the discounted mean of its rewards, as much as a proposal was faster than all before it, a share if
+it came near, chosen by an upper confidence bound. What was proposed and not measured yet counts as drawn, so that the
+two dozen proposals that are open at once are not all of one arm. An arm that has nothing new is passed over, and when
+all are, `last` is asked: blind draws, which hardly ever pay for what they cost. When nothing was kept for STALLED
+evaluations, `sweep` settles what is near the best before the arms go on; from the hand-tuned plan it does so from the
+first proposal. Every TURNS-th proposal of a sweep is three and more changes at once, of those that pay.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from math import log, sqrt
 
 from amk.agent.propose.base import Context, Proposer, Suggestion
 from amk.agent.propose.combine import Paid
-from amk.agent.rulings import leading
+from amk.agent.rulings import leading, promised
 from amk.agent.state import State, Trial
 
 DISCOUNT = 0.97
 EXPLORE = 0.15
 NEAR = 0.02
-"""A candidate within 2% of the incumbent earns part of a reward."""
+SHARE = 0.2
+"""A candidate within 2% of the best earns part of a reward, at most this."""
 
 STALLED = 24
 """Evaluations in a row that kept nothing, after which what is near the best is settled."""
@@ -40,7 +42,7 @@ class Portfolio:
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
         last: tuple[Proposer, ...] = () if self.last is None else (self.last,)
-        for arm in (*self._sweeping(context.state), *self.order(context.state.trials), *last):
+        for arm in (*self._sweeping(context.state), *self.order(context.state), *last):
             if found := arm.ask(context):
                 return found
         return []
@@ -51,33 +53,44 @@ class Portfolio:
             return []
         return [self.sweep] if (len(state.trials) + 1) % TURNS else [self.paid, self.sweep]
 
-    def order(self, trials: Sequence[Trial]) -> list[Proposer]:
+    def order(self, state: State) -> list[Proposer]:
         """Arms by upper confidence bound, best first; an arm that was never used comes before all."""
-        weight = dict.fromkeys((a.name for a in self.arms), 0.0)
-        reward = dict.fromkeys(weight, 0.0)
+        drawn, weight, reward = ({arm.name: 0.0 for arm in self.arms} for _ in range(3))
         factor = 1.0
-        for trial in reversed(trials):
-            if trial.proposed.proposer in weight and trial.closed:
-                weight[trial.proposed.proposer] += factor
-                reward[trial.proposed.proposer] += factor * earned(trial)
+        for trial, gain in reversed(gains(state)):
+            name = trial.proposed.proposer
+            if name not in drawn:
+                continue
+            drawn[name] += factor
+            if gain is not None or trial.closed:
+                weight[name] += factor
+                reward[name] += factor * earned(gain)
                 factor *= DISCOUNT
-        total = 1.0 + sum(weight.values())
+        total = 1.0 + sum(drawn.values())
 
         def bound(arm: Proposer) -> float:
-            n = weight[arm.name]
-            return float("inf") if n == 0 else reward[arm.name] / n + EXPLORE * sqrt(log(total) / n)
+            if not (n := drawn[arm.name]):
+                return float("inf")
+            return reward[arm.name] / (weight[arm.name] or 1.0) + EXPLORE * sqrt(log(total) / n)
 
         return sorted(self.arms, key=bound, reverse=True)
 
 
-def earned(trial: Trial) -> float:
-    """Reward in [0, 1] of a closed trial."""
-    decided = trial.decided
-    if decided is None or decided.log_gain is None:
+def gains(state: State) -> list[tuple[Trial, float | None]]:
+    """What each trial was faster (log) than the start and all before it; None where nothing is measured."""
+    best, found = 0.0, []
+    for trial in state.trials:
+        score = trial.score if trial.closed else promised(state, trial)
+        found.append((trial, None if score is None else best - score))
+        best = best if score is None else min(best, score)
+    return found
+
+
+def earned(gain: float | None) -> float:
+    """Reward in [0, 1] of a trial; what was not measured earns nothing."""
+    if gain is None:
         return 0.0
-    if decided.outcome == "kept":
-        return min(1.0, 0.5 + 10 * decided.log_gain)
-    return max(0.0, 0.2 * (1 + decided.log_gain / NEAR)) if decided.log_gain < 0 else 0.2
+    return min(1.0, SHARE + 10 * gain) if gain > 0 else max(0.0, SHARE * (1 + gain / NEAR))
 
 
 def stalled(state: State) -> bool:

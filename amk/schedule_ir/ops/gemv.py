@@ -29,6 +29,14 @@ def partial_value(name: MatrixName, layer: int) -> ValueKey:
     return f"acc.{name}", layer
 
 
+def _columns(lo: int, hi: int, k_chunks: int) -> list[tuple[int, int]]:
+    """The runs of k chunks that chunks [lo, hi) of a group-major sequence lie in."""
+    if hi - lo >= k_chunks:
+        return [(0, k_chunks)]
+    first, end = lo % k_chunks, lo % k_chunks + hi - lo
+    return [(first, end)] if end <= k_chunks else [(0, end - k_chunks), (first, k_chunks)]
+
+
 class GemvOp(Op):
     """part[g + a, s] = W[group g, this agent's k chunks] @ x[s] for each local row group g the agent touches.
 
@@ -84,9 +92,9 @@ class GemvOp(Op):
             return []
         layer = env.eval_int(self.layer)
         width, (first, end) = geo.columns(self.stream, self.matrix, layer), self.columns(geo)
-        columns = {c % k_chunks for c in range(lo, min(hi, lo + k_chunks))}
         x = staged_value(self.matrix, layer, geo.model.layers)
-        reads = [a for c in sorted(columns) for a in self._reads(geo, c * width, min((c + 1) * width, end - first), x)]
+        runs = [(c * width, min(d * width, end - first)) for c, d in _columns(lo, hi, k_chunks)]
+        reads = [access for run in runs for access in self._reads(geo, *run, x)]
         slots = range(lo // k_chunks + int(env.agent), (hi - 1) // k_chunks + int(env.agent) + 1)
         size = ROWS_PER_GROUP * geo.batch
         own = slots.start * size, slots.stop * size
