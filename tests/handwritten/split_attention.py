@@ -11,8 +11,8 @@ queries, and they must not be overwritten before. `attn` counts all attention wo
 workers back. A hint would do for the words; it is fenced, because a token that the prompt gives is not chosen, nobody
 looks at candidates then, and worker 0 must not store the next launch's state before all have loaded this one's.
 `best` saves polling, and keeps one token's signals of the attention workers from the next token's, which words do not:
-they order no signals. Its signal follows a barrier, so that it speaks for all four warps and not for the first alone.
-What row workers alone exchange stands behind fenced counters.
+they order no signals. Its signal follows a barrier, so that it speaks for all four warps and not for the first alone;
+separation does not need that. What row workers alone exchange stands behind fenced counters.
 """
 
 from __future__ import annotations
