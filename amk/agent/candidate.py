@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from typing import Self
 
 from amk.lowering.emit import emit
 from amk.planner.decode import choose_workers, plan
@@ -63,6 +64,11 @@ class Workshop:
         self.wanted = BF16 if wanted is None else wanted
         self._made: OrderedDict[Settings, Candidate | Impossible] = OrderedDict()
         self._keys: OrderedDict[Settings, str | None] = OrderedDict()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[ModelSpec, Target, int | None, Formats]]:
+        """Another process makes its own programs. What it is started with must fit in a pipe: who starts a process that
+        dies before it has read everything waits for ever otherwise."""
+        return type(self), (self.model, self.target, self.context, self.wanted)
 
     def make(self, settings: Settings) -> Candidate | Impossible:
         """Plan and lower `settings`. The context is the run's, so no candidate wins by a smaller cache."""

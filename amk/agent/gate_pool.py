@@ -68,7 +68,7 @@ class GatePool(Gate):
     def submit(self, index: int, candidate: Candidate) -> Future[Judged]:
         try:
             return self._executor().submit(_judge, index, candidate)
-        except BrokenExecutor:
+        except (BrokenExecutor, OSError):  # OSError: it broke, and closed its pipes, while a process was started
             self._renew()
             return self._executor().submit(_judge, index, candidate)
 

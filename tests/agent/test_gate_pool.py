@@ -3,6 +3,7 @@
 import os
 import pickle
 from concurrent.futures import Future
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
@@ -10,13 +11,15 @@ import pytest
 from amk.adversary.confusion import schedule_of
 from amk.adversary.subjects import subject
 from amk.agent.admitting import packed, unpacked
-from amk.agent.candidate import Candidate, Workshop
+from amk.agent.candidate import Candidate, Impossible, Workshop
 from amk.agent.gate import Gate
 from amk.agent.gate_pool import GatePool
 from amk.agent.pipeline import Pipeline
 from amk.checker.programs import Rejected
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.target import load_target
 from tests.agent.rules import fences_kept
 from tests.engine.test_admission import built
 
@@ -47,6 +50,16 @@ def test_what_ends_its_process_costs_the_others_nothing(workshop: Workshop) -> N
     assert all(found[n].verdict == "uncompilable" and "process" in found[n].detail for n in deadly)
     alive = {(g.verdict, g.codes) for g in found if g.index not in deadly}
     assert len(alive) == 1 and "process" not in found[0].detail
+
+
+def test_what_a_process_is_started_with_fits_in_a_pipe() -> None:
+    """However many programs the driver remembers: whoever starts a process that ends at once would wait for ever."""
+    full = Workshop(load_model("smollm2-135m"), load_target("h200"), 512)
+    sizes = [len(ForkingPickler.dumps(full))]
+    assert not isinstance(full.make(FAST), Impossible)
+    sizes.append(len(ForkingPickler.dumps(full)))
+    assert sizes[0] == sizes[1] < 16_384
+    assert pickle.loads(pickle.dumps(full)).key(FAST) == full.key(FAST)
 
 
 @pytest.mark.parametrize("runs", [True, False])
