@@ -68,7 +68,10 @@ def test_blind_draws_find_part_of_the_gain_and_repeat_nothing(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_fresh_proposer_continues_as_the_old_one_would(make_loop: MakeLoop, name: str) -> None:
+def test_a_fresh_proposer_continues_as_the_old_one_would(
+    make_loop: MakeLoop, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beam, "EXPANSIONS", 16)
     loop = make_loop(offline(name), evals=8)
     loop.run()
     assert list(offline(name).ask(loop.context())) == list(loop.proposer.ask(loop.context()))
@@ -81,7 +84,8 @@ def test_refused_values_are_learned(make_loop: MakeLoop) -> None:
     assert 0 < len(refused) <= 4
 
 
-def test_the_bandit_tries_every_arm_and_then_the_best(make_loop: MakeLoop) -> None:
+def test_the_bandit_tries_every_arm_and_then_the_best(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beam, "EXPANSIONS", 16)
     portfolio = offline("portfolio")
     assert isinstance(portfolio, Portfolio)
     loop = make_loop(portfolio, evals=20)

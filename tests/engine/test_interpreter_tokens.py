@@ -39,7 +39,7 @@ from tests.reference.sampling_numpy import probabilities
 
 ORDERS = ("round-robin", "depth-first", "random:1", "random:2", "favour:0", "delay:0", "late-copies", "early-copies")
 PROMPT = [3, 17, 5, 60, 2, 9, 11, 40, 1]
-TOKENS = 14  # with the prompt, past two blocks of 8 positions
+TOKENS = 9  # with the prompt, past two blocks of 8 positions
 
 MANY = {"workers": 6, "warps": 6}
 """Enough agents for few interleavings."""
@@ -130,7 +130,9 @@ def test_tiny_models_follow_the_reference(name: str, copies: Copies) -> None:
     model, settings = CASES[name]
     source, schedule = RandomTensors(model), tiny_plan(model, **settings)
     few = schedule.launch.workers * schedule.launch.warps <= 32
-    runs = [engine(schedule, source, order, copies) for order in (ORDERS if few else ORDERS[2::3])]
+    half = ORDERS[list(CASES).index(name) % 2 :: 2]  # each order has half of the cases
+    orders = half if few and copies == "events" else ORDERS[2::3]
+    runs = [engine(schedule, source, order, copies) for order in orders]
     texts = [list(Session(run).generate(PROMPT, TOKENS)) for run in runs]
     arrays = stored_arrays(schedule, source.arrays)
     decoder = reference_decoder(model, arrays, schedule.kv.dtype)
@@ -267,14 +269,14 @@ def texts(checkpoint: Checkpoint, smollm2_path: Path) -> Texts:
 
 @pytest.mark.checkpoint
 def test_smollm2_with_every_copy_an_event(texts: Texts) -> None:
-    mine, expected = texts("The capital of France is", 8, "events", "random:1")
+    mine, expected = texts("The capital of France is", 4, "events", "random:1")
     assert mine == [token for token, _ in expected]
 
 
 @pytest.mark.checkpoint
 @pytest.mark.parametrize("prompt", ["Once upon a time", "def fibonacci(n):"])
 def test_smollm2_with_whole_streams(texts: Texts, prompt: str) -> None:
-    mine, expected = texts(prompt, 16, "whole", "round-robin")
+    mine, expected = texts(prompt, 8, "whole", "round-robin")
     assert mine == [token for token, _ in expected]
 
 
