@@ -1,4 +1,4 @@
-"""Mutants of the validator itself: each edit of its source must be noticed by a test.
+"""Mutants of the validator itself and of the checker: each edit of their source must be noticed by a test.
 
 By hand, resumable: `python -m tests.validator.long_checks edits --record FILE`. The edits are in mutants.json. Every
 mutant runs in a copy of the package, against the narrowest tests that should notice it.
@@ -23,13 +23,19 @@ SEVERAL = 400.0
 
 @dataclass(frozen=True)
 class Mutant:
-    """`old` occurs exactly once in amk/validator/`module`.py; `tests` are arguments of pytest."""
+    """`old` occurs exactly once in amk/`package`/`module`.py; `tests` are arguments of pytest."""
 
     name: str
     module: str
     old: str
     new: str
     tests: tuple[str, ...]
+    package: str = "validator"
+
+    @property
+    def path(self) -> Path:
+        """From the root of a tree."""
+        return Path("amk", self.package, f"{self.module}.py")
 
 
 def mutants() -> list[Mutant]:
@@ -39,9 +45,9 @@ def mutants() -> list[Mutant]:
 
 def source(mutant: Mutant) -> str:
     """The module with the edit made; ValueError unless the old text occurs exactly once."""
-    text = (ROOT / "amk" / "validator" / f"{mutant.module}.py").read_text()
+    text = (ROOT / mutant.path).read_text()
     if text.count(mutant.old) != 1:
-        raise ValueError(f"{mutant.name}: {text.count(mutant.old)} places in {mutant.module}.py, expected 1")
+        raise ValueError(f"{mutant.name}: {text.count(mutant.old)} places in {mutant.path}, expected 1")
     return text.replace(mutant.old, mutant.new)
 
 
@@ -55,7 +61,7 @@ def outcome(mutant: Mutant) -> str:
         for part in ("adversarial", "models"):
             (folder / part).symlink_to(ROOT / part)
         shutil.copy(ROOT / "pyproject.toml", folder)
-        (folder / "amk" / "validator" / f"{mutant.module}.py").write_text(changed)
+        (folder / mutant.path).write_text(changed)
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests]
         found = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
         environment = os.environ | {"PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -69,7 +75,7 @@ def outcome(mutant: Mutant) -> str:
 
 
 def edits_slice(number: int) -> dict[str, Any]:
-    """One edit of the validator; one that no test notices is a difference."""
+    """One edit; one that no test notices is a difference."""
     mutant = mutants()[number]
     found = outcome(mutant)
     told = [] if found == "killed" else [f"slice {number}: {mutant.name} {found}"]

@@ -28,6 +28,8 @@ from tests.validator.one_edits import buffer, moved
 from tests.validator.plans import SMALL, from_document, small_plan
 
 EDITS = 24
+ROW = 4 * TINY.head_dim
+"""Bytes of a split's part of one head."""
 
 
 def edited(document: Any, rng: Random) -> Schedule:
@@ -84,7 +86,7 @@ def test_no_fault_is_evident_if_the_order_of_accesses_may_be_of_no_flat_run() ->
 
 
 def test_a_step_leaves_nothing_at_positions_where_it_does_not_write() -> None:
-    """The second split has no position but the last: what `merge` writes of it in a second token, no first one wrote.
+    """The second split has no position but the last, so in a first token nobody reads or writes its part.
 
     Each `combine` comes before the `merge` that it needs, so those of the second token find what the first one left.
     """
@@ -94,14 +96,14 @@ def test_a_step_leaves_nothing_at_positions_where_it_does_not_write() -> None:
     merge, combine = (next(p for p, s in steps(document) if s["op"]["op"] == op) for op in ("merge", "combine"))
     result = compose(from_document(apply(document, move(document, combine, merge[-1] - combine[-1]))[0]))
     assert result.abreast and result.dataflow is not None
-    seen = Counter[tuple[int, bool]]()
+    seen = Counter[tuple[str, int, bool]]()
     for fault in result.dataflow.faults[:16]:
-        reader, writer = places(result, fault)
-        shown = faults.evident_fault(result, fault, reader, writer)
-        if writer is not None:
-            seen[result.schedule.tables["attn.split"][writer[1]], shown is not None] += 1
+        shown = faults.evident_fault(result, fault, *places(result, fault))
+        assert result.schedule.buffers[fault.buffer].name == "split_partial"
+        seen[fault.kind, fault.lo // ROW % 2, shown is not None] += 1
         assert shown is None or replay(shown.system.to_json(), shown.witness.to_json())
-    assert set(seen) == {(0, True), (1, False)}, seen
+    kinds = "stale", "uninitialised"
+    assert set(seen) == {(kind, split, split == 0) for kind in kinds for split in range(2)}, seen
 
 
 def test_an_evident_fault_costs_no_flat_system_until_its_witness_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 
 from amk.adversary.edits import Edit, apply, steps
-from amk.adversary.subjects import move, subject
+from amk.adversary.subjects import move, subject, waits
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 from amk.validator import evidence
 from amk.validator.compose import Composition, compose
-from amk.validator.expand import expand
-from amk.validator.knots import knot
+from amk.validator.expand import Flat, expand
+from amk.validator.knots import Blocked, knot
 from amk.validator.liveness import greedy
 from amk.validator.local_order import NotComposable
 from amk.validator.quotient import Quotient
 from amk.validator.replay import replay
+from amk.validator.system import I64
+from amk.validator.trace import BARRIERS
 from amk.validator.verify import verify
 from tests.validator.one_edits import KINDS
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
+from tests.validator.two_level import given, random_two_level
 
 EDITS = 30
 
@@ -41,6 +46,24 @@ def stuck(name: str, rng: Random) -> Composition | None:
     return None if result.never or not isinstance(result.block, Quotient) or result.live else result
 
 
+def brought_without(flat: Flat, total: int, events: list[int]) -> I64:
+    """[counters] what the steps bring that each worker comes to by itself, nobody else awaited, before these events."""
+    system, workers = flat.system, flat.schedule.launch.workers
+    own = (system.wait_counter >= total) & (system.wait_counter < total + BARRIERS * workers)
+    return greedy(replace(system, wait_threshold=np.where(own, system.wait_threshold, 0)), events).values
+
+
+def check_knot(result: Composition, flat: Flat, found: list[Blocked]) -> None:
+    """Nothing of the knot runs, and its counters get exactly what is said."""
+    run, firsts = greedy(flat.system), [result.groups[one.group].first for one in found]
+    events = [int(flat.event_id[k.group][k.worker - first, k.event]) for k, first in zip(found, firsts, strict=True)]
+    brought = brought_without(flat, result.instances.total, sorted(set(events)))
+    for one, event in zip(found, events, strict=True):
+        assert run.cut[flat.system.agent_of[event]] <= flat.system.index_of[event], one
+        assert int(run.values[one.counter]) <= one.reached < one.threshold
+        assert one.reached == brought[one.counter], one
+
+
 @pytest.mark.parametrize("name", ["fast", "two-warps", "naive"])
 def test_what_a_knot_blocks_never_runs_at_any_position(name: str) -> None:
     rng, tied, open_ = Random(f"knots {name}"), 0, 0
@@ -50,14 +73,36 @@ def test_what_a_knot_blocks_never_runs_at_any_position(name: str) -> None:
             continue
         found = knot(result)
         tied, open_ = tied + bool(found), open_ + (not found)
-        flat = expand(result.schedule, rng.randrange(result.schedule.kv.context - 2), 2)
-        run = greedy(flat.system)
-        for one in found:
-            first = result.groups[one.group].first
-            event = int(flat.event_id[one.group][one.worker - first, one.event])
-            assert run.cut[flat.system.agent_of[event]] <= flat.system.index_of[event], one
-            assert int(run.values[one.counter]) <= one.reached < one.threshold
+        check_knot(result, expand(result.schedule, rng.randrange(result.schedule.kv.context - 2), 2), found)
     assert tied > 3, (tied, open_)
+
+
+def stuck_workers(rng: Random) -> Composition | None:
+    """Random workers of three warps and barriers, one wait too high; the steps that wait signal too."""
+    document = json.loads(random_two_level(rng).model_dump_json())
+    if not (found := waits(document)):
+        return None
+    path, wait = rng.choice(found)
+    edits = [Edit("replace", (*path, "at_least"), wait["at_least"] + rng.randint(1, 4))]
+    for other in dict.fromkeys(p[:-2] for p, _ in found):
+        edits.append(Edit("replace", (*other, "signals"), [given(f"g{rng.randrange(4)}", 1)]))
+    try:
+        result = compose(from_document(apply(document, edits)[0]), 1)
+    except ValueError:
+        return None  # it runs to the end, and nothing touches memory
+    return None if result.stuck or result.live else result
+
+
+def test_knots_of_workers_whose_warps_meet_at_barriers() -> None:
+    """Signals of other warps come after a wait by way of barriers, and a step that waits may signal."""
+    rng, several = Random(7), 0
+    for _ in range(150):
+        result = stuck_workers(rng)
+        if result is not None:
+            found = knot(result)
+            check_knot(result, expand(result.schedule, 0, 1), found)
+            several += len(found) > 1
+    assert several > 10
 
 
 def held_up_by_words(at_least: int) -> Composition:
