@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
 from contextlib import suppress
@@ -15,7 +16,7 @@ from amk.adversary.recipe import TINY
 from amk.adversary.subjects import move, split_programs, users
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
-from amk.validator import evidence, faults
+from amk.validator import confirm, evidence, faults
 from amk.validator.atoms import blocks, touches_of
 from amk.validator.compose import Composition, compose
 from amk.validator.confirm import Place, positions
@@ -124,3 +125,17 @@ def test_an_evident_fault_costs_no_flat_system_until_its_witness_is_asked_for(mo
     assert replay(verdict.evidence.system.to_json(), verdict.evidence.witness.to_json())
     assert made
     assert "".join(verdict.evidence.json_parts("a hash")) == json.dumps(verdict.evidence.to_json("a hash"))
+
+
+def test_only_before_a_large_system_is_made_the_memory_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search takes a quarter of a second in a process that judges many small schedules."""
+    document = json.loads(small_plan(SMALL["fast"]).model_dump_json())
+    barriers = [path for path, step in steps(document) if step["op"]["op"] == "barrier"]
+    cases = (from_document(apply(document, [Edit("remove", path)])[0]) for path in barriers)
+    broken, searched = next(case for case in cases if verify(case).evidence is not None), list[int]()
+    monkeypatch.setattr(gc, "collect", lambda: searched.append(1))
+    for whole, times in ((confirm.WHOLE, 0), (1, 1)):
+        monkeypatch.setattr(confirm, "WHOLE", whole)
+        found = verify(broken).evidence
+        assert found is not None and found.system.events > 1
+        assert len(searched) == times
