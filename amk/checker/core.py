@@ -83,7 +83,9 @@ class Order:
             items, squads, _ = program.ahead.shape
             self.ahead[g, :items, :squads, :squads] = program.ahead
         waits = counters.waits[(counters.waits[:, WEAK] == 0) | self.hints]
-        self._waits = [waits[waits[:, ITEM] == j][:, [WORKER, WARP, INSTANCE, AMOUNT]] for j in range(longest)]
+        self._waits: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        for w, j, *rest in waits[:, [WORKER, ITEM, WARP, INSTANCE, AMOUNT]].tolist():
+            self._waits.setdefault((w, j), []).append(tuple(rest))
         self.level = level
         deque(self._states(), maxlen=0)
 
@@ -96,12 +98,13 @@ class Order:
         for now, g, j in sorted(runs):
             workers, role = np.array(self.programs[g].workers), self.programs[g].roles[j]
             who, crew = workers[self.level[workers, j] == now], slice(role.start, role.stop)
-            for a in role:
-                for squad, ahead in enumerate(self.programs[g].ahead[j, self.programs[g].squad[a]].tolist()):
-                    own = who + squad * self.workers
-                    state[who, a, own] = np.maximum(state[who, a, own], ahead)
-            for w, a, *key in self._waits[j][np.isin(self._waits[j][:, 0], who)].tolist():
-                state[w, a] = np.maximum(state[w, a], self.claims.get((key[0], key[1]), 0))
+            ahead = self.programs[g].ahead[j][self.programs[g].squad[crew]]
+            column = who[:, None, None] + self.workers * np.arange(ahead.shape[1])
+            own = who[:, None, None], np.arange(role.start, role.stop)[:, None], column
+            state[own] = np.maximum(state[own], ahead)
+            for w in who.tolist():
+                for a, *key in self._waits.get((w, j), ()):
+                    state[w, a] = np.maximum(state[w, a], self.claims.get((key[0], key[1]), 0))
             self.starts[who, j] = state[who, crew].min(axis=1)
             yield j, who, state
             for a, r in ((warp, r) for warp in role for r in self.readings.get((j, warp), ())):

@@ -6,6 +6,7 @@ What is refused here cannot be given a meaning at all (exit 2); what means somet
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import get_args
 
 from amk.report.diagnostic import Diagnostic, Where, because
@@ -26,6 +27,7 @@ MAX_INSTANCES = 2**22
 """Counter instances of all families; each check keeps a number for every one of them."""
 WIDE = ("f32", "bf16")
 """What hidden states and attention outputs may cross between workers as."""
+STAGED = get_args(Staged)
 
 BUFFER_FIELDS: dict[str, tuple[str, str | None, str | None]] = {
     "state": ("global", "i32", "state"),
@@ -177,19 +179,30 @@ def _partition(schedule: Schedule) -> Iterator[Diagnostic]:
         yield _at("AMK005", message, ("programs",))
 
 
+class _Names:
+    """What steps may name."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.roles, self.streams = {r.name for r in schedule.roles}, {s.name for s in schedule.streams}
+        self.buffers, self.counters = {b.name: b for b in schedule.buffers}, {c.name: c for c in schedule.counters}
+        self.pools, self.tables = {p.name: p.units for p in schedule.pools}, schedule.tables
+        self.cache = (schedule.kv.dtype,)
+
+
 def _programs(schedule: Schedule) -> Iterator[Diagnostic]:
+    names = _Names(schedule)
     for i, program in enumerate(schedule.programs):
         path: Path = ("programs", i, "body")
         if sum(isinstance(node, Loop) for node in program.body) != 1:
             yield _at("AMK005", f"program '{program.name}' needs exactly one loop at its top: the token loop", path)
-        yield from _nodes(schedule, program.body, path, ())
+        yield from _nodes(names, program.body, path, ())
 
 
-def _nodes(schedule: Schedule, body: tuple[Node, ...], path: Path, scope: tuple[str, ...]) -> Iterator[Diagnostic]:
+def _nodes(names: _Names, body: tuple[Node, ...], path: Path, scope: tuple[str, ...]) -> Iterator[Diagnostic]:
     for i, node in enumerate(body):
         here = (*path, i)
         if isinstance(node, Step):
-            yield from _step(schedule, node, here, scope)
+            yield from _step(names, node, here, scope)
             continue
         expected = "t" if not scope else "l"
         if node.var != expected or len(scope) > 1:
@@ -197,63 +210,67 @@ def _nodes(schedule: Schedule, body: tuple[Node, ...], path: Path, scope: tuple[
         elif (node.count is None) != (node.var == "t"):
             yield _at("AMK005", "the token loop has count null, a layer loop has a number", (*here, "count"))
         else:
-            yield from _nodes(schedule, node.body, (*here, "body"), (*scope, node.var))
+            yield from _nodes(names, node.body, (*here, "body"), (*scope, node.var))
 
 
-def _step(schedule: Schedule, step: Step, path: Path, scope: tuple[str, ...]) -> Iterator[Diagnostic]:
-    yield from _op(schedule, step.op, (*path, "op"), scope)
-    yield from _outside(schedule, step, path)
-    counters = {c.name: c for c in schedule.counters}
+def _step(names: _Names, step: Step, path: Path, scope: tuple[str, ...]) -> Iterator[Diagnostic]:
+    yield from _op(names, step.op, (*path, "op"), scope)
+    yield from _outside(names, step, path)
     entries: list[tuple[Path, Wait | Signal]] = [((*path, "waits", i), w) for i, w in enumerate(step.waits)]
     entries += [((*path, "signals", i), s) for i, s in enumerate(step.signals)]
     for here, entry in entries:
-        counter = counters.get(entry.counter)
+        counter = names.counters.get(entry.counter)
         if counter is None:
-            yield _missing("counter", entry.counter, counters, (*here, "counter"))
+            yield _missing("counter", entry.counter, names.counters, (*here, "counter"))
             continue
         if len(entry.index) != len(counter.shape):
             message = f"counter '{counter.name}' has {len(counter.shape)} dimensions, got {len(entry.index)} indices"
             yield _at("AMK005", message, (*here, "index"))
         for expr in entry.index:
-            yield from _scoped(schedule, expr, (*here, "index"), scope, {"t"})
+            yield from _scoped(names, expr, (*here, "index"), scope, {"t"})
         if isinstance(entry, Wait):
-            yield from _scoped(schedule, entry.at_least, (*here, "at_least"), scope, set())
+            yield from _scoped(names, entry.at_least, (*here, "at_least"), scope, set())
         else:
-            yield from _scoped(schedule, entry.add, (*here, "add"), scope, {"t"})
+            yield from _scoped(names, entry.add, (*here, "add"), scope, {"t"})
 
 
-def _outside(schedule: Schedule, step: Step, path: Path) -> Iterator[Diagnostic]:
+def _outside(names: _Names, step: Step, path: Path) -> Iterator[Diagnostic]:
     """Names in the fields for what the analysis does not cover."""
-    buffers, pools = {b.name for b in schedule.buffers}, {p.name: p.units for p in schedule.pools}
     words = [((*path, "when"), step.when), *(((*path, "waits", i, "data"), w.data) for i, w in enumerate(step.waits))]
     for here, name in words:
-        if name is not None and name not in buffers:
-            yield _missing("buffer", name, buffers, here)
+        if name is not None and name not in names.buffers:
+            yield _missing("buffer", name, names.buffers, here)
     for field, units in (("takes", step.takes), ("gives", step.gives)):
         for name, count in units.items():
-            if name not in pools:
-                yield _missing("pool", name, pools, (*path, field, name))
-            elif not 0 < count <= pools[name]:
-                yield _at("AMK005", f"{field} {count} of the {pools[name]} units of '{name}'", (*path, field, name))
+            if name not in names.pools:
+                yield _missing("pool", name, names.pools, (*path, field, name))
+            elif not 0 < count <= names.pools[name]:
+                has = names.pools[name]
+                yield _at("AMK005", f"{field} {count} of the {has} units of '{name}'", (*path, field, name))
 
 
-def _op(schedule: Schedule, op: Op, path: Path, scope: tuple[str, ...]) -> Iterator[Diagnostic]:
-    roles, streams = {r.name for r in schedule.roles}, {s.name for s in schedule.streams}
-    buffers = {b.name: b for b in schedule.buffers}
-    for field in type(op).model_fields:
+@cache
+def _fields(op: type[Op]) -> tuple[str, ...]:
+    """Those that name something."""
+    named = {"role", "stream", "layer", "index", *BUFFER_FIELDS}
+    return tuple(field for field in op.model_fields if field in named)
+
+
+def _op(names: _Names, op: Op, path: Path, scope: tuple[str, ...]) -> Iterator[Diagnostic]:
+    for field in _fields(type(op)):
         value = getattr(op, field)
-        if field == "role" and value not in roles:
-            yield _missing("role", value, roles, (*path, field))
-        elif field == "stream" and value not in streams:
-            yield _missing("stream", value, streams, (*path, field))
+        if field == "role" and value not in names.roles:
+            yield _missing("role", value, names.roles, (*path, field))
+        elif field == "stream" and value not in names.streams:
+            yield _missing("stream", value, names.streams, (*path, field))
         elif field in ("layer", "index"):
-            yield from _scoped(schedule, value, (*path, field), scope, {"t", WORKER, AGENT, *schedule.tables})
+            yield from _scoped(names, value, (*path, field), scope, {"t", WORKER, AGENT, *names.tables})
         elif field in BUFFER_FIELDS and value is not None:
             space, dtype, name = BUFFER_FIELDS[field]
-            allowed = {None: WIDE, "staged": get_args(Staged), "cache": (schedule.kv.dtype,)}.get(dtype, (dtype,))
-            buffer = buffers.get(value)
+            allowed = {None: WIDE, "staged": STAGED, "cache": names.cache}.get(dtype, (dtype,))
+            buffer = names.buffers.get(value)
             if buffer is None:
-                yield _missing("buffer", value, buffers, (*path, field))
+                yield _missing("buffer", value, names.buffers, (*path, field))
             elif buffer.space != space or buffer.dtype not in allowed:
                 needs = f"{space} {' or '.join(allowed)}"
                 message = f"'{value}' is a {buffer.space} {buffer.dtype} buffer, {field} needs {needs}"
@@ -263,14 +280,12 @@ def _op(schedule: Schedule, op: Op, path: Path, scope: tuple[str, ...]) -> Itera
                 yield _at("AMK009", message, (*path, field))
 
 
-def _scoped(
-    schedule: Schedule, expr: Expr, path: Path, scope: tuple[str, ...], banned: set[str]
-) -> Iterator[Diagnostic]:
+def _scoped(names: _Names, expr: Expr, path: Path, scope: tuple[str, ...], banned: set[str]) -> Iterator[Diagnostic]:
     if isinstance(expr, int):
         return
-    known = {WORKER, AGENT, *scope, *schedule.tables} - banned
-    for name in sorted(symbols(expr) - known):
-        message = f"'{name}' means nothing here"
-        yield _at(
-            "AMK009", message, path, f"known symbols: {', '.join(sorted(known - set(schedule.tables)))} and tables"
-        )
+    own = {WORKER, AGENT, *scope} - banned
+    for name in sorted(symbols(expr) - own):
+        if name in banned or name not in names.tables:
+            message = f"'{name}' means nothing here"
+            known = ", ".join(sorted(own - set(names.tables)))
+            yield _at("AMK009", message, path, f"known symbols: {known} and tables")

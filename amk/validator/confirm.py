@@ -23,7 +23,7 @@ import numpy as np
 
 from amk.validator.compact import GONE
 from amk.validator.compose import Composition
-from amk.validator.expand import MAX_EVENTS, MAX_LISTED, Flat, expand, item_accesses, left_at_most
+from amk.validator.expand import MAX_EVENTS, MAX_LISTED, WHOLE, Flat, expand, item_accesses, left_at_most
 from amk.validator.footprint import Footprints
 from amk.validator.liveness import Run, greedy
 from amk.validator.local_order import NotComposable
@@ -43,14 +43,15 @@ Made = tuple[System, Witness]
 
 
 class Evidence:
-    """A witness of a kind and the system it is about. Both are made when they are asked for."""
+    """A witness of a kind and the system it is about. Both are made when they are asked for. large: see `large`."""
 
-    def __init__(self, kind: str, edges: Edges, pos: int, make: Callable[[], Made]) -> None:
-        self.kind, self.edges, self.pos, self._make = kind, edges, pos, make
+    def __init__(self, kind: str, edges: Edges, pos: int, make: Callable[[], Made], large: bool) -> None:
+        self.kind, self.edges, self.pos, self._make, self._large = kind, edges, pos, make, large
 
     @cached_property
     def _made(self) -> Made:
-        gc.collect()  # a large system is about to be made, and what the verdict was found with refers to itself
+        if self._large:
+            gc.collect()  # what the verdict was found with refers to itself, and a large system is about to be made
         return self._make()
 
     @property
@@ -153,6 +154,12 @@ def fits(result: Composition, listed: int | None = 2) -> bool:
     return left <= MAX_EVENTS and sum(t.program.count * t.events for t, *_ in groups) <= MAX_LISTED
 
 
+def large(result: Composition) -> bool:
+    """Is the flat system so large that what else is in memory matters? Looking for what nobody needs any more takes
+    longer than making a small one."""
+    return sum(g.count * g.order.trace.events for g in result.groups) > WHOLE
+
+
 class Confirmer:
     """Races of one composition under one kind of edges."""
 
@@ -208,7 +215,7 @@ class Confirmer:
             made = flat()
             return made.system, race_witness(made.system, clash.on(made))
 
-        return ConfirmedRace(clash, Evidence("race", self.edges, clash.pos, make))
+        return ConfirmedRace(clash, Evidence("race", self.edges, clash.pos, make, large(self.result)))
 
     def _expansion(self, clash: Clash, edges: Edges) -> Callable[[], Flat]:
         result = self.result

@@ -48,5 +48,5 @@ def with_token(values: I64, token: int, tokenless: I64) -> I64:
     if token < 0:
         return values
     family = values >> (TOKEN_BITS + INDEX_BITS)
-    plain = (values == DONT_CARE) | np.isin(family, tokenless)
+    plain = (values == DONT_CARE) | (family[..., None] == tokenless).any(axis=-1)
     return np.where(plain, values, values + token + 1)

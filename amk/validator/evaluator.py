@@ -85,7 +85,7 @@ class Evaluations:
 
     def trim(self, room: int | None = None) -> None:
         """room: bytes that may stay, if not as many as ever."""
-        kept = sum(one.held for one in self.evaluators.values())
+        kept = sum([one.kept + one.unplaced.kept for one in self.evaluators.values()])
         while kept > (self.room if room is None else room):
             kept -= self.evaluators.popitem(last=False)[1].held
 

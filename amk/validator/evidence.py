@@ -18,7 +18,7 @@ from amk.report.diagnostic import Diagnostic, Fact, Severity, Where, because, sh
 from amk.report.schema import json_pointer
 from amk.validator.blame import missing_barrier
 from amk.validator.compose import Composition
-from amk.validator.confirm import ConfirmedRace, Confirmer, Evidence, Place, fits, positions
+from amk.validator.confirm import ConfirmedRace, Confirmer, Evidence, Place, fits, large, positions
 from amk.validator.contents import family_name
 from amk.validator.dataflow import Fault
 from amk.validator.expand import Flat, expand
@@ -139,7 +139,7 @@ def _deadlock(result: Composition) -> Finding:
         assert end.found is not None, "a wait for more than others can give is never met"
         return end.run.system, deadlock_witness(end.run, end.found)
 
-    evidence = Evidence("deadlock", "block", positions(result)[0], made)
+    evidence = Evidence("deadlock", "block", positions(result)[0], made, large(result))
     return Finding(evident or _explained(result, stuck), evidence)
 
 

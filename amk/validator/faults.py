@@ -21,7 +21,7 @@ from amk.validator.abreast import places_abreast
 from amk.validator.atoms import blocks, touches_of
 from amk.validator.compact import GONE
 from amk.validator.compose import Composition
-from amk.validator.confirm import Confirmer, Evidence, Made, Place, fits, positions
+from amk.validator.confirm import Confirmer, Evidence, Made, Place, fits, large, positions
 from amk.validator.dataflow import Fault, find_faults
 from amk.validator.expand import Flat, expand
 from amk.validator.liveness import Run, greedy, replayed
@@ -44,7 +44,7 @@ def evident_fault(result: Composition, fault: Fault, reader: Place | None, write
 
     for pos in positions(result, _workers(reader, writer)):
         if _evident(result, fault, reader, writer, pos):
-            return Evidence(_kind(fault, reader), "word", pos, lambda p=pos: later(p))  # type: ignore[misc]
+            return Evidence(_kind(fault, reader), "word", pos, lambda p=pos: later(p), large(result))  # type: ignore[misc]
     return None
 
 
@@ -55,7 +55,7 @@ def confirmed_fault(result: Composition, fault: Fault, reader: Place | None, wri
     for pos in positions(result, _workers(reader, writer)):
         try:
             if make := _at(result, fault, reader, _touching(fault, reader, writer), pos):
-                return Evidence(_kind(fault, reader), "word", pos, make)
+                return Evidence(_kind(fault, reader), "word", pos, make, large(result))
         except (TooLarge, NotComposable):
             return None
     return None

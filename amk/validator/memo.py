@@ -17,6 +17,7 @@ used ones first.
 
 from __future__ import annotations
 
+import struct
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -126,31 +127,31 @@ def _values(parts: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _digest(*parts: Any) -> bytes:
-    state = sha256()
+    texts: list[bytes | memoryview] = []
     for part in parts:
-        for text in _texts(part):
-            state.update(len(text).to_bytes(8, "little"))
-            state.update(text)
+        _tell(part, texts)
+    state = sha256(struct.pack(f"<{1 + len(texts)}q", len(texts), *map(len, texts)))
+    for text in texts:
+        state.update(text)
     return state.digest()
 
 
-def _texts(part: Any) -> Iterator[bytes | memoryview]:
-    """Byte strings that tell unequal parts apart."""
-    if isinstance(part, Keyed):
-        yield from (b"result", part.key)
+def _tell(part: Any, texts: list[bytes | memoryview]) -> None:
+    """Append byte strings that tell unequal parts apart."""
+    if type(part) in PLAIN and type(part) is not float:
+        texts.append(f"{type(part).__name__} {part!r}".encode())
+    elif isinstance(part, Keyed):
+        texts += (b"result", part.key)
     elif isinstance(part, np.ndarray):
-        yield f"{part.dtype.str} {part.shape}".encode()
-        yield np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
-    elif isinstance(part, BaseModel) and part.model_config.get("frozen"):
-        yield from (type(part).__qualname__.encode(), part.model_dump_json().encode())
+        texts += (f"{part.dtype.str} {part.shape}".encode(), np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
     elif isinstance(part, tuple):
-        yield f"tuple {len(part)}".encode()
+        texts.append(f"tuple {len(part)}".encode())
         for entry in part:
-            yield from _texts(entry)
-    elif part is None or type(part) in (int, str, bool, bytes):
-        yield f"{type(part).__name__} {part!r}".encode()
+            _tell(entry, texts)
+    elif isinstance(part, BaseModel) and part.model_config.get("frozen"):
+        texts += (type(part).__qualname__.encode(), part.model_dump_json().encode())
     elif isinstance(part, Evaluations):
-        yield b"evaluations"
+        texts.append(b"evaluations")
     else:
         raise TypeError(f"a {type(part).__qualname__} cannot be a part of a stage")
 

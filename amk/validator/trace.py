@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,7 @@ class TooLarge(RuntimeError):
     """The schedule unrolls to more events than the checks are willing to enumerate."""
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(NamedTuple):
     """A step as written: its number within the program and its JSON pointer; loops around it, outermost first."""
 
     step: Step
@@ -48,8 +47,7 @@ Listed = Site | tuple[Loop, list["Listed"]]
 """A step, or a loop with what it repeats."""
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """A step as run: loop variables, `n` included inside the token loop; token is `OUTSIDE_TOKENS` outside it."""
 
     site: Site

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
 from contextlib import suppress
@@ -10,14 +11,16 @@ from typing import Any
 
 import pytest
 
-from amk.adversary.edits import apply
+from amk.adversary.edits import Edit, apply, steps
+from amk.adversary.recipe import TINY
+from amk.adversary.subjects import move, split_programs, users
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
-from amk.validator import evidence, faults
+from amk.validator import confirm, evidence, faults
 from amk.validator.atoms import blocks, touches_of
-from amk.validator.compose import compose
-from amk.validator.confirm import positions
-from amk.validator.dataflow import find_faults
+from amk.validator.compose import Composition, compose
+from amk.validator.confirm import Place, positions
+from amk.validator.dataflow import Fault, find_faults
 from amk.validator.expand import expand
 from amk.validator.liveness import greedy
 from amk.validator.replay import replay
@@ -37,6 +40,12 @@ def edited(document: Any, rng: Random) -> Schedule:
                 return schedule
 
 
+def places(result: Composition, fault: Fault) -> tuple[Place | None, Place | None]:
+    """The reader (None: the end) and the writer of a fault."""
+    reader = evidence._node(result, fault.event) if fault.event >= 0 else None
+    return reader, evidence._node(result, fault.writer) if fault.writer is not None and fault.writer >= 0 else None
+
+
 @pytest.mark.parametrize("preset", ["fast", "naive"])
 def test_evident_faults_are_in_the_flat_system_of_that_position(preset: str) -> None:
     document = json.loads(small_plan(SMALL[preset]).model_dump_json())
@@ -48,8 +57,7 @@ def test_evident_faults_are_in_the_flat_system_of_that_position(preset: str) -> 
             continue
         assert evidence.explain(result) is not None
         for fault in result.dataflow.faults[:3]:
-            reader = evidence._node(result, fault.event) if fault.event >= 0 else None
-            writer = evidence._node(result, fault.writer) if fault.writer is not None and fault.writer >= 0 else None
+            reader, writer = places(result, fault)
             pos = positions(result, frozenset(place[1] for place in (reader, writer) if place))[0]
             if faults._evident(result, fault, reader, writer, pos):
                 flat = expand(changed, pos, 2, "word")
@@ -62,6 +70,39 @@ def test_evident_faults_are_in_the_flat_system_of_that_position(preset: str) -> 
                     assert any(f.event in events and f.kind == fault.kind for f in found)
                 seen[f"{fault.kind}, {'alone' if result.unraced else 'beside races'}"] += 1
     assert sum(seen.values()) > 3 and len({kind.split(", ")[1] for kind in seen}) == 2, seen
+
+
+def test_no_fault_is_evident_if_the_order_of_accesses_may_be_of_no_flat_run() -> None:
+    """Two programs have no run of all workers abreast; where they race, which access comes first is anybody's guess."""
+    document = json.loads(small_plan(SMALL["naive"]).model_dump_json())
+    document = apply(document, split_programs(document, 2))[0]
+    (wait,) = (path for path in users(document, "best")[0] if path[1] == 1)
+    result = compose(from_document(apply(document, [Edit("remove", wait)])[0]))
+    assert result.live and not result.abreast and not result.unraced and result.dataflow is not None
+    found = [(fault, *places(result, fault)) for fault in result.dataflow.faults[:6]]
+    assert not any(faults.evident_fault(result, *fault) for fault in found)
+    assert not all(faults.confirmed_fault(result, *fault) for fault in found)
+
+
+def test_a_step_leaves_nothing_at_positions_where_it_does_not_write() -> None:
+    """The second split has no position but the last: what `merge` writes of it in a second token, no first one wrote.
+
+    Each `combine` comes before the `merge` that it needs, so those of the second token find what the first one left.
+    """
+    document = json.loads(
+        small_plan(SMALL["naive"], TINY.model_copy(update={"max_context": 9, "layers": 1})).model_dump_json()
+    )
+    merge, combine = (next(p for p, s in steps(document) if s["op"]["op"] == op) for op in ("merge", "combine"))
+    result = compose(from_document(apply(document, move(document, combine, merge[-1] - combine[-1]))[0]))
+    assert result.abreast and result.dataflow is not None
+    seen = Counter[tuple[int, bool]]()
+    for fault in result.dataflow.faults[:16]:
+        reader, writer = places(result, fault)
+        shown = faults.evident_fault(result, fault, reader, writer)
+        if writer is not None:
+            seen[result.schedule.tables["attn.split"][writer[1]], shown is not None] += 1
+        assert shown is None or replay(shown.system.to_json(), shown.witness.to_json())
+    assert set(seen) == {(0, True), (1, False)}, seen
 
 
 def test_an_evident_fault_costs_no_flat_system_until_its_witness_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,3 +123,17 @@ def test_an_evident_fault_costs_no_flat_system_until_its_witness_is_asked_for(mo
     assert replay(verdict.evidence.system.to_json(), verdict.evidence.witness.to_json())
     assert made
     assert "".join(verdict.evidence.json_parts("a hash")) == json.dumps(verdict.evidence.to_json("a hash"))
+
+
+def test_only_before_a_large_system_is_made_the_memory_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search takes a quarter of a second in a process that judges many small schedules."""
+    document = json.loads(small_plan(SMALL["fast"]).model_dump_json())
+    barriers = [path for path, step in steps(document) if step["op"]["op"] == "barrier"]
+    cases = (from_document(apply(document, [Edit("remove", path)])[0]) for path in barriers)
+    broken, searched = next(case for case in cases if verify(case).evidence is not None), list[int]()
+    monkeypatch.setattr(gc, "collect", lambda: searched.append(1))
+    for whole, times in ((confirm.WHOLE, 0), (1, 1)):
+        monkeypatch.setattr(confirm, "WHOLE", whole)
+        found = verify(broken).evidence
+        assert found is not None and found.system.events > 1
+        assert len(searched) == times

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from amk.adversary.edits import apply
+from amk.adversary.edits import Edit, apply, steps
+from amk.adversary.subjects import move, subject
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
@@ -21,7 +22,7 @@ from amk.validator.quotient import Quotient
 from amk.validator.replay import replay
 from amk.validator.verify import verify
 from tests.validator.one_edits import KINDS
-from tests.validator.plans import MODELS, SMALL, small_plan
+from tests.validator.plans import MODELS, SMALL, from_document, small_plan
 
 EDITS = 30
 
@@ -57,6 +58,37 @@ def test_what_a_knot_blocks_never_runs_at_any_position(name: str) -> None:
             assert run.cut[flat.system.agent_of[event]] <= flat.system.index_of[event], one
             assert int(run.values[one.counter]) <= one.reached < one.threshold
     assert tied > 3, (tied, open_)
+
+
+def held_up_by_words(at_least: int) -> Composition:
+    """Worker 2 looks for words of all workers before it writes its own. All others wait for its count of `h_out`,
+    worker 3 for `at_least` of it in its first token; of what both tokens bring, 8, five do not come after these waits.
+    """
+    document = json.loads(json.dumps(subject("tagged", 4, 2, 1).document))
+    body = document["programs"][0]
+    shares = {"decode": (0, 2), "words": (2, 1), "cycle": (3, 1)}
+    document["programs"] = [body | {"name": n, "first": first, "count": count} for n, (first, count) in shares.items()]
+    (early,) = (
+        p for p, s in steps(document) if p[1] == 1 and s["op"]["op"] == "stage_norm" and s["op"]["h"] == "h_out"
+    )
+    document = apply(document, move(document, early, -6))[0]
+    (wait,) = (p for p, s in steps(document) if p[1] == 2 and "h_out" in [w["counter"] for w in s["waits"]])
+    changed = Edit("replace", (*wait, "waits", 0, "at_least"), {"t": 4, "1": at_least})
+    result = compose(from_document(apply(document, [changed])[0]))
+    assert not result.live and not result.never and isinstance(result.block, Quotient)
+    return result
+
+
+def test_waits_that_words_hold_up_are_no_part_of_a_knot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What signals outside the knot reach is freed by them, whatever else is a knot."""
+    monkeypatch.setattr(evidence, "SMALL", 0)
+    result = held_up_by_words(8)
+    assert [(one.worker, one.threshold, one.reached) for one in knot(result)] == [(3, 8, 7)]
+    finding = evidence.explain(result)
+    assert finding is not None and finding.diagnostic.code == "AMK201"
+    (fact,) = finding.diagnostic.facts
+    assert "worker 3" in fact.text and "waits for h_out[0] >= 8; " in fact.text and fact.text.endswith("bring it to 7")
+    assert not knot(held_up_by_words(4))
 
 
 def test_a_cycle_of_a_large_system_costs_no_flat_system_until_its_witness_is_asked_for(
