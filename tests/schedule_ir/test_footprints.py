@@ -183,6 +183,9 @@ def check(op: Op, env: Env, geo: Geometry, base: dict[str, Array]) -> None:
     where = f"{op.op} worker {env.worker} agent {env.agent} pos {env.pos} {dict(env.loops)}"
     accesses = op.accesses(env, geo)
     reads, writes = elements(accesses, "read", geo), elements(accesses, "write", geo)
+    # What it does not even name it cannot touch: that would be a KeyError.
+    named = {value for _, value in op if isinstance(value, str)} | reads.keys() | writes.keys()
+    base = {name: array for name, array in base.items() if name in named}
     full = run(op, env, geo, {n: a.copy() for n, a in base.items()}, token=3, done=0)
     for buffer in full.reads | reads:
         seen, declared = full.reads.get(buffer, set()), reads.get(buffer, set())

@@ -24,7 +24,7 @@ from tests.validator.batches import differences
 from tests.validator.compiled_explorer import compiler, explore_all
 from tests.validator.random_systems import random_batch, random_system, random_systems
 
-SYSTEMS = 4_000
+SYSTEMS = 2_000
 BATCH = 50
 Faults = set[tuple[str, int, int, int]]
 
@@ -65,12 +65,12 @@ def compare_memory(system: System, mine: Judgement) -> None:
 
 
 def test_random_systems_agree_with_exploration() -> None:
+    """Also what is read and written, which the compiled exploration of fifty thousand leaves out."""
     seen = {"deadlock": 0, "racy": 0, "safe": 0, "faulty": 0, "unordered": 0}
-    for number, system in enumerate(random_systems(SYSTEMS, seed=2024)):
+    for system in random_systems(SYSTEMS, seed=2024):
         mine, truth = judge(system, limit=None), explore(system)
         compare(system, truth, mine)
-        if number % 2 == 0:
-            compare_memory(system, mine)
+        compare_memory(system, mine)
         seen["deadlock"] += truth.deadlock
         seen["racy"] += bool(truth.races)
         seen["safe"] += mine.safe

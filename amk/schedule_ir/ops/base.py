@@ -227,14 +227,16 @@ def owned_rows(env: Env, geo: Geometry, name: MatrixName) -> tuple[int, int]:
     return min(first * ROWS_PER_GROUP, rows), min((first + count) * ROWS_PER_GROUP, rows)
 
 
-def partial_slots(group: int, k_chunks: int, chunks: int, agents: int) -> list[int]:
+@cache
+def partial_slots(group: int, k_chunks: int, chunks: int, agents: int) -> tuple[int, ...]:
     """Slots of the partial-sum buffer that hold contributions to a worker's local row group, in summation order.
 
     Agent a drains chunks [chunks*a//agents, chunks*(a+1)//agents) of the worker's group-major chunk sequence and leaves
     its sum for local group g in slot g + a: unique, because along the sequence neither g nor a ever decreases.
     """
     lo, hi = group * k_chunks, (group + 1) * k_chunks
-    return [group + a for a in range(agents) if max(lo, chunks * a // agents) < min(hi, chunks * (a + 1) // agents)]
+    bounds = [chunks * a // agents for a in range(agents + 1)]
+    return tuple(group + a for a in range(agents) if max(lo, bounds[a]) < min(hi, bounds[a + 1]))
 
 
 @cache
