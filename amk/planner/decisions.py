@@ -37,17 +37,17 @@ FILE_BYTES = 1 << 20
 
 SHIPPED = Path(str(files("amk.planner") / "decisions.json"))
 
-PLANNER_VERSION = 5
+PLANNER_VERSION = 6
 SIMULATOR_VERSION = 5
 SEARCH_VERSION = 2
 """Raised when settings expand to other schedules, or times are predicted by other mechanisms: decisions of an earlier
 version are stale. Version 2: plans that cannot compile are refused; refills that are held back are simulated. Version
-3: the naive plan has four warps, down in parts is a choice; loads wait for copies in flight by their square. Version 4:
-order of steps, who attends, who polls and the narrow hand-off are choices, and switches are tried first. Version 5
-of the planner: hints of bf16 plans come before what they announce; long products of codes of four bits alone are copied
-2 KB at a time. Version 5 of the simulator: loads wait for the copies in flight when they are asked for, by their
-number, SMs that are due early delay nobody, polls of a counter are answered one after the other, and short fetches of
-a hand-off cost what long ones do.
+3: the naive plan has four warps, down in parts is a choice; loads wait for copies in flight by their square. Version
+4: order of steps, who attends, who polls and the narrow hand-off are choices, and switches are tried first. Version 5
+of the planner: hints of bf16 plans come before what they announce; long products of codes of four bits alone are
+copied 2 KB at a time. Version 6: short products of bf16 are refilled early, 4 KB at a time. Version 5 of the
+simulator: loads wait for the copies in flight when they are asked for, by their number, SMs that are due early delay
+nobody, polls of a counter are answered one after the other, and short fetches of a hand-off cost what long ones do.
 
 That of the search is raised when it finds other plans of the same space: what is cached is searched again, what is
 shipped stays valid. Version 2: every choice is tried by itself first."""

@@ -30,8 +30,13 @@ ANNOUNCED: Changes = {**EAGER, "hint_at": "drained"}
 """For bf16: likewise, and a worker says that its result is coming before its warps have met."""
 
 SHORT_HOLD: Changes = {"held_refills": 1 / 3, "first_refills": 1 / 4}
-NARROW: Changes = {"warps": 16, "chunk_bytes": 1024}
-"""Twice the agents, each with copies of half the size: where a product ends before a ring is drained often."""
+REFILLED: Changes = {"chunk_bytes": 2 * SMALL_COPY, "refill_first": True, "refill_early": True}
+"""What a product held back is asked for before its result is published and before the next input is staged: where a
+product ends before a ring is drained often, and a worker's next one is short."""
+
+SOON: Changes = {"hint_slack": 2, "wide_epilogue": 128, "prefetch_at": "published"}
+"""Look for words when half of the workers have signalled; earlier keys and values are not in the way of a product's
+hand-off."""
 
 HALF_HOLD: Changes = {"held_refills": 1 / 2, "first_refills": 1 / 4}
 """For codes of eight bits in short products; in long ones nothing was better than what large bf16 models have."""
@@ -58,7 +63,10 @@ BYTES_A_COLUMN = 2 * ROWS_PER_GROUP
 """Of a copy of bf16."""
 
 NARROW_HEAD = 64
-"""With wider heads attention does not fit into the registers of 16 warps."""
+"""What was raced with wider heads gained nothing of these."""
+
+LONG_CONTEXT = 8192
+"""With more positions attention's loads are what counts, and nothing is to be read ahead of them."""
 
 CONTEXT = 32_768
 """Positions of a plan for which none are asked for."""
@@ -79,7 +87,9 @@ def tuned(
     if settings.batch > 1:
         return replace(settings, **batched(settings.batch, model)) if rings >= LONG_RINGS else settings
     splits = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
-    return replace(settings, **changes(layers, rings >= LONG_RINGS, model, reducible(settings, model, splits)))
+    found = changes(layers, rings >= LONG_RINGS, model, reducible(settings, model, splits))
+    late = LATE_CACHE if found.get("refill_early") and (context or CONTEXT) > LONG_CONTEXT else {}
+    return replace(settings, **found, **late)
 
 
 def chosen(settings: Settings, preset: Settings) -> bool:
@@ -104,8 +114,8 @@ def batched(batch: int, model: ModelSpec) -> Changes:
 def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduced: bool) -> Changes:
     """For one sequence. reduced: splits are reduced before they are staged, which leaves registers for more warps."""
     if layers == {"bf16"}:
-        narrow = not long and reduced and model.head_dim <= NARROW_HEAD
-        return {**ANNOUNCED, **NARROW, **SHORT_HOLD} if narrow else ANNOUNCED
+        short = not long and reduced and model.head_dim <= NARROW_HEAD
+        return {**ANNOUNCED, **REFILLED, **SOON, **SHORT_HOLD} if short else ANNOUNCED
     if len(layers) > 1:
         return EAGER
     if long and all(weight_format(form).bits == 8 for form in layers):

@@ -128,7 +128,8 @@ def test_large_models_fit_two_kernels_on_an_sm() -> None:
 
 
 def test_the_kernels_of_a_plan_with_many_warps_compile_with_the_table_of_every_ring() -> None:
-    schedule = plan(load_model("llama3.2-1b"), H200, max_context=8192)
+    many = replace(FAST, warps=16, chunk_bytes=1024)
+    schedule = plan(load_model("llama3.2-1b"), H200, settings=many, max_context=8192)
     agents = schedule.launch.workers * schedule.launch.warps
     made, found, layout = emit_phases(schedule, 2), phases(schedule), stream_layout(schedule, schedule.streams[0])
     tables = re.findall(r"__device__ const RingWork t_ring\[(\d+)\] = \{(.*)\};", made.source)

@@ -32,8 +32,8 @@ def of(name: str, wanted: Formats = BF16, context: int | None = LONG, gpu: str =
 @pytest.mark.parametrize(
     ("name", "wanted", "context", "expected"),
     [
-        ("llama3.2-1b", BF16, LONG, (16, 1024, 4, 1 / 3)),
-        ("llama3.2-1b", BF16, None, (16, 1024, 4, 1 / 3)),
+        ("llama3.2-1b", BF16, LONG, (8, 4096, 2, 1 / 3)),
+        ("llama3.2-1b", BF16, None, (8, 4096, 2, 1 / 3)),
         ("llama3.2-1b", BF16, SHORT, (8, None, 4, 2 / 3)),
         ("llama3.2-1b", formats("int8"), LONG, (8, None, 4, 1 / 2)),
         ("qwen2.5-1.5b", BF16, LONG, (8, None, 4, 2 / 3)),
@@ -146,7 +146,18 @@ def test_nothing_is_assumed_where_nothing_was_measured() -> None:
 
 def test_the_plan_has_the_numbers() -> None:
     made = plan(load_model("llama3.2-1b"), H200, max_context=LONG)
-    assert made.launch.warps == 16 and made.streams[0].chunk_bytes == 1024 and made.plan == "fast"
+    stream = made.streams[0]
+    assert (made.launch.warps, stream.chunk_bytes, stream.slots, made.plan) == (8, 4096, 6, "fast")
+
+
+@pytest.mark.parametrize(("context", "asked"), [(LONG, True), (LONG + 1, False), (None, False)])
+def test_short_products_are_refilled_early_and_the_cache_is_asked_for_in_short_contexts(
+    context: int | None, asked: bool
+) -> None:
+    found = of("llama3.2-1b", context=context)
+    assert found.refill_first and found.refill_early and found.prefetch_at == "published"
+    assert found.prefetch_cache == asked
+    assert not of("llama3-8b", context=context).refill_early and of("llama3-8b", context=context).prefetch_cache
 
 
 def test_a_hint_of_a_large_bf16_plan_stands_before_the_barrier_and_the_sums() -> None:
