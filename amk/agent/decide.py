@@ -1,7 +1,7 @@
 """Keep or reject, from paired log ratios.
 
 Rule: the one-sided 99% bootstrap bound of the median log ratio is below 0, and the median gain is at least
-max(1%, 3 x the A/A spread). It must hold twice: in the race, and again in a fresh process on fresh inputs; only the
+max(0.5%, 3 x the A/A spread). It must hold twice: in the race, and again in a fresh process on fresh inputs; only the
 second is reported. No position may lose more than 2%. Nothing is decided from fewer rounds than were asked for.
 """
 
@@ -15,7 +15,10 @@ import numpy as np
 
 from amk.agent.events import Measured
 
-MIN_GAIN = 0.01
+MIN_GAIN = 0.005
+"""Of 200 copies on an H200 the one that seemed fastest gained 0.18%."""
+WORTH = 0.01
+"""A search is exhausted when nothing near its best can gain so much: worth looking for, not all that is kept."""
 MADS = 3.0
 CONFIDENCE = 0.99
 RESAMPLES = 4000
@@ -46,6 +49,11 @@ def spread(log_ratios: Sequence[float]) -> float:
 def needed(mad: float) -> float:
     """The log gain that a keep requires."""
     return max(log1p(MIN_GAIN), MADS * mad)
+
+
+def worth(mad: float) -> float:
+    """The log gain below which nothing near the best need be looked for."""
+    return max(log1p(WORTH), MADS * mad)
 
 
 def hopeless(mad: float) -> float:

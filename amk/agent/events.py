@@ -177,7 +177,7 @@ class Quarantined(Event):
 
 class Surveyed(Event):
     """What is left near the proposal `best` (`amk/agent/surroundings.py` says what is near, and how it is settled).
-    needed: log gain of a keep; reach: the most that a bounded plan could gain (log)."""
+    needed: log gain worth looking for; reach: the most that a bounded plan could gain (log)."""
 
     kind: Literal["surveyed"] = "surveyed"
     best: int

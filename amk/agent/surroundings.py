@@ -10,7 +10,8 @@ Every plan that differs from the best in one knob is looked at by itself. It is 
 When all of those are settled or on their way, so is every plan that differs in two knobs, or it is
 
 * bounded: the sum of its two single changes, and of the most that changes of these two knobs were measured to help each
-  other, is less than the gain that a keep needs. So of every two knobs the pair that looks best is measured first.
+  other, is less than the gain that is worth looking for (`decide.worth`). So of every two knobs the pair that looks
+  best is measured first.
 
 A value without a score of its own (it cannot be planned or compiled alone) promises nothing and excludes nothing: its
 pairs are tried one by one. Those of a value that the gate refused alone come one at a time while anything else is open;
@@ -195,7 +196,7 @@ class Surroundings:
             (change,) = context.space.changes(settings, base).items()
             fates[change] = self._fate(context, settings)
             found += [(0.0, settings)] if fates[change] == "open" else []
-        needed = decide.needed(context.state.noise)
+        needed = decide.worth(context.state.noise)
         if found:
             return Survey(self.best, needed, [Single(change, fate, None) for change, fate in fates.items()], open=found)
         self.effects.update(context)
@@ -296,7 +297,7 @@ def told(event: Surveyed) -> str:
         f"of {event.singles} plans that differ in one knob and {event.pairs} in two, {event.tried} were tried, "
         f"{event.impossible} cannot be planned, {event.duplicate} are kernels known before, {event.avoided} have "
         f"values that the gate refused several times, and {event.bounded} that differ in two cannot gain the "
-        f"{decide.percent(event.needed)} that a keep needs: {decide.percent(event.reach)} at most, by the sum of their "
+        f"{decide.percent(event.needed)} worth looking for: {decide.percent(event.reach)} at most, by the sum of their "
         f"single changes and {event.interactions} interactions measured between pairs of knobs"
     )
     return f"{event.open} are open around {best}: {settled}" if event.open else f"exhausted around {best}: {settled}"

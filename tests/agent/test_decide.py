@@ -53,13 +53,14 @@ def test_too_few_rounds_decide_nothing() -> None:
     assert not decide.race([-0.5] * 23, 0.0, 24, 0).passed
 
 
-def test_a_significant_gain_below_one_percent_is_not_kept() -> None:
-    ruling = decide.race([-0.005 + 1e-5 * i for i in range(24)], 0.0001, 24, 0)
+def test_a_significant_gain_below_half_a_percent_is_not_kept() -> None:
+    ruling = decide.race([-0.004 + 1e-5 * i for i in range(24)], 0.0001, 24, 0)
     assert not ruling.passed and "below" in ruling.reason and ruling.bound is not None and ruling.bound < 0
 
 
 def test_a_noisy_device_asks_for_more() -> None:
-    assert decide.needed(0.0) == pytest.approx(log(1.01)) and decide.needed(0.02) == pytest.approx(0.06)
+    assert decide.needed(0.0) == pytest.approx(log(1.005)) and decide.needed(0.02) == pytest.approx(0.06)
+    assert decide.worth(0.0) == pytest.approx(log(1.01)) and decide.worth(0.02) == pytest.approx(0.06)
 
 
 def test_only_a_screen_ends_early() -> None:
@@ -78,7 +79,7 @@ def test_a_round_that_shows_a_great_loss_ends_a_screen() -> None:
 
 
 def test_a_screen_of_a_noisy_device_is_ended_by_more() -> None:
-    assert decide.hopeless(0.0) == pytest.approx(-log(1.01) / 4) and decide.hopeless(0.02) == pytest.approx(-0.015)
+    assert decide.hopeless(0.0) == pytest.approx(-log(1.005) / 4) and decide.hopeless(0.02) == pytest.approx(-0.015)
     assert decide.hopeless_at_once(0.0) == pytest.approx(log(1.05))
     assert decide.hopeless_at_once(0.01) == pytest.approx(0.1)
 

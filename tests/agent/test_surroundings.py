@@ -135,7 +135,8 @@ def only(loop: Loop, *names: str) -> Loop:
 
 
 def test_three_changes_that_pay_too_little_alone_are_tried_together(make_loop: MakeLoop) -> None:
-    loop = only(make_loop(Sweep(), Gains("h200", noise=Noise("quiet"), values=PAYING), evals=60), *dict(PAYING))
+    backend = Gains("h200", noise=Noise("quiet"), values=PAYING, gain=0.0024)
+    loop = only(make_loop(Sweep(), backend, evals=60), *dict(PAYING))
     loop.run()
     assert loop.state.exhausted and loop.state.best == START
     (found,) = Paid().ask(loop.context())
@@ -165,7 +166,7 @@ def test_two_values_that_the_gate_refuses_are_each_avoided_by_themselves(make_lo
 
 def test_what_passed_its_screen_holds_up_nothing(make_loop: MakeLoop) -> None:
     """It waits for others that are raced with it; meanwhile the sweep goes on, and after a while it is raced alone."""
-    backend, when = Gains("h200", noise=Noise("quiet"), values=(("run_ahead", True),), gain=0.007), list[int]()
+    backend, when = Gains("h200", noise=Noise("quiet"), values=(("run_ahead", True),), gain=0.004), list[int]()
 
     def watch(state: State) -> None:
         when.extend([state.evals] if any("race" in trial.measured for trial in state.trials) else [])
