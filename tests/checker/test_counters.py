@@ -1,0 +1,38 @@
+"""What the checker says of the amounts that warps of one squad give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amk.checker.counters import Counters
+from amk.checker.programs import programs_of
+from tests.validator.two_level import ROLES, schedule_of, step
+
+
+def giving(role: str, add: Any) -> dict[str, Any]:
+    signal = {"counter": "g0", "index": [0], "add": add, "order": "release"}
+    return step({"op": "signal", "role": role}, signals=[signal])
+
+
+@pytest.mark.parametrize(
+    ("role", "add", "weight", "least"),
+    [("all", {"1": 1, "agent": 2}, 9, 1), ("all", {"1": 5, "agent": -2}, 9, 1), ("all", 2, 6, 2), ("pair", 2, 4, None)],
+    ids=["the first warp gives least", "the last warp gives least", "all give the same", "one warp gives nothing"],
+)
+def test_what_is_missing_at_least_is_what_the_warp_that_gives_least_gives(
+    role: str, add: Any, weight: int, least: int | None
+) -> None:
+    """While any warp of a squad is not over: it may be the one with the smallest amount."""
+    schedule = schedule_of([[giving(role, add)], []])
+    counters = Counters(schedule, programs_of(schedule))
+    base = counters.base["g0"][0]
+    worker, _, total, missing, loose = counters.crews(base, hints=False)
+    assert set(worker) == {0} and set(total) == {weight} and loose == 0
+    squads = counters.squad[0]
+    if least is not None:
+        assert len(set(squads)) == 1 and set(missing[:, squads[0]]) == {least}
+        return
+    assert ROLES[role][1] == 2 and squads[0] == squads[1] != squads[2]
+    assert set(missing[:, squads[0]]) == {2} and set(missing[:, squads[2]]) == {0}
