@@ -75,7 +75,7 @@ def test_a_fresh_proposer_continues_as_the_old_one_would(
     make_loop: MakeLoop, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beam, "EXPANSIONS", FEW)
-    loop = make_loop(offline(name), evals=8)
+    loop = make_loop(offline(name), evals=4)
     loop.run()
     assert list(offline(name).ask(loop.context())) == list(loop.proposer.ask(loop.context()))
 

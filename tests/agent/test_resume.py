@@ -13,8 +13,8 @@ from amk.agent.journal import MIRROR, read_state
 from amk.agent.state import State
 from tests.agent import kills, search_program
 
-EVALS = 16
-KILLS = 6
+EVALS = 10
+KILLS = 4
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:

@@ -18,7 +18,9 @@ from tests.tiny import tiny
 
 MODEL = tiny("small", layers=2, hidden=512, ffn=1024, heads=8, kv_heads=4, vocab=4096)
 SOME = [replace(FAST, plan="search", **c) for c in ({}, {"warps": 4}, {"chunk_bytes": 1024, "held_refills": 0.5})]
-PROBLEM = Problem(MODEL, load_target("h200"), context=512, positions=(100,))
+TARGET = load_target("h200").model_copy(update={"sms": 32})
+"""Few SMs: a simulated plan costs less."""
+PROBLEM = Problem(MODEL, TARGET, context=512, positions=(100,))
 
 
 def test_the_choice_is_deterministic_varied_and_about_half_near_the_best() -> None:

@@ -17,9 +17,17 @@ pytestmark = pytest.mark.checkpoint
 
 
 def test_the_question_is_answered_in_words(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["generate", "--model", str(smollm2_path), "--prompt", "What is the capital of France?", "--device", "cpu"]
+    """As the template has it, without its system message of 20 tokens; the answer ends with the model's own token."""
+    asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    words = ["generate", "--model", str(smollm2_path), "--prompt", asked, "--plain", "--device", "cpu"]
     assert main(words) == 0
     assert capsys.readouterr().out == "The capital of France is Paris.\n"
+
+
+def test_a_question_is_put_into_the_chat_template(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--model", str(smollm2_path), "--prompt", "What is the capital of France?", "--device", "cpu"]
+    assert main([*words, "--max-context", "3"]) == 2
+    assert "37 tokens" in capsys.readouterr().err
 
 
 def test_a_prompt_longer_than_the_context_is_refused(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,12 +90,12 @@ def test_several_prompts_are_answered_in_one_batch(
     smollm2_path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """The texts of a batch are those of its prompts alone, whatever their lengths: these were decoded alone."""
-    prompts = ["The capital of France is", "One, two,"]
-    words = ["generate", "--model", str(smollm2_path), "--plain", "--device", "cpu", "--max-tokens", "3"]
+    prompts = ["The capital of France is", "One,"]
+    words = ["generate", "--model", str(smollm2_path), "--plain", "--device", "cpu", "--max-tokens", "2"]
     file = tmp_path / "prompts.txt"
     file.write_text(prompts[1] + "\n", encoding="utf-8")
     assert main([*words, "--prompt", prompts[0], "--prompts", str(file)]) == 0
-    assert capsys.readouterr().out == "[1]  Paris.\n\n[2]  or three-\n"
+    assert capsys.readouterr().out == "[1]  Paris.\n[2]  the number\n"
 
 
 def test_no_prompt_is_refused(smollm2_path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

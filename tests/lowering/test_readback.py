@@ -91,6 +91,7 @@ def body(*statements: str) -> str:
     [
         "red.global.add.u32 [%rd1], 1;",
         "red.release.sys.global.add.u32 [%rd1], 1;",
+        "red.release.cta.global.add.u32 [%rd1], 1;",
         "atom.global.add.u32 %r1, [%rd1], 1;",
         "@%p1 membar.gl;",
         "fence.sc.gpu;",
@@ -101,6 +102,8 @@ def body(*statements: str) -> str:
         "cp.async.bulk.commit_group;",
         "$L__BB0_1: { bar.red.popc.u32 %r1, 0, %p1; }",
         "mbarrier.test_wait.shared.b64 %p1, [%r1], %rd1;",
+        "mbarrier.try_wait.parity.relaxed.cta.shared::cta.b64 %p1, [%r1], %r2;",
+        "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 512;",
     ],
 )
 def test_a_form_outside_the_table_is_refused(statement: str) -> None:

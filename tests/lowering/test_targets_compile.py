@@ -22,20 +22,20 @@ ONE_PER_ARCH = {
     "sm_80": "a100", "sm_86": "a10g", "sm_89": "l4", "sm_90a": "h200", "sm_100a": "b200", "sm_120a": "rtx5090",
 }  # fmt: skip
 ARCHS = tuple(ONE_PER_ARCH)
-FAST_MODELS, NAIVE_MODELS = ("qwen2.5-0.5b", "qwen3-0.6b", "llama3-8b"), ("smollm2-135m", "llama3.2-1b")
+FAST_MODELS, NAIVE_MODELS = ("llama3-8b", "qwen2.5-0.5b", "qwen3-0.6b"), ("smollm2-135m", "llama3.2-1b")
 CASES = [
-    *(("fast", FAST_MODELS[(n + turn) % 3], arch) for n, arch in enumerate(ARCHS) for turn in (0, 1)),
+    *(("fast", FAST_MODELS[n % 3], arch) for n, arch in enumerate(ARCHS)),
     *(("naive", NAIVE_MODELS[n % 2], arch) for n, arch in enumerate(ARCHS)),
 ]
-"""Every architecture has two of the three models with the default plan, each of which is on four; `SOLID` has a fourth
-model on every target."""
+"""Every architecture has one of the three models with the default plan; `SOLID` has a fourth on every target."""
 
 FORMATS: list[tuple[str, FormatName, FormatName, str]] = [
-    *(("llama3-8b", "int8", "int8", arch) for arch in ("sm_86", "sm_90a", "sm_100a")),
-    *(("llama3.2-1b", "fp8", "bf16", arch) for arch in ("sm_80", "sm_89", "sm_90a", "sm_120a")),
-    *(("smollm2-135m", "int4-g128-zp", "int8-g128", arch) for arch in ONE_PER_ARCH),
+    *(("llama3-8b", "int8", "int8", arch) for arch in ("sm_86", "sm_100a")),
+    *(("llama3.2-1b", "fp8", "bf16", arch) for arch in ("sm_80", "sm_120a")),
+    *(("smollm2-135m", "int4-g128-zp", "int8-g128", arch) for arch in ("sm_89", "sm_90a")),
 ]
-"""Models with the formats of their layers and of lm_head, and where."""
+"""Models with the formats of their layers and of lm_head, and where: every architecture has one, every format is copied
+by the threads on one and in bulk on another. fp8 is converted by software on sm_80."""
 
 
 @pytest.mark.parametrize(("preset", "name", "arch"), CASES)
@@ -70,7 +70,7 @@ def test_the_largest_model_compiles_without_spills() -> None:
 
 
 SOLID: list[tuple[Mode, str]] = [("greedy", target.name) for target in targets()]
-SOLID += [("top-k-top-p", gpu) for gpu in ("a10g", "h200", "b200")]
+SOLID += [("top-k-top-p", gpu) for gpu in ("a10g", "b200")]
 
 
 @pytest.mark.parametrize(("mode", "gpu"), SOLID)
@@ -92,13 +92,18 @@ def test_parts_that_wait_for_their_own_columns() -> None:
     check(plan(load_model("smollm2-135m"), load_target("l4"), settings=settings, max_context=256), "sm_89")
 
 
-@pytest.mark.parametrize(("arch", "warps"), [("sm_86", 6), ("sm_89", 4)])
-def test_two_workers_share_an_sm(arch: str, warps: int) -> None:
+def test_a_batch_with_an_fp8_cache() -> None:
+    settings = replace(PRESETS["fast"], batch=2, kv_dtype="fp8")
+    check(plan(load_model("smollm2-135m"), load_target("h200"), settings=settings, max_context=256), "sm_90a")
+
+
+def test_two_workers_share_an_sm() -> None:
     """Compiled for two, the kernel leaves room for the second: registers, shared memory and threads of both fit."""
+    warps = 6
     settings = replace(PRESETS["fast"], ctas_per_sm=2, warps=warps)
-    schedule = plan(load_model("smollm2-135m"), load_target(ONE_PER_ARCH[arch]), settings=settings, max_context=256)
+    schedule = plan(load_model("smollm2-135m"), load_target("a10g"), settings=settings, max_context=256)
     target, built = schedule.target, build(schedule)
     assert schedule.launch.workers == 2 * target.sms
-    check(schedule, arch)
+    check(schedule, "sm_86")
     assert 2 * (built.shared_bytes + RESERVED_SMEM_PER_BLOCK) <= target.smem_per_sm
     assert 2 * warps * 32 * built.resources.registers <= target.regs_per_sm

@@ -34,9 +34,11 @@ from tests.tiny import tiny
 MATRIX = Path(__file__).parents[1] / "records" / "matrix-bf16.json"
 H200 = load_target("h200")
 MODEL = tiny("small", layers=2, hidden=512, ffn=1024, heads=8, kv_heads=4, vocab=4096)
-PROBLEM = Problem(MODEL, H200, context=2048, positions=(200,))
+SMALL = H200.model_copy(update={"sms": 32})
+"""An H200 with few SMs: all choices are there, and simulating a plan takes a fraction."""
+PROBLEM = Problem(MODEL, SMALL, context=2048, positions=(200,))
 REDUCED = {
-    "warps": (4, 8, 16), "slots": (2, None), "chunk_bytes": (1024, 2048), "workers": (32, 64),
+    "warps": (4, 8, 16), "slots": (2, None), "chunk_bytes": (1024, 2048), "workers": (16, 32),
     "kv_splits": (2, 8, None), "wide_epilogue": (0, 64),
 }  # fmt: skip
 

@@ -27,7 +27,7 @@ from amk.schedule_ir.schedule import Node, Schedule, Step
 from tests.engine.tiny import tiny_model, tiny_plan
 
 Array = NDArray[Any]
-POSITIONS = (0, 7, 8, 9, 23, 47)
+POSITIONS = (0, 7, 8, 9, 47)
 SELECTED = ("prompt", "best_value", "best_index", "draw_value", "draw_index")
 CHOSEN_BY_DATA = {("embed", "embedding"), *((op, b) for op in ("select", "select_draw") for b in SELECTED)}
 """(op, buffer) whose declared reads are every byte that some token could select."""
