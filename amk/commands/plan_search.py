@@ -24,7 +24,7 @@ from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.target import load_target
 
-DEFAULT_EXPANSIONS = 140
+DEFAULT_EXPANSIONS = 100
 POSITIONS = (128, 2047)
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
