@@ -118,7 +118,7 @@ def _tables(schedule: Schedule) -> Iterator[Diagnostic]:
         if len(column) != workers:
             message = f"table '{name}' has {len(column)} entries, the launch has {workers} workers"
             yield _at("AMK005", message, ("tables", name))
-        if any(abs(entry) > MAX_ENTRY for entry in column):
+        if column and max(max(column), -min(column)) > MAX_ENTRY:
             yield _at("AMK005", f"table '{name}' holds an entry beyond {MAX_ENTRY:,}", ("tables", name))
 
 

@@ -63,7 +63,7 @@ def check_epochs(result: Composition) -> Epochs:
     first = every[every[:, 5] == 0]
     delta = np.bincount(first[:, 2], first[:, 3], minlength=instances.total).astype(np.int64)
     starving, loose = [], []
-    for instance in np.unique(np.concatenate(waits)[:, 2]).tolist():
+    for instance in _doubtful(np.concatenate(waits), every, delta, init):
         rows = [w[w[:, 2] == instance] for w in waits]
         name, d = instances.name(instance), int(delta[instance])
         zero = np.concatenate(rows)
@@ -114,6 +114,23 @@ def check_epochs(result: Composition) -> Epochs:
     wrap += [WORD // each for each in tags if each > 0]
     lags = check_lags(result, every_wait, every)
     return Epochs((*starving[:8], *lags.early), (*loose[:8], *lags.open), min(wrap, default=WORD))
+
+
+def _doubtful(waits: I64, signals: I64, delta: I64, init: I64) -> list[int]:
+    """Instances that are waited for, without those that obviously keep E1 and E2; rows as in `check_epochs`."""
+    zero, one = (rows[np.lexsort((rows[:, 3], rows[:, 2]))] for rows in (waits[waits[:, 5] == t] for t in (0, 1)))
+    several = [np.bincount(rows[:, 2], minlength=len(delta)) for rows in (zero, one)]
+    doubtful = several[0] != several[1]
+    alike = [rows[~doubtful[rows[:, 2]]] for rows in (zero, one)]
+    grown = alike[1][:, 3] - alike[0][:, 3]
+    base, gains = zero[:, 3] - init[zero[:, 2]], delta[zero[:, 2]]
+    doubtful[alike[0][grown != delta[alike[0][:, 2]], 2]] = True
+    doubtful[zero[(base <= -gains) | (base > gains), 2]] = True
+    for rows in (waits, signals):
+        doubtful[rows[rows[:, 5] < 0, 2]] = True
+    waited = np.zeros(len(delta), bool)
+    waited[waits[:, 2]] = True
+    return np.flatnonzero(waited & doubtful).tolist()
 
 
 def _either(numbers: set[int]) -> str:

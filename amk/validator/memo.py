@@ -161,18 +161,27 @@ def _freeze(value: Any, known: Collection[int], seen: set[int]) -> int:
 
     What evaluations keep and footprints have is read-only from the start, and items have no arrays.
     """
-    if (
-        type(value) in PLAIN
-        or id(value) in seen
-        or id(value) in known
-        or isinstance(value, BaseModel | Evaluator | Evaluations | Footprints | Crewed | Item)
-    ):
+    if CLOSED[type(value)] or id(value) in seen:
         return 0
     seen.add(id(value))
     if isinstance(value, np.ndarray):
         value.setflags(write=False)
         return int(value.nbytes) if value.base is None else _freeze(value.base, known, seen)
-    return sum(_freeze(entry, known, seen) for entry in _inside(value) if type(entry) not in PLAIN)
+    if id(value) in known:
+        return 0
+    return sum(_freeze(entry, known, seen) for entry in _inside(value))
+
+
+class _Closed(dict[type, bool]):
+    """By type: is there nothing inside that could be written to?"""
+
+    def __missing__(self, kind: type) -> bool:
+        closed = kind in PLAIN or issubclass(kind, BaseModel | Evaluator | Evaluations | Footprints | Crewed | Item)
+        self[kind] = closed
+        return closed
+
+
+CLOSED: Final = _Closed()
 
 
 def _inside(value: Any) -> Iterable[Any]:

@@ -30,8 +30,13 @@ def check_registers(schedule: Schedule) -> list[Diagnostic]:
     found: dict[tuple[str | int, ...], Diagnostic] = {}
     for number, program in enumerate(schedule.programs):
         uses = [(site, sorted(registers_read(site.step, tagged))) for site in sites(program, number)]
+        known: set[frozenset[str]] = set()
         for warp in range(schedule.launch.warps):
-            mine = [use for use in uses if warp in roles[use[0].step.op.role]]
+            playing = frozenset(name for name, warps in roles.items() if warp in warps)
+            if playing in known:  # what an earlier warp does wrong is told of that one
+                continue
+            known.add(playing)
+            mine = [use for use in uses if use[0].step.op.role in playing]
             for diagnostic, site in _misuses(mine, warp):
                 found.setdefault(site.path, diagnostic)
     return list(found.values())

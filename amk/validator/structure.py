@@ -17,20 +17,21 @@ Index and share expressions are affine, so their extremes over the layers lie at
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
 
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
-from amk.schedule_ir.expr import Env
+from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, scale_buffer, scale_shape, share_table
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.add_residual import AddResidualOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
-from amk.schedule_ir.ops.base import PER_SEQUENCE, multiplied
+from amk.schedule_ir.ops.base import PER_SEQUENCE, Op, multiplied
 from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.ops.census import CensusOp
 from amk.schedule_ir.ops.draw import DrawOp
@@ -45,6 +46,9 @@ from amk.schedule_ir.ranking import PARAMETERS
 from amk.schedule_ir.schedule import Schedule, Signal, Wait
 from amk.schedule_ir.weight_format import Chunk
 from amk.validator.trace import Path, Site, sites
+
+REPEATED = ("ssq_agents", "attend_agents", "candidates", "tally_agents", "gather_agents")
+"""Fields that repeat how many warps write parts of something."""
 
 
 def check_structure(schedule: Schedule) -> list[Diagnostic]:
@@ -293,6 +297,8 @@ def _indices(schedule: Schedule) -> Iterator[Diagnostic]:
     roles = {r.name: r for r in schedule.roles}
     counters = {c.name: c for c in schedule.counters}
     for site in all_sites(schedule):
+        if not site.step.waits and not site.step.signals:
+            continue
         program = schedule.programs[int(site.path[1])]
         workers = np.arange(program.first, program.first + program.count)
         counts = [loop.count for loop in site.around if loop.var == "l"]
@@ -307,17 +313,29 @@ def _indices(schedule: Schedule) -> Iterator[Diagnostic]:
         for kind, i, entry in entries:
             path = (*site.path, kind, i)
             for dim, expr in zip(counters[entry.counter].shape, entry.index, strict=True):
-                values = [env.eval(expr) for env in envs]
-                low, high = min(int(np.min(v)) for v in values), max(int(np.max(v)) for v in values)
+                low, high = _reach(expr, envs)
                 if low < 0 or high >= dim:
                     message = f"index {low}..{high} of '{entry.counter}' is outside 0..{dim - 1}"
                     yield _finding("AMK103", message, (*path, "index"))
 
 
+def _reach(expr: Expr, envs: list[Env]) -> tuple[int, int]:
+    """The least and the largest value."""
+    if isinstance(expr, int):
+        return expr, expr
+    values = [env.eval(expr) for env in envs]
+    ends = [(int(v.min()), int(v.max())) if isinstance(v, np.ndarray) else (int(v), int(v)) for v in values]
+    return min(low for low, _ in ends), max(high for _, high in ends)
+
+
+@cache
+def _numbers_in(kind: type[Op]) -> tuple[str, ...]:
+    return tuple(name for name in REPEATED if name in kind.model_fields)
+
+
 def _repeated_numbers(schedule: Schedule) -> Iterator[Diagnostic]:
     size = {r.name: r.count for r in schedule.roles}
-    names = ("ssq_agents", "attend_agents", "candidates", "tally_agents", "gather_agents")
-    writers: dict[str, set[int]] = {name: set() for name in names}
+    writers: dict[str, set[int]] = {name: set() for name in REPEATED}
     for site in all_sites(schedule):
         op = site.step.op
         if isinstance(op, EmbedOp | StageNormOp):
@@ -331,8 +349,8 @@ def _repeated_numbers(schedule: Schedule) -> Iterator[Diagnostic]:
         elif isinstance(op, GatherOp):
             writers["gather_agents"].add(size[op.role])
     for site in all_sites(schedule):
-        for field, sizes in writers.items():
-            value = getattr(site.step.op, field, None)
+        for field in _numbers_in(type(site.step.op)):
+            value, sizes = getattr(site.step.op, field), writers[field]
             if value is not None and sizes != {value}:
                 message = f"{field} is {value}, the steps that write these parts have {sorted(sizes)}"
                 yield _finding("AMK106", message, (*site.path, "op", field))

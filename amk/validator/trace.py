@@ -12,7 +12,7 @@ Errors: `TooLarge` when a program unrolls to more than `MAX_ITEMS` items.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -59,8 +59,27 @@ class Item(NamedTuple):
         return self.site.step
 
 
-def sites(program: Program, number: int) -> list[Site]:
+def sites(program: Program, number: int) -> tuple[Site, ...]:
     """Every step of the program in textual order; `number` is the program's index in the schedule."""
+    return _sites(_Same(program), number)
+
+
+@dataclass(frozen=True, eq=False)
+class _Same:
+    """Equal to itself only: nothing is compared or hashed by its content."""
+
+    program: Program
+
+    def __hash__(self) -> int:
+        return id(self.program)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.program is self.program
+
+
+@lru_cache(maxsize=16)
+def _sites(same: _Same, number: int) -> tuple[Site, ...]:
+    program = same.program
     found: list[Site] = []
 
     def walk(body: tuple[Node, ...], path: Path, around: tuple[Loop, ...]) -> None:
@@ -71,7 +90,7 @@ def sites(program: Program, number: int) -> list[Site]:
                 walk(node.body, (*path, i, "body"), (*around, node))
 
     walk(program.body, ("programs", number, "body"), ())
-    return found
+    return tuple(found)
 
 
 def unrolled_length(body: tuple[Node, ...], tokens: int) -> int:
@@ -98,6 +117,18 @@ def unroll(program: Program, number: int, tokens: int, only: tuple[type, ...] = 
     kept = {site.path: site for site in sites(program, number) if not only or isinstance(site.step.op, only)}
     found: list[Item] = []
     _run(_listed(program.body, ("programs", number, "body"), kept), {}, tokens, found)
+    return found
+
+
+def last_items(program: Program, number: int) -> list[Item]:
+    """For every step its last item of a launch of one token, in textual order; errors as `unroll`."""
+    require_length(program, 1)
+    found = []
+    for site in sites(program, number):
+        loops: dict[str, int] = {}
+        for loop in site.around:
+            loops |= {"t": 0, "n": 0} if loop.var == "t" else {loop.var: (loop.count or 1) - 1}
+        found.append(Item(site, loops.get("t", OUTSIDE_TOKENS), loops))
     return found
 
 
