@@ -33,6 +33,7 @@ from amk.validator.builder import assemble
 from amk.validator.liveness import Run, greedy
 from amk.validator.memo import Memo
 from amk.validator.order import must_clocks
+from amk.validator.rounds import past_of_rounds, rounds_of
 from amk.validator.system import I64, Bools
 from amk.validator.trace import BARRIERS, Trace
 
@@ -91,6 +92,8 @@ def crew(trace: Trace, item: int) -> int:
 
 def barrier_past(warps: int, warp: I64, waits: I64, signals: I64) -> I64 | None:
     """`past` of events of barriers, by the warps that run them; None if these do not all run."""
+    if (rounds := rounds_of(warp, waits, signals)) is not None:
+        return past_of_rounds(warps, warp, waits, rounds)
     run = greedy(assemble(warps, warp, [0] * BARRIERS, waits, signals, ())[0])
     return must_clocks(run).matrix().astype(np.int64) if run.complete else None
 

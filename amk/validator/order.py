@@ -174,6 +174,17 @@ def _together(needed: I64, first: I64, most: int) -> Iterator[tuple[int, int]]:
         yield low, len(needed)
 
 
+def _of_one_size(waits: I64, first: I64) -> Iterator[tuple[I64 | slice, I64]]:
+    """Rows that wait equally often, and their waits; first [rows + 1]: where those of each row begin."""
+    count = first[1:] - first[:-1]
+    if not len(count) or bool((count == count[0]).all()):
+        yield slice(None), waits
+        return
+    for size in np.flatnonzero(np.bincount(count)).tolist():
+        some = np.flatnonzero(count == size)
+        yield some, (first[some, None] + np.arange(size)).reshape(-1)
+
+
 class Fixpoint:
     """Working state: rows per segment head, K per distinct (counter, threshold), and the heap of stale ones."""
 
@@ -189,7 +200,9 @@ class Fixpoint:
         reached = run.position < len(run.order)
         needed = system.wait_threshold > system.counter_init[system.wait_counter]
         self.wait_used = np.flatnonzero(needed & reached[system.wait_event])
-        heads = np.unique(system.wait_event[self.wait_used])
+        waiting = np.zeros(system.events, bool)
+        waiting[system.wait_event[self.wait_used]] = True
+        heads = np.flatnonzero(waiting)
         heads = heads[np.argsort(run.position[heads], kind="stable")]
         if (len(heads) + 2) * max(system.agents, 1) > MAX_CELLS:
             raise ClocksTooLarge(f"{len(heads)} waiting events x {system.agents} agents")
@@ -221,20 +234,32 @@ class Fixpoint:
             raise ClocksTooLarge(f"{len(self.shared)} thresholds x {system.agents} agents")
         self.k_rows = np.empty((len(self.shared), system.agents), dtype=np.int32)
         row = self.row_of[system.wait_event[self.wait_used]]
-        by_row = np.argsort(row, kind="stable")
+        by_row, by_key = np.argsort(row, kind="stable"), np.argsort(which, kind="stable")
         self.wait_row, self.wait_key = row[by_row], which[by_row]
-        self.keys_of: list[list[int]] = [[] for _ in range(len(self.heads) + 1)]
-        self.waiters: list[list[int]] = [[] for _ in range(len(self.keys))]
-        for r, k in zip(row.tolist(), which.tolist(), strict=True):
-            self.keys_of[r].append(k)
-            self.waiters[k].append(r)
+        self.waiter = row[by_key]
+        self.first_wait = np.searchsorted(self.wait_row, np.arange(1, len(self.heads) + 2))
+        self.first_waiter = np.searchsorted(which[by_key], np.arange(len(self.keys) + 1))
+
+    def keys_of(self, r: int) -> list[int]:
+        """What row r waits for."""
+        keys: list[int] = self.wait_key[self.first_wait[r - 1] : self.first_wait[r]].tolist()
+        return keys
+
+    def waiters(self, key: int) -> list[int]:
+        """The rows that wait for it; none is without."""
+        rows: list[int] = self.waiter[self.first_waiter[key] : self.first_waiter[key + 1]].tolist()
+        return rows
+
+    def _task(self, key: int) -> tuple[int, int, int]:
+        """To look at a K again."""
+        return int(self.waiter[self.first_waiter[key]]), 0, key
 
     def finished(self, members: I64) -> I32:
         """[n, agents] P* of the producers at these table positions."""
         return self._finished(self.table.event[members])
 
     def _finished(self, event: I64) -> I32:
-        values: I32 = self.rows[self.row_of[event]]
+        values: I32 = self.rows.take(self.row_of[event], axis=0)
         values[np.arange(len(event)), self.agent[event]] = self.index[event] + 1
         return values
 
@@ -261,7 +286,7 @@ class Fixpoint:
         index, agent = int(self.index[event]), int(self.agent[event])
         row: I32 = self.rows[self.row_of[event - 1]].copy() if index else np.zeros(self.system.agents, dtype=np.int32)
         row[agent] = index
-        for key in self.keys_of[r]:
+        for key in self.keys_of(r):
             producer = int(self.sole[key])
             if producer < 0:
                 np.maximum(row, self.k_rows[self.slot[key]], out=row)
@@ -281,26 +306,30 @@ class Fixpoint:
         latest[self.sole >= 0] = self.row_of[self.sole[self.sole >= 0]]
         latest[self.shared] = [self.row_of[self.table.event[members]].max() for members in leading.values()]
         before = np.where(self.index[self.heads] > 0, self.row_of[self.heads - 1], 0)
-        first = np.searchsorted(self.wait_row, np.arange(1, len(self.heads) + 2))
+        first = self.first_wait
         needed = np.maximum(before, np.maximum.reduceat(latest[self.wait_key], first[:-1])) if len(before) else before
         for low, high in _together(needed, first, AT_ONCE // max(self.system.agents, 1)):
-            waits = slice(int(first[low]), int(first[high]))
+            waits = np.arange(first[low], first[high])
             fresh = set(self.wait_key[waits].tolist()) & leading.keys() if leading else ()
             for key in fresh:
                 self.finished(leading.pop(key)).max(axis=0, out=self.k_rows[self.slot[key]])
-            values = self._finished(sole[waits])
-            many = np.flatnonzero(sole[waits] < 0)
-            values[many] = self.k_rows[slot[waits][many]]
             head = self.heads[low:high]
-            rows: I32 = self.rows[before[low:high]]
+            rows: I32 = self.rows.take(before[low:high], axis=0)
             rows[np.arange(len(head)), self.agent[head]] = self.index[head]
-            if len(values) > len(rows):
-                values = np.maximum.reduceat(values, first[low:high] - first[low])
-            np.maximum(rows, values, out=self.rows[low + 1 : high + 1])
+            for some, each in _of_one_size(waits, first[low : high + 1]):
+                values = self._finished(sole[each])
+                if len(self.shared):
+                    many = np.flatnonzero(sole[each] < 0)
+                    values[many] = self.k_rows[slot[each[many]]]
+                if len(values) > len(rows[some]):
+                    values = values.reshape(len(rows[some]), -1, values.shape[1]).max(axis=1)
+                self.rows[low + 1 : high + 1][some] = np.maximum(rows[some], values)
 
     def lower(self) -> None:
         """Lower K and rows until nothing changes; work is taken in run order (a K just before its first waiter)."""
-        heap = sorted((self.waiters[key][0], 0, key) for key in self.shared.tolist())
+        if not len(self.shared):
+            return
+        heap = sorted(self._task(key) for key in self.shared.tolist())
         queued = set(heap)
         budget = PATIENCE * (len(self.heads) + len(self.shared)) + 64
         keys_at: dict[int, list[int]] = {}
@@ -333,7 +362,7 @@ class Fixpoint:
             if bool((lowered == known).all()):
                 return []
             known[:] = lowered
-        return [(r, 1, 0) for r in self.waiters[key]]
+        return [(r, 1, 0) for r in self.waiters(key)]
 
     def _relax_row(self, r: int, keys_at: dict[int, list[int]]) -> list[tuple[int, int, int]]:
         lowered = np.minimum(self.rows[r], self.evaluate_row(r))
@@ -346,7 +375,7 @@ class Fixpoint:
             end += 1
         stale = [(int(self.row_of[end]), 1, 0)] if end < limit and self.row_of[end] <= len(self.heads) else []
         counters = system.signal_counter[system.signal_first[head] : system.signal_first[end]].tolist()
-        return stale + [(self.waiters[key][0], 0, key) for c in set(counters) for key in keys_at.get(c, ())]
+        return stale + [self._task(key) for c in set(counters) for key in keys_at.get(c, ())]
 
 
 def must_clocks(run: Run) -> Clocks:
