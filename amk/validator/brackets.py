@@ -69,15 +69,15 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """Places with what their views show, so that events have no numbers any more: own [n, chains] agent of the view
-    (-1 if there is none), value its own component, row which of `rows` [rows, agents] has the others.
+    """Places with what their views show: own [n, chains] agent of the view (-1 if there is none), value its own
+    component, row which of `rows` [rows, agents] has the others.
     """
 
     agent: I32
     hi: I32
     own: I32
     value: I32
-    row: I32
+    row: I64
     rows: I32
 
 
@@ -85,15 +85,11 @@ def views(clocks: Clocks, places: Places) -> Views:
     system, none = clocks.system, places.view < 0
     if not system.events:
         absent = np.full_like(places.view, -1)
-        return Views(places.agent, places.hi, absent, absent, absent, np.zeros((0, 0), np.int32))
+        return Views(places.agent, places.hi, absent, absent, absent.astype(np.int64), np.zeros((0, 0), np.int32))
     event = np.maximum(places.view >> 1, 0)
-    row = clocks.row_of[event]
-    there = np.zeros(len(clocks.rows), bool)
-    there[row] = True
-    number = np.cumsum(there, dtype=np.int32) - np.int32(1)
     own = np.where(none, -1, system.agent_of[event]).astype(np.int32)
     value = (system.index_of[event] + (places.view & 1)).astype(np.int32)
-    return Views(places.agent, places.hi, own, value, number[row], clocks.rows[there])
+    return Views(places.agent, places.hi, own, value, clocks.row_of[event], clocks.rows)
 
 
 def chained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Bools:
@@ -102,16 +98,22 @@ def chained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Bools:
     agents, flat = after.rows.shape[1], after.rows.reshape(-1)
     if not agents:
         return ordered
-    row = after.row.astype(np.int64) * agents
-    left = np.arange(len(i))
+    # a chain that is not there finishes beyond everything, a view that is not there shows nothing
+    until = np.where(before.agent < 0, np.iinfo(np.int32).max, before.hi)
+    agent_of = np.maximum(before.agent, 0)
+    value = np.where(after.own < 0, -1, after.value)
+    row = np.where(after.own < 0, 0, after.row) * agents
+    left, x, y = np.arange(len(i)), i.astype(np.intp), j.astype(np.intp)
     for a in range(before.agent.shape[1]):
         for d in range(after.own.shape[1]):
-            x, y = i[left], j[left]
-            agent, own = before.agent[x, a], after.own[y, d]
-            seen = np.where(own == agent, after.value[y, d], flat[row[y, d] + agent])
-            found = (seen > before.hi[x, a]) & (agent >= 0) & (own >= 0)
+            agent, own = agent_of[:, a].take(x), after.own[:, d].take(y)
+            seen = flat.take(row[:, d].take(y) + agent)
+            # row 0 is that of an event before which nothing has happened
+            np.copyto(seen, value[:, d].take(y), where=own == agent)
+            found = seen > until[:, a].take(x)
             ordered[left[found]] = True
-            left = left[~found]
+            rest = np.flatnonzero(~found)
+            left, x, y = left[rest], x[rest], y[rest]
     return ordered
 
 
@@ -154,8 +156,8 @@ class BracketOrder:
 
     def node(self, number: int) -> tuple[Group, int, int]:
         """(group, worker, node) of a composite number."""
-        group, worker, node = (int(v[0]) for v in self._local(np.array([number])))
-        found = self.quotient.groups[group]
+        found = next(g for g in reversed(self.quotient.groups) if g.node_base <= number)
+        worker, node = divmod(number - found.node_base, found.nodes)
         return found, found.first + worker, node
 
     def numbers(self, worker: I64, event: I64) -> I64:

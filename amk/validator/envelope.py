@@ -253,17 +253,21 @@ def _concatenated(placed: list[Placed]) -> Placed:
 def _spread(part: Part, placed: list[Placed]) -> list[I64]:
     """Copies of the rows for every token and layer, on their events or on their crews."""
     made, group = _concatenated(placed), part.group
-    base = group.node_base + made.worker * group.nodes
-    named = made.rows[:, 4] != DONT_CARE
+    based = np.empty((len(made.rows), COLUMNS + 1), np.int64)
+    based[:, 0], based[:, 1:] = group.node_base + made.worker * group.nodes, made.rows
+    named = (made.rows[:, 4] != DONT_CARE).astype(np.int64)
+    moved, renamed = np.ascontiguousarray(made.slope[:, 0]), (made.slope[:, 1] << TOKEN_BITS) * named
+    nodes = np.concatenate((part.events, part.crews), axis=1)
+    which = made.slot + made.crewed * part.events.shape[1]
     spread: list[I64] = []
-    for (token, layer), events, crews in zip(part.times, part.events, part.crews, strict=True):
-        node = np.where(made.crewed, crews[made.slot], events[made.slot])
+    for (token, layer), places in zip(part.times, nodes, strict=True):
+        node = places.take(which)
         at = np.flatnonzero(node >= 0)
-        rows = np.empty((len(at), COLUMNS + 1), np.int64)
-        rows[:, 0] = base[at] + node[at]
-        rows[:, 1:] = made.rows[at]
-        shift = made.slope[at] * layer
-        rows[:, 3:5] += shift[:, :1]
-        rows[:, 5] += np.where(named[at], (shift[:, 1] << TOKEN_BITS) + token, 0)
+        rows = based.take(at, axis=0)
+        rows[:, 0] += node.take(at)
+        if layer:
+            rows[:, 3:5] += (moved.take(at) * layer)[:, None]
+        if layer or token:
+            rows[:, 5] += renamed.take(at) * layer + named.take(at) * token
         spread.append(rows)
     return spread

@@ -2,8 +2,8 @@
 
 Property: reads-from of a buffer, and which of its accesses are neighbours on a byte, depend on nothing but the kinds,
 bytes and contents of its accesses in the order of a run; which neighbours chains and workers order, on nothing but the
-nodes and the quotient; which ones chains order, on nothing but where the nodes stand among the chains and what they see
-of the clocks. So each of these is kept under exactly that (`memo`), and a change of a schedule costs what it changes.
+nodes and the quotient; which ones chains order, on nothing but where the nodes stand among the chains and the clocks.
+So each of these is kept under exactly that (`memo`), and a change of a schedule costs what it changes.
 Orders that only partial thresholds imply are asked for each time, because there is a limit to how often.
 """
 
@@ -18,7 +18,7 @@ from typing import Final, Literal, Protocol
 import numpy as np
 
 from amk.validator.atoms import OUTSIDE, Touches, blocks
-from amk.validator.brackets import BracketOrder, Places, Views, chained, views
+from amk.validator.brackets import BracketOrder, Places, chained, views
 from amk.validator.dataflow import DataflowReport, find_faults
 from amk.validator.memo import Keyed, Memo, given
 from amk.validator.order import Clocks
@@ -84,10 +84,19 @@ class Precedes(Protocol):
 
 def parts_of(rows: I64, placed: I64) -> list[Part]:
     """rows: (node, buffer, kind, lo, hi, value, delta); placed: sort keys of their nodes in a run."""
-    rows = rows[np.lexsort((rows[:, 2], placed, rows[:, 1]))]
+    rows = rows.take(_sorted(rows[:, 2], placed, rows[:, 1]), axis=0)
     starts = np.flatnonzero(np.diff(rows[:, 1], prepend=-1))
     bounds = zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True)
     return [_part(int(rows[start, 1]), rows[start:end]) for start, end in bounds]
+
+
+def _sorted(kind: I64, placed: I64, buffer: I64) -> I64:
+    """As `lexsort`."""
+    kinds, places = (int(column.max(initial=0)) + 1 for column in (kind, placed))
+    low = int(placed.min(initial=0))
+    if low < 0 or kinds * places * (int(buffer.max(initial=0)) + 1) >= 1 << 62:
+        return np.lexsort((kind, placed, buffer))
+    return np.argsort((buffer * places + placed) * kinds + kind, kind="stable")
 
 
 def _part(buffer: int, rows: I64) -> Part:
@@ -168,24 +177,13 @@ def unchained(
     for (pairs, key, _), low, high in zip(parts, ends, ends[1:], strict=False):
         none = not len(pairs.reads) or (asked != "all" and bool((pairs.reads == (asked == "writes")).all()))
         places = (column[low:high] for column in (every.agent, every.hi, every.view))
-        given = Keyed(pairs, key), key, asked, known
-        left.append(NOTHING if none else memo.within(unordered_places, *given, *places).value)
+        left.append(NOTHING if none else memo(unordered_places, Keyed(pairs, key), asked, known, *places).value)
     return left
 
 
-def unordered_places(memo: Memo, pairs: Pairs, key: bytes, asked: Asked, clocks: Clocks, *places: I32) -> I64:
-    """Numbers of the pairs that chains leave unordered; places: the fields of `Places`.
-
-    What the places show of the clocks is all that matters of them: most of it is there in others too.
-    """
-    seen = views(clocks, Places(*places))
-    fields = seen.agent, seen.hi, seen.own, seen.value, seen.row, seen.rows
-    return memo(unordered_views, Keyed(pairs, key), asked, *fields).value
-
-
-def unordered_views(pairs: Pairs, asked: Asked, *seen: I32) -> I64:
-    """As `unordered_places`; seen: the fields of `Views`."""
-    at, shown = _asked(pairs, asked), Views(*seen)
+def unordered_places(pairs: Pairs, asked: Asked, clocks: Clocks, *places: I32) -> I64:
+    """Numbers of the pairs that chains leave unordered; places: the fields of `Places`."""
+    at, shown = _asked(pairs, asked), views(clocks, Places(*places))
     found: I64 = at[~chained(shown, shown, pairs.first[at], pairs.second[at])]
     return found
 

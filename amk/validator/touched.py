@@ -138,16 +138,16 @@ def _word_rows(groups: list[Group], rows: I64, tagged: list[int]) -> I64:
     """(group, worker, item, buffer, kind, lo, hi) of the rows on tagged buffers."""
     wanted = np.zeros(1 + max(int(rows[:, 1].max(initial=-1)), *tagged, -1), bool)
     wanted[tagged] = True
-    number = rows[:, 0]
-    there = wanted[rows[:, 1]]
+    there = rows.take(np.flatnonzero(wanted[rows[:, 1]]), axis=0)
     found = []
     for g, group in enumerate(groups):
-        end, events = group.node_base + group.count * group.nodes, group.order.trace.events
-        at = np.flatnonzero(there & (number >= group.node_base) & (number < end))
-        worker, node = divided(number[at] - group.node_base, group.nodes)
-        mine = np.empty((len(at), 7), np.int64)
+        own, end, trace = there, group.node_base + group.count * group.nodes, group.order.trace
+        if len(groups) > 1:
+            own = there[(there[:, 0] >= group.node_base) & (there[:, 0] < end)]
+        worker, node = divided(own[:, 0] - group.node_base, group.nodes)
+        mine = np.empty((len(own), 7), np.int64)
         mine[:, 0], mine[:, 1] = g, worker + group.first
-        mine[:, 2] = np.where(node < events, group.order.trace.item[np.minimum(node, events - 1)], node - events)
-        mine[:, 3:] = rows[at, 1:5]
+        mine[:, 2] = np.append(trace.item, np.arange(len(trace.items))).take(node)
+        mine[:, 3:] = own[:, 1:5]
         found.append(mine)
     return np.concatenate(found) if len(found) > 1 else found[0]

@@ -111,7 +111,7 @@ def words(
     parts = [Words(np.zeros((0, 4), np.int64), np.zeros((0, 5), np.int64), 0, [], [], [])]
     most = max(map(len, items), default=0)
     # fewer than 2^10 buffers, and sorting numbers of 16 bits is linear
-    rows = rows[np.argsort(rows[:, 3].astype(np.int16), kind="stable")]
+    rows = rows.take(np.argsort(rows[:, 3].astype(np.int16), kind="stable"), axis=0)
     starts = np.flatnonzero(np.diff(rows[:, 3], prepend=-1))
     for mine in np.split(rows, starts[1:]) if len(rows) else ():
         buffer = int(mine[0, 3])
@@ -124,7 +124,7 @@ def words(
         group, item = np.divmod(np.flatnonzero(there), most)
         tag = schedule.buffers[buffer].tag or 0
         tags = _tags(tag, [items[g][i] for g, i in zip(group.tolist(), item.tolist(), strict=True)])
-        ranked = np.stack((*mine[:, :2].T, rank, *mine[:, 4:].T), axis=1)
+        ranked = np.concatenate((mine[:, :2], rank[:, None], mine[:, 4:]), axis=1)
         found = memo(ranked_words, ranked, tags).value
         parts.append(_numbered(found, item))
         parts[-1].never.extend(_told(schedule, items, buffer, trouble, item) for trouble in found.troubles)
