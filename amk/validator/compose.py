@@ -3,7 +3,8 @@
 Property: liveness, race freedom and reads-from of the schedule for any number of tokens, all positions included.
 
 Two tokens show every neighbourhood but one: in a launch of one token what stands before the loop meets what stands
-behind it (`begin` loads the state that `finish` stores). So `verify` asks for one token too.
+behind it (`begin` loads the state that `finish` stores). So `verify` asks for one token too: `one_token` mostly has the
+answer, otherwise that launch is composed.
 
 Assumptions: structure, positions and streams are checked elsewhere (barriers are joined by exactly their role, cache
 rows never cross workers, weight rings are private). Tokens beyond the second follow from `epochs`; layers beyond the
@@ -81,7 +82,8 @@ class Composition:
     dataflow: over composite nodes with word edges; overwritten: tagged words that a reader may still look for; unseen:
     writes that fences do not order. outside, clashes, written_constants: see `Gathered`. memo: what may serve again.
     hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is not
-    `order`. at: the only position that was looked at. private: what the buffers behind the schedule's are, in turn.
+    `order`. at: the only position that was looked at. accesses: all there are. private: what the buffers behind the
+    schedule's are, in turn.
     strict: strict quotients; None if the flat system cannot tell the words apart. abreast: accesses are in the order of
     the run of all workers abreast. pending: makes `overwritten` and `hints` what they are said to be; until then the
     former has words that hints may keep. Only where content is wrong, and that mostly says enough.
@@ -112,6 +114,7 @@ class Composition:
     strict: Callable[[Edges], Quotient] | None = None
     abreast: bool = False
     pending: Callable[[], None] | None = None
+    accesses: Accesses | None = None
     private: tuple[str, ...] = ("shared memory", "the key cache", "the value cache")
 
     @property
@@ -223,6 +226,7 @@ class _Composer:
         rows = found_rows.value
         boundary = boundary_content(self.data.value, self.result.tokens)
         self.accesses = _accesses(found_rows, whole.value.envelope.tagged, *boundary)
+        result.accesses = self.accesses.value
         seen = Keyed(rows, rows.words)
         found = memo.within(tagged_words, self.data, whole, seen).value
         self.seen = self.data, whole, seen

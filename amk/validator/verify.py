@@ -33,6 +33,7 @@ from amk.validator.local_order import NotComposable
 from amk.validator.memo import Memo, given
 from amk.validator.memory_model import check_constants, check_said, check_scopes, check_strong, weak_orders
 from amk.validator.model_graph import check_model_graph
+from amk.validator.one_token import one_token_follows
 from amk.validator.order import ClocksTooLarge
 from amk.validator.outside import check_outside
 from amk.validator.parts import without_sync
@@ -43,7 +44,7 @@ from amk.validator.resources import CompiledResources, check_resources
 from amk.validator.rings import check_rings, ring_obligations
 from amk.validator.smt import Obligation, Proof, Solver, prove
 from amk.validator.structure import check_structure
-from amk.validator.trace import TooLarge, unroll
+from amk.validator.trace import TooLarge, last_items
 from amk.validator.words import check_tags
 
 Status = Literal["SAFE", "UNSAFE", "UNKNOWN"]
@@ -134,7 +135,7 @@ def _rings(data: Schedule) -> list[Diagnostic]:
 
 
 def _tags(data: Schedule) -> list[Diagnostic]:
-    return list(check_tags(data, [unroll(p, n, 1) for n, p in enumerate(data.programs)]))
+    return list(check_tags(data, [last_items(p, n) for n, p in enumerate(data.programs)]))
 
 
 class _Undecided(Exception):
@@ -241,7 +242,7 @@ class _Verification:
             self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
             self._in_time()
             doubt = self._judge(result)
-            if doubt is None and not self.found:
+            if doubt is None and not self.found and not one_token_follows(result):
                 # also if something is open: a launch of one token may be wrong whatever separates two
                 doubt = self._judge(compose(reduced, 1, self.memo))
         except NotComposable as error:
