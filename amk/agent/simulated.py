@@ -55,7 +55,7 @@ class SimulatedBackend:
         """ms per token at each position, without noise."""
         key = ready.candidate.key
         if key not in self._times:
-            self._times[key] = tuple(self.model.step_ms(ready.candidate.schedule, p) for p in job.positions)
+            self._times[key] = self.model.steps_ms(ready.candidate.schedule, job.positions)
             if len(self._times) > KEPT_TIMES:
                 self._times.popitem(last=False)
         return self._times[key]

@@ -7,6 +7,7 @@ to its start at the end of a token.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -65,9 +66,10 @@ def drain_order(schedule: Schedule, stream: Stream) -> tuple[DrainKey, ...]:
     """
     sequences = [(program, drains(program, stream.name)) for program in schedule.programs]
     order = max((sequence for _, sequence in sequences), key=len)
+    named = {name for name, *_ in order}
     for program, sequence in sequences:
         mine = slice(program.first, program.first + program.count)
-        owned = {name for name, *_ in order if any(schedule.tables[f"{share_table(name)}.count"][mine])}
+        owned = {name for name in named if any(schedule.tables[f"{share_table(name)}.count"][mine])}
         if [d for d in sequence if d[0] in owned] != [d for d in order if d[0] in owned] or set(sequence) - set(order):
             raise ValueError(f"program {program.name} drains stream {stream.name} in another order")
     return tuple(order)
@@ -84,6 +86,7 @@ def stream_layout(schedule: Schedule, stream: Stream) -> StreamLayout:
         if isinstance(op, GemvOp) and op.matrix in parts:
             parts[op.matrix] = max(parts[op.matrix], op.k_parts)
     alike: dict[tuple[MatrixName, int], NDArray[np.int64]] = {}
+    times: Counter[tuple[MatrixName, int]] = Counter()
     for name, layer, _ in sequence:
         k_chunks = matrix(schedule.model, name).k_chunks(stream.chunk(name, layer).columns) // parts[name]
         if (name, k_chunks) not in alike:
@@ -91,6 +94,7 @@ def stream_layout(schedule: Schedule, stream: Stream) -> StreamLayout:
             bounds = [chunks * a // agents for a in range(agents + 1)]
             alike[name, k_chunks] = np.stack([b - a for a, b in pairwise(bounds)], axis=1)
         counts[name, layer] = alike[name, k_chunks]
-    totals = np.asarray(np.sum([counts[m, layer] for m, layer, _ in sequence], axis=0, dtype=np.int64))
+        times[name, k_chunks] += 1
+    totals = np.asarray(np.sum([times[kind] * chunks for kind, chunks in alike.items()], axis=0, dtype=np.int64))
     flat = np.concatenate([[0], np.cumsum(totals.reshape(-1))[:-1]])
     return StreamLayout(sequence, counts, flat.reshape(totals.shape), totals, parts)

@@ -173,6 +173,10 @@ class Simulator:
         """ms per token at `pos`, at least the floor."""
         return step_ms(schedule, pos, self.constants)
 
+    def steps_ms(self, schedule: Schedule, positions: Sequence[int]) -> tuple[float, ...]:
+        """ms per token at each of the positions."""
+        return steps_ms(schedule, positions, self.constants)
+
 
 def step_ms(schedule: Schedule, pos: int, constants: Constants | None = None) -> float:
     """ms per token alone."""

@@ -232,10 +232,13 @@ def test_a_fraction_is_a_value() -> None:
     assert suggestions(json.dumps(answer), "llm") == [Suggestion("llm", {"held_refills": 0.5}, "hold fewer")]
 
 
-@pytest.mark.parametrize("text", ["not json", "[]", '{"proposals": []}', '{"proposals": [{"changes": 3}]}', '{"a": 1}'])
-def test_a_wrong_form_leaves_the_search_to_the_fallback(make_loop: MakeLoop, text: str) -> None:
-    loop, script, llm = search(make_loop, [ok(text)])
-    assert loop.state.evals == 12 and {f.kind for f in llm.failures} == {"wrong_form"}
+FORMS = ("[]", '{"proposals": []}', '{"proposals": [{"changes": 3}]}', '{"a": 1}')
+
+
+@pytest.mark.parametrize(("text", "evals"), [("not json", 12), *((text, 4) for text in FORMS)])
+def test_a_wrong_form_leaves_the_search_to_the_fallback(make_loop: MakeLoop, text: str, evals: int) -> None:
+    loop, script, llm = search(make_loop, [ok(text)], evals)
+    assert loop.state.evals == evals and {f.kind for f in llm.failures} == {"wrong_form"}
     assert {t.proposed.proposer for t in loop.state.trials} == {"random"}
     assert len(script.requests) <= 4
 

@@ -1,6 +1,7 @@
 """The state machine: gate before device, dedup, budgets, faults, suggestions from outside."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,8 +136,8 @@ def test_suggestions_from_outside_go_first_and_once(make_loop: MakeLoop) -> None
 
 
 class Flat(Simulator):
-    def step_ms(self, schedule: Schedule, pos: int) -> float:
-        return 1.0 + pos / 1e6
+    def steps_ms(self, schedule: Schedule, positions: Sequence[int]) -> tuple[float, ...]:
+        return tuple(1.0 + pos / 1e6 for pos in positions)
 
 
 def test_a_night_of_identical_candidates_through_the_loop_keeps_none(make_loop: MakeLoop) -> None:

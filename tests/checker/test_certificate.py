@@ -340,10 +340,10 @@ def test_obligations_are_named(naive: tuple[Schedule, dict[str, Any]]) -> None:
 
 def test_forgeries_are_not_accepted() -> None:
     """The long run is `python -m amk.adversary.forgeries --n 100000`."""
-    reasons, fooled = offer(list(victims(6)), 2000, "tests")
+    reasons, fooled = offer(list(victims(6)), 1000, "tests")
     assert fooled == []
-    assert sum(reasons.values()) == 2000 and len(reasons) >= 3
-    assert reasons["race"] > 100, "forgeries whose vectors hold get as far as the race check"
+    assert sum(reasons.values()) == 1000 and len(reasons) >= 3
+    assert reasons["race"] > 50, "forgeries whose vectors hold get as far as the race check"
 
 
 def test_a_long_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
