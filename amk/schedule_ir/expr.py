@@ -62,6 +62,12 @@ class Env:
         picked: Any = column[self.worker]
         return picked if isinstance(self.worker, np.ndarray) else int(picked)
 
+    def number(self, name: str) -> int:
+        """What a single worker reads under the name. Ops compute footprints with it, and with `pos`, as they do with
+        any integer, and turn into an `int` only what decides how many accesses there are: an environment may stand
+        for several workers."""
+        return int(self.symbol(name))
+
     def eval(self, expr: Expr) -> Value:
         if isinstance(expr, int):
             return expr

@@ -2,6 +2,7 @@
 
 `accesses` is a pure function of what it reads from its environment (loop variables, tables, worker, position). The
 probe records those reads; a later call whose environment agrees on all of them has the same result, so it is looked up.
+Of all workers of a step it is run once for each group that it treats alike (`lanes`).
 
 An evaluation is not told where shared buffers lie: it counts bytes from the start of each, and its rows are moved to
 where the buffer is afterwards. So a buffer that moves costs no evaluation, unless the op uses a byte by way of two.
@@ -17,11 +18,13 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops import Access, Geometry, Op
 from amk.validator.aliases import Clash, Meeting, clash_of
 from amk.validator.contents import code
 from amk.validator.crews import Crewed
-from amk.validator.probe import Probe
+from amk.validator.lanes import Differ, at, unfolded
+from amk.validator.probe import Probe, Several
 from amk.validator.slopes import Slope, extend
 from amk.validator.system import DONT_CARE, I64, READ, WRITE
 from amk.validator.tables import ByColumns, Tables
@@ -44,6 +47,35 @@ class Footprint:
     clash: Clash | None
     constants: frozenset[str]
     names: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What one run of an op found: rows, the first access outside its buffer, the constants that it writes."""
+
+    rows: list[Row]
+    beyond: Access | None
+    constants: frozenset[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Alike:
+    """An evaluation of several workers in `lanes`. workers [n]: which of them, ascending. names: what it read."""
+
+    workers: I64
+    found: Evaluation
+    names: frozenset[str]
+
+    def rows(self) -> I64:
+        """[workers, n, 6]"""
+        return unfolded(self.found.rows, len(self.workers))
+
+    def beyond(self, workers: range) -> tuple[int, Access]:
+        """The access outside its buffer, with the first of its workers."""
+        access = self.found.beyond
+        assert access is not None
+        lo, hi, origin = (at(number, 0) for number in (access.lo, access.hi, access.origin))
+        return workers[self.workers[0]], access._replace(lo=lo, hi=hi, origin=origin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +117,7 @@ class Evaluations:
 
     def trim(self, room: int | None = None) -> None:
         """room: bytes that may stay, if not as many as ever."""
-        kept = sum([one.kept + one.unplaced.kept for one in self.evaluators.values()])
+        kept = sum(one.held for one in self.evaluators.values())
         while kept > (self.room if room is None else room):
             kept -= self.evaluators.popitem(last=False)[1].held
 
@@ -185,6 +217,7 @@ class Unplaced:
         shared = [name for name, b in geometry.buffers.items() if b.space == "shared"]
         self.number = number | {name: SHARED - k for k, name in enumerate(shared)}
         self.constant = {name for name, b in geometry.buffers.items() if b.role == "constant"}
+        self.bytes = {name: b.bytes for name, b in geometry.buffers.items()}
         self.known: Known = {}
         self.slots = ByColumns[Rows]()
         self.kept = 0
@@ -195,12 +228,16 @@ class Unplaced:
         return self.slots.get(key, tables, lambda: self._of_workers(loops, workers, pos, tables))
 
     def _of_workers(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
-        rows = self._joined(self._each(loops, workers, pos, tables), workers, tables)
+        rows = self._joined(self._alike(loops, workers, pos, tables), workers, tables)
         self.kept += rows.rows.nbytes
         return rows
 
     def one(self, loops: dict[str, int], worker: int, pos: int, tables: Tables) -> Footprint:
-        return self._each(loops, range(worker, worker + 1), [pos], tables)[0]
+        for names, by_values in self.known.items():
+            found = by_values.get(tuple([tables.value(name, loops, worker, pos) for name in names]))
+            if found is not None:
+                return found
+        return self._fresh(loops, worker, pos, tables)
 
     def clash(
         self, meeting: list[Meeting], rows: I64, loops: dict[str, int], worker: int, pos: int, tables: Tables
@@ -222,54 +259,58 @@ class Unplaced:
                 return True
         return False
 
-    def _each(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> list[Footprint]:
-        known, keys = self.known, dict[tuple[str, ...], list[tuple[int, ...]]]()
-        if () in known:
-            return [known[()][()]] * len(workers)
-        found: list[Footprint] = []
-        for i, worker in enumerate(workers):
-            # looked up anew for every worker: what one of them evaluates mostly serves those behind it
-            for names in known:
-                if names not in keys:
-                    columns = [tables.column(n, loops, workers, pos) for n in names]
-                    keys[names] = list(zip(*columns, strict=True)) if columns else [()] * len(workers)
-                if (footprint := known[names].get(keys[names][i])) is not None:
-                    break
-            else:
-                footprint = self._fresh(loops, worker, pos[i], tables)
-            found.append(footprint)
-        return found
-
     def _fresh(self, loops: dict[str, int], worker: int, pos: int, tables: Tables) -> Footprint:
         """The evaluation, kept under the values of the names that it read."""
         env = Probe(loops, worker, self.agent, pos, tables.arrays)
-        accesses = self.op.accesses(env, self.geometry)
-        names = tuple(sorted(env.log))
-        by_values = self.known.setdefault(names, {})
-        key = tuple(env.log[n] for n in names)
-        if key not in by_values:
-            rows = np.array(list(self._coalesced(accesses)), dtype=np.int64).reshape(-1, COLUMNS)
-            rows.setflags(write=False)
-            beyond = next((a for a in accesses if a.lo < 0 or a.hi > self.geometry.buffers[a.buffer].bytes), None)
-            constants = frozenset(a.buffer for a in accesses if a.kind == "write" and a.buffer in self.constant)
-            by_values[key] = Footprint(rows, beyond, None, constants, names)
-            self.kept += rows.nbytes
-        return by_values[key]
-
-    def _joined(self, each: list[Footprint], workers: range, tables: Tables) -> Rows:
-        rows = np.concatenate([f.rows for f in each]) if each else np.zeros((0, COLUMNS), np.int64)
+        found = self._evaluated(env)
+        rows = np.array(found.rows, dtype=np.int64).reshape(-1, COLUMNS)
         rows.setflags(write=False)
-        beyond = next(((w, f.beyond) for w, f in zip(workers, each, strict=True) if f.beyond is not None), None)
-        distinct = set(each)
-        read = {name for f in distinct for name in f.names}
-        constants = frozenset(c for f in distinct for c in f.constants)
-        counts = tuple(len(f.rows) for f in each)
-        return Rows(rows, counts, beyond, None, constants, "pos" in read, tuple(sorted(read & tables.lists.keys())))
+        names = tuple(sorted(env.log))
+        footprint = Footprint(rows, found.beyond, None, found.constants, names)
+        self.known.setdefault(names, {})[tuple(env.log[n] for n in names)] = footprint
+        self.kept += rows.nbytes
+        return footprint
+
+    def _alike(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> list[Alike]:
+        """Evaluations that together are those of all workers."""
+        worker, position = np.arange(workers.start, workers.stop), np.array(pos, np.int64)
+        found: list[Alike] = []
+        left = [np.arange(len(workers))] if workers else []
+        while left:
+            those = left.pop()
+            env = Several(loops, worker[those], self.agent, position[those], tables.arrays)
+            try:
+                found.append(Alike(those, self._evaluated(env), frozenset(env.log)))
+            except Differ as differ:
+                left += [those[differ.labels == label] for label in np.unique(differ.labels)]
+        return found
+
+    def _evaluated(self, env: Env) -> Evaluation:
+        accesses = self.op.accesses(env, self.geometry)
+        rows = list(self._coalesced(accesses))
+        beyond = next((a for a in accesses if a.lo < 0 or a.hi > self.bytes[a.buffer]), None)
+        return Evaluation(
+            rows, beyond, frozenset(a.buffer for a in accesses if a.kind == "write" and a.buffer in self.constant)
+        )
+
+    def _joined(self, groups: list[Alike], workers: range, tables: Tables) -> Rows:
+        counts = np.zeros(len(workers), np.int64)
+        for group in groups:
+            counts[group.workers] = len(group.found.rows)
+        starts = np.cumsum(counts) - counts
+        rows = np.zeros((int(counts.sum()), COLUMNS), np.int64)
+        for group in groups:
+            if group.found.rows:
+                rows[starts[group.workers, None] + np.arange(len(group.found.rows))] = group.rows()
+        rows.setflags(write=False)
+        read = frozenset().union(*(group.names for group in groups))
+        constants = frozenset[str]().union(*(group.found.constants for group in groups))
+        beyond = min((group.beyond(workers) for group in groups if group.found.beyond is not None), default=None)
+        names = tuple(sorted(read & tables.lists.keys()))
+        return Rows(rows, tuple(counts.tolist()), beyond, None, constants, "pos" in read, names)
 
     def _row(self, access: Access) -> Row:
-        value = DONT_CARE
-        if access.value is not None:
-            value = code(*access.value)
+        value = DONT_CARE if access.value is None else code(access.value[0], int(access.value[1]))
         kind = READ if access.kind == "read" else WRITE
         return self.number[access.buffer], kind, access.lo, access.hi, value, access.origin - access.lo
 

@@ -1,10 +1,12 @@
-"""An environment that remembers what was read from it."""
+"""Environments that remember what was read from them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from amk.schedule_ir.expr import Env, IntArray, Value
+from amk.validator.lanes import lanes
 
 
 class _Seen(dict[str, int]):
@@ -48,3 +50,22 @@ class Probe(Env):
         value = int(self.tables[name][self.__dict__["_worker"]])
         self.log[name] = value
         return value
+
+
+class Several(Probe):
+    """That of one agent of several workers, whose numbers are `lanes`; workers, pos [n]."""
+
+    def __init__(
+        self, loops: Mapping[str, int], workers: IntArray, agent: int, pos: IntArray, tables: Mapping[str, IntArray]
+    ) -> None:
+        super().__init__(loops, lanes(workers), agent, lanes(pos), tables)
+        self.__dict__["_workers"] = workers
+
+    def symbol(self, name: str) -> Value:
+        if name in ("1", "agent", "worker") or name in self.loops:
+            return super().symbol(name)
+        value = self.log[name] = lanes(self.tables[name][self.__dict__["_workers"]])
+        return value
+
+    def number(self, name: str) -> int:
+        return cast(int, self.symbol(name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -27,13 +27,13 @@ class Tables:
                 self._bytes[name] = self.arrays[name].tobytes() if name in self.arrays else b"absent"
         return tuple(self._bytes[name] for name in names)
 
-    def column(self, name: str, loops: dict[str, int], workers: range, pos: Sequence[int]) -> Sequence[int]:
-        """What these workers read under the name."""
+    def value(self, name: str, loops: dict[str, int], worker: int, pos: int) -> int:
+        """What a worker reads under the name."""
         if name in loops:
-            return [loops[name]] * len(workers)
+            return loops[name]
         if name in ("worker", "pos"):
-            return workers if name == "worker" else pos
-        return self.lists[name][workers.start : workers.stop]
+            return worker if name == "worker" else pos
+        return self.lists[name][worker]
 
 
 class Read(Protocol):

@@ -205,12 +205,12 @@ class _Maker:
     def of(self, rows: I64) -> RankedWords:
         written = rows[rows[:, 3] == WRITE]
         writes, ranks = self._count(written)
-        start, end, owner = self._spans(written)
+        owned = self._spans(written)
         reading = rows[rows[:, 3] != WRITE]
         reading = reading[np.argsort(_crews(reading), kind="stable")]
         first = np.unique(_crews(reading), return_index=True)[1]
         print_of, prints = _prints(reading, np.append(first, len(reading)))
-        covers = [_covering(start, end, owner, spans) for spans in prints]
+        covers = [owned.covering(spans) for spans in prints]
         needs = self._need(ranks, reading[first, :3], print_of, covers)
         return RankedWords(writes, needs, len(ranks.workers), self.joints, self.targets, self.troubles)
 
@@ -225,13 +225,12 @@ class _Maker:
         ranks = _Ranks(worker, tag, fresh)
         return np.concatenate((steps, ranks.counter[:, None]), axis=1), ranks
 
-    def _spans(self, written: I64) -> tuple[I64, I64, I64]:
-        """Disjoint byte spans in order with their writing worker."""
+    def _spans(self, written: I64) -> _Owned:
         spans = np.unique(written[:, [4, 5, 1]], axis=0)
         overlap = np.flatnonzero((spans[1:, 0] < spans[:-1, 1]) & (spans[1:, 2] != spans[:-1, 2]))
         if len(overlap):
             self.troubles.append(("owners", int(spans[overlap[0], 2]), int(spans[overlap[0] + 1, 2])))
-        return spans[:, 0], np.maximum.accumulate(spans[:, 1]) if len(spans) else spans[:, 1], spans[:, 2]
+        return _Owned(spans[:, 0], np.maximum.accumulate(spans[:, 1]) if len(spans) else spans[:, 1], spans[:, 2])
 
     def _need(self, ranks: _Ranks, crews: I64, print_of: I64, covers: list[I64 | None]) -> I64:
         """What every reading crew waits for; crews: (group, worker, rank)."""
@@ -303,18 +302,23 @@ def _prints(rows: I64, bounds: I64) -> tuple[I64, list[I64]]:
     return print_of, sets
 
 
-def _covering(start: I64, end: I64, owner: I64, spans: I64) -> I64 | None:
-    """Workers that own bytes of the spans; None if some byte has no owner."""
-    lo, hi = spans[:, 0], spans[:, 1]
-    first, last = np.searchsorted(end, lo, side="right"), np.searchsorted(start, hi, side="left")
-    if bool((first >= last).any()) or bool((start[first] > lo).any()) or bool((end[last - 1] < hi).any()):
-        return None
-    # no gap between one owned span and the next, where a read reaches over both
-    gaps = np.concatenate(([0], np.cumsum(start[1:] > end[:-1])))
-    if bool((gaps[last - 1] > gaps[first]).any()):
-        return None
-    inside = np.zeros(len(owner) + 1, np.int64)
-    np.add.at(inside, first, 1)
-    np.add.at(inside, last, -1)
-    found: I64 = np.unique(owner[np.cumsum(inside)[:-1] > 0])
-    return found
+class _Owned:
+    """Disjoint byte spans in order with the worker that owns each."""
+
+    def __init__(self, start: I64, end: I64, owner: I64) -> None:
+        self.start, self.end, self.owner = start, end, owner
+        self.gaps = np.concatenate(([0], np.cumsum(start[1:] > end[:-1])))
+
+    def covering(self, spans: I64) -> I64 | None:
+        """Workers that own bytes of the spans; None if some byte has no owner."""
+        lo, hi = spans[:, 0], spans[:, 1]
+        first, last = np.searchsorted(self.end, lo, side="right"), np.searchsorted(self.start, hi, side="left")
+        if (first >= last).any() or (self.start[first] > lo).any() or (self.end[last - 1] < hi).any():
+            return None
+        # no gap between one owned span and the next, where a read reaches over both
+        if (self.gaps[last - 1] > self.gaps[first]).any():
+            return None
+        size = len(self.owner) + 1
+        inside = np.cumsum(np.bincount(first, minlength=size) - np.bincount(last, minlength=size))
+        found: I64 = np.unique(self.owner[inside[:-1] > 0])
+        return found

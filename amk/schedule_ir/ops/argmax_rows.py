@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from amk.schedule_ir.expr import Env
+from amk.schedule_ir.expr import WORKER, Env
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import (
@@ -35,7 +35,7 @@ def head_rows(env: Env, geo: Geometry, role: str) -> tuple[range, int, int, int]
     g0, g1 = split(count, agents, int(env.agent))
     end = owned_rows(env, geo, "lm_head")[1]
     lo, hi = min((first + g0) * ROWS_PER_GROUP, end), min((first + g1) * ROWS_PER_GROUP, end)
-    return range(g0, g1), lo, hi, int(env.worker) * agents + int(env.agent)
+    return range(g0, g1), lo, hi, env.number(WORKER) * agents + int(env.agent)
 
 
 class ArgmaxRowsOp(Op):

@@ -17,7 +17,7 @@ PARTIAL_EXTRA = 4
 
 def place(env: Env) -> tuple[int, int]:
     """(kv head, split) of the worker; head is -1 when it takes no part."""
-    return int(env.symbol("attn.head")), int(env.symbol("attn.split"))
+    return env.number("attn.head"), env.number("attn.split")
 
 
 def active_splits(pos: int, geo: Geometry) -> int:
@@ -33,8 +33,9 @@ def agent_positions(pos: int, split_index: int, agent: int, agents: int, geo: Ge
     """Runs [lo, hi) of positions <= pos that `agent` reads: its contiguous share of every block of the split."""
     a0, a1 = split(geo.kv_block, agents, agent)
     runs = []
-    for block in range(split_index, pos // geo.kv_block + 1, geo.kv_splits):
-        lo, hi = block * geo.kv_block + a0, min(block * geo.kv_block + a1, pos + 1)
+    for lap in range((pos // geo.kv_block - split_index) // geo.kv_splits + 1):
+        first = (split_index + lap * geo.kv_splits) * geo.kv_block
+        lo, hi = first + a0, min(first + a1, pos + 1)
         if lo < hi:
             runs.append((lo, hi))
     return runs

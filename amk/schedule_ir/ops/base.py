@@ -211,13 +211,12 @@ def split(total: int, parts: int, index: int) -> tuple[int, int]:
 def owned_groups(env: Env, name: MatrixName) -> tuple[int, int]:
     """(first row group, number of row groups) of matrix `name` that the worker owns."""
     shares = share_table(name)
-    first, count = env.symbol(f"{shares}.first"), env.symbol(f"{shares}.count")
-    return int(first), int(count)
+    return env.number(f"{shares}.first"), int(env.number(f"{shares}.count"))
 
 
 def owned_count(env: Env, name: MatrixName) -> int:
     """Number of row groups of matrix `name` that the worker owns; reads nothing else of the worker."""
-    return int(env.symbol(f"{share_table(name)}.count"))
+    return int(env.number(f"{share_table(name)}.count"))
 
 
 def owned_rows(env: Env, geo: Geometry, name: MatrixName) -> tuple[int, int]:

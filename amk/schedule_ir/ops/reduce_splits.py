@@ -35,7 +35,8 @@ class ReduceSplitsOp(Op):
         dim, group = geo.model.head_dim, group_size(geo)
         lo, hi = split(group * dim, geo.kv_splits, part)
         step = piece(hi - lo, dim)
-        return [(head * group + at // dim, at % dim, at % dim + step) for at in range(lo, hi, step)]
+        starts = (lo + n * step for n in range((hi - lo) // step))
+        return [(head * group + at // dim, at % dim, at % dim + step) for at in starts]
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer, dim = env.eval_int(self.layer), geo.model.head_dim

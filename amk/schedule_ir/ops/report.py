@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from amk.schedule_ir.expr import Env
+from amk.schedule_ir.expr import WORKER, Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ranking import TALLY, joined_sums, split_sums
@@ -20,12 +20,12 @@ class ReportOp(Op):
     counted: Name
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
-        at = (self.round * geo.workers + int(env.worker)) * TALLY
+        at = (self.round * geo.workers + env.number(WORKER)) * TALLY
         return [
             *geo.span("read", self.tally, 0, self.tally_agents * TALLY, ("tally", self.round)),
             *geo.span("write", self.counted, at, at + TALLY, ("counted", self.round)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        at = (self.round * geo.workers + int(env.worker)) * TALLY
+        at = (self.round * geo.workers + env.number(WORKER)) * TALLY
         mem.write(self.counted, at, split_sums(joined_sums(mem.read_int(self.tally, 0, self.tally_agents * TALLY))))
