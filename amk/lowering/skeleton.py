@@ -60,8 +60,6 @@ LETTERS = {
 """One letter per kind; barriers and group waits carry their operands."""
 IGNORED = frozenset({Kind.WATCHDOG, Kind.LOAD_CONSTANT, Kind.BULK_PREFETCH})
 UNEXPECTED = "?"
-SAMPLES = 256
-"""Warps whose accesses are looked at to learn which tagged buffers an op reads and writes."""
 
 
 @dataclass(frozen=True)
@@ -170,19 +168,18 @@ def _drain(stream: Stream) -> str:
 
 
 def _tagged_use(schedule: Schedule, op: Op) -> tuple[int, int]:
-    """(tagged buffers read, tagged buffers written) by any warp."""
+    """(tagged buffers read, tagged buffers written) by any warp; the last ones may be the only ones that attend."""
     tagged = {b.name for b in schedule.buffers if b.tagged}
     named = {value for _, value in op if isinstance(value, str)} & tagged
     role = next(r for r in schedule.roles if r.name == op.role)
     geometry = schedule.geometry()
     tables = {name: np.array(column, np.int64) for name, column in schedule.tables.items()}
     seen: dict[str, set[str]] = {"read": set(), "write": set()}
-    places = product(range(schedule.launch.workers), range(role.count))
-    for (worker, agent), _ in zip(places, range(SAMPLES if named else 0), strict=False):
+    for worker, agent in product(range(schedule.launch.workers), range(role.count)):
+        if seen["read"] | seen["write"] == named:
+            break
         env = Env({"t": 0, "n": 0, "l": 0}, worker, agent, schedule.kv.context - 1, tables)
         for access in op.accesses(env, geometry):
             if access.buffer in tagged:
                 seen[access.kind].add(access.buffer)
-        if seen["read"] | seen["write"] == named:
-            break
     return len(seen["read"]), len(seen["write"])

@@ -203,3 +203,12 @@ def test_another_schedules_code_fails() -> None:
         assert old in document
         with pytest.raises(AmkError, match="AMK607"):
             check_synchronisation(Schedule.model_validate_json(document.replace(old, new)), text)
+
+
+def test_the_last_workers_alone_may_read_tagged_words() -> None:
+    """With `attends` "light" and two heads workers 104 and 105 of 120 attend: 416 warps before read no tagged word."""
+    settings = replace(NAIVE, attends="light", handoff="tagged", workers=None, kv_splits=1)
+    schedule = plan(tiny(layers=1), load_target("h200"), settings=settings, max_context=128, workers=120)
+    attends = [w for w, head in enumerate(schedule.tables["attn.head"]) if head >= 0]
+    assert attends[0] * schedule.launch.warps > 256
+    judge(schedule)
