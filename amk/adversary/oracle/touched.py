@@ -88,7 +88,10 @@ class Touched:
         if set(self.space.tolist()) <= set(spaces):
             return self
         rows = np.isin(self.space, list(spaces))
-        return Touched(*(column[rows] for column in self.columns), self.outside, self.written_constants)
+        return Touched(
+            self.segment[rows], self.space[rows], self.write[rows], self.lo[rows], self.hi[rows], self.content[rows],
+            self.shift[rows], self.tag[rows], self.outside, self.written_constants,
+        )  # fmt: skip
 
     def by_space(self) -> dict[int, bytes]:
         """All that tells the accesses to one space from others."""
