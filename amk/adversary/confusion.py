@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any
 
+from pydantic import ValidationError
+
 from amk.adversary.classes.sync import Mutant
 from amk.adversary.classes.table import BY_NUMBER, CLASSES
 from amk.adversary.edits import Json, apply
@@ -24,6 +26,7 @@ from amk.checker.certificate import Proof, check_certificate
 from amk.checker.programs import Rejected
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule, schedule_hash
+from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.certificate import NotSafe, make_certificate
 from amk.validator.checker import check
@@ -42,6 +45,8 @@ TRIES = 40
 """Draws until a generator's mutant is well-formed; they nearly always are at once."""
 VERIFY = Verifier()
 """One per process: mutants of one plan share most of what is asked about them."""
+JUDGED: dict[str, Outcome] = {}
+"""By the mutant's digest, in this process."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,12 @@ def drawn(number: int, seed: str) -> tuple[Mutant, Schedule] | System:
 
 def schedule_of(document: Json) -> Schedule:
     """The schedule; AmkError if it is not well-formed."""
-    return parse_schedule(json.dumps(document).encode(), "mutant")[0]
+    text = json.dumps(document).encode()
+    try:
+        schedule = Schedule.model_validate_json(text)
+    except ValidationError:
+        return parse_schedule(text, "mutant")[0]
+    return parse_schedule(text, "mutant")[0] if check_references(schedule) else schedule
 
 
 def mutation(number: int, seed: str) -> Mutation:
@@ -217,14 +227,13 @@ def decide(case: Mutation) -> Outcome:
 
 
 def decide_all(wanted: list[tuple[int, str]]) -> Iterator[Outcome]:
-    """Outcomes of (class, seed) pairs; a mutant that is drawn again is not judged again."""
-    known: dict[str, Outcome] = {}
+    """Outcomes of (class, seed) pairs; a mutant that is drawn again, by whichever class, is not judged again."""
     for number, seed in wanted:
         case = mutation(number, seed)
         key = case.subject.digest if isinstance(case.subject, System) else schedule_hash(case.subject)
-        if key not in known:
-            known[key] = decide(case)
-        yield replace(known[key], kind=str(number), seed=case.seed)
+        if key not in JUDGED:
+            JUDGED[key] = decide(case)
+        yield replace(JUDGED[key], kind=str(number), seed=case.seed)
 
 
 def judged_system(system: System) -> tuple[str, str]:

@@ -79,6 +79,7 @@ class Proof:
         self.footprints = Footprints(self.schedule, self.programs)
         self.rows = self.footprints.rows()
         self.words = Words(self.schedule, schedule.model.layers, self.rows, self.footprints.rows_of_splits)
+        self._orders: dict[str, tuple[dict[tuple[int, int], bytes], bytes, Order]] = {}
 
     def check(self, times: object, clocks: object) -> None:
         """Rejected, or the schedule is SAFE."""
@@ -128,8 +129,12 @@ class Proof:
         return claims
 
     def order(self, edges: str, claims: Claims) -> Order:
-        """(2)"""
-        return Order(edges, self.programs, self.counters, self.words, self.level, claims)
+        """(2) Made once for equal claims and times, the last ones: whoever makes a certificate ends with its own."""
+        said = {key: claim.tobytes() for key, claim in sorted(claims.items()) if claim.any()}
+        if edges not in self._orders or self._orders[edges][:2] != (said, self.level.tobytes()):
+            made = Order(edges, self.programs, self.counters, self.words, self.level, claims)
+            self._orders[edges] = said, self.level.tobytes(), made
+        return self._orders[edges][2]
 
     @property
     def hints(self) -> bool:

@@ -98,6 +98,7 @@ class Order:
         for now, g, j in sorted(runs):
             workers, role = np.array(self.programs[g].workers), self.programs[g].roles[j]
             who, crew = workers[self.level[workers, j] == now], slice(role.start, role.stop)
+            mine = (slice(who[0], who[-1] + 1) if len(who) == who[-1] - who[0] + 1 else who), crew
             ahead = self.programs[g].ahead[j][self.programs[g].squad[crew]]
             column = who[:, None, None] + self.workers * np.arange(ahead.shape[1])
             own = who[:, None, None], np.arange(role.start, role.stop)[:, None], column
@@ -105,14 +106,14 @@ class Order:
             for w in who.tolist():
                 for a, *key in self._waits.get((w, j), ()):
                     state[w, a] = np.maximum(state[w, a], self.claims.get((key[0], key[1]), 0))
-            self.starts[who, j] = state[who, crew].min(axis=1)
+            self.starts[mine[0], j] = state[mine].min(axis=1)
             yield j, who, state
             for a, r in ((warp, r) for warp in role for r in self.readings.get((j, warp), ())):
                 sets, which = r.sets
                 known = [self.starts[w, r.writer[w]].max(axis=0, initial=0) for w in map(np.flatnonzero, sets)]
                 state[who, a] = np.maximum(state[who, a], np.array(known)[which[who]])
             if self.programs[g].barrier[j]:
-                state[who, crew] = state[who, crew].max(axis=1, keepdims=True)
+                state[mine] = state[mine].max(axis=1, keepdims=True)
 
     def check(self) -> None:
         """Every claim follows from the claims."""

@@ -131,11 +131,12 @@ def check_launch(schedule: Schedule, programs: list[Program]) -> None:
 
 def check_numbers(schedule: Schedule, programs: list[Program]) -> None:
     """(9) Fields that say how many agents left a part agree with those that do."""
-    steps = [(item.step.op, len(role)) for p in programs for item, role in zip(p.items, p.roles, strict=True)]
+    run = {(id(i.step), len(role)): i.step.op for p in programs for i, role in zip(p.items, p.roles, strict=True)}
+    steps = [(op, agents) for (_, agents), op in run.items()]
     for name, writers in LEFT_BY.items():
         each = schedule.launch.workers if name == "candidates" else 1
         left = {agents * each for op, agents in steps if op.op in writers}
-        told = {getattr(op, name, None) for op, _ in steps} - {None}
+        told = {getattr(op, name) for op, _ in steps if name in type(op).model_fields} - {None}
         require(not told or (left == told and len(told) == 1), f"numbers: {name}")
 
 

@@ -164,8 +164,9 @@ class Footprints:
         return rows
 
     def _caches(self) -> list[int]:
-        ops = [item.step.op for program in self.programs for item in program.items]
-        names = {getattr(op, name) for op in ops for name in ("k_cache", "v_cache") if hasattr(op, name)}
+        ops = {id(item.step): item.step.op for program in self.programs for item in program.items}.values()
+        fields = [(op, name) for op in ops for name in ("k_cache", "v_cache") if name in type(op).model_fields]
+        names = {getattr(op, name) for op, name in fields}
         return sorted(self.number[name] for name in names)
 
     def _layers(self, buffer: int, rows: I64) -> I64:

@@ -33,6 +33,8 @@ SHARED: Final = -1
 COLUMNS: Final = 6
 ROOM: Final = 128 << 20
 """Bytes of rows that one `Evaluations` keeps."""
+TURNS: Final = 16
+"""Of so many schedules one counts the rows."""
 
 Row = tuple[int, int, int, int, int, int]
 
@@ -113,11 +115,15 @@ class Evaluations:
     def __init__(self, room: int = ROOM) -> None:
         self.room = room
         self.evaluators: OrderedDict[tuple[object, ...], Evaluator] = OrderedDict()
+        self._turn = -1
         self._unplaced: WeakValueDictionary[tuple[object, ...], Unplaced] = WeakValueDictionary()
 
     def trim(self, room: int | None = None) -> None:
-        """room: bytes that may stay, if not as many as ever."""
-        kept = sum(one.held for one in self.evaluators.values())
+        """room: bytes that may stay; if not given, as many as ever, looked at now and then: counting takes long."""
+        self._turn += 1
+        if room is None and self._turn % TURNS:
+            return
+        kept = sum([one.held for one in self.evaluators.values()])
         while kept > (self.room if room is None else room):
             kept -= self.evaluators.popitem(last=False)[1].held
 

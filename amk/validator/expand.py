@@ -338,7 +338,11 @@ class _Expansion:
     def _group_accesses(self, trace_: Trace, base: int) -> None:
         program = trace_.program
         span = range(program.first, program.first + program.count)
-        few = [span] if self.touching is None else [range(w, w + 1) for w in self.touching if w in span]
+        few = [span]
+        if self.touching is not None:
+            mine = np.array([w for w in self.touching if w in span], np.int64)
+            runs = np.split(mine, np.flatnonzero(np.diff(mine) > 1) + 1)
+            few = [range(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
         for i, item in enumerate(trace_.items):
             if isinstance(item.step.op, NO_DATA):
                 continue

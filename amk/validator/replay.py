@@ -12,10 +12,11 @@ Row = tuple[Any, ...]
 
 
 class Events:
-    """The rows of the system. Of accesses and contents only what lies on one watched byte."""
+    """The rows of the system. Of accesses and contents only what lies on one watched byte, read once."""
 
     def __init__(self, system: dict[str, Any], buffer: int | None, byte: int | None) -> None:
         self.system, self.buffer, self.byte = system, buffer, byte
+        self.known: dict[int, list[Row]] = {}
 
     def rows(self, table: str, span: slice, *names: str) -> list[Row]:
         return list(zip(*(self.system[f"{table}_{name}"][span] for name in names), strict=True))
@@ -41,8 +42,10 @@ class Events:
 
     def touches(self, event: int) -> list[Row]:
         """(kind, value, delta), reads first."""
-        found = self.of("access", event, event + 1, "buffer", "lo", "hi", "kind", "value", "delta")
-        return sorted(self.here(found), key=lambda row: row[0])
+        if event not in self.known:
+            found = self.of("access", event, event + 1, "buffer", "lo", "hi", "kind", "value", "delta")
+            self.known[event] = sorted(self.here(found), key=lambda row: row[0])
+        return self.known[event]
 
 
 class Run:
@@ -115,7 +118,12 @@ class Run:
 
 def replay(system: dict[str, Any], witness: dict[str, Any]) -> bool:
     """True iff the interleaving is legal and ends in what the witness says (columns as in `System.to_json`)."""
-    run, kind, events = Run(Events(system, witness["buffer"], witness["byte"])), witness["kind"], witness["events"]
+    return replayed(Events(system, witness["buffer"], witness["byte"]), witness)
+
+
+def replayed(rows: Events, witness: dict[str, Any]) -> bool:
+    """`replay` with rows that may have been read before, of the witness's byte."""
+    run, kind, events = Run(rows), witness["kind"], witness["events"]
     for agent in (agent for agent, count in witness["order"] for _ in range(count)):
         if not run.enabled(agent):
             return False

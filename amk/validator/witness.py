@@ -35,7 +35,7 @@ import numpy as np
 from amk.validator.dataflow import Fault
 from amk.validator.liveness import Deadlock, Run, greedy
 from amk.validator.races import Race
-from amk.validator.replay import replay
+from amk.validator.replay import Events, replayed
 from amk.validator.system import READ, System
 
 FORMAT: Final = "amk.witness/1"
@@ -293,11 +293,11 @@ def fault_witness(run: Run, fault: Fault) -> Witness:
 
 def _shrunk(system: dict[str, Any], witness: Witness) -> Witness:
     """The witness without the steps that its replay does without. Within a leg it does not matter which one goes."""
-    at = len(witness.order) - 1
+    at, rows = len(witness.order) - 1, Events(system, witness.buffer, witness.byte)
     while at >= 0:
         agent, count = witness.order[at]
         rest = ((agent, count - 1),) if count > 1 else ()
         less = replace(witness, order=(*witness.order[:at], *rest, *witness.order[at + 1 :]))
-        holds = replay(system, less.to_json())
+        holds = replayed(rows, less.to_json())
         witness, at = (less, len(less.order) - 1) if holds else (witness, at - 1)
     return witness

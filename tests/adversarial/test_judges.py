@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from amk.adversary import confusion
 from amk.adversary.classes.table import BY_NUMBER, CLASSES
-from amk.adversary.confusion import EACH, MANY, Mutation, Table, decide, mutation, share, tokens_for
+from amk.adversary.confusion import EACH, MANY, Mutation, Table, decide, decide_all, mutation, share, tokens_for
 from amk.adversary.edits import Edit, Json, apply, at, named, steps
 from amk.adversary.minimal import minimal_name
 from amk.adversary.oracle.facts import broken_rules
@@ -363,3 +364,13 @@ def _split(document: Json, rng: Random) -> Json:
         return document
     last = first | {"name": "copy", "first": first["first"] + first["count"] - 1, "count": 1}
     return document | {"programs": [first | {"count": first["count"] - 1}, last, *rest]}
+
+
+def test_a_mutant_that_is_drawn_again_is_not_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+    one = decide(mutation(25, "0"))
+    monkeypatch.setattr(confusion, "JUDGED", {})
+    monkeypatch.setattr(confusion, "decide", lambda case: (judged.append(case.seed), one)[1])
+    found = list(decide_all([(25, "0"), (25, "0"), (3, "again"), (25, "0")]))
+    assert judged == ["0/25", "again/3"]
+    assert [(o.kind, o.seed) for o in found] == [("25", "0/25")] * 2 + [("3", "again/3"), ("25", "0/25")]

@@ -15,7 +15,7 @@ from amk.adversary.classes.table import CLASSES
 from amk.adversary.confusion import mutation, tokens_for
 from amk.adversary.oracle import order as ordering
 from amk.adversary.oracle.flatten import Edges, Spelled, spell
-from amk.adversary.oracle.judge import telling_positions
+from amk.adversary.oracle.judge import Judge, telling_positions
 from amk.adversary.oracle.memory import asked, final_content, launch_content, misread, word_needs
 from amk.adversary.oracle.order import Needs, Order, System, execute, system_of
 from amk.adversary.oracle.races import Orders, race
@@ -203,3 +203,18 @@ def test_what_is_read_is_what_each_byte_holds() -> None:
             assert (told is not None) == misread_by_bytes(toucher, touched, order, pos), kind.number
             seen[told is not None] += 1
     assert min(seen[True], seen[False]) > 3, seen
+
+
+def test_a_position_is_decided_alike_whatever_was_decided_before() -> None:
+    seen, differ = Counter[bool](), 0
+    for kind in CLASSES:
+        subject = mutation(kind.number, "places").subject
+        if not isinstance(subject, Schedule):
+            continue
+        tokens = tokens_for(subject)
+        judge = Judge(subject, tokens)
+        told = {pos: judge.at(pos) for pos in telling_positions(subject, tokens)}
+        assert told == {pos: Judge(subject, tokens).at(pos) for pos in told}, kind.number
+        seen.update(why is None for why in told.values())
+        differ += len({why is None for why in told.values()}) > 1
+    assert min(seen[True], seen[False]) > 10 and differ > 0, (seen, differ)

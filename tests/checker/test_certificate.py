@@ -103,6 +103,20 @@ def test_a_step_does_not_use_bytes_by_way_of_two_buffers(swapped: bool) -> None:
         certify_schedule(schedule)
 
 
+def test_an_order_is_made_again_for_other_claims_and_other_times() -> None:
+    proof = Proof(small_plan(SMALL["naive"], MODELS["plain"]))
+    times = run_times(proof)
+    proof.run(times)
+    claims = claims_of(proof, "time")
+    order = proof.order("time", {key: claim.copy() for key, claim in claims.items()})
+    assert proof.order("time", claims) is order
+    key = next(key for key, claim in claims.items() if claim.any())
+    less = proof.order("time", claims | {key: claims[key] * 0})
+    assert less is not order and (less.starts < order.starts).any()
+    proof.run([[workers, [2 * time for time in row]] for workers, row in times])
+    assert proof.order("time", claims) is not order
+
+
 def test_what_one_warp_knows_serves_its_own_accesses_only() -> None:
     """On worker 1 warp 0 alone waits for the other worker's partials, and no barrier stands before `combine`."""
     schedule = mutation(1, "evidence/60/0").subject

@@ -216,7 +216,7 @@ def _graph(spelled: Spelled) -> Iterator[str]:
     layers = spelled.schedule.model.layers
     once = {"begin", "finish"}
     known: dict[int, _Named | None] = {}
-    for span in spelled.agents:
+    for span in spelled.walks:
         seen: Counter[tuple[str, str, int, int]] = Counter()
         for segment in spelled.segments[span.start : span.stop]:
             for visit in segment.visits:
@@ -249,7 +249,7 @@ def _registers(spelled: Spelled) -> Iterator[str]:
     """Every warp counts tokens in its own registers: loaded by `begin`, moved on by `select`, right at every use."""
     tagged = {b.name for b in spelled.schedule.buffers if b.tagged}
     reads: dict[int, bool] = {}
-    for span in spelled.agents:
+    for span in spelled.walks:
         loaded, count, seen = False, 0, False
         for segment in spelled.segments[span.start : span.stop]:
             for visit in segment.visits:
@@ -268,7 +268,7 @@ def _registers(spelled: Spelled) -> Iterator[str]:
 def _held_back(spelled: Spelled) -> Iterator[str]:
     """A warp issues the copies that a product deferred, all of them, before its next product on that stream, which
     would wait for them."""
-    for span in spelled.agents:
+    for span in spelled.walks:
         held: Counter[str] = Counter()
         for segment in spelled.segments[span.start : span.stop]:
             for visit in segment.visits:

@@ -29,9 +29,11 @@ Cell = tuple[str, tuple[int, ...]]
 """A counter instance; barriers are ("barrier <id>", (worker,))."""
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Visit:
-    """One step run by one warp; agent counts within the role. token is -1 outside the token loop."""
+    """One step run by one warp; agent counts within the role. token is -1 outside the token loop. Warps of the same
+    number share it.
+    """
 
     step: Step
     loops: dict[str, int]
@@ -65,6 +67,8 @@ class Spelled:
     segments: list[Segment]
     agents: list[range]
     init: dict[Cell, int]
+    walks: list[range]
+    """Of the warps of each program's first worker, as in `agents`: all others of a program visit the same."""
     listed: dict[bool, Listed] = field(default_factory=dict)
     """What `order.system_of` made of waits and signals, whatever is read of tagged words."""
 
@@ -116,19 +120,24 @@ class _Warp:
             self.done.append(self.open)
             self.open = Segment(self.worker, self.warp)
 
-    def run(self, step: Step, loops: dict[str, int], agent: int) -> None:
-        waits, signals = self.spell.entries(step, loops, self.worker, agent)
+    def run(self, visit: Visit, silent: bool) -> None:
+        """silent: it neither waits nor signals nor meets anybody."""
+        if silent:
+            self.open.visits.append(visit)
+            return
+        step = visit.step
+        waits, signals = self.spell.entries(step, visit.loops, self.worker, visit.agent)
         if waits:
             self.cut()
             self.open.waits += waits
         if isinstance(step.op, BarrierOp):
             if waits:
-                self.open.visits.append(Visit(step, loops, loops.get("t", -1), agent))
+                self.open.visits.append(visit)
             self.meet(step.op)
         elif self.spell.names_words(step):
-            self.cut_around(waits, Visit(step, loops, loops.get("t", -1), agent))
+            self.cut_around(waits, visit)
         else:
-            self.open.visits.append(Visit(step, loops, loops.get("t", -1), agent))
+            self.open.visits.append(visit)
         if signals:
             self.open.signals += signals
             self.cut()
@@ -156,6 +165,11 @@ class _Speller:
         self.names: dict[int, bool] = {}
         self.tagged = {b.name for b in schedule.buffers if b.tagged}
 
+    def silent(self, step: Step) -> bool:
+        """Is it part of whatever segment it falls into?"""
+        apart = step.waits or step.signals or isinstance(step.op, BarrierOp)
+        return not apart and not self.names_words(step)
+
     def names_words(self, step: Step) -> bool:
         known = self.names.get(id(step))
         if known is None:
@@ -180,26 +194,39 @@ class _Speller:
         return entry.counter in self.fenced and entry.order != "relaxed"
 
 
+def _run_by(
+    number: int, listed: list[tuple[Step, dict[str, int]]], roles: dict[str, tuple[int, int]], speller: _Speller
+) -> list[tuple[Visit, bool]]:
+    """What warps of this number run, and whether it is silent."""
+    found = []
+    for step, loops in listed:
+        first, count = roles[step.op.role]
+        if first <= number < first + count:
+            found.append((Visit(step, loops, loops.get("t", -1), number - first), speller.silent(step)))
+    return found
+
+
 def spell(schedule: Schedule, tokens: int, most: int = MAX_SEGMENTS) -> Spelled:
     """Every warp's segments for a launch of `tokens` tokens on zeroed memory; raises `TooBig` beyond `most`."""
     speller = _Speller(schedule)
     roles = {r.name: (r.first, r.count) for r in schedule.roles}
     segments: list[Segment] = []
     agents: list[range] = []
+    walks: list[range] = []
     for program in sorted(schedule.programs, key=lambda p: p.first):
         listed = list(visits(program.body, tokens, {}))
+        runs = [_run_by(number, listed, roles, speller) for number in range(schedule.launch.warps)]
         for worker in range(program.first, program.first + program.count):
-            for number in range(schedule.launch.warps):
+            for number, run in enumerate(runs):
                 warp = _Warp(speller, worker, number)
-                for step, loops in listed:
-                    first, count = roles[step.op.role]
-                    if first <= number < first + count:
-                        warp.run(step, loops, number - first)
+                for visit, silent in run:
+                    warp.run(visit, silent)
                 warp.cut()
                 agents.append(range(len(segments), len(segments) + len(warp.done)))
                 segments += warp.done
                 if len(segments) > most:
                     raise TooBig(f"more than {most:,} segments")
+            walks += agents[-len(runs) :] if worker == program.first else []
     cells = {c.name: c.init for c in schedule.counters if c.init}
     used = {e[0] for s in segments for e in (*s.waits, *s.signals)}
-    return Spelled(schedule, tokens, segments, agents, {c: cells.get(c[0], 0) for c in used})
+    return Spelled(schedule, tokens, segments, agents, {c: cells.get(c[0], 0) for c in used}, walks)

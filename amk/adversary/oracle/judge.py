@@ -1,7 +1,9 @@
 """The ruling on a schedule: SAFE, UNSAFE or OPEN (policy), by definitions, for a bounded number of tokens.
 
 Every position of the context is a possible start. Order depends on the position only through tagged words, so it is
-computed once for schedules without them.
+computed once as long as the same words are needed. Races and wrong content are questions about the accesses to one
+space: where these, what lies there before and after a launch, and the order are those of an earlier position, so is the
+answer.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from typing import Literal
 from amk.adversary.oracle.facts import broken_rules, policies
 from amk.adversary.oracle.flatten import MAX_SEGMENTS, Spelled, spell
 from amk.adversary.oracle.lags import wrong_comparison
-from amk.adversary.oracle.memory import asked, misread, word_needs
+from amk.adversary.oracle.memory import asked, content_by_space, misread, word_needs
 from amk.adversary.oracle.order import Needs, Order, execute, system_of
 from amk.adversary.oracle.races import Orders, race
 from amk.adversary.oracle.stretches import stretches
-from amk.adversary.oracle.touched import Toucher
+from amk.adversary.oracle.touched import Touched, Toucher
 from amk.schedule_ir.schedule import Schedule
 
 
@@ -43,7 +45,10 @@ class Judge:
             for visit in segment.visits
             for field in visit.step.op.perhaps
         }
-        self.known: tuple[list[int], Orders] | None = None
+        self.known: tuple[Needs, Needs, list[int], Orders | None, str | None] | None = None
+        """Needs, sure needs, and what follows from them: see `_orders`."""
+        self.right: dict[int, tuple[bytes, ...]] = {}
+        """What was found right in that order, by space."""
 
     def at(self, pos: int) -> str | None:
         """What is wrong with a launch that starts at this position; ValueError if none may start there."""
@@ -57,28 +62,44 @@ class Judge:
         needs, sure, never = word_needs(touched, self.tagged, self.perhaps)
         if never:
             return never
-        order, orders = self._orders(needs, sure)
+        order, orders, wrong = self._orders(needs, sure)
         if orders is None:
             return f"{len(self.spelled.segments) - len(order)} segments never run"
-        wrong = wrong_comparison(system_of(self.spelled, "block", sure))
-        cut = stretches(touched, asked(self.toucher, pos))
-        wrong = wrong or race(self.spelled, touched, cut, self.tagged, orders)
-        return wrong or misread(self.toucher, touched, cut, order, pos)
+        if wrong:
+            return wrong
+        here = self._spaces(touched, pos)
+        new = frozenset(space for space, what in here.items() if self.right.get(space) != what)
+        touched = touched.within(new)
+        cut = stretches(touched, asked(self.toucher, pos, new))
+        wrong = race(self.spelled, touched, cut, self.tagged, orders)
+        wrong = wrong or misread(self.toucher, touched, cut, order, pos, new)
+        self.right |= {} if wrong else here
+        return wrong
 
-    def _orders(self, needs: Needs, sure: Needs) -> tuple[list[int], Orders | None]:
-        """sure: of what is read whatever the data say; only that orders."""
-        if self.known is not None and not self.tagged:
-            return self.known
+    def _spaces(self, touched: Touched, pos: int) -> dict[int, tuple[bytes, ...]]:
+        """All that is accessed and held, by space."""
+        content = content_by_space(self.toucher, pos)
+        rows = touched.by_space()
+        return {s: (rows.get(s, b""), repr(content.get(s)).encode()) for s in {*rows, *content}}
+
+    def _orders(self, needs: Needs, sure: Needs) -> tuple[list[int], Orders | None, str | None]:
+        """An execution, what is before what, and what compares wrongly. sure: needs of what is read whatever the data
+        say; only that orders."""
+        if self.known is None or self.known[:2] != (needs, sure):
+            self.right.clear()
+            self.known = needs, sure, *self._ordered(needs, sure)
+        return self.known[2:]
+
+    def _ordered(self, needs: Needs, sure: Needs) -> tuple[list[int], Orders | None, str | None]:
         order = execute(system_of(self.spelled, "block", needs))
         if len(order) < len(self.spelled.segments):
-            return order, None
+            return order, None, None
         word = Order(system_of(self.spelled, "word", sure), order)
         fence, block = word, word
         if self.tagged:
             fence = Order(system_of(self.spelled, "fence", sure), order)
             block = Order(system_of(self.spelled, "block", sure), order)
-        self.known = order, Orders(block, word, fence)
-        return self.known
+        return order, Orders(block, word, fence), wrong_comparison(system_of(self.spelled, "block", sure))
 
 
 def last_start(schedule: Schedule, tokens: int) -> int:

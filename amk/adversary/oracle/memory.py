@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -61,12 +61,16 @@ def _covers(touched: Touched, rows: IntArray, read: int) -> bool:
 
 Content = tuple[int, int, int, int]
 """(space, lo, hi, content): bytes before or after a launch."""
+Spaces = Collection[int] | None
+"""None: all."""
 
 
-def misread(toucher: Toucher, touched: Touched, cut: Stretches, order: list[int], pos: int) -> str | None:
+def misread(
+    toucher: Toucher, touched: Touched, cut: Stretches, order: list[int], pos: int, spaces: Spaces = None
+) -> str | None:
     """Run the segments in this order; the first read, or final content, that is not what the model intends. cut: with
-    the spans of `asked` at this position."""
-    launch, final = list(launch_content(toucher, pos)), list(final_content(toucher, pos))
+    the spans of `asked` at this position. spaces: those of `touched`."""
+    launch, final = _of(launch_content(toucher, pos), spaces), _of(final_content(toucher, pos), spaces)
     held = _numbered(touched, [content for *_, content in launch + final])
     memory = [NOTHING] * cut.count
     outside = [(*span, number) for span, number in zip(cut.asked, held[len(touched.content) :], strict=True)]
@@ -105,9 +109,23 @@ def _bytes(touched: Touched, row: int) -> str:
     return f"bytes {touched.lo[row]}..{touched.hi[row] - 1} of space {touched.space[row]}"
 
 
-def asked(toucher: Toucher, pos: int) -> list[Span]:
+def asked(toucher: Toucher, pos: int, spaces: Spaces = None) -> list[Span]:
     """What a launch finds and what it leaves, in the order of both."""
-    return [(space, lo, hi) for space, lo, hi, _ in (*launch_content(toucher, pos), *final_content(toucher, pos))]
+    held = _of(launch_content(toucher, pos), spaces) + _of(final_content(toucher, pos), spaces)
+    return [(space, lo, hi) for space, lo, hi, _ in held]
+
+
+def _of(contents: Iterator[Content], spaces: Spaces) -> list[Content]:
+    return [content for content in contents if spaces is None or content[0] in spaces]
+
+
+def content_by_space(toucher: Toucher, pos: int) -> dict[int, list[tuple[bool, Content]]]:
+    """What a launch finds (False) and leaves (True) in each space."""
+    found: dict[int, list[tuple[bool, Content]]] = {}
+    for after, contents in enumerate((launch_content(toucher, pos), final_content(toucher, pos))):
+        for content in contents:
+            found.setdefault(content[0], []).append((after == 1, content))
+    return found
 
 
 def _caches(toucher: Toucher, upto: int) -> Iterator[Content]:

@@ -123,7 +123,7 @@ class Order:
                 self.amounts[cell].append(amount)
         self._thresholds()
         self.known: tuple[list[int], list[tuple[int, int]]] | None = None
-        """The last part, for another position at which the same segments are asked for."""
+        """The last part, for another position at which no other segments are asked for."""
 
     def _thresholds(self) -> None:
         """Of each segment's waits, those that are not met from the start; equal ones are one object."""
@@ -143,13 +143,16 @@ class Order:
             self.waits.append(mine)
 
     def started(self, columns: IntArray) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-        """In parts, withheld segments, and all (segment, bits) where the segment starts without some of them although
-        they come before it in the execution: bit i is of the i-th."""
-        along = sorted(columns.tolist(), key=self.place.__getitem__)
+        """In parts, withheld segments, these and perhaps more, and all (segment, bits) where the segment starts without
+        some of them although they come before it in the execution: bit i is of the i-th."""
+        wanted = columns.tolist()
+        if self.known is not None and set(wanted) <= set(self.known[0]):
+            yield self.known
+            return
+        along = sorted(wanted, key=self.place.__getitem__)
         for begin in range(0, len(along), TOGETHER):
             part = along[begin : begin + TOGETHER]
-            if self.known is None or self.known[0] != part:
-                self.known = part, list(_Withholding(self, part).unordered())
+            self.known = part, list(_Withholding(self, part).unordered())
             yield self.known
 
 

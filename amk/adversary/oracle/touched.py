@@ -7,6 +7,7 @@ cache, which later tokens read as they are.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -77,6 +78,27 @@ class Touched:
     tag: IntArray
     outside: tuple[str, ...]
     written_constants: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[np.ndarray, ...]:
+        return (self.segment, self.space, self.write, self.lo, self.hi, self.content, self.shift, self.tag)
+
+    def within(self, spaces: Collection[int]) -> Touched:
+        """The accesses to these spaces alone."""
+        if set(self.space.tolist()) <= set(spaces):
+            return self
+        rows = np.isin(self.space, list(spaces))
+        return Touched(
+            self.segment[rows], self.space[rows], self.write[rows], self.lo[rows], self.hi[rows], self.content[rows],
+            self.shift[rows], self.tag[rows], self.outside, self.written_constants,
+        )  # fmt: skip
+
+    def by_space(self) -> dict[int, bytes]:
+        """All that tells the accesses to one space from others."""
+        along = np.argsort(self.space, kind="stable")
+        table = np.stack([column[along] for column in self.columns], axis=1)
+        cuts = np.flatnonzero(np.diff(table[:, 1])) + 1
+        return {int(part[0, 1]): part.tobytes() for part in np.split(table, cuts) if len(part)}
 
 
 class Toucher:
