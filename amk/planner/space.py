@@ -177,3 +177,8 @@ class Space:
             else:
                 columns += [float(i == here) for i in range(len(knob.values))]
         return np.array(columns)
+
+    def columns(self) -> list[int]:
+        """Of each number of `encode`, the place of its knob."""
+        widths = (1 if k.ordered or len(k.values) == 2 else len(k.values) for k in self.knobs)
+        return [place for place, width in enumerate(widths) for _ in range(width)]

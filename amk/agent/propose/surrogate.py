@@ -1,17 +1,19 @@
 """Bayesian optimisation: a Gaussian process on the measured log times, the point of greatest expected improvement next.
 
-Kernel: a sum over the knobs, because log times nearly add up, and a product of exponentials of their distances, one
-length for all; share and length are chosen by marginal likelihood from a grid. Candidates are neighbours of the best
-points, several changes of the best at once by what one draw from the process says of each, and random points; before
-WARM_UP points are measured, several changes at random. Cost: O(n^3) in the trials used, of which there are at most
-MEMORY, and the open ones.
+Kernel: a product of exponentials, one rate a knob, since some knobs decide and others hardly matter; rates and noise
+are chosen by marginal likelihood, one after the other from grids. Times far behind the best are taken as equally bad:
+what is asked is what is near it. Candidates are neighbours of the best points, several changes of the best at once by
+what one draw from the process says of each, and random points; from the most promising on, neighbour by neighbour, what
+promises more. Before WARM_UP points are measured, several changes at random. Rates are those of the first trials, a
+multiple of BLOCK, so that a run that goes on proposes as it would have. Cost: O(n^3) in the trials used, of which there
+are at most MEMORY, and the open ones; every BLOCK trials some hundred times that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from functools import lru_cache
 from math import erf, exp, pi, sqrt
 
 import numpy as np
@@ -22,20 +24,22 @@ from amk.planner.settings import Settings
 from amk.planner.space import Value, moved
 
 Array = NDArray[np.float64]
-Shape = tuple[float, float]
-"""Share of the sum over knobs, and length of the product."""
 
 WARM_UP = 8
-MEMORY = 160
+MEMORY = 300
+BLOCK = 16
 POOL = 160
-LENGTHS = (0.6, 1.2, 2.4, 4.8)
-SHARES = (0.0, 0.5, 0.9)
-"""Of the sum over the knobs in the variance."""
-ALONE = 0.5
-"""Length of one knob in that sum."""
+RATES = (0.0, 0.05, 0.2, 0.8, 2.0)
+START = 0.4
+"""Rate of a knob of which nothing is known."""
+NOISES = (0.3, 0.1, 0.03, 0.01, 0.003)
+"""Shares of the variance that the knobs do not explain."""
+PASSES = 2
+BAND = 0.1
+"""Log times this far behind the best are all alike, unless that is more than half of them."""
 MOST = 8
 """Changes of the best at once."""
-JITTER = 1e-4
+CLIMBS, STEPS = 3, 6
 
 
 @dataclass(frozen=True)
@@ -48,16 +52,14 @@ class Surrogate:
         if len(scored) < WARM_UP:
             counts = 2 + rng.integers(MOST - 1, size=TRIES)
             pool = [context.space.mutate(scored[0][0], rng, int(count)) for count in counts]
-            order = list(range(len(pool)))
         else:
             model = Process.fit(context, scored).believing([context.space.encode(s) for s in context.pending()])
             best = min(scored, key=lambda pair: pair[1])[0]
-            pool = list(dict.fromkeys([*candidates(context, scored, rng), *stacked(context, model, best, rng)]))
-            improvement = model.expected_improvement(np.array([context.space.encode(s) for s in pool]))
-            order = [int(i) for i in np.argsort(-improvement)]
-        for i in order:
-            if context.is_new(pool[i]):
-                return context.suggest(self.name, pool[i], "greatest expected improvement")
+            pool = [*candidates(context, scored, rng), *stacked(context, model, best, rng)]
+            pool = promising(context, model, list(dict.fromkeys(pool)))
+        for settings in pool:
+            if context.is_new(settings):
+                return context.suggest(self.name, settings, "greatest expected improvement")
         return []
 
 
@@ -89,30 +91,48 @@ def stacked(context: Context, model: Process, base: Settings, rng: np.random.Gen
     return found
 
 
+def promising(context: Context, model: Process, pool: list[Settings]) -> list[Settings]:
+    """`pool` and what neighbours add to it, greatest expected improvement first."""
+    worth = dict(zip(pool, improvements(context, model, pool), strict=True))
+    for here in sorted(pool, key=lambda s: -worth[s])[:CLIMBS]:
+        for _ in range(STEPS):
+            near = [s for s in context.space.neighbours(here) if s not in worth]
+            worth.update(zip(near, improvements(context, model, near), strict=True))
+            further = max([here, *near], key=lambda s: worth[s])
+            if further == here:
+                break
+            here = further
+    return sorted(worth, key=lambda s: -worth[s])
+
+
+def improvements(context: Context, model: Process, points: list[Settings]) -> list[float]:
+    return model.expected_improvement(np.array([context.space.encode(s) for s in points])).tolist() if points else []
+
+
 @dataclass(frozen=True)
 class Process:
-    """A Gaussian process with zero mean on standardised scores."""
+    """A Gaussian process with zero mean on standardised scores. rates: of each column of a point."""
 
     x: Array
     y: Array
     alpha: Array
     factor: Array
-    shape: Shape
+    rates: Array
+    noise: float
     mean: float
     scale: float
     best: float
 
     @classmethod
     def fit(cls, context: Context, scored: list[tuple[Settings, float]]) -> Process:
-        recent = sorted(scored, key=lambda pair: pair[1])[: MEMORY // 2] + scored[-MEMORY // 2 :]
-        unique = list(dict(recent).items())
-        x = np.array([context.space.encode(s) for s, _ in unique])
-        raw = np.array([min(score, 1.0) for _, score in unique])
-        mean, scale = float(raw.mean()), float(raw.std()) or 1.0
-        y = (raw - mean) / scale
-        fits = [(*likelihood(x, y, shape), shape) for shape in product(SHARES, LENGTHS)]
-        _, factor, alpha, shape = max(fits, key=lambda fit: fit[0])
-        return cls(x, y, alpha, factor, shape, mean, scale, float(y.min()))
+        whole = scored[: max(WARM_UP, len(scored) - len(scored) % BLOCK)]
+        points, values, _, _ = _standard(context, whole)
+        knobs = tuple(context.space.columns())
+        rates, noise = chosen(tuple(map(tuple, points.tolist())), tuple(values.tolist()), knobs)
+        x, y, mean, scale = _standard(context, scored)
+        spread = np.array([rates[knob] for knob in knobs])
+        _, factor, alpha = likelihood(covariance(x, x, spread), y, noise)
+        return cls(x, y, alpha, factor, spread, noise, mean, scale, float(y.min()))
 
     def believing(self, points: Sequence[Array]) -> Process:
         """This process after `points` were found to be what it expects: two dozen proposals are open at once."""
@@ -120,12 +140,12 @@ class Process:
             return self
         mu = self.expected(np.array(points))[0]
         x, y = np.vstack([self.x, points]), np.concatenate([self.y, mu])
-        _, factor, alpha = likelihood(x, y, self.shape)
+        _, factor, alpha = likelihood(covariance(x, x, self.rates), y, self.noise)
         return replace(self, x=x, y=y, alpha=alpha, factor=factor)
 
     def expected(self, points: Array) -> tuple[Array, Array]:
         """Mean and standard deviation at `points`."""
-        cross = covariance(points, self.x, self.shape)
+        cross = covariance(points, self.x, self.rates)
         solved = np.linalg.solve(self.factor, cross.T)
         return np.asarray(cross @ self.alpha), np.sqrt(np.maximum(1.0 - (solved**2).sum(axis=0), 1e-9))
 
@@ -137,16 +157,49 @@ class Process:
         return np.asarray(sigma * (z * mass + density))
 
 
-def covariance(a: Array, b: Array, shape: Shape) -> Array:
-    share, length = shape
-    distance = np.abs(a[:, None, :] - b[None, :, :])
-    alone = np.exp(-distance / ALONE).mean(axis=2) if share else 0.0
-    return np.asarray(share * alone + (1 - share) * np.exp(-distance.sum(axis=2) / length))
+def _standard(context: Context, scored: list[tuple[Settings, float]]) -> tuple[Array, Array, float, float]:
+    """Points, standardised scores, their mean and scale: of the best trials and the latest."""
+    recent = dict(sorted(scored, key=lambda pair: pair[1])[: MEMORY // 2] + scored[-MEMORY // 2 :])
+    raw = np.array(list(recent.values()))
+    raw = np.minimum(raw, max(float(raw.min()) + BAND, float(np.median(raw))))
+    mean, scale = float(raw.mean()), float(raw.std()) or 1.0
+    return np.array([context.space.encode(s) for s in recent]), (raw - mean) / scale, mean, scale
 
 
-def likelihood(x: Array, y: Array, shape: Shape) -> tuple[float, Array, Array]:
+@lru_cache(maxsize=2)
+def chosen(
+    points: tuple[tuple[float, ...], ...], values: tuple[float, ...], knobs: tuple[int, ...]
+) -> tuple[tuple[float, ...], float]:
+    """(rate of each knob, noise) of the greatest marginal likelihood that changes one by one lead to.
+
+    knobs: which knob each column of a point belongs to.
+    """
+    x, y = np.array(points), np.array(values)
+    apart = np.abs(x[:, None, :] - x[None, :, :])
+    by_knob = np.stack([apart[:, :, np.array(knobs) == k].sum(axis=2) for k in range(max(knobs) + 1)])
+    rates, noise = [START] * len(by_knob), NOISES[0]
+    total = np.tensordot(np.array(rates), by_knob, 1)
+    best = -np.inf
+    for _ in range(PASSES):
+        for tried in NOISES:
+            if (found := likelihood(np.exp(-total), y, tried)[0]) > best:
+                best, noise = found, tried
+        for knob, distance in enumerate(by_knob):
+            without = total - rates[knob] * distance
+            for rate in RATES:
+                if (found := likelihood(np.exp(-without - rate * distance), y, noise)[0]) > best:
+                    best, rates[knob] = found, rate
+            total = without + rates[knob] * distance
+    return tuple(rates), noise
+
+
+def covariance(a: Array, b: Array, rates: Array) -> Array:
+    """rates: of each column."""
+    return np.asarray(np.exp(-np.abs((a * rates)[:, None, :] - (b * rates)[None, :, :]).sum(axis=2)))
+
+
+def likelihood(covariances: Array, y: Array, noise: float) -> tuple[float, Array, Array]:
     """(log marginal likelihood up to a constant, Cholesky factor, weights)."""
-    noisy = covariance(x, x, shape) + (JITTER + 0.01) * np.eye(len(x))
-    factor: Array = np.asarray(np.linalg.cholesky(noisy), np.float64)
+    factor: Array = np.asarray(np.linalg.cholesky(covariances + noise * np.eye(len(y))), np.float64)
     alpha: Array = np.asarray(np.linalg.solve(factor.T, np.linalg.solve(factor, y)), np.float64)
     return float(-0.5 * y @ alpha - np.log(np.diag(factor)).sum()), factor, alpha
