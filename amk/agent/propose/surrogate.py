@@ -119,20 +119,18 @@ class Process:
     factor: Array
     rates: Array
     noise: float
-    mean: float
-    scale: float
     best: float
 
     @classmethod
     def fit(cls, context: Context, scored: list[tuple[Settings, float]]) -> Process:
         whole = scored[: max(WARM_UP, len(scored) - len(scored) % BLOCK)]
-        points, values, _, _ = _standard(context, whole)
+        points, values = _standard(context, whole)
         knobs = tuple(context.space.columns())
         rates, noise = chosen(tuple(map(tuple, points.tolist())), tuple(values.tolist()), knobs)
-        x, y, mean, scale = _standard(context, scored)
+        x, y = _standard(context, scored)
         spread = np.array([rates[knob] for knob in knobs])
         _, factor, alpha = likelihood(covariance(x, x, spread), y, noise)
-        return cls(x, y, alpha, factor, spread, noise, mean, scale, float(y.min()))
+        return cls(x, y, alpha, factor, spread, noise, float(y.min()))
 
     def believing(self, points: Sequence[Array]) -> Process:
         """This process after `points` were found to be what it expects: two dozen proposals are open at once."""
@@ -157,13 +155,13 @@ class Process:
         return np.asarray(sigma * (z * mass + density))
 
 
-def _standard(context: Context, scored: list[tuple[Settings, float]]) -> tuple[Array, Array, float, float]:
-    """Points, standardised scores, their mean and scale: of the best trials and the latest."""
+def _standard(context: Context, scored: list[tuple[Settings, float]]) -> tuple[Array, Array]:
+    """Points and standardised scores of the best trials and the latest."""
     recent = dict(sorted(scored, key=lambda pair: pair[1])[: MEMORY // 2] + scored[-MEMORY // 2 :])
     raw = np.array(list(recent.values()))
     raw = np.minimum(raw, max(float(raw.min()) + BAND, float(np.median(raw))))
-    mean, scale = float(raw.mean()), float(raw.std()) or 1.0
-    return np.array([context.space.encode(s) for s in recent]), (raw - mean) / scale, mean, scale
+    scale = float(raw.std()) or 1.0
+    return np.array([context.space.encode(s) for s in recent]), (raw - raw.mean()) / scale
 
 
 @lru_cache(maxsize=2)
