@@ -10,8 +10,10 @@ Where a node stands among the chains (`Places`) and the clocks are all that the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Protocol
 
 import numpy as np
@@ -94,27 +96,31 @@ def views(clocks: Clocks, places: Places) -> Views:
 
 def chained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Bools:
     """Elementwise: is node i of `before` ordered before node j of `after` through chains?"""
-    ordered: Bools = np.zeros(len(i), dtype=bool)
     agents, flat = after.rows.shape[1], after.rows.reshape(-1)
     if not agents:
-        return ordered
-    # a chain that is not there finishes beyond everything, a view that is not there shows nothing
+        return np.zeros(len(i), dtype=bool)
+    # a chain that is not there finishes beyond everything, a view that is not there shows nothing: row 0 is that of an
+    # event before which nothing has happened
     until = np.where(before.agent < 0, np.iinfo(np.int32).max, before.hi)
-    agent_of = np.maximum(before.agent, 0)
-    value = np.where(after.own < 0, -1, after.value)
-    row = np.where(after.own < 0, 0, after.row) * agents
+    agent_of, row = np.maximum(before.agent, 0), np.where(after.own < 0, 0, after.row) * agents
     left, x, y = np.arange(len(i)), i.astype(np.intp), j.astype(np.intp)
-    for a in range(before.agent.shape[1]):
-        for d in range(after.own.shape[1]):
-            agent, own = agent_of[:, a].take(x), after.own[:, d].take(y)
-            seen = flat.take(row[:, d].take(y) + agent)
-            # row 0 is that of an event before which nothing has happened
-            np.copyto(seen, value[:, d].take(y), where=own == agent)
-            found = seen > until[:, a].take(x)
-            ordered[left[found]] = True
-            rest = np.flatnonzero(~found)
-            left, x, y = left[rest], x[rest], y[rest]
+    for a, d in product(range(before.agent.shape[1]), range(after.own.shape[1])):
+        if not len(left):
+            break
+        seen = flat.take(row[:, d].take(y) + agent_of[:, a].take(x))
+        found = seen > until[:, a].take(x)
+        left, x, y = _without(found, left, x, y)
+        # of its own agent a view shows more than the row, which it shares with earlier events
+        own = after.own[:, d].take(y) == agent_of[:, a].take(x)
+        left, x, y = _without(own & (after.value[:, d].take(y) > until[:, a].take(x)), left, x, y)
+    ordered: Bools = np.ones(len(i), dtype=bool)
+    ordered[left] = False
     return ordered
+
+
+def _without(found: Bools, *columns: I64) -> Iterator[I64]:
+    rest = np.flatnonzero(~found)
+    return (column[rest] for column in columns)
 
 
 def placed_abreast(groups: list[Group], numbers: I64) -> I64:

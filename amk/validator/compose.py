@@ -35,6 +35,7 @@ from typing import Any, Final, Literal, Protocol
 from amk.report.diagnostic import Diagnostic
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.schedule import Program, Role, Schedule
+from amk.validator.abreast import events_abreast
 from amk.validator.aliases import Clash
 from amk.validator.brackets import BracketOrder, Ordering
 from amk.validator.counter_events import CounterEvents, Instances
@@ -55,7 +56,7 @@ from amk.validator.memory_check import (
 )  # fmt: skip
 from amk.validator.order import Clocks
 from amk.validator.parts import bare_program, synced, without_rings, without_sync
-from amk.validator.quotient import Edges, Group, Quotient, clocks_of, projected, run_of
+from amk.validator.quotient import Edges, Group, Quotient, clocks_abreast, clocks_of, projected, run_of
 from amk.validator.races import RaceReport
 from amk.validator.system import I64
 from amk.validator.touched import Touched, gathered, sure_words, tagged_words, touched
@@ -184,8 +185,12 @@ def quotient_of(
 
 def clocks_in(memo: Memo, quotient: Quotient) -> Keyed[Clocks]:
     """By its waits and signals, which other quotients may have too."""
-    abreast = quotient.abreast
-    return memo(clocks_of, None if abreast is None else abreast.order, *quotient.synchronisation)
+    order = events_abreast(quotient)
+    if order is not None:
+        found = memo(clocks_abreast, order, *quotient.synchronisation)
+        if found.value is not None:
+            return Keyed(found.value, found.key)
+    return memo(clocks_of, *quotient.synchronisation)
 
 
 def compose(schedule: Schedule, tokens: int = TOKENS, memo: Memo | None = None) -> Composition:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -223,19 +223,27 @@ def _brackets(order: LocalOrder, chain: I64) -> tuple[I64, I64, I64]:
     lo = np.full(order.nodes, len(chain), np.int64)
     hi, pre = np.zeros(order.nodes, np.int64), np.zeros(order.nodes, np.int64)
     for w in range(order.trace.warps):
-        lo = np.minimum(lo, np.searchsorted(need[:, w], order.past[:, w], side="right"))
-        mine = order.need[:, w] > 0
-        hi[mine] = np.maximum(hi[mine], np.searchsorted(past[:, w], order.need[mine, w], side="left"))
+        lo = np.minimum(lo, _rank(need[:, w], order.past[:, w], "right"))
+        mine = np.flatnonzero(order.need[:, w])
+        hi[mine] = np.maximum(hi[mine], _rank(past[:, w], order.need[mine, w], "left"))
         present = np.flatnonzero(order.need[chain, w])
-        count = np.searchsorted(order.need[chain[present], w], order.late[:, w], side="right")
-        pre = np.maximum(pre, np.concatenate(([0], present + 1))[count])
+        count = _rank(order.need[chain[present], w], order.late[:, w], "right")
+        pre = np.maximum(pre, np.append(0, present + 1)[count])
     hi[chain] = np.arange(len(chain))
-    for i, node in enumerate(chain.tolist()):
-        if node >= order.trace.events:
-            members = order.trace.event_of[node - order.trace.events]
-            members = members[members >= 0]
-            hi[members] = np.minimum(hi[members], i)
+    events, at = order.trace.events, np.flatnonzero(chain >= order.trace.events)
+    members = order.trace.event_of[chain[at] - events]
+    which, warp = np.nonzero(members >= 0)
+    member = members[which, warp]
+    hi[member] = np.minimum(hi[member], at[which])
     crews = np.where(order.trace.event_of >= 0, hi[order.trace.event_of], -1).max(axis=1)
-    crewed = np.isin(np.arange(order.trace.events, order.nodes), chain)
-    hi[order.trace.events :] = np.where(crewed, hi[order.trace.events :], crews)
+    crews[chain[at] - events] = at
+    hi[events:] = crews
     return lo, hi, pre
+
+
+def _rank(column: I64, values: I64, side: Literal["left", "right"]) -> I64:
+    """As `searchsorted`, of values that are not negative: most columns count events, so a table of all values is short."""
+    if not len(column) or column[-1] >= len(values):
+        return np.searchsorted(column, values, side)
+    ranks: I64 = np.searchsorted(column, np.arange(column[-1] + 2), side)
+    return ranks.take(values, mode="clip")

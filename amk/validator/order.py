@@ -165,13 +165,13 @@ def order_statistic(values: I32, amounts: I64, need: int) -> I32:
 def _together(needed: I64, first: I64, most: int) -> Iterator[tuple[int, int]]:
     """Rows low + 1..high in turn, each needing rows up to `low`; `needed` is by row, `first` [rows + 1] where its waits
     begin, and there are no more than `most` waits unless one row has them."""
-    low, bounds = 0, first.tolist()
-    for n, last in enumerate(needed.tolist()):
-        if last > low or (n > low and bounds[n + 1] - bounds[low] > most):
-            yield low, n
-            low = n
-    if len(needed):
-        yield low, len(needed)
+    low, rows = 0, len(needed)
+    while low < rows:
+        room = max(low + 1, int(np.searchsorted(first, first[low] + most, side="right")) - 1)
+        late = needed[low + 1 : room] > low
+        high = low + 1 + int(late.argmax()) if late.any() else min(room, rows)
+        yield low, high
+        low = high
 
 
 def _of_one_size(waits: I64, first: I64) -> Iterator[tuple[I64 | slice, I64]]:
@@ -321,9 +321,10 @@ class Fixpoint:
                 if len(self.shared):
                     many = np.flatnonzero(sole[each] < 0)
                     values[many] = self.k_rows[slot[each[many]]]
-                if len(values) > len(rows[some]):
-                    values = values.reshape(len(rows[some]), -1, values.shape[1]).max(axis=1)
-                self.rows[low + 1 : high + 1][some] = np.maximum(rows[some], values)
+                mine = rows[some]
+                if len(values) > len(mine):
+                    values = values.reshape(len(mine), -1, values.shape[1]).max(axis=1)
+                self.rows[low + 1 : high + 1][some] = np.maximum(mine, values, out=values)
 
     def lower(self) -> None:
         """Lower K and rows until nothing changes; work is taken in run order (a K just before its first waiter)."""

@@ -89,7 +89,7 @@ class Quotient:
         void = sum(int(g.signals[:, 4].sum()) for g in groups) if self.strong else 0
         self.lengths = np.concatenate([*lengths, self.joints, [void]]).astype(np.int64)
         self.chain_first = np.concatenate(([0], np.cumsum(self.lengths)))
-        self.init = instances.init().tolist()
+        self.init = instances.init()
         self.waits: list[I64] = [np.zeros((0, 3), np.int64)]
         self.signals: list[I64] = [np.zeros((0, 3), np.int64)]
         self.system: System = self._build()
@@ -173,8 +173,8 @@ class Quotient:
             event = self.events(g, rows[:, 0] - group.first, rows[:, 1])
             self.waits.append(np.stack((event, rows[:, 2], np.maximum(rows[:, 3], 0)), axis=1))
             rows = group.signals
-            loose = np.flatnonzero(rows[:, 4]) if self.strong else np.zeros(0, np.int64)
-            tight = np.setdiff1d(np.arange(len(rows)), loose)
+            weak = rows[:, 4] != 0 if self.strong else np.zeros(len(rows), bool)
+            loose, tight = np.flatnonzero(weak), np.flatnonzero(~weak)
             event = np.empty(len(rows), np.int64)
             event[tight] = self.events(g, rows[tight, 0] - group.first, rows[tight, 1])
             event[loose] = void + np.arange(len(loose))
@@ -196,7 +196,7 @@ class Quotient:
 
     def _fresh(self, count: int) -> int:
         first = len(self.init)
-        self.init += [0] * count
+        self.init = np.append(self.init, np.zeros(count, np.int64))
         return first
 
     def _add_prefixes(self, g: int) -> None:
@@ -303,8 +303,12 @@ def run_of(*synchronisation: I64) -> Run:
     return greedy(_bare(*synchronisation))
 
 
-def clocks_of(order: I64 | None, *synchronisation: I64) -> Clocks:
-    """The clocks of a quotient with this synchronisation; order: that of its run, None for a greedy one."""
-    run = greedy(_bare(*synchronisation)) if order is None else replayed(_bare(*synchronisation), order)
-    assert run is not None, "an order is that of a run"
-    return must_clocks(run)
+def clocks_of(*synchronisation: I64) -> Clocks:
+    """The clocks of a quotient with this synchronisation."""
+    return must_clocks(run_of(*synchronisation))
+
+
+def clocks_abreast(order: I64, *synchronisation: I64) -> Clocks | None:
+    """The same, found with the run in this order; None if there is no such run."""
+    run = replayed(_bare(*synchronisation), order)
+    return None if run is None else must_clocks(run)
