@@ -27,7 +27,7 @@ from amk.validator.races import Race, RaceReport, neighbour_pairs, record
 from amk.validator.system import I32, I64, READ, WRITE, Bools
 
 LIMIT: Final = 64
-COLUMNS: Final = 7
+COLUMNS: Final = 5
 NOTHING: Final = np.zeros(0, np.int64)
 SOME: Final = 4096
 """Unordered pairs that are looked at in a row, until there are enough."""
@@ -84,10 +84,11 @@ class Precedes(Protocol):
 
 def parts_of(rows: I64, placed: I64) -> list[Part]:
     """rows: (node, buffer, kind, lo, hi, value, delta); placed: sort keys of their nodes in a run."""
-    rows = rows.take(_sorted(rows[:, 2], placed, rows[:, 1]), axis=0)
-    starts = np.flatnonzero(np.diff(rows[:, 1], prepend=-1))
-    bounds = zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True)
-    return [_part(int(rows[start, 1]), rows[start:end]) for start, end in bounds]
+    by_place = _sorted(rows[:, 2], placed, rows[:, 1])
+    buffer, node, columns = (part.take(by_place, axis=0) for part in (rows[:, 1], rows[:, 0], rows[:, 2:]))
+    starts = np.flatnonzero(np.diff(buffer, prepend=-1)).tolist()
+    ends = [*starts[1:], len(rows)]
+    return [Part(int(buffer[a]), node[a:b], given(columns[a:b])) for a, b in zip(starts, ends, strict=True)]
 
 
 def _sorted(kind: I64, placed: I64, buffer: I64) -> I64:
@@ -97,10 +98,6 @@ def _sorted(kind: I64, placed: I64, buffer: I64) -> I64:
     if low < 0 or kinds * places * (int(buffer.max(initial=0)) + 1) >= 1 << 62:
         return np.lexsort((kind, placed, buffer))
     return np.argsort((buffer * places + placed) * kinds + kind, kind="stable")
-
-
-def _part(buffer: int, rows: I64) -> Part:
-    return Part(buffer, rows[:, 0].copy(), given(np.ascontiguousarray(rows[:, 2:])))
 
 
 def _written(part: Part) -> Part:
@@ -207,7 +204,7 @@ class InOrder:
         by_number = {part.buffer: part for part in self.parts}
         faults, total, more = [], 0, False
         for number in sorted({*by_number, *initial[:, 0].tolist(), *final[:, 0].tolist()}):
-            part = by_number.get(number) or _part(number, np.zeros((0, COLUMNS), np.int64))
+            part = by_number.get(number) or Part(number, NOTHING, given(np.zeros((0, COLUMNS), np.int64)))
             edges = (rows[rows[:, 0] == number, 1:] for rows in (initial, final))
             found = self.memo(faults_in, part.columns, *edges).value
             total, more = total + found.incidences, more or found.report.truncated

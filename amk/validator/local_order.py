@@ -242,7 +242,7 @@ def _brackets(order: LocalOrder, chain: I64) -> tuple[I64, I64, I64]:
 
 
 def _rank(column: I64, values: I64, side: Literal["left", "right"]) -> I64:
-    """As `searchsorted`, of values that are not negative: most columns count events, so a table of all values is short."""
+    """As `searchsorted`, of values that are not negative: columns mostly count events, so a table of all is short."""
     if not len(column) or column[-1] >= len(values):
         return np.searchsorted(column, values, side)
     ranks: I64 = np.searchsorted(column, np.arange(column[-1] + 2), side)

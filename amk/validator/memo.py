@@ -38,6 +38,7 @@ from amk.validator.trace import Item
 T = TypeVar("T")
 ROOM: Final = 384 << 20
 PLAIN: Final = frozenset({int, str, bool, float, bytes, type(None)})
+MANY: Final = 1024
 OVERHEAD: Final = 4096
 """Bytes that a result is taken to fill besides its arrays."""
 
@@ -143,7 +144,9 @@ def _tell(part: Any, texts: list[bytes | memoryview]) -> None:
     elif isinstance(part, Keyed):
         texts += (b"result", part.key)
     elif isinstance(part, np.ndarray):
-        texts += (f"{part.dtype.str} {part.shape}".encode(), np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+        told = _narrow(part)
+        text = f"{part.dtype.str} {part.shape} as {told.dtype.str}"
+        texts += (text.encode(), np.ascontiguousarray(told).reshape(-1).view(np.uint8).data)
     elif isinstance(part, tuple):
         texts.append(f"tuple {len(part)}".encode())
         for entry in part:
@@ -154,6 +157,16 @@ def _tell(part: Any, texts: list[bytes | memoryview]) -> None:
         texts.append(b"evaluations")
     else:
         raise TypeError(f"a {type(part).__qualname__} cannot be a part of a stage")
+
+
+def _narrow(array: NDArray[Any]) -> NDArray[Any]:
+    """The same numbers in fewer bytes, if there are many: hashing costs more than finding out what they need."""
+    if array.dtype == np.int64 and array.size >= MANY:
+        low, high = array.min(), array.max()
+        for kind in (np.int16, np.int32):
+            if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+                return array.astype(kind)
+    return array
 
 
 def _freeze(value: Any, known: Collection[int], seen: set[int]) -> int:
