@@ -15,7 +15,7 @@ import gc
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Final
 
@@ -205,7 +205,17 @@ class Confirmer:
 
     def _common(self, a: Place, b: Place) -> list[Clash]:
         tried = positions(self.result, frozenset((a[1], b[1])))
-        return [clash for pos in tried for clash in self._clashes(a, b, pos)]
+        if self._positional(a, tried[0]) or self._positional(b, tried[0]):
+            return [clash for pos in tried for clash in self._clashes(a, b, pos)]
+        found = list(self._clashes(a, b, tried[0]))
+        return [replace(clash, pos=pos) for pos in tried for clash in found]
+
+    def _positional(self, place: Place, pos: int) -> bool:
+        """Does what the step touches depend on the position?"""
+        trace, worker, number = place
+        item = trace.items[number]
+        agents, workers = range(len(trace.roles[item.step.op.role])), range(worker, worker + 1)
+        return any(self.footprints.positional(item, a, workers, [pos + max(item.token, 0)]) for a in agents)
 
     def _confirmed(self, clash: Clash) -> ConfirmedRace:
         # the witness needs no more than this of what the race was found with

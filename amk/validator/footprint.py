@@ -105,6 +105,10 @@ class Footprints:
         self._gather(item, found)
         return found.rows, found.counts
 
+    def positional(self, item: Item, agent: int, workers: range, pos: Sequence[int]) -> bool:
+        """Would `of_workers` say something else elsewhere, as far as is known here?"""
+        return self._rows(item, agent, workers, pos).positional
+
     def crew(self, item: Item, agents: int, asked: Asked) -> Crewed:
         """All agents of a step on consecutive workers."""
         found = crewed(lambda agent: self._evaluator(item, agent), agents, item.loops, asked, self._tables)

@@ -6,6 +6,7 @@ import gc
 import json
 from collections import Counter
 from contextlib import suppress
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -19,7 +20,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.validator import confirm, evidence, faults
 from amk.validator.atoms import blocks, touches_of
 from amk.validator.compose import Composition, compose
-from amk.validator.confirm import Place, positions
+from amk.validator.confirm import Clash, Confirmer, Place, positions
 from amk.validator.dataflow import Fault, find_faults
 from amk.validator.expand import expand
 from amk.validator.liveness import greedy
@@ -139,3 +140,22 @@ def test_only_before_a_large_system_is_made_the_memory_is_searched(monkeypatch: 
         found = verify(broken).evidence
         assert found is not None and found.system.events > 1
         assert len(searched) == times
+
+
+def test_clashes_of_two_steps_are_those_of_every_position() -> None:
+    result, seen = compose(small_plan(SMALL["fast"])), Counter[tuple[bool, bool]]()
+    trace = result.groups[0].order.trace
+    asked, plain = Confirmer(result, "word"), Confirmer(result, "word")
+    some = [n for n, item in enumerate(trace.items) if item.step.op.op != "barrier"]
+    for i, j in Random(1).sample(list(combinations(some, 2)), 600):
+        a, b = (trace, 0, i), (trace, j % 2, j)
+        tried = positions(result, frozenset((a[1], b[1])))
+        apart = [told(clash) for pos in tried for clash in plain._clashes(a, b, pos)]
+        assert [told(clash) for clash in asked._common(a, b)] == apart
+        differ = len({clash[1:] for clash in apart}) * len(tried) != len(apart)
+        seen[differ, asked._positional(a, tried[0]) or asked._positional(b, tried[0])] += bool(apart)
+    assert seen[False, False] > 9 and seen[True, True] > 9 and not seen[True, False], seen
+
+
+def told(clash: Clash) -> tuple[Any, ...]:
+    return clash.pos, clash.first.event, clash.second.event, clash.buffer, clash.lo, clash.hi, clash.kinds
