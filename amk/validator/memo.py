@@ -104,7 +104,7 @@ class Memo:
         return kept[0]
 
     def _keep(self, made: Keyed[T]) -> Keyed[T]:
-        size = OVERHEAD + _freeze(made.value, self._frozen, set())
+        size = OVERHEAD + _freeze(made.value, self._frozen)
         if hasattr(made.value, "__dict__"):
             self._frozen[id(made.value)] = made.value
         self._kept[made.key] = made, size
@@ -169,20 +169,28 @@ def _narrow(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _freeze(value: Any, known: Collection[int], seen: set[int]) -> int:
+def _freeze(value: Any, known: Collection[int]) -> int:
     """Make every array inside read-only; their bytes. known: ids of results that have been through this.
 
     What evaluations keep and footprints have is read-only from the start, and items have no arrays.
     """
-    if CLOSED[type(value)] or id(value) in seen:
-        return 0
-    seen.add(id(value))
-    if isinstance(value, np.ndarray):
-        value.setflags(write=False)
-        return int(value.nbytes) if value.base is None else _freeze(value.base, known, seen)
-    if id(value) in known:
-        return 0
-    return sum(_freeze(entry, known, seen) for entry in _inside(value))
+    size, seen, left = 0, set[int](), _open([value])
+    while left:
+        one = left.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, np.ndarray):
+            one.setflags(write=False)
+            size += int(one.nbytes) if one.base is None else 0
+            left += _open([one.base])
+        elif id(one) not in known:
+            left += _open(_inside(one))
+    return size
+
+
+def _open(values: Iterable[Any]) -> list[Any]:
+    return [value for value in values if not CLOSED[type(value)]]
 
 
 class _Closed(dict[type, bool]):
