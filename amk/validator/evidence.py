@@ -219,9 +219,13 @@ class _Racy:
     def __init__(self, result: Composition, edges: Edges, races: list[Race]) -> None:
         self.result, self.edges, self.races = result, edges, races
         self.confirmer = Confirmer(result, edges)
+
+    @cached_property
+    def tried(self) -> list[Tried]:
+        result = self.result
         nodes = sum(g.count * g.nodes for g in result.groups)
-        tried = [(race, _node(result, race.first), _node(result, race.second)) for race in _varied(result, races)]
-        self.tried = tried[: None if nodes <= SMALL else TRIED]
+        tried = [(race, _node(result, race.first), _node(result, race.second)) for race in _varied(result, self.races)]
+        return tried[: None if nodes <= SMALL else TRIED]
 
     @cached_property
     def alike(self) -> list[Tried]:

@@ -95,8 +95,8 @@ def unseen_writes(
     """
     unseen = races = found.written(buffers).races(_question("reads", least), _question("writes", fence))
     if unseen.racy:
-        # what a fence orders is ordered in time too, so only now the two can differ
-        races = found.of(buffers, inside=False).races(_question("all", least))
+        # what a fence orders is ordered in time too, so only now the two can differ; of reads the answer is known
+        races = found.of(buffers, inside=False).races(_question("reads", least), _question("writes", least))
     return races, unseen
 
 
