@@ -25,7 +25,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.validator import memo as memo_module
 from amk.validator.evaluator import Evaluations
-from amk.validator.memo import Keyed, Memo
+from amk.validator.memo import MANY, Keyed, Memo
 from amk.validator.schedule_certificate import certify_schedule
 from amk.validator.verify import Verdict, verify
 from tests.validator.one_edits import KINDS, mutants
@@ -164,6 +164,8 @@ DIFFERENT: tuple[Any, ...] = (
     (), (1,), ("1",), (True,), (b"1",), (None,), (1, 1), ((1, 1),), ((1,), 1), ("a", "b"), ("ab", ""), ("", "ab"),
     (np.array([1]),), (np.array([[1]]),), (np.array([1], np.int32),), (np.array([1, 0], np.int32),),
     (np.array([1]).view(np.uint64),), (np.array([1, 1]),), (Keyed(1, b"1"),), (Keyed(1, b"2"),),
+    *((np.full(2 * MANY, number),) for number in (1, -1, 2**15, 2**16 - 1, 2**16 + 1, 2**31, 2**32 - 1, 2**32 + 1)),
+    (np.full(2 * MANY, 1, np.int32),), (np.full(2 * MANY, 1, np.int16),), (np.full((MANY, 2), 1),),
 )  # fmt: skip
 
 
