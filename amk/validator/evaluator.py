@@ -27,7 +27,7 @@ from amk.validator.lanes import Differ, at, unfolded
 from amk.validator.probe import Probe, Several
 from amk.validator.slopes import Slope, extend
 from amk.validator.system import DONT_CARE, I64, READ, WRITE
-from amk.validator.tables import ByColumns, Tables
+from amk.validator.tables import ByColumns, ByWorkers, Tables
 
 SHARED: Final = -1
 COLUMNS: Final = 6
@@ -150,7 +150,7 @@ class Evaluator:
         self.starts = np.array([0, *reversed(starts)], np.int64)
         self.starts.setflags(write=False)
         self.slots = ByColumns[Rows]()
-        self.changes = ByColumns[Change]()
+        self.changes = ByWorkers[Change]()
         self.crews = ByColumns[Crewed]()
         self.kept = 0
 
@@ -160,9 +160,9 @@ class Evaluator:
         return self.kept + self.unplaced.kept
 
     def change(self, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
-        """Between this layer and the next; looked up as in `rows`."""
+        """Between this layer and the next; looked up by what these workers find in the tables."""
         key = (workers, tuple(loops.values()), tuple(pos))
-        return self.changes.get(key, tables, lambda: self._changed(loops, workers, pos, tables))
+        return self.changes.get(key, tables, workers, lambda: self._changed(loops, workers, pos, tables))
 
     def _changed(self, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
         slope: Slope | None = {}
@@ -234,9 +234,32 @@ class Unplaced:
         return self.slots.get(key, tables, lambda: self._of_workers(loops, workers, pos, tables))
 
     def _of_workers(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
-        rows = self._joined(self._alike(loops, workers, pos, tables), workers, tables)
+        rows = self._patched(loops, workers, pos, tables)
+        if rows is None:
+            every = np.arange(len(workers))
+            rows = self._joined(self._alike(loops, workers, pos, tables, every), workers, tables)
         self.kept += rows.rows.nbytes
         return rows
+
+    def _patched(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows | None:
+        """Those made of tables that differ for few workers, with the rows of these anew: a worker reads its own entries
+        alone. None if there are none, or if they say of all workers together what may be due to those few."""
+        key = (workers.start, workers.stop, tuple(loops.values()), tuple(pos))
+        near = self.slots.near(key, tables, workers, max(2, len(workers) // 8))
+        if near is None or near[0].beyond is not None or near[0].constants:
+            return None
+        old, apart = near
+        groups = self._alike(loops, workers, pos, tables, apart)
+        new = self._joined(groups, workers, tables)
+        if old.positional and not new.positional:
+            return None
+        counts = np.array(old.counts)
+        stay = np.repeat(~np.isin(np.arange(len(workers)), apart), counts)
+        counts[apart] = 0
+        rows = np.insert(old.rows[stay], np.repeat(np.cumsum(counts), new.counts), new.rows, axis=0)
+        rows.setflags(write=False)
+        names = tuple(sorted({*old.names, *new.names}))
+        return replace(new, rows=rows, counts=tuple((counts + new.counts).tolist()), names=names)
 
     def one(self, loops: dict[str, int], worker: int, pos: int, tables: Tables) -> Footprint:
         for names, by_values in self.known.items():
@@ -277,11 +300,13 @@ class Unplaced:
         self.kept += rows.nbytes
         return footprint
 
-    def _alike(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> list[Alike]:
-        """Evaluations that together are those of all workers."""
+    def _alike(
+        self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables, wanted: I64
+    ) -> list[Alike]:
+        """Evaluations that together are those of the wanted workers, counted from the first."""
         worker, position = np.arange(workers.start, workers.stop), np.array(pos, np.int64)
         found: list[Alike] = []
-        left = [np.arange(len(workers))] if workers else []
+        left = [wanted] if len(wanted) else []
         while left:
             those = left.pop()
             env = Several(loops, worker[those], self.agent, position[those], tables.arrays)
