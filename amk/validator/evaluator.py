@@ -236,8 +236,7 @@ class Unplaced:
     def _of_workers(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
         rows = self._patched(loops, workers, pos, tables)
         if rows is None:
-            every = np.arange(len(workers))
-            rows = self._joined(self._alike(loops, workers, pos, tables, every), workers, tables)
+            rows = self._joined(self._alike(loops, workers, pos, tables), workers, tables)
         self.kept += rows.rows.nbytes
         return rows
 
@@ -248,18 +247,21 @@ class Unplaced:
         near = self.slots.near(key, tables, workers, max(2, len(workers) // 8))
         if near is None or near[0].beyond is not None or near[0].constants:
             return None
-        old, apart = near
-        groups = self._alike(loops, workers, pos, tables, apart)
-        new = self._joined(groups, workers, tables)
-        if old.positional and not new.positional:
+        old, apart = near[0], near[1].tolist()
+        new = [self.one(loops, workers[n], pos[n], tables) for n in apart]
+        read = {name for footprint in new for name in footprint.names}
+        if old.positional and "pos" not in read:
             return None
-        counts = np.array(old.counts)
-        stay = np.repeat(~np.isin(np.arange(len(workers)), apart), counts)
-        counts[apart] = 0
-        rows = np.insert(old.rows[stay], np.repeat(np.cumsum(counts), new.counts), new.rows, axis=0)
+        ends, counts, parts, start = np.cumsum(old.counts).tolist(), list(old.counts), list[I64](), 0
+        for n, footprint in zip(apart, new, strict=True):
+            parts += (old.rows[start : ends[n] - old.counts[n]], footprint.rows)
+            start, counts[n] = ends[n], len(footprint.rows)
+        rows = np.concatenate((*parts, old.rows[start:]))
         rows.setflags(write=False)
-        names = tuple(sorted({*old.names, *new.names}))
-        return replace(new, rows=rows, counts=tuple((counts + new.counts).tolist()), names=names)
+        beyond = [(workers[n], f.beyond) for n, f in zip(apart, new, strict=True) if f.beyond is not None]
+        constants = frozenset[str]().union(*(footprint.constants for footprint in new))
+        names = tuple(sorted({*old.names, *(read & tables.lists.keys())}))
+        return Rows(rows, tuple(counts), next(iter(beyond), None), None, constants, "pos" in read, names)
 
     def one(self, loops: dict[str, int], worker: int, pos: int, tables: Tables) -> Footprint:
         for names, by_values in self.known.items():
@@ -300,13 +302,11 @@ class Unplaced:
         self.kept += rows.nbytes
         return footprint
 
-    def _alike(
-        self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables, wanted: I64
-    ) -> list[Alike]:
-        """Evaluations that together are those of the wanted workers, counted from the first."""
+    def _alike(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> list[Alike]:
+        """Evaluations that together are those of all workers."""
         worker, position = np.arange(workers.start, workers.stop), np.array(pos, np.int64)
         found: list[Alike] = []
-        left = [wanted] if len(wanted) else []
+        left = [np.arange(len(workers))] if workers else []
         while left:
             those = left.pop()
             env = Several(loops, worker[those], self.agent, position[those], tables.arrays)

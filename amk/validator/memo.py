@@ -169,7 +169,7 @@ def _freeze(value: Any, known: Collection[int], seen: set[int]) -> int:
         return int(value.nbytes) if value.base is None else _freeze(value.base, known, seen)
     if id(value) in known:
         return 0
-    return sum(_freeze(entry, known, seen) for entry in _inside(value))
+    return sum([_freeze(entry, known, seen) for entry in _inside(value) if not CLOSED[type(entry)]])
 
 
 class _Closed(dict[type, bool]):
