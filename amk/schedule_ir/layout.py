@@ -54,8 +54,9 @@ def _gemvs(body: tuple[Node, ...], loops: dict[str, int]) -> Iterator[tuple[Gemv
             if isinstance(node.op, GemvOp):
                 yield node.op, loops
         else:
+            kept = tuple(n for n in node.body if not isinstance(n, Step) or isinstance(n.op, GemvOp))
             for i in range(node.count or 1):
-                yield from _gemvs(node.body, loops | {node.var: i})
+                yield from _gemvs(kept, loops | {node.var: i})
 
 
 def drain_order(schedule: Schedule, stream: Stream) -> tuple[DrainKey, ...]:

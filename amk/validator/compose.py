@@ -32,6 +32,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
+import numpy as np
+
 from amk.report.diagnostic import Diagnostic
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.schedule import Program, Role, Schedule
@@ -61,7 +63,7 @@ from amk.validator.races import RaceReport
 from amk.validator.system import I64
 from amk.validator.touched import Touched, gathered, sure_words, tagged_words, touched
 from amk.validator.trace import trace_of
-from amk.validator.words import Words
+from amk.validator.words import Counted, Words, tags_of, told
 
 TOKENS: Final = 2
 Kept = Literal["most", "always", "sure"]
@@ -201,12 +203,6 @@ def compose(schedule: Schedule, tokens: int = TOKENS, memo: Memo | None = None) 
     return _Composer(schedule, tokens, memo or Memo()).run()
 
 
-def _keyed(words: Words) -> Keyed[Words]:
-    """Words by their content: different accesses may well have the same."""
-    content = (words.writes, words.needs, words.counters, tuple(words.joints), tuple(words.targets))
-    return Keyed(words, given(content).key)
-
-
 def _accesses(found: Keyed[Touched], tagged: list[int], initial: I64, final: I64) -> Keyed[Accesses]:
     content = Accesses(found.value.rows, tagged, initial, final)
     return Keyed(content, given((found.key, tuple(tagged), initial, final)).key)
@@ -232,22 +228,24 @@ class _Composer:
         boundary = boundary_content(self.data.value, self.result.tokens)
         self.accesses = _accesses(found_rows, whole.value.envelope.tagged, *boundary)
         result.accesses = self.accesses.value
-        seen = Keyed(rows, rows.words)
-        found = memo.within(tagged_words, self.data, whole, seen).value
-        self.seen = self.data, whole, seen
-        self.words: dict[Kept, Keyed[Words]] = {"most": _keyed(found.most), "always": _keyed(found.always)}
+        self.seen = self.data, whole, found_rows
+        items = [group.order.trace.items for group in whole.value.groups]
+        self.tags = given(tags_of(self.schedule, items, rows.places, rows.tagged.value.most, rows.tagged.value.always))
+        found = memo.within(tagged_words, self.tags, rows.tagged).value
+        most = self._named(found.most)
+        self.words: dict[Kept, Keyed[Words]] = {"most": most, "always": self._named(found.always)}
         result.classes = whole.value.envelope.classes
         result.outside, result.written_constants = whole.value.outside, whole.value.constants
         result.clashes = whole.value.clashes
         if result.outside or result.written_constants:
             return result  # wrong whatever else there is
-        result.never = found.most.never
-        result.weak = not found.most.empty or any(
+        result.never = most.value.never
+        result.weak = not most.value.empty or any(
             bool(g.waits[:, 4].any() or g.signals[:, 4].any()) for g in self.groups
         )
         if result.never:
             return result
-        result.strict = None if rows.doubled else self.strict
+        result.strict = None if found.doubled else self.strict
         block = self._quotient("block").value
         block.adopt(self._run(block))
         result.block, result.abreast = block, block.abreast is not None
@@ -276,10 +274,22 @@ class _Composer:
             parts += [order, group.waits, group.signals]
         return self.memo(quotient_of, edges, strict, self.schedule.counters, self.words[words], tuple(bases), *parts)
 
+    def _named(self, found: Counted) -> Keyed[Words]:
+        """Words by their content: different accesses may well have the same."""
+        places = self.seen[2].value.places
+        items = [group.order.trace.items for group in self.seen[1].value.groups]
+        return Keyed(told(self.schedule, items, places, found), given((found.key, places[:, 1])).key)
+
+    def _sure(self) -> Counted:
+        _, whole, rows = self.seen
+        steps = [[bool(item.step.op.perhaps) for item in g.order.trace.items] for g in whole.value.groups]
+        perhaps = np.array([steps[g][i] for g, i in rows.value.places.tolist()], bool)
+        return self.memo.within(sure_words, self.tags, perhaps, rows.value.tagged).value
+
     def strict(self, edges: Edges) -> Quotient:
         """With all words that a step looks for at some position, whatever the data say."""
         if "sure" not in self.words:
-            self.words["sure"] = _keyed(self.memo.within(sure_words, *self.seen).value)
+            self.words["sure"] = self._named(self._sure())
         return self._quotient(edges, "sure", strict=True).value
 
     def _order(self, edges: Edges, words: Kept = "most") -> Keyed[BracketOrder]:

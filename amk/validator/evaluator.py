@@ -27,7 +27,7 @@ from amk.validator.lanes import Differ, at, unfolded
 from amk.validator.probe import Probe, Several
 from amk.validator.slopes import Slope, extend
 from amk.validator.system import DONT_CARE, I64, READ, WRITE
-from amk.validator.tables import ByColumns, Tables
+from amk.validator.tables import ByColumns, ByWorkers, Tables
 
 SHARED: Final = -1
 COLUMNS: Final = 6
@@ -150,7 +150,7 @@ class Evaluator:
         self.starts = np.array([0, *reversed(starts)], np.int64)
         self.starts.setflags(write=False)
         self.slots = ByColumns[Rows]()
-        self.changes = ByColumns[Change]()
+        self.changes = ByWorkers[Change]()
         self.crews = ByColumns[Crewed]()
         self.kept = 0
 
@@ -160,9 +160,9 @@ class Evaluator:
         return self.kept + self.unplaced.kept
 
     def change(self, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
-        """Between this layer and the next; looked up as in `rows`."""
+        """Between this layer and the next; looked up by what these workers find in the tables."""
         key = (workers, tuple(loops.values()), tuple(pos))
-        return self.changes.get(key, tables, lambda: self._changed(loops, workers, pos, tables))
+        return self.changes.get(key, tables, workers, lambda: self._changed(loops, workers, pos, tables))
 
     def _changed(self, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
         slope: Slope | None = {}
@@ -234,9 +234,34 @@ class Unplaced:
         return self.slots.get(key, tables, lambda: self._of_workers(loops, workers, pos, tables))
 
     def _of_workers(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
-        rows = self._joined(self._alike(loops, workers, pos, tables), workers, tables)
+        rows = self._patched(loops, workers, pos, tables)
+        if rows is None:
+            rows = self._joined(self._alike(loops, workers, pos, tables), workers, tables)
         self.kept += rows.rows.nbytes
         return rows
+
+    def _patched(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows | None:
+        """Those made of tables that differ for few workers, with the rows of these anew: a worker reads its own entries
+        alone. None if there are none, or if they say of all workers together what may be due to those few."""
+        key = (workers.start, workers.stop, tuple(loops.values()), tuple(pos))
+        near = self.slots.near(key, tables, workers, max(2, len(workers) // 8))
+        if near is None or near[0].beyond is not None or near[0].constants:
+            return None
+        old, apart = near[0], near[1].tolist()
+        new = [self.one(loops, workers[n], pos[n], tables) for n in apart]
+        read = {name for footprint in new for name in footprint.names}
+        if old.positional and "pos" not in read:
+            return None
+        ends, counts, parts, start = np.cumsum(old.counts).tolist(), list(old.counts), list[I64](), 0
+        for n, footprint in zip(apart, new, strict=True):
+            parts += (old.rows[start : ends[n] - old.counts[n]], footprint.rows)
+            start, counts[n] = ends[n], len(footprint.rows)
+        rows = np.concatenate((*parts, old.rows[start:]))
+        rows.setflags(write=False)
+        beyond = [(workers[n], f.beyond) for n, f in zip(apart, new, strict=True) if f.beyond is not None]
+        constants = frozenset[str]().union(*(footprint.constants for footprint in new))
+        names = tuple(sorted({*old.names, *(read & tables.lists.keys())}))
+        return Rows(rows, tuple(counts), next(iter(beyond), None), None, constants, "pos" in read, names)
 
     def one(self, loops: dict[str, int], worker: int, pos: int, tables: Tables) -> Footprint:
         for names, by_values in self.known.items():

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from math import prod
 
 from amk.report.diagnostic import Diagnostic, Where, because
@@ -53,6 +54,11 @@ SHARE_OF = {
 
 def expected(layers: int, mode: Mode) -> Counter[Key]:
     """The ops of one launch of one token."""
+    return Counter(_expected(layers, mode))
+
+
+@lru_cache(maxsize=16)
+def _expected(layers: int, mode: Mode) -> Counter[Key]:
     keys: list[Key] = [("begin", -1), ("finish", -1), ("gemv lm_head", 0), *((op, -1) for op in TOKEN_OPS)]
     keys += [(op, layer) for layer in range(layers) for op in LAYER_OPS]
     keys += [("stage_norm", index) for index in range(1, 2 * layers + 1)]
@@ -84,6 +90,8 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
         layers = range(schedule.model.layers)
         wanted += Counter((f"{name} part {part}", layer) for layer in layers for name in ("stage", "gemv down"))
     idle = {part for part in ("qkv", "hidden", "gate_up", "lm_head") if not _owns(schedule, program, part)}
+    if dict(present) == dict(wanted):
+        return
     where = _last(program, number) if present - wanted else {}
     for key in sorted(present - wanted)[:4]:
         message = f"program '{program.name}' runs {_named(key)} {_times(present[key])}, the model {_times(wanted[key])}"
@@ -124,10 +132,11 @@ def _name(op: AnyOp) -> tuple[str, Expr | None]:
     """As `expected` calls it ("" if it is free to occur), and what numbers it."""
     if op.op in FREE_OPS:
         return "", None
-    name = f"{op.op} {op.matrix}" if hasattr(op, "matrix") else op.op
+    fields = vars(op)
+    name = f"{op.op} {fields['matrix']}" if "matrix" in fields else op.op
     if isinstance(op, GemvOp | StageOp) and op.k_part < op.k_parts - 1:
         name += f" part {op.k_part}"
-    return name, getattr(op, "layer", getattr(op, "index", getattr(op, "round", None)))
+    return name, next((fields[field] for field in ("layer", "index", "round") if field in fields), None)
 
 
 def _named(key: Key) -> str:

@@ -125,7 +125,7 @@ def _moved(step: Step, layers: int) -> Step:
     """The step for layers that lie so many before."""
     update = {}
     for name, factor in _LAYER_FIELD.items():
-        expr: Expr | None = getattr(step.op, name, None)
+        expr: Expr | None = vars(step.op).get(name)
         if layers and isinstance(expr, dict):
             update[name] = expr | {"1": expr.get("1", 0) - factor * layers}
     return step.model_copy(update={"op": step.op.model_copy(update=update)}) if update else step
@@ -150,7 +150,7 @@ def _inside(site: Site) -> bool:
 def _layer_fields_ok(site: Site, span: Span | None) -> bool:
     """L3; span: that of the loop if there are several."""
     for name, factor in _LAYER_FIELD.items():
-        expr: Expr | None = getattr(site.step.op, name, None)
+        expr: Expr | None = vars(site.step.op).get(name)
         if expr is None:
             continue
         if coefficient(expr, "l") != (factor if _inside(site) else 0):

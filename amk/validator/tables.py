@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,11 @@ class Tables:
                 self._bytes[name] = self.arrays[name].tobytes() if name in self.arrays else b"absent"
         return tuple(self._bytes[name] for name in names)
 
+    def at(self, names: tuple[str, ...], workers: tuple[int, ...]) -> tuple[tuple[int, ...] | None, ...]:
+        """What these workers find in the columns; None for a column that is absent."""
+        lists = (self.lists.get(name) for name in names)
+        return tuple([None if column is None else tuple([column[w] for w in workers]) for column in lists])
+
     def value(self, name: str, loops: dict[str, int], worker: int, pos: int) -> int:
         """What a worker reads under the name."""
         if name in loops:
@@ -34,6 +39,10 @@ class Tables:
         if name in ("worker", "pos"):
             return worker if name == "worker" else pos
         return self.lists[name][worker]
+
+
+TRIED: Final = 4
+"""Of the results with one key so many, the latest, are looked at by `ByColumns.near`."""
 
 
 class Read(Protocol):
@@ -60,4 +69,36 @@ class ByColumns(Generic[R]):
                 return found
         found = make()
         made.append((tables.columns(found.names), found))
+        return found
+
+    def near(self, key: tuple[object, ...], tables: Tables, workers: range, most: int) -> tuple[R, IntArray] | None:
+        """A result with this key whose tables differ from these for `most` of the workers at most: it and which."""
+        for columns, found in reversed(self._made.get(key, [])[-TRIED:]):
+            pairs = zip(columns, tables.columns(found.names), strict=True)
+            several = [(old, new) for old, new in pairs if old != new]
+            if not all(len(old) == len(new) for old, new in several):
+                continue
+            apart = np.zeros(len(workers), bool)
+            for old, new in several:
+                one, two = (np.frombuffer(column, np.int64)[workers.start : workers.stop] for column in (old, new))
+                apart |= one != two
+            if apart.sum() <= most:
+                return found, np.flatnonzero(apart)
+        return None
+
+
+class ByWorkers(Generic[R]):
+    """As `ByColumns`, for what a few workers alone make of the tables."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], list[tuple[tuple[tuple[int, ...] | None, ...], R]]] = {}
+
+    def get(self, key: tuple[object, ...], tables: Tables, workers: tuple[int, ...], make: Callable[[], R]) -> R:
+        """key: with the workers."""
+        made = self._made.setdefault(key, [])
+        for values, found in made:
+            if values == tables.at(found.names, workers):
+                return found
+        found = make()
+        made.append((tables.at(found.names, workers), found))
         return found

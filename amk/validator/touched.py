@@ -18,31 +18,39 @@ from amk.validator.envelope import Envelope
 from amk.validator.evaluator import Evaluations
 from amk.validator.footprint import Footprints
 from amk.validator.local_order import LocalOrder
-from amk.validator.memo import Memo
+from amk.validator.memo import Keyed, Memo, given
 from amk.validator.quotient import Group
 from amk.validator.system import I64, READ, WRITE, Bools
-from amk.validator.words import Known, Words, words
+from amk.validator.words import Counted, Known, counted, ranked
+
+
+@dataclass(frozen=True, eq=False)
+class TaggedRows:
+    """Rows on tagged words as `counted` wants them, with all reads, and with those that happen at every position."""
+
+    most: I64
+    always: I64
 
 
 @dataclass(frozen=True, eq=False)
 class Touched:
-    """rows: see `envelope`; most, always: those on tagged words as `words` wants them, with all reads, and with those
-    that happen at every position. words: digest of those two. doubled: two warps of a step write one tagged word.
-    """
+    """rows: see `envelope`; tagged: those on tagged words, with their digest; places: the steps of their ranks."""
 
     rows: I64
-    most: I64
-    always: I64
-    words: bytes
-    doubled: bool
+    tagged: Keyed[TaggedRows]
+    places: I64
 
 
 @dataclass(frozen=True, eq=False)
 class TaggedWords:
-    """Words with all reads, and with those that happen at every position (not looked for if the former cannot be)."""
+    """Words with all reads, and with those that happen at every position (not looked for if the former cannot be).
 
-    most: Words
-    always: Words
+    doubled: two warps of a step write one tagged word.
+    """
+
+    most: Counted
+    always: Counted
+    doubled: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,10 +94,12 @@ def touched(gathered: Gathered, synced: tuple[tuple[int, int], ...]) -> Touched:
     rows = envelope.columns(synced)
     most = _word_rows(groups, rows, envelope.tagged)
     kept, least = _always_rows(groups, most, envelope)
+    places, (most, least) = ranked(most, least)
     # those that always happen are most without some, and others
     always = sha256(np.packbits(kept).data).digest() + sha256(least.data).digest()
     digest = sha256(most.data).digest() + always
-    return Touched(rows, most, np.concatenate((most[kept], least)), digest, _doubled(most))
+    tagged = TaggedRows(most, np.concatenate((most[kept], least)))
+    return Touched(rows, Keyed(tagged, given(digest).key), places)
 
 
 def _doubled(rows: I64) -> bool:
@@ -109,20 +119,18 @@ def _places(rows: I64) -> I64:
     return found
 
 
-def tagged_words(memo: Memo, data: Schedule, gathered: Gathered, touched: Touched) -> TaggedWords:
-    items = [g.order.trace.items for g in gathered.groups]
+def tagged_words(memo: Memo, tags: I64, tagged: TaggedRows) -> TaggedWords:
+    """tags: see `tags_of`."""
     known: Known = {}
-    found = words(data, items, touched.most, memo, known)
-    return TaggedWords(found, found if found.never else words(data, items, touched.always, memo, known))
+    found = counted(memo, tags, tagged.most, known)
+    always = found if found.troubles else counted(memo, tags, tagged.always, known)
+    return TaggedWords(found, always, _doubled(tagged.most))
 
 
-def sure_words(memo: Memo, data: Schedule, gathered: Gathered, touched: Touched) -> Words:
-    """Words with all reads but those that depend on more than the position."""
-    items = [g.order.trace.items for g in gathered.groups]
-    perhaps = [g << 32 | i for g, group in enumerate(items) for i, item in enumerate(group) if item.step.op.perhaps]
-    rows = touched.most
-    left = (rows[:, 4] != READ) | ~np.isin(rows[:, 0] << 32 | rows[:, 2], np.array(perhaps, np.int64))
-    return words(data, items, rows[left], memo)
+def sure_words(memo: Memo, tags: I64, perhaps: Bools, tagged: TaggedRows) -> Counted:
+    """Words with all reads but those that depend on more than the position. perhaps: by rank, is it such a step?"""
+    rows = tagged.most
+    return counted(memo, tags, rows[(rows[:, 4] != READ) | ~perhaps[rows[:, 2]]], {})
 
 
 def _always_rows(groups: list[Group], found: I64, envelope: Envelope) -> tuple[Bools, I64]:

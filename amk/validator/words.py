@@ -25,7 +25,7 @@ from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.memo import Memo
+from amk.validator.memo import Memo, given
 from amk.validator.system import I64, WRITE, Bools
 from amk.validator.trace import Item
 
@@ -96,47 +96,97 @@ def _finding(message: str, path: tuple[str | int, ...], *reasons: str) -> Diagno
     return Diagnostic("AMK513", message, where=Where(path=json_pointer(path)), facts=tuple(because(r) for r in reasons))
 
 
-Known = dict[int, tuple[I64, Words]]
-"""Rows of single buffers with the words that were made of them."""
+Trouble = tuple[str | int, ...]
+"""(buffer, what, ...): what `_told` explains."""
+Known = dict[int, tuple[I64, Words, list[Trouble]]]
+"""Rows of single buffers with what was made of them."""
 
 
-def words(
-    schedule: Schedule, items: list[list[Item]], rows: I64, memo: Memo | None = None, known: Known | None = None
-) -> Words:
-    """Counters and needs from the global rows (group, worker, item, buffer, kind, lo, hi) on tagged buffers.
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """Words with the ranks of steps for items, and what is wrong with them. key: digest of the words' content."""
 
-    memo: results for single buffers, which know of the order of their own steps only. known: those of this schedule.
+    words: Words
+    troubles: list[Trouble]
+
+    @cached_property
+    def key(self) -> bytes:
+        found = self.words
+        return given((found.writes, found.needs, found.counters, tuple(found.joints), tuple(found.targets))).key
+
+
+def words(schedule: Schedule, items: list[list[Item]], rows: I64) -> Words:
+    """Counters and needs from the global rows (group, worker, item, buffer, kind, lo, hi) on tagged buffers."""
+    places, (mine,) = ranked(rows)
+    tags = tags_of(schedule, items, places, mine)
+    return told(schedule, items, places, counted(Memo(), tags, mine, {}))
+
+
+def ranked(*tables: I64) -> tuple[I64, list[I64]]:
+    """The steps [n, 2] (group, item) of rows (group, worker, item, ...) in order, and the rows with ranks for items."""
+    most = 1 + max(int(rows[:, 2].max(initial=0)) for rows in tables)
+    steps = [rows[:, 0] * most + rows[:, 2] for rows in tables]
+    there = np.bincount(np.concatenate(steps)) > 0
+    rank = np.cumsum(there) - 1
+    found = []
+    for rows, step in zip(tables, steps, strict=True):
+        mine = rows.copy()
+        mine[:, 2] = rank[step]
+        found.append(mine)
+    return np.stack(np.divmod(np.flatnonzero(there), most), axis=1), found
+
+
+def tags_of(schedule: Schedule, items: list[list[Item]], places: I64, *tables: I64) -> I64:
+    """(buffer, rank, tag) of the steps of ranked rows, each once, in order; `places`: as `ranked` found them."""
+    size = len(places) + 1
+    pairs = np.flatnonzero(np.bincount(np.concatenate([rows[:, 3] * size + rows[:, 2] for rows in tables])))
+    buffer, rank = np.divmod(pairs, size)
+    known: dict[tuple[object, ...], int] = {}
+    tags = []
+    for number, (group, at) in zip(buffer.tolist(), places[rank].tolist(), strict=True):
+        item = items[group][at]
+        key = (number, *item.loops.items())
+        if key not in known:
+            known[key] = tag_of(schedule.buffers[number].tag or 0, item)
+        tags.append(known[key])
+    return np.stack((buffer, rank, np.array(tags, np.int64)), axis=1)
+
+
+def counted(memo: Memo, tags: I64, rows: I64, known: Known) -> Counted:
+    """Words of ranked rows; tags: see `tags_of`.
+
+    memo: results for single buffers, which know of the order of their own steps only. known: those made before.
     """
-    memo, known = memo or Memo(), {} if known is None else known
     parts = [Words(np.zeros((0, 4), np.int64), np.zeros((0, 5), np.int64), 0, [], [], [])]
-    most = max(map(len, items), default=0)
+    troubles: list[Trouble] = []
     # fewer than 2^10 buffers, and sorting numbers of 16 bits is linear
     rows = rows.take(np.argsort(rows[:, 3].astype(np.int16), kind="stable"), axis=0)
     starts = np.flatnonzero(np.diff(rows[:, 3], prepend=-1))
     for mine in np.split(rows, starts[1:]) if len(rows) else ():
         buffer = int(mine[0, 3])
-        if buffer in known and np.array_equal(known[buffer][0], mine):
-            parts.append(known[buffer][1])
-            continue
-        step = mine[:, 0] * most + mine[:, 2]
-        there = np.bincount(step) > 0
-        rank = (np.cumsum(there) - 1)[step]
-        group, item = np.divmod(np.flatnonzero(there), most)
-        tag = schedule.buffers[buffer].tag or 0
-        tags = _tags(tag, [items[g][i] for g, i in zip(group.tolist(), item.tolist(), strict=True)])
-        ranked = np.concatenate((mine[:, :2], rank[:, None], mine[:, 4:]), axis=1)
-        found = memo(ranked_words, ranked, tags).value
-        parts.append(_numbered(found, item))
-        parts[-1].never.extend(_told(schedule, items, buffer, trouble, item) for trouble in found.troubles)
-        known[buffer] = mine, parts[-1]
-    return _together(parts)
+        if buffer not in known or not np.array_equal(known[buffer][0], mine):
+            known[buffer] = mine, *_of_buffer(memo, tags[tags[:, 0] == buffer], mine)
+        parts.append(known[buffer][1])
+        troubles += known[buffer][2]
+    return Counted(_together(parts), troubles)
 
 
-def _tags(tag: Expr, items: list[Item]) -> I64:
-    """The tag in every item; they agree where their loop variables do."""
-    loops = [tuple(item.loops.items()) for item in items]
-    known = {values: tag_of(tag, item) for values, item in dict(zip(loops, items, strict=True)).items()}
-    return np.array([known[values] for values in loops], np.int64)
+def _of_buffer(memo: Memo, tags: I64, mine: I64) -> tuple[Words, list[Trouble]]:
+    there = np.bincount(mine[:, 2]) > 0
+    place = np.flatnonzero(there)
+    rank = (np.cumsum(there) - 1)[mine[:, 2]]
+    own = np.concatenate((mine[:, :2], rank[:, None], mine[:, 4:]), axis=1)
+    found = memo(ranked_words, own, tags[np.searchsorted(tags[:, 1], place), 2]).value
+    buffer = int(mine[0, 3])
+    troubles = [(buffer, *(t if t[0] == "owners" else (*t[:3], int(place[t[3]]), *t[4:]))) for t in found.troubles]
+    return _numbered(found, place), troubles
+
+
+def told(schedule: Schedule, items: list[list[Item]], places: I64, found: Counted) -> Words:
+    """The words with items for ranks, and the findings on them."""
+    named = _numbered(found.words, places[:, 1])
+    named.never.extend(_told(schedule, items, places, trouble) for trouble in found.troubles)
+    return named
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,24 +199,24 @@ class RankedWords:
     counters: int
     joints: list[I64]
     targets: list[I64]
-    troubles: list[tuple[str | int, ...]]
+    troubles: list[tuple[Any, ...]]
 
 
-def _numbered(found: RankedWords, item: I64) -> Words:
+def _numbered(found: RankedWords | Words, item: I64) -> Words:
     """item: that of each rank."""
     writes, needs = found.writes.copy(), found.needs.copy()
     writes[:, 2], needs[:, 2] = item[writes[:, 2]], item[needs[:, 2]]
     return Words(writes, needs, found.counters, found.joints, found.targets, [])
 
 
-def _told(schedule: Schedule, items: list[list[Item]], buffer: int, trouble: tuple[Any, ...], item: I64) -> Diagnostic:
-    what, *numbers = trouble
+def _told(schedule: Schedule, items: list[list[Item]], places: I64, trouble: tuple[Any, ...]) -> Diagnostic:
+    buffer, what, *numbers = trouble
     name = schedule.buffers[buffer].name
     if what == "owners":
         message = f"workers {numbers[0]} and {numbers[1]} write the same words of '{name}'"
         return _finding(message, ("buffers", buffer), "a tagged word has one owner")
     group, worker, rank, tag, *before = numbers
-    path = items[group][int(item[rank])].site.path
+    path = items[group][int(places[rank, 1])].site.path
     if what == "order":
         held = f"words that tag {before[0]} was written to" if before[0] else "memory that begins as zeros"
         message = f"'{name}' gets tag {tag} over {held}: tags must grow"
@@ -200,7 +250,7 @@ class _Maker:
         self.tags = tags
         self.joints: list[I64] = []
         self.targets: list[I64] = []
-        self.troubles: list[tuple[str | int, ...]] = []
+        self.troubles: list[tuple[Any, ...]] = []
 
     def of(self, rows: I64) -> RankedWords:
         written = rows[rows[:, 3] == WRITE]

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amk.schedule_ir.ops import Geometry, Op
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.envelope import NO_DATA
-from amk.validator.evaluator import Unplaced
+from amk.validator.evaluator import Evaluator, Unplaced
 from amk.validator.lanes import Differ, Lanes, lanes
 from amk.validator.system import I64
 from amk.validator.tables import Tables
@@ -74,6 +75,49 @@ def test_rows_of_all_workers_are_those_of_each(name: str, seed: int) -> None:
             read = {name for one in alone for name in one.names}
             assert (found.positional, set(found.names)) == ("pos" in read, read & tables.lists.keys())
             assert found.constants == frozenset[str]().union(*(one.constants for one in alone))
+
+
+def _placed(op: Op, geometry: Geometry, number: dict[str, int], agent: int) -> Evaluator:
+    starts = tuple(b.offset or 0 for b in geometry.buffers.values() if b.space == "shared")
+    return Evaluator(Unplaced(op, geometry, number, agent), starts, [])
+
+
+@pytest.mark.parametrize("name", sorted(PLANS))
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_rows_after_a_change_of_few_entries_are_those_of_a_fresh_evaluation(name: str, seed: int) -> None:
+    """Also if those workers alone reached beyond a buffer, wrote a constant or asked for the position, or begin to."""
+    rng = Random(seed)
+    schedule = _random_tables(rng, PLANS[name]) if rng.random() < 0.5 else PLANS[name]
+    geometry, number = schedule.geometry(), {b.name: n for n, b in enumerate(schedule.buffers)}
+    changed = dict(schedule.tables)
+    for worker in rng.sample(range(WORKERS), rng.randint(1, 3)):
+        for table in rng.sample(sorted(changed), rng.randint(1, 4)):
+            if (kind := table.rsplit(".", 1)[1]) in RANGES:
+                entry = rng.randint(*RANGES[kind])
+                changed[table] = (*changed[table][:worker], entry, *changed[table][worker + 1 :])
+    before, after = Tables(schedule), Tables(schedule.model_copy(update={"tables": changed}))
+    workers, pos = range(WORKERS), [rng.randrange(schedule.kv.context)] * WORKERS
+    items = [i for i in unroll(schedule.programs[0], 0, 1) if not isinstance(i.step.op, NO_DATA)]
+    for item in rng.sample(items, min(20, len(items))):
+        op, agent = item.step.op, rng.randrange(geometry.role_size[item.step.op.role])
+        kept, placed = Unplaced(op, geometry, number, agent), _placed(op, geometry, number, agent)
+        for tables in (before, after, before):
+            found = kept.rows(item.loops, workers, pos, tables)
+            fresh = Unplaced(op, geometry, number, agent).rows(item.loops, workers, pos, tables)
+            np.testing.assert_array_equal(found.rows, fresh.rows)
+            assert set(found.names) >= set(fresh.names)
+            assert (found.counts, found.beyond, found.constants) == (fresh.counts, fresh.beyond, fresh.constants)
+            assert (found.positional, found.clash) == (fresh.positional, fresh.clash)
+            if "l" in item.loops:
+                ends = (0, WORKERS - 1)
+                step, again = (
+                    one.change(item.loops, ends, pos[:2], tables)
+                    for one in (placed, _placed(op, geometry, number, agent))
+                )
+                assert step.slope == again.slope
+                for (_, mine), (_, theirs) in zip(step.seen, again.seen, strict=True):
+                    np.testing.assert_array_equal(mine.rows, theirs.rows)
 
 
 @cache
