@@ -25,7 +25,7 @@ from amk.validator.contents import code
 from amk.validator.crews import Crewed
 from amk.validator.lanes import Differ, at, unfolded
 from amk.validator.probe import Probe, Several
-from amk.validator.slopes import Slope, extend
+from amk.validator.slopes import Slope, slope_of
 from amk.validator.system import DONT_CARE, I64, READ, WRITE
 from amk.validator.tables import ByColumns, ByWorkers, Tables
 
@@ -82,15 +82,20 @@ class Alike:
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What some workers' rows change by from one layer to the next, None if that is no slope; the footprints seen."""
+    """What some workers' rows change by from one layer to the next, None if that is no slope; the footprints seen.
+
+    anywhere: the slope is the same wherever the shared buffers lie.
+    """
 
     slope: Slope | None
     seen: tuple[tuple[int, Footprint], ...]
     names: tuple[str, ...]
+    anywhere: bool = False
 
 
 Known = dict[tuple[str, ...], dict[tuple[int, ...], Footprint]]
 """Evaluations of one (op, agent): by the names that were read, then by their values."""
+One = Callable[[dict[str, int], int, int, Tables], Footprint]
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,19 +166,23 @@ class Evaluator:
 
     def change(self, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
         """Between this layer and the next; looked up by what these workers find in the tables."""
+        found = self.unplaced.change(loops, workers, pos, tables)
+        if found.anywhere and not self.meeting:
+            return found
         key = (workers, tuple(loops.values()), tuple(pos))
-        return self.changes.get(key, tables, workers, lambda: self._changed(loops, workers, pos, tables))
+        make = self._clashing if found.anywhere else self._changed
+        return self.changes.get(key, tables, workers, lambda: make(found, loops, pos, tables))
 
-    def _changed(self, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
-        slope: Slope | None = {}
-        later, seen = loops | {"l": loops["l"] + 1}, list[tuple[int, Footprint]]()
-        for worker, place in zip(workers, pos, strict=True):
-            now, then = (self.one(each, worker, place, tables) for each in (loops, later))
-            seen += [(worker, now), (worker, then)]
-            if slope is not None and not (now.rows.shape == then.rows.shape and extend(slope, now.rows, then.rows)):
-                slope = None
-        read = {name for _, footprint in seen for name in footprint.names}
-        return Change(slope, tuple(seen), tuple(sorted(read & tables.lists.keys())))
+    def _changed(self, found: Change, loops: dict[str, int], pos: Sequence[int], tables: Tables) -> Change:
+        return _changed(self.one, loops, tuple(worker for worker, _ in found.seen[::2]), pos, tables)
+
+    def _clashing(self, found: Change, loops: dict[str, int], pos: Sequence[int], tables: Tables) -> Change:
+        """The change with the clashes of its footprints."""
+        layers, seen = (loops, loops | {"l": loops["l"] + 1}), list[tuple[int, Footprint]]()
+        for n, (worker, one) in enumerate(found.seen):
+            clash = self.unplaced.clash(self.meeting, one.rows, layers[n % 2], worker, pos[n // 2], tables)
+            seen.append((worker, replace(one, clash=clash)))
+        return replace(found, seen=tuple(seen))
 
     def rows(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
         """All workers' footprints; looked up if every table that was read for these has the same column."""
@@ -205,8 +214,11 @@ class Evaluator:
     def _placed(self, rows: I64) -> I64:
         """The rows with shared memory as one buffer that is addressed by absolute byte."""
         start = self.starts[np.minimum(rows[:, 0], 0)]
-        placed = rows + np.array([0, 0, 1, 1, 0, -1], np.int64) * start[:, None]
-        placed[:, 0] = np.maximum(rows[:, 0], SHARED)
+        placed = rows.copy()
+        placed[:, 2] += start
+        placed[:, 3] += start
+        placed[:, 5] -= start
+        np.maximum(rows[:, 0], SHARED, out=placed[:, 0])
         placed.setflags(write=False)
         return placed
 
@@ -226,6 +238,7 @@ class Unplaced:
         self.bytes = {name: b.bytes for name, b in geometry.buffers.items()}
         self.known: Known = {}
         self.slots = ByColumns[Rows]()
+        self.changes = ByWorkers[Change]()
         self.kept = 0
 
     def rows(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
@@ -269,6 +282,11 @@ class Unplaced:
             if found is not None:
                 return found
         return self._fresh(loops, worker, pos, tables)
+
+    def change(self, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
+        """As `Evaluator.change`, with all shared buffers as one."""
+        key = (workers, tuple(loops.values()), tuple(pos))
+        return self.changes.get(key, tables, workers, lambda: _changed(self.one, loops, workers, pos, tables))
 
     def clash(
         self, meeting: list[Meeting], rows: I64, loops: dict[str, int], worker: int, pos: int, tables: Tables
@@ -360,6 +378,15 @@ class Unplaced:
             last = row
         if last:
             yield last
+
+
+def _changed(one: One, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
+    layers = loops, loops | {"l": loops["l"] + 1}
+    pairs = [[one(each, *at, tables) for each in layers] for at in zip(workers, pos, strict=True)]
+    slope, anywhere = slope_of([(now.rows, then.rows) for now, then in pairs])
+    seen = tuple((worker, footprint) for worker, pair in zip(workers, pairs, strict=True) for footprint in pair)
+    read = {name for _, footprint in seen for name in footprint.names}
+    return Change(slope, seen, tuple(sorted(read & tables.lists.keys())), anywhere)
 
 
 def _meet(a: I64, b: I64) -> bool:

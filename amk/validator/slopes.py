@@ -31,3 +31,26 @@ def extend(slope: Slope, now: I64, then: I64) -> bool:
         if slope.setdefault(key, (change[0], change[1])) != (change[0], change[1]):
             return False
     return True
+
+
+def slope_of(pairs: list[tuple[I64, I64]]) -> tuple[Slope | None, bool]:
+    """Of rows in a layer and the next, all shared buffers (those below 0) as one; None if there is none.
+
+    Also: is it the same wherever shared buffers lie, where rows count bytes from the start of each? Not if a row names
+    another one in the next layer.
+    """
+    slope: Slope = {}
+    regular = anywhere = True
+    for now, then in pairs:
+        if now.shape != then.shape:
+            regular = False
+            continue
+        anywhere &= np.array_equal(now[:, 0], then[:, 0])
+        regular = regular and extend(slope, _merged(now), _merged(then))
+    return slope if regular else None, anywhere
+
+
+def _merged(rows: I64) -> I64:
+    merged = rows.copy()
+    np.maximum(rows[:, 0], -1, out=merged[:, 0])
+    return merged
