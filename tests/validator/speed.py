@@ -158,8 +158,8 @@ def edits(seeds: int = 12, repeats: int = 3) -> dict[str, Any]:
     Every edit is one of the plan itself, and results of other edits are not at hand. Other work on the machine makes
     the same work take more time of the processor, so each edit is measured `repeats` times and the best one counts.
     What this process holds is kept from the collector of cyclic garbage: in a copy a pass over all of it, which some
-    edits in a hundred would set off, copies every page that it looks at (80 ms). A process that goes on, as the search's
-    do, copies nothing: so a copy verifies the plan again before it is measured.
+    edits in a hundred would set off, copies every page that it looks at (80 ms). A process that goes on, as
+    those of the search do, copies nothing: so a copy verifies the plan again before it is measured.
     """
     found: dict[str, Any] = {}
     for preset in ("fast", "naive"):
