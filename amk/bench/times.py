@@ -10,13 +10,18 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Times:
-    """ms per token: median, 10th and 90th percentile."""
+    """ms per token: median, 10th and 90th percentile.
+
+    stalls: measurements that do not count, because the host stalled while it enqueued them (not looked for in records
+    that lack it).
+    """
 
     ms: float
     p10: float
     p90: float
+    stalls: int = 0
 
 
-def summary(times: Sequence[float]) -> Times:
+def summary(times: Sequence[float], stalls: int = 0) -> Times:
     low, middle, high = np.percentile(times, (10, 50, 90))
-    return Times(float(middle), float(low), float(high))
+    return Times(float(middle), float(low), float(high), stalls)

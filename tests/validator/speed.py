@@ -120,36 +120,21 @@ def _said(schedule: Schedule, memo: Memo | None) -> str:
         return "malformed"
 
 
-def _apart(schedule: Schedule, memo: Memo | None, ahead: Schedule | None = None) -> tuple[float, str]:
-    """(milliseconds of the processor, what was said) in a copy of this process, so that this one learns nothing.
-
-    ahead: what the copy verifies first, so that pages of the results at hand are copied before and not meanwhile.
-    """
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            if ahead is not None:
-                verify(ahead, memo=memo)
-            start = time.process_time()
-            said = _said(schedule, memo)
-            told = json.dumps([1000 * (time.process_time() - start), said])
-            os.write(write, told.encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        told = pipe.read()
-    os.waitpid(child, 0)
-    assert told, "the copy of the process ended before it had a verdict"
-    milliseconds, said = json.loads(told)
-    return round(milliseconds, 1), said
+def _clocked(text: str, memo: Memo | None) -> tuple[float, str]:
+    """(milliseconds of the processor, what was said) of a schedule that nobody has seen."""
+    schedule = Schedule.model_validate_json(text)
+    start = time.process_time()
+    said = _said(schedule, memo)
+    return round(1000 * (time.process_time() - start), 1), said
 
 
-def _best(schedule: Schedule, memo: Memo, ahead: Schedule, repeats: int) -> tuple[float, str]:
-    runs = [_apart(schedule, memo, ahead) for _ in range(repeats)]
-    assert len({said for _, said in runs}) == 1
-    return min(runs)
+def _warm(text: str, plan: Schedule) -> tuple[float, str]:
+    """The same with the plan's results at hand and nothing else, as a process has that goes on."""
+    memo = Memo()
+    for _ in range(2):
+        verify(plan, memo=memo)
+    gc.collect()
+    return _clocked(text, memo)
 
 
 def edits(seeds: int = 12, repeats: int = 3) -> dict[str, Any]:
@@ -157,25 +142,18 @@ def edits(seeds: int = 12, repeats: int = 3) -> dict[str, Any]:
 
     Every edit is one of the plan itself, and results of other edits are not at hand. Other work on the machine makes
     the same work take more time of the processor, so each edit is measured `repeats` times and the best one counts.
-    What this process holds is kept from the collector of cyclic garbage: in a copy a pass over all of it, which some
-    edits in a hundred would set off, copies every page that it looks at (80 ms). A process that goes on, as
-    those of the search do, copies nothing: so a copy verifies the plan again before it is measured.
     """
     found: dict[str, Any] = {}
     for preset in ("fast", "naive"):
         document = json.loads(planned("llama3-8b", "h200", preset, None).model_dump_json())
         rows: dict[str, list[tuple[float, float, str]]] = {}
-        memo = Memo()
         first = Schedule.model_validate_json(json.dumps(document))
-        verify(first, memo=memo)
-        gc.collect()
-        gc.freeze()
         for kind, change in (one for seed in range(1, seeds + 1) for one in mutants(document, seed, 1)):
-            schedule = Schedule.model_validate_json(json.dumps(apply(document, change)[0]))
-            warm, said = _best(schedule, memo, first, repeats)
-            cold, again = _apart(schedule, None)
-            assert said == again, (preset, kind, change)
-            rows.setdefault(kind, []).append((warm, cold, said))
+            text = json.dumps(apply(document, change)[0])
+            runs = [_warm(text, first) for _ in range(repeats)]
+            cold, again = _clocked(text, None)
+            assert {said for _, said in runs} == {again}, (preset, kind, change)
+            rows.setdefault(kind, []).append((min(runs)[0], cold, again))
         found[preset] = {kind: _summary(many) for kind, many in rows.items()}
         every = [row for many in rows.values() for row in many]
         found[preset]["all"] = _summary(every)
