@@ -54,21 +54,27 @@ def program_key(schedule: Schedule, source: str) -> str:
 class Workshop:
     """Settings -> candidate, for one model on one target with one context; remembers recent results.
 
-    wanted: how each matrix is stored, which is part of the problem and no choice of the search.
+    wanted: how each matrix is stored, batch: sequences decoded together; both are part of the problem and no choice of
+    the search.
     """
 
     def __init__(
-        self, model: ModelSpec, target: Target, context: int | None = None, wanted: Formats | None = None
+        self,
+        model: ModelSpec,
+        target: Target,
+        context: int | None = None,
+        wanted: Formats | None = None,
+        batch: int = 1,
     ) -> None:
-        self.model, self.target, self.context = model, target, context
+        self.model, self.target, self.context, self.batch = model, target, context, batch
         self.wanted = BF16 if wanted is None else wanted
         self._made: OrderedDict[Settings, Candidate | Impossible] = OrderedDict()
         self._keys: OrderedDict[Settings, str | None] = OrderedDict()
 
-    def __reduce__(self) -> tuple[type[Self], tuple[ModelSpec, Target, int | None, Formats]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[ModelSpec, Target, int | None, Formats, int]]:
         """Another process makes its own programs. What it is started with must fit in a pipe: who starts a process that
         dies before it has read everything waits for ever otherwise."""
-        return type(self), (self.model, self.target, self.context, self.wanted)
+        return type(self), (self.model, self.target, self.context, self.wanted, self.batch)
 
     def make(self, settings: Settings) -> Candidate | Impossible:
         """Plan and lower `settings`. The context is the run's, so no candidate wins by a smaller cache."""
@@ -91,8 +97,8 @@ class Workshop:
 
     def numbers(self, settings: Settings) -> Settings:
         """A preset with what is best for this model, as users get it."""
-        runs, count = layered(self.model, self.wanted), choose_workers(self.model, self.target)
-        return tuned(settings, self.model, self.target, runs, count, self.context)
+        runs, count = layered(self.model, self.wanted), choose_workers(self.model, self.target, self.batch)
+        return tuned(replace(settings, batch=self.batch), self.model, self.target, runs, count, self.context)
 
     def space(self, start: str) -> Space:
         """The space of a search that starts from the plan of this name."""

@@ -48,6 +48,8 @@ class RunStarted(Event):
     version: Text
     prior: bool = True
     """Whether the simulator, whose constants were fitted to measured plans, may propose."""
+    batch: int = Field(default=1, ge=1)
+    """Sequences decoded together."""
 
 
 class SessionStarted(Event):

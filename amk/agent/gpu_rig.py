@@ -86,10 +86,9 @@ class GpuRig:
         vocab = subject.schedule.model.vocab
         tokens = torch.randint(vocab, (len(question.positions),), generator=gen, device="cuda")
         places = list(zip(tokens.tolist(), question.positions, strict=True))
-        kind = (question.seed, question.positions, *formats_of(subject.schedule))
+        kind = (question.seed, question.positions, subject.schedule.batch, *formats_of(subject.schedule))
         if kind not in self.references:
-            both = (subject.torch_logits_at(tokens, question.positions, d) for d in (torch.float64, torch.bfloat16))
-            self.references = {kind: tuple(zip(*both, strict=True))}
+            self.references = {kind: references(subject, tokens, question.positions)}
         return [
             self._check(subject, *place, *known) for place, known in zip(places, self.references[kind], strict=True)
         ]
@@ -138,6 +137,18 @@ class GpuRig:
         subject = self.running
         if subject is not None:
             subject.engine.abort.words[0] = 1
+
+
+def references(subject: Subject, tokens: torch.Tensor, positions: tuple[int, ...]) -> References:
+    """Logits in fp64 and by a bf16 implementation, of one token ([positions]) at each position: [vocab] each, or
+    [batch, vocab] where the other sequences have the tokens that the subject gives them.
+    """
+    exact, own = torch.float64, torch.bfloat16
+    if subject.schedule.batch > 1:
+        places = zip(tokens.tolist(), positions, strict=True)
+        return tuple((subject.torch_logits(*at, exact), subject.torch_logits(*at, own)) for at in places)
+    both = (subject.torch_logits_at(tokens, positions, dtype) for dtype in (exact, own))
+    return tuple(zip(*both, strict=True))
 
 
 def formats_of(schedule: Schedule) -> Kind:

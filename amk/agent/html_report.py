@@ -74,7 +74,8 @@ def _facts(state: State) -> str:
     mads = ", ".join(f"{100 * c.mad:.3f}%" for c in state.calibrations[-5:])
     live = sum(s.live for s in state.llm_settled)
     rows = [
-        ("run", run.run), ("back end", run.backend), ("started from", run.start), ("seed", str(run.seed)),
+        ("run", run.run), ("back end", run.backend), ("weights", run.dtype), ("sequences at a time", str(run.batch)),
+        ("cache positions", str(run.context)), ("started from", run.start), ("seed", str(run.seed)),
         ("proposer", run.proposer), ("positions", ", ".join(map(str, run.positions))),
         ("sessions", str(state.session.session if state.session else 0)),
         ("state", state.finished or "not finished"),

@@ -55,11 +55,13 @@ class Plan:
     limits: Limits
     dtype: FormatName = "bf16"
     prior: bool = True
+    batch: int = 1
 
 
 def workshop_of(asked: Plan | RunStarted) -> Workshop:
     """What makes the candidates of a run."""
-    return Workshop(load_model(asked.model), load_target(asked.target), asked.context, formats(asked.dtype))
+    model, target = load_model(asked.model), load_target(asked.target)
+    return Workshop(model, target, asked.context, formats(asked.dtype), asked.batch)
 
 
 def create(plan: Plan, root: Path | None = None) -> Journal:
@@ -79,7 +81,7 @@ def start(journal: Journal, plan: Plan, backends: Sequence[Backend]) -> None:
         positions=positions_within(plan.context), start=plan.start, settings=space.point(space.start),
         seed=plan.seed, proposer=plan.proposer, llm_model=plan.llm_model, backend=backends[0].label,
         simulated=backends[0].simulated, limits=plan.limits, manifest=manifest.digest(frozen), version=__version__,
-        prior=plan.prior,
+        prior=plan.prior, batch=plan.batch,
     )  # fmt: skip
     journal.append(first)
     begin(journal, backends, plan.limits)

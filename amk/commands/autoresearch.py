@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amk.agent.journal import Journal
+from amk.commands.planning import add_batch_choice
 from amk.planner.settings import STARTS
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.target import load_target
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=int, metavar="N", help="use N such GPUs at once (default: 1; with --ray all)")
     parser.add_argument("--ray", metavar="ADDRESS", help="measure on a Ray cluster; local starts one on this machine")
     parser.add_argument("--dtype", choices=FORMATS, default="bf16", help="format of the weights (default: bf16)")
+    add_batch_choice(parser)
     parser.add_argument("--start", choices=STARTS, default="fast", help="plan to start from (default: fast)")
     parser.add_argument("--compare", choices=STARTS, help="at the end, measure the best found against this plan")
     parser.add_argument("--max-context", type=int, default=8192, help="cache positions (default: 8192)")
@@ -152,6 +154,7 @@ def _plan(arguments: argparse.Namespace, limits: Limits) -> Plan:
         model=arguments.model, target=load_target(arguments.gpu).name, start=arguments.start, seed=arguments.seed,
         context=min(arguments.max_context, model.max_context), proposer=arguments.proposer,
         llm_model=arguments.llm_model, limits=limits, dtype=arguments.dtype, prior=not arguments.no_prior,
+        batch=arguments.batch,
     )  # fmt: skip
 
 

@@ -62,7 +62,8 @@ def commands(state: State, reference: str) -> list[str]:
     run = state.run
     assert run is not None
     words = f"amk autoresearch --model {run.model} --dtype {run.dtype} --gpu {run.target}"
-    first = f" --start {run.start}" + ("" if run.prior else " --no-prior")
+    batch = f" --batch {run.batch}" if run.batch > 1 else ""
+    first = f"{batch} --start {run.start}" + ("" if run.prior else " --no-prior")
     compared = f" --compare {reference}" if state.references else ""
     found = []
     for number, session in enumerate(state.sessions):

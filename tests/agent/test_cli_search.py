@@ -8,12 +8,14 @@ import pytest
 
 from amk import cli
 from amk.agent import certify, session
+from amk.agent.candidate import Candidate
 from amk.agent.devices import LocalGpu, local_gpus, matching, same_model, visible
 from amk.agent.gate import not_compiled
 from amk.agent.journal import read_state
 from amk.agent.lanes import Lane
 from amk.agent.loop import Loop
 from amk.agent.simulated import SimulatedBackend
+from amk.planner.settings import STARTS
 from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.target import load_target
 from tests.agent.conftest import fences_kept
@@ -116,6 +118,24 @@ def test_a_search_in_slices_on_two_cards(
     assert state.calibrations[2].at > state.calibrations[0].at, "another card: its noise was measured"
     assert len(found["compared_before"]) == 1 and found["commands"][2].endswith("--resume --compare fast")
     assert found["live_model_calls"] == 0 and found["prior"] is False
+
+
+def test_a_search_for_a_batch(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every plan, the one that it is compared with too, decodes as many sequences; a resumed run keeps their number."""
+    words = [*SEARCH, "--batch", "2", "--compare", "fast"]
+    assert run([*words, "--evals", "2"], capsys)[0] == 0
+    assert run([*SEARCH, "--compare", "fast", "--resume", "--evals", "4"], capsys)[0] == 0
+    (folder,) = (data / "runs").iterdir()
+    state = read_state(folder)
+    assert state.run is not None and state.run.batch == 2 and state.evals == 4 and len(state.references) == 2
+    made = session.workshop_of(state).make(STARTS["fast"])
+    assert isinstance(made, Candidate) and made.schedule.batch == 2
+    assert " --batch 2 --start naive " in summed_up(state)["commands"][0]
+    assert run(["export", folder.name, "-o", str(data / "best.json")], capsys)[0] == 0
+    assert load_schedule(data / "best.json")[0].batch == 2
+    assert run(["report", folder.name, "-o", str(data / "r.html")], capsys)[0] == 0
+    assert "<td>sequences at a time</td><td>2</td>" in (data / "r.html").read_text()
+    assert run([*SEARCH, "--batch", "9", "--evals", "2"], capsys)[0] == 2
 
 
 def test_runs_are_replayed_from_another(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

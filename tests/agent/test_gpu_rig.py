@@ -40,11 +40,14 @@ class Echo(subject.Subject):
         """There is no engine."""
 
     def tokens(self, token: int) -> Any:
-        return torch.tensor([token])
+        return torch.tensor([(token + 7 * s) % PLAIN.vocab for s in range(self.schedule.batch)])
 
     def logits(self, token: int, pos: int) -> Any:
-        exact = self.torch_logits(token, pos, torch.bfloat16)
-        return exact.flip(0) if self.wrong else exact
+        """Wrong ones are wrong for the last sequence of a batch only."""
+        exact = self.torch_logits(token, pos, torch.bfloat16).clone()
+        last = exact if exact.ndim == 1 else exact[-1]
+        last.copy_(last.flip(0) if self.wrong else last)
+        return exact
 
     def free(self) -> None:
         self.freed.append(self)
@@ -62,7 +65,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def random(kernel: Kernel, seed: int, given: Any, stream: Any, packed: Any) -> Echo:
         assert torch.equal(packed, device_packing.packed_weights(kernel.schedule, given))
-        shape = (PLAIN.layers, PLAIN.kv_heads, CONTEXT, PLAIN.head_dim)
+        shape = (PLAIN.layers, kernel.schedule.caches, CONTEXT, PLAIN.head_dim)
         caches = [torch.zeros(shape, dtype=torch.bfloat16) for _ in range(2)]
         engine: Any = None
         return Echo(kernel.schedule, engine, given, *caches, given, freed=made.freed)  # type: ignore[attr-defined]
@@ -80,7 +83,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def load(rig: Any, slot: str, number: int, **settings: Any) -> None:
     chosen = Settings(**({"warps": 4, "hint_slack": number % 5} | settings))
-    schedule = plan(PLAIN, load_target("h200"), settings=chosen, max_context=CONTEXT, workers=3)
+    schedule = plan(PLAIN, load_target("h200"), settings=chosen, max_context=CONTEXT, workers=2 * chosen.batch + 1)
     text = schedule.model_dump_json()
     kernel = base64.b64encode(text.encode()).decode()
     rig.load(Load(nonce=1, slot=slot, seed=number, schedule=text, kernel=kernel, key=f"{number:064d}"))
@@ -95,9 +98,10 @@ def test_room_is_made_only_where_there_is_too_little(rig: Any) -> None:
     assert not rig.packings.kept and rig.freed[-1] == "cache" and isinstance(rig.freed[0], Echo)
 
 
-def test_a_check_compares_every_position_with_the_oracle(rig: Any) -> None:
-    load(rig, "a", 0)
-    load(rig, "b", 1)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_check_compares_every_position_with_the_oracle(rig: Any, batch: int) -> None:
+    load(rig, "a", 0, batch=batch)
+    load(rig, "b", 1, batch=batch)
     question = Check(nonce=1, slot="a", positions=POSITIONS, seed=7)
     found = rig.check(question)
     assert [check.pos for check in found] == list(POSITIONS)
