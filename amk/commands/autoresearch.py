@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PROPOSERS = ("portfolio", "random", "local", "evolution", "beam", "surrogate", "llm", "replay")
 DEFAULT_EVALS = 200
+PROBLEM: dict[str, object] = {"dtype": "bf16", "batch": 1}
+"""What else a run is about, with its default: `--resume` looks for model, GPU and seed."""
 NEWEST = ""
 
 
@@ -70,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if folder is None and arguments.proposer == "llm":
         _check_llm(arguments, limits)
     with runs.create(_plan(arguments, limits)) if folder is None else Journal(folder) as journal:
+        _same_problem(arguments, journal)
         reason = journal.state.finished
         if reason is not None and not _more(arguments, journal.state.limits):
             print(f"run {journal.folder.name} is finished")
@@ -186,6 +189,16 @@ def _more(arguments: argparse.Namespace, old: Limits) -> bool:
     more_evals = arguments.evals is not None and old.evals is not None and arguments.evals > old.evals
     more_minutes = arguments.minutes is not None and old.minutes is not None and arguments.minutes > old.minutes
     return more_evals or more_minutes
+
+
+def _same_problem(arguments: argparse.Namespace, journal: Journal) -> None:
+    """AMK701 if a run is resumed that is not about what was asked for; what is left at its default asks for nothing."""
+    run = journal.state.run
+    for name, default in PROBLEM.items() if run is not None else ():
+        asked, known = getattr(arguments, name), getattr(run, name)
+        if asked not in (default, known):
+            message = f"run {journal.folder.name} is of --{name} {known}, not {asked}"
+            raise AmkError(Diagnostic("AMK701", message, help="`amk runs` lists the runs; --resume RUN names one"))
 
 
 def _same_kind(then: bool, now: bool) -> None:

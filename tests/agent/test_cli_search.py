@@ -135,6 +135,12 @@ def test_a_search_for_a_batch(data: Path, capsys: pytest.CaptureFixture[str]) ->
     assert load_schedule(data / "best.json")[0].batch == 2
     assert run(["report", folder.name, "-o", str(data / "r.html")], capsys)[0] == 0
     assert "<td>sequences at a time</td><td>2</td>" in (data / "r.html").read_text()
+    for words, said in (
+        (["--batch", "4"], "is of --batch 2, not 4"),
+        (["--dtype", "int8"], "is of --dtype bf16, not int8"),
+    ):
+        code, _, err = run([*SEARCH, *words, "--resume", "--evals", "6"], capsys)
+        assert code == 2 and said in err and read_state(folder).evals == 4
     assert run([*SEARCH, "--batch", "9", "--evals", "2"], capsys)[0] == 2
 
 
