@@ -15,8 +15,8 @@ HEAD_START = 400_000
 """Clock cycles (0.2 ms), more than a busy host needs to enqueue a launch. Its time differs by host and load; decoding
 hides it, since the next launch is enqueued while one runs."""
 STALL = 1e-3
-"""Seconds that enqueuing takes only if something else ran on the host's processor meanwhile: the device may have waited
-between the two events."""
+"""Seconds that enqueuing takes only where the host is held up, by other work on its processor or in the driver: the
+device may have waited between the two events."""
 TRIES = 10
 
 
