@@ -21,8 +21,8 @@ from amk.schedule_ir.schedule import Schedule
 def step_struct(name: str, op: Op, schedule: Schedule, slices: frozenset[str] = frozenset()) -> str:
     """Fields of `op` by kind: role, matrix, buffer, optional buffer, expression, integer. Streams have no accessor.
 
-    slices: global buffers [workers, n] that the op takes for shared memory of the worker. In a batch, k<Field>Row
-    counts the elements from one sequence's row of a buffer to the next.
+    slices: global buffers [workers, n] that the op takes for shared memory of the worker, beside partial sums. In a
+    batch, k<Field>Row counts the elements from one sequence's row of a buffer to the next.
     """
     buffers = {b.name: b for b in schedule.buffers}
     role = next(r for r in schedule.roles if r.name == op.role)
@@ -38,7 +38,9 @@ def step_struct(name: str, op: Op, schedule: Schedule, slices: frozenset[str] = 
         if _optional(info.annotation):
             lines.append(f"  static constexpr bool kHas{camel(field)} = {str(value is not None).lower()};")
         if isinstance(value, str):
-            lines.append(_buffer_accessor(field, buffers[value], value in slices))
+            each = buffers[value].elements // schedule.launch.workers
+            sliced = value in slices or _sliced(field, buffers[value])
+            lines.append(_buffer_accessor(field, buffers[value], each if sliced else None))
             if schedule.batch > 1 and field in PER_SEQUENCE:
                 row = buffers[value].elements // schedule.batch
                 lines.append(f"  static constexpr int k{camel(field)}Row = {row};")
@@ -47,6 +49,11 @@ def step_struct(name: str, op: Op, schedule: Schedule, slices: frozenset[str] = 
         elif isinstance(value, int):
             lines.append(f"  static constexpr int k{camel(field)} = {value};")
     return f"struct {name} {{\n" + "\n".join(lines) + "\n};\n"
+
+
+def _sliced(field: str, buffer: Buffer) -> bool:
+    """Whether these are partial sums of which every worker has a slice."""
+    return field == "part" and buffer.space == "global"
 
 
 def _matrix(op: Op, name: MatrixName, schedule: Schedule) -> str:
@@ -70,10 +77,10 @@ def _layer(value: int | dict[str, int]) -> str:
     return f"{value.get('l', 0)} * c.l + {value.get('1', 0)}"
 
 
-def _buffer_accessor(field: str, buffer: Buffer, sliced: bool) -> str:
+def _buffer_accessor(field: str, buffer: Buffer, each: int | None) -> str:
+    """each: elements of a worker's slice, None where there are no slices."""
     c_type = C_TYPES[buffer.dtype]
-    if sliced:
-        each = buffer.elements // buffer.shape[0]
+    if each is not None:
         result, text = f"{c_type}*", f"c.globals.b_{identifier(buffer.name)} + c.worker * {each}"
     elif buffer.space == "shared":
         result, text = f"{c_type}*", f"reinterpret_cast<{c_type}*>(c.shared + {buffer.offset})"

@@ -6,7 +6,7 @@ from amk.planner.formats import Runs
 from amk.planner.settings import Settings, crossing_dtype, has_tags, per_sequence
 from amk.planner.storage import packed_bytes
 from amk.schedule_ir.expr import Expr
-from amk.schedule_ir.matrices import MATRICES, scale_buffer, scale_shape
+from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix, scale_buffer, scale_shape
 from amk.schedule_ir.memory import Buffer, Dtype
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.begin import state_words
@@ -14,11 +14,23 @@ from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ranking import LAST, PARAMETERS, TALLY
 from amk.schedule_ir.schedule import KvLayout
 
+HEAD_SUMS = "head_part"
+"""Partial sums of lm_head in global memory."""
+
 
 def global_buffers(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, chunks: Runs) -> list[Buffer]:
-    """Every global allocation: constants, state that survives launches, hand-offs."""
+    """Every global allocation: constants, state that survives launches, hand-offs, and sums that stay in L2."""
     kept = [*constants(model, kv, settings, chunks), *state(model, kv, settings)]
-    return [*kept, *handoffs(model, kv, settings, workers, len(chunks))]
+    return [*kept, *handoffs(model, kv, settings, workers, len(chunks)), *head_sums(model, settings, workers)]
+
+
+def head_sums(model: ModelSpec, settings: Settings, workers: int) -> list[Buffer]:
+    """A slot for every row group that a worker owns, and one more for each of its warps."""
+    if settings.head_sums == "shared":
+        return []
+    groups = -(-matrix(model, "lm_head").groups // workers)
+    shape = workers, groups + settings.warps, *per_sequence(settings), ROWS_PER_GROUP
+    return [Buffer(name=HEAD_SUMS, space="global", dtype="f32", shape=shape, align=128)]
 
 
 def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Runs) -> list[Buffer]:

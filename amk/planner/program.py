@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
-from amk.planner.buffers import of_run
+from amk.planner.buffers import HEAD_SUMS, of_run
 from amk.planner.draw import draw_steps
 from amk.planner.formats import Formats
 from amk.planner.settings import Settings, has_tags
@@ -133,13 +133,17 @@ class Author:
         """The product with `part` of the columns; refills are held back behind the last."""
         layer: Expr = 0 if name == "lm_head" else self.layer
         op = GemvOp(
-            role="all", matrix=name, layer=layer, stream="weights", part="part",
+            role="all", matrix=name, layer=layer, stream="weights", part=self.sums(name),
             deferred=self.deferred(name) if part == parts - 1 else 0, k_part=part, k_parts=parts,
             row_scales=scale_buffer(name) if self.settings.scales_apart and self.run.format(name).per_row else None,
             **read_by(name, self.run.wanted, self.head),
         )  # fmt: skip
         meet = [] if part == parts - 1 and self.hints_drained(name) else [self.barrier()]
         return [self.barrier(), Step(op=op), *meet]
+
+    def sums(self, name: MatrixName) -> str:
+        """The buffer of the partial sums of matrix `name`."""
+        return HEAD_SUMS if name == "lm_head" and self.settings.head_sums == "global" else "part"
 
     def deferred(self, name: MatrixName) -> int:
         return self.run.held.get(name, 0)
@@ -320,8 +324,8 @@ class Author:
     def choice(self) -> list[Step]:
         """The next token."""
         best = ArgmaxRowsOp(
-            role="all", stream="weights", part="part", ssq="ssq", ssq_agents=self.settings.warps, logits="logits",
-            best_value="best_value", best_index="best_index",
+            role="all", stream="weights", part=self.sums("lm_head"), ssq="ssq", ssq_agents=self.settings.warps,
+            logits="logits", best_value="best_value", best_index="best_index",
         )  # fmt: skip
         steps = [
             *self.gemv("lm_head"),

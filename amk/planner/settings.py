@@ -56,6 +56,9 @@ class Settings:
 
     pollers: one warp of a worker looks whether tagged words are worth looking for, and the others meet it at a barrier;
     or all warps look for hidden states and activations, and none waits for another.
+
+    head_sums: where the partial sums of lm_head lie. In shared memory they take several times what those of a layer do,
+    for each sequence, bytes that rings lack in all layers; in global memory they stay in L2.
     """
 
     plan: Literal["fast", "naive", "search", "custom"] = "fast"
@@ -92,6 +95,7 @@ class Settings:
     attends: Literal["first", "spread", "light"] = "first"
     pollers: Literal["one", "all"] = "one"
     hint_at: Literal["published", "summed", "drained"] = "published"
+    head_sums: Literal["shared", "global"] = "shared"
 
 
 FAST = Settings()

@@ -112,7 +112,7 @@ def fixed_buffers(
     with `overlay` they take the same bytes.
     """
     warps, dim = settings.warps, model.head_dim
-    most = max(max(c) for name, c in counts.items() if name.endswith(".count"))
+    most = max(max(c) for name, c in counts.items() if name.endswith(".count") and not _elsewhere(settings, name))
     group = model.heads // model.kv_heads
     batch, each = settings.batch, per_sequence(settings)
     staged = staged_arrays(model, wanted, batch, settings.k_parts or 1)
@@ -138,6 +138,11 @@ def fixed_buffers(
     third, beyond = _laid_out(mixed, part if settings.overlay else behind)
     fourth, offset = _laid_out(kept, max(end, behind, beyond))
     return [*staged, *first, *second, *third, *fourth], offset
+
+
+def _elsewhere(settings: Settings, table: str) -> bool:
+    """Whether the sums of the rows of `table` lie in global memory."""
+    return settings.head_sums == "global" and table == "lm_head.count"
 
 
 def _laid_out(arrays: list[Array], offset: int) -> tuple[list[Buffer], int]:

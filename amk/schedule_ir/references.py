@@ -29,7 +29,7 @@ WIDE = ("f32", "bf16")
 """What hidden states and attention outputs may cross between workers as."""
 STAGED = get_args(Staged)
 
-BUFFER_FIELDS: dict[str, tuple[str, str | None, str | None]] = {
+BUFFER_FIELDS: dict[str, tuple[str | None, str | None, str | None]] = {
     "state": ("global", "i32", "state"),
     "table": ("global", "bf16", "embedding"),
     "norm": ("global", "f32", "norm"),
@@ -50,7 +50,7 @@ BUFFER_FIELDS: dict[str, tuple[str, str | None, str | None]] = {
     "row_scales": ("global", "f32", None),
     "ssq": ("shared", "f32", None),
     "residual": ("shared", "f32", None),
-    "part": ("shared", "f32", None),
+    "part": (None, "f32", None),
     "q": ("shared", "f32", None),
     "partial": ("shared", "f32", None),
     "out": ("global", "f32", None),
@@ -71,8 +71,8 @@ BUFFER_FIELDS: dict[str, tuple[str, str | None, str | None]] = {
     "mix": ("shared", "f32", None),
     "attn": ("global", None, None),
 }
-"""Field of an op -> space, dtype (None: f32 or bf16; staged: a layout of staged vectors; cache: that of the KV layout),
-and the buffer it must be where the host knows it by name.
+"""Field of an op -> space (None: either), dtype (None: f32 or bf16; staged: a layout of staged vectors; cache: that of
+the KV layout), and the buffer it must be where the host knows it by name.
 """
 
 OPTIONAL = frozenset({"qkv_bias", "q_norm", "k_norm", "sampling"})
@@ -271,8 +271,8 @@ def _op(names: _Names, op: Op, path: Path, scope: tuple[str, ...]) -> Iterator[D
             buffer = names.buffers.get(value)
             if buffer is None:
                 yield _missing("buffer", value, names.buffers, (*path, field))
-            elif buffer.space != space or buffer.dtype not in allowed:
-                needs = f"{space} {' or '.join(allowed)}"
+            elif space not in (None, buffer.space) or buffer.dtype not in allowed:
+                needs = f"{space or 'global or shared'} {' or '.join(allowed)}"
                 message = f"'{value}' is a {buffer.space} {buffer.dtype} buffer, {field} needs {needs}"
                 yield _at("AMK005", message, (*path, field))
             elif name is not None and value != name:

@@ -47,6 +47,7 @@ CASES: dict[str, tuple[ModelSpec, int, dict[str, Any]]] = {
     "naive": (tiny_model(), 3, {"workers": 6, "handoff": "fenced", "run_ahead": False, "wide_epilogue": 0}),
     "down in parts": (tiny_model(ffn=128), 2, {"workers": 5, "k_parts": 4}),
     "fp8 cache": (tiny_model(), 2, {"workers": 4, "kv_dtype": "fp8"}),
+    "sums of lm_head in global memory": (tiny_model(), 2, {"workers": 5, "head_sums": "global"}),
 }  # fmt: skip
 
 

@@ -63,6 +63,10 @@ PLANS = {
     ),
     "down in parts": lambda: tiny_plan(tiny_model(), k_parts=3, warps=2),
     "batch of two, down in parts": lambda: tiny_plan(tiny_model(), workers=4, batch=2, k_parts=3),
+    "sums of lm_head in global memory": lambda: tiny_plan(tiny_model(), head_sums="global"),
+    "batch of two, sums of lm_head in global memory": lambda: tiny_plan(
+        tiny_model(), workers=4, batch=2, head_sums="global"
+    ),
     "fp8 cache": lambda: tiny_plan(tiny_model(), kv_dtype="fp8"),
     "digits": lambda: tiny_plan(tiny_model(ffn=160), wanted=formats("int8"), chunk_bytes=1024),
     "digits and sums, lm_head bf16": lambda: tiny_plan(tiny_model(hidden=96), wanted=formats("int4-g64-zp", "bf16")),

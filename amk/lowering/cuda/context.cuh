@@ -127,6 +127,23 @@ struct Partials {
     }
     return total;
   }
+
+  // The same of kN numbers, kApart from one to the next, each in the same order; the loads of all are in flight.
+  template <int kApart, int kN>
+  __device__ __forceinline__ void sums(const float* part, int number, float (&total)[kN]) const {
+    const float* slot = part + number;
+#pragma unroll
+    for (int s = 0; s < kN; ++s) total[s] = 0.f;
+#pragma unroll 1
+    for (int a = first; a <= last; ++a) {
+      if (chunks < kAgents && share_begin(chunks, kAgents, a) == share_begin(chunks, kAgents, a + 1)) continue;
+      float v[kN];
+#pragma unroll
+      for (int s = 0; s < kN; ++s) v[s] = slot[a * kSlot + s * kApart];
+#pragma unroll
+      for (int s = 0; s < kN; ++s) total[s] += v[s];
+    }
+  }
 };
 
 template <int kChunksPerGroup, int kAgents, int kBatch>

@@ -17,7 +17,7 @@ from amk.schedule_ir.machine.memory import View
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, matrix
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.ops.base import Geometry, owned_groups
+from amk.schedule_ir.ops.base import Geometry, own_sums, owned_groups
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.quantised import Quantiser, dequantised, nearest
 from amk.schedule_ir.row_groups import TensorSource, group_rows, quantised_groups
@@ -86,7 +86,7 @@ def gemv_share(op: GemvOp, env: Env, geo: Geometry, view: View, weights: Logical
         # One product a sequence: the sums are those of the sequence alone, whatever else is in the batch.
         sums = [own @ op.read_x(geo, view, k0, k1, s) for s in range(geo.batch)]
         slots = np.stack(sums).reshape(geo.batch, -1, ROWS_PER_GROUP).transpose(1, 0, 2)
-        at = (group + int(env.agent)) * ROWS_PER_GROUP * geo.batch
+        at = own_sums(env, geo, op.part) + (group + int(env.agent)) * ROWS_PER_GROUP * geo.batch
         before = view.read(op.part, at, at + slots.size) if op.k_part else np.float32(0)
         view.write(op.part, at, before + slots.reshape(-1))
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from amk.schedule_ir.expr import Env
+from amk.schedule_ir.expr import WORKER, Env
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, Matrix, MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Buffer, Frozen, Name, Stream
 from amk.schedule_ir.model_spec import ModelSpec
@@ -226,6 +226,12 @@ def owned_rows(env: Env, geo: Geometry, name: MatrixName) -> tuple[int, int]:
     return min(first * ROWS_PER_GROUP, rows), min((first + count) * ROWS_PER_GROUP, rows)
 
 
+def own_sums(env: Env, geo: Geometry, part: str) -> int:
+    """First element of the worker's partial sums: of its shared memory, or of its slice of a global buffer."""
+    buffer = geo.buffers[part]
+    return 0 if buffer.space == "shared" else int(env.number(WORKER)) * (buffer.elements // geo.workers)
+
+
 @cache
 def partial_slots(group: int, k_chunks: int, chunks: int, agents: int) -> tuple[int, ...]:
     """Slots of the partial-sum buffer that hold contributions to a worker's local row group, in summation order.
@@ -256,8 +262,8 @@ def partial_spans(
     """Reads of every partial sum that belongs to the worker's local row groups `groups`; value: (family, layer)."""
     ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name, value[1]) // k_parts
     runs = partial_runs(groups, k_chunks, owned_count(env, name) * k_chunks, geo.role_size[ring.role])
-    size = ROWS_PER_GROUP * geo.batch
-    return [a for lo, hi in runs for a in geo.span("read", part, lo * size, hi * size, value)]
+    size, own = ROWS_PER_GROUP * geo.batch, own_sums(env, geo, part)
+    return [a for lo, hi in runs for a in geo.span("read", part, own + lo * size, own + hi * size, value)]
 
 
 def sum_partials(
@@ -274,11 +280,11 @@ def sum_partials(
     """Row sums of the worker's local row groups `groups`, [batch, len(groups) * 8], added in slot order."""
     ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name, layer) // k_parts
     chunks = owned_count(env, name) * k_chunks
-    size = ROWS_PER_GROUP * geo.batch
+    size, own = ROWS_PER_GROUP * geo.batch, own_sums(env, geo, part)
     out = np.zeros((geo.batch, len(groups), ROWS_PER_GROUP), np.float32)
     for i, g in enumerate(groups):
         for slot in partial_slots(g, k_chunks, chunks, geo.role_size[ring.role]):
-            out[:, i] += mem.read(part, slot * size, (slot + 1) * size).reshape(geo.batch, ROWS_PER_GROUP)
+            out[:, i] += mem.read(part, own + slot * size, own + (slot + 1) * size).reshape(geo.batch, ROWS_PER_GROUP)
     return out.reshape(geo.batch, -1)
 
 

@@ -12,7 +12,18 @@ from amk.schedule_ir.block_point import BLOCK, whole_blocks
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, scale_shape
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.base import F32, Access, Geometry, Memory, Op, ValueKey, owned_count, owned_groups, split
+from amk.schedule_ir.ops.base import (
+    F32,
+    Access,
+    Geometry,
+    Memory,
+    Op,
+    ValueKey,
+    own_sums,
+    owned_count,
+    owned_groups,
+    split,
+)
 from amk.schedule_ir.outside import unless
 
 X_VALUE = {"qkv": "xn", "gate_up": "xn", "lm_head": "xn", "o": "xo", "down": "xd"}
@@ -42,8 +53,9 @@ class GemvOp(Op):
 
     The worker's chunks form one group-major sequence of count * k_chunks; agent a drains its contiguous share. x has
     k elements (columns beyond k are zero padding and are not read but for the rest of a block) for each sequence s of
-    the batch, part is f32 [slots, batch, 8]: the weights are read once, whatever the batch. scales and sums are those
-    of x's blocks (Staging), where the matrix is not in bf16. row_scales: where the chunks are codes only, the scales of
+    the batch, part is f32 [slots, batch, 8]: the weights are read once, whatever the batch. part is shared memory, or a
+    global buffer [workers, slots, batch, 8] of which every worker has a slice. scales and sums are those of x's blocks
+    (Staging), where the matrix is not in bf16. row_scales: where the chunks are codes only, the scales of
     the matrix's rows; a sum is multiplied with its row's before it is written. The slots of the last `deferred` chunks
     are refilled by the next `refill` step instead of at once.
 
@@ -97,7 +109,8 @@ class GemvOp(Op):
         reads = [access for run in runs for access in self._reads(geo, *run, x)]
         slots = range(lo // k_chunks + int(env.agent), (hi - 1) // k_chunks + int(env.agent) + 1)
         size = ROWS_PER_GROUP * geo.batch
-        own = slots.start * size, slots.stop * size
+        at = own_sums(env, geo, self.part)
+        own = at + slots.start * size, at + slots.stop * size
         if self.row_scales is not None:
             rows = self._scale_rows(env, geo, lo // k_chunks, (hi - 1) // k_chunks + 1)
             reads += geo.span("read", self.row_scales, *rows, None)
@@ -136,7 +149,7 @@ class GemvOp(Op):
             sums[group] = sums[group] + product if group in sums else product
         for group, total in sums.items():
             size = ROWS_PER_GROUP * geo.batch
-            at = (group + agent) * size
+            at = own_sums(env, geo, self.part) + (group + agent) * size
             before = mem.read(self.part, at, at + size) if self.k_part else np.float32(0)
             if self.row_scales is not None:
                 total = total * mem.read(self.row_scales, *self._scale_rows(env, geo, group, group + 1))

@@ -1,8 +1,8 @@
 // logits[row] = sum of partials / rms; best_value, best_index[worker, a] = the agent's largest logit, lowest row first;
 // for each sequence.
 //
-// Threads: each agent a contiguous share of the worker's row groups, a row a lane. Reads shared part, ssq (f32); writes
-// global logits (f32), best_value (f32 hand-off), best_index (i32 hand-off).
+// Threads: each agent a contiguous share of the worker's row groups, a row a lane. Reads part (f32, shared or the worker's
+// slice of a global buffer), shared ssq (f32); writes global logits (f32), best_value (f32 hand-off), best_index (i32 hand-off).
 #pragma once
 #include "amk/cells.cuh"
 
@@ -22,32 +22,71 @@ __device__ __forceinline__ void warp_best(float& value, int& index) {
   }
 }
 
+// Of a single sequence.
 template <class S, class C>
-__device__ __forceinline__ void argmax_rows(C& c) {
+__device__ __forceinline__ void argmax_one(C& c) {
   using P = typename C::P;
   using M = typename S::Matrix;
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
   const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
+  float* logits = S::logits(c).data;
+  const int slot = c.worker * S::kAgents + agent;
+  const float scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
+  float value = -3.0e38f;
+  int index = 0x7fffffff;
+  for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; r < end && r < rows; r += 32) {
+    const float y = sum_partials<M::kChunks, P::kStreamAgents, 1>(S::part(c), r, count * M::kChunks) * scale;
+    logits[first + r] = y;
+    keep_best(value, index, y, first + r);
+  }
+  warp_best(value, index);
+  S::best_value(c).store(c, slot, value, c.lane == 0);
+  S::best_index(c).store(c, slot, index == 0x7fffffff ? 0 : index, c.lane == 0);
+}
+
+// Of a batch: a row's partials of all sequences are in flight together.
+template <class S, class C>
+__device__ __forceinline__ void argmax_batch(C& c) {
+  using P = typename C::P;
+  using M = typename S::Matrix;
+  constexpr int kBatch = P::kBatch;
+  static_assert(S::kBestIndexRow == S::kBestValueRow, "one candidate, one place");
+  const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
+  const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
+  float* logits = S::logits(c).data;
+  const int slot = c.worker * S::kAgents + agent;
+  float scale[kBatch], value[kBatch];
+  int index[kBatch];
+#pragma unroll
+  for (int s = 0; s < kBatch; ++s) {
+    scale[s] = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + s * S::kSsqRow), value[s] = -3.0e38f, index[s] = 0x7fffffff;
+  }
 #pragma unroll 1
-  for (int s = 0; s < P::kBatch; ++s) {
-    const float* ssq = S::ssq(c);
-    float* logits = S::logits(c).data;
-    int slot = c.worker * S::kAgents + agent;
-    if constexpr (P::kBatch > 1) ssq += s * S::kSsqRow, logits += s * S::kLogitsRow, slot += s * S::kBestValueRow;
-    const float scale = inverse_rms<P, S::kSsqAgents>(ssq);
-    float value = -3.0e38f;
-    int index = 0x7fffffff;
-    for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; r < end && r < rows; r += 32) {
-      const int number = P::kBatch == 1 ? r : (r / 8 * P::kBatch + s) * 8 + r % 8;
-      const float y =
-          sum_partials<M::kChunks, P::kStreamAgents, P::kBatch>(S::part(c), number, count * M::kChunks) * scale;
-      logits[first + r] = y;
-      keep_best(value, index, y, first + r);
+  for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; r < end && r < rows; r += 32) {
+    const Partials<M::kChunks, P::kStreamAgents, kBatch> partials(r / 8, count * M::kChunks);
+    float y[kBatch];
+    partials.template sums<8>(S::part(c), (r / 8 * kBatch) * 8 + r % 8, y);
+#pragma unroll
+    for (int s = 0; s < kBatch; ++s) {
+      y[s] *= scale[s];
+      logits[s * S::kLogitsRow + first + r] = y[s];
+      keep_best(value[s], index[s], y[s], first + r);
     }
-    warp_best(value, index);
-    S::best_value(c).store(c, slot, value, c.lane == 0);
-    if constexpr (P::kBatch > 1) static_assert(S::kBestIndexRow == S::kBestValueRow, "one candidate, one place");
-    S::best_index(c).store(c, slot, index == 0x7fffffff ? 0 : index, c.lane == 0);
+  }
+#pragma unroll
+  for (int s = 0; s < kBatch; ++s) {
+    warp_best(value[s], index[s]);
+    S::best_value(c).store(c, s * S::kBestValueRow + slot, value[s], c.lane == 0);
+    S::best_index(c).store(c, s * S::kBestIndexRow + slot, index[s] == 0x7fffffff ? 0 : index[s], c.lane == 0);
+  }
+}
+
+template <class S, class C>
+__device__ __forceinline__ void argmax_rows(C& c) {
+  if constexpr (C::P::kBatch == 1) {
+    argmax_one<S>(c);
+  } else {
+    argmax_batch<S>(c);
   }
 }
 

@@ -1,7 +1,7 @@
 // part[g + a, s] = W[group g, this warp's k chunks] @ x[s] for each sequence s, with tensor cores; for bf16 here, for codes in quantised_gemv.
 //
 // Threads: every warp drains its own share of the worker's chunks. Shared memory: reads x (bf16, in the order of x_place), the
-// warp's ring; writes part (f32, 8 a sequence per slot). Each chunk is [chunk_k / 32][8 rows][32 k] bf16: lane 4 r + q holds row r,
+// warp's ring; writes part (f32, 8 a sequence per slot; there or in global memory). Each chunk is [chunk_k / 32][8 rows][32 k] bf16: lane 4 r + q holds row r,
 // k = 32 i + 8 q .. + 8. Its 16 bytes are an operand of mma.m16n8k16 as they are: its words 0 and 2 count as row r, 1 and 3 as
 // row r + 8. The other operand has x of the former in its even columns and of the latter in its odd ones, columns 2 s and
 // 2 s + 1 those of sequence s of four, so that row r of its product is the sum of (r, column 2 s) and (r + 8, column 2 s + 1),

@@ -15,6 +15,9 @@ __device__ __forceinline__ void swiglu(C& c) {
   constexpr int kBatch = P::kBatch, kEach = 4 * kBatch;
   const int first = M::first(c) * 4, end = share_begin(count, S::kAgents, agent + 1) * kEach;
   float scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
+  // Where a warp has whole row groups, a lane's sequence is the same in every turn.
+  constexpr bool kSame = kBatch > 1 && 32 % kEach == 0;
+  if constexpr (kSame) scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + c.lane / 4 % kBatch * S::kSsqRow);
   const auto act = S::act(c);
   for (int from = share_begin(count, S::kAgents, agent) * kEach; from < end; from += 32) {
     const int number = from + c.lane, row = number / 4 * 8 + number % 4;
@@ -23,12 +26,19 @@ __device__ __forceinline__ void swiglu(C& c) {
     int to = first + i;
     if constexpr (kBatch > 1) {
       const int sequence = number / 4 % kBatch;
-      to += sequence * S::kActRow, scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + sequence * S::kSsqRow);
+      to += sequence * S::kActRow;
+      if constexpr (!kSame) scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + sequence * S::kSsqRow);
     }
     float y = 0.f;
     if (live) {
       const Partials<M::kChunks, P::kStreamAgents, kBatch> partials(row / (8 * kBatch), chunks);
-      const float gate = partials.sum(S::part(c), row) * scale, up = partials.sum(S::part(c), row + 4) * scale;
+      float sums[2];
+      if constexpr (kBatch == 1) {
+        sums[0] = partials.sum(S::part(c), row), sums[1] = partials.sum(S::part(c), row + 4);
+      } else {
+        partials.template sums<4>(S::part(c), row, sums);
+      }
+      const float gate = sums[0] * scale, up = sums[1] * scale;
       y = __fdividef(gate, 1.f + __expf(-gate)) * up;
     }
     act.store(c, to, y, live);
