@@ -43,6 +43,9 @@ FIXED = ("plan", "max_tokens", "sampling", "kv_dtype", "batch")
 there are, are no choices of the search.
 """
 
+OF_BATCHES = ("head_sums",)
+"""Choices where several sequences are decoded together: for one there is nothing to gain."""
+
 
 class OutsideSpaceError(ValueError):
     """A proposal names a knob or a value that the table does not have."""
@@ -94,7 +97,7 @@ def knobs_of(start: Settings) -> tuple[Knob, ...]:
     hints = get_type_hints(Settings)
     found = []
     for field in fields(Settings):
-        if field.name in FIXED:
+        if field.name in FIXED or (start.batch == 1 and field.name in OF_BATCHES):
             continue
         values = values_of(field.name, hints[field.name])
         own = getattr(start, field.name)

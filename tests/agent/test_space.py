@@ -8,7 +8,7 @@ import pytest
 from amk.agent.candidate import Candidate, Workshop
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, NAIVE, Settings
-from amk.planner.space import FIXED, OutsideSpaceError, Space, knobs_of
+from amk.planner.space import FIXED, OF_BATCHES, OutsideSpaceError, Space, knobs_of
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.target import load_target
 
@@ -16,8 +16,9 @@ SPACE = Space.around(NAIVE)
 
 
 def test_every_field_of_settings_is_a_knob_or_fixed() -> None:
-    names = {k.name for k in knobs_of(FAST)}
-    assert names | set(FIXED) == {f.name for f in fields(Settings)}
+    one, several = ({k.name for k in knobs_of(replace(FAST, batch=batch))} for batch in (1, 2))
+    assert several | set(FIXED) == {f.name for f in fields(Settings)}
+    assert several - one == set(OF_BATCHES)
 
 
 def test_a_search_from_the_fast_plan_begins_with_the_kernel_that_users_get() -> None:
