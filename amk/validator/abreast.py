@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from amk.validator.local_order import LocalOrder
+from amk.validator.sorting import by_key, by_keys
 from amk.validator.system import I64
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def events_abreast(quotient: Quotient) -> I64 | None:
     last = _joint_steps(quotient)
     behind = (last + 1) * group.count * (2 * group.order.trace.warps + 1) - 1
     void = np.full(int(quotient.lengths.sum()) - len(every) - len(last), -1)
-    return np.argsort(np.concatenate((every, behind, void)), kind="stable")
+    return by_key(np.concatenate((every, behind, void)))
 
 
 def _joint_steps(quotient: Quotient) -> I64:
@@ -68,7 +69,7 @@ def _joint_steps(quotient: Quotient) -> I64:
     words = quotient.words
     if words is None or not words.joints:
         return np.zeros(0, np.int64)
-    writes = words.writes[np.lexsort((words.writes[:, 2], words.writes[:, 3]))]
+    writes = words.writes[by_keys(words.writes[:, 2], words.writes[:, 3])]
     first = np.searchsorted(writes[:, 3], np.arange(words.counters))
     last = []
     for members, targets in zip(words.joints, words.targets, strict=True):

@@ -41,6 +41,7 @@ from typing import Final
 import numpy as np
 
 from amk.validator.liveness import Run
+from amk.validator.sorting import by_key, by_keys
 from amk.validator.system import I32, I64, Bools, System
 from amk.validator.throttled import needed_of
 
@@ -121,13 +122,13 @@ class Producers:
 def _producers(system: System, run: Run) -> Producers:
     position = run.position[system.signal_event]
     kept = np.flatnonzero(position < len(run.order))
-    kept = kept[np.lexsort((position[kept], system.signal_counter[kept]))]
+    kept = kept[by_keys(position[kept], system.signal_counter[kept])]
     event, amount, counter = system.signal_event[kept], system.signal_amount[kept], system.signal_counter[kept]
     first = np.searchsorted(counter, np.arange(system.counters + 1))
     agent = system.agent_of[event]
     handed = (agent[1:] != agent[:-1]) & (counter[1:] == counter[:-1])
     sole = np.bincount(counter[1:][handed], minlength=system.counters) == 0
-    grouped = np.lexsort((agent, counter))
+    grouped = by_keys(agent, counter)
     same = (counter[grouped][1:] == counter[grouped][:-1]) & (agent[grouped][1:] == agent[grouped][:-1])
     previous = np.full(len(kept), -1, dtype=np.int64)
     following = np.full(len(kept), len(kept), dtype=np.int64)
@@ -138,7 +139,7 @@ def _producers(system: System, run: Run) -> Producers:
 
 def _distinct(counter: I64, threshold: I64) -> tuple[I64, I64]:
     """The distinct pairs [n, 2], sorted, and for every input pair which one it is."""
-    order = np.lexsort((threshold, counter))
+    order = by_keys(threshold, counter)
     pairs = np.stack((counter[order], threshold[order]), axis=1)
     fresh = np.ones(len(order), dtype=bool)
     fresh[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
@@ -203,7 +204,7 @@ class Fixpoint:
         waiting = np.zeros(system.events, bool)
         waiting[system.wait_event[self.wait_used]] = True
         heads = np.flatnonzero(waiting)
-        heads = heads[np.argsort(run.position[heads], kind="stable")]
+        heads = heads[by_key(run.position[heads])]
         if (len(heads) + 2) * max(system.agents, 1) > MAX_CELLS:
             raise ClocksTooLarge(f"{len(heads)} waiting events x {system.agents} agents")
         self.heads = heads
@@ -234,11 +235,11 @@ class Fixpoint:
             raise ClocksTooLarge(f"{len(self.shared)} thresholds x {system.agents} agents")
         self.k_rows = np.empty((len(self.shared), system.agents), dtype=np.int32)
         row = self.row_of[system.wait_event[self.wait_used]]
-        by_row, by_key = np.argsort(row, kind="stable"), np.argsort(which, kind="stable")
+        by_row, by_which = by_key(row), by_key(which)
         self.wait_row, self.wait_key = row[by_row], which[by_row]
-        self.waiter = row[by_key]
+        self.waiter = row[by_which]
         self.first_wait = np.searchsorted(self.wait_row, np.arange(1, len(self.heads) + 2))
-        self.first_waiter = np.searchsorted(which[by_key], np.arange(len(self.keys) + 1))
+        self.first_waiter = np.searchsorted(which[by_which], np.arange(len(self.keys) + 1))
 
     def keys_of(self, r: int) -> list[int]:
         """What row r waits for."""
