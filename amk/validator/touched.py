@@ -6,7 +6,6 @@ Property: a function of ops, buffers, tables and shapes; of the waits and signal
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import sha256
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from amk.validator.footprint import Footprints
 from amk.validator.local_order import LocalOrder
 from amk.validator.memo import Keyed, Memo, given
 from amk.validator.quotient import Group
+from amk.validator.sorting import by_keys
 from amk.validator.system import I64, READ, WRITE, Bools
 from amk.validator.words import Counted, Known, counted, ranked
 
@@ -94,19 +94,17 @@ def touched(gathered: Gathered, synced: tuple[tuple[int, int], ...]) -> Touched:
     rows = envelope.columns(synced)
     most = _word_rows(groups, rows, envelope.tagged)
     kept, least = _always_rows(groups, most, envelope)
-    places, (most, least) = ranked(most, least)
+    places = ranked(most, least)
     # those that always happen are most without some, and others
-    always = sha256(np.packbits(kept).data).digest() + sha256(least.data).digest()
-    digest = sha256(most.data).digest() + always
-    tagged = TaggedRows(most, np.concatenate((most[kept], least)))
-    return Touched(rows, Keyed(tagged, given(digest).key), places)
+    key = given((most, np.packbits(kept), least)).key
+    return Touched(rows, Keyed(TaggedRows(most, np.concatenate((most[kept], least))), key), places)
 
 
 def _doubled(rows: I64) -> bool:
     """Do two rows of one step of one worker write a common byte?"""
     written = np.flatnonzero(rows[:, 4] == WRITE)
     place, lo, hi = _places(rows[written]), rows[written, 5], rows[written, 6]
-    order = np.lexsort((lo, place))
+    order = by_keys(lo, place)
     place, lo, hi = place[order], lo[order], hi[order]
     return bool(((place[1:] == place[:-1]) & (lo[1:] < hi[:-1])).any())
 
