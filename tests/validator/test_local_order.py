@@ -11,7 +11,7 @@ import pytest
 from amk.adversary.edits import apply
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.liveness import greedy
-from amk.validator.local_order import local_order
+from amk.validator.local_order import crew_chains, local_order
 from amk.validator.memo import Memo
 from amk.validator.order import must_clocks
 from amk.validator.trace import Trace, trace
@@ -36,6 +36,23 @@ def test_random_programs_have_the_clocks_of_all_their_events() -> None:
         for number in range(len(schedule.programs)):
             live += [_agrees(trace(schedule, number, tokens), memo) for tokens in (1, 2)]
     assert sum(live) > 200 and memo.hits > 20
+
+
+def test_crews_of_a_chain_are_each_wholly_before_the_next() -> None:
+    rng, several, one = Random(5), 0, 0
+    for _ in range(60):
+        schedule = random_two_level(rng)
+        for number in range(len(schedule.programs)):
+            order = local_order(trace(schedule, number, 2))
+            role = [item.step.op.role for item in order.trace.items]
+            for items in (np.arange(len(role)), np.array([i for i, name in enumerate(role) if name == role[0]], int)):
+                chains = crew_chains(order, items[::-1])
+                assert sorted(np.concatenate([items[:0], *chains]).tolist()) == (order.trace.events + items).tolist()
+                for chain in chains:
+                    for before, after in zip(chain[:-1].tolist(), chain[1:].tolist(), strict=True):
+                        assert before < after and (order.past[after] >= order.need[before]).all()
+                several, one = several + (len(chains) > 1), one + (len(chains) == 1)
+    assert several > 20 and one > 20
 
 
 def test_barriers_that_some_of_the_warps_complete_are_right_too() -> None:
