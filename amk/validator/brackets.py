@@ -138,7 +138,7 @@ def chained_each(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Boo
 def placed_abreast(groups: list[Group], numbers: I64) -> I64:
     """Sort keys of these nodes in the run of all workers abreast; requires one group."""
     worker, node = divided(numbers - groups[0].node_base, groups[0].nodes)
-    return places_abreast(groups[0].order, groups[0].count, worker, node)
+    return places_abreast(groups[0].order.trace, groups[0].count, worker, node)
 
 
 def divided(numbers: I64, by: int) -> tuple[I64, I64]:

@@ -42,15 +42,18 @@ Asked = Literal["reads", "writes", "all"]
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The accesses of one buffer: their nodes [n] and columns [n, 5] (kind, lo, hi, value, delta), as they run."""
+    """The accesses of one buffer: their nodes [n] and columns [n, 5] (kind, lo, hi, value, delta), as they run. key: of
+    the nodes, if they follow from something.
+    """
 
     buffer: int
     node: I64
     columns: Keyed[I64]
+    key: bytes = b""
 
     @cached_property
     def nodes(self) -> Keyed[I64]:
-        return given(self.node)
+        return Keyed(self.node, self.key) if self.key else given(self.node)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +120,9 @@ def parts_of(rows: I64, placed: I64) -> list[Part]:
 
 def _written(part: Part) -> Part:
     at = np.flatnonzero(part.columns.value[:, 0] != READ)
-    return Part(part.buffer, part.node[at], Keyed(part.columns.value[at], given(("written", part.columns)).key))
+    columns = given(("written", part.columns)).key
+    node = given(("written", part.columns, part.nodes)).key
+    return Part(part.buffer, part.node[at], Keyed(part.columns.value[at], columns), node)
 
 
 def _touches(columns: I64, initial: I64, final: I64) -> Touches:
