@@ -267,9 +267,11 @@ class BracketOrder:
     def add_local(self, before: I64, after: I64, ordered: Bools) -> None:
         """What a worker orders by itself."""
         open_ = np.flatnonzero(~ordered)
-        group, _, node = self._local(before[open_])
+        if len(open_) < len(ordered):
+            before, after = before[open_], after[open_]
+        group, _, node = self._local(before)
         # where a node of the same worker would be, counted as its nodes are
-        later = after[open_] - before[open_] + node
+        later = after - before + node
         nodes = [g.nodes for g in self.quotient.groups]
         near = (later >= 0) & (later < (nodes[0] if len(nodes) == 1 else np.array(nodes)[group]))
         for g, own in enumerate(self.quotient.groups):

@@ -105,9 +105,9 @@ class Footprints:
         self._gather(item, found)
         return found.rows, found.counts
 
-    def positional(self, item: Item, agent: int, workers: range, pos: Sequence[int]) -> bool:
-        """Would `of_workers` say something else elsewhere, as far as is known here?"""
-        return self._rows(item, agent, workers, pos).positional
+    def positional(self, item: Item, worker: int, agent: int, pos: int) -> bool:
+        """Would `of` say something else elsewhere, as far as is known here?"""
+        return "pos" in self._evaluator(item, agent).one(item.loops, worker, pos, self._tables).names
 
     def crew(self, item: Item, agents: int, asked: Asked) -> Crewed:
         """All agents of a step on consecutive workers."""

@@ -253,9 +253,11 @@ def _brackets(order: LocalOrder, chain: I64) -> Brackets:
     lo = np.full(order.nodes, len(chain), np.int64)
     hi, pre = np.zeros(order.nodes, np.int64), np.zeros(order.nodes, np.int64)
     for w in range(order.trace.warps):
-        lo = np.minimum(lo, _rank(need[:, w], order.past[:, w], "right"))
         mine = np.flatnonzero(order.need[:, w])
         hi[mine] = np.maximum(hi[mine], _rank(past[:, w], order.need[mine, w], "left"))
+        if not len(chain) or not need[-1, w]:
+            continue  # none of its nodes is on this warp
+        lo = np.minimum(lo, _rank(need[:, w], order.past[:, w], "right"))
         present = np.flatnonzero(order.need[chain, w])
         count = _rank(order.need[chain[present], w], order.late[:, w], "right")
         pre = np.maximum(pre, np.append(0, present + 1)[count])
