@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
+from amk.adversary.edits import Edit, apply, steps
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.compose import compose
 from amk.validator.envelope import NO_DATA
 from amk.validator.evaluator import Evaluations
+from amk.validator.memo import Memo
 from amk.validator.memory_check import ordered_abreast
 from amk.validator.still import names, paths, still, synced
 from amk.validator.touched import gathered, touched
 from amk.validator.trace import Trace, sites, trace
 from tests.validator.plans import MODELS, SMALL, small_plan
-from tests.validator.test_incremental import _in_two
+from tests.validator.test_incremental import _in_two, told
 
 CASES = [(name, two) for name in sorted(SMALL) for two in (False, True)]
 
@@ -74,3 +78,14 @@ def test_steps_are_found_again(name: str, two: bool) -> None:
     assert called.keys() == there.keys() and len(set(called.values())) == len(called)
     assert all(here[called[path]].op == step.op for path, step in there.items())
     assert {path for path, step in here.items() if not isinstance(step.op, NO_DATA)} == set(called.values())
+
+
+def test_schedules_that_differ_in_a_barrier_share_results_and_not_verdicts() -> None:
+    document, memo = json.loads(_plan("fast", False).model_dump_json()), Memo()
+    barriers = [path for path, step in steps(document) if step["op"]["op"] == "barrier"]
+    found = set()
+    for path in barriers:
+        schedule = Schedule.model_validate_json(json.dumps(apply(document, [Edit("remove", path)])[0]))
+        found.add(json.loads(cold := told(schedule, None))[0])
+        assert told(schedule, memo) == cold
+    assert len(barriers) > 5 and len(found) > 1
