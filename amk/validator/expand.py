@@ -142,13 +142,8 @@ def item_accesses(
     a launch that starts at position `pos`."""
     item = trace.items[number]
     agent = warp - trace.roles[item.step.op.role].start
-    at = pos + max(item.token, 0)
-    if len(workers) == 1:
-        rows = footprints.of(item, workers.start, agent, at)
-        worker = np.full(len(rows), workers.start)
-    else:
-        rows, counts = footprints.of_workers(item, agent, workers, [at] * len(workers))
-        worker = np.repeat(np.arange(workers.start, workers.stop), counts)
+    rows, counts = footprints.of_workers(item, agent, workers, [pos + max(item.token, 0)] * len(workers))
+    worker = np.repeat(np.arange(workers.start, workers.stop), counts)
     buffer = np.where(rows[:, 0] == SHARED, len(footprints.schedule.buffers) + worker, rows[:, 0])
     value = with_token(rows[:, 4], item.token, _TOKENLESS)
     return worker, np.stack((buffer, rows[:, 2], rows[:, 3], rows[:, 1], value, rows[:, 5]), axis=1)

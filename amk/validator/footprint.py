@@ -99,6 +99,9 @@ class Footprints:
 
     def of_workers(self, item: Item, agent: int, workers: range, pos: Sequence[int]) -> tuple[I64, tuple[int, ...]]:
         """`of` for consecutive workers, `pos` giving each one's position: their rows in turn, and how many each has."""
+        if len(workers) == 1:
+            rows = self.of(item, workers[0], agent, pos[0])
+            return rows, (len(rows),)
         found = self._rows(item, agent, workers, pos)
         if found.beyond is not None:
             self._note(item, *found.beyond)
