@@ -25,25 +25,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from amk.validator.local_order import LocalOrder
+from amk.validator.sorting import by_key, by_keys
 from amk.validator.system import I64
+from amk.validator.trace import Trace
 
 if TYPE_CHECKING:
     from amk.validator.quotient import Quotient
 
 
-def ranks(order: LocalOrder) -> tuple[I64, I64]:
+def ranks(trace: Trace) -> tuple[I64, I64]:
     """(step, rank within the step) of every node of a worker."""
-    trace = order.trace
     crews = np.arange(len(trace.items))
     rank = np.concatenate((trace.warp_of + trace.warps * trace.leave, np.full(len(crews), 2 * trace.warps)))
     return np.concatenate((trace.item, crews)), rank
 
 
-def places_abreast(order: LocalOrder, workers: int, worker: I64, node: I64) -> I64:
+def places_abreast(trace: Trace, workers: int, worker: I64, node: I64) -> I64:
     """Sort keys of nodes of workers that all run this program; worker counts from the first."""
-    step, rank = ranks(order)
-    keys: I64 = (step[node] * workers + worker) * (2 * order.trace.warps + 1) + rank[node]
+    step, rank = ranks(trace)
+    keys: I64 = (step[node] * workers + worker) * (2 * trace.warps + 1) + rank[node]
     return keys
 
 
@@ -55,12 +55,12 @@ def events_abreast(quotient: Quotient) -> I64 | None:
     group, chains = quotient.groups[0], quotient.chains[0].chains
     local = np.concatenate([*chains, np.zeros(0, np.int64)])
     every = places_abreast(
-        group.order, group.count, np.repeat(np.arange(group.count), len(local)), np.tile(local, group.count)
+        group.order.trace, group.count, np.repeat(np.arange(group.count), len(local)), np.tile(local, group.count)
     )
     last = _joint_steps(quotient)
     behind = (last + 1) * group.count * (2 * group.order.trace.warps + 1) - 1
     void = np.full(int(quotient.lengths.sum()) - len(every) - len(last), -1)
-    return np.argsort(np.concatenate((every, behind, void)), kind="stable")
+    return by_key(np.concatenate((every, behind, void)))
 
 
 def _joint_steps(quotient: Quotient) -> I64:
@@ -68,7 +68,7 @@ def _joint_steps(quotient: Quotient) -> I64:
     words = quotient.words
     if words is None or not words.joints:
         return np.zeros(0, np.int64)
-    writes = words.writes[np.lexsort((words.writes[:, 2], words.writes[:, 3]))]
+    writes = words.writes[by_keys(words.writes[:, 2], words.writes[:, 3])]
     first = np.searchsorted(writes[:, 3], np.arange(words.counters))
     last = []
     for members, targets in zip(words.joints, words.targets, strict=True):

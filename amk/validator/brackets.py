@@ -10,11 +10,10 @@ Where a node stands among the chains (`Places`) and the clocks are all that the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -24,6 +23,8 @@ from amk.validator.memo import Keyed
 from amk.validator.order import Clocks
 from amk.validator.quotient import Group, Quotient
 from amk.validator.system import I32, I64, Bools, System
+
+NEVER: Final = -(1 << 30)
 
 
 class Ordering(Protocol):
@@ -71,8 +72,10 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """Places with what their views show: own [n, chains] agent of the view (-1 if there is none), value its own
-    component, row which of `rows` [rows, agents] has the others.
+    """Chains of nodes, and what is seen from the nodes. agent, hi [n, chains]: as in `Places`, but a chain that is not
+    there finishes beyond everything. own [n, chains] agent of the view, value its own component, row which of `rows`
+    [rows, agents] has the others; a view that is not there has no agent, -1, and the row of an event before which
+    nothing has happened.
     """
 
     agent: I32
@@ -84,14 +87,17 @@ class Views:
 
 
 def views(clocks: Clocks, places: Places) -> Views:
-    system, none = clocks.system, places.view < 0
+    system, none = clocks.system, places.agent < 0
+    agent, hi = np.maximum(places.agent, 0), np.where(none, np.iinfo(np.int32).max, places.hi)
     if not system.events:
         absent = np.full_like(places.view, -1)
-        return Views(places.agent, places.hi, absent, absent, absent.astype(np.int64), np.zeros((0, 0), np.int32))
-    event = np.maximum(places.view >> 1, 0)
-    own = np.where(none, -1, system.agent_of[event]).astype(np.int32)
-    value = (system.index_of[event] + (places.view & 1)).astype(np.int32)
-    return Views(places.agent, places.hi, own, value, clocks.row_of[event], clocks.rows)
+        return Views(agent, hi, absent, absent, np.zeros(absent.shape, np.int64), np.zeros((0, 0), np.int32))
+    event, none = np.maximum(places.view >> 1, 0), places.view < 0
+    own = system.agent_of.astype(np.int32).take(event)
+    value = system.index_of.astype(np.int32).take(event) + (places.view & 1)
+    row = clocks.row_of.take(event)
+    own[none], row[none] = -1, 0
+    return Views(agent, hi, own, value, row, clocks.rows)
 
 
 def chained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Bools:
@@ -99,34 +105,40 @@ def chained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Bools:
     agents, flat = after.rows.shape[1], after.rows.reshape(-1)
     if not agents:
         return np.zeros(len(i), dtype=bool)
-    # a chain that is not there finishes beyond everything, a view that is not there shows nothing: row 0 is that of an
-    # event before which nothing has happened
-    until = np.where(before.agent < 0, np.iinfo(np.int32).max, before.hi)
-    agent_of, row = np.maximum(before.agent, 0), np.where(after.own < 0, 0, after.row) * agents
+    row = after.row * agents
     left, x, y = np.arange(len(i)), i.astype(np.intp), j.astype(np.intp)
     for a, d in product(range(before.agent.shape[1]), range(after.own.shape[1])):
         if not len(left):
             break
-        seen = flat.take(row[:, d].take(y) + agent_of[:, a].take(x))
-        found = seen > until[:, a].take(x)
-        left, x, y = _without(found, left, x, y)
+        agent, until = before.agent[:, a].take(x), before.hi[:, a].take(x)
+        found = flat.take(row[:, d].take(y) + agent) > until
         # of its own agent a view shows more than the row, which it shares with earlier events
-        own = after.own[:, d].take(y) == agent_of[:, a].take(x)
-        left, x, y = _without(own & (after.value[:, d].take(y) > until[:, a].take(x)), left, x, y)
+        found |= (after.own[:, d].take(y) == agent) & (after.value[:, d].take(y) > until)
+        rest = np.flatnonzero(~found)
+        left, x, y = left[rest], x[rest], y[rest]
     ordered: Bools = np.ones(len(i), dtype=bool)
     ordered[left] = False
     return ordered
 
 
-def _without(found: Bools, *columns: I64) -> Iterator[I64]:
-    rest = np.flatnonzero(~found)
-    return (column[rest] for column in columns)
+def chained_each(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Bools:
+    """`chained` of every pair: [nodes j, nodes i]."""
+    ordered: Bools = np.zeros((len(j), len(i)), dtype=bool)
+    if not after.rows.shape[1]:
+        return ordered
+    for a, d in product(range(before.agent.shape[1]), range(after.own.shape[1])):
+        agent, until = before.agent[i, a], before.hi[i, a]
+        ordered |= after.rows.take(after.row[j, d], axis=0).take(agent, axis=1) > until
+        if ordered.all():
+            break
+        ordered |= (after.own[j, d, None] == agent) & (after.value[j, d, None] > until)
+    return ordered
 
 
 def placed_abreast(groups: list[Group], numbers: I64) -> I64:
     """Sort keys of these nodes in the run of all workers abreast; requires one group."""
     worker, node = divided(numbers - groups[0].node_base, groups[0].nodes)
-    return places_abreast(groups[0].order, groups[0].count, worker, node)
+    return places_abreast(groups[0].order.trace, groups[0].count, worker, node)
 
 
 def divided(numbers: I64, by: int) -> tuple[I64, I64]:
@@ -180,25 +192,38 @@ class BracketOrder:
         return base
 
     def places(self, numbers: I64) -> Places:
+        group, worker, node = self._local(numbers)
+        if len(self.quotient.groups) == 1:
+            return self._places(0, worker, node)
         shape = (len(numbers), self._chains)
         found = Places(np.full(shape, -1, np.int32), np.full(shape, -1, np.int32), np.full(shape, -1, np.int32))
-        group, worker, node = self._local(numbers)
-        for g in range(len(self.quotient.groups)):
-            at = np.flatnonzero(group == g) if len(self.quotient.groups) > 1 else slice(None)
-            self._place(found, at, g, worker[at], node[at])
+        for g, chains in enumerate(self.quotient.chains):
+            at = np.flatnonzero(group == g)
+            some = self._places(g, worker[at], node[at])
+            for every, part in ((found.agent, some.agent), (found.hi, some.hi), (found.view, some.view)):
+                every[at, : len(chains)] = part
         return found
 
-    def _place(self, found: Places, at: I64 | slice, g: int, worker: I64, node: I64) -> None:
-        quotient, chains = self.quotient, self.quotient.chains[g]
-        first = quotient.base[g] + worker * len(chains)
-        slot, of = chains.slot[node], chains.of[node]
-        for a in range(len(chains)):
-            lo = chains.lo[node, a]
-            end = 2 * (quotient.chain_first[first + a] + lo) - 1
-            itself = 2 * (quotient.chain_first[first + of] + slot) if a == 0 else -1
-            found.agent[at, a] = first + a
-            found.hi[at, a] = chains.hi[node, a]
-            found.view[at, a] = np.where(slot >= 0, itself, np.where(lo > 0, end, -1))
+    def _places(self, g: int, worker: I64, node: I64) -> Places:
+        """Of nodes of one group; worker counts from its first. Its workers have equal chains one after the other."""
+        quotient, chains, each = self.quotient, self.quotient.chains[g], worker.astype(np.int32)[:, None]
+        hi, view, events = self._own[g]
+        agent = each * len(chains) + (int(quotient.base[g]) + np.arange(len(chains), dtype=np.int32))
+        return Places(agent, hi.take(node, axis=0), np.maximum(view.take(node, axis=0) + each * (2 * events), -1))
+
+    @cached_property
+    def _own(self) -> list[tuple[I32, I32, int]]:
+        """By group: (hi, view) of the nodes of its first worker, no view as a large negative number, and how many
+        events the chains of a worker have."""
+        found = []
+        for base, chains in zip(self.quotient.base.tolist(), self.quotient.chains, strict=False):
+            first = self.quotient.chain_first[base : base + len(chains) + 1]
+            view = np.where(chains.lo > 0, 2 * (first[:-1] + chains.lo) - 1, NEVER)
+            alone = chains.slot >= 0
+            view[alone] = NEVER
+            view[alone, :1] = 2 * (first[chains.of[alone]] + chains.slot[alone])[:, None]
+            found.append((chains.hi.astype(np.int32), view.astype(np.int32), int(first[-1] - first[0])))
+        return found
 
     def placed(self, numbers: I64) -> I64:
         """Sort keys of a run of everything: that of all workers abreast, or last chain node before it, then the local
@@ -241,13 +266,17 @@ class BracketOrder:
 
     def add_local(self, before: I64, after: I64, ordered: Bools) -> None:
         """What a worker orders by itself."""
-        group, worker, node = self._local(before)
-        other_group, other, later = self._local(after)
-        near = np.flatnonzero(~ordered & (group == other_group) & (worker == other))
-        for g in range(len(self.quotient.groups)):
-            at = near[group[near] == g] if len(self.quotient.groups) > 1 else near
-            order = self.quotient.groups[g].order
-            ordered[at] = order.wholly(node[at], later[at])
+        open_ = np.flatnonzero(~ordered)
+        if len(open_) < len(ordered):
+            before, after = before[open_], after[open_]
+        group, _, node = self._local(before)
+        # where a node of the same worker would be, counted as its nodes are
+        later = after - before + node
+        nodes = [g.nodes for g in self.quotient.groups]
+        near = (later >= 0) & (later < (nodes[0] if len(nodes) == 1 else np.array(nodes)[group]))
+        for g, own in enumerate(self.quotient.groups):
+            at = np.flatnonzero(near & (group == g) if len(nodes) > 1 else near)
+            ordered[open_[at]] = own.order.wholly(node[at], later[at])
 
     def _ask(self, before: I64, after: I64, ordered: Bools) -> None:
         """What brackets leave unordered although partial thresholds order it."""

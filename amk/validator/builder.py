@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from amk.validator.sorting import by_key
 from amk.validator.system import BOXES, CSR, DONT_CARE, I64, READ, WRITE, MalformedSystem, System
 
 
 def _csr(event_count: int, event: I64, fields: Mapping[str, I64], table: str) -> dict[str, I64]:
-    order = np.argsort(event, kind="stable")
+    order = by_key(event)
     first = np.zeros(event_count + 1, dtype=np.int64)
     np.cumsum(np.bincount(event, minlength=event_count), out=first[1:])
     return {f"{table}_first": first} | {f"{table}_{name}": column[order] for name, column in fields.items()}
@@ -47,7 +48,7 @@ def assemble(
     agent = np.asarray(event_agent, dtype=np.int64).reshape(-1)
     if len(agent) and (int(agent.min()) < 0 or int(agent.max()) >= agents):
         raise MalformedSystem(f"event_agent: names an agent outside the {agents} declared")
-    order = np.argsort(agent, kind="stable")
+    order = by_key(agent)
     ids = np.empty(len(agent), dtype=np.int64)
     ids[order] = np.arange(len(agent))
     first = np.zeros(agents + 1, dtype=np.int64)

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -49,6 +49,7 @@ from amk.validator.memo import Keyed, Memo, given
 from amk.validator.memory_check import (
     Accesses,
     boundary_content,
+    named,
     ordered,
     ordered_abreast,
     overwritten,
@@ -57,14 +58,17 @@ from amk.validator.memory_check import (
     unseen,
 )  # fmt: skip
 from amk.validator.order import Clocks
-from amk.validator.parts import bare_program, synced, without_rings, without_sync
+from amk.validator.parts import bare_program
 from amk.validator.quotient import Edges, Group, Quotient, clocks_abreast, clocks_of, projected, run_of
 from amk.validator.races import RaceReport
+from amk.validator.still import Names, paths, still, synced
+from amk.validator.still import names as names_of
 from amk.validator.system import I64
 from amk.validator.touched import Touched, gathered, sure_words, tagged_words, touched
-from amk.validator.trace import trace_of
+from amk.validator.trace import Path, Trace, trace_of
 from amk.validator.words import Counted, Words, tags_of, told
 
+T = TypeVar("T")
 TOKENS: Final = 2
 Kept = Literal["most", "always", "sure"]
 """Which reads of tagged words count: all, those at every position, or all but those that depend on the data."""
@@ -203,9 +207,9 @@ def compose(schedule: Schedule, tokens: int = TOKENS, memo: Memo | None = None) 
     return _Composer(schedule, tokens, memo or Memo()).run()
 
 
-def _accesses(found: Keyed[Touched], tagged: list[int], initial: I64, final: I64) -> Keyed[Accesses]:
-    content = Accesses(found.value.rows, tagged, initial, final)
-    return Keyed(content, given((found.key, tuple(tagged), initial, final)).key)
+def _accesses(found: Keyed[Touched], names: Names, tagged: list[int], initial: I64, final: I64) -> Keyed[Accesses]:
+    content = Accesses(found.value.rows, names, tagged, initial, final)
+    return Keyed(content, given((found.key, names.key, tuple(tagged), initial, final)).key)
 
 
 class _Composer:
@@ -221,22 +225,25 @@ class _Composer:
         result.stuck = tuple(self.schedule.programs[g.number].name for g in self.groups if not g.order.complete)
         if result.stuck:
             return result
-        self.data = given(without_rings(without_sync(self.schedule)))
-        whole = memo(gathered, self.data, memo.evaluations, *self.orders)
+        quiet = still(self.schedule)
+        whole = memo(gathered, given(quiet), memo.evaluations, *self._traces(quiet))
         found_rows = memo(touched, whole, synced(self.schedule))
-        rows = found_rows.value
-        boundary = boundary_content(self.data.value, self.result.tokens)
-        self.accesses = _accesses(found_rows, whole.value.envelope.tagged, *boundary)
+        rows, names = found_rows.value, names_of(whole.value.teams, self.groups)
+        boundary = boundary_content(quiet, self.result.tokens)
+        self.accesses = _accesses(found_rows, names, whole.value.envelope.tagged, *boundary)
         result.accesses = self.accesses.value
-        self.seen = self.data, whole, found_rows
-        items = [group.order.trace.items for group in whole.value.groups]
-        self.tags = given(tags_of(self.schedule, items, rows.places, rows.tagged.value.most, rows.tagged.value.always))
+        self.seen, self.places = (whole, found_rows), names.places(rows.places)
+        self.items = [group.order.trace.items for group in self.groups]
+        tagged = rows.tagged.value
+        self.tags = given(tags_of(self.schedule, self.items, self.places, tagged.most, tagged.always))
         found = memo.within(tagged_words, self.tags, rows.tagged).value
         most = self._named(found.most)
         self.words: dict[Kept, Keyed[Words]] = {"most": most, "always": self._named(found.always)}
         result.classes = whole.value.envelope.classes
-        result.outside, result.written_constants = whole.value.outside, whole.value.constants
-        result.clashes = whole.value.clashes
+        result.written_constants = whole.value.constants
+        result.outside, result.clashes = (
+            self._there(quiet, found) for found in (whole.value.outside, whole.value.clashes)
+        )
         if result.outside or result.written_constants:
             return result  # wrong whatever else there is
         result.never = most.value.never
@@ -252,6 +259,17 @@ class _Composer:
         if result.block.run.complete:
             self._check_memory()
         return result
+
+    def _traces(self, quiet: Schedule) -> list[Keyed[Trace]]:
+        """What the workers of still programs run."""
+        rest = quiet.roles, quiet.launch.warps, self.result.tokens
+        return [self.memo(trace_of, program, number, *rest) for number, program in enumerate(quiet.programs)]
+
+    def _there(self, quiet: Schedule, found: dict[Path, T]) -> dict[Path, T]:
+        """What was found on steps of still programs, and where they are in the schedule; paths go on behind those of
+        steps."""
+        places = paths(quiet, self.schedule) if found else {}
+        return {(*places[path[:-1]], path[-1]): what for path, what in found.items()}
 
     def _run(self, quotient: Quotient) -> Run:
         """A complete run if there is one: all workers abreast, or much like the run of an earlier schedule."""
@@ -276,15 +294,13 @@ class _Composer:
 
     def _named(self, found: Counted) -> Keyed[Words]:
         """Words by their content: different accesses may well have the same."""
-        places = self.seen[2].value.places
-        items = [group.order.trace.items for group in self.seen[1].value.groups]
-        return Keyed(told(self.schedule, items, places, found), given((found.key, places[:, 1])).key)
+        words = told(self.schedule, self.items, self.places, found)
+        return Keyed(words, given((found.key, self.places[:, 1])).key)
 
     def _sure(self) -> Counted:
-        _, whole, rows = self.seen
-        steps = [[bool(item.step.op.perhaps) for item in g.order.trace.items] for g in whole.value.groups]
-        perhaps = np.array([steps[g][i] for g, i in rows.value.places.tolist()], bool)
-        return self.memo.within(sure_words, self.tags, perhaps, rows.value.tagged).value
+        steps = [[bool(item.step.op.perhaps) for item in items] for items in self.items]
+        perhaps = np.array([steps[g][i] for g, i in self.places.tolist()], bool)
+        return self.memo.within(sure_words, self.tags, perhaps, self.seen[1].value.tagged).value
 
     def strict(self, edges: Edges) -> Quotient:
         """With all words that a step looks for at some position, whatever the data say."""
@@ -306,7 +322,9 @@ class _Composer:
         signals come earlier.
         """
         if self._quotient("block").value.abreast is not None:
-            return self.memo(ordered_abreast, self.accesses, self.seen[1])
+            whole, rows = self.seen
+            names = self.accesses.value.names
+            return self.memo(named, self.memo(ordered_abreast, rows, whole), Keyed(names, names.key))
         return self.memo(ordered, self.accesses, self._order(edges))
 
     def _check_memory(self) -> None:

@@ -214,8 +214,8 @@ class Confirmer:
         """Does what the step touches depend on the position?"""
         trace, worker, number = place
         item = trace.items[number]
-        agents, workers = range(len(trace.roles[item.step.op.role])), range(worker, worker + 1)
-        return any(self.footprints.positional(item, a, workers, [pos + max(item.token, 0)]) for a in agents)
+        agents = range(len(trace.roles[item.step.op.role]))
+        return any(self.footprints.positional(item, worker, a, pos + max(item.token, 0)) for a in agents)
 
     def _confirmed(self, clash: Clash) -> ConfirmedRace:
         # the witness needs no more than this of what the race was found with

@@ -8,7 +8,7 @@ and waits and signals never depend on it. So one check of the *envelope* covers 
     that the split that appends a row is the one that reads it. The cache ops are evaluated at a position that the
     worker's split owns, where they do all that they ever do.
 Words that a step reads at some positions only give no order at the others, and candidates are not read for a token that
-was given: `least` holds the reads of tagged words that always happen, in crews (group, node) of `moving`.
+was given: `least` holds the reads of tagged words that always happen, in crews (team, node) of `moving`.
 A race in the envelope may be impossible at every single position; it is then confirmed or refuted by the flat check.
 
 Shared memory is checked for one worker of each class. Two workers are in one class if all their events have the same
@@ -45,14 +45,29 @@ from amk.validator.crews import ABSENT, Asked, Crewed, Private
 from amk.validator.evaluator import COLUMNS, SHARED
 from amk.validator.footprint import Footprints
 from amk.validator.local_order import crew as crew_node
-from amk.validator.quotient import Group
 from amk.validator.slopes import TOKEN_BITS
 from amk.validator.system import DONT_CARE, I64, READ, Bools
-from amk.validator.trace import Item
+from amk.validator.trace import Item, Trace
 
 NO_DATA: Final = (WaitOp, SignalOp, BarrierOp)
 UNITS: Final = 3
 """Private memories of a worker: shared memory, its part of the key cache, its part of the value cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class Team:
+    """All workers of one program, and what each runs. node_base: number of the first node."""
+
+    number: int
+    first: int
+    count: int
+    trace: Trace
+    node_base: int
+
+    @property
+    def nodes(self) -> int:
+        """Of a worker: events and crews."""
+        return self.trace.events + len(self.trace.items)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,11 +82,11 @@ class Visit:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What a group touches. private: the finished rows of private memory; base: number of each visit's first slot, one
+    """What a team touches. private: the finished rows of private memory; base: number of each visit's first slot, one
     slot per agent; times: all (token + 1, layer); events, crews [times, slots]: nodes, -1 where there is none.
     """
 
-    group: Group
+    team: Team
     visits: list[Visit]
     base: list[int]
     times: list[tuple[int, int]]
@@ -92,7 +107,7 @@ class Placed:
 
 
 class Envelope:
-    """Rows of one group after another: `columns()` [n, 7] at the end. classes counts the private memories."""
+    """Rows of one team after another: `columns()` [n, 7] at the end. classes counts the private memories."""
 
     def __init__(self, schedule: Schedule, footprints: Footprints) -> None:
         self.schedule, self.footprints = schedule, footprints
@@ -100,14 +115,14 @@ class Envelope:
         self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
         self.last = schedule.kv.context - 1
         self.classes = 0
-        self.representatives: list[tuple[Group, int]] = []
+        self.representatives: list[tuple[Team, int]] = []
         self.least: list[I64] = [np.zeros((0, COLUMNS + 1), np.int64)]
         self.moving: set[tuple[int, int]] = set()
         self._parts: list[tuple[Part, tuple[int, ...]]] = []
         self._caches: dict[int, int] = {}
 
     def columns(self, synced: tuple[tuple[int, int], ...]) -> I64:
-        """Rows of all groups; synced: (program, number) of the steps that wait or signal."""
+        """Rows of all teams; synced: (program, number) of the steps that wait or signal."""
         found, acting, tagged = [np.zeros((0, COLUMNS + 1), np.int64)], frozenset(synced), tuple(self.tagged)
         for part, own in self._parts:
             found += part.private
@@ -139,9 +154,9 @@ class Envelope:
         other = np.where(split == 0, kv.block, 0)
         return tuple(np.where((kv.splits > 1) & (other <= self.last), other, 0).tolist())
 
-    def visits(self, group: Group) -> list[Visit]:
+    def visits(self, team: Team) -> list[Visit]:
         """Steps with data, once per layer or token where those do not follow from each other."""
-        trace = group.order.trace
+        trace = team.trace
         found: dict[tuple[int, int, int], tuple[Item, Crewed, bool]] = {}
         times: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
         irregular: set[int] = set()
@@ -151,29 +166,29 @@ class Envelope:
             number, layer = item.site.number, item.loops.get("l", -1)
             repeats = number not in irregular and any(loop.count != 1 for loop in item.site.around if loop.var == "l")
             key = (number, layer if number in irregular else 0, item.token if layer < 0 else 0)
-            if key not in found and not (crew := self._crew(group, item, repeats)).regular:
+            if key not in found and not (crew := self._crew(team, item, repeats)).regular:
                 irregular.add(number)
                 key, repeats = (number, layer, 0), False
-                crew = self._crew(group, item, False)
+                crew = self._crew(team, item, False)
             if key not in found:
                 found[key], times[key] = (item, crew, repeats), []
             times[key].append((item.token + 1, max(layer, 0), i))
         return [Visit(*visit, np.array(times[key], np.int64)) for key, visit in found.items()]
 
-    def _crew(self, group: Group, item: Item, repeats: bool, least: bool = False) -> Crewed:
-        workers = range(group.first, group.first + group.count)
+    def _crew(self, team: Team, item: Item, repeats: bool, least: bool = False) -> Crewed:
+        workers = range(team.first, team.first + team.count)
         where = self.positions(item, workers)
         pos = self.least_positions(item, workers) if least else where
-        agents = len(group.order.trace.roles[item.step.op.role])
+        agents = len(team.trace.roles[item.step.op.role])
         return self.footprints.crew(item, agents, Asked(workers, pos, where, repeats))
 
-    def add(self, group: Group) -> None:
-        """Rows of every worker of the group in global memory, and of one worker per class in private memory."""
-        visits = self.visits(group)
+    def add(self, team: Team) -> None:
+        """Rows of every worker of the team in global memory, and of one worker per class in private memory."""
+        visits = self.visits(team)
         caches = tuple((cache, SHARED - unit) for cache, unit in self._caches.items())
-        part = _part(group, visits)
-        private = [v.crew.private(group.count, caches) for v in visits]
-        number = self._classes(group, private)
+        part = _part(team, visits)
+        private = [v.crew.private(team.count, caches) for v in visits]
+        number = self._classes(team, private)
         made = []
         for base, one in zip(part.base, private, strict=True):
             at = np.flatnonzero(number[one.worker] >= 0)
@@ -192,21 +207,21 @@ class Envelope:
             reading = visit.crew.joined((own, tuple(self.tagged), False)).reading
             some = sorted(visit.crew.moving & reading)
             if some:
-                crew = self._crew(part.group, visit.item, visit.repeats, least=True)
+                crew = self._crew(part.team, visit.item, visit.repeats, least=True)
                 words = np.isin(crew.rows[:, 0], self.tagged) & (crew.rows[:, 1] == READ)
                 moving.append(_kept(crew, base, words & np.isin(crew.agent, some)))
             if some or (reading and visit.item.step.op.perhaps):
-                events = part.group.order.trace
-                self.moving |= {(part.group.number, crew_node(events, i)) for i in visit.times[:, 2].tolist()}
+                events = part.team.trace
+                self.moving |= {(part.team.number, crew_node(events, i)) for i in visit.times[:, 2].tolist()}
         for placed in moving:
             placed.crewed[:] = True
         self.least += _spread(part, moving)
 
-    def _classes(self, group: Group, private: list[Private]) -> I64:
+    def _classes(self, team: Team, private: list[Private]) -> I64:
         """[workers] class number of each class's first worker, -1 for the others."""
-        number = np.full(group.count, -1, np.int64)
+        number = np.full(team.count, -1, np.int64)
         first: dict[int, I64] = {}
-        prints = [np.zeros((group.count, 0), np.int64)]
+        prints = [np.zeros((team.count, 0), np.int64)]
         for one in private:
             prints.append(one.label[:, None])
             for family, delta in zip(one.families, one.delta.T, strict=True):
@@ -217,12 +232,12 @@ class Envelope:
         for worker in sorted({text: worker for worker, text in reversed([*enumerate(texts)])}.values()):
             number[worker] = self.classes
             self.classes += 1
-            self.representatives.append((group, worker))
+            self.representatives.append((team, worker))
         return number
 
 
-def _part(group: Group, visits: list[Visit]) -> Part:
-    trace = group.order.trace
+def _part(team: Team, visits: list[Visit]) -> Part:
+    trace = team.trace
     roles = [trace.roles[v.item.step.op.role] for v in visits]
     base = np.cumsum([0, *(len(role) for role in roles)]).tolist()
     times = sorted({(token, layer) for v in visits for token, layer, _ in v.times.tolist()})
@@ -232,7 +247,7 @@ def _part(group: Group, visits: list[Visit]) -> Part:
         for token, layer, item in visit.times.tolist():
             events[number[token, layer], low:high] = trace.event_of[item, role.start : role.stop]
             crews[number[token, layer], low:high] = crew_node(trace, item)
-    return Part(group, visits, base[:-1], times, events, crews, [])
+    return Part(team, visits, base[:-1], times, events, crews, [])
 
 
 def _kept(crew: Crewed, base: int, some: Bools) -> Placed:
@@ -252,9 +267,9 @@ def _concatenated(placed: list[Placed]) -> Placed:
 
 def _spread(part: Part, placed: list[Placed]) -> list[I64]:
     """Copies of the rows for every token and layer, on their events or on their crews."""
-    made, group = _concatenated(placed), part.group
+    made, team = _concatenated(placed), part.team
     based = np.empty((len(made.rows), COLUMNS + 1), np.int64)
-    based[:, 0], based[:, 1:] = group.node_base + made.worker * group.nodes, made.rows
+    based[:, 0], based[:, 1:] = team.node_base + made.worker * team.nodes, made.rows
     named = (made.rows[:, 4] != DONT_CARE).astype(np.int64)
     moved, renamed = np.ascontiguousarray(made.slope[:, 0]), (made.slope[:, 1] << TOKEN_BITS) * named
     nodes = np.concatenate((part.events, part.crews), axis=1)

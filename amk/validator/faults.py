@@ -100,7 +100,7 @@ def abreast(result: Composition, flat: Flat) -> Run | None:
     place = np.full(system.events, -1, np.int64)
     at = np.flatnonzero(system.event_tag >= 0)
     worker = system.agent_of[at] // group.order.trace.warps - group.first
-    place[at] = places_abreast(group.order, group.count, worker, system.event_tag[at])
+    place[at] = places_abreast(group.order.trace, group.count, worker, system.event_tag[at])
     latest = np.full(system.counters, -1, np.int64)
     np.maximum.at(latest, system.signal_counter, place[system.signal_event])
     joint = np.flatnonzero(system.event_tag[system.wait_event] < 0)

@@ -99,15 +99,18 @@ class Footprints:
 
     def of_workers(self, item: Item, agent: int, workers: range, pos: Sequence[int]) -> tuple[I64, tuple[int, ...]]:
         """`of` for consecutive workers, `pos` giving each one's position: their rows in turn, and how many each has."""
+        if len(workers) == 1:
+            rows = self.of(item, workers[0], agent, pos[0])
+            return rows, (len(rows),)
         found = self._rows(item, agent, workers, pos)
         if found.beyond is not None:
             self._note(item, *found.beyond)
         self._gather(item, found)
         return found.rows, found.counts
 
-    def positional(self, item: Item, agent: int, workers: range, pos: Sequence[int]) -> bool:
-        """Would `of_workers` say something else elsewhere, as far as is known here?"""
-        return self._rows(item, agent, workers, pos).positional
+    def positional(self, item: Item, worker: int, agent: int, pos: int) -> bool:
+        """Would `of` say something else elsewhere, as far as is known here?"""
+        return "pos" in self._evaluator(item, agent).one(item.loops, worker, pos, self._tables).names
 
     def crew(self, item: Item, agents: int, asked: Asked) -> Crewed:
         """All agents of a step on consecutive workers."""

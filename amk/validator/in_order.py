@@ -9,7 +9,7 @@ Orders that only partial thresholds imply are asked for each time, because there
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -18,17 +18,22 @@ from typing import Final, Literal, Protocol
 import numpy as np
 
 from amk.validator.atoms import OUTSIDE, Touches, blocks
-from amk.validator.brackets import BracketOrder, Places, chained, views
+from amk.validator.brackets import BracketOrder, Places, Views, chained, chained_each, views
 from amk.validator.dataflow import DataflowReport, find_faults
 from amk.validator.memo import Keyed, Memo, given
 from amk.validator.order import Clocks
 from amk.validator.quotient import Quotient
 from amk.validator.races import Race, RaceReport, neighbour_pairs, record
+from amk.validator.sorting import by_keys
 from amk.validator.system import I32, I64, READ, WRITE, Bools
 
 LIMIT: Final = 64
 COLUMNS: Final = 5
 NOTHING: Final = np.zeros(0, np.int64)
+MANY: Final = 32
+"""So many pairs have the second access in common, and so many of these the first ones, where products are worth it."""
+BUNCH: Final = 8192
+"""So many pairs are worth a look of their own."""
 SOME: Final = 4096
 """Unordered pairs that are looked at in a row, until there are enough."""
 Asked = Literal["reads", "writes", "all"]
@@ -37,26 +42,48 @@ Asked = Literal["reads", "writes", "all"]
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The accesses of one buffer: their nodes [n] and columns [n, 5] (kind, lo, hi, value, delta), as they run."""
+    """The accesses of one buffer: their nodes [n] and columns [n, 5] (kind, lo, hi, value, delta), as they run. key: of
+    the nodes, if they follow from something.
+    """
 
     buffer: int
     node: I64
     columns: Keyed[I64]
+    key: bytes = b""
 
     @cached_property
     def nodes(self) -> Keyed[I64]:
-        return given(self.node)
+        return Keyed(self.node, self.key) if self.key else given(self.node)
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """Pairs of each of some accesses before each of some others. number [second]: that of the pair with the first of
+    `first`, those with the rest follow."""
+
+    first: I32
+    second: I32
+    number: I64
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Neighbouring accesses that conflict, first before second, by atom. bounds: bytes where atoms begin."""
+    """Neighbouring accesses that conflict, first before second, by atom. bounds: bytes where atoms begin. reads: where
+    the first reads; products: of these pairs all or none, all where many have the same readers.
+    """
 
     first: I32
     second: I32
     atom: I32
     bounds: I64
     reads: Bools
+    products: list[Product]
+
+    def some(self, asked: Asked) -> bool:
+        """Are there such pairs?"""
+        if asked == "all":
+            return len(self.reads) > 0
+        return bool((self.reads == (asked == "reads")).any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,25 +111,18 @@ class Precedes(Protocol):
 
 def parts_of(rows: I64, placed: I64) -> list[Part]:
     """rows: (node, buffer, kind, lo, hi, value, delta); placed: sort keys of their nodes in a run."""
-    by_place = _sorted(rows[:, 2], placed, rows[:, 1])
+    by_place = by_keys(rows[:, 2], placed, rows[:, 1])
     buffer, node, columns = (part.take(by_place, axis=0) for part in (rows[:, 1], rows[:, 0], rows[:, 2:]))
     starts = np.flatnonzero(np.diff(buffer, prepend=-1)).tolist()
     ends = [*starts[1:], len(rows)]
     return [Part(int(buffer[a]), node[a:b], given(columns[a:b])) for a, b in zip(starts, ends, strict=True)]
 
 
-def _sorted(kind: I64, placed: I64, buffer: I64) -> I64:
-    """As `lexsort`."""
-    kinds, places = (int(column.max(initial=0)) + 1 for column in (kind, placed))
-    low = int(placed.min(initial=0))
-    if low < 0 or kinds * places * (int(buffer.max(initial=0)) + 1) >= 1 << 62:
-        return np.lexsort((kind, placed, buffer))
-    return np.argsort((buffer * places + placed) * kinds + kind, kind="stable")
-
-
 def _written(part: Part) -> Part:
     at = np.flatnonzero(part.columns.value[:, 0] != READ)
-    return Part(part.buffer, part.node[at], given(part.columns.value[at]))
+    columns = given(("written", part.columns)).key
+    node = given(("written", part.columns, part.nodes)).key
+    return Part(part.buffer, part.node[at], Keyed(part.columns.value[at], columns), node)
 
 
 def _touches(columns: I64, initial: I64, final: I64) -> Touches:
@@ -130,13 +150,33 @@ def neighbours(columns: I64) -> Pairs:
         for before, after in neighbour_pairs(block):
             found.append(np.stack((block.touch[before], block.touch[after], block.atom[before])))
     first, second, atom = np.concatenate(found, axis=1).astype(np.int32)
-    return Pairs(first, second, atom, touches.atom_key, touches.kind[first] == READ)
+    reads = touches.kind[first] == READ
+    return Pairs(first, second, atom, touches.atom_key, reads, _products(np.flatnonzero(reads), first, second))
+
+
+def _products(at: I64, first: I32, second: I32) -> list[Product]:
+    """Of the pairs at these places, if they are few for so many pairs."""
+    before, after = first[at], second[at]
+    starts = np.flatnonzero((np.diff(after, prepend=-1) != 0) | (np.diff(at, prepend=-1) != 1))
+    if len(at) < MANY * max(len(starts), 1):
+        return []
+    alike: dict[bytes, list[int]] = {}
+    for low, high in pairwise([*starts.tolist(), len(at)]):
+        alike.setdefault(before[low:high].tobytes(), []).append(low)
+    if len(at) < MANY * MANY * len(alike):
+        return []
+    return [Product(np.frombuffer(text, np.int32), after[low], at[low]) for text, low in alike.items()]
 
 
 def _asked(pairs: Pairs, asked: Asked) -> I64:
     if asked == "all":
         return np.arange(len(pairs.first))
     return np.flatnonzero(pairs.reads if asked == "reads" else ~pairs.reads)
+
+
+def _some(column: I32, numbers: I64) -> I32:
+    """column[numbers]; of distinct numbers in order, all or some."""
+    return column if len(numbers) == len(column) else column[numbers]
 
 
 def left_open(
@@ -167,22 +207,56 @@ def unchained(
     memo: Memo, asked: Asked, order: BracketOrder, clocks: bytes, parts: list[tuple[Pairs, bytes, I64]]
 ) -> list[I64]:
     """Numbers of the pairs of each part that chains leave unordered."""
-    known = Keyed(order.quotient.clocks, clocks)
-    ends = np.cumsum([0, *(len(node) for *_, node in parts)]).tolist()
     every = order.places(np.concatenate([node for *_, node in parts]))
-    left = []
-    for (pairs, key, _), low, high in zip(parts, ends, ends[1:], strict=False):
-        none = not len(pairs.reads) or (asked != "all" and bool((pairs.reads == (asked == "writes")).all()))
-        places = (column[low:high] for column in (every.agent, every.hi, every.view))
-        left.append(NOTHING if none else memo(unordered_places, Keyed(pairs, key), asked, known, *places).value)
-    return left
+    places = np.stack((every.agent, every.hi, every.view))
+    ends = np.cumsum([0, *(len(node) for *_, node in parts)]).tolist()
+    own = [
+        (Keyed(pairs, key), places[:, low:high])
+        for (pairs, key, _), low, high in zip(parts, ends, ends[1:], strict=False)
+        if pairs.some(asked)
+    ]
+    found = iter(memo.each(unordered_places, (asked, Keyed(order.quotient.clocks, clocks)), own))
+    return [next(found).value if pairs.some(asked) else NOTHING for pairs, *_ in parts]
 
 
-def unordered_places(pairs: Pairs, asked: Asked, clocks: Clocks, *places: I32) -> I64:
-    """Numbers of the pairs that chains leave unordered; places: the fields of `Places`."""
-    at, shown = _asked(pairs, asked), views(clocks, Places(*places))
-    found: I64 = at[~chained(shown, shown, pairs.first[at], pairs.second[at])]
+def unordered_places(memo: Memo, asked: Asked, clocks: Clocks, parts: list[tuple[Pairs, I32]]) -> list[I64]:
+    """Numbers of the pairs of each (pairs, places) that chains leave unordered; places: the fields of `Places`."""
+    shown = views(clocks, Places(*np.concatenate([places for _, places in parts], axis=1)))
+    base = np.cumsum([0, *(places.shape[1] for _, places in parts)]).tolist()
+    found, single = [NOTHING] * len(parts), []
+    for n, (pairs, _) in enumerate(parts):
+        if asked == "reads" and pairs.products:
+            found[n] = _unordered_each(pairs.products, shown, base[n])
+        else:
+            single.append((n, pairs, _asked(pairs, asked)))
+    for some in _bunches(single):
+        before = np.concatenate([_some(pairs.first, at) + base[n] for n, pairs, at in some])
+        after = np.concatenate([_some(pairs.second, at) + base[n] for n, pairs, at in some])
+        left = _split([at for *_, at in some], ~chained(shown, shown, before, after))
+        for (n, *_), numbers in zip(some, left, strict=True):
+            found[n] = numbers
     return found
+
+
+def _bunches(several: list[tuple[int, Pairs, I64]]) -> Iterator[list[tuple[int, Pairs, I64]]]:
+    """Small ones together, because each look costs something; all in one would not fit into the processor's caches."""
+    bunch: list[tuple[int, Pairs, I64]] = []
+    for one in several:
+        bunch.append(one)
+        if sum(len(at) for *_, at in bunch) >= BUNCH:
+            yield bunch
+            bunch = []
+    if bunch:
+        yield bunch
+
+
+def _unordered_each(products: list[Product], shown: Views, base: int) -> I64:
+    """base: number of the first access among what is shown."""
+    found = []
+    for one in products:
+        after, before = np.nonzero(~chained_each(shown, shown, one.first + base, one.second + base))
+        found.append(one.number[after] + before)
+    return np.sort(np.concatenate(found))
 
 
 class InOrder:

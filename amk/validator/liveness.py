@@ -26,6 +26,7 @@ from typing import Literal
 
 import numpy as np
 
+from amk.validator.sorting import by_key
 from amk.validator.system import I64, System
 
 
@@ -140,19 +141,22 @@ def replayed(system: System, order: I64) -> Run | None:
     rising = np.diff(position) > 0
     starts = system.agent_first[(system.agent_first > 0) & (system.agent_first < system.events)]
     rising[starts - 1] = True
-    place = system.signal_counter * system.events + position[system.signal_event]
-    by_place = np.argsort(place)
-    given, total = place[by_place], np.concatenate(([0], np.cumsum(system.signal_amount[by_place])))
-    first = np.concatenate(([0], np.cumsum(np.bincount(system.signal_counter, minlength=system.counters))))
-    start = first[system.wait_counter]
-    upto = np.searchsorted(given, system.wait_counter * system.events + position[system.wait_event])
-    value = system.counter_init[system.wait_counter] + total[upto] - total[start]
-    if not rising.all() or bool((value < system.wait_threshold).any()):
+    if not rising.all():
+        return None
+    # an event waits before it signals
+    event = np.concatenate((system.wait_event, system.signal_event))
+    counter = np.concatenate((system.wait_counter, system.signal_counter))
+    by_place = by_key(counter * system.events + position[event])
+    amount = np.concatenate((np.zeros(len(system.wait_event), np.int64), system.signal_amount))
+    total = np.empty_like(amount)
+    total[by_place] = np.cumsum(amount[by_place])
+    given = np.zeros(system.counters, np.int64)
+    np.add.at(given, system.signal_counter, system.signal_amount)
+    value = total[: len(system.wait_event)] + (system.counter_init - (np.cumsum(given) - given))[system.wait_counter]
+    if bool((value < system.wait_threshold).any()):
         return None
     legs = np.stack((system.agent_of[order], order, np.ones_like(order)), axis=1)
-    values = system.counter_init.copy()
-    np.add.at(values, system.signal_counter, system.signal_amount)
-    return Run(system, legs, system.agent_size, values)
+    return Run(system, legs, system.agent_size, system.counter_init + given)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 
@@ -38,7 +38,11 @@ from amk.validator.system import I64, Bools
 from amk.validator.trace import BARRIERS, Trace
 
 KEPT: Final = 8
-"""Sets of chains that an order keeps."""
+"""Sets of chains, and single ones, that an order keeps."""
+Brackets = tuple[I64, I64, I64]
+"""lo, hi and pre of a chain."""
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class NotComposable(RuntimeError):
@@ -47,7 +51,9 @@ class NotComposable(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class LocalOrder:
-    """past, need, late [nodes, warps]; leader [nodes] an event of the node. complete: C3. chains: see `chains_of`."""
+    """past, need, late [nodes, warps]; leader [nodes] an event of the node. complete: C3. chains: see `chains_of`;
+    brackets: those of single chains.
+    """
 
     trace: Trace
     complete: bool
@@ -56,6 +62,7 @@ class LocalOrder:
     late: I64
     leader: I64
     chains: dict[tuple[bytes, ...], Chains] = field(default_factory=dict)
+    brackets: dict[bytes, Brackets] = field(default_factory=dict)
 
     @cached_property
     def run(self) -> Run:
@@ -71,8 +78,9 @@ class LocalOrder:
         trace = self.trace
         crews = np.flatnonzero(before >= trace.events)
         event = np.minimum(before, max(trace.events - 1, 0)) if len(crews) else before
-        found: Bools = self.past[after, trace.warp_of[event]] > trace.index_of[event]
-        found[crews] = (self.past[after[crews]] >= self.need[before[crews]]).all(axis=1)
+        found: Bools = self.past.reshape(-1).take(after * trace.warps + trace.warp_of[event]) > trace.index_of[event]
+        if len(crews):
+            found[crews] = (self.past.take(after[crews], axis=0) >= self.need.take(before[crews], axis=0)).all(axis=1)
         return found
 
     @cached_property
@@ -169,13 +177,22 @@ def _distinct(numbers: I64, limit: int) -> I64:
 
 def crew_chains(order: LocalOrder, items: I64) -> list[I64]:
     """The crews of these items in chains, each crew wholly before the next: one chain unless some overlap."""
+    nodes = order.trace.events + _distinct(items, len(order.trace.items))
+    if bool(_in_turn(order, nodes).all()):
+        return [nodes] if len(nodes) else []
     chains: list[list[int]] = []
-    for node in (order.trace.events + _distinct(items, len(order.trace.items))).tolist():
+    for node in nodes.tolist():
         home = next((chain for chain in chains if _wholly(order, chain[-1], node)), None)
         if home is None:
             chains.append(home := [])
         home.append(node)
     return [np.array(chain, np.int64) for chain in chains]
+
+
+def _in_turn(order: LocalOrder, nodes: I64) -> Bools:
+    """Of all nodes but the first: is all of the one before over before any of it starts?"""
+    found: Bools = np.all(order.past[nodes[1:]] >= order.need[nodes[:-1]], axis=1)
+    return found
 
 
 def _wholly(order: LocalOrder, before: int, after: int) -> bool:
@@ -185,8 +202,7 @@ def _wholly(order: LocalOrder, before: int, after: int) -> bool:
 def require_order(order: LocalOrder, items: I64) -> None:
     """`NotComposable` if some crew of the items, in order, which write one tagged buffer, is not wholly before the
     next."""
-    nodes = order.trace.events + items
-    ordered = (order.past[nodes[1:]] >= order.need[nodes[:-1]]).all(axis=1)
+    ordered = _in_turn(order, order.trace.events + items)
     if not ordered.all():
         path = order.trace.items[int(items[int(np.flatnonzero(~ordered)[0]) + 1])].site.path
         raise NotComposable(f"step {'/'.join(map(str, path))} overlaps an earlier write of its tagged words")
@@ -196,8 +212,7 @@ def chains_of(order: LocalOrder, chains: list[I64]) -> Chains:
     """Brackets of every node with respect to the chains; kept with the order, because quotients mostly share them."""
     key = tuple(chain.tobytes() for chain in chains)
     if key not in order.chains:
-        if len(order.chains) >= KEPT:
-            order.chains.pop(next(iter(order.chains)))
+        _make_room(order.chains)
         order.chains[key] = _chains_of(order, [_fixed(chain.copy()) for chain in chains])
     return order.chains[key]
 
@@ -213,19 +228,36 @@ def _chains_of(order: LocalOrder, chains: list[I64]) -> Chains:
     slot, of = np.full(order.nodes, -1, np.int64), np.full(order.nodes, -1, np.int64)
     for k, chain in enumerate(chains):
         slot[chain], of[chain] = np.arange(len(chain)), k
-        lo[:, k], hi[:, k], pre[:, k] = _brackets(order, chain)
+        lo[:, k], hi[:, k], pre[:, k] = _brackets_of(order, chain)
     return Chains(order, tuple(chains), *map(_fixed, (slot, of, lo, hi, pre)))
 
 
-def _brackets(order: LocalOrder, chain: I64) -> tuple[I64, I64, I64]:
+def _brackets_of(order: LocalOrder, chain: I64) -> Brackets:
+    """Kept with the order: sets of chains that differ mostly have some in common."""
+    key = chain.tobytes()
+    if key not in order.brackets:
+        _make_room(order.brackets)
+        lo, hi, pre = map(_fixed, _brackets(order, chain))
+        order.brackets[key] = lo, hi, pre
+    return order.brackets[key]
+
+
+def _make_room(kept: dict[K, V]) -> None:
+    if len(kept) >= KEPT:
+        kept.pop(next(iter(kept)))
+
+
+def _brackets(order: LocalOrder, chain: I64) -> Brackets:
     """All nodes of a chain up to one lie in the past of what follows it, so running maxima make columns sorted."""
     need, past = np.maximum.accumulate(order.need[chain]), np.maximum.accumulate(order.past[chain])
     lo = np.full(order.nodes, len(chain), np.int64)
     hi, pre = np.zeros(order.nodes, np.int64), np.zeros(order.nodes, np.int64)
     for w in range(order.trace.warps):
-        lo = np.minimum(lo, _rank(need[:, w], order.past[:, w], "right"))
         mine = np.flatnonzero(order.need[:, w])
         hi[mine] = np.maximum(hi[mine], _rank(past[:, w], order.need[mine, w], "left"))
+        if not len(chain) or not need[-1, w]:
+            continue  # none of its nodes is on this warp
+        lo = np.minimum(lo, _rank(need[:, w], order.past[:, w], "right"))
         present = np.flatnonzero(order.need[chain, w])
         count = _rank(order.need[chain[present], w], order.late[:, w], "right")
         pre = np.maximum(pre, np.append(0, present + 1)[count])

@@ -11,7 +11,8 @@ part too and counts for nothing, because results do not depend on what it holds.
 
 Errors of a stage are not kept. A memo belongs to one thread at a time.
 
-Cost: hashing of the parts, 1 ms for a megabyte of arrays. Results beyond `room` bytes are forgotten, least recently
+Cost: hashing of the parts, 1 ms for a megabyte of arrays, a fifth of it where an equal array has been hashed before and
+is still there (`Seen`). Results beyond `room` bytes are forgotten, least recently
 used ones first.
 """
 
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final, Generic, TypeVar
-from weakref import WeakValueDictionary
+from weakref import ReferenceType, WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,9 @@ T = TypeVar("T")
 ROOM: Final = 384 << 20
 PLAIN: Final = frozenset({int, str, bool, float, bytes, type(None)})
 MANY: Final = 1024
+WIDE: Final = frozenset({np.dtype(np.int64), np.dtype(np.int32)})
+SAMPLE: Final = 32
+"""Rows of an array that it is looked up by, at most; see `Seen`."""
 OVERHEAD: Final = 4096
 """Bytes that a result is taken to fill besides its arrays."""
 
@@ -128,40 +132,80 @@ def _values(parts: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _digest(*parts: Any) -> bytes:
-    texts: list[bytes | memoryview] = []
+    texts: list[bytes] = []
     for part in parts:
         _tell(part, texts)
-    state = sha256(struct.pack(f"<{1 + len(texts)}q", len(texts), *map(len, texts)))
-    for text in texts:
-        state.update(text)
-    return state.digest()
+    return sha256(struct.pack(f"<{1 + len(texts)}q", len(texts), *map(len, texts)) + b"".join(texts)).digest()
 
 
-def _tell(part: Any, texts: list[bytes | memoryview]) -> None:
+def _tell(part: Any, texts: list[bytes]) -> None:
     """Append byte strings that tell unequal parts apart."""
-    if type(part) in PLAIN and type(part) is not float:
-        texts.append(f"{type(part).__name__} {part!r}".encode())
-    elif isinstance(part, Keyed):
+    kind = type(part)
+    if kind is Keyed:
         texts += (b"result", part.key)
-    elif isinstance(part, np.ndarray):
-        told = _narrow(part)
-        text = f"{part.dtype.str} {part.shape} as {told.dtype.str}"
-        texts += (text.encode(), np.ascontiguousarray(told).reshape(-1).view(np.uint8).data)
-    elif isinstance(part, tuple):
-        texts.append(f"tuple {len(part)}".encode())
+    elif kind is str:
+        texts += (b"str", part.encode("utf-8", "surrogatepass"))
+    elif kind is np.ndarray:
+        long = part.size >= MANY
+        texts += (f"{part.dtype.str} {part.shape}".encode(), SEEN.digest(part) if long else part.tobytes())
+    elif kind in PLAIN and kind is not float:
+        texts.append(f"{kind.__name__} {part!r}".encode())
+    elif kind is tuple:
+        texts.append(b"tuple %d" % len(part))
         for entry in part:
             _tell(entry, texts)
     elif isinstance(part, BaseModel) and part.model_config.get("frozen"):
-        texts += (type(part).__qualname__.encode(), part.model_dump_json().encode())
-    elif isinstance(part, Evaluations):
+        texts += (kind.__qualname__.encode(), part.model_dump_json().encode())
+    elif kind is Evaluations:
         texts.append(b"evaluations")
     else:
-        raise TypeError(f"a {type(part).__qualname__} cannot be a part of a stage")
+        raise TypeError(f"a {kind.__qualname__} cannot be a part of a stage")
+
+
+class Seen:
+    """Digests of the long arrays that have been hashed and are still there. Such an array, and what it is a view of, is
+    read-only from then on.
+
+    An array is looked up by a few of its entries, and has the digest of another only if it equals it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], tuple[ReferenceType[NDArray[Any]], bytes]] = {}
+
+    def digest(self, array: NDArray[Any]) -> bytes:
+        """Of type, shape and content."""
+        sample = array[:: len(array) // SAMPLE + 1].tobytes()
+        place = array.dtype.str, array.shape, sample
+        other, digest = self._known.get(place, (None, b""))
+        known = None if other is None else other()
+        if known is not None and (known is array or np.array_equal(known, array)):
+            return digest
+        digest = _hashed(array)
+        base: Any = array
+        while isinstance(base, np.ndarray):
+            base.setflags(write=False)
+            base = base.base
+        self._known[place] = ReferenceType(array, partial(self._forget, place)), digest
+        return digest
+
+    def _forget(self, place: tuple[Any, ...], gone: ReferenceType[NDArray[Any]]) -> None:
+        if place in self._known and self._known[place][0] is gone:
+            del self._known[place]
+
+
+SEEN: Final = Seen()
+
+
+def _hashed(array: NDArray[Any]) -> bytes:
+    told = np.ascontiguousarray(_narrow(array))
+    state = sha256(f"{array.dtype.str} {array.shape} as {told.dtype.str}:".encode())
+    state.update(told.reshape(-1).view(np.uint8).data)
+    return state.digest()
 
 
 def _narrow(array: NDArray[Any]) -> NDArray[Any]:
     """The same numbers in fewer bytes, if there are many: hashing costs more than finding out what they need."""
-    if array.dtype == np.int64 and array.size >= MANY:
+    if array.dtype in WIDE and array.size >= MANY:
         low, high = array.min(), array.max()
         for kind in (np.int16, np.int32):
             if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
@@ -174,23 +218,22 @@ def _freeze(value: Any, known: Collection[int]) -> int:
 
     What evaluations keep and footprints have is read-only from the start, and items have no arrays.
     """
-    size, seen, left = 0, set[int](), _open([value])
+    size, seen, left = 0, set[int](), [value]
     while left:
         one = left.pop()
-        if id(one) in seen:
+        kind, number = type(one), id(one)
+        if CLOSED[kind] or number in seen:
             continue
-        seen.add(id(one))
-        if isinstance(one, np.ndarray):
+        seen.add(number)
+        if kind is np.ndarray:
             one.setflags(write=False)
-            size += int(one.nbytes) if one.base is None else 0
-            left += _open([one.base])
-        elif id(one) not in known:
-            left += _open(_inside(one))
+            if one.base is None:
+                size += int(one.nbytes)
+            else:
+                left.append(one.base)
+        elif number not in known:
+            left += _inside(one)
     return size
-
-
-def _open(values: Iterable[Any]) -> list[Any]:
-    return [value for value in values if not CLOSED[type(value)]]
 
 
 class _Closed(dict[type, bool]):
@@ -206,9 +249,7 @@ CLOSED: Final = _Closed()
 
 
 def _inside(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
     if isinstance(value, list | tuple | set | frozenset):
         return value
-    fields: dict[str, Any] = getattr(value, "__dict__", {})
+    fields: dict[str, Any] = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     return fields.values()

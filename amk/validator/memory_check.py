@@ -10,28 +10,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.brackets import BracketOrder, Ordering, placed_abreast
+from amk.validator.abreast import places_abreast
+from amk.validator.brackets import BracketOrder, Ordering, divided
 from amk.validator.contents import code
 from amk.validator.dataflow import DataflowReport
 from amk.validator.in_order import Asked, InOrder, Part, Question, parts_of
-from amk.validator.memo import Memo
+from amk.validator.memo import Memo, given
 from amk.validator.races import RaceReport
+from amk.validator.still import Names
 from amk.validator.system import I64, Bools
-from amk.validator.touched import Gathered
+from amk.validator.touched import Gathered, Touched
 
 
 @dataclass(frozen=True, eq=False)
 class Accesses:
-    """rows as in `touches_in_order`; numbers of the buffers of tagged words; what is there before and must be after."""
+    """still: rows as in `touched`; numbers of the buffers of tagged words; what is there before and must be after."""
 
-    rows: I64
+    still: I64
+    names: Names
     tagged: list[int]
     initial: I64
     final: I64
+
+    @cached_property
+    def rows(self) -> I64:
+        """With nodes of the programs."""
+        return self.names.rows(self.still)
 
 
 @dataclass(frozen=True)
@@ -47,9 +56,16 @@ def ordered(accesses: Accesses, run: BracketOrder) -> list[Part]:
     return parts_of(accesses.rows, run.placed(accesses.rows[:, 0]))
 
 
-def ordered_abreast(accesses: Accesses, gathered: Gathered) -> list[Part]:
-    """In the run of all workers abreast (see `abreast`)."""
-    return parts_of(accesses.rows, placed_abreast(gathered.groups, accesses.rows[:, 0]))
+def ordered_abreast(touched: Touched, gathered: Gathered) -> list[Part]:
+    """In the run of all workers abreast (see `abreast`), of still programs."""
+    (team,) = gathered.teams
+    worker, node = divided(touched.rows[:, 0] - team.node_base, team.nodes)
+    return parts_of(touched.rows, places_abreast(team.trace, team.count, worker, node))
+
+
+def named(parts: list[Part], names: Names) -> list[Part]:
+    """Parts of still programs with the nodes of the programs."""
+    return [Part(p.buffer, names.of(p.node), p.columns, given((p.nodes, names.key)).key) for p in parts]
 
 
 def plain_memory(memo: Memo, accesses: Accesses, parts: list[Part], order: BracketOrder) -> Memory:

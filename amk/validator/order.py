@@ -41,6 +41,7 @@ from typing import Final
 import numpy as np
 
 from amk.validator.liveness import Run
+from amk.validator.sorting import by_key, by_keys
 from amk.validator.system import I32, I64, Bools, System
 from amk.validator.throttled import needed_of
 
@@ -121,13 +122,13 @@ class Producers:
 def _producers(system: System, run: Run) -> Producers:
     position = run.position[system.signal_event]
     kept = np.flatnonzero(position < len(run.order))
-    kept = kept[np.lexsort((position[kept], system.signal_counter[kept]))]
+    kept = kept[by_keys(position[kept], system.signal_counter[kept])]
     event, amount, counter = system.signal_event[kept], system.signal_amount[kept], system.signal_counter[kept]
     first = np.searchsorted(counter, np.arange(system.counters + 1))
     agent = system.agent_of[event]
     handed = (agent[1:] != agent[:-1]) & (counter[1:] == counter[:-1])
     sole = np.bincount(counter[1:][handed], minlength=system.counters) == 0
-    grouped = np.lexsort((agent, counter))
+    grouped = by_keys(agent, counter)
     same = (counter[grouped][1:] == counter[grouped][:-1]) & (agent[grouped][1:] == agent[grouped][:-1])
     previous = np.full(len(kept), -1, dtype=np.int64)
     following = np.full(len(kept), len(kept), dtype=np.int64)
@@ -138,7 +139,7 @@ def _producers(system: System, run: Run) -> Producers:
 
 def _distinct(counter: I64, threshold: I64) -> tuple[I64, I64]:
     """The distinct pairs [n, 2], sorted, and for every input pair which one it is."""
-    order = np.lexsort((threshold, counter))
+    order = by_keys(threshold, counter)
     pairs = np.stack((counter[order], threshold[order]), axis=1)
     fresh = np.ones(len(order), dtype=bool)
     fresh[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
@@ -176,13 +177,14 @@ def _together(needed: I64, first: I64, most: int) -> Iterator[tuple[int, int]]:
 
 def _of_one_size(waits: I64, first: I64) -> Iterator[tuple[I64 | slice, I64]]:
     """Rows that wait equally often, and their waits; first [rows + 1]: where those of each row begin."""
+    first = first - first[:1]
     count = first[1:] - first[:-1]
     if not len(count) or bool((count == count[0]).all()):
         yield slice(None), waits
         return
     for size in np.flatnonzero(np.bincount(count)).tolist():
         some = np.flatnonzero(count == size)
-        yield some, (first[some, None] + np.arange(size)).reshape(-1)
+        yield some, waits[(first[some, None] + np.arange(size)).reshape(-1)]
 
 
 class Fixpoint:
@@ -203,7 +205,7 @@ class Fixpoint:
         waiting = np.zeros(system.events, bool)
         waiting[system.wait_event[self.wait_used]] = True
         heads = np.flatnonzero(waiting)
-        heads = heads[np.argsort(run.position[heads], kind="stable")]
+        heads = heads[by_key(run.position[heads])]
         if (len(heads) + 2) * max(system.agents, 1) > MAX_CELLS:
             raise ClocksTooLarge(f"{len(heads)} waiting events x {system.agents} agents")
         self.heads = heads
@@ -234,16 +236,11 @@ class Fixpoint:
             raise ClocksTooLarge(f"{len(self.shared)} thresholds x {system.agents} agents")
         self.k_rows = np.empty((len(self.shared), system.agents), dtype=np.int32)
         row = self.row_of[system.wait_event[self.wait_used]]
-        by_row, by_key = np.argsort(row, kind="stable"), np.argsort(which, kind="stable")
+        by_row, by_which = by_key(row), by_key(which)
         self.wait_row, self.wait_key = row[by_row], which[by_row]
-        self.waiter = row[by_key]
+        self.waiter = row[by_which]
         self.first_wait = np.searchsorted(self.wait_row, np.arange(1, len(self.heads) + 2))
-        self.first_waiter = np.searchsorted(which[by_key], np.arange(len(self.keys) + 1))
-
-    def keys_of(self, r: int) -> list[int]:
-        """What row r waits for."""
-        keys: list[int] = self.wait_key[self.first_wait[r - 1] : self.first_wait[r]].tolist()
-        return keys
+        self.first_waiter = np.searchsorted(which[by_which], np.arange(len(self.keys) + 1))
 
     def waiters(self, key: int) -> list[int]:
         """The rows that wait for it; none is without."""
@@ -281,50 +278,52 @@ class Fixpoint:
         members = np.arange(start, end)
         return order_statistic(self.finished(members), self.table.amount[members], need)
 
-    def evaluate_row(self, r: int) -> I32:
-        event = int(self.heads[r - 1])
-        index, agent = int(self.index[event]), int(self.agent[event])
-        row: I32 = self.rows[self.row_of[event - 1]].copy() if index else np.zeros(self.system.agents, dtype=np.int32)
-        row[agent] = index
-        for key in self.keys_of(r):
-            producer = int(self.sole[key])
-            if producer < 0:
-                np.maximum(row, self.k_rows[self.slot[key]], out=row)
-            else:
-                np.maximum(row, self.rows[self.row_of[producer]], out=row)
-                owner = self.agent[producer]
-                row[owner] = max(row[owner], self.index[producer] + 1)
-        return row
+    def _evaluate(self, rows: I64, before: I64, waits: I64, first: I64, out: I32) -> None:
+        """Rows by those of the events before them and by what they wait for; first [rows + 1]: where the waits of each
+        begin."""
+        head = self.heads[rows - 1]
+        made: I32 = self.rows.take(before, axis=0)
+        made[np.arange(len(head)), self.agent[head]] = self.index[head]
+        for some, each in _of_one_size(waits, first):
+            key = self.wait_key[each]
+            sole = self.sole[key]
+            values = self._finished(sole)
+            if len(self.shared):
+                many = np.flatnonzero(sole < 0)
+                values[many] = self.k_rows[self.slot[key[many]]]
+            mine = made[some]
+            if len(values) > len(mine):
+                values = values.reshape(len(mine), -1, values.shape[1]).max(axis=1)
+            out[some] = np.maximum(mine, values, out=values)
+
+    def evaluated(self, rows: I64) -> I32:
+        """[n, agents] what these rows are by what is known now."""
+        begin, end = self.first_wait[rows - 1], self.first_wait[rows]
+        first = np.append(0, np.cumsum(end - begin))
+        waits = np.repeat(begin - first[:-1], end - begin) + np.arange(first[-1])
+        found = np.empty((len(rows), self.system.agents), np.int32)
+        self._evaluate(rows, self._before(self.heads[rows - 1]), waits, first, found)
+        return found
 
     def first_pass(self) -> None:
         """Upper bounds in run order: K is the join of the producers that came first. Neighbours in that order of which
         none needs another are made together.
         """
         leading = {key: self.leading(key) for key in self.shared.tolist()}
-        sole, slot = self.sole[self.wait_key], self.slot[self.wait_key]
         latest = np.zeros(len(self.keys), np.int64)
         latest[self.sole >= 0] = self.row_of[self.sole[self.sole >= 0]]
         latest[self.shared] = [self.row_of[self.table.event[members]].max() for members in leading.values()]
-        before = np.where(self.index[self.heads] > 0, self.row_of[self.heads - 1], 0)
-        first = self.first_wait
+        before, first = self._before(self.heads), self.first_wait
         needed = np.maximum(before, np.maximum.reduceat(latest[self.wait_key], first[:-1])) if len(before) else before
         for low, high in _together(needed, first, AT_ONCE // max(self.system.agents, 1)):
             waits = np.arange(first[low], first[high])
             fresh = set(self.wait_key[waits].tolist()) & leading.keys() if leading else ()
             for key in fresh:
                 self.finished(leading.pop(key)).max(axis=0, out=self.k_rows[self.slot[key]])
-            head = self.heads[low:high]
-            rows: I32 = self.rows.take(before[low:high], axis=0)
-            rows[np.arange(len(head)), self.agent[head]] = self.index[head]
-            for some, each in _of_one_size(waits, first[low : high + 1]):
-                values = self._finished(sole[each])
-                if len(self.shared):
-                    many = np.flatnonzero(sole[each] < 0)
-                    values[many] = self.k_rows[slot[each[many]]]
-                mine = rows[some]
-                if len(values) > len(mine):
-                    values = values.reshape(len(mine), -1, values.shape[1]).max(axis=1)
-                self.rows[low + 1 : high + 1][some] = np.maximum(mine, values, out=values)
+            self._evaluate(
+                np.arange(low + 1, high + 1), before[low:high], waits, first[low : high + 1],
+                self.rows[low + 1 : high + 1],
+            )  # fmt: skip
 
     def lower(self) -> None:
         """Lower K and rows until nothing changes; work is taken in run order (a K just before its first waiter)."""
@@ -337,13 +336,16 @@ class Fixpoint:
         for key, counter in enumerate(self.keys[:, 0].tolist()):
             keys_at.setdefault(counter, []).append(key)
         while heap:
-            budget -= 1
+            item = heappop(heap)
+            rows = [item[0]]
+            while item[1] and heap and heap[0][1]:
+                rows.append(heappop(heap)[0])
+            budget -= len(rows)
             if budget < 0:
                 self.throttle()
                 return
-            item = heappop(heap)
-            queued.discard(item)
-            stale = self._relax_row(item[0], keys_at) if item[1] else self._relax_key(item[2])
+            queued -= {(row, 1, 0) for row in rows} if item[1] else {item}
+            stale = self._relax_rows(rows, keys_at) if item[1] else self._relax_key(item[2])
             for entry in stale:
                 if entry not in queued:
                     queued.add(entry)
@@ -365,11 +367,21 @@ class Fixpoint:
             known[:] = lowered
         return [(r, 1, 0) for r in self.waiters(key)]
 
-    def _relax_row(self, r: int, keys_at: dict[int, list[int]]) -> list[tuple[int, int, int]]:
-        lowered = np.minimum(self.rows[r], self.evaluate_row(r))
-        if bool((lowered == self.rows[r]).all()):
-            return []
-        self.rows[r] = lowered
+    def _relax_rows(self, numbers: list[int], keys_at: dict[int, list[int]]) -> list[tuple[int, int, int]]:
+        """All by what is known before any changes: one that another of them changes is stale again."""
+        rows = np.array(numbers)
+        known, lowered = self.rows[rows], self.evaluated(rows)
+        changed = np.flatnonzero((lowered < known).any(axis=1))
+        self.rows[rows[changed]] = np.minimum(lowered[changed], known[changed])
+        return [task for row in rows[changed].tolist() for task in self._stale(row, keys_at)]
+
+    def _before(self, heads: I64) -> I64:
+        """Rows of the events before these, 0 where there is none."""
+        found: I64 = np.where(self.index[heads] > 0, self.row_of[heads - 1], 0)
+        return found
+
+    def _stale(self, r: int, keys_at: dict[int, list[int]]) -> list[tuple[int, int, int]]:
+        """What a row that has changed is looked at by."""
         system, head = self.system, int(self.heads[r - 1])
         end, limit = head + 1, int(system.agent_first[self.agent[head] + 1])
         while end < limit and self.row_of[end] == r:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from amk.schedule_ir.schedule import Node, Program, Schedule, Step
-from amk.validator.envelope import NO_DATA
-from amk.validator.trace import sites
 
 
 def without_sync(schedule: Schedule) -> Schedule:
@@ -35,13 +33,3 @@ def _bare(body: tuple[Node, ...]) -> Iterator[Node]:
             yield node.model_copy(update={"waits": (), "signals": ()}) if node.waits or node.signals else node
         else:
             yield node.model_copy(update={"body": tuple(_bare(node.body))})
-
-
-def synced(schedule: Schedule) -> tuple[tuple[int, int], ...]:
-    """(program, number of the step) of every step that touches memory, and waits or signals."""
-    return tuple(
-        (number, site.number)
-        for number, program in enumerate(schedule.programs)
-        for site in sites(program, number)
-        if (site.step.waits or site.step.signals) and not isinstance(site.step.op, NO_DATA)
-    )

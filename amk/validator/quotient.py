@@ -33,6 +33,7 @@ from amk.validator.counter_events import Instances
 from amk.validator.liveness import Run, greedy, replayed
 from amk.validator.local_order import Chains, LocalOrder, chains_of, crew_chains, require_order, warp_chains
 from amk.validator.order import Clocks, must_clocks
+from amk.validator.sorting import by_key
 from amk.validator.system import I64, Bools, System
 from amk.validator.trace import Trace
 from amk.validator.words import Words
@@ -138,7 +139,7 @@ class Quotient:
         place = np.where(labels[at] == self.labels, position[at], 0)
         floor = self.system.agent_of * (len(position) + 1)
         place = np.maximum.accumulate(place + floor) - floor
-        return np.argsort(place, kind="stable")
+        return by_key(place)
 
     def _chains(self, group: Group) -> Chains:
         signals = group.signals[group.signals[:, 4] == 0] if self.strong else group.signals

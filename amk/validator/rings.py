@@ -29,7 +29,7 @@ from amk.validator.builder import SystemBuilder
 from amk.validator.smt import Obligation, obligation
 from amk.validator.structure import all_sites
 from amk.validator.system import System
-from amk.validator.trace import unroll
+from amk.validator.trace import Item, unroll
 
 MBARRIER_BYTES = 8
 BULK_ALIGN = 16
@@ -61,13 +61,15 @@ def check_rings(schedule: Schedule) -> Iterator[Diagnostic]:
     """The static side conditions."""
     buffers = {b.name: b for b in schedule.buffers}
     roles = {r.name: r for r in schedule.roles}
+    # two tokens of every program, so that the order around each loop's edge is seen too
+    ran = [unroll(p, n, 2, (RefillOp, GemvOp)) for n, p in enumerate(schedule.programs)] if schedule.streams else []
     for i, stream in enumerate(schedule.streams):
         path = ("streams", i)
         agents = roles[stream.role].count
         yield from _room(stream, buffers, agents, path)
         yield from _overlaps(schedule, stream, buffers, path)
         yield from _drained(schedule, stream, path)
-        yield from _refilled(schedule, stream)
+        yield from _refilled(schedule, stream, ran)
         if stream.engine == "bulk" and not stream.refill_fence:
             message = f"slots of '{stream.name}' are refilled by bulk copies without a proxy fence after the reads"
             policy = because(
@@ -76,17 +78,17 @@ def check_rings(schedule: Schedule) -> Iterator[Diagnostic]:
             yield Diagnostic("AMK507", message, where=Where(path=json_pointer(path)), facts=(policy,))
 
 
-def _refilled(schedule: Schedule, stream: Stream) -> Iterator[Diagnostic]:
+def _refilled(schedule: Schedule, stream: Stream, ran: list[list[Item]]) -> Iterator[Diagnostic]:
     """Between a product that defers refills and the next product on the stream, its role issues all of them.
 
-    Two tokens of every program are looked at, so the order around each loop's edge is seen too. With that, the copies
-    of a ring are still issued by its owner, after the slot's last read and before the owner's next wait for any slot.
+    With that, the copies of a ring are still issued by its owner, after the slot's last read and before the owner's
+    next wait for any slot. ran: the steps that use rings, of each program in the order in which they run.
     """
     warps = {r.name: (r.first, r.count) for r in schedule.roles}
-    for number, program in enumerate(schedule.programs):
+    for items in ran:
         held: tuple[str | int, ...] | None = None
         waiting = 0
-        for item in unroll(program, number, 2, (RefillOp, GemvOp)):
+        for item in items:
             op = item.step.op
             if isinstance(op, RefillOp) and op.stream == stream.name and warps[op.role] == warps[stream.role]:
                 waiting = max(0, waiting - op.most)

@@ -1,26 +1,25 @@
-"""Every access of a schedule with the words that they read and write, whatever waits and signals there are.
+"""Every access of a schedule with the words that they read and write, whatever waits, signals and barriers there are.
 
-Property: a function of ops, buffers, tables and shapes; of the waits and signals only which steps have any.
+Property: a function of ops, buffers, tables and shapes; of the waits and signals only which steps have any. Steps and
+nodes are numbered as in programs without barriers (`still`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import sha256
 
 import numpy as np
 
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.aliases import Clash
 from amk.validator.brackets import divided
-from amk.validator.counter_events import ROW
-from amk.validator.envelope import Envelope
+from amk.validator.envelope import Envelope, Team
 from amk.validator.evaluator import Evaluations
 from amk.validator.footprint import Footprints
-from amk.validator.local_order import LocalOrder
 from amk.validator.memo import Keyed, Memo, given
-from amk.validator.quotient import Group
+from amk.validator.sorting import by_keys
 from amk.validator.system import I64, READ, WRITE, Bools
+from amk.validator.trace import Trace
 from amk.validator.words import Counted, Known, counted, ranked
 
 
@@ -55,9 +54,9 @@ class TaggedWords:
 
 @dataclass(frozen=True, eq=False)
 class Gathered:
-    """An envelope to which every group has been added."""
+    """An envelope to which every team has been added."""
 
-    groups: list[Group]
+    teams: list[Team]
     envelope: Envelope
 
     @property
@@ -76,37 +75,35 @@ class Gathered:
         return frozenset(self.envelope.footprints.written_constants)
 
 
-def gathered(data: Schedule, evaluations: Evaluations, *orders: LocalOrder) -> Gathered:
-    """Footprints of a schedule without waits, signals and counters, whose programs have these orders."""
-    none, nodes, groups = np.zeros((0, ROW), np.int64), 0, []
-    for number, (program, order) in enumerate(zip(data.programs, orders, strict=True)):
-        groups.append(Group(number, program.first, program.count, order, none, none, nodes))
-        nodes += program.count * order.nodes
-    envelope = Envelope(data, Footprints(data, evaluations))
-    for group in groups:
-        envelope.add(group)
-    return Gathered(groups, envelope)
+def gathered(still: Schedule, evaluations: Evaluations, *traces: Trace) -> Gathered:
+    """Footprints of a schedule of still programs, which have these traces."""
+    nodes, teams = 0, []
+    for number, (program, trace) in enumerate(zip(still.programs, traces, strict=True)):
+        teams.append(Team(number, program.first, program.count, trace, nodes))
+        nodes += program.count * teams[-1].nodes
+    envelope = Envelope(still, Footprints(still, evaluations))
+    for team in teams:
+        envelope.add(team)
+    return Gathered(teams, envelope)
 
 
 def touched(gathered: Gathered, synced: tuple[tuple[int, int], ...]) -> Touched:
-    """synced: (program, number) of the steps that wait or signal."""
-    groups, envelope = gathered.groups, gathered.envelope
+    """In the numbers of still programs. synced: (program, number) of the steps that wait or signal."""
+    teams, envelope = gathered.teams, gathered.envelope
     rows = envelope.columns(synced)
-    most = _word_rows(groups, rows, envelope.tagged)
-    kept, least = _always_rows(groups, most, envelope)
-    places, (most, least) = ranked(most, least)
+    most = _word_rows(teams, rows, envelope.tagged)
+    kept, least = _always_rows(teams, most, envelope)
+    places = ranked(most, least)
     # those that always happen are most without some, and others
-    always = sha256(np.packbits(kept).data).digest() + sha256(least.data).digest()
-    digest = sha256(most.data).digest() + always
-    tagged = TaggedRows(most, np.concatenate((most[kept], least)))
-    return Touched(rows, Keyed(tagged, given(digest).key), places)
+    key = given((most, np.packbits(kept), least)).key
+    return Touched(rows, Keyed(TaggedRows(most, np.concatenate((most[kept], least))), key), places)
 
 
 def _doubled(rows: I64) -> bool:
     """Do two rows of one step of one worker write a common byte?"""
     written = np.flatnonzero(rows[:, 4] == WRITE)
     place, lo, hi = _places(rows[written]), rows[written, 5], rows[written, 6]
-    order = np.lexsort((lo, place))
+    order = by_keys(lo, place)
     place, lo, hi = place[order], lo[order], hi[order]
     return bool(((place[1:] == place[:-1]) & (lo[1:] < hi[:-1])).any())
 
@@ -133,28 +130,28 @@ def sure_words(memo: Memo, tags: I64, perhaps: Bools, tagged: TaggedRows) -> Cou
     return counted(memo, tags, rows[(rows[:, 4] != READ) | ~perhaps[rows[:, 2]]], {})
 
 
-def _always_rows(groups: list[Group], found: I64, envelope: Envelope) -> tuple[Bools, I64]:
+def _always_rows(teams: list[Team], found: I64, envelope: Envelope) -> tuple[Bools, I64]:
     """found: `_word_rows` of everything. Those that happen at every position: which of these, and others."""
     moving = {(number, node) for number, node in envelope.moving}
-    items = {(g, node - group.order.trace.events) for g, group in enumerate(groups) for n, node in moving if n == g}
+    items = {(g, node - team.trace.events) for g, team in enumerate(teams) for n, node in moving if n == g}
     keys = np.array([g << 32 | i for g, i in sorted(items)], np.int64)
     kept = (found[:, 4] != READ) | ~np.isin(found[:, 0] << 32 | found[:, 2], keys)
-    return kept, np.ascontiguousarray(_word_rows(groups, np.concatenate(envelope.least), envelope.tagged))
+    return kept, np.ascontiguousarray(_word_rows(teams, np.concatenate(envelope.least), envelope.tagged))
 
 
-def _word_rows(groups: list[Group], rows: I64, tagged: list[int]) -> I64:
+def _word_rows(teams: list[Team], rows: I64, tagged: list[int]) -> I64:
     """(group, worker, item, buffer, kind, lo, hi) of the rows on tagged buffers."""
     wanted = np.zeros(1 + max(int(rows[:, 1].max(initial=-1)), *tagged, -1), bool)
     wanted[tagged] = True
     there = rows.take(np.flatnonzero(wanted[rows[:, 1]]), axis=0)
     found = []
-    for g, group in enumerate(groups):
-        own, end, trace = there, group.node_base + group.count * group.nodes, group.order.trace
-        if len(groups) > 1:
-            own = there[(there[:, 0] >= group.node_base) & (there[:, 0] < end)]
-        worker, node = divided(own[:, 0] - group.node_base, group.nodes)
+    for g, team in enumerate(teams):
+        own, end, trace = there, team.node_base + team.count * team.nodes, team.trace
+        if len(teams) > 1:
+            own = there[(there[:, 0] >= team.node_base) & (there[:, 0] < end)]
+        worker, node = divided(own[:, 0] - team.node_base, team.nodes)
         mine = np.empty((len(own), 7), np.int64)
-        mine[:, 0], mine[:, 1] = g, worker + group.first
+        mine[:, 0], mine[:, 1] = g, worker + team.first
         mine[:, 2] = np.append(trace.item, np.arange(len(trace.items))).take(node)
         mine[:, 3:] = own[:, 1:5]
         found.append(mine)

@@ -117,23 +117,21 @@ class Counted:
 
 def words(schedule: Schedule, items: list[list[Item]], rows: I64) -> Words:
     """Counters and needs from the global rows (group, worker, item, buffer, kind, lo, hi) on tagged buffers."""
-    places, (mine,) = ranked(rows)
+    mine = rows.copy()
+    places = ranked(mine)
     tags = tags_of(schedule, items, places, mine)
     return told(schedule, items, places, counted(Memo(), tags, mine, {}))
 
 
-def ranked(*tables: I64) -> tuple[I64, list[I64]]:
-    """The steps [n, 2] (group, item) of rows (group, worker, item, ...) in order, and the rows with ranks for items."""
+def ranked(*tables: I64) -> I64:
+    """The steps [n, 2] (group, item) of rows (group, worker, item, ...) in order; the rows get ranks for items."""
     most = 1 + max(int(rows[:, 2].max(initial=0)) for rows in tables)
     steps = [rows[:, 0] * most + rows[:, 2] for rows in tables]
     there = np.bincount(np.concatenate(steps)) > 0
     rank = np.cumsum(there) - 1
-    found = []
     for rows, step in zip(tables, steps, strict=True):
-        mine = rows.copy()
-        mine[:, 2] = rank[step]
-        found.append(mine)
-    return np.stack(np.divmod(np.flatnonzero(there), most), axis=1), found
+        rows[:, 2] = rank[step]
+    return np.stack(np.divmod(np.flatnonzero(there), most), axis=1)
 
 
 def tags_of(schedule: Schedule, items: list[list[Item]], places: I64, *tables: I64) -> I64:

@@ -100,7 +100,7 @@ def test_random_programs_that_several_workers_run_agree() -> None:
         if quotient.abreast is None:
             continue
         order, local = BracketOrder(quotient), _with_data(groups[0])
-        one = ranks(groups[0].order)[0][local] * groups[0].count
+        one = ranks(groups[0].order.trace)[0][local] * groups[0].count
         step = (one + np.arange(groups[0].count)[:, None]).reshape(-1)
         nodes = np.concatenate([w * groups[0].nodes + local for w in range(groups[0].count)])
         before, after = (m.reshape(-1) for m in np.meshgrid(nodes, nodes, indexing="ij"))

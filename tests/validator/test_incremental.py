@@ -178,6 +178,28 @@ def test_different_parts_have_different_keys_and_a_stage_sees_nothing_but_its_pa
     assert memo.hits == len(DIFFERENT)
 
 
+def test_long_arrays_that_are_alike_where_they_are_looked_up_have_keys_of_their_own() -> None:
+    memo, rng = Memo(), np.random.default_rng(1)
+    first = rng.integers(0, 9, (4 * MANY, 3))
+    apart = [first, *(first.copy() for _ in range(3)), first[:, :2].copy(), first.astype(np.int32)]
+    for n, array in enumerate(apart[1:4]):
+        array[1 + n, n] += 1
+    keys = [memo(stage, array).key for array in apart]
+    assert len(set(keys)) == len(apart)
+    assert [memo(stage, array.copy()).key for array in apart] == keys == [memo(stage, array).key for array in apart]
+    assert Memo()(stage, np.asfortranarray(first)).key == keys[0]
+    with pytest.raises(ValueError, match="read-only"):
+        first[0, 0] = 1
+
+
+def test_digests_of_arrays_that_are_gone_are_forgotten() -> None:
+    before = len(memo_module.SEEN._known)
+    for number in range(5):
+        memo_module.given(np.full(2 * MANY, 1000 + number))
+    held = memo_module.given(np.full(2 * MANY, 2000))
+    assert len(memo_module.SEEN._known) <= before + 1 and held.value[0] == 2000
+
+
 @pytest.mark.parametrize("part", [[1], {"a": 1}, {1}, 1.5, object(), Memo()], ids=lambda p: type(p).__name__)
 def test_what_can_change_cannot_be_a_part(part: object) -> None:
     with pytest.raises(TypeError, match="cannot be a part"):

@@ -11,7 +11,7 @@ import pytest
 from amk.adversary.edits import apply
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.liveness import greedy
-from amk.validator.local_order import local_order
+from amk.validator.local_order import chains_of, crew_chains, local_order, warp_chains
 from amk.validator.memo import Memo
 from amk.validator.order import must_clocks
 from amk.validator.trace import Trace, trace
@@ -38,6 +38,23 @@ def test_random_programs_have_the_clocks_of_all_their_events() -> None:
     assert sum(live) > 200 and memo.hits > 20
 
 
+def test_crews_of_a_chain_are_each_wholly_before_the_next() -> None:
+    rng, several, one = Random(5), 0, 0
+    for _ in range(60):
+        schedule = random_two_level(rng)
+        for number in range(len(schedule.programs)):
+            order = local_order(trace(schedule, number, 2))
+            role = [item.step.op.role for item in order.trace.items]
+            for items in (np.arange(len(role)), np.array([i for i, name in enumerate(role) if name == role[0]], int)):
+                chains = crew_chains(order, items[::-1])
+                assert sorted(np.concatenate([items[:0], *chains]).tolist()) == (order.trace.events + items).tolist()
+                for chain in chains:
+                    for before, after in zip(chain[:-1].tolist(), chain[1:].tolist(), strict=True):
+                        assert before < after and (order.past[after] >= order.need[before]).all()
+                several, one = several + (len(chains) > 1), one + (len(chains) == 1)
+    assert several > 20 and one > 20
+
+
 def test_barriers_that_some_of_the_warps_complete_are_right_too() -> None:
     """Outside C2: partial thresholds, and rounds that never end."""
     rng, memo, live = Random(8), Memo(), []
@@ -61,3 +78,21 @@ def test_edited_plans_have_the_clocks_of_all_their_events(name: str) -> None:
         if kind in ("no step", "no barrier", "moved step") and text is not None:
             live += [_agrees(trace(Schedule.model_validate_json(text), 0, tokens), memo) for tokens in (1, 2)]
     assert all(live) and memo.hits
+
+
+def test_brackets_count_the_nodes_of_a_chain_that_come_before() -> None:
+    rng, mixed = Random(6), 0
+    for _ in range(40):
+        schedule = random_two_level(rng)
+        for number in range(len(schedule.programs)):
+            order = local_order(trace(schedule, number, 2))
+            items, events = np.arange(len(order.trace.items)), np.arange(order.trace.events)
+            found = chains_of(order, warp_chains(order, events)[:2] + crew_chains(order, items)[:6])
+            for k, chain in enumerate(found.chains):
+                need = order.need[chain][None]
+                wholly = (order.past[:, None] >= need).all(axis=2)
+                some = ((need > 0) & (order.late[:, None] >= need)).any(axis=2)
+                assert found.lo[:, k].tolist() == wholly.sum(axis=1).tolist()
+                assert found.pre[:, k].tolist() == (some * np.arange(1, len(chain) + 1)).max(axis=1).tolist()
+                mixed += bool(((need[0] > 0) != (need[0, :1] > 0)).any())
+    assert mixed > 20

@@ -104,7 +104,7 @@ def test_the_launch_ends_with_what_is_meant(name: str) -> None:
     result = _composed(_document("fast"))
     assert result.accesses is not None and one_token_follows(result)
     buffer = next(i for i, b in enumerate(result.schedule.buffers) if b.name == name)
-    rows = result.accesses.rows.copy()
+    rows = result.accesses.still.copy()
     rows[np.flatnonzero((rows[:, 1] == buffer) & (rows[:, 2] != READ))[0], 5] += 1
-    result.accesses = replace(result.accesses, rows=rows)
+    result.accesses = replace(result.accesses, still=rows)
     assert not one_token_follows(result)

@@ -122,7 +122,7 @@ def test_rows_made_together_are_those_made_one_by_one(monkeypatch: pytest.Monkey
     for system in random_systems(200, seed=14):
         state = Fixpoint(system, greedy(system))
         state.first_pass()
-        assert all(np.array_equal(state.evaluate_row(r), state.rows[r]) for r in range(1, len(state.heads) + 1))
+        assert np.array_equal(state.evaluated(np.arange(1, len(state.heads) + 1)), state.rows[1:-1])
         together += len(state.heads)
     assert together > 200
 

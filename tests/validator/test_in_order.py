@@ -1,0 +1,99 @@
+"""Pairs that many accesses have in common are looked at as products, and say what the single pairs say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from amk.validator.brackets import Views, chained, chained_each
+from amk.validator.in_order import MANY, Asked, Pairs, neighbours, unordered_places
+from amk.validator.memo import Memo
+from amk.validator.system import READ, WRITE
+
+WORKERS = 40
+
+
+def _columns(rng: np.random.Generator, rounds: int) -> np.ndarray:
+    """In each round all workers read all words, then each of them writes its own."""
+    rows = []
+    for _ in range(rounds):
+        rows += [(READ, 0, 8 * WORKERS, -1, 0) for _ in range(WORKERS)]
+        rows += [(WRITE, 8 * w, 8 * w + 8, w + 1, 0) for w in rng.permutation(WORKERS).tolist()]
+    return np.array(rows, np.int64)
+
+
+def _views(rng: np.random.Generator, nodes: int, agents: int, chains: int) -> Views:
+    """Of random nodes, some without a chain or a view."""
+    shape = (nodes, chains)
+    gone = rng.random(shape) < 0.1
+    return Views(
+        agent=rng.integers(0, agents, shape).astype(np.int32),
+        hi=np.where(gone, np.iinfo(np.int32).max, rng.integers(7, 14, shape)).astype(np.int32),
+        own=np.where(rng.random(shape) < 0.1, -1, rng.integers(0, agents, shape)).astype(np.int32),
+        value=rng.integers(0, 12, shape).astype(np.int32),
+        row=rng.integers(0, 30, shape),
+        rows=rng.integers(0, 12, (30, agents)).astype(np.int32),
+    )
+
+
+def test_products_are_all_pairs_whose_first_access_reads() -> None:
+    pairs = neighbours(_columns(np.random.default_rng(1), 3))
+    assert len(pairs.products) == 3
+    told = [
+        (first, second, number + n)
+        for one in pairs.products
+        for second, number in zip(one.second.tolist(), one.number.tolist(), strict=True)
+        for n, first in enumerate(one.first.tolist())
+    ]
+    at = np.flatnonzero(pairs.reads)
+    assert len(told) == len(at) == 3 * WORKERS * WORKERS > MANY * MANY
+    assert sorted(told) == sorted(zip(pairs.first[at].tolist(), pairs.second[at].tolist(), at.tolist(), strict=True))
+
+
+def test_few_readers_make_no_product() -> None:
+    rows = [(READ, 0, 8, -1, 0), (WRITE, 0, 8, 1, 0)] * 2000
+    pairs = neighbours(np.array(rows, np.int64))
+    assert len(pairs.reads) > 2000 and not pairs.products
+
+
+def test_every_pair_of_a_product_is_as_ordered_as_by_itself() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        shown = _views(rng, 50, 6, 1 + seed % 3)
+        i, j = rng.integers(0, 50, 30), rng.integers(0, 50, 20)
+        each = chained_each(shown, shown, i, j)
+        assert 0 < each.sum() < each.size
+        assert np.array_equal(each.reshape(-1), chained(shown, shown, np.tile(i, 20), np.repeat(j, 30)))
+
+
+def _left(clocks: Any, asked: Asked, parts: list[tuple[Pairs, np.ndarray]]) -> list[list[int]]:
+    return [found.tolist() for found in unordered_places(Memo(), asked, clocks, parts)]
+
+
+def test_what_chains_leave_open_does_not_depend_on_products_nor_on_the_other_parts() -> None:
+    rng = np.random.default_rng(7)
+    agents, each = 5, 60
+    events = agents * each
+    system = SimpleNamespace(
+        events=events, agent_of=np.repeat(np.arange(agents), each), index_of=np.tile(np.arange(each), agents)
+    )
+    rows = rng.integers(0, each, (9, agents)).astype(np.int32)
+    clocks = SimpleNamespace(system=system, rows=rows, row_of=rng.integers(0, 9, events))
+    parts = []
+    for rounds in (2, 3, 2):
+        columns = _columns(rng, rounds)
+        shape = (len(columns), 1)
+        places = (
+            rng.integers(0, agents, shape),
+            rng.integers(0, each // 2, shape),
+            rng.integers(-1, 2 * events, shape),
+        )
+        parts.append((neighbours(columns), np.stack(places).astype(np.int32)))
+    bare = [(replace(pairs, products=[]), places) for pairs, places in parts]
+    for asked in ("reads", "writes", "all"):
+        found = _left(clocks, asked, parts)
+        assert found == _left(clocks, asked, bare) == [_left(clocks, asked, [one])[0] for one in parts]
+        assert all(0 < len(left) < len(pairs.reads) for left, (pairs, _) in zip(found, parts, strict=True))

@@ -1,0 +1,28 @@
+"""Orders of whole numbers are those of numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amk.validator.sorting import FEW, by_key, by_keys
+
+SPANS = ((0, 2), (0, 50), (-7, 7), (0, 10**6), (-(2**40), 2**40), (-(2**62), 2**62), (-(2**63), 2**63 - 1))
+
+
+@pytest.mark.parametrize("span", SPANS, ids=str)
+@pytest.mark.parametrize("count", [0, 1, FEW - 1, FEW, 5000])
+def test_a_key_orders_as_a_stable_argsort(span: tuple[int, int], count: int) -> None:
+    rng = np.random.default_rng(count)
+    keys = rng.integers(*span, count)
+    for one in (keys, np.sort(keys), np.sort(keys)[::-1], keys.astype(np.int32)):
+        assert np.array_equal(by_key(one), np.argsort(one, kind="stable"))
+
+
+@pytest.mark.parametrize("span", SPANS, ids=str)
+@pytest.mark.parametrize("count", [0, 1, FEW, 5000])
+def test_keys_order_as_lexsort(span: tuple[int, int], count: int) -> None:
+    rng = np.random.default_rng(count)
+    few, many, bits = rng.integers(-3, 3, count), rng.integers(*span, count), rng.integers(0, 2, count) > 0
+    for keys in ((many,), (few, many), (many, few), (many, many[::-1], few), (few.astype(np.int32), bits, few[::-1])):
+        assert np.array_equal(by_keys(*keys), np.lexsort(keys))
