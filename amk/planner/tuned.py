@@ -16,7 +16,7 @@ from amk.planner.fetches import fewest_warps
 from amk.planner.formats import Layered
 from amk.planner.settings import FAST, LONG_RINGS, NAIVE, SMALL_COPY, Settings, reducible, splits_of
 from amk.planner.space import FIXED
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, matrix
+from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import FormatName, weight_format
@@ -48,7 +48,7 @@ CODES_ONLY: Changes = {"scales_apart": True, **LATE_CACHE}
 """For codes of eight bits in long products: copies are whole lines without padding, and eight warps have rings of
 192 KB instead of 165."""
 
-BATCHED: Changes = {"handoff": "mixed", "handoff_dtype": "bf16", **LATE_CACHE}
+BATCHED: Changes = {"handoff": "mixed", "handoff_dtype": "bf16", "hint_at": "drained", **LATE_CACHE}
 """Tagged words take twice the bytes, which counts where every worker reads them for every sequence."""
 
 IN_PARTS: Changes = {"k_parts": 4}
@@ -56,6 +56,8 @@ PARTED_BATCH = 4
 """From this batch on the product of `down` is done in parts: rings of 128 KB or more instead of 64 to 96."""
 
 SMALL_COPIES: Changes = {"chunk_bytes": SMALL_COPY, "first_refills": 1.0, "head_sums": "global"}
+WORDS: Changes = {"handoff": "narrow"}
+"""Beside as many as that, fences cost more than the tags of all vectors but the activations do."""
 WIDE_BATCH = 8
 """From this batch on only copies of 2 KB leave so much, and the sums of lm_head take a slot of every ring; beside the
 multiplications of this many such copies cost nothing."""
@@ -86,7 +88,7 @@ def tuned(
         return settings
     layers = {form for _, forms in wanted for name, form in forms.items() if name != "lm_head"}
     if settings.batch > 1:
-        return replace(settings, **batched(settings.batch, model)) if rings >= LONG_RINGS else settings
+        return replace(settings, **batched(settings.batch, model, workers)) if rings >= LONG_RINGS else settings
     splits = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
     found = changes(layers, rings >= LONG_RINGS, model, reducible(settings, model, splits))
     late = LATE_CACHE if found.get("refill_early") and (context or CONTEXT) > LONG_CONTEXT else {}
@@ -105,11 +107,14 @@ def rings_drained(model: ModelSpec, workers: int) -> float:
     return 2 * shape.rows * shape.k / (workers * FAST.max_ring_bytes)
 
 
-def batched(batch: int, model: ModelSpec) -> Changes:
-    """For so many sequences of a large model; parts of `down` are whole copies."""
+def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
+    """For so many sequences of a large model; parts of `down` are whole copies, and words need rows for every worker."""
     whole = model.ffn % (IN_PARTS["k_parts"] * 2 * SMALL_COPY // BYTES_A_COLUMN) == 0
     parts = IN_PARTS if whole and batch >= PARTED_BATCH else {}
-    return {**BATCHED, **parts, **(SMALL_COPIES if batch >= WIDE_BATCH else {})}
+    if batch < WIDE_BATCH:
+        return {**BATCHED, **parts}
+    all_own = all(matrix(model, name).groups >= workers for name in MATRICES)
+    return {**BATCHED, **parts, **SMALL_COPIES, **(WORDS if all_own else {})}
 
 
 def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduced: bool) -> Changes:

@@ -56,7 +56,7 @@ def test_kinds_of_models(
     assert found.hint_at == ("drained" if early else "published")
 
 
-@pytest.mark.parametrize("settings", [NAIVE, PHASED, UNTUNED, replace(FAST, batch=4), replace(FAST, warps=4)])
+@pytest.mark.parametrize("settings", [NAIVE, PHASED, UNTUNED, replace(FAST, warps=4)])
 def test_hints_stay_behind_results_where_early_ones_were_not_measured(settings: Settings) -> None:
     model = load_model("llama3-8b")
     assert tuned(settings, model, H200, layered(model, BF16), 132, LONG).hint_at == "published"
@@ -116,12 +116,19 @@ def test_a_large_model_of_four_bits_has_twice_the_slots_of_half_the_size() -> No
 
 def test_parts_that_are_no_whole_copies_are_left_to_the_planner() -> None:
     model = load_model("llama3-8b").model_copy(update={"ffn": 14336 + 256})
-    assert "k_parts" not in batched(8, model) and batched(8, load_model("llama3-8b"))["k_parts"] == 4
+    assert "k_parts" not in batched(8, model, 132) and batched(8, load_model("llama3-8b"), 132)["k_parts"] == 4
+
+
+def test_a_wide_batch_is_handed_off_in_words_where_every_worker_has_rows() -> None:
+    model = load_model("llama3-8b")
+    assert [batched(batch, model, 132)["handoff"] for batch in (4, 7, 8)] == ["mixed", "mixed", "narrow"]
+    assert batched(8, model, 600)["handoff"] == "mixed"
 
 
 def test_a_batch_of_a_large_model_is_handed_off_in_plain_words_where_all_read_them() -> None:
     found = of("llama3-8b", batch=4)
     assert (found.handoff, found.handoff_dtype, found.prefetch_cache) == ("mixed", "bf16", False)
+    assert found.hint_at == "drained"
     assert of("llama3.2-1b", batch=4) == replace(FAST, batch=4)
     made = plan(load_model("llama3-8b"), H200, settings=replace(FAST, batch=8), max_context=SHORT)
     assert {b.dtype for b in made.buffers if b.name in ("h_mid", "h_out", "act")} == {"bf16"}
