@@ -108,7 +108,7 @@ def rings_drained(model: ModelSpec, workers: int) -> float:
 
 
 def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
-    """For so many sequences of a large model; parts of `down` are whole copies, and words need rows for every worker."""
+    """For so many sequences of a large model. Parts of `down` are whole copies; words need rows for every worker."""
     whole = model.ffn % (IN_PARTS["k_parts"] * 2 * SMALL_COPY // BYTES_A_COLUMN) == 0
     parts = IN_PARTS if whole and batch >= PARTED_BATCH else {}
     if batch < WIDE_BATCH:

@@ -130,9 +130,11 @@ def test_a_batch_of_a_large_model_is_handed_off_in_plain_words_where_all_read_th
     assert (found.handoff, found.handoff_dtype, found.prefetch_cache) == ("mixed", "bf16", False)
     assert found.hint_at == "drained"
     assert of("llama3.2-1b", batch=4) == replace(FAST, batch=4)
-    made = plan(load_model("llama3-8b"), H200, settings=replace(FAST, batch=8), max_context=SHORT)
-    assert {b.dtype for b in made.buffers if b.name in ("h_mid", "h_out", "act")} == {"bf16"}
-    assert {c.name for c in made.counters if c.handoff == "hint"} == {"qkv", "split"}
+    every = {"qkv", "split", "attn", "h_mid", "act", "h_out", "best"}
+    for batch, words in ((4, {"qkv", "split"}), (8, every - {"act"})):
+        made = plan(load_model("llama3-8b"), H200, settings=replace(FAST, batch=batch), max_context=SHORT)
+        assert {b.dtype for b in made.buffers if b.name in ("h_mid", "h_out", "act")} == {"bf16"}
+        assert {c.name for c in made.counters if c.handoff == "hint"} == words
 
 
 @pytest.mark.parametrize("changes", [{"warps": 4}, {"kv_splits": 7}, {"plan": "custom"}, {"workers": 64}])
