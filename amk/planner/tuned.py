@@ -55,12 +55,11 @@ IN_PARTS: Changes = {"k_parts": 4}
 PARTED_BATCH = 4
 """From this batch on the product of `down` is done in parts: rings of 128 KB or more instead of 64 to 96."""
 
-SMALL_COPIES: Changes = {"chunk_bytes": SMALL_COPY, "first_refills": 1.0, "head_sums": "global"}
-WORDS: Changes = {"handoff": "narrow"}
-"""Beside as many as that, fences cost more than the tags of all vectors but the activations do."""
+SMALL_COPIES: Changes = {"chunk_bytes": SMALL_COPY, "first_refills": 1.0}
+WORDS: Changes = {"handoff": "narrow", "pollers": "all"}
+"""Beside as many as that, fences cost more than the tags of all vectors but the activations do, and so does a barrier."""
 WIDE_BATCH = 8
-"""From this batch on only copies of 2 KB leave so much, and the sums of lm_head take a slot of every ring; beside the
-multiplications of this many such copies cost nothing."""
+"""From this batch on only copies of 2 KB leave so much; beside the multiplications of this many they cost nothing."""
 
 BYTES_A_COLUMN = 2 * ROWS_PER_GROUP
 """Of a copy of bf16."""
