@@ -57,7 +57,7 @@ PARTED_BATCH = 4
 
 SMALL_COPIES: Changes = {"chunk_bytes": SMALL_COPY, "first_refills": 1.0}
 WORDS: Changes = {"handoff": "narrow", "pollers": "all"}
-"""Beside as many as that, fences cost more than the tags of all vectors but the activations do, and so does a barrier."""
+"""Fences cost more than the tags of all vectors but the activations do, and behind words all warps may look."""
 WIDE_BATCH = 8
 """From this batch on only copies of 2 KB leave so much; beside the multiplications of this many they cost nothing."""
 
