@@ -44,9 +44,9 @@ HALF_HOLD: Changes = {"held_refills": 1 / 2, "first_refills": 1 / 4}
 LATE_CACHE: Changes = {"prefetch_cache": False}
 """Nothing is asked for ahead of attention's own loads."""
 
-CODES_ONLY: Changes = {"scales_apart": True, **LATE_CACHE}
+CODES_ONLY: Changes = {"scales_apart": True, "hint_slack": 2, **LATE_CACHE}
 """For codes of eight bits in long products: copies are whole lines without padding, and eight warps have rings of
-192 KB instead of 165."""
+192 KB instead of 165. Words are looked for when half of the workers have signalled."""
 
 BATCHED: Changes = {"handoff": "mixed", "handoff_dtype": "bf16", "hint_at": "drained", **LATE_CACHE}
 """Tagged words take twice the bytes, which counts where every worker reads them for every sequence."""
@@ -55,9 +55,12 @@ IN_PARTS: Changes = {"k_parts": 4}
 PARTED_BATCH = 4
 """From this batch on the product of `down` is done in parts: rings of 128 KB or more instead of 64 to 96."""
 
+WORDS: Changes = {"handoff": "narrow"}
+"""From there on, too, fences cost more than the tags of all vectors but the activations do."""
+
 SMALL_COPIES: Changes = {"chunk_bytes": SMALL_COPY, "first_refills": 1.0}
-WORDS: Changes = {"handoff": "narrow", "pollers": "all"}
-"""Fences cost more than the tags of all vectors but the activations do, and behind words all warps may look."""
+ALL_LOOK: Changes = {"pollers": "all"}
+"""Raced for words in a batch as wide as that."""
 WIDE_BATCH = 8
 """From this batch on only copies of 2 KB leave so much; beside the multiplications of this many they cost nothing."""
 
@@ -109,11 +112,13 @@ def rings_drained(model: ModelSpec, workers: int) -> float:
 def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
     """For so many sequences of a large model. Parts of `down` are whole copies; words need rows for every worker."""
     whole = model.ffn % (IN_PARTS["k_parts"] * 2 * SMALL_COPY // BYTES_A_COLUMN) == 0
-    parts = IN_PARTS if whole and batch >= PARTED_BATCH else {}
-    if batch < WIDE_BATCH:
-        return {**BATCHED, **parts}
     all_own = all(matrix(model, name).groups >= workers for name in MATRICES)
-    return {**BATCHED, **parts, **SMALL_COPIES, **(WORDS if all_own else {})}
+    found = dict(BATCHED)
+    if batch >= PARTED_BATCH:
+        found |= {**(IN_PARTS if whole else {}), **(WORDS if all_own else {})}
+    if batch >= WIDE_BATCH:
+        found |= {**SMALL_COPIES, **(ALL_LOOK if all_own else {})}
+    return found
 
 
 def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduced: bool) -> Changes:

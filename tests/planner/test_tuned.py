@@ -38,11 +38,11 @@ def of(name: str, wanted: Formats = BF16, context: int | None = LONG, gpu: str =
         ("llama3.2-1b", formats("int8"), LONG, (8, None, 4, 1 / 2)),
         ("qwen2.5-1.5b", BF16, LONG, (8, None, 4, 2 / 3)),
         ("llama3-8b", BF16, LONG, (8, None, 4, 2 / 3)),
-        ("llama3-8b", formats("int8"), LONG, (8, None, 4, 2 / 3)),
+        ("llama3-8b", formats("int8"), LONG, (8, None, 2, 2 / 3)),
         ("llama3-8b", formats("int4-g128"), LONG, (8, None, 4, 1 / 3)),
         ("llama3-8b", formats("int4-g128-zp", "bf16"), LONG, (8, None, 4, 1 / 3)),
         ("llama3-8b", formats("int4-g128"), SHORT, (8, None, 4, 1 / 3)),
-        ("llama3-8b", formats("fp8"), LONG, (8, None, 4, 2 / 3)),
+        ("llama3-8b", formats("fp8"), LONG, (8, None, 2, 2 / 3)),
         ("smollm2-135m", BF16, LONG, (8, None, 8, 2 / 3)),
     ],
 )
@@ -119,19 +119,20 @@ def test_parts_that_are_no_whole_copies_are_left_to_the_planner() -> None:
     assert "k_parts" not in batched(8, model, 132) and batched(8, load_model("llama3-8b"), 132)["k_parts"] == 4
 
 
-def test_a_wide_batch_is_handed_off_in_words_where_every_worker_has_rows() -> None:
+def test_a_large_batch_is_handed_off_in_words_where_every_worker_has_rows() -> None:
     model = load_model("llama3-8b")
-    assert [batched(batch, model, 132)["handoff"] for batch in (4, 7, 8)] == ["mixed", "mixed", "narrow"]
-    assert batched(8, model, 600)["handoff"] == "mixed"
+    assert [batched(batch, model, 132)["handoff"] for batch in (2, 3, 4, 8)] == ["mixed", "mixed", "narrow", "narrow"]
+    assert "pollers" in batched(8, model, 132) and "pollers" not in batched(4, model, 132)
+    assert batched(8, model, 600)["handoff"] == "mixed" and "pollers" not in batched(8, model, 600)
 
 
 def test_a_batch_of_a_large_model_is_handed_off_in_plain_words_where_all_read_them() -> None:
-    found = of("llama3-8b", batch=4)
+    found = of("llama3-8b", batch=3)
     assert (found.handoff, found.handoff_dtype, found.prefetch_cache) == ("mixed", "bf16", False)
     assert found.hint_at == "drained"
     assert of("llama3.2-1b", batch=4) == replace(FAST, batch=4)
     every = {"qkv", "split", "attn", "h_mid", "act", "h_out", "best"}
-    for batch, words in ((4, {"qkv", "split"}), (8, every - {"act"})):
+    for batch, words in ((3, {"qkv", "split"}), (4, every - {"act"}), (8, every - {"act"})):
         made = plan(load_model("llama3-8b"), H200, settings=replace(FAST, batch=batch), max_context=SHORT)
         assert {b.dtype for b in made.buffers if b.name in ("h_mid", "h_out", "act")} == {"bf16"}
         assert {c.name for c in made.counters if c.handoff == "hint"} == words
