@@ -81,13 +81,28 @@ def plan(
 def _sized(
     model: ModelSpec, target: Target, settings: Settings, runs: Layered, max_context: int | None, workers: int | None
 ) -> Sized:
-    """Shares, chunks, context and shared memory; raises what `plan` says."""
+    """Shares, chunks, context and shared memory; raises what `plan` says.
+
+    The sums of lm_head for a batch lie in global memory where shared memory does not hold them.
+    """
     chosen = settings.workers if workers is None else workers
     count = choose_workers(model, target, settings.batch, settings.ctas_per_sm) if chosen is None else chosen
     _require_batch(settings, runs)
     _require_places(count, model, target, settings)
     settings = tuned(settings, model, target, runs, count, max_context)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
+    try:
+        return _laid_out(model, target, settings, runs, max_context, count)
+    except AmkError as error:
+        if settings.batch == 1 or settings.head_sums == "global" or error.diagnostics[0].code != "AMK401":
+            raise
+    return _laid_out(model, target, replace(settings, head_sums="global"), runs, max_context, count)
+
+
+def _laid_out(
+    model: ModelSpec, target: Target, settings: Settings, runs: Layered, max_context: int | None, count: int
+) -> Sized:
+    """AMK401 unless shared memory holds two slots of every ring."""
     rows = row_tables(model, count, runs)
     parts = settings.act_parts if settings.act_parts > 1 else choose_parts(model, target, settings, rows, runs)
     settings = replace(settings, k_parts=parts)

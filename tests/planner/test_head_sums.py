@@ -64,6 +64,14 @@ def test_kernel_and_model_cut_the_same_slices() -> None:
     assert verify(shaped(schedule, 8, slots, *rest)).safe
 
 
+@pytest.mark.parametrize(("name", "gpu"), [("qwen2.5-1.5b", "l4"), ("llama3-8b", "a10g"), ("qwen3-8b", "rtx4090")])
+def test_what_shared_memory_does_not_hold_lies_in_global_memory(name: str, gpu: str) -> None:
+    model, target = load_model(name), load_target(gpu)
+    shared, several = (plan(model, target, settings=replace(FAST, batch=b), max_context=1024) for b in (2, 8))
+    assert HEAD_SUMS not in {b.name for b in shared.buffers} and sums(several).shape[0] == several.launch.workers
+    assert verify(several).safe
+
+
 def test_the_rings_of_a_batch_of_eight_get_the_bytes() -> None:
     model, target = load_model("llama3-8b"), load_target("h200")
     deep, shallow = (
