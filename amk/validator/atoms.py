@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from amk.validator.liveness import Run
-from amk.validator.system import I64, MAX_BYTES, READ, WRITE, Bools
+from amk.validator.system import I32, I64, MAX_BYTES, READ, WRITE, Bools
 
 # small enough that the temporaries of a block stay in cache: four times faster than blocks of 2**22
 BLOCK: Final = 1 << 17
@@ -99,8 +99,8 @@ def touches_of(run: Run) -> Touches:
     )
 
 
-def _radix_order(values: I64) -> I64:
-    """Stable argsort of non-negative integers below 2^32, sixteen bits at a time (numpy sorts uint16 by radix)."""
+def _radix_order(values: I32) -> I64:
+    """Stable argsort of non-negative integers, sixteen bits at a time (numpy sorts uint16 by radix)."""
     order = np.argsort((values & 0xFFFF).astype(np.uint16), kind="stable")
     if len(values) and int(values.max()) > 0xFFFF:
         order = order[np.argsort((values[order] >> 16).astype(np.uint16), kind="stable")]
@@ -120,9 +120,10 @@ def blocks(touches: Touches, size: int = BLOCK) -> Iterator[Block]:
         first, last = np.clip(touches.first, begin, end), np.clip(touches.last, begin, end)
         count = last - first
         touch = np.repeat(np.arange(len(count)), count)
-        starts = np.cumsum(count) - count
-        atom = np.arange(len(touch)) - np.repeat(starts - first + begin, count)
-        order = _radix_order(atom)
-        if len(order):
-            yield Block(touches, atom[order] + begin, touch[order])
+        if len(touch):
+            starts = np.cumsum(count) - count
+            shift = (starts - first + begin).astype(np.int32)  # of sums beyond 2^32 the remainder is enough
+            atom = np.arange(len(touch)).astype(np.int32) - np.repeat(shift, count)
+            each = np.diff(upto[begin:end], prepend=done)
+            yield Block(touches, np.repeat(np.arange(begin, end), each), touch.take(_radix_order(atom)))
         begin = end

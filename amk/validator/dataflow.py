@@ -108,4 +108,6 @@ def find_faults(blocks: Iterable[Block], limit: int | None = 64) -> DataflowRepo
         room = len(bad) if limit is None else max(0, limit - len(faults))
         for row in zip(bad[:room].tolist(), code[:room].tolist(), guilty[:room].tolist(), strict=True):
             faults.append(_describe(block, *row))
+        if limit is not None and total > limit:
+            break
     return DataflowReport(total == 0, tuple(faults), total > len(faults))

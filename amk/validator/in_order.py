@@ -23,17 +23,22 @@ from amk.validator.dataflow import DataflowReport, find_faults
 from amk.validator.memo import Keyed, Memo, given
 from amk.validator.order import Clocks
 from amk.validator.quotient import Quotient
-from amk.validator.races import Race, RaceReport, neighbour_pairs, record
+from amk.validator.races import Race, RaceReport, before_each, record
 from amk.validator.sorting import by_keys
 from amk.validator.system import I32, I64, READ, WRITE, Bools
 
 LIMIT: Final = 64
 COLUMNS: Final = 5
 NOTHING: Final = np.zeros(0, np.int64)
+EMPTY: Final = np.zeros(0, np.int32)
 MANY: Final = 32
 """So many pairs have the second access in common, and so many of these the first ones, where products are worth it."""
 BUNCH: Final = 8192
 """So many pairs are worth a look of their own."""
+WIDE: Final = 16
+"""So many atoms an access has, on average, where it is worth finding out which accesses are alike."""
+FAULTY: Final = 1 << 14
+"""So many touches of atoms are looked at in a row where something is known to be at fault."""
 SOME: Final = 4096
 """Unordered pairs that are looked at in a row, until there are enough."""
 Asked = Literal["reads", "writes", "all"]
@@ -138,34 +143,65 @@ def _touches(columns: I64, initial: I64, final: I64) -> Touches:
 
 
 def faults_in(columns: I64, initial: I64, final: I64) -> Faults:
+    """Where accesses are wide, one of all reads that are alike stands for the others, unless it is at fault."""
     touches = _touches(columns, initial, final)
-    return Faults(touches.incidences, find_faults(blocks(touches), LIMIT))
+    if touches.incidences < WIDE * len(touches.kind):
+        return Faults(touches.incidences, find_faults(blocks(touches), LIMIT))
+    report = find_faults(blocks(_unlike(touches)), LIMIT)
+    if not report.correct:
+        report = find_faults(blocks(touches, FAULTY), LIMIT)
+    return Faults(touches.incidences, report)
+
+
+def _unlike(touches: Touches) -> Touches:
+    """Without all but one of the reads that want the same of the same bytes, with no write between them."""
+    reads = np.flatnonzero(touches.kind == READ)
+    passed = np.cumsum(touches.kind != READ)
+    keys = np.stack((touches.value, touches.delta, touches.first, touches.last, passed))[:, reads]
+    order = by_keys(*keys)
+    keys = keys[:, order]
+    alike = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
+    kept = np.ones(len(touches.kind), bool)
+    kept[reads[order[1:][alike]]] = False
+    return Touches(
+        event=touches.event[kept], kind=touches.kind[kept], value=touches.value[kept], delta=touches.delta[kept],
+        first=touches.first[kept], last=touches.last[kept], atom_key=touches.atom_key,
+    )  # fmt: skip
 
 
 def neighbours(columns: I64) -> Pairs:
     nothing = np.zeros((0, 4), np.int64)
     touches = _touches(columns, nothing, nothing)
-    found: list[I64] = [np.zeros((3, 0), np.int64)]
+    reads = touches.kind == READ
+    firsts, seconds, atoms, readings, sizes = [EMPTY], [EMPTY], [EMPTY], [np.zeros(0, bool)], [NOTHING]
     for block in blocks(touches):
-        for before, after in neighbour_pairs(block):
-            found.append(np.stack((block.touch[before], block.touch[after], block.atom[before])))
-    first, second, atom = np.concatenate(found, axis=1).astype(np.int32)
-    reads = touches.kind[first] == READ
-    return Pairs(first, second, atom, touches.atom_key, reads, _products(np.flatnonzero(reads), first, second))
+        begin, size = before_each(block)
+        touch, reading = block.touch.astype(np.int32), reads.take(block.touch.take(begin))
+        firsts.append(touch.take(np.repeat(begin - np.cumsum(size) + size, size) + np.arange(size.sum())))
+        seconds.append(np.repeat(touch, size))
+        atoms.append(np.repeat(block.atom.astype(np.int32), size))
+        readings.append(np.repeat(reading, size))
+        sizes.append(np.where(reading, size, -size))
+    first, second, atom = (np.concatenate(column) for column in (firsts, seconds, atoms))
+    products = _products(np.concatenate(sizes), first, second)
+    return Pairs(first, second, atom, touches.atom_key, np.concatenate(readings), products)
 
 
-def _products(at: I64, first: I32, second: I32) -> list[Product]:
-    """Of the pairs at these places, if they are few for so many pairs."""
-    before, after = first[at], second[at]
-    starts = np.flatnonzero((np.diff(after, prepend=-1) != 0) | (np.diff(at, prepend=-1) != 1))
-    if len(at) < MANY * max(len(starts), 1):
+def _products(sizes: I64, first: I32, second: I32) -> list[Product]:
+    """Of the pairs whose first access reads, if they are few for so many pairs; sizes: of the runs with one second
+    access, negative where the first one does not read.
+    """
+    ends = np.cumsum(np.abs(sizes))
+    runs = np.flatnonzero(sizes > 0)
+    some = int(sizes[runs].sum())
+    if some < MANY * max(len(runs), 1):
         return []
     alike: dict[bytes, list[int]] = {}
-    for low, high in pairwise([*starts.tolist(), len(at)]):
-        alike.setdefault(before[low:high].tobytes(), []).append(low)
-    if len(at) < MANY * MANY * len(alike):
+    for low, high in zip((ends - sizes)[runs].tolist(), ends[runs].tolist(), strict=True):
+        alike.setdefault(first[low:high].tobytes(), []).append(low)
+    if some < MANY * MANY * len(alike):
         return []
-    return [Product(np.frombuffer(text, np.int32), after[low], at[low]) for text, low in alike.items()]
+    return [Product(np.frombuffer(text, np.int32), second[low], np.array(low)) for text, low in alike.items()]
 
 
 def _asked(pairs: Pairs, asked: Asked) -> I64:

@@ -77,13 +77,20 @@ def _group_starts(block: Block) -> I64:
     return np.flatnonzero(starts)
 
 
-def neighbour_pairs(block: Block) -> Iterator[tuple[I64, I64]]:
-    """Positions (i, j) in the block: j, and every member i of the group before j's group on the same atom."""
+def before_each(block: Block) -> tuple[I64, I64]:
+    """Per position of the block: where the group before its group begins on the same atom, and its size; 0 if there is
+    none.
+    """
     starts = _group_starts(block)
     size = np.diff(np.append(starts, len(block.atom)))
     linked = np.concatenate(([False], block.atom[starts[1:]] == block.atom[starts[:-1]]))
     previous = np.where(linked, np.concatenate(([0], size[:-1])), 0)
-    count, begin = np.repeat(previous, size), np.repeat(starts - previous, size)
+    return np.repeat(starts - previous, size), np.repeat(previous, size)
+
+
+def neighbour_pairs(block: Block) -> Iterator[tuple[I64, I64]]:
+    """Positions (i, j) in the block: j, and every member i of the group before j's group on the same atom."""
+    begin, count = before_each(block)
     upto = np.cumsum(count)
     low = 0
     while low < len(count):

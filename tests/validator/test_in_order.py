@@ -1,13 +1,18 @@
-"""Pairs that many accesses have in common are looked at as products, and say what the single pairs say."""
+"""Pairs that many accesses have in common are looked at as products, and say what the single pairs say; reads that
+stand for others that are alike hide nothing.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
+from amk.validator import in_order
 from amk.validator.brackets import Views, chained, chained_each
 from amk.validator.in_order import MANY, Asked, Pairs, neighbours, unordered_places
 from amk.validator.memo import Memo
@@ -97,3 +102,32 @@ def test_what_chains_leave_open_does_not_depend_on_products_nor_on_the_other_par
         found = _left(clocks, asked, parts)
         assert found == _left(clocks, asked, bare) == [_left(clocks, asked, [one])[0] for one in parts]
         assert all(0 < len(left) < len(pairs.reads) for left, (pairs, _) in zip(found, parts, strict=True))
+
+
+def _rows(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Random accesses to four words, each of which holds its number; half of the time one of them is not as it should
+    be.
+    """
+    word = rng.integers(0, 4, count)
+    kind = np.where(rng.random(count) < 0.8, READ, rng.integers(0, 4, count))
+    rows = np.stack((kind, 8 * word, 8 * word + 8, word, 0 * word), axis=1)
+    if rng.random() < 0.5:
+        rows[rng.integers(count), rng.integers(2, 5)] += 8
+    return rows
+
+
+def test_reads_that_stand_for_others_hide_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    correct = Counter[bool]()
+    for seed in range(400):
+        rng = np.random.default_rng(seed)
+        rows = _rows(rng, int(rng.integers(1, 60)))
+        initial = np.array([(8 * n, 8 * n + 8, n, 0) for n in range(5)], np.int64)
+        monkeypatch.setattr(in_order, "FAULTY", int(rng.integers(1, 40)))
+        monkeypatch.setattr(in_order, "LIMIT", int(rng.integers(1, 9)))
+        found = []
+        for wide in (0, 1 << 40):
+            monkeypatch.setattr(in_order, "WIDE", wide)
+            found.append(in_order.faults_in(rows, initial, initial[:2]))
+        assert found[0].incidences == found[1].incidences and found[0].report == found[1].report
+        correct[found[0].report.correct] += 1
+    assert min(correct[True], correct[False]) > 20, correct
