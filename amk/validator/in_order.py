@@ -74,7 +74,8 @@ class Product:
 @dataclass(frozen=True, eq=False)
 class Pairs:
     """Neighbouring accesses that conflict, first before second, by atom. bounds: bytes where atoms begin. reads: where
-    the first reads; products: of these pairs all or none, all where many have the same readers.
+    the first reads; products: of these pairs all or none, all where many have the same readers. Without products each
+    pair is there once, with the first of its atoms.
     """
 
     first: I32
@@ -183,8 +184,20 @@ def neighbours(columns: I64) -> Pairs:
         readings.append(np.repeat(reading, size))
         sizes.append(np.where(reading, size, -size))
     first, second, atom = (np.concatenate(column) for column in (firsts, seconds, atoms))
-    products = _products(np.concatenate(sizes), first, second)
-    return Pairs(first, second, atom, touches.atom_key, np.concatenate(readings), products)
+    reading, products = np.concatenate(readings), _products(np.concatenate(sizes), first, second)
+    if not products:
+        kept = _distinct(first.astype(np.int64) * len(columns) + second)
+        first, second, atom, reading = first[kept], second[kept], atom[kept], reading[kept]
+    return Pairs(first, second, atom, touches.atom_key, reading, products)
+
+
+def _distinct(keys: I64) -> Bools:
+    """Which of these are the first of their sort?"""
+    order = by_keys(keys)
+    again = keys[order[1:]] == keys[order[:-1]]
+    found = np.ones(len(keys), bool)
+    found[order[1:][again]] = False
+    return found
 
 
 def _products(sizes: I64, first: I32, second: I32) -> list[Product]:

@@ -131,3 +131,31 @@ def test_reads_that_stand_for_others_hide_no_fault(monkeypatch: pytest.MonkeyPat
         assert found[0].incidences == found[1].incidences and found[0].report == found[1].report
         correct[found[0].report.correct] += 1
     assert min(correct[True], correct[False]) > 20, correct
+
+
+def _each_with_its_first_atom(rows: np.ndarray) -> list[tuple[int, int, int, bool]]:
+    """(first, second, atom, does the first read?), byte by byte and access by access."""
+    bounds = sorted({int(edge) for edge in rows[:, 1:3].reshape(-1)})
+    found: dict[tuple[int, int], tuple[int, bool]] = {}
+    for atom, byte in enumerate(bounds[:-1]):
+        before, group = list[int](), list[int]()
+        for one in np.flatnonzero((rows[:, 1] <= byte) & (byte < rows[:, 2])).tolist():
+            if group and (rows[one, 0] == WRITE or rows[one, 0] != rows[group[-1], 0]):
+                before, group = group, []
+            group.append(one)
+            for other in before:
+                found.setdefault((other, one), (atom, bool(rows[other, 0] == READ)))
+    return sorted(((*pair, *rest) for pair, rest in found.items()), key=lambda told: (told[2], told[1], told[0]))
+
+
+def test_each_pair_of_neighbours_is_there_once_with_the_first_of_its_atoms() -> None:
+    several = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        rows = _rows(rng, int(rng.integers(1, 40)))
+        rows[:, 2] += 8 * rng.integers(0, 3, len(rows))
+        pairs = neighbours(rows)
+        told = zip(pairs.first.tolist(), pairs.second.tolist(), pairs.atom.tolist(), pairs.reads.tolist(), strict=True)
+        assert list(told) == _each_with_its_first_atom(rows) and not pairs.products
+        several += len(pairs.first)
+    assert several > 2000
