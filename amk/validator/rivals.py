@@ -19,8 +19,8 @@ import numpy as np
 
 from amk.validator.brackets import Ordering
 from amk.validator.compose import Composition
-from amk.validator.confirm import Confirmer, Place, positions
-from amk.validator.expand import item_accesses
+from amk.validator.confirm import Confirmer, Place, order_of, positions
+from amk.validator.step_accesses import item_accesses
 from amk.validator.system import I64, WRITE
 
 PAIRS: Final = 1 << 22
@@ -32,7 +32,7 @@ ASKED: Final = 1 << 15
 def rivals(confirmer: Confirmer, a: Place, b: Place) -> Iterator[tuple[Place, Place]]:
     """Places of the same two steps, pairs of different warps first."""
     result = confirmer.result
-    order = {"word": result.order, "wait": result.hints, "fence": result.fence}.get(confirmer.edges) or result.order
+    order = order_of(result, confirmer.edges)
     if order is None or result.at is not None:
         return
     seen = {(a[1], b[1])}

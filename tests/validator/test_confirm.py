@@ -150,7 +150,8 @@ def test_clashes_of_two_steps_are_those_of_every_position() -> None:
     for i, j in Random(1).sample(list(combinations(some, 2)), 600):
         a, b = (trace, 0, i), (trace, j % 2, j)
         tried = positions(result, frozenset((a[1], b[1])))
-        apart = [told(clash) for pos in tried for clash in plain._clashes(a, b, pos)]
+        sides = [(plain._touching(a, pos), plain._touching(b, pos), pos) for pos in tried]
+        apart = [told(clash) for side in sides for clash in confirm._clashes(*side)]
         assert [told(clash) for clash in asked._common(a, b)] == apart
         differ = len({clash[1:] for clash in apart}) * len(tried) != len(apart)
         seen[differ, asked._positional(a, tried[0]) or asked._positional(b, tried[0])] += bool(apart)
