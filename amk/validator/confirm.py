@@ -15,7 +15,7 @@ import gc
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final
 
@@ -133,6 +133,10 @@ class Clash:
         return Race(first, second, self.buffer, self.lo, self.hi, *self.kinds)
 
 
+Met = tuple[int, Touching, Touching]
+"""(position, event, event) of different agents, in their order, that touch a common byte, one writing."""
+
+
 @dataclass(frozen=True, eq=False)
 class ConfirmedRace:
     clash: Clash
@@ -205,12 +209,13 @@ class Confirmer:
         if self.result.strict is None or not self.fits:
             return None
         among = self._open(a, b)
-        clashes = self._common(a, b, among) if among.any() else []
         # the quotient is the same at every position
-        pairs = {(c.first.event, c.second.event): c for c in reversed(clashes)}
-        for (x, y), clash in reversed(pairs.items()):
-            if any(one.both_enabled(x, y) for one in self._withheld(self.edges)) and not self._over_in_time(clash):
-                return self._confirmed(clash)
+        met = {(x.event, y.event): (pos, x, y) for pos, x, y in reversed(self._met(a, b, among))}
+        for events, (pos, x, y) in reversed(met.items()):
+            if any(one.both_enabled(*events) for one in self._withheld(self.edges)):
+                clash = _clash(pos, x, y)
+                if not self._over_in_time(clash):
+                    return self._confirmed(clash)
         return None
 
     def _open(self, a: Place, b: Place) -> Bools:
@@ -231,21 +236,24 @@ class Confirmer:
         if not self.fits:
             return None
         try:
-            clashes = self._common(a, b)
+            clashes = (_clash(*met) for met in self._met(a, b, np.ones((len(_warps(a)), len(_warps(b))), bool)))
             found = next((c for c in clashes if self._both_enabled(c) and not self._over_in_time(c)), None)
         except NotComposable:
             return None
         return None if found is None else self._confirmed(found)
 
-    def _common(self, a: Place, b: Place, among: Bools | None = None) -> list[Clash]:
+    def _met(self, a: Place, b: Place, among: Bools) -> list[Met]:
+        """What meets at the positions worth trying; among [warps of a, warps of b]: which of their events count."""
+        if not among.any():
+            return []
         tried = positions(self.result, frozenset((a[1], b[1])))
         moving = [self._positional(place, tried[0]) for place in (a, b)]
-        found: list[Clash] = []
         first = [self._touching(place, tried[0]) for place in (a, b)]
+        found: list[Met] = []
         for pos in tried if any(moving) else tried[:1]:
             one, two = (self._touching(p, pos) if m else f for p, m, f in zip((a, b), moving, first, strict=True))
-            found += _clashes(one, two, pos, among)
-        return found if any(moving) else [replace(clash, pos=pos) for pos in tried for clash in found]
+            found += [(pos, *pair) for pair in _meeting(one, two, among)]
+        return found if any(moving) else [(pos, x, y) for pos in tried for _, x, y in found]
 
     def _positional(self, place: Place, pos: int) -> bool:
         """Does what the step touches depend on the position?"""
@@ -320,48 +328,56 @@ class Confirmer:
         ]
 
 
-def _clashes(first: list[Touching], second: list[Touching], pos: int, among: Bools | None = None) -> Iterator[Clash]:
-    """Pairs of events of different agents that touch a common byte, one writing. among [first, second]: which pairs;
-    all if not given."""
-    for i, j in _meeting([x.rows for x in first], [y.rows for y in second]):
-        x, y = first[i], second[j]
-        if x.agent != y.agent and (among is None or among[i, j]):
-            one, two = sorted((x, y), key=lambda t: t.agent)
-            if found := _common(one.rows, two.rows):
-                yield Clash(pos, one, two, *found)
-
-
 def _warps(place: Place) -> range:
     """Those that run the step."""
     trace, _, item = place
     return trace.roles[trace.items[item].step.op.role]
 
 
-def _meeting(first: list[I64], second: list[I64]) -> list[tuple[int, int]]:
+def _meeting(first: list[Touching], second: list[Touching], among: Bools) -> Iterator[tuple[Touching, Touching]]:
+    """Pairs of different agents, in their order, that touch a common byte, one writing. among [first, second]: which
+    pairs count."""
+    for i, j in _conflicting([x.rows for x in first], [y.rows for y in second]):
+        x, y = first[i], second[j]
+        if among[i, j] and x.agent != y.agent:
+            yield (x, y) if x.agent < y.agent else (y, x)
+
+
+def _conflicting(first: list[I64], second: list[I64]) -> list[tuple[int, int]]:
     """Numbers of the sets of rows of which some two conflict, in order: all at once, because few do."""
     one, two = np.concatenate(first), np.concatenate(second)
-    if len(one) * len(two) > PAIRS:
-        return list(itertools.product(range(len(first)), range(len(second))))
+    writing, written = (int((rows[:, 3] == WRITE).sum()) for rows in (one, two))
+    if writing * len(two) + len(one) * written > PAIRS:
+        every = itertools.product(enumerate(first), enumerate(second))
+        return [(i, j) for (i, x), (j, y) in every if len(_conflicts(x, y)[0])]
     i, j = _conflicts(one, two)
     x, y = (np.repeat(np.arange(len(rows)), [len(own) for own in rows]) for rows in (first, second))
     return sorted(set(zip(x[i].tolist(), y[j].tolist(), strict=True)))
 
 
 def _conflicts(one: I64, two: I64) -> tuple[I64, I64]:
-    """Rows of each that touch a common byte, one writing."""
+    """Rows of each that touch a common byte, one writing: few write, so they are looked at apart."""
+    sides = [one[:, 3] == WRITE, two[:, 3] == WRITE]
+    writes, reads, written = (np.flatnonzero(side) for side in (sides[0], ~sides[0], sides[1]))
+    i, j = _common(one[writes], two)
+    m, n = _common(one[reads], two[written])
+    left, right = np.append(writes[i], reads[m]), np.append(j, written[n])
+    order = np.lexsort((right, left))
+    return left[order], right[order]
+
+
+def _common(one: I64, two: I64) -> tuple[I64, I64]:
+    """Rows of each that touch a common byte."""
     meet = np.maximum(one[:, 1:2], two[:, 1]) < np.minimum(one[:, 2:3], two[:, 2])
-    writes = (one[:, 3:4] == WRITE) | (two[:, 3] == WRITE)
-    i, j = np.nonzero((one[:, :1] == two[:, 0]) & meet & writes)
+    i, j = np.nonzero((one[:, :1] == two[:, 0]) & meet)
     return i, j
 
 
-def _common(one: I64, two: I64) -> tuple[int, int, int] | None:
-    """(buffer, lo, hi) of the first bytes on which the rows conflict."""
-    i, j = (found[:1] for found in _conflicts(one, two))
-    if not len(i):
-        return None
-    row, other = one[i[0]], two[j[0]]
-    return int(row[0]), int(max(row[1], other[1])), int(min(row[2], other[2]))
+def _clash(pos: int, one: Touching, two: Touching) -> Clash:
+    """Two events that meet, with the first bytes on which they do."""
+    i, j = (found[0] for found in _conflicts(one.rows, two.rows))
+    row, other = one.rows[i], two.rows[j]
+    return Clash(pos, one, two, int(row[0]), int(max(row[1], other[1])), int(min(row[2], other[2])))
 
 
 def _enabled(system: System, run: Run, event: int) -> bool:

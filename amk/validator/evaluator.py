@@ -187,8 +187,11 @@ class Evaluator:
 
     def rows(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
         """All workers' footprints; looked up if every table that was read for these has the same column."""
-        key = (workers.start, workers.stop, tuple(loops.values()), tuple(pos))
-        return self.slots.get(key, tables, lambda: self._of_workers(loops, workers, pos, tables))
+        key = (workers.start, workers.stop, tuple(loops.values()))
+        if (anywhere := self.slots.find(key, tables)) is not None:
+            return anywhere
+        found = self.slots.get((*key, tuple(pos)), tables, lambda: self._of_workers(loops, workers, pos, tables))
+        return found if found.positional else self.slots.get(key, tables, lambda: found)
 
     def _of_workers(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
         found = self.unplaced.rows(loops, workers, pos, tables)
