@@ -13,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import combinations, product
 
+import numpy as np
+
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import Access
+from amk.validator.system import I64
 
 Clash = tuple[Access, Access]
 Meeting = tuple[str, str, int]
@@ -50,3 +53,13 @@ def check_clashes(clashes: Mapping[tuple[str | int, ...], Clash]) -> Iterator[Di
         message = f"a warp {a.kind}s '{a.buffer}' and {b.kind}s '{b.buffer}' in one step, and they have bytes in common"
         facts = (because("an op orders its accesses of one buffer, not those of two"),)
         yield Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=facts)
+
+
+def meet(a: I64, b: I64) -> bool:
+    """Does a row (kind, lo, hi) of one overlap a row of the other?"""
+    if not len(a) or not len(b):
+        return False
+    b = b[np.argsort(b[:, 1])]
+    before = np.searchsorted(b[:, 1], a[:, 2])
+    reach = np.maximum.accumulate(b[:, 2])
+    return bool(((before > 0) & (reach[before - 1] > a[:, 1])).any())

@@ -22,7 +22,7 @@ from amk.schedule_ir.schedule import steps_of
 from amk.validator.brackets import Ordering
 from amk.validator.compose import Composition
 from amk.validator.confirm import Clash, Touching
-from amk.validator.system import I64, Bools
+from amk.validator.system import I64
 
 
 def missing_barrier(result: Composition, clash: Clash) -> Diagnostic | None:
@@ -51,12 +51,14 @@ def _hand_off(
         return None
     place = order.numbers(rows[:, 0], rows[:, 1])
     own, far = (np.full(len(rows), _number(order, t)) for t in (mine, other))
-    ordered: Bools = order.precedes(place, far) & ~order.precedes(own, place)
-    if kind == "waits":
-        ordered = order.precedes(far, place) & ~order.precedes(place, own)
-    if not ordered.any():
+    # the hand-off orders the other one, then those of them that mine need not keep to
+    ordered = order.precedes(place, far) if kind == "signals" else order.precedes(far, place)
+    at = np.flatnonzero(ordered)
+    sides = (own[at], place[at]) if kind == "signals" else (place[at], own[at])
+    at = at[~order.precedes(*sides)]
+    if not len(at):
         return None
-    found = rows[np.flatnonzero(ordered)[0 if kind == "signals" else -1]]
+    found = rows[at[0 if kind == "signals" else -1]]
     return _finding(result, found, mine, kind)
 
 

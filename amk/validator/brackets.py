@@ -48,6 +48,10 @@ class Ordering(Protocol):
         """Elementwise: all of `before` finishes before any of `after` starts, in every execution."""
         ...
 
+    def precedes_plainly(self, before: I64, after: I64) -> Bools:
+        """`precedes`, but for what takes runs to find: False says nothing."""
+        ...
+
     def precedes_otherwise(self, before: I64, after: I64) -> Bools:
         """`precedes` of what chains leave unordered; all there is, where there are no chains."""
         ...
@@ -244,9 +248,16 @@ class BracketOrder:
 
     def precedes(self, before: I64, after: I64) -> Bools:
         """Elementwise: all of `before` finishes before any of `after` starts, in every execution."""
+        ordered = self.precedes_plainly(before, after)
+        self._ask(before, after, ordered)
+        return ordered
+
+    def precedes_plainly(self, before: I64, after: I64) -> Bools:
+        """`precedes`, but for what only partial thresholds order: False says nothing."""
         every, clocks = np.arange(len(before)), self.quotient.clocks
         ordered = chained(views(clocks, self.places(before)), views(clocks, self.places(after)), every, every)
-        return self._beyond_chains(before, after, ordered)
+        self.add_local(before, after, ordered)
+        return ordered
 
     def precedes_otherwise(self, before: I64, after: I64) -> Bools:
         """`precedes` of what chains leave unordered."""

@@ -15,21 +15,23 @@ import gc
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
 
+from amk.validator.brackets import Ordering
 from amk.validator.compact import GONE
 from amk.validator.compose import Composition
-from amk.validator.expand import MAX_EVENTS, MAX_LISTED, WHOLE, Flat, expand, item_accesses, left_at_most
+from amk.validator.expand import MAX_EVENTS, MAX_LISTED, WHOLE, Flat, expand, left_at_most
 from amk.validator.footprint import Footprints
 from amk.validator.liveness import Run, greedy
 from amk.validator.local_order import NotComposable
-from amk.validator.quotient import Edges
+from amk.validator.quotient import Edges, Quotient
 from amk.validator.races import Race
-from amk.validator.system import I64, READ, WRITE, System
+from amk.validator.step_accesses import warp_accesses
+from amk.validator.system import I64, READ, WRITE, Bools, System
 from amk.validator.trace import Trace
 from amk.validator.withheld import Event, Withheld
 from amk.validator.witness import Witness, race_witness
@@ -131,6 +133,10 @@ class Clash:
         return Race(first, second, self.buffer, self.lo, self.hi, *self.kinds)
 
 
+Met = tuple[int, Touching, Touching]
+"""(position, event, event) of different agents, in their order, that touch a common byte, one writing."""
+
+
 @dataclass(frozen=True, eq=False)
 class ConfirmedRace:
     clash: Clash
@@ -160,55 +166,94 @@ def large(result: Composition) -> bool:
     return sum(g.count * g.order.trace.events for g in result.groups) > WHOLE
 
 
+def order_of(result: Composition, edges: Edges) -> Ordering | None:
+    """The order of these edges, or one with fewer."""
+    return {"word": result.order, "wait": result.hints, "fence": result.fence}.get(edges) or result.order
+
+
 class Confirmer:
     """Races of one composition under one kind of edges."""
 
     def __init__(self, result: Composition, edges: Edges) -> None:
         self.result, self.edges = result, edges
-        self.footprints = Footprints(result.schedule, result.memo.evaluations)
+        self._strict: dict[Edges, Withheld] = {}
         self._last: tuple[int, frozenset[int], Flat] | None = None
         self._in_time: dict[tuple[int, frozenset[int]], Flat] = {}
+
+    @cached_property
+    def footprints(self) -> Footprints:
+        return Footprints(self.result.schedule, self.result.memo.evaluations)
 
     @cached_property
     def fits(self) -> bool:
         return fits(self.result)
 
     @cached_property
-    def withheld(self) -> Withheld | None:
-        return Withheld(self.result.strict(self.edges)) if self.result.strict else None
+    def _block(self) -> Withheld:
+        block = self.result.block
+        assert isinstance(block, Quotient)
+        return Withheld(block, block.run)
 
-    @cached_property
-    def _withheld_in_time(self) -> Withheld | None:
-        return Withheld(self.result.strict("word")) if self.result.strict else None
+    def _withheld(self, edges: Edges) -> Iterator[Withheld]:
+        """Whom to ask what can be enabled, the one at hand first: the other shows more and has to be made."""
+        if self.result.strict is None:
+            return
+        yield self._block
+        if edges not in self._strict:
+            quotient = self.result.strict(edges)
+            self._strict[edges] = Withheld(quotient, quotient.abreast)
+        yield self._strict[edges]
 
     def quickly(self, a: Place, b: Place) -> ConfirmedRace | None:
         """What the strict quotient shows; None says nothing."""
-        if self.withheld is None or not self.fits:
+        if self.result.strict is None or not self.fits:
             return None
+        among = self._open(a, b)
         # the quotient is the same at every position
-        pairs = {(c.first.event, c.second.event): c for c in reversed(self._common(a, b))}
-        for (x, y), clash in reversed(pairs.items()):
-            if self.withheld.both_enabled(x, y) and not self._over_in_time(clash):
-                return self._confirmed(clash)
+        met = {(x.event, y.event): (pos, x, y) for pos, x, y in reversed(self._met(a, b, among))}
+        for events, (pos, x, y) in reversed(met.items()):
+            if any(one.both_enabled(*events) for one in self._withheld(self.edges)):
+                clash = _clash(pos, x, y)
+                if not self._over_in_time(clash):
+                    return self._confirmed(clash)
         return None
+
+    def _open(self, a: Place, b: Place) -> Bools:
+        """[warps of a, warps of b] which of their events the composed order leaves open: no run enables others."""
+        order = order_of(self.result, self.edges)
+        sides = [(worker, trace.event_of[item, list(_warps((trace, worker, item)))]) for trace, worker, item in (a, b)]
+        shape = len(sides[0][1]), len(sides[1][1])
+        if order is None:
+            return np.ones(shape, bool)
+        one, two = (order.numbers(np.full(len(events), worker), events) for worker, events in sides)
+        x, y = np.repeat(one, shape[1]), np.tile(two, shape[0])
+        ordered = order.precedes_plainly(np.append(x, y), np.append(y, x))
+        left: Bools = ~(ordered[: len(x)] | ordered[len(x) :]).reshape(shape)
+        return left
 
     def race(self, a: Place, b: Place) -> ConfirmedRace | None:
         """None if no run of the flat system shows that the two steps race."""
         if not self.fits:
             return None
         try:
-            clashes = self._common(a, b)
+            clashes = (_clash(*met) for met in self._met(a, b, np.ones((len(_warps(a)), len(_warps(b))), bool)))
             found = next((c for c in clashes if self._both_enabled(c) and not self._over_in_time(c)), None)
         except NotComposable:
             return None
         return None if found is None else self._confirmed(found)
 
-    def _common(self, a: Place, b: Place) -> list[Clash]:
+    def _met(self, a: Place, b: Place, among: Bools) -> list[Met]:
+        """What meets at the positions worth trying; among [warps of a, warps of b]: which of their events count."""
+        if not among.any():
+            return []
         tried = positions(self.result, frozenset((a[1], b[1])))
-        if self._positional(a, tried[0]) or self._positional(b, tried[0]):
-            return [clash for pos in tried for clash in self._clashes(a, b, pos)]
-        found = list(self._clashes(a, b, tried[0]))
-        return [replace(clash, pos=pos) for pos in tried for clash in found]
+        moving = [self._positional(place, tried[0]) for place in (a, b)]
+        first = [self._touching(place, tried[0]) for place in (a, b)]
+        found: list[Met] = []
+        for pos in tried if any(moving) else tried[:1]:
+            one, two = (self._touching(p, pos) if m else f for p, m, f in zip((a, b), moving, first, strict=True))
+            found += [(pos, *pair) for pair in _meeting(one, two, among)]
+        return found if any(moving) else [(pos, x, y) for pos in tried for _, x, y in found]
 
     def _positional(self, place: Place, pos: int) -> bool:
         """Does what the step touches depend on the position?"""
@@ -258,7 +303,7 @@ class Confirmer:
             return False
         swapped = clash.kinds[1] == READ
         read, write = (clash.second, clash.first) if swapped else (clash.first, clash.second)
-        if self._withheld_in_time and self._withheld_in_time.enabled_without(write.event, read.event):
+        if any(one.enabled_without(write.event, read.event) for one in self._withheld("word")):
             return False
         timed = self._timed(clash)
         system = timed.system
@@ -276,50 +321,63 @@ class Confirmer:
         """The events of a step, one per warp."""
         trace, worker, item = place
         group = next(g.number for g in self.result.groups if g.first == trace.program.first)
+        each = warp_accesses(self.footprints, trace, item, worker, pos)
         return [
-            Touching(
-                Event(group, worker, int(trace.event_of[item, warp])), place, warp,
-                item_accesses(self.footprints, trace, item, warp, range(worker, worker + 1), pos)[1],
-            )
-            for warp in trace.roles[trace.items[item].step.op.role]
-        ]  # fmt: skip
-
-    def _clashes(self, a: Place, b: Place, pos: int) -> Iterator[Clash]:
-        """Pairs of events of different agents that touch a common byte, one writing."""
-        first, second = self._touching(a, pos), self._touching(b, pos)
-        for i, j in _meeting([x.rows for x in first], [y.rows for y in second]):
-            x, y = first[i], second[j]
-            if x.agent != y.agent:
-                one, two = sorted((x, y), key=lambda t: t.agent)
-                if found := _common(one.rows, two.rows):
-                    yield Clash(pos, one, two, *found)
+            Touching(Event(group, worker, int(trace.event_of[item, warp])), place, warp, rows)
+            for warp, rows in zip(_warps(place), each, strict=True)
+        ]
 
 
-def _meeting(first: list[I64], second: list[I64]) -> list[tuple[int, int]]:
+def _warps(place: Place) -> range:
+    """Those that run the step."""
+    trace, _, item = place
+    return trace.roles[trace.items[item].step.op.role]
+
+
+def _meeting(first: list[Touching], second: list[Touching], among: Bools) -> Iterator[tuple[Touching, Touching]]:
+    """Pairs of different agents, in their order, that touch a common byte, one writing. among [first, second]: which
+    pairs count."""
+    for i, j in _conflicting([x.rows for x in first], [y.rows for y in second]):
+        x, y = first[i], second[j]
+        if among[i, j] and x.agent != y.agent:
+            yield (x, y) if x.agent < y.agent else (y, x)
+
+
+def _conflicting(first: list[I64], second: list[I64]) -> list[tuple[int, int]]:
     """Numbers of the sets of rows of which some two conflict, in order: all at once, because few do."""
     one, two = np.concatenate(first), np.concatenate(second)
-    if len(one) * len(two) > PAIRS:
-        return list(itertools.product(range(len(first)), range(len(second))))
+    writing, written = (int((rows[:, 3] == WRITE).sum()) for rows in (one, two))
+    if writing * len(two) + len(one) * written > PAIRS:
+        every = itertools.product(enumerate(first), enumerate(second))
+        return [(i, j) for (i, x), (j, y) in every if len(_conflicts(x, y)[0])]
     i, j = _conflicts(one, two)
     x, y = (np.repeat(np.arange(len(rows)), [len(own) for own in rows]) for rows in (first, second))
     return sorted(set(zip(x[i].tolist(), y[j].tolist(), strict=True)))
 
 
 def _conflicts(one: I64, two: I64) -> tuple[I64, I64]:
-    """Rows of each that touch a common byte, one writing."""
+    """Rows of each that touch a common byte, one writing: few write, so they are looked at apart."""
+    sides = [one[:, 3] == WRITE, two[:, 3] == WRITE]
+    writes, reads, written = (np.flatnonzero(side) for side in (sides[0], ~sides[0], sides[1]))
+    i, j = _common(one[writes], two)
+    m, n = _common(one[reads], two[written])
+    left, right = np.append(writes[i], reads[m]), np.append(j, written[n])
+    order = np.lexsort((right, left))
+    return left[order], right[order]
+
+
+def _common(one: I64, two: I64) -> tuple[I64, I64]:
+    """Rows of each that touch a common byte."""
     meet = np.maximum(one[:, 1:2], two[:, 1]) < np.minimum(one[:, 2:3], two[:, 2])
-    writes = (one[:, 3:4] == WRITE) | (two[:, 3] == WRITE)
-    i, j = np.nonzero((one[:, :1] == two[:, 0]) & meet & writes)
+    i, j = np.nonzero((one[:, :1] == two[:, 0]) & meet)
     return i, j
 
 
-def _common(one: I64, two: I64) -> tuple[int, int, int] | None:
-    """(buffer, lo, hi) of the first bytes on which the rows conflict."""
-    i, j = (found[:1] for found in _conflicts(one, two))
-    if not len(i):
-        return None
-    row, other = one[i[0]], two[j[0]]
-    return int(row[0]), int(max(row[1], other[1])), int(min(row[2], other[2]))
+def _clash(pos: int, one: Touching, two: Touching) -> Clash:
+    """Two events that meet, with the first bytes on which they do."""
+    i, j = (found[0] for found in _conflicts(one.rows, two.rows))
+    row, other = one.rows[i], two.rows[j]
+    return Clash(pos, one, two, int(row[0]), int(max(row[1], other[1])), int(min(row[2], other[2])))
 
 
 def _enabled(system: System, run: Run, event: int) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops import Access, Geometry, Op
-from amk.validator.aliases import Clash, Meeting, clash_of
+from amk.validator.aliases import Clash, Meeting, clash_of, meet
 from amk.validator.contents import code
 from amk.validator.crews import Crewed
 from amk.validator.lanes import Differ, at, unfolded
@@ -157,6 +157,7 @@ class Evaluator:
         self.slots = ByColumns[Rows]()
         self.changes = ByWorkers[Change]()
         self.crews = ByColumns[Crewed]()
+        self.ones: dict[int, Footprint] = {}
         self.kept = 0
 
     @property
@@ -186,8 +187,11 @@ class Evaluator:
 
     def rows(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
         """All workers' footprints; looked up if every table that was read for these has the same column."""
-        key = (workers.start, workers.stop, tuple(loops.values()), tuple(pos))
-        return self.slots.get(key, tables, lambda: self._of_workers(loops, workers, pos, tables))
+        key = (workers.start, workers.stop, tuple(loops.values()))
+        if (anywhere := self.slots.find(key, tables)) is not None:
+            return anywhere
+        found = self.slots.get((*key, tuple(pos)), tables, lambda: self._of_workers(loops, workers, pos, tables))
+        return found if found.positional else self.slots.get(key, tables, lambda: found)
 
     def _of_workers(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
         found = self.unplaced.rows(loops, workers, pos, tables)
@@ -197,8 +201,11 @@ class Evaluator:
 
     def one(self, loops: dict[str, int], worker: int, pos: int, tables: Tables) -> Footprint:
         found = self.unplaced.one(loops, worker, pos, tables)
-        clash = self.unplaced.clash(self.meeting, found.rows, loops, worker, pos, tables)
-        return replace(found, rows=self._placed(found.rows), clash=clash)
+        if id(found) not in self.ones:  # evaluations stay as long as this, so their ids are theirs
+            clash = self.unplaced.clash(self.meeting, found.rows, loops, worker, pos, tables)
+            self.ones[id(found)] = placed = replace(found, rows=self._placed(found.rows), clash=clash)
+            self.kept += placed.rows.nbytes
+        return self.ones[id(found)]
 
     def _clash(
         self, found: Rows, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables
@@ -304,7 +311,7 @@ class Unplaced:
                 return True
             a, b = (rows[rows[:, 0] == self.number[name], 1:4] for name in (one, two))
             b = b + np.array([0, gap, gap])
-            if _meet(a[a[:, 0] == WRITE], b) or _meet(a, b[b[:, 0] == WRITE]):
+            if meet(a[a[:, 0] == WRITE], b) or meet(a, b[b[:, 0] == WRITE]):
                 return True
         return False
 
@@ -387,13 +394,3 @@ def _changed(one: One, loops: dict[str, int], workers: tuple[int, ...], pos: Seq
     seen = tuple((worker, footprint) for worker, pair in zip(workers, pairs, strict=True) for footprint in pair)
     read = {name for _, footprint in seen for name in footprint.names}
     return Change(slope, seen, tuple(sorted(read & tables.lists.keys())), anywhere)
-
-
-def _meet(a: I64, b: I64) -> bool:
-    """Does a row (kind, lo, hi) of one overlap a row of the other?"""
-    if not len(a) or not len(b):
-        return False
-    b = b[np.argsort(b[:, 1])]
-    before = np.searchsorted(b[:, 1], a[:, 2])
-    reach = np.maximum.accumulate(b[:, 2])
-    return bool(((before > 0) & (reach[before - 1] > a[:, 1])).any())

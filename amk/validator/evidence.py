@@ -7,7 +7,7 @@ UNKNOWN.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -219,27 +219,34 @@ class _Racy:
     def __init__(self, result: Composition, edges: Edges, races: list[Race]) -> None:
         self.result, self.edges, self.races = result, edges, races
         self.confirmer = Confirmer(result, edges)
+        self._alike: list[Tried] = []
+        self._rivals = self._of_other_workers()
 
     @cached_property
     def tried(self) -> list[Tried]:
         result = self.result
         nodes = sum(g.count * g.nodes for g in result.groups)
-        tried = [(race, _node(result, race.first), _node(result, race.second)) for race in _varied(result, self.races)]
-        return tried[: None if nodes <= SMALL else TRIED]
+        races = _varied(result, self.races)[: None if nodes <= SMALL else TRIED]
+        return [(race, _node(result, race.first), _node(result, race.second)) for race in races]
 
-    @cached_property
-    def alike(self) -> list[Tried]:
-        return [
-            (race, *pair)
-            for race, a, b in self.tried[:TRIED]
-            for pair in itertools.islice(rivals(self.confirmer, a, b), ALIKE)
-        ]
+    def _of_other_workers(self) -> Iterator[Tried]:
+        for race, a, b in self.tried[:TRIED]:
+            for pair in itertools.islice(rivals(self.confirmer, a, b), ALIKE):
+                yield race, *pair
+
+    def alike(self) -> Iterator[Tried]:
+        """The same steps on other workers; looked for as far as they are asked for, and once."""
+        yield from self._alike
+        for tried in self._rivals:
+            self._alike.append(tried)
+            yield tried
 
     def quickly(self) -> Finding | None:
-        return self._first(self.confirmer.quickly, self.tried) or self._first(self.confirmer.quickly, self.alike)
+        return self._first(self.confirmer.quickly, self.tried) or self._first(self.confirmer.quickly, self.alike())
 
     def flat(self) -> Finding | None:
-        return self._first(self.confirmer.race, (*self.tried, *self.alike[:TRIED]))
+        alike = itertools.islice(self.alike(), TRIED)
+        return self._first(self.confirmer.race, itertools.chain(self.tried, alike))
 
     def doubt(self) -> Finding:
         race, result = self.races[0], self.result

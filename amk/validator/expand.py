@@ -30,15 +30,15 @@ from amk.schedule_ir.memory import ITEM_BYTES
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.builder import assemble
 from amk.validator.compact import GONE, compact
-from amk.validator.contents import CACHED, code, with_token
+from amk.validator.contents import CACHED, code
 from amk.validator.counter_events import CounterEvents, Instances
 from amk.validator.envelope import NO_DATA
-from amk.validator.evaluator import SHARED, Evaluations
+from amk.validator.evaluator import Evaluations
 from amk.validator.footprint import Footprints
 from amk.validator.local_order import NotComposable
 from amk.validator.memory_check import boundary_content
 from amk.validator.quotient import Edges
-from amk.validator.slopes import FAMILY_SHIFT
+from amk.validator.step_accesses import item_accesses
 from amk.validator.system import I64, WRITE, Bools, System
 from amk.validator.trace import BARRIERS, Item, TooLarge, Trace, trace
 from amk.validator.word_events import MISSING, joints
@@ -121,7 +121,9 @@ def left_at_most(schedule: Schedule, trace: Trace, signalling: I64, listed: int)
     """Events of a program's workers in a brief system, at most; signalling: local events that signal; listed: workers
     whose accesses are listed."""
     tagged = {b.name for b in schedule.buffers if b.tagged}
-    heavy = np.array([names(item, tagged) for item in trace.items], bool)[trace.item]
+    steps = {item.site.number: item for item in trace.items}
+    there = {number for number, item in steps.items() if names(item, tagged)}
+    heavy = np.array([item.site.number in there for item in trace.items], bool)[trace.item]
     heavy[trace.barrier_signals[:, 0]] = heavy[signalling] = True
     count = trace.program.count
     return min(count * trace.events, count * (int(heavy.sum()) + trace.warps) + listed * trace.events)
@@ -130,23 +132,6 @@ def left_at_most(schedule: Schedule, trace: Trace, signalling: I64, listed: int)
 def names(item: Item, buffers: Collection[str]) -> bool:
     """Does the step name one of these buffers?"""
     return not {value for _, value in item.step.op if isinstance(value, str)}.isdisjoint(buffers)
-
-
-_TOKENLESS: Final = np.array([code(family, 0) >> FAMILY_SHIFT for family in CACHED])
-
-
-def item_accesses(
-    footprints: Footprints, trace: Trace, number: int, warp: int, workers: range, pos: int
-) -> tuple[I64, I64]:
-    """(worker [n], rows [n, 6] (buffer, lo, hi, kind, value, delta)) of an item on one warp of consecutive workers, in
-    a launch that starts at position `pos`."""
-    item = trace.items[number]
-    agent = warp - trace.roles[item.step.op.role].start
-    rows, counts = footprints.of_workers(item, agent, workers, [pos + max(item.token, 0)] * len(workers))
-    worker = np.repeat(np.arange(workers.start, workers.stop), counts)
-    buffer = np.where(rows[:, 0] == SHARED, len(footprints.schedule.buffers) + worker, rows[:, 0])
-    value = with_token(rows[:, 4], item.token, _TOKENLESS)
-    return worker, np.stack((buffer, rows[:, 2], rows[:, 3], rows[:, 1], value, rows[:, 5]), axis=1)
 
 
 class _Expansion:

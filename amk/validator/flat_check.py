@@ -65,7 +65,7 @@ class FlatOrder:
     def precedes(self, before: I64, after: I64) -> Bools:
         return self.clocks.precedes(before, after)
 
-    precedes_otherwise = precedes
+    precedes_otherwise = precedes_plainly = precedes
 
     def precedes_each(self, before: I64, after: I64) -> Bools:
         return self.precedes(np.repeat(before, len(after)), np.tile(after, len(before)))

@@ -63,7 +63,7 @@ class Machine:
 
     def __init__(self, system: System, held: Collection[int]) -> None:
         sync = np.flatnonzero((np.diff(system.wait_first) > 0) | (np.diff(system.signal_first) > 0))
-        self.sync = sync.tolist()
+        self.sync, self.first = sync.tolist(), system.agent_first[:-1]
         bounds = np.searchsorted(sync, system.agent_first).tolist()
         self.cursor, self.last = bounds[:-1], bounds[1:]
         self.at, self.end = system.agent_first[:-1].tolist(), system.agent_first[1:].tolist()
@@ -115,6 +115,12 @@ class Machine:
             if stop > at[agent]:
                 legs.append((agent, at[agent], stop - at[agent]))
                 at[agent] = stop
+
+    def resume(self, cut: I64, values: I64) -> None:
+        """Go on where a run has come to: the events that each agent has run, and what the counters are then."""
+        at = self.first + cut
+        self.at, self.cursor = at.tolist(), np.searchsorted(self.sync, at).tolist()
+        self.value = values.tolist()
 
     def release(self, agent: int, stop: int) -> None:
         """Let an agent that was held, and is not parked, run on until just before event ``stop``."""

@@ -6,7 +6,7 @@ bytes listed may yet be those of the one warp. So the same two steps are looked 
 programs that run the same op in the same iteration included, warp by warp: pairs that touch a common byte, one writing,
 and that the composed order leaves unordered.
 
-This only proposes; `confirm` decides. Cost: rows of the first step times rows of the second, at one position.
+This only proposes; `confirm` decides. Cost: pairs of rows of the two steps that lie near each other, at one position.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import numpy as np
 
 from amk.validator.brackets import Ordering
 from amk.validator.compose import Composition
-from amk.validator.confirm import Confirmer, Place, positions
-from amk.validator.expand import item_accesses
-from amk.validator.system import I64, WRITE
+from amk.validator.confirm import Confirmer, Place, order_of, positions
+from amk.validator.sorting import by_key
+from amk.validator.step_accesses import item_accesses
+from amk.validator.system import I64, MAX_BYTES, WRITE
 
 PAIRS: Final = 1 << 22
 """Pairs of rows that are compared at once."""
@@ -32,7 +33,7 @@ ASKED: Final = 1 << 15
 def rivals(confirmer: Confirmer, a: Place, b: Place) -> Iterator[tuple[Place, Place]]:
     """Places of the same two steps, pairs of different warps first."""
     result = confirmer.result
-    order = {"word": result.order, "wait": result.hints, "fence": result.fence}.get(confirmer.edges) or result.order
+    order = order_of(result, confirmer.edges)
     if order is None or result.at is not None:
         return
     seen = {(a[1], b[1])}
@@ -76,9 +77,10 @@ def _rows(confirmer: Confirmer, places: list[Place], pos: int) -> I64:
 def _unordered(order: Ordering, one: I64, two: I64) -> list[tuple[int, int]]:
     """(worker, worker) of events that touch a common byte in no order; every pair of warps in turn."""
     i, j = _meeting(one, two)
-    key, first = np.unique(np.column_stack((one[i, :2], two[j, :2])), axis=0, return_index=True)
-    if not len(key):
+    if not len(i):
         return []
+    # in the order of (worker, warp, worker, warp)
+    _, first = np.unique(_ranks(one)[i] * len(two) + _ranks(two)[j], return_index=True)
     some = first[:: -(-len(first) // ASKED)]
     x, y = (order.numbers(rows[at[some], 0], rows[at[some], 2]) for rows, at in ((one, i), (two, j)))
     free = some[~(order.precedes(x, y) | order.precedes(y, x))]
@@ -91,15 +93,46 @@ def _unordered(order: Ordering, one: I64, two: I64) -> list[tuple[int, int]]:
     return [(worker, other) for *_, worker, other in sorted(ranked)]
 
 
+def _ranks(rows: I64) -> I64:
+    """Of each row's (worker, warp) among all there are."""
+    ranks: I64 = np.unique(rows[:, 0] << 32 | rows[:, 1], return_inverse=True)[1].reshape(-1)
+    return ranks
+
+
 def _meeting(one: I64, two: I64) -> tuple[I64, I64]:
     """Rows of different agents with a common byte, one of them writing."""
     found: list[tuple[I64, I64]] = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
-    step = max(1, PAIRS // max(len(two), 1))
-    for start in range(0, len(one), step):
-        part = one[start : start + step, :, None]
-        meet = (part[:, 3] == two[:, 3]) & (part[:, 4] < two[:, 5]) & (two[:, 4] < part[:, 5])
-        meet &= ((part[:, 0] != two[:, 0]) | (part[:, 1] != two[:, 1])) & ((part[:, 6] == WRITE) | (two[:, 6] == WRITE))
-        i, j = np.nonzero(meet)
-        found.append((i + start, j))
+    for i, j in _near(one, two):
+        x, y = one[i], two[j]
+        meet = (x[:, 3] == y[:, 3]) & (x[:, 4] < y[:, 5]) & (y[:, 4] < x[:, 5])
+        meet &= (x[:, :2] != y[:, :2]).any(axis=1) & ((x[:, 6] == WRITE) | (y[:, 6] == WRITE))
+        at = np.flatnonzero(meet)
+        at = at[np.lexsort((j[at], i[at]))]
+        found.append((i[at], j[at]))
     left, right = (np.concatenate(side) for side in zip(*found, strict=True))
     return left, right
+
+
+def _near(one: I64, two: I64) -> Iterator[tuple[I64, I64]]:
+    """Pairs of rows that may have a common byte, row by row of the first: of those that begin before it ends all from
+    the first on that ends behind its start."""
+    lo, hi = _bytes(one)
+    start, end = _bytes(two)
+    by_start = by_key(start)
+    reach = np.maximum.accumulate(end[by_start])
+    first = np.searchsorted(reach, lo, side="right")
+    count = np.maximum(np.searchsorted(start[by_start], hi, side="left") - first, 0)
+    upto = np.cumsum(count)
+    low = 0
+    while low < len(one):
+        done = int(upto[low] - count[low])
+        high = max(low + 1, int(np.searchsorted(upto, done + PAIRS, side="right")))
+        i = np.repeat(np.arange(low, high), count[low:high])
+        yield i, by_start[first[i] + np.arange(len(i)) - (upto - count - done)[i]]
+        low = high
+
+
+def _bytes(rows: I64) -> tuple[I64, I64]:
+    """(start, end) of each row, buffers one behind the other."""
+    base = rows[:, 3] * (2 * MAX_BYTES)
+    return base + rows[:, 4], base + rows[:, 5]

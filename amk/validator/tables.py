@@ -63,13 +63,16 @@ class ByColumns(Generic[R]):
 
     def get(self, key: tuple[object, ...], tables: Tables, make: Callable[[], R]) -> R:
         """The result with this key whose tables all have the same columns in these, made if there is none."""
-        made = self._made.setdefault(key, [])
-        for columns, found in made:
-            if columns == tables.columns(found.names):
-                return found
-        found = make()
-        made.append((tables.columns(found.names), found))
-        return found
+        known = self.find(key, tables)
+        if known is None:
+            known = make()
+            self._made.setdefault(key, []).append((tables.columns(known.names), known))
+        return known
+
+    def find(self, key: tuple[object, ...], tables: Tables) -> R | None:
+        """The result with this key whose tables all have the same columns in these."""
+        made = self._made.get(key, ())
+        return next((found for columns, found in made if columns == tables.columns(found.names)), None)
 
     def near(self, key: tuple[object, ...], tables: Tables, workers: range, most: int) -> tuple[R, IntArray] | None:
         """A result with this key whose tables differ from these for `most` of the workers at most: it and which."""

@@ -18,7 +18,11 @@ runs as above, and is not y if nothing local puts y before x.
 The same goes for a step that did not run because x or y belongs to it, if its waits hold: those of its events that come
 before x or y are neither.
 
-Cost: one greedy run of the quotient per pair.
+The quotient of `block` is one of whose runs every node is a run of the flat system with the waits of `block`, and a run
+of that is one with other edges, which only leave waits out. So it may be asked in place of a strict one; what it shows,
+the strict one shows too, which has fewer nodes, and waits that all are among those of `block`.
+
+Cost: one run of the quotient for each set of places where chains stop; found from a complete one if there is one.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ import numpy as np
 from amk.validator.liveness import Run, greedy
 from amk.validator.local_order import Chains
 from amk.validator.quotient import Quotient
+from amk.validator.shortened import shortened
 from amk.validator.system import I64
 
 
@@ -43,12 +48,14 @@ class Event:
 
 
 class Withheld:
-    """Greedy runs of a strict quotient that leave out two events."""
+    """Maximal runs of a quotient, strict or of `block`, that leave out one or two events. complete: a complete run of
+    it, if one is known."""
 
-    def __init__(self, quotient: Quotient) -> None:
-        if not quotient.strict:
+    def __init__(self, quotient: Quotient, complete: Run | None = None) -> None:
+        if not quotient.whole:
             raise ValueError("only the runs of a strict quotient are runs of the flat system")
-        self.quotient = quotient
+        self.quotient, self.complete = quotient, complete
+        self._runs: dict[tuple[int, ...], Run] = {}
 
     def both_enabled(self, x: Event, y: Event) -> bool:
         if (x.group, x.worker) == (y.group, y.worker) and (self._before(x, y) or self._before(y, x)):
@@ -67,7 +74,11 @@ class Withheld:
         for event in events:
             for agent, first in self._stops(event):
                 held[agent] = min(first, held.get(agent, first))
-        return greedy(self.quotient.system, list(held.values()))
+        stops = tuple(sorted(held.values()))
+        if stops not in self._runs:
+            known = self.complete
+            self._runs[stops] = shortened(known, stops) if known else greedy(self.quotient.system, stops)
+        return self._runs[stops]
 
     def _before(self, x: Event, y: Event) -> bool:
         order = self.quotient.groups[x.group].order

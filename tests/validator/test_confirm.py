@@ -10,6 +10,7 @@ from itertools import combinations
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from amk.adversary.edits import Edit, apply, steps
@@ -20,7 +21,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.validator import confirm, evidence, faults
 from amk.validator.atoms import blocks, touches_of
 from amk.validator.compose import Composition, compose
-from amk.validator.confirm import Clash, Confirmer, Place, positions
+from amk.validator.confirm import Confirmer, Place, Touching, positions
 from amk.validator.dataflow import Fault, find_faults
 from amk.validator.expand import expand
 from amk.validator.liveness import greedy
@@ -150,12 +151,16 @@ def test_clashes_of_two_steps_are_those_of_every_position() -> None:
     for i, j in Random(1).sample(list(combinations(some, 2)), 600):
         a, b = (trace, 0, i), (trace, j % 2, j)
         tried = positions(result, frozenset((a[1], b[1])))
-        apart = [told(clash) for pos in tried for clash in plain._clashes(a, b, pos)]
-        assert [told(clash) for clash in asked._common(a, b)] == apart
+        every = np.ones((len(confirm._warps(a)), len(confirm._warps(b))), bool)
+        sides = [(pos, plain._touching(a, pos), plain._touching(b, pos)) for pos in tried]
+        apart = [told(pos, *met) for pos, one, two in sides for met in confirm._meeting(one, two, every)]
+        assert [told(*met) for met in asked._met(a, b, every)] == apart
+        assert not asked._met(a, b, ~every)
         differ = len({clash[1:] for clash in apart}) * len(tried) != len(apart)
         seen[differ, asked._positional(a, tried[0]) or asked._positional(b, tried[0])] += bool(apart)
     assert seen[False, False] > 9 and seen[True, True] > 9 and not seen[True, False], seen
 
 
-def told(clash: Clash) -> tuple[Any, ...]:
-    return clash.pos, clash.first.event, clash.second.event, clash.buffer, clash.lo, clash.hi, clash.kinds
+def told(pos: int, first: Touching, second: Touching) -> tuple[Any, ...]:
+    clash = confirm._clash(pos, first, second)
+    return pos, first.event, second.event, clash.buffer, clash.lo, clash.hi, clash.kinds

@@ -104,3 +104,20 @@ def test_footprints_of_moved_buffers_are_those_of_a_first_look_and_of_the_ops(na
     assert clashing > 5
     evaluators = evaluations.evaluators.values()
     assert 2 * len({id(one.unplaced) for one in evaluators}) < len(evaluators)
+
+
+@pytest.mark.parametrize("name", ["fast", "naive"])
+def test_rows_of_all_workers_are_those_of_the_position_asked_for(name: str) -> None:
+    schedule = small_plan(SMALL[name], MODELS["qk-norm"])
+    workers, shared, moved = range(schedule.launch.workers), Evaluations(), 0
+    for item in _data(schedule):
+        found = []
+        for pos in (0, schedule.kv.context - 2, 0):
+            known, fresh = (
+                Footprints(schedule, evaluations).of_workers(item, 0, workers, [pos] * len(workers))
+                for evaluations in (shared, Evaluations())
+            )
+            assert np.array_equal(known[0], fresh[0]) and known[1] == fresh[1]
+            found.append(known[0])
+        moved += not np.array_equal(found[0], found[1])
+    assert moved > 2

@@ -14,7 +14,9 @@ from amk.adversary.edits import apply
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
+from amk.validator.brackets import BracketOrder
 from amk.validator.compose import compose, groups_of
+from amk.validator.confirm import order_of
 from amk.validator.counter_events import Instances
 from amk.validator.expand import Flat, expand
 from amk.validator.liveness import greedy
@@ -97,7 +99,7 @@ def edited(name: str, rng: Random) -> Schedule | None:
 
 @pytest.mark.parametrize("name", ["fast", "two-warps", "naive"])
 def test_what_the_strict_quotient_enables_is_enabled_at_every_position(name: str) -> None:
-    rng, seen = Random(f"withheld {name}"), Counter[tuple[bool, bool]]()
+    rng, seen, used = Random(f"withheld {name}"), Counter[tuple[bool, bool]](), Counter[str]()
     for _ in range(24):
         schedule = edited(name, rng)
         if schedule is None:
@@ -109,18 +111,30 @@ def test_what_the_strict_quotient_enables_is_enabled_at_every_position(name: str
         if result.strict is None or not result.live:
             continue
         edges = rng.choice(EDGES)
-        withheld = Withheld(result.strict(edges))
+        strict, block = result.strict(edges), result.block
+        assert isinstance(block, Quotient)
+        withheld, near = Withheld(strict, strict.abreast), Withheld(block, block.run)
+        order = order_of(result, edges)
+        assert order is not None
         flat = expand(result.schedule, rng.randrange(schedule.kv.context - 2), 2, edges, sure=True)
         for x, y, events in pairs(flat, rng, 50):
             claimed, truth = withheld.both_enabled(x, y), enabled(flat.system, events)
             assert truth or not claimed, (name, edges, x, y)
             assert not withheld.enabled_without(y, x) or runs_without(flat.system, *events), (name, edges, x, y)
+            assert claimed or not near.both_enabled(x, y), (name, edges, x, y)
+            assert withheld.enabled_without(y, x) or not near.enabled_without(y, x), (name, edges, x, y)
+            one, two = (order.numbers(np.array([e.worker]), np.array([e.number])) for e in (x, y))
+            ordered = bool(order.precedes_plainly(one, two)[0] or order.precedes_plainly(two, one)[0])
+            assert not (ordered and truth), (name, edges, x, y)
             seen[claimed, truth] += 1
+            used["block shows it"] += near.both_enabled(x, y)
+            used["ordered"] += ordered
+    assert used["block shows it"] > 5 and used["ordered"] > 5, used
     assert seen[True, True] > 10 and seen[False, False] > 10, seen
 
 
 def test_only_a_strict_quotient_is_asked() -> None:
-    result = compose(reduce_layers(small_plan(SMALL["naive"], MODELS["qk-norm"])), 2)
-    assert isinstance(result.block, Quotient)
+    result = compose(reduce_layers(small_plan(SMALL["fast"], MODELS["qk-norm"])), 2)
+    assert isinstance(result.order, BracketOrder) and result.order.quotient.edges == "word"
     with pytest.raises(ValueError, match="strict"):
-        Withheld(result.block)
+        Withheld(result.order.quotient)
