@@ -41,10 +41,11 @@ from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.crews import ABSENT, Asked, Crewed, Private
+from amk.validator.crews import Asked, Crewed
 from amk.validator.evaluator import COLUMNS, SHARED
 from amk.validator.footprint import Footprints
 from amk.validator.local_order import crew as crew_node
+from amk.validator.privates import ABSENT, Private
 from amk.validator.slopes import TOKEN_BITS
 from amk.validator.system import DONT_CARE, I64, READ, Bools
 from amk.validator.trace import Item, Trace
