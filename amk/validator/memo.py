@@ -32,8 +32,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from amk.validator.crews import Crewed
+from amk.validator.dataflow import Fault
 from amk.validator.evaluator import Evaluations, Evaluator
 from amk.validator.footprint import Footprints
+from amk.validator.races import Race
 from amk.validator.trace import Item
 
 T = TypeVar("T")
@@ -216,7 +218,7 @@ def _narrow(array: NDArray[Any]) -> NDArray[Any]:
 def _freeze(value: Any, known: Collection[int]) -> int:
     """Make every array inside read-only; their bytes. known: ids of results that have been through this.
 
-    What evaluations keep and footprints have is read-only from the start, and items have no arrays.
+    What evaluations keep and footprints have is read-only from the start; items, faults and races have no arrays.
     """
     size, seen, left = 0, set[int](), [value]
     while left:
@@ -236,11 +238,14 @@ def _freeze(value: Any, known: Collection[int]) -> int:
     return size
 
 
+WITHOUT: Final = (BaseModel, Evaluator, Evaluations, Footprints, Crewed, Item, Fault, Race)
+
+
 class _Closed(dict[type, bool]):
     """By type: is there nothing inside that could be written to?"""
 
     def __missing__(self, kind: type) -> bool:
-        closed = kind in PLAIN or issubclass(kind, BaseModel | Evaluator | Evaluations | Footprints | Crewed | Item)
+        closed = kind in PLAIN or issubclass(kind, WITHOUT)
         self[kind] = closed
         return closed
 
