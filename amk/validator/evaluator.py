@@ -27,7 +27,7 @@ from amk.validator.lanes import Differ, at, unfolded
 from amk.validator.probe import Probe, Several
 from amk.validator.slopes import Slope, slope_of
 from amk.validator.system import DONT_CARE, I64, READ, WRITE
-from amk.validator.tables import ByColumns, ByWorkers, Tables
+from amk.validator.tables import ByColumns, ByWorkers, Latest, Tables
 
 SHARED: Final = -1
 COLUMNS: Final = 6
@@ -121,6 +121,7 @@ class Evaluations:
         self.room = room
         self.evaluators: OrderedDict[tuple[object, ...], Evaluator] = OrderedDict()
         self._turn = -1
+        self.alike = Latest()
         self._unplaced: WeakValueDictionary[tuple[object, ...], Unplaced] = WeakValueDictionary()
 
     def trim(self, room: int | None = None) -> None:
