@@ -46,6 +46,7 @@ from amk.validator.crews import Asked, Crewed, Joined
 from amk.validator.evaluator import COLUMNS, SHARED
 from amk.validator.footprint import Footprints
 from amk.validator.local_order import crew as crew_node
+from amk.validator.memo import given
 from amk.validator.privates import ABSENT, Private
 from amk.validator.slopes import TOKEN_BITS
 from amk.validator.system import DONT_CARE, I64, READ, Bools
@@ -84,13 +85,15 @@ class Visit:
 @dataclass(frozen=True, eq=False)
 class Layout:
     """When a worker visits its steps. base: number of each visit's first slot, one slot per agent; times: all (token +
-    1, layer); nodes [times, 2 slots]: of events, then of crews, -1 where there is none.
+    1, layer); nodes [times, 2 slots]: of events, then of crews, -1 where there is none. shape: digest of all this, and
+    of the trace, but for what the steps do.
     """
 
     visits: list[Visit]
     base: list[int]
     times: list[tuple[int, int]]
     nodes: I64
+    shape: bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +144,7 @@ class Envelope:
             sites = [(int(v.item.site.path[1]), v.item.site.number) in acting for v in part.layout.visits]
             found.append([crew.joined((part.own, tagged, acts)) for crew, acts in zip(part.crews, sites, strict=True)])
             team = part.team
-            made_of += (team.number, team.first, team.count, team.node_base, team.trace, part.layout, *found[-1])
+            made_of += (team.number, team.first, team.count, team.node_base, part.layout.shape, *found[-1])
             for at, crew, some in part.least:
                 made_of += (at, crew.rows, some)
         return found, made_of
@@ -278,9 +281,10 @@ def _laid_out(trace: Trace, visits: list[Visit]) -> Layout:
         for token, layer, item in visit.times.tolist():
             nodes[number[token, layer], 0, low:high] = trace.event_of[item, role.start : role.stop]
             nodes[number[token, layer], 1, low:high] = crew_node(trace, item)
-    found = Layout(visits, base[:-1], times, nodes.reshape(len(times), 2 * base[-1]))
-    found.nodes.setflags(write=False)
-    return found
+    nodes = nodes.reshape(len(times), 2 * base[-1])
+    nodes.setflags(write=False)
+    told = (trace.warps, len(trace.items), trace.first, trace.item, trace.leave, tuple(base), tuple(times), nodes)
+    return Layout(visits, base[:-1], times, nodes, given(told).key)
 
 
 def _kept(crew: Crewed, base: int, some: tuple[int, ...], tagged: list[int]) -> Placed:

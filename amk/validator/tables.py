@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 
@@ -110,9 +110,14 @@ class ByWorkers(Generic[R]):
         return found
 
 
+@runtime_checkable
+class Alike(Protocol):
+    def like(self, other: object) -> bool: ...
+
+
 class Latest:
-    """The latest results, by everything that they were made of: numbers, tuples and sets of them, and read-only objects
-    that count as the same only if they are one."""
+    """The latest results, by everything that they were made of: bytes, numbers, tuples and sets of them, and read-only
+    objects that count as the same if they are one or `like` each other."""
 
     def __init__(self) -> None:
         self._made: list[tuple[list[object], Any]] = []
@@ -129,4 +134,6 @@ class Latest:
 
 
 def _same(one: object, other: object) -> bool:
-    return one is other or (isinstance(one, int | tuple | frozenset) and one == other)
+    if one is other or (isinstance(one, bytes | int | tuple | frozenset) and one == other):
+        return True
+    return isinstance(one, Alike) and one.like(other)

@@ -20,10 +20,9 @@ from amk.validator.envelope import Envelope, Team
 from amk.validator.evaluator import Evaluations
 from amk.validator.footprint import Footprints
 from amk.validator.memo import Keyed, Memo, given
-from amk.validator.sorting import by_keys
-from amk.validator.system import I64, READ, WRITE, Bools
+from amk.validator.system import I64, READ, Bools
 from amk.validator.trace import Trace
-from amk.validator.words import Counted, Known, counted, ranked
+from amk.validator.words import Counted, counted, ranked
 
 if TYPE_CHECKING:
     from amk.validator.in_order import Part
@@ -70,14 +69,15 @@ class Touched:
 
 @dataclass(frozen=True, eq=False)
 class TaggedWords:
-    """Words with all reads, and with those that happen at every position (not looked for if the former cannot be).
-
-    doubled: two warps of a step write one tagged word.
-    """
+    """Words with all reads, and with those that happen at every position (not looked for if the former cannot be)."""
 
     most: Counted
     always: Counted
-    doubled: bool
+
+    @property
+    def doubled(self) -> bool:
+        """Two warps of a step write one tagged word."""
+        return self.most.doubled
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,35 +135,16 @@ def _common(teams: list[Team], envelope: Envelope, joined: list[list[Joined]]) -
     return Common(rows, Keyed(TaggedRows(most, np.concatenate((most[kept], least))), key), places)
 
 
-def _doubled(rows: I64) -> bool:
-    """Do two rows of one step of one worker write a common byte?"""
-    written = np.flatnonzero(rows[:, 4] == WRITE)
-    place, lo, hi = _places(rows[written]), rows[written, 5], rows[written, 6]
-    order = by_keys(lo, place)
-    place, lo, hi = place[order], lo[order], hi[order]
-    return bool(((place[1:] == place[:-1]) & (lo[1:] < hi[:-1])).any())
-
-
-def _places(rows: I64) -> I64:
-    """(group, worker, item, buffer) of each row as one number."""
-    found = np.zeros(len(rows), np.int64)
-    for column in rows[:, :4].T:
-        found = found * (int(column.max(initial=0)) + 1) + column
-    return found
-
-
 def tagged_words(memo: Memo, tags: I64, tagged: TaggedRows) -> TaggedWords:
     """tags: see `tags_of`."""
-    known: Known = {}
-    found = counted(memo, tags, tagged.most, known)
-    always = found if found.troubles else counted(memo, tags, tagged.always, known)
-    return TaggedWords(found, always, _doubled(tagged.most))
+    found = counted(memo, tags, tagged.most)
+    return TaggedWords(found, found if found.troubles else counted(memo, tags, tagged.always))
 
 
 def sure_words(memo: Memo, tags: I64, perhaps: Bools, tagged: TaggedRows) -> Counted:
     """Words with all reads but those that depend on more than the position. perhaps: by rank, is it such a step?"""
     rows = tagged.most
-    return counted(memo, tags, rows[(rows[:, 4] != READ) | ~perhaps[rows[:, 2]]], {})
+    return counted(memo, tags, rows[(rows[:, 4] != READ) | ~perhaps[rows[:, 2]]])
 
 
 def _always(teams: list[Team], found: I64, envelope: Envelope) -> Bools:
