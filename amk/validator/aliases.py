@@ -46,6 +46,25 @@ def clash_of(accesses: list[Access], pairs: list[Meeting]) -> Clash | None:
     return None
 
 
+def united(spans: I64) -> I64:
+    """The same bytes as spans [n, 2] that are apart, in order."""
+    spans = spans[np.argsort(spans[:, 0])]
+    reach = np.maximum.accumulate(spans[:, 1])
+    fresh = np.ones(len(spans), bool)
+    fresh[1:] = spans[1:, 0] > reach[:-1]
+    starts = np.flatnonzero(fresh)
+    ends = np.append(starts, len(spans))[1:] - 1
+    return np.stack((spans[starts, 0], reach[ends]), axis=1)
+
+
+def meet(some: I64, apart: I64) -> bool:
+    """Does any of these spans overlap one of those, which are apart and in order?"""
+    if not len(apart):
+        return False
+    before = np.searchsorted(apart[:, 0], some[:, 1])
+    return bool(((before > 0) & (apart[before - 1, 1] > some[:, 0])).any())
+
+
 def check_clashes(clashes: Mapping[tuple[str | int, ...], Clash]) -> Iterator[Diagnostic]:
     """One finding per op of the schedule, by its path."""
     for path, (a, b) in clashes.items():
@@ -53,13 +72,3 @@ def check_clashes(clashes: Mapping[tuple[str | int, ...], Clash]) -> Iterator[Di
         message = f"a warp {a.kind}s '{a.buffer}' and {b.kind}s '{b.buffer}' in one step, and they have bytes in common"
         facts = (because("an op orders its accesses of one buffer, not those of two"),)
         yield Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=facts)
-
-
-def meet(a: I64, b: I64) -> bool:
-    """Does a row (kind, lo, hi) of one overlap a row of the other?"""
-    if not len(a) or not len(b):
-        return False
-    b = b[np.argsort(b[:, 1])]
-    before = np.searchsorted(b[:, 1], a[:, 2])
-    reach = np.maximum.accumulate(b[:, 2])
-    return bool(((before > 0) & (reach[before - 1] > a[:, 1])).any())

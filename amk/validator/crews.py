@@ -3,32 +3,36 @@
 Property: all of it is a function of the op, the geometry that it may read, its loop variables, workers, positions and
 the tables that evaluations read; so it is kept (by the evaluator of the first agent) under the former, and looked up by
 the columns of the latter. What is kept knows nothing of the steps around it: a schedule that differs from an earlier
-one in a step or in the order of steps finds all others here.
+one in a step or in the order of steps finds all others here. Where shared buffers lie says only where the rows of
+private memory are and which of these buffers meet: the rest is made once (`Afloat`).
 
 Rows are joined where agents touch neighbouring bytes of one content; see `envelope` for when and why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from amk.schedule_ir.ops import Access
-from amk.validator.aliases import Clash
-from amk.validator.slopes import FAMILY_SHIFT, INDEX_BITS, TOKEN_BITS, Slope
-from amk.validator.system import DONT_CARE, I64, READ, Bools
+from amk.validator.aliases import Clash, Meeting, meet, united
+from amk.validator.privates import Caches, Private, Sorted, in_order, private
+from amk.validator.slopes import FAMILY_SHIFT, Slope
+from amk.validator.system import I64, READ, WRITE, Bools
 
 if TYPE_CHECKING:
-    from amk.validator.evaluator import Change, Evaluator, Footprint, Rows
+    from amk.validator.evaluator import Change, Evaluator, Footprint, Rows, Unplaced
     from amk.validator.tables import Tables
 
-ABSENT: Final = np.iinfo(np.int64).min
 Kinds = tuple[tuple[int, ...], tuple[int, ...], bool]
 """Buffers that are a worker's own, buffers of tagged words, and whether the step waits or signals."""
+APART: Final = 1 << 40
+HERE: Final = np.zeros(2, np.int64)
+"""`starts` of rows whose bytes of shared memory are absolute."""
+HERE.setflags(write=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,32 +49,22 @@ class Joined:
     crewed: Bools
     reading: frozenset[int]
 
-
-@dataclass(frozen=True, eq=False)
-class Private:
-    """Rows of memory that a worker has to itself: -1 is shared memory, others are units of caches.
-
-    label [workers]: equal where workers have equal rows on equal agents, up to one displacement per value family.
-    families [n]: those of these rows; delta [workers, n]: displacement of each one's first row, `ABSENT` if there is
-    none.
-    """
-
-    rows: I64
-    slope: I64
-    agent: I64
-    worker: I64
-    label: I64
-    families: tuple[int, ...]
-    delta: I64
+    def like(self, other: object) -> bool:
+        """Is what is said of global memory the same?"""
+        if not isinstance(other, Joined) or self.rows.shape != other.rows.shape:
+            return False
+        pairs = ((getattr(self, n), getattr(other, n)) for n in ("rows", "slope", "agent", "worker", "crewed"))
+        return all(np.array_equal(one, two) for one, two in pairs)
 
 
 @dataclass(frozen=True, eq=False)
 class Crewed:
     """rows [n, 6] of a step's own layer with their slopes [n, 2], agents and workers (counted from the first).
 
-    regular: False if layers do not follow from each other; then there are no rows. beyond: (worker, access) of the
-    first access outside its buffer. moving: agents whose rows depend on the position. names: the tables that were read.
-    joins, privates: what was asked for already.
+    Rows of a shared buffer -1 - k count bytes from starts[-1 - k]. regular: False if layers do not follow from each
+    other; then there are no rows. beyond: (worker, access) of the first access outside its buffer. moving: agents whose
+    rows depend on the position. names: the tables that were read. joins, sorts, privates: what was asked for already;
+    the former two are those of all crews that differ in where shared buffers lie.
     """
 
     rows: I64
@@ -83,19 +77,41 @@ class Crewed:
     constants: frozenset[str]
     moving: frozenset[int]
     names: tuple[str, ...]
+    starts: I64
     joins: dict[Kinds, Joined] = field(default_factory=dict)
-    privates: dict[tuple[tuple[int, int], ...], Private] = field(default_factory=dict)
+    sorts: dict[Caches, Sorted] = field(default_factory=dict)
+    privates: dict[Caches, Private] = field(default_factory=dict)
 
     def joined(self, kinds: Kinds) -> Joined:
         if kinds not in self.joins:
             self.joins[kinds] = _joined(self, *kinds)
         return self.joins[kinds]
 
-    def private(self, workers: int, caches: tuple[tuple[int, int], ...]) -> Private:
-        """caches: (buffer, number of the unit). workers: how many there are."""
+    def private(self, workers: int, caches: Caches) -> Private:
+        """workers: how many there are."""
         if caches not in self.privates:
-            self.privates[caches] = _private(self, workers, caches)
+            if caches not in self.sorts:
+                self.sorts[caches] = in_order(self.rows, self.slope, self.agent, self.worker, workers, caches)
+            self.privates[caches] = private(self.sorts[caches], self.starts)
         return self.privates[caches]
+
+
+@dataclass(frozen=True, eq=False)
+class Afloat:
+    """A crew before it is known where shared buffers lie. anywhere: it is the same wherever, but for clashes.
+
+    measured: (agent, positions, change) as slopes were; each: the rows of every agent. spans: see `_spans`.
+    """
+
+    crew: Crewed
+    anywhere: bool
+    measured: list[tuple[int, list[int], Change]]
+    each: list[Rows]
+    spans: dict[int, tuple[I64, I64]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.crew.names
 
 
 @dataclass(frozen=True)
@@ -112,63 +128,121 @@ def crewed(
     evaluator: Callable[[int], Evaluator], agents: int, loops: dict[str, int], asked: Asked, tables: Tables
 ) -> Crewed:
     """evaluator: that of each agent."""
-    first = evaluator(0)
+    first, key = evaluator(0), (agents, tuple(loops.values()), asked)
+
+    def each() -> list[Evaluator]:
+        return [evaluator(agent) for agent in range(agents)]
 
     def make() -> Crewed:
-        found = _Maker([evaluator(agent) for agent in range(agents)], loops, asked, tables).made()
-        first.kept += 2 * (found.rows.nbytes + found.slope.nbytes + found.agent.nbytes + found.worker.nbytes)
-        return found
+        afloat = first.unplaced.crews.get(
+            key, tables, lambda: _Maker([one.unplaced for one in each()], loops, asked, tables).made()
+        )
+        if not afloat.anywhere:
+            return _Maker(each(), loops, asked, tables).made().crew
+        first.kept += afloat.crew.rows.nbytes
+        some = bool(first.meeting) and _may_clash(afloat, first.unplaced, first.meeting)
+        clash = _clash(afloat, each(), loops, asked, tables) if some else None
+        return replace(afloat.crew, starts=first.starts, clash=clash, privates={})
 
-    return first.crews.get((agents, tuple(loops.values()), asked), tables, make)
+    return first.crews.get(key, tables, make)
+
+
+def _clash(afloat: Afloat, each: list[Evaluator], loops: dict[str, int], asked: Asked, tables: Tables) -> Clash | None:
+    """The first that there is."""
+    layers, meeting = (loops, loops | {"l": loops.get("l", 0) + 1}), each[0].meeting
+    for agent, pos, change in afloat.measured:
+        for n, (worker, one) in enumerate(change.seen):
+            clash = each[agent].unplaced.clash(meeting, one.rows, layers[n % 2], worker, pos[n // 2], tables)
+            if clash is not None:
+                return clash
+    for agent, rows in enumerate(afloat.each):
+        clash = each[agent].unplaced.clash_of(meeting, rows, loops, asked.workers, asked.pos, tables)
+        if clash is not None:
+            return clash
+    return None
+
+
+def _may_clash(afloat: Afloat, unplaced: Unplaced, meeting: list[Meeting]) -> bool:
+    """False only if no accesses of one agent clash in any layer that was looked at; see `Unplaced.may_clash`."""
+    for one, two, gap in meeting:
+        if not unplaced.constant.isdisjoint((one, two)):
+            return True
+        (write, every), (other, others) = (_spans(afloat, unplaced.number[name]) for name in (one, two))
+        if meet(write, others + gap) or meet(every, other + gap):
+            return True
+    return False
+
+
+def _spans(afloat: Afloat, buffer: int) -> tuple[I64, I64]:
+    """Bytes [n, 2] of a buffer that some worker writes, and those that it touches: apart, in order. Agents have their
+    bytes to themselves, `APART` from each other."""
+    if buffer not in afloat.spans:
+        found = [(agent, one.rows) for agent, _, change in afloat.measured for _, one in change.seen]
+        found += [(agent, one.rows) for agent, one in enumerate(afloat.each)]
+        rows = np.concatenate([rows for _, rows in found])
+        agent = np.repeat([agent for agent, _ in found], [len(rows) for _, rows in found])
+        at = np.flatnonzero(rows[:, 0] == buffer)
+        spans, written = rows[at, 2:4] + (agent[at] * APART)[:, None], rows[at, 1] == WRITE
+        afloat.spans[buffer] = united(spans[written]), united(spans)
+    return afloat.spans[buffer]
 
 
 class _Maker:
-    def __init__(self, evaluators: list[Evaluator], loops: dict[str, int], asked: Asked, tables: Tables) -> None:
-        self.evaluators, self.loops, self.asked, self.tables = evaluators, loops, asked, tables
+    def __init__(
+        self, each: Sequence[Evaluator | Unplaced], loops: dict[str, int], asked: Asked, tables: Tables
+    ) -> None:
+        self.evaluators, self.loops, self.asked, self.tables = each, loops, asked, tables
         self.slope: Slope = {}
-        self.changes: list[Change] = []
+        self.measured: list[tuple[int, list[int], Change]] = []
 
-    def made(self) -> Crewed:
+    def made(self) -> Afloat:
+        """Of shared buffers as the evaluators know them."""
+        crew, each = self._made()
+        self.evaluators[0].kept += 2 * (crew.rows.nbytes + crew.slope.nbytes + crew.agent.nbytes + crew.worker.nbytes)
+        return Afloat(crew, all(change.anywhere for *_, change in self.measured), self.measured, each)
+
+    def _made(self) -> tuple[Crewed, list[Rows]]:
         workers = self.asked.workers
         ends = tuple(dict.fromkeys((workers.start, workers.stop - 1)))
         regular = not self.asked.repeats or all(self._measure(agent, ends) for agent in range(len(self.evaluators)))
         if not regular:
-            return self._irregular()
+            return self._irregular(), []
         each = [e.rows(self.loops, workers, self.asked.pos, self.tables) for e in self.evaluators]
         rows = np.concatenate([one.rows for one in each])
         agent = np.repeat(np.arange(len(each)), [len(one.rows) for one in each])
         worker = np.concatenate([np.repeat(np.arange(len(workers)), one.counts) for one in each])
         if self.asked.repeats and not self._complete(rows, agent, worker):
-            return self._irregular()
-        return self._with(rows, each, agent, worker, True)
+            return self._irregular(), []
+        return self._with(rows, each, agent, worker, True), each
 
     def _irregular(self) -> Crewed:
         none = np.zeros(0, np.int64)
         return self._with(np.zeros((0, 6), np.int64), [], none, none.copy(), False)
 
     def _with(self, rows: I64, each: list[Rows], agent: I64, worker: I64, regular: bool) -> Crewed:
-        seen = [one for change in self.changes for one in change.seen]
+        changes = [change for *_, change in self.measured]
+        seen = [one for change in changes for one in change.seen]
         found: list[Footprint | Rows] = [*(footprint for _, footprint in seen), *each]
         beyond = [(w, f.beyond) for w, f in seen if f.beyond is not None]
         beyond += [one.beyond for one in each if one.beyond is not None]
         clashes = [f.clash for f in found if f.clash is not None]
         constants = frozenset(c for f in found for c in f.constants)
         moving = frozenset(agent for agent, one in enumerate(each) if one.positional)
-        read: list[Change | Rows] = [*self.changes, *each]
+        read: list[Change | Rows] = [*changes, *each]
         names = {name for one in read for name in one.names}
         slope = self._slopes(rows)
         for array in (rows, slope, agent, worker):
             array.setflags(write=False)
         return Crewed(
             rows, slope, agent, worker, regular, next(iter(beyond), None), next(iter(clashes), None), constants, moving,
-            tuple(sorted(names)),
+            tuple(sorted(names)), HERE,
         )  # fmt: skip
 
     def _measure(self, agent: int, workers: tuple[int, ...]) -> bool:
         """Add what one agent of some workers does between layers 0 and 1; False if that is no slope."""
         where = [self.asked.where[worker - self.asked.workers.start] for worker in workers]
         change = self.evaluators[agent].change(self.loops, workers, where, self.tables)
-        self.changes.append(change)
+        self.measured.append((agent, where, change))
         if change.slope is None:
             return False
         return all(self.slope.setdefault(key, step) == step for key, step in change.slope.items())
@@ -190,13 +264,16 @@ class _Maker:
 
 
 def _slope_keys(rows: I64) -> I64:
-    """Buffer, kind and family of each row as one number: fewer than 2^10 buffers, two kinds, 2^16 families (-1 too)."""
-    keys: I64 = ((rows[:, 0] + 1) << 17 | rows[:, 1] << 16) + (rows[:, 4] >> FAMILY_SHIFT) + 1
+    """Buffer, kind and family of each row as one number: fewer than 2^10 buffers, two kinds, 2^16 families (-1 too).
+
+    Shared buffers are one, as in slopes.
+    """
+    keys: I64 = ((np.maximum(rows[:, 0], -1) + 1) << 17 | rows[:, 1] << 16) + (rows[:, 4] >> FAMILY_SHIFT) + 1
     return keys
 
 
 def _slope_key(row: list[int]) -> tuple[int, int, int]:
-    return row[0], row[1], row[4] >> FAMILY_SHIFT
+    return max(row[0], -1), row[1], row[4] >> FAMILY_SHIFT
 
 
 def _joined(crew: Crewed, own: tuple[int, ...], tagged: tuple[int, ...], acts: bool) -> Joined:
@@ -226,32 +303,6 @@ def _joined(crew: Crewed, own: tuple[int, ...], tagged: tuple[int, ...], acts: b
     for array in (found.rows, found.slope, found.agent, found.worker, found.crewed):
         array.setflags(write=False)
     return found
-
-
-def _private(crew: Crewed, workers: int, caches: tuple[tuple[int, int], ...]) -> Private:
-    own = [buffer for buffer, _ in caches]
-    at = np.flatnonzero((crew.rows[:, 0] < 0) | np.isin(crew.rows[:, 0], own))
-    rows, slope, agent, worker = crew.rows[at], crew.slope[at], crew.agent[at], crew.worker[at]
-    for buffer, unit in caches:
-        here = rows[:, 0] == buffer
-        rows[here, 2] = rows[here, 4] >> TOKEN_BITS & ((1 << INDEX_BITS) - 1)
-        rows[here, 3], rows[here, 5], rows[here, 0] = rows[here, 2] + 1, 0, unit
-        slope[here, 0] = slope[here, 1]
-    order = np.argsort(worker, kind="stable")
-    mine = np.concatenate((rows[order], agent[order, None]), axis=1)
-    family = np.where(mine[:, 4] == DONT_CARE, -1, mine[:, 4] >> FAMILY_SHIFT)
-    keys, first, which = np.unique((worker[order] << 20) + family + 1, return_index=True, return_inverse=True)
-    families = np.unique(family)
-    delta = np.full((workers, len(families)), ABSENT)
-    delta[keys >> 20, np.searchsorted(families, (keys & (1 << 20) - 1) - 1)] = mine[first, 5]
-    mine[:, 5] -= mine[first[which.reshape(-1)], 5]
-    bounds = np.searchsorted(worker[order], np.arange(workers + 1)).tolist()
-    seen: dict[bytes, int] = {}
-    texts = [mine[low:high].tobytes() for low, high in pairwise(bounds)]
-    label = np.array([seen.setdefault(text, len(seen)) for text in texts], np.int64)
-    for array in (rows, slope, agent, worker, label, delta):
-        array.setflags(write=False)
-    return Private(rows, slope, agent, worker, label, tuple(families.tolist()), delta)
 
 
 def _running_end(end: I64, fresh: Bools) -> I64:

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -41,10 +42,12 @@ from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.crews import ABSENT, Asked, Crewed, Private
+from amk.validator.crews import Asked, Crewed, Joined
 from amk.validator.evaluator import COLUMNS, SHARED
 from amk.validator.footprint import Footprints
 from amk.validator.local_order import crew as crew_node
+from amk.validator.memo import given
+from amk.validator.privates import ABSENT, Private
 from amk.validator.slopes import TOKEN_BITS
 from amk.validator.system import DONT_CARE, I64, READ, Bools
 from amk.validator.trace import Item, Trace
@@ -75,24 +78,34 @@ class Visit:
     """A step with data, in one layer or in all that follow from its own: times [n, 3]: (token + 1, layer, item)."""
 
     item: Item
-    crew: Crewed
     repeats: bool
     times: I64
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """What a team touches. private: the finished rows of private memory; base: number of each visit's first slot, one
-    slot per agent; times: all (token + 1, layer); events, crews [times, slots]: nodes, -1 where there is none.
+class Layout:
+    """When a worker visits its steps. base: number of each visit's first slot, one slot per agent; times: all (token +
+    1, layer); nodes [times, 2 slots]: of events, then of crews, -1 where there is none. shape: digest of all this, and
+    of the trace, but for what the steps do.
     """
 
-    team: Team
     visits: list[Visit]
     base: list[int]
     times: list[tuple[int, int]]
-    events: I64
-    crews: I64
-    private: list[I64]
+    nodes: I64
+    shape: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What a team touches: a crew per visit. own: caches; least: of a visit, the crew where it reads least, and its
+    agents that read tagged words at some positions only."""
+
+    team: Team
+    layout: Layout
+    crews: list[Crewed]
+    own: tuple[int, ...]
+    least: list[tuple[int, Crewed, tuple[int, ...]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +120,7 @@ class Placed:
 
 
 class Envelope:
-    """Rows of one team after another: `columns()` [n, 7] at the end. classes counts the private memories."""
+    """Rows [n, 7] of one team after another. private: those of private memory; classes counts these memories."""
 
     def __init__(self, schedule: Schedule, footprints: Footprints) -> None:
         self.schedule, self.footprints = schedule, footprints
@@ -116,24 +129,35 @@ class Envelope:
         self.last = schedule.kv.context - 1
         self.classes = 0
         self.representatives: list[tuple[Team, int]] = []
-        self.least: list[I64] = [np.zeros((0, COLUMNS + 1), np.int64)]
         self.moving: set[tuple[int, int]] = set()
-        self._parts: list[tuple[Part, tuple[int, ...]]] = []
+        self.private: list[I64] = [np.zeros((0, COLUMNS + 1), np.int64)]
+        self._parts: list[Part] = []
         self._caches: dict[int, int] = {}
 
-    def columns(self, synced: tuple[tuple[int, int], ...]) -> I64:
-        """Rows of all teams; synced: (program, number) of the steps that wait or signal."""
-        found, acting, tagged = [np.zeros((0, COLUMNS + 1), np.int64)], frozenset(synced), tuple(self.tagged)
-        for part, own in self._parts:
-            found += part.private
-            sites = [(int(v.item.site.path[1]), v.item.site.number) in acting for v in part.visits]
-            joined = [v.crew.joined((own, tagged, acts)) for v, acts in zip(part.visits, sites, strict=True)]
-            placed = [
-                Placed(j.rows, j.slope, base + j.agent, j.worker, j.crewed)
-                for j, base in zip(joined, part.base, strict=True)
-            ]
-            found += _spread(part, placed)
-        return np.concatenate(found)
+    def joined(self, synced: tuple[tuple[int, int], ...]) -> tuple[list[list[Joined]], list[object]]:
+        """What every team touches in global memory; and everything that `common` follows from, which schedules may well
+        share. synced: (program, number) of the steps that wait or signal."""
+        acting, tagged = frozenset(synced), tuple(self.tagged)
+        made_of: list[object] = [tagged, frozenset(self.moving)]
+        found: list[list[Joined]] = []
+        for part in self._parts:
+            sites = [(int(v.item.site.path[1]), v.item.site.number) in acting for v in part.layout.visits]
+            found.append([crew.joined((part.own, tagged, acts)) for crew, acts in zip(part.crews, sites, strict=True)])
+            team = part.team
+            made_of += (team.number, team.first, team.count, team.node_base, part.layout.shape, *found[-1])
+            for at, crew, some in part.least:
+                made_of += (at, crew.rows, some)
+        return found, made_of
+
+    def common(self, joined: list[list[Joined]]) -> tuple[I64, I64]:
+        """Rows of all teams in global memory; and reads of tagged words that happen at every position."""
+        rows, least = ([np.zeros((0, COLUMNS + 1), np.int64)] for _ in range(2))
+        for part, several in zip(self._parts, joined, strict=True):
+            base = part.layout.base
+            placed = zip(several, base, strict=True)
+            rows += _spread(part, [Placed(j.rows, j.slope, b + j.agent, j.worker, j.crewed) for j, b in placed])
+            least += _spread(part, [_kept(crew, base[at], some, self.tagged) for at, crew, some in part.least])
+        return np.concatenate(rows), np.concatenate(least)
 
     def positions(self, item: Item, workers: range) -> tuple[int, ...]:
         """Where the op does all that it ever does: the end of the split's first block for cache ops, else the last."""
@@ -154,68 +178,53 @@ class Envelope:
         other = np.where(split == 0, kv.block, 0)
         return tuple(np.where((kv.splits > 1) & (other <= self.last), other, 0).tolist())
 
-    def visits(self, team: Team) -> list[Visit]:
+    def _visited(self, team: Team) -> tuple[Layout, list[Crewed]]:
         """Steps with data, once per layer or token where those do not follow from each other."""
-        trace = team.trace
-        found: dict[tuple[int, int, int], tuple[Item, Crewed, bool]] = {}
-        times: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
-        irregular: set[int] = set()
-        for i, item in enumerate(trace.items):
-            if isinstance(item.step.op, NO_DATA):
-                continue
-            number, layer = item.site.number, item.loops.get("l", -1)
-            repeats = number not in irregular and any(loop.count != 1 for loop in item.site.around if loop.var == "l")
-            key = (number, layer if number in irregular else 0, item.token if layer < 0 else 0)
-            if key not in found and not (crew := self._crew(team, item, repeats)).regular:
-                irregular.add(number)
-                key, repeats = (number, layer, 0), False
-                crew = self._crew(team, item, False)
-            if key not in found:
-                found[key], times[key] = (item, crew, repeats), []
-            times[key].append((item.token + 1, max(layer, 0), i))
-        return [Visit(*visit, np.array(times[key], np.int64)) for key, visit in found.items()]
+        irregular: frozenset[int] = frozenset()
+        while True:
+            layout, crews = layout_of(team.trace, irregular), list[Crewed]()
+            for visit in layout.visits:
+                crews.append(self._crew(team, visit))
+                if not crews[-1].regular:
+                    irregular |= {visit.item.site.number}
+                    break
+            else:
+                return layout, crews
 
-    def _crew(self, team: Team, item: Item, repeats: bool, least: bool = False) -> Crewed:
-        workers = range(team.first, team.first + team.count)
+    def _crew(self, team: Team, visit: Visit, least: bool = False) -> Crewed:
+        workers, item = range(team.first, team.first + team.count), visit.item
         where = self.positions(item, workers)
         pos = self.least_positions(item, workers) if least else where
         agents = len(team.trace.roles[item.step.op.role])
-        return self.footprints.crew(item, agents, Asked(workers, pos, where, repeats))
+        return self.footprints.crew(item, agents, Asked(workers, pos, where, visit.repeats))
 
     def add(self, team: Team) -> None:
         """Rows of every worker of the team in global memory, and of one worker per class in private memory."""
-        visits = self.visits(team)
+        layout, crews = self._visited(team)
         caches = tuple((cache, SHARED - unit) for cache, unit in self._caches.items())
-        part = _part(team, visits)
-        private = [v.crew.private(team.count, caches) for v in visits]
+        part = Part(team, layout, crews, tuple(self._caches), self._least(team, layout, crews))
+        private = [crew.private(team.count, caches) for crew in crews]
         number = self._classes(team, private)
         made = []
-        for base, one in zip(part.base, private, strict=True):
+        for base, one in zip(layout.base, private, strict=True):
             at = np.flatnonzero(number[one.worker] >= 0)
             rows, worker = one.rows[at], one.worker[at]
             rows[:, 0] = self.private_base + UNITS * number[worker] - 1 - rows[:, 0]
             made.append(Placed(rows, one.slope[at], base + one.agent[at], worker, np.zeros(len(at), bool)))
-        part.private.extend(_spread(part, made))
-        own = tuple(self._caches)
-        self._parts.append((part, own))
-        self._add_least(part, own)
+        self.private += _spread(part, made)
+        self._parts.append(part)
 
-    def _add_least(self, part: Part, own: tuple[int, ...]) -> None:
-        """Reads of tagged words that happen at every position, for those steps whose reads depend on it."""
-        moving: list[Placed] = []
-        for visit, base in zip(part.visits, part.base, strict=True):
-            reading = visit.crew.joined((own, tuple(self.tagged), False)).reading
-            some = sorted(visit.crew.moving & reading)
+    def _least(self, team: Team, layout: Layout, crews: list[Crewed]) -> list[tuple[int, Crewed, tuple[int, ...]]]:
+        """Crews of those steps whose reads of tagged words depend on the position, where these always happen."""
+        found, kinds = [], (tuple(self._caches), tuple(self.tagged), False)
+        for at, (visit, crew) in enumerate(zip(layout.visits, crews, strict=True)):
+            reading = crew.joined(kinds).reading
+            some = tuple(sorted(crew.moving & reading))
             if some:
-                crew = self._crew(part.team, visit.item, visit.repeats, least=True)
-                words = np.isin(crew.rows[:, 0], self.tagged) & (crew.rows[:, 1] == READ)
-                moving.append(_kept(crew, base, words & np.isin(crew.agent, some)))
+                found.append((at, self._crew(team, visit, least=True), some))
             if some or (reading and visit.item.step.op.perhaps):
-                events = part.team.trace
-                self.moving |= {(part.team.number, crew_node(events, i)) for i in visit.times[:, 2].tolist()}
-        for placed in moving:
-            placed.crewed[:] = True
-        self.least += _spread(part, moving)
+                self.moving |= {(team.number, crew_node(team.trace, i)) for i in visit.times[:, 2].tolist()}
+        return found
 
     def _classes(self, team: Team, private: list[Private]) -> I64:
         """[workers] class number of each class's first worker, -1 for the others."""
@@ -236,24 +245,53 @@ class Envelope:
         return number
 
 
-def _part(team: Team, visits: list[Visit]) -> Part:
-    trace = team.trace
+_LAYOUTS: WeakKeyDictionary[Trace, dict[frozenset[int], Layout]] = WeakKeyDictionary()
+
+
+def layout_of(trace: Trace, irregular: frozenset[int] = frozenset()) -> Layout:
+    """irregular: numbers of the steps whose layers do not follow from each other."""
+    known = _LAYOUTS.setdefault(trace, {})
+    if irregular not in known:
+        known[irregular] = _laid_out(trace, _visits(trace, irregular))
+    return known[irregular]
+
+
+def _visits(trace: Trace, irregular: frozenset[int]) -> list[Visit]:
+    found: dict[tuple[int, int, int], tuple[Item, bool]] = {}
+    times: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
+    for i, item in enumerate(trace.items):
+        if isinstance(item.step.op, NO_DATA):
+            continue
+        number, layer = item.site.number, item.loops.get("l", -1)
+        repeats = number not in irregular and any(loop.count != 1 for loop in item.site.around if loop.var == "l")
+        key = (number, layer if number in irregular else 0, item.token if layer < 0 else 0)
+        if key not in found:
+            found[key], times[key] = (item, repeats), []
+        times[key].append((item.token + 1, max(layer, 0), i))
+    return [Visit(*visit, np.array(times[key], np.int64)) for key, visit in found.items()]
+
+
+def _laid_out(trace: Trace, visits: list[Visit]) -> Layout:
     roles = [trace.roles[v.item.step.op.role] for v in visits]
     base = np.cumsum([0, *(len(role) for role in roles)]).tolist()
     times = sorted({(token, layer) for v in visits for token, layer, _ in v.times.tolist()})
     number = {time: n for n, time in enumerate(times)}
-    events, crews = (np.full((len(times), base[-1]), -1, np.int64) for _ in range(2))
+    nodes = np.full((len(times), 2, base[-1]), -1, np.int64)
     for visit, role, low, high in zip(visits, roles, base, base[1:], strict=False):
         for token, layer, item in visit.times.tolist():
-            events[number[token, layer], low:high] = trace.event_of[item, role.start : role.stop]
-            crews[number[token, layer], low:high] = crew_node(trace, item)
-    return Part(team, visits, base[:-1], times, events, crews, [])
+            nodes[number[token, layer], 0, low:high] = trace.event_of[item, role.start : role.stop]
+            nodes[number[token, layer], 1, low:high] = crew_node(trace, item)
+    nodes = nodes.reshape(len(times), 2 * base[-1])
+    nodes.setflags(write=False)
+    told = (trace.warps, len(trace.items), trace.first, trace.item, trace.leave, tuple(base), tuple(times), nodes)
+    return Layout(visits, base[:-1], times, nodes, given(told).key)
 
 
-def _kept(crew: Crewed, base: int, some: Bools) -> Placed:
-    """Some rows of a step, on their events."""
-    at = np.flatnonzero(some)
-    return Placed(crew.rows[at], crew.slope[at], base + crew.agent[at], crew.worker[at], np.zeros(len(at), bool))
+def _kept(crew: Crewed, base: int, some: tuple[int, ...], tagged: list[int]) -> Placed:
+    """Reads of tagged words by some agents, on their crews."""
+    words = np.isin(crew.rows[:, 0], tagged) & (crew.rows[:, 1] == READ)
+    at = np.flatnonzero(words & np.isin(crew.agent, some))
+    return Placed(crew.rows[at], crew.slope[at], base + crew.agent[at], crew.worker[at], np.ones(len(at), bool))
 
 
 def _concatenated(placed: list[Placed]) -> Placed:
@@ -272,10 +310,10 @@ def _spread(part: Part, placed: list[Placed]) -> list[I64]:
     based[:, 0], based[:, 1:] = team.node_base + made.worker * team.nodes, made.rows
     named = (made.rows[:, 4] != DONT_CARE).astype(np.int64)
     moved, renamed = np.ascontiguousarray(made.slope[:, 0]), (made.slope[:, 1] << TOKEN_BITS) * named
-    nodes = np.concatenate((part.events, part.crews), axis=1)
-    which = made.slot + made.crewed * part.events.shape[1]
+    layout = part.layout
+    which = made.slot + made.crewed * (layout.nodes.shape[1] // 2)
     spread: list[I64] = []
-    for (token, layer), places in zip(part.times, nodes, strict=True):
+    for (token, layer), places in zip(layout.times, layout.nodes, strict=True):
         node = places.take(which)
         at = np.flatnonzero(node >= 0)
         rows = based.take(at, axis=0)

@@ -20,14 +20,14 @@ import numpy as np
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops import Access, Geometry, Op
-from amk.validator.aliases import Clash, Meeting, clash_of, meet
+from amk.validator.aliases import Clash, Meeting, clash_of, meet, united
 from amk.validator.contents import code
-from amk.validator.crews import Crewed
+from amk.validator.crews import Afloat, Crewed
 from amk.validator.lanes import Differ, at, unfolded
 from amk.validator.probe import Probe, Several
 from amk.validator.slopes import Slope, slope_of
 from amk.validator.system import DONT_CARE, I64, READ, WRITE
-from amk.validator.tables import ByColumns, ByWorkers, Tables
+from amk.validator.tables import ByColumns, ByWorkers, Latest, Tables
 
 SHARED: Final = -1
 COLUMNS: Final = 6
@@ -121,6 +121,7 @@ class Evaluations:
         self.room = room
         self.evaluators: OrderedDict[tuple[object, ...], Evaluator] = OrderedDict()
         self._turn = -1
+        self.alike = Latest()
         self._unplaced: WeakValueDictionary[tuple[object, ...], Unplaced] = WeakValueDictionary()
 
     def trim(self, room: int | None = None) -> None:
@@ -171,19 +172,7 @@ class Evaluator:
         if found.anywhere and not self.meeting:
             return found
         key = (workers, tuple(loops.values()), tuple(pos))
-        make = self._clashing if found.anywhere else self._changed
-        return self.changes.get(key, tables, workers, lambda: make(found, loops, pos, tables))
-
-    def _changed(self, found: Change, loops: dict[str, int], pos: Sequence[int], tables: Tables) -> Change:
-        return _changed(self.one, loops, tuple(worker for worker, _ in found.seen[::2]), pos, tables)
-
-    def _clashing(self, found: Change, loops: dict[str, int], pos: Sequence[int], tables: Tables) -> Change:
-        """The change with the clashes of its footprints."""
-        layers, seen = (loops, loops | {"l": loops["l"] + 1}), list[tuple[int, Footprint]]()
-        for n, (worker, one) in enumerate(found.seen):
-            clash = self.unplaced.clash(self.meeting, one.rows, layers[n % 2], worker, pos[n // 2], tables)
-            seen.append((worker, replace(one, clash=clash)))
-        return replace(found, seen=tuple(seen))
+        return self.changes.get(key, tables, workers, lambda: _changed(self.one, loops, workers, pos, tables))
 
     def rows(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
         """All workers' footprints; looked up if every table that was read for these has the same column."""
@@ -195,7 +184,8 @@ class Evaluator:
 
     def _of_workers(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
         found = self.unplaced.rows(loops, workers, pos, tables)
-        rows = replace(found, rows=self._placed(found.rows), clash=self._clash(found, loops, workers, pos, tables))
+        clash = self.unplaced.clash_of(self.meeting, found, loops, workers, pos, tables)
+        rows = replace(found, rows=self._placed(found.rows), clash=clash)
         self.kept += rows.rows.nbytes
         return rows
 
@@ -206,17 +196,6 @@ class Evaluator:
             self.ones[id(found)] = placed = replace(found, rows=self._placed(found.rows), clash=clash)
             self.kept += placed.rows.nbytes
         return self.ones[id(found)]
-
-    def _clash(
-        self, found: Rows, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables
-    ) -> Clash | None:
-        """Of the first worker that has one; the rows of all together show whether any may."""
-        if not self.unplaced.may_clash(self.meeting, found.rows):
-            return None
-        each = np.split(found.rows, np.cumsum(found.counts)[:-1])
-        several = zip(each, workers, pos, strict=True)
-        clashes = (self.unplaced.clash(self.meeting, rows, loops, w, p, tables) for rows, w, p in several)
-        return next((clash for clash in clashes if clash is not None), None)
 
     def _placed(self, rows: I64) -> I64:
         """The rows with shared memory as one buffer that is addressed by absolute byte."""
@@ -246,6 +225,7 @@ class Unplaced:
         self.known: Known = {}
         self.slots = ByColumns[Rows]()
         self.changes = ByWorkers[Change]()
+        self.crews = ByColumns[Afloat]()
         self.kept = 0
 
     def rows(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
@@ -303,6 +283,26 @@ class Unplaced:
             return None
         return clash_of(self.op.accesses(Probe(loops, worker, self.agent, pos, tables.arrays), self.geometry), meeting)
 
+    def clash_of(
+        self,
+        meeting: list[Meeting],
+        found: Rows,
+        loops: dict[str, int],
+        workers: range,
+        pos: Sequence[int],
+        tables: Tables,
+    ) -> Clash | None:
+        """Of the first worker that has one; the rows of all together show whether any may."""
+        if not self.may_clash(meeting, found.rows):
+            return None
+        end = 0
+        for count, worker, p in zip(found.counts, workers, pos, strict=True):
+            end += count
+            clash = self.clash(meeting, found.rows[end - count : end], loops, worker, p, tables)
+            if clash is not None:
+                return clash
+        return None
+
     def may_clash(self, meeting: list[Meeting], rows: I64) -> bool:
         """False only if no accesses behind the rows clash: rows have all bytes that those read and write, but what is
         read of constants."""
@@ -310,8 +310,8 @@ class Unplaced:
             if not self.constant.isdisjoint((one, two)):
                 return True
             a, b = (rows[rows[:, 0] == self.number[name], 1:4] for name in (one, two))
-            b = b + np.array([0, gap, gap])
-            if meet(a[a[:, 0] == WRITE], b) or meet(a, b[b[:, 0] == WRITE]):
+            written = a[a[:, 0] == WRITE, 1:], b[b[:, 0] == WRITE, 1:]
+            if meet(written[0], united(b[:, 1:]) + gap) or meet(a[:, 1:], united(written[1]) + gap):
                 return True
         return False
 

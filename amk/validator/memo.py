@@ -32,8 +32,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from amk.validator.crews import Crewed
+from amk.validator.dataflow import Fault
 from amk.validator.evaluator import Evaluations, Evaluator
 from amk.validator.footprint import Footprints
+from amk.validator.races import Race
 from amk.validator.trace import Item
 
 T = TypeVar("T")
@@ -58,8 +60,9 @@ class Keyed(Generic[T]):
 class Memo:
     """Kept results of stages, and the footprints that they share.
 
-    orders: by number of tokens, a complete run of an earlier quotient, as labels and positions of its events. Whether
-    there is one like it is found out each time, so these change what a verdict costs only.
+    orders: by number of tokens, a complete run of an earlier quotient, as labels and positions of its events. words: by
+    buffer, rows of tagged words with what was made of them. Whether these are alike is found out each time, so they
+    change what a verdict costs only.
     """
 
     def __init__(self, room: int = ROOM) -> None:
@@ -67,6 +70,7 @@ class Memo:
         self.hits, self.misses = 0, 0
         self.evaluations = Evaluations()
         self.orders: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self.words: dict[int, list[Any]] = {}
         self._frozen: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._kept: OrderedDict[bytes, tuple[Keyed[Any], int]] = OrderedDict()
 
@@ -216,7 +220,7 @@ def _narrow(array: NDArray[Any]) -> NDArray[Any]:
 def _freeze(value: Any, known: Collection[int]) -> int:
     """Make every array inside read-only; their bytes. known: ids of results that have been through this.
 
-    What evaluations keep and footprints have is read-only from the start, and items have no arrays.
+    What evaluations keep and footprints have is read-only from the start; items, faults and races have no arrays.
     """
     size, seen, left = 0, set[int](), [value]
     while left:
@@ -236,11 +240,14 @@ def _freeze(value: Any, known: Collection[int]) -> int:
     return size
 
 
+WITHOUT: Final = (BaseModel, Evaluator, Evaluations, Footprints, Crewed, Item, Fault, Race)
+
+
 class _Closed(dict[type, bool]):
     """By type: is there nothing inside that could be written to?"""
 
     def __missing__(self, kind: type) -> bool:
-        closed = kind in PLAIN or issubclass(kind, BaseModel | Evaluator | Evaluations | Footprints | Crewed | Item)
+        closed = kind in PLAIN or issubclass(kind, WITHOUT)
         self[kind] = closed
         return closed
 

@@ -58,9 +58,15 @@ def ordered(accesses: Accesses, run: BracketOrder) -> list[Part]:
 
 def ordered_abreast(touched: Touched, gathered: Gathered) -> list[Part]:
     """In the run of all workers abreast (see `abreast`), of still programs."""
-    (team,) = gathered.teams
-    worker, node = divided(touched.rows[:, 0] - team.node_base, team.nodes)
-    return parts_of(touched.rows, places_abreast(team.trace, team.count, worker, node))
+    common, (team,) = touched.common, gathered.teams
+
+    def parts(rows: I64) -> list[Part]:
+        worker, node = divided(rows[:, 0] - team.node_base, team.nodes)
+        return parts_of(rows, places_abreast(team.trace, team.count, worker, node))
+
+    if not common.abreast:
+        common.abreast.extend(parts(common.rows))
+    return [*common.abreast, *parts(touched.private)]
 
 
 def named(parts: list[Part], names: Names) -> list[Part]:

@@ -6,21 +6,26 @@ nodes are numbered as in programs without barriers (`still`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.aliases import Clash
 from amk.validator.brackets import divided
+from amk.validator.crews import Joined
 from amk.validator.envelope import Envelope, Team
 from amk.validator.evaluator import Evaluations
 from amk.validator.footprint import Footprints
 from amk.validator.memo import Keyed, Memo, given
-from amk.validator.sorting import by_keys
-from amk.validator.system import I64, READ, WRITE, Bools
+from amk.validator.system import I64, READ, Bools
 from amk.validator.trace import Trace
-from amk.validator.words import Counted, Known, counted, ranked
+from amk.validator.words import Counted, counted, ranked
+
+if TYPE_CHECKING:
+    from amk.validator.in_order import Part
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,24 +37,47 @@ class TaggedRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Touched:
-    """rows: see `envelope`; tagged: those on tagged words, with their digest; places: the steps of their ranks."""
+class Common:
+    """What is in global memory. rows: see `envelope`; tagged: those on tagged words, with their digest; places: the
+    steps of their ranks. abreast: these rows as `memory_check.ordered_abreast` found them."""
 
     rows: I64
     tagged: Keyed[TaggedRows]
     places: I64
+    abreast: list[Part] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class Touched:
+    """private: rows of private memory."""
+
+    private: I64
+    common: Common
+
+    @cached_property
+    def rows(self) -> I64:
+        return np.concatenate((self.private, self.common.rows))
+
+    @property
+    def tagged(self) -> Keyed[TaggedRows]:
+        return self.common.tagged
+
+    @property
+    def places(self) -> I64:
+        return self.common.places
 
 
 @dataclass(frozen=True, eq=False)
 class TaggedWords:
-    """Words with all reads, and with those that happen at every position (not looked for if the former cannot be).
-
-    doubled: two warps of a step write one tagged word.
-    """
+    """Words with all reads, and with those that happen at every position (not looked for if the former cannot be)."""
 
     most: Counted
     always: Counted
-    doubled: bool
+
+    @property
+    def doubled(self) -> bool:
+        """Two warps of a step write one tagged word."""
+        return self.most.doubled
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,54 +117,43 @@ def gathered(still: Schedule, evaluations: Evaluations, *traces: Trace) -> Gathe
 
 def touched(gathered: Gathered, synced: tuple[tuple[int, int], ...]) -> Touched:
     """In the numbers of still programs. synced: (program, number) of the steps that wait or signal."""
-    teams, envelope = gathered.teams, gathered.envelope
-    rows = envelope.columns(synced)
+    envelope = gathered.envelope
+    joined, made_of = envelope.joined(synced)
+    common = envelope.footprints.alike(made_of, lambda: _common(gathered.teams, envelope, joined))
+    return Touched(np.concatenate(envelope.private), common)
+
+
+def _common(teams: list[Team], envelope: Envelope, joined: list[list[Joined]]) -> Common:
+    """A function of `made_of`."""
+    rows, always = envelope.common(joined)
     most = _word_rows(teams, rows, envelope.tagged)
-    kept, least = _always_rows(teams, most, envelope)
+    kept = _always(teams, most, envelope)
+    least = np.ascontiguousarray(_word_rows(teams, always, envelope.tagged))
     places = ranked(most, least)
     # those that always happen are most without some, and others
     key = given((most, np.packbits(kept), least)).key
-    return Touched(rows, Keyed(TaggedRows(most, np.concatenate((most[kept], least))), key), places)
-
-
-def _doubled(rows: I64) -> bool:
-    """Do two rows of one step of one worker write a common byte?"""
-    written = np.flatnonzero(rows[:, 4] == WRITE)
-    place, lo, hi = _places(rows[written]), rows[written, 5], rows[written, 6]
-    order = by_keys(lo, place)
-    place, lo, hi = place[order], lo[order], hi[order]
-    return bool(((place[1:] == place[:-1]) & (lo[1:] < hi[:-1])).any())
-
-
-def _places(rows: I64) -> I64:
-    """(group, worker, item, buffer) of each row as one number."""
-    found = np.zeros(len(rows), np.int64)
-    for column in rows[:, :4].T:
-        found = found * (int(column.max(initial=0)) + 1) + column
-    return found
+    return Common(rows, Keyed(TaggedRows(most, np.concatenate((most[kept], least))), key), places)
 
 
 def tagged_words(memo: Memo, tags: I64, tagged: TaggedRows) -> TaggedWords:
     """tags: see `tags_of`."""
-    known: Known = {}
-    found = counted(memo, tags, tagged.most, known)
-    always = found if found.troubles else counted(memo, tags, tagged.always, known)
-    return TaggedWords(found, always, _doubled(tagged.most))
+    found = counted(memo, tags, tagged.most)
+    return TaggedWords(found, found if found.troubles else counted(memo, tags, tagged.always))
 
 
 def sure_words(memo: Memo, tags: I64, perhaps: Bools, tagged: TaggedRows) -> Counted:
     """Words with all reads but those that depend on more than the position. perhaps: by rank, is it such a step?"""
     rows = tagged.most
-    return counted(memo, tags, rows[(rows[:, 4] != READ) | ~perhaps[rows[:, 2]]], {})
+    return counted(memo, tags, rows[(rows[:, 4] != READ) | ~perhaps[rows[:, 2]]])
 
 
-def _always_rows(teams: list[Team], found: I64, envelope: Envelope) -> tuple[Bools, I64]:
-    """found: `_word_rows` of everything. Those that happen at every position: which of these, and others."""
+def _always(teams: list[Team], found: I64, envelope: Envelope) -> Bools:
+    """found: `_word_rows` of everything. Which of these happen at every position?"""
     moving = {(number, node) for number, node in envelope.moving}
     items = {(g, node - team.trace.events) for g, team in enumerate(teams) for n, node in moving if n == g}
     keys = np.array([g << 32 | i for g, i in sorted(items)], np.int64)
-    kept = (found[:, 4] != READ) | ~np.isin(found[:, 0] << 32 | found[:, 2], keys)
-    return kept, np.ascontiguousarray(_word_rows(teams, np.concatenate(envelope.least), envelope.tagged))
+    always: Bools = (found[:, 4] != READ) | ~np.isin(found[:, 0] << 32 | found[:, 2], keys)
+    return always
 
 
 def _word_rows(teams: list[Team], rows: I64, tagged: list[int]) -> I64:

@@ -130,8 +130,8 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _rings(data: Schedule) -> list[Diagnostic]:
-    return list(check_rings(data))
+def _rings(memo: Memo, data: Schedule) -> list[Diagnostic]:
+    return list(check_rings(data, memo))
 
 
 def _tags(data: Schedule) -> list[Diagnostic]:
@@ -149,19 +149,20 @@ def _proof(name: str, code: str, script: str, timeout_ms: int, solver: Solver) -
     return found
 
 
-Check = Callable[[Schedule], list[Diagnostic]]
-STATIC: tuple[tuple[str, Check, bool], ...] = (
-    ("structure", check_structure, False),
-    ("model graph", check_model_graph, True),
-    ("registers", check_registers, False),
-    ("rings", _rings, True),
-    ("tags", _tags, True),
-    ("wrap", check_wrap, False),
-    ("strong", check_strong, False),
-    ("said", check_said, False),
+Check = Callable[..., list[Diagnostic]]
+Looks = Literal["written", "data", "parts"]
+STATIC: tuple[tuple[str, Check, Looks], ...] = (
+    ("structure", check_structure, "written"),
+    ("model graph", check_model_graph, "data"),
+    ("registers", check_registers, "written"),
+    ("rings", _rings, "parts"),
+    ("tags", _tags, "data"),
+    ("wrap", check_wrap, "written"),
+    ("strong", check_strong, "written"),
+    ("said", check_said, "written"),
 )
-"""Checks that look at the schedule as written, True: without its waits, signals and counters; the resource, composed,
-epoch and SMT checks follow them.
+"""Checks that look at the schedule as written, or at its data: without waits, signals and counters (those of `parts`
+get a memo first). The resource, composed, epoch and SMT checks follow them.
 """
 
 
@@ -212,9 +213,12 @@ class _Verification:
 
     def _static(self) -> None:
         data = given(without_sync(self.schedule))
-        for _, check, of_data in STATIC:
+        for _, check, looks in STATIC:
             self._in_time()
-            self._sort(self.memo(check, data).value if of_data else check(self.schedule))
+            if looks == "written":
+                self._sort(check(self.schedule))
+            else:
+                self._sort((self.memo.within if looks == "parts" else self.memo)(check, data).value)
         self._sort(check_resources(self.schedule, self.compiled))
 
     def _sort(self, diagnostics: list[Diagnostic]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.memo import Memo, given
+from amk.validator.sorting import by_keys
 from amk.validator.system import I64, WRITE, Bools
 from amk.validator.trace import Item
 
@@ -98,16 +99,20 @@ def _finding(message: str, path: tuple[str | int, ...], *reasons: str) -> Diagno
 
 Trouble = tuple[str | int, ...]
 """(buffer, what, ...): what `_told` explains."""
-Known = dict[int, tuple[I64, Words, list[Trouble]]]
-"""Rows of single buffers with what was made of them."""
+KNOWN: Final = 6
+"""Of so many rows of a buffer, the latest, a memo knows the words."""
 
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """Words with the ranks of steps for items, and what is wrong with them. key: digest of the words' content."""
+    """Words with the ranks of steps for items, and what is wrong with them. key: digest of the words' content.
+
+    doubled: two warps of a step write one tagged word.
+    """
 
     words: Words
     troubles: list[Trouble]
+    doubled: bool
 
     @cached_property
     def key(self) -> bytes:
@@ -120,7 +125,7 @@ def words(schedule: Schedule, items: list[list[Item]], rows: I64) -> Words:
     mine = rows.copy()
     places = ranked(mine)
     tags = tags_of(schedule, items, places, mine)
-    return told(schedule, items, places, counted(Memo(), tags, mine, {}))
+    return told(schedule, items, places, counted(Memo(), tags, mine))
 
 
 def ranked(*tables: I64) -> I64:
@@ -150,34 +155,46 @@ def tags_of(schedule: Schedule, items: list[list[Item]], places: I64, *tables: I
     return np.stack((buffer, rank, np.array(tags, np.int64)), axis=1)
 
 
-def counted(memo: Memo, tags: I64, rows: I64, known: Known) -> Counted:
+def counted(memo: Memo, tags: I64, rows: I64) -> Counted:
     """Words of ranked rows; tags: see `tags_of`.
 
-    memo: results for single buffers, which know of the order of their own steps only. known: those made before.
+    memo: results for single buffers, which know of the order of their own steps only.
     """
-    parts = [Words(np.zeros((0, 4), np.int64), np.zeros((0, 5), np.int64), 0, [], [], [])]
-    troubles: list[Trouble] = []
+    none, found = Words(np.zeros((0, 4), np.int64), np.zeros((0, 5), np.int64), 0, [], [], []), list[_OfBuffer]()
     # fewer than 2^10 buffers, and sorting numbers of 16 bits is linear
     rows = rows.take(np.argsort(rows[:, 3].astype(np.int16), kind="stable"), axis=0)
     starts = np.flatnonzero(np.diff(rows[:, 3], prepend=-1))
     for mine in np.split(rows, starts[1:]) if len(rows) else ():
-        buffer = int(mine[0, 3])
-        if buffer not in known or not np.array_equal(known[buffer][0], mine):
-            known[buffer] = mine, *_of_buffer(memo, tags[tags[:, 0] == buffer], mine)
-        parts.append(known[buffer][1])
-        troubles += known[buffer][2]
-    return Counted(_together(parts), troubles)
+        found.append(_of_buffer(memo, tags[tags[:, 0] == mine[0, 3]], mine))
+    troubles = [trouble for one in found for trouble in one.troubles]
+    return Counted(_together([none, *(one.words for one in found)]), troubles, any(one.doubled for one in found))
 
 
-def _of_buffer(memo: Memo, tags: I64, mine: I64) -> tuple[Words, list[Trouble]]:
+class _OfBuffer(NamedTuple):
+    """tags and rows of a buffer, and what was made of them."""
+
+    tags: I64
+    rows: I64
+    words: Words
+    troubles: list[Trouble]
+    doubled: bool
+
+
+def _of_buffer(memo: Memo, tags: I64, mine: I64) -> _OfBuffer:
+    buffer = int(mine[0, 3])
+    known: list[_OfBuffer] = memo.words.setdefault(buffer, [])
+    for one in reversed(known):
+        if np.array_equal(one.rows, mine) and np.array_equal(one.tags, tags):
+            return one
     there = np.bincount(mine[:, 2]) > 0
     place = np.flatnonzero(there)
     rank = (np.cumsum(there) - 1)[mine[:, 2]]
     own = np.concatenate((mine[:, :2], rank[:, None], mine[:, 4:]), axis=1)
     found = memo(ranked_words, own, tags[np.searchsorted(tags[:, 1], place), 2]).value
-    buffer = int(mine[0, 3])
     troubles = [(buffer, *(t if t[0] == "owners" else (*t[:3], int(place[t[3]]), *t[4:]))) for t in found.troubles]
-    return _numbered(found, place), troubles
+    made = _OfBuffer(tags, mine, _numbered(found, place), troubles, found.doubled)
+    memo.words[buffer] = [*known[1 - KNOWN :], made]
+    return made
 
 
 def told(schedule: Schedule, items: list[list[Item]], places: I64, found: Counted) -> Words:
@@ -190,7 +207,7 @@ def told(schedule: Schedule, items: list[list[Item]], places: I64, found: Counte
 @dataclass(frozen=True, eq=False)
 class RankedWords:
     """Words of one buffer, counters and joints numbered from 0, with the ranks of its steps for items. troubles: what
-    `_told` explains, as (what, ...)."""
+    `_told` explains, as (what, ...). doubled: see `Counted`."""
 
     writes: I64
     needs: I64
@@ -198,6 +215,7 @@ class RankedWords:
     joints: list[I64]
     targets: list[I64]
     troubles: list[tuple[Any, ...]]
+    doubled: bool
 
 
 def _numbered(found: RankedWords | Words, item: I64) -> Words:
@@ -260,7 +278,8 @@ class _Maker:
         print_of, prints = _prints(reading, np.append(first, len(reading)))
         covers = [owned.covering(spans) for spans in prints]
         needs = self._need(ranks, reading[first, :3], print_of, covers)
-        return RankedWords(writes, needs, len(ranks.workers), self.joints, self.targets, self.troubles)
+        doubled = _doubled(written)
+        return RankedWords(writes, needs, len(ranks.workers), self.joints, self.targets, self.troubles, doubled)
 
     def _count(self, written: I64) -> tuple[I64, _Ranks]:
         """One counter per writing worker; its writing steps in program order, with growing tags."""
@@ -334,6 +353,14 @@ class _Ranks:
 def _crews(rows: I64) -> I64:
     """(group, worker, item) of each row as one number."""
     return rows[:, 0] << 50 | rows[:, 1] << 25 | rows[:, 2]
+
+
+def _doubled(written: I64) -> bool:
+    """Do two rows of one step of one worker write a common byte?"""
+    place, lo = _crews(written), written[:, 4]
+    order = by_keys(lo, place)
+    place, lo, hi = place[order], lo[order], written[order, 5]
+    return bool(((place[1:] == place[:-1]) & (lo[1:] < hi[:-1])).any())
 
 
 def _prints(rows: I64, bounds: I64) -> tuple[I64, list[I64]]:
