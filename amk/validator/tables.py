@@ -66,12 +66,17 @@ class ByColumns(Generic[R]):
 
     def get(self, key: tuple[object, ...], tables: Tables, make: Callable[[], R]) -> R:
         """The result with this key whose tables all have the same columns in these, made if there is none."""
-        made = self._made.setdefault(key, [])
-        for columns, found in made:
+        found = self.find(key, tables)
+        return self.put(key, tables, make()) if found is None else found
+
+    def find(self, key: tuple[object, ...], tables: Tables) -> R | None:
+        for columns, found in self._made.get(key, ()):
             if columns == tables.columns(found.names):
                 return found
-        found = make()
-        made.append((tables.columns(found.names), found))
+        return None
+
+    def put(self, key: tuple[object, ...], tables: Tables, found: R) -> R:
+        self._made.setdefault(key, []).append((tables.columns(found.names), found))
         return found
 
     def results(self) -> list[R]:
