@@ -100,13 +100,15 @@ class Crewed:
 class Afloat:
     """A crew before it is known where shared buffers lie. anywhere: it is the same wherever, but for clashes.
 
-    measured: (agent, positions, change) as slopes were; each: the rows of every agent. spans: see `_spans`.
+    measured: (agent, positions, change) as slopes were; each: the rows of every agent. loops: the loop
+    variables that were read. spans: see `_spans`.
     """
 
     crew: Crewed
     anywhere: bool
     measured: list[tuple[int, list[int], Change]]
     each: list[Rows]
+    loops: tuple[str, ...]
     spans: dict[int, tuple[I64, I64]] = field(default_factory=dict)
 
     @property
@@ -127,24 +129,34 @@ class Asked:
 def crewed(
     evaluator: Callable[[int], Evaluator], agents: int, loops: dict[str, int], asked: Asked, tables: Tables
 ) -> Crewed:
-    """evaluator: that of each agent."""
-    first, key = evaluator(0), (agents, tuple(loops.values()), asked)
+    """evaluator: that of each agent. Loop variables that are not read may have any values."""
+    first = evaluator(0)
+    known = [_key(agents, asked, read, loops) for read in first.unplaced.reads]
+    for key in known:
+        if (crew := first.crews.find(key, tables)) is not None:
+            return crew
 
     def each() -> list[Evaluator]:
         return [evaluator(agent) for agent in range(agents)]
 
-    def make() -> Crewed:
-        afloat = first.unplaced.crews.get(
-            key, tables, lambda: _Maker([one.unplaced for one in each()], loops, asked, tables).made()
-        )
-        if not afloat.anywhere:
-            return _Maker(each(), loops, asked, tables).made().crew
+    found = (first.unplaced.crews.find(key, tables) for key in known)
+    afloat = next((one for one in found if one is not None), None)
+    if afloat is None:
+        afloat = _Maker([one.unplaced for one in each()], loops, asked, tables).made()
+        first.unplaced.reads += [afloat.loops] if afloat.loops not in first.unplaced.reads else []
+        first.unplaced.crews.put(_key(agents, asked, afloat.loops, loops), tables, afloat)
+    if not afloat.anywhere:
+        crew = _Maker(each(), loops, asked, tables).made().crew
+    else:
         first.kept += afloat.crew.rows.nbytes
         some = bool(first.meeting) and _may_clash(afloat, first.unplaced, first.meeting)
         clash = _clash(afloat, each(), loops, asked, tables) if some else None
-        return replace(afloat.crew, starts=first.starts, clash=clash, privates={})
+        crew = replace(afloat.crew, starts=first.starts, clash=clash, privates={})
+    return first.crews.put(_key(agents, asked, afloat.loops, loops), tables, crew)
 
-    return first.crews.get(key, tables, make)
+
+def _key(agents: int, asked: Asked, read: tuple[str, ...], loops: dict[str, int]) -> tuple[object, ...]:
+    return agents, asked, read, tuple(loops[name] for name in read)
 
 
 def _clash(afloat: Afloat, each: list[Evaluator], loops: dict[str, int], asked: Asked, tables: Tables) -> Clash | None:
@@ -199,7 +211,10 @@ class _Maker:
         """Of shared buffers as the evaluators know them."""
         crew, each = self._made()
         self.evaluators[0].kept += 2 * (crew.rows.nbytes + crew.slope.nbytes + crew.agent.nbytes + crew.worker.nbytes)
-        return Afloat(crew, all(change.anywhere for *_, change in self.measured), self.measured, each)
+        seen = [name for *_, change in self.measured for _, one in change.seen for name in one.names]
+        read = frozenset(seen).intersection(self.loops).union(*(one.loops for one in each))
+        anywhere = all(change.anywhere for *_, change in self.measured)
+        return Afloat(crew, anywhere, self.measured, each, tuple(sorted(read)))
 
     def _made(self) -> tuple[Crewed, list[Rows]]:
         workers = self.asked.workers

@@ -32,9 +32,8 @@ from amk.validator.tables import ByColumns, ByWorkers, Latest, Tables
 SHARED: Final = -1
 COLUMNS: Final = 6
 ROOM: Final = 128 << 20
-"""Bytes of rows that one `Evaluations` keeps."""
 TURNS: Final = 16
-"""Of so many schedules one counts the rows."""
+"""Bytes of rows that one `Evaluations` keeps, and of how many schedules one counts them."""
 
 Row = tuple[int, int, int, int, int, int]
 
@@ -102,7 +101,7 @@ One = Callable[[dict[str, int], int, int, Tables], Footprint]
 class Rows:
     """Footprints of one step on one agent of consecutive workers: rows [n, 6], how many each worker has.
 
-    beyond: (worker, access) of the first access outside its buffer. names: the tables that were read.
+    beyond: (worker, access) of the first access outside its buffer. names, loops: tables and loop variables read.
     """
 
     rows: I64
@@ -112,6 +111,7 @@ class Rows:
     constants: frozenset[str]
     positional: bool
     names: tuple[str, ...]
+    loops: frozenset[str]
 
 
 class Evaluations:
@@ -213,7 +213,7 @@ class Unplaced:
     """What an `Evaluator` evaluates, with bytes of shared buffers counted from the start of each: buffer -1 - k is the
     k-th of the geometry. Clashes are not among it.
 
-    number: that of each buffer of the geometry in the schedule.
+    number: that of each buffer of the geometry in the schedule. reads: loop variables that crews read.
     """
 
     def __init__(self, op: Op, geometry: Geometry, number: dict[str, int], agent: int) -> None:
@@ -226,6 +226,7 @@ class Unplaced:
         self.slots = ByColumns[Rows]()
         self.changes = ByWorkers[Change]()
         self.crews = ByColumns[Afloat]()
+        self.reads: list[tuple[str, ...]] = []
         self.kept = 0
 
     def rows(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
@@ -236,7 +237,7 @@ class Unplaced:
     def _of_workers(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
         rows = self._patched(loops, workers, pos, tables)
         if rows is None:
-            rows = self._joined(self._alike(loops, workers, pos, tables), workers, tables)
+            rows = self._joined(self._alike(loops, workers, pos, tables), loops, workers, tables)
         self.kept += rows.rows.nbytes
         return rows
 
@@ -261,7 +262,16 @@ class Unplaced:
         beyond = [(workers[n], f.beyond) for n, f in zip(apart, new, strict=True) if f.beyond is not None]
         constants = frozenset[str]().union(*(footprint.constants for footprint in new))
         names = tuple(sorted({*old.names, *(read & tables.lists.keys())}))
-        return Rows(rows, tuple(counts), next(iter(beyond), None), None, constants, "pos" in read, names)
+        return Rows(
+            rows,
+            tuple(counts),
+            next(iter(beyond), None),
+            None,
+            constants,
+            "pos" in read,
+            names,
+            old.loops | (read & loops.keys()),
+        )
 
     def one(self, loops: dict[str, int], worker: int, pos: int, tables: Tables) -> Footprint:
         for names, by_values in self.known.items():
@@ -349,7 +359,7 @@ class Unplaced:
             rows, beyond, frozenset(a.buffer for a in accesses if a.kind == "write" and a.buffer in self.constant)
         )
 
-    def _joined(self, groups: list[Alike], workers: range, tables: Tables) -> Rows:
+    def _joined(self, groups: list[Alike], loops: dict[str, int], workers: range, tables: Tables) -> Rows:
         counts = np.zeros(len(workers), np.int64)
         for group in groups:
             counts[group.workers] = len(group.found.rows)
@@ -363,7 +373,7 @@ class Unplaced:
         constants = frozenset[str]().union(*(group.found.constants for group in groups))
         beyond = min((group.beyond(workers) for group in groups if group.found.beyond is not None), default=None)
         names = tuple(sorted(read & tables.lists.keys()))
-        return Rows(rows, tuple(counts.tolist()), beyond, None, constants, "pos" in read, names)
+        return Rows(rows, tuple(counts.tolist()), beyond, None, constants, "pos" in read, names, read & loops.keys())
 
     def _row(self, access: Access) -> Row:
         value = DONT_CARE if access.value is None else code(access.value[0], int(access.value[1]))

@@ -66,16 +66,19 @@ class ByColumns(Generic[R]):
 
     def get(self, key: tuple[object, ...], tables: Tables, make: Callable[[], R]) -> R:
         """The result with this key whose tables all have the same columns in these, made if there is none."""
-        known = self.find(key, tables)
-        if known is None:
-            known = make()
-            self._made.setdefault(key, []).append((tables.columns(known.names), known))
-        return known
+        found = self.find(key, tables)
+        return self.put(key, tables, make()) if found is None else found
 
     def find(self, key: tuple[object, ...], tables: Tables) -> R | None:
         """The result with this key whose tables all have the same columns in these."""
-        made = self._made.get(key, ())
-        return next((found for columns, found in made if columns == tables.columns(found.names)), None)
+        for columns, found in self._made.get(key, ()):
+            if columns == tables.columns(found.names):
+                return found
+        return None
+
+    def put(self, key: tuple[object, ...], tables: Tables, found: R) -> R:
+        self._made.setdefault(key, []).append((tables.columns(found.names), found))
+        return found
 
     def results(self) -> list[R]:
         return [found for made in self._made.values() for _, found in made]

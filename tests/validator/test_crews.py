@@ -14,17 +14,20 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.aliases import Clash, clash_of, meet, united
 from amk.validator.crews import Asked, Crewed
+from amk.validator.envelope import NO_DATA
 from amk.validator.evaluator import SHARED, Evaluations
 from amk.validator.footprint import Footprints
+from amk.validator.memo import Memo, given
 from amk.validator.privates import ABSENT, in_order, private
 from amk.validator.slopes import FAMILY_SHIFT
 from amk.validator.still import still, synced
 from amk.validator.system import I64
 from amk.validator.touched import Touched, gathered, touched
-from amk.validator.trace import Item, trace_of
+from amk.validator.trace import Item, trace_of, unroll
+from amk.validator.words import counted, tags_of
 from tests.validator.one_edits import mutants
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
-from tests.validator.test_footprints import _data, _elsewhere, _meeting
+from tests.validator.test_footprints import _elsewhere, _meeting
 
 
 def _rows(schedule: Schedule, item: Item, agents: int, pos: int) -> tuple[I64, I64, I64]:
@@ -79,7 +82,9 @@ def test_crews_of_moved_buffers_are_those_of_a_first_look_and_of_each_warp(name:
     clashing = quiet = 0
     for schedule in (plain, *(_elsewhere(plain, rng) for _ in range(6)), plain):
         workers = range(schedule.launch.workers)
-        for item in rng.sample(_data(schedule), 12):
+        data = [i for i in unroll(schedule.programs[0], 0, 2) if not isinstance(i.step.op, NO_DATA)]
+        # what a token selects is written where the token says
+        for item in (*rng.sample(data, 12), *(i for i in data if i.step.op.op == "select")):
             agents, pos = schedule.geometry().role_size[item.step.op.role], schedule.kv.context - 1
             repeats = "l" in item.loops
             asked = Asked(workers, (pos,) * len(workers), (pos,) * len(workers), repeats)
@@ -162,3 +167,18 @@ def test_what_edited_schedules_have_in_common_is_what_a_first_look_finds() -> No
         np.testing.assert_array_equal(one.rows, first.rows)
         common.add(id(one.common))
     assert 1 < len(common) < 10
+
+
+def test_words_with_other_tags_are_other_words() -> None:
+    """Of the same rows, with one memo."""
+    plain, memo, told = small_plan(SMALL["fast"], MODELS["qk-norm"]), Memo(), set[bytes]()
+    found = _touched(plain, memo.evaluations)
+    items = [trace_of(p, n, plain.roles, plain.launch.warps, 2).items for n, p in enumerate(still(plain).programs)]
+    tags = tags_of(plain, items, found.places, found.tagged.value.most)
+    for change in (np.zeros_like(tags), np.arange(len(tags))[:, None] % 7 * np.array([0, 0, 1]), -3 * tags):
+        other = tags + change * np.array([0, 0, 1])
+        for _ in range(2):
+            words, fresh = (counted(m, other, found.tagged.value.most) for m in (memo, Memo()))
+            assert words.key == fresh.key and words.troubles == fresh.troubles and not words.doubled
+            told.add(given((words.key, tuple(words.troubles))).key)
+    assert len(told) == 3
