@@ -262,16 +262,8 @@ class Unplaced:
         beyond = [(workers[n], f.beyond) for n, f in zip(apart, new, strict=True) if f.beyond is not None]
         constants = frozenset[str]().union(*(footprint.constants for footprint in new))
         names = tuple(sorted({*old.names, *(read & tables.lists.keys())}))
-        return Rows(
-            rows,
-            tuple(counts),
-            next(iter(beyond), None),
-            None,
-            constants,
-            "pos" in read,
-            names,
-            old.loops | (read & loops.keys()),
-        )
+        varying = old.loops | (read & loops.keys())
+        return Rows(rows, tuple(counts), next(iter(beyond), None), None, constants, "pos" in read, names, varying)
 
     def one(self, loops: dict[str, int], worker: int, pos: int, tables: Tables) -> Footprint:
         for names, by_values in self.known.items():
@@ -294,14 +286,9 @@ class Unplaced:
         return clash_of(self.op.accesses(Probe(loops, worker, self.agent, pos, tables.arrays), self.geometry), meeting)
 
     def clash_of(
-        self,
-        meeting: list[Meeting],
-        found: Rows,
-        loops: dict[str, int],
-        workers: range,
-        pos: Sequence[int],
+        self, meeting: list[Meeting], found: Rows, loops: dict[str, int], workers: range, pos: Sequence[int],
         tables: Tables,
-    ) -> Clash | None:
+    ) -> Clash | None:  # fmt: skip
         """Of the first worker that has one; the rows of all together show whether any may."""
         if not self.may_clash(meeting, found.rows):
             return None
