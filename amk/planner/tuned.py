@@ -55,6 +55,9 @@ IN_PARTS: Changes = {"k_parts": 4}
 PARTED_BATCH = 4
 """From this batch on the product of `down` is done in parts: rings of 128 KB or more instead of 64 to 96."""
 
+HALVED: Changes = {"k_parts": 2, "head_sums": "global"}
+"""For a batch of that many: where the sums of lm_head are elsewhere, halves leave rings as long as quarters do."""
+
 WORDS: Changes = {"handoff": "narrow"}
 """From there on, too, fences cost more than the tags of all vectors but the activations do."""
 
@@ -115,7 +118,8 @@ def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
     all_own = all(matrix(model, name).groups >= workers for name in MATRICES)
     found = dict(BATCHED)
     if batch >= PARTED_BATCH:
-        found |= {**(IN_PARTS if whole else {}), **(WORDS if all_own else {})}
+        parts = HALVED if batch == PARTED_BATCH else IN_PARTS
+        found |= {**(parts if whole else {}), **(WORDS if all_own else {})}
     if batch >= WIDE_BATCH:
         found |= {**SMALL_COPIES, **(ALL_LOOK if all_own else {})}
     return found
