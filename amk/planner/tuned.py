@@ -49,21 +49,25 @@ CODES_ONLY: Changes = {"scales_apart": True, "hint_slack": 2, **LATE_CACHE}
 192 KB instead of 165. Words are looked for when half of the workers have signalled."""
 
 BATCHED: Changes = {"handoff": "mixed", "handoff_dtype": "bf16", "hint_at": "drained", **LATE_CACHE}
-"""Tagged words take twice the bytes, which counts where every worker reads them for every sequence."""
+"""Where a worker has no rows of some matrix, words stay among the few that read them; for all others see below."""
+
+PARTED_BATCH = 4
+"""From this batch on the product of `down` is done in parts: rings of 112 KB or more instead of 64 to 96."""
 
 IN_PARTS: Changes = {"k_parts": 4}
-PARTED_BATCH = 4
-"""From this batch on the product of `down` is done in parts: rings of 128 KB or more instead of 64 to 96."""
-
 HALVED: Changes = {"k_parts": 2, "head_sums": "global"}
-"""For a batch of that many: where the sums of lm_head are elsewhere, halves leave rings as long as quarters do."""
+"""Below a wide batch: where the sums of lm_head are elsewhere, halves leave rings as long as quarters do."""
+
+ALL_WORDS: Changes = {"handoff": "tagged"}
+"""Of two or three sequences fences cost more than the tags of all vectors do."""
 
 WORDS: Changes = {"handoff": "narrow"}
-"""From there on, too, fences cost more than the tags of all vectors but the activations do."""
+"""Of more, they cost more than the tags of all vectors but the activations do."""
 
 SMALL_COPIES: Changes = {"chunk_bytes": SMALL_COPY, "first_refills": 1.0}
 ALL_LOOK: Changes = {"pollers": "all"}
-"""Raced for words in a batch as wide as that."""
+"""Raced for words in batches of five and more; of four it gains too little."""
+
 WIDE_BATCH = 8
 """From this batch on only copies of 2 KB leave so much; beside the multiplications of this many they cost nothing."""
 
@@ -116,13 +120,15 @@ def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
     """For so many sequences of a large model. Parts of `down` are whole copies; words need rows for every worker."""
     whole = model.ffn % (IN_PARTS["k_parts"] * 2 * SMALL_COPY // BYTES_A_COLUMN) == 0
     all_own = all(matrix(model, name).groups >= workers for name in MATRICES)
-    found = dict(BATCHED)
-    if batch >= PARTED_BATCH:
-        parts = HALVED if batch == PARTED_BATCH else IN_PARTS
-        found |= {**(parts if whole else {}), **(WORDS if all_own else {})}
-    if batch >= WIDE_BATCH:
-        found |= {**SMALL_COPIES, **(ALL_LOOK if all_own else {})}
-    return found
+    parts = IN_PARTS if batch >= WIDE_BATCH else HALVED if batch >= PARTED_BATCH else {}
+    words = WORDS if batch >= PARTED_BATCH else ALL_WORDS
+    return {
+        **BATCHED,
+        **(parts if whole else {}),
+        **(SMALL_COPIES if batch >= WIDE_BATCH else {}),
+        **(words if all_own else {}),
+        **(ALL_LOOK if all_own and batch > PARTED_BATCH else {}),
+    }
 
 
 def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduced: bool) -> Changes:
