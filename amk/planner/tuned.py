@@ -56,7 +56,8 @@ PARTED_BATCH = 4
 
 IN_PARTS: Changes = {"k_parts": 4}
 HALVED: Changes = {"k_parts": 2, "head_sums": "global"}
-"""Below a wide batch: where the sums of lm_head are elsewhere, halves leave rings as long as quarters do."""
+HALVED_BATCHES = range(PARTED_BATCH, 7)
+"""Where the sums of lm_head are elsewhere, halves leave these rings about as long as quarters do."""
 
 ALL_WORDS: Changes = {"handoff": "tagged"}
 """Of two or three sequences fences cost more than the tags of all vectors do."""
@@ -120,7 +121,7 @@ def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
     """For so many sequences of a large model. Parts of `down` are whole copies; words need rows for every worker."""
     whole = model.ffn % (IN_PARTS["k_parts"] * 2 * SMALL_COPY // BYTES_A_COLUMN) == 0
     all_own = all(matrix(model, name).groups >= workers for name in MATRICES)
-    parts = IN_PARTS if batch >= WIDE_BATCH else HALVED if batch >= PARTED_BATCH else {}
+    parts = HALVED if batch in HALVED_BATCHES else IN_PARTS if batch >= PARTED_BATCH else {}
     words = WORDS if batch >= PARTED_BATCH else ALL_WORDS
     return {
         **BATCHED,
