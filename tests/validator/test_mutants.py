@@ -11,14 +11,9 @@ QUICK = ("K is the meet of producers", "no write after read", "counters start at
 
 def test_the_list_is_long_enough_and_fits_the_source() -> None:
     """Edits of the validator may leave single entries behind; then the list needs the same edit."""
-    fitting = []
+    assert len(mutants()) >= 60
     for mutant in mutants():
-        try:
-            source(mutant)
-        except ValueError:
-            continue
-        fitting.append(mutant)
-    assert len(fitting) >= 60
+        assert source(mutant)
 
 
 @pytest.mark.parametrize("mutant", [m for m in mutants() if m.name in QUICK], ids=lambda m: m.name)
