@@ -51,8 +51,8 @@ nobody, polls of a counter are answered one after the other, and short fetches o
 
 That of the search is raised when it finds other plans of the same space: what is cached is searched again, what is
 shipped stays valid. Version 2: every choice is tried by itself first. Version 3: the default plans that it is compared
-with look sooner for words where codes have eight bits. Version 4: those of batches below eight do `down` in halves, or
-hand on by words."""
+with look sooner for words where codes have eight bits. Version 4: those of batches below eight are
+others."""
 
 
 class Decisions(BaseModel):
