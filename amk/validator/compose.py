@@ -235,7 +235,7 @@ class _Composer:
         self.seen, self.places = (whole, found_rows), names.places(rows.places)
         self.items = [group.order.trace.items for group in self.groups]
         tagged = rows.tagged.value
-        self.tags = given(tags_of(self.schedule, self.items, self.places, tagged.most, tagged.always))
+        self.tags = given(tags_of(self.schedule, self.items, self.places, tagged.steps))
         found = memo.within(tagged_words, self.tags, rows.tagged).value
         most = self._named(found.most)
         self.words: dict[Kept, Keyed[Words]] = {"most": most, "always": self._named(found.always)}

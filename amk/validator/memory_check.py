@@ -42,6 +42,10 @@ class Accesses:
         """With nodes of the programs."""
         return self.names.rows(self.still)
 
+    def some(self, numbers: I64) -> I64:
+        """Of these numbers."""
+        return self.names.rows(self.still.take(numbers, axis=0))
+
 
 @dataclass(frozen=True)
 class Memory:

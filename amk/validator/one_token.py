@@ -49,17 +49,24 @@ def one_token_follows(result: Composition) -> bool:
     second = [i for i, item in enumerate(trace.items) if item.token == TOKENS - 1]
     if not second:
         return False
-    _, node = divided(accesses.rows[:, 0] - group.node_base, group.nodes)
-    item = np.append(trace.item, np.arange(len(trace.items)))[node]
+    item = _items(group, accesses)
     before, behind = item < second[0], item > second[-1]
-    last = accesses.rows[behind]
+    last = accesses.some(np.flatnonzero(behind))
     if not _quiet(result, group, second[-1], accesses, last):
         return False
-    meeting = accesses.rows[before & np.isin(accesses.rows[:, 1], last[:, 1])]
+    meeting = accesses.some(np.flatnonzero(before & np.isin(accesses.still[:, 1], last[:, 1])))
     begins = _begins(group, accesses, item, second[0])
     return all(_comes_first(result, group, meeting, row, begins) for row in last) and _content(
         result, accesses, before | behind, last
     )
+
+
+def _items(group: Group, accesses: Accesses) -> I64:
+    """The item of every access, in the numbers of the program."""
+    ((base, size, *_),), (nodes,) = accesses.names.bases, accesses.names.nodes
+    trace = group.order.trace
+    of_node = np.append(trace.item, np.arange(len(trace.items)))[nodes]
+    return of_node.take(divided(accesses.still[:, 0] - base, size)[1])
 
 
 def _quiet(result: Composition, group: Group, end: int, accesses: Accesses, last: I64) -> bool:
@@ -84,7 +91,7 @@ def _begins(group: Group, accesses: Accesses, item: I64, second: int) -> list[in
     """By warp its first event of the second token, which begins with item `second`; -1 if it may wait itself."""
     trace = group.order.trace
     found = []
-    tagged = np.isin(accesses.rows[:, 1], accesses.tagged) & (accesses.rows[:, 2] == READ)
+    tagged = np.isin(accesses.still[:, 1], accesses.tagged) & (accesses.still[:, 2] == READ)
     waiting = np.zeros(len(trace.items), bool)
     waiting[item[tagged]] = True
     waiting[trace.item[group.waits[:, 1]]] = True
@@ -122,7 +129,7 @@ def _content(result: Composition, accesses: Accesses, some: Bools, last: I64) ->
     """Do the steps behind the loop read, and does everything end with, what is meant? some: rows of one token."""
     initial, final = boundary_content(result.schedule, 1)
     buffers = np.unique(np.concatenate((final[:, 0], last[:, 1])))
-    rows = accesses.rows[some & np.isin(accesses.rows[:, 1], buffers)]
+    rows = accesses.some(np.flatnonzero(some & np.isin(accesses.still[:, 1], buffers)))
     parts = parts_of(rows, placed_abreast(result.groups, rows[:, 0]))
     initial = initial[np.isin(initial[:, 0], buffers)]
     return InOrder(parts, result.memo).faults(initial, final).report.correct

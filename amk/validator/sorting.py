@@ -47,3 +47,12 @@ def by_keys(*keys: I64) -> I64:
         joined += np.subtract(key, low, dtype=np.int64) * size
         size *= high - low + 1
     return by_key(joined)
+
+
+def distinct(rows: I64) -> I64:
+    """As `np.unique(rows, axis=0)`, in a fraction of the time."""
+    ordered = rows.take(by_keys(*rows.T[::-1]), axis=0)
+    fresh = np.ones(len(rows), bool)
+    fresh[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    found: I64 = ordered[fresh]
+    return found

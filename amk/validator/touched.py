@@ -22,7 +22,7 @@ from amk.validator.footprint import Footprints
 from amk.validator.memo import Keyed, Memo, given
 from amk.validator.system import I64, READ, Bools
 from amk.validator.trace import Trace
-from amk.validator.words import Counted, counted, ranked
+from amk.validator.words import Counted, counted, ranked, steps_of
 
 if TYPE_CHECKING:
     from amk.validator.in_order import Part
@@ -34,6 +34,11 @@ class TaggedRows:
 
     most: I64
     always: I64
+
+    @cached_property
+    def steps(self) -> I64:
+        """Of all rows: see `steps_of`."""
+        return steps_of(self.most, self.always)
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,8 +26,8 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.memo import Memo, given
-from amk.validator.sorting import by_keys
-from amk.validator.system import I64, WRITE, Bools
+from amk.validator.ranked_words import RankedWords, ranked_words
+from amk.validator.system import I64
 from amk.validator.trace import Item
 
 
@@ -124,7 +124,7 @@ def words(schedule: Schedule, items: list[list[Item]], rows: I64) -> Words:
     """Counters and needs from the global rows (group, worker, item, buffer, kind, lo, hi) on tagged buffers."""
     mine = rows.copy()
     places = ranked(mine)
-    tags = tags_of(schedule, items, places, mine)
+    tags = tags_of(schedule, items, places, steps_of(mine))
     return told(schedule, items, places, counted(Memo(), tags, mine))
 
 
@@ -139,11 +139,16 @@ def ranked(*tables: I64) -> I64:
     return np.stack(np.divmod(np.flatnonzero(there), most), axis=1)
 
 
-def tags_of(schedule: Schedule, items: list[list[Item]], places: I64, *tables: I64) -> I64:
-    """(buffer, rank, tag) of the steps of ranked rows, each once, in order; `places`: as `ranked` found them."""
-    size = len(places) + 1
+def steps_of(*tables: I64) -> I64:
+    """[n, 2] the buffers of ranked rows with the ranks of the steps that touch them, each once, in order."""
+    size = 1 + max(int(rows[:, 2].max(initial=0)) for rows in tables)
     pairs = np.flatnonzero(np.bincount(np.concatenate([rows[:, 3] * size + rows[:, 2] for rows in tables])))
-    buffer, rank = np.divmod(pairs, size)
+    return np.stack(np.divmod(pairs, size), axis=1)
+
+
+def tags_of(schedule: Schedule, items: list[list[Item]], places: I64, steps: I64) -> I64:
+    """(buffer, rank, tag) of the `steps_of` rows; `places`: as `ranked` found them."""
+    buffer, rank = steps.T
     known: dict[tuple[object, ...], int] = {}
     tags = []
     for number, (group, at) in zip(buffer.tolist(), places[rank].tolist(), strict=True):
@@ -204,20 +209,6 @@ def told(schedule: Schedule, items: list[list[Item]], places: I64, found: Counte
     return named
 
 
-@dataclass(frozen=True, eq=False)
-class RankedWords:
-    """Words of one buffer, counters and joints numbered from 0, with the ranks of its steps for items. troubles: what
-    `_told` explains, as (what, ...). doubled: see `Counted`."""
-
-    writes: I64
-    needs: I64
-    counters: int
-    joints: list[I64]
-    targets: list[I64]
-    troubles: list[tuple[Any, ...]]
-    doubled: bool
-
-
 def _numbered(found: RankedWords | Words, item: I64) -> Words:
     """item: that of each rank."""
     writes, needs = found.writes.copy(), found.needs.copy()
@@ -254,146 +245,3 @@ def _together(parts: list[Words]) -> Words:
     targets = [target for part in parts for target in part.targets]
     never = [finding for part in parts for finding in part.never]
     return Words(np.concatenate(writes), np.concatenate(needs), counters, members, targets, never)
-
-
-def ranked_words(rows: I64, tags: I64) -> RankedWords:
-    """rows: (group, worker, rank, kind, lo, hi) of one buffer; tags: by rank."""
-    return _Maker(tags).of(rows)
-
-
-class _Maker:
-    def __init__(self, tags: I64) -> None:
-        self.tags = tags
-        self.joints: list[I64] = []
-        self.targets: list[I64] = []
-        self.troubles: list[tuple[Any, ...]] = []
-
-    def of(self, rows: I64) -> RankedWords:
-        written = rows[rows[:, 3] == WRITE]
-        writes, ranks = self._count(written)
-        owned = self._spans(written)
-        reading = rows[rows[:, 3] != WRITE]
-        reading = reading[np.argsort(_crews(reading), kind="stable")]
-        first = np.unique(_crews(reading), return_index=True)[1]
-        print_of, prints = _prints(reading, np.append(first, len(reading)))
-        covers = [owned.covering(spans) for spans in prints]
-        needs = self._need(ranks, reading[first, :3], print_of, covers)
-        doubled = _doubled(written)
-        return RankedWords(writes, needs, len(ranks.workers), self.joints, self.targets, self.troubles, doubled)
-
-    def _count(self, written: I64) -> tuple[I64, _Ranks]:
-        """One counter per writing worker; its writing steps in program order, with growing tags."""
-        steps = np.unique(written[:, :3], axis=0)
-        worker, tag = steps[:, 1], self.tags[steps[:, 2]]
-        fresh = np.diff(worker, prepend=-1) != 0
-        bad = tag <= np.where(fresh, 0, np.concatenate(([0], tag[:-1]))) if len(tag) else fresh
-        for at in np.flatnonzero(bad).tolist():
-            self.troubles.append(("order", *steps[at].tolist(), int(tag[at]), 0 if fresh[at] else int(tag[at - 1])))
-        ranks = _Ranks(worker, tag, fresh)
-        return np.concatenate((steps, ranks.counter[:, None]), axis=1), ranks
-
-    def _spans(self, written: I64) -> _Owned:
-        spans = np.unique(written[:, [4, 5, 1]], axis=0)
-        overlap = np.flatnonzero((spans[1:, 0] < spans[:-1, 1]) & (spans[1:, 2] != spans[:-1, 2]))
-        if len(overlap):
-            self.troubles.append(("owners", int(spans[overlap[0], 2]), int(spans[overlap[0] + 1, 2])))
-        return _Owned(spans[:, 0], np.maximum.accumulate(spans[:, 1]) if len(spans) else spans[:, 1], spans[:, 2])
-
-    def _need(self, ranks: _Ranks, crews: I64, print_of: I64, covers: list[I64 | None]) -> I64:
-        """What every reading crew waits for; crews: (group, worker, rank)."""
-        number: dict[bytes, int] = {}
-        members = [cover for cover in covers if cover is not None]
-        set_of = np.array([-1 if c is None else number.setdefault(c.tobytes(), len(number)) for c in covers], np.int64)
-        sets = {number[cover.tobytes()]: cover for cover in members}
-        tag = self.tags[crews[:, 2]]
-        which = set_of[print_of]
-        joint, rank = np.full(len(crews), -1, np.int64), np.zeros(len(crews), np.int64)
-        for one in range(len(sets)):
-            at = np.flatnonzero(which == one)
-            found, row_of = ranks.targets(sets[one], tag[at])
-            joint[at] = np.where(row_of >= 0, len(self.joints), -1)
-            rank[at] = row_of
-            if len(found):
-                self.joints.append(np.searchsorted(ranks.workers, sets[one]))
-                self.targets.append(found)
-        for lost in np.flatnonzero(joint < 0).tolist():
-            self.troubles.append(("lost", *crews[lost].tolist(), int(tag[lost])))
-        needs = np.concatenate((crews, joint[:, None], rank[:, None]), axis=1)
-        kept: I64 = needs[joint >= 0]
-        return kept
-
-
-class _Ranks:
-    """Which tags the workers write to one buffer, and as their how-manieth step.
-
-    worker, tag: of all writing steps, by worker in program order; fresh: a worker's first.
-    """
-
-    def __init__(self, worker: I64, tag: I64, fresh: Bools) -> None:
-        self.workers = worker[fresh]
-        self.counter = owner = np.cumsum(fresh) - 1
-        self.tags = np.unique(tag)
-        self.table = np.zeros((len(self.workers), len(self.tags)), np.int64)
-        self.table[owner, np.searchsorted(self.tags, tag)] = np.arange(len(tag)) - np.flatnonzero(fresh)[owner] + 1
-
-    def targets(self, workers: I64, tag: I64) -> tuple[I64, I64]:
-        """(steps [n, workers] that write each tag wanted, in the order of tags; which of them serves each of `tag`).
-
-        A tag that one of the workers never writes has none: -1.
-        """
-        column = np.minimum(np.searchsorted(self.tags, tag), len(self.tags) - 1)
-        steps = self.table[np.searchsorted(self.workers, workers)][:, column].T
-        known = (self.tags[column] == tag) & (steps > 0).all(axis=1)
-        wanted, row_of = np.unique(column[known], return_inverse=True)
-        place = np.full(len(tag), -1, np.int64)
-        place[known] = row_of.reshape(-1)
-        return self.table[np.searchsorted(self.workers, workers)][:, wanted].T, place
-
-
-def _crews(rows: I64) -> I64:
-    """(group, worker, item) of each row as one number."""
-    return rows[:, 0] << 50 | rows[:, 1] << 25 | rows[:, 2]
-
-
-def _doubled(written: I64) -> bool:
-    """Do two rows of one step of one worker write a common byte?"""
-    place, lo = _crews(written), written[:, 4]
-    order = by_keys(lo, place)
-    place, lo, hi = place[order], lo[order], written[order, 5]
-    return bool(((place[1:] == place[:-1]) & (lo[1:] < hi[:-1])).any())
-
-
-def _prints(rows: I64, bounds: I64) -> tuple[I64, list[I64]]:
-    """Rows bounds[k]..bounds[k+1]-1 belong to crew k: which set of spans it reads, and the sets [n, 2] (lo, hi)."""
-    size = np.diff(bounds)
-    print_of = np.empty(len(size), np.int64)
-    sets: list[I64] = []
-    for count in np.unique(size).tolist():
-        at = np.flatnonzero(size == count)
-        spans = rows[bounds[at][:, None] + np.arange(count)][:, :, 4:6].reshape(len(at), -1)
-        distinct, which = np.unique(spans, axis=0, return_inverse=True)
-        print_of[at] = len(sets) + which.reshape(-1)
-        sets += list(distinct.reshape(len(distinct), count, 2))
-    return print_of, sets
-
-
-class _Owned:
-    """Disjoint byte spans in order with the worker that owns each."""
-
-    def __init__(self, start: I64, end: I64, owner: I64) -> None:
-        self.start, self.end, self.owner = start, end, owner
-        self.gaps = np.concatenate(([0], np.cumsum(start[1:] > end[:-1])))
-
-    def covering(self, spans: I64) -> I64 | None:
-        """Workers that own bytes of the spans; None if some byte has no owner."""
-        lo, hi = spans[:, 0], spans[:, 1]
-        first, last = np.searchsorted(self.end, lo, side="right"), np.searchsorted(self.start, hi, side="left")
-        if (first >= last).any() or (self.start[first] > lo).any() or (self.end[last - 1] < hi).any():
-            return None
-        # no gap between one owned span and the next, where a read reaches over both
-        if (self.gaps[last - 1] > self.gaps[first]).any():
-            return None
-        size = len(self.owner) + 1
-        inside = np.cumsum(np.bincount(first, minlength=size) - np.bincount(last, minlength=size))
-        found: I64 = np.unique(self.owner[inside[:-1] > 0])
-        return found

@@ -24,7 +24,7 @@ from amk.validator.still import still, synced
 from amk.validator.system import I64
 from amk.validator.touched import Touched, gathered, touched
 from amk.validator.trace import Item, trace_of, unroll
-from amk.validator.words import counted, tags_of
+from amk.validator.words import counted, steps_of, tags_of
 from tests.validator.one_edits import mutants
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
 from tests.validator.test_footprints import _elsewhere, _meeting
@@ -174,7 +174,7 @@ def test_words_with_other_tags_are_other_words() -> None:
     plain, memo, told = small_plan(SMALL["fast"], MODELS["qk-norm"]), Memo(), set[bytes]()
     found = _touched(plain, memo.evaluations)
     items = [trace_of(p, n, plain.roles, plain.launch.warps, 2).items for n, p in enumerate(still(plain).programs)]
-    tags = tags_of(plain, items, found.places, found.tagged.value.most)
+    tags = tags_of(plain, items, found.places, steps_of(found.tagged.value.most))
     for change in (np.zeros_like(tags), np.arange(len(tags))[:, None] % 7 * np.array([0, 0, 1]), -3 * tags):
         other = tags + change * np.array([0, 0, 1])
         for _ in range(2):
