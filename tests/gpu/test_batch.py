@@ -22,7 +22,7 @@ CASES = [
     *((model, batch) for model in VARIANTS for batch in (2, 3, 4, 5, 8)),
     *((load_model("smollm2-135m"), batch) for batch in (3, 8)),
     *((load_model("llama3.2-1b"), batch) for batch in (4, 8)),
-    *((load_model("llama3-8b"), batch) for batch in (4, 8)),
+    *((load_model("llama3-8b"), batch) for batch in (2, 3, 4, 5, 7, 8)),
 ]
 CONTEXT = 2048
 POSITIONS = (0, 1, 63, 128, 2047)
