@@ -129,20 +129,6 @@ def chained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Bools:
     return ordered
 
 
-def chained_each(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Bools:
-    """`chained` of every pair: [nodes j, nodes i]."""
-    ordered: Bools = np.zeros((len(j), len(i)), dtype=bool)
-    if not after.rows.shape[1]:
-        return ordered
-    for a, d in product(range(before.agent.shape[1]), range(after.own.shape[1])):
-        agent, until = before.agent[i, a], before.hi[i, a]
-        ordered |= after.rows.take(after.row[j, d], axis=0).take(agent, axis=1) > until
-        if ordered.all():
-            break
-        ordered |= (after.own[j, d, None] == agent) & (after.value[j, d, None] > until)
-    return ordered
-
-
 def placed_abreast(groups: list[Group], numbers: I64) -> I64:
     """Sort keys of these nodes in the run of all workers abreast; requires one group."""
     worker, node = divided(numbers - groups[0].node_base, groups[0].nodes)

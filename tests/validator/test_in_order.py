@@ -4,21 +4,26 @@ stand for others that are alike hide nothing.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from amk.adversary.cases import repaired
+from amk.schedule_ir.codec import parse_schedule
 from amk.validator import in_order, unordered
 from amk.validator import neighbours as neighbours_module
-from amk.validator.brackets import Views, chained, chained_each
+from amk.validator.brackets import Views, chained
 from amk.validator.memo import Memo
 from amk.validator.neighbours import MANY, Asked, Pairs, neighbours
 from amk.validator.system import READ, WRITE, Bools
 from amk.validator.unordered import Open, by_atoms, closed, open_products, unordered_places
+from amk.validator.verify import verify
 
 WORKERS = 40
 NONE = np.zeros(0, np.int64)
@@ -75,16 +80,6 @@ def test_few_readers_make_no_product() -> None:
     assert len(pairs.reads) > 2000 and not pairs.products
 
 
-def test_every_pair_of_a_product_is_as_ordered_as_by_itself() -> None:
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        shown = _views(rng, 50, 6, 1 + seed % 3)
-        i, j = rng.integers(0, 50, 30), rng.integers(0, 50, 20)
-        each = chained_each(shown, shown, i, j)
-        assert 0 < each.sum() < each.size
-        assert np.array_equal(each.reshape(-1), chained(shown, shown, np.tile(i, 20), np.repeat(j, 30)))
-
-
 def _there(rng: np.random.Generator, nodes: int, agents: int, chains: int) -> Views:
     """As `_views`, and nothing has happened before what has no view."""
     shown = _views(rng, nodes, agents, chains)
@@ -98,11 +93,12 @@ def test_a_product_is_open_where_one_of_its_pairs_is() -> None:
         rng = np.random.default_rng(seed)
         shown = _there(rng, 50, 6, 1 + seed % 3)
         shown.hi[:] -= seed % 8
-        products = [
-            (rng.integers(0, 50, rng.integers(1, 5)), rng.integers(0, 50, rng.integers(1, 4))) for _ in range(9)
-        ]
-        for (first, second), left in zip(products, open_products(shown, products), strict=True):
-            each = ~chained_each(shown, shown, first, second)
+        sizes = rng.integers(1, 5, (9, 2)).tolist()
+        nodes = [[rng.integers(0, 50, size).astype(np.int32) for size in pair] for pair in sizes]
+        found = open_products(shown, [(first, second) for first, second in nodes])
+        for (first, second), left in zip(nodes, found, strict=True):
+            each = ~chained(shown, shown, np.tile(first, len(second)), np.repeat(second, len(first)))
+            each = each.reshape(len(second), len(first))
             assert np.array_equal(left, each) if left is not None else not each.any()
             closed_ones += left is None
     assert 60 < closed_ones < 500
@@ -159,10 +155,12 @@ def test_what_an_order_is_asked_about_a_product_is_closed_and_nothing_else() -> 
 
     def precedes(before: np.ndarray, after: np.ndarray) -> Bools:
         asked.update(zip(before.tolist(), after.tolist(), strict=True))
-        return ordered[before, after]
+        found: Bools = ordered[before, after]
+        return found
 
     def among(first: np.ndarray, second: np.ndarray) -> Bools:
-        return (first + second[:, None]) % 3 == 0
+        found: Bools = (first + second[:, None]) % 3 == 0
+        return found
 
     every = _told(pairs, opens)
     for which, about in ((None, lambda a, b: True), (among, lambda a, b: (a + b) % 3 == 0)):
@@ -273,3 +271,22 @@ def test_faults_of_several_buffers_are_those_of_each(monkeypatch: pytest.MonkeyP
         assert (found.incidences, found.report) == (alone.incidences, alone.report)
         sorts[found.report.correct, found.report.truncated] += 1
     assert len(sorts) == 3 and min(sorts.values()) > 10, sorts
+
+
+@pytest.mark.parametrize(
+    "name", ["missing-wait", "merge-before-attend", "attend-without-barrier", "relaxed-wait", "relaxed-signal"]
+)
+@pytest.mark.parametrize("twin", [False, True])
+def test_a_verdict_does_not_depend_on_what_is_looked_at_as_one(
+    name: str, twin: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = json.loads((Path(__file__).parents[2] / "adversarial" / f"{name}.json").read_text())
+    document = repaired(case) if twin else case["schedule"]
+    schedule = parse_schedule(json.dumps(document).encode(), "case")[0]
+    found = []
+    for many in (2, 1 << 20):
+        monkeypatch.setattr(neighbours_module, "MANY", many)
+        verdict = verify(schedule)
+        assert verdict.safe == twin
+        found.append(verdict.diagnostics)
+    assert found[0] == found[1]
