@@ -152,6 +152,7 @@ class BracketOrder:
     ) -> None:
         """keyed: the quotient, if what follows from it is to be kept; clocks_key, alone_key: then those of its clocks
         and of what its workers do alone, with the numbers of their nodes."""
+        assert keyed is None or (clocks_key and alone_key), "what is kept is kept under all that it follows from"
         self.quotient, self.keyed, self.clocks_key, self.alone_key = quotient, keyed, clocks_key, alone_key
         self.implied = ImpliedOrder(quotient)
         self.system = quotient.groups[0].order.trace.local_system

@@ -34,7 +34,7 @@ from amk.validator.neighbours import (
     joined,
     neighbours,
     some_of,
-    touches_of,
+    touches_in,
 )
 from amk.validator.quotient import Group, Quotient
 from amk.validator.races import Race, RaceReport, record
@@ -111,7 +111,7 @@ def _written(part: Part) -> Part:
 
 def faults_in(columns: I64, initial: I64, final: I64) -> Faults:
     """Where accesses are wide, one of all reads that are alike stands for the others, unless it is at fault."""
-    touches = touches_of(columns, initial, final)
+    touches = touches_in(columns, initial, final)
     if touches.incidences < WIDE * len(touches.kind):
         return Faults(touches.incidences, find_faults(blocks(touches), LIMIT))
     kept = np.ones(len(touches.kind), bool)
@@ -134,7 +134,7 @@ def _faults_of(parts: list[tuple[I64, I64, I64]]) -> list[Faults]:
     if len(parts) == 1:
         return [faults_in(*parts[0])]
     columns, *edges = zip(*parts, strict=True)
-    touches = touches_of(joined(columns), *(joined(edge, 0) for edge in edges))
+    touches = touches_in(joined(columns), *(joined(edge, 0) for edge in edges))
     if touches.incidences >= WIDE * len(touches.kind):
         return [faults_in(*part) for part in parts]
     incidences = np.zeros(len(parts), np.int64)

@@ -84,7 +84,7 @@ class Pairs:
         return bool((self.reads == (asked == "reads")).any())
 
 
-def touches_of(columns: I64, initial: I64, final: I64) -> Touches:
+def touches_in(columns: I64, initial: I64, final: I64) -> Touches:
     """Events are positions among the columns; initial and final rows are (lo, hi, value, delta)."""
     before = np.insert(initial, 0, WRITE, axis=1)
     after = np.insert(final, 0, READ, axis=1)
@@ -146,7 +146,7 @@ def neighbours(memo: Memo, parts: list[tuple[I64]]) -> list[Pairs]:
 
 def _of_several(parts: list[I64]) -> Iterator[Pairs]:
     nothing = np.zeros((0, 4), np.int64)
-    touches = touches_of(joined(parts), nothing, nothing)
+    touches = touches_in(joined(parts), nothing, nothing)
     sets = [one.astype(np.int32) for one in alike(touches, MANY)]
     kept = np.ones(len(touches.kind), bool)
     for one in sets:
