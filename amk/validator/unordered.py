@@ -26,6 +26,8 @@ CELLS: Final = 1 << 16
 """Entries of clocks that are looked at together."""
 SOME: Final = 4096
 """Open pairs that are put into order at once."""
+Precedes = Callable[[I64, I64], Bools]
+"""Of nodes before others: elementwise, or of every pair."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,9 +167,6 @@ def _within(product: Product, left: Bools, low: int, high: int) -> Columns:
     return product.first[f], product.second[s], product.atom[s if product.reads else f]
 
 
-Precedes = Callable[[I64, I64], Bools]
-
-
 def closed(
     parts: list[tuple[Pairs, I64]], opens: list[Open], precedes: Precedes, among: Precedes | None = None
 ) -> list[Open]:
@@ -201,8 +200,8 @@ def _without(
 ) -> tuple[tuple[int, Bools], ...]:
     """What is left of products without the next cells that are done."""
     found = []
-    for (k, before), (s, f) in zip(products, cells):  # noqa: B905
-        over, left = next(done), before.copy()
+    for k, before in products:
+        (s, f), over, left = next(cells), next(done), before.copy()
         left[s[over], f[over]] = False
         if left.any():
             found.append((k, left))
