@@ -54,11 +54,13 @@ class Touches:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Incidences sorted by (atom, run position, kind): ``atom`` and ``touch`` [n], whole atoms only."""
+    """Incidences sorted by (atom, run position, kind): ``atom`` and ``touch`` [n], whole atoms only. ``place`` [n]: of
+    each among them by (touch, atom)."""
 
     touches: Touches
     atom: I64
     touch: I64
+    place: I64
 
     @property
     def starts(self) -> Bools:
@@ -123,7 +125,7 @@ def blocks(touches: Touches, size: int = BLOCK) -> Iterator[Block]:
         if len(touch):
             starts = np.cumsum(count) - count
             shift = (starts - first + begin).astype(np.int32)  # of sums beyond 2^32 the remainder is enough
-            atom = np.arange(len(touch)).astype(np.int32) - np.repeat(shift, count)
+            place = _radix_order(np.arange(len(touch), dtype=np.int32) - np.repeat(shift, count))
             each = np.diff(upto[begin:end], prepend=done)
-            yield Block(touches, np.repeat(np.arange(begin, end), each), touch.take(_radix_order(atom)))
+            yield Block(touches, np.repeat(np.arange(begin, end), each), touch.take(place), place)
         begin = end

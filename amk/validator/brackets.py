@@ -53,7 +53,11 @@ class Ordering(Protocol):
         ...
 
     def precedes_otherwise(self, before: I64, after: I64) -> Bools:
-        """`precedes` of what chains leave unordered; all there is, where there are no chains."""
+        """`precedes` of what neither chains nor a worker by itself order; all there is, where there are no chains."""
+        ...
+
+    def undecided(self, before: I64) -> bool:
+        """May `precedes_otherwise` say yes of one of these?"""
         ...
 
     def precedes_each(self, before: I64, after: I64) -> Bools:
@@ -125,20 +129,6 @@ def chained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Bools:
     return ordered
 
 
-def chained_each(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Bools:
-    """`chained` of every pair: [nodes j, nodes i]."""
-    ordered: Bools = np.zeros((len(j), len(i)), dtype=bool)
-    if not after.rows.shape[1]:
-        return ordered
-    for a, d in product(range(before.agent.shape[1]), range(after.own.shape[1])):
-        agent, until = before.agent[i, a], before.hi[i, a]
-        ordered |= after.rows.take(after.row[j, d], axis=0).take(agent, axis=1) > until
-        if ordered.all():
-            break
-        ordered |= (after.own[j, d, None] == agent) & (after.value[j, d, None] > until)
-    return ordered
-
-
 def placed_abreast(groups: list[Group], numbers: I64) -> I64:
     """Sort keys of these nodes in the run of all workers abreast; requires one group."""
     worker, node = divided(numbers - groups[0].node_base, groups[0].nodes)
@@ -157,9 +147,13 @@ class BracketOrder:
     Nodes are numbered group by group, worker by worker: node_base + (worker - first) * nodes + node.
     """
 
-    def __init__(self, quotient: Quotient, keyed: Keyed[Quotient] | None = None, clocks_key: bytes = b"") -> None:
-        """keyed: the quotient, if what follows from it is to be kept; clocks_key: then that of its clocks."""
-        self.quotient, self.keyed, self.clocks_key = quotient, keyed, clocks_key
+    def __init__(
+        self, quotient: Quotient, keyed: Keyed[Quotient] | None = None, clocks_key: bytes = b"", alone_key: bytes = b""
+    ) -> None:
+        """keyed: the quotient, if what follows from it is to be kept; clocks_key, alone_key: then those of its clocks
+        and of what its workers do alone, with the numbers of their nodes."""
+        assert keyed is None or (clocks_key and alone_key), "what is kept is kept under all that it follows from"
+        self.quotient, self.keyed, self.clocks_key, self.alone_key = quotient, keyed, clocks_key, alone_key
         self.implied = ImpliedOrder(quotient)
         self.system = quotient.groups[0].order.trace.local_system
         self._base = np.array([g.node_base for g in quotient.groups], np.int64)
@@ -254,26 +248,44 @@ class BracketOrder:
 
     def precedes_plainly(self, before: I64, after: I64) -> Bools:
         """`precedes`, but for what only partial thresholds order: False says nothing."""
+        ordered = self.chained(before, after)
+        self.add_local(before, after, ordered)
+        return ordered
+
+    def chained(self, before: I64, after: I64) -> Bools:
+        """`precedes` of what chains order."""
         every, clocks = np.arange(len(before)), self.quotient.clocks
-        ordered = chained(views(clocks, self.places(before)), views(clocks, self.places(after)), every, every)
+        return chained(views(clocks, self.places(before)), views(clocks, self.places(after)), every, every)
+
+    def precedes_alone(self, before: I64, after: I64) -> Bools:
+        """`precedes` of what a worker orders by itself."""
+        ordered: Bools = np.zeros(len(before), dtype=bool)
         self.add_local(before, after, ordered)
         return ordered
 
     def precedes_otherwise(self, before: I64, after: I64) -> Bools:
-        """`precedes` of what chains leave unordered."""
-        return self._beyond_chains(before, after, np.zeros(len(before), dtype=bool))
-
-    def _beyond_chains(self, before: I64, after: I64, ordered: Bools) -> Bools:
-        self.add_local(before, after, ordered)
+        """`precedes` of what neither chains nor a worker by itself order."""
+        ordered: Bools = np.zeros(len(before), dtype=bool)
         self._ask(before, after, ordered)
         return ordered
+
+    def undecided(self, before: I64) -> bool:
+        return bool(self._several(before).any())
+
+    def workers(self, numbers: I64) -> I64:
+        """Of nodes."""
+        group, worker, _ = self._local(numbers)
+        first: I64 = np.array([g.first for g in self.quotient.groups])[group] + worker
+        return first
 
     def precedes_each(self, before: I64, after: I64) -> Bools:
         """`precedes` of every pair, all of `after` for the first of `before` first."""
         clocks = self.quotient.clocks
         i, j = np.repeat(np.arange(len(before)), len(after)), np.tile(np.arange(len(after)), len(before))
         ordered = chained(views(clocks, self.places(before)), views(clocks, self.places(after)), i, j)
-        return self._beyond_chains(before[i], after[j], ordered)
+        self.add_local(before[i], after[j], ordered)
+        self._ask(before[i], after[j], ordered)
+        return ordered
 
     def add_local(self, before: I64, after: I64, ordered: Bools) -> None:
         """What a worker orders by itself."""
@@ -292,15 +304,19 @@ class BracketOrder:
     def _ask(self, before: I64, after: I64, ordered: Bools) -> None:
         """What brackets leave unordered although partial thresholds order it."""
         open_ = np.flatnonzero(~ordered & (before != after))
-        group, _, node = self._local(before[open_])
-        several = np.zeros(len(open_), dtype=bool)
-        for g in np.unique(group).tolist():
-            several[group == g] = self.implied.several(g, node[group == g])
-        open_ = open_[several]
+        open_ = open_[self._several(before[open_])]
         if not len(open_) or not self.implied.needed:
             return
         for number in np.unique(before[open_]).tolist():
             self._imply(number, open_[before[open_] == number], after, ordered)
+
+    def _several(self, numbers: I64) -> Bools:
+        """See `ImpliedOrder.several`."""
+        group, _, node = self._local(numbers)
+        several = np.zeros(len(numbers), dtype=bool)
+        for g in np.unique(group).tolist():
+            several[group == g] = self.implied.several(g, node[group == g])
+        return several
 
     def _imply(self, number: int, at: I64, after: I64, ordered: Bools) -> None:
         i, worker, node = (int(v[0]) for v in self._local(np.array([number])))

@@ -218,6 +218,7 @@ class _Composer:
         self.orders = _orders(schedule, tokens, memo)
         instances = Instances(schedule.counters)
         self.groups = _groups(schedule, self.orders, instances)
+        self.alone = given(tuple((g.first, g.count, o) for g, o in zip(self.groups, self.orders, strict=True))).key
         self.result = Composition(schedule, tokens, self.groups, instances, memo)
 
     def run(self) -> Composition:
@@ -313,7 +314,7 @@ class _Composer:
         quotient = self._quotient(edges, words)
         clocks = self.memo.within(clocks_in, quotient).value
         quotient.value.adopt(clocks.value.run, clocks.value)
-        return Keyed(BracketOrder(quotient.value, quotient, clocks.key), quotient.key)
+        return Keyed(BracketOrder(quotient.value, quotient, clocks.key, self.alone), quotient.key)
 
     def _parts(self, edges: Edges) -> Keyed[list[Part]]:
         """The accesses in the order of a run; the one of all workers abreast knows nothing of waits and signals.

@@ -195,10 +195,12 @@ class Confirmer:
         return Withheld(block, block.run)
 
     def _withheld(self, edges: Edges) -> Iterator[Withheld]:
-        """Whom to ask what can be enabled, the one at hand first: the other shows more and has to be made."""
+        """Whom to ask what can be enabled, the one at hand first: the other shows more and has to be made. Where no two
+        accesses race in time the first shows nothing: what one of its runs enables together is not ordered in time."""
         if self.result.strict is None:
             return
-        yield self._block
+        if edges != "fence" or self.result.races is None or self.result.races.racy:
+            yield self._block
         if edges not in self._strict:
             quotient = self.result.strict(edges)
             self._strict[edges] = Withheld(quotient, quotient.abreast)

@@ -58,32 +58,36 @@ class DataflowReport:
     truncated: bool
 
 
-def _neighbours(block: Block, defines: Bools) -> tuple[I64, I64]:
-    """Per incidence the last defining position before it and the first after it, -1 where its atom has none."""
-    n = len(block.atom)
-    position = np.arange(n)
-    last = np.maximum.accumulate(np.where(defines, position, -1))
-    before = np.concatenate(([-1], last[:-1]))
-    following = np.minimum.accumulate(np.where(defines, position, n)[::-1])[::-1]
-    after = np.append(following[1:], n)
-    starts = np.flatnonzero(block.starts)
-    lengths = np.diff(np.append(starts, n))
-    low, high = np.repeat(starts, lengths), np.repeat(starts + lengths, lengths)
-    return np.where(before >= low, before, -1), np.where(after < high, after, -1)
+def _around(atom: I64, defines: Bools, looked: I64) -> tuple[I64, I64]:
+    """Per position that is looked at the last defining one before it and the first after it, -1 where its atom has
+    none."""
+    definers, upto = np.append(np.flatnonzero(defines), -1), np.cumsum(defines)
+    behind = upto.take(looked)
+    before, after = definers.take(behind - defines.take(looked) - 1), definers.take(behind)
+    own = atom.take(looked)
+    return (
+        np.where((before >= 0) & (atom.take(before) == own), before, -1),
+        np.where((after >= 0) & (atom.take(after) == own), after, -1),
+    )
 
 
 def _faults_in(block: Block) -> tuple[I64, I64, I64]:
     """(incidence, kind as index into KINDS, position of the guilty definition or -1)."""
-    touches = block.touches
-    kind, value, delta = touches.kind[block.touch], touches.value[block.touch], touches.delta[block.touch]
-    before, after = _neighbours(block, kind != READ)
+    touches, touch = block.touches, block.touch
+    kind = touches.kind.take(touch)
+    looked = np.flatnonzero(kind != WRITE)
+    before, after = _around(block.atom, kind != READ, looked)
+    own, left, later = touch.take(looked), touch.take(before), touch.take(after)
+    value, delta, reads = touches.value.take(own), touches.delta.take(own), kind.take(looked) == READ
     cares = value != DONT_CARE
-    wrong = (value[before] != value) | ((delta[before] != delta) & cares)
-    added = (kind == READ) & (after >= 0) & (kind[after] != WRITE) & (value[after] == value) & (delta[after] == delta)
-    code = np.select([before < 0, wrong, added], [0, 1, 2], default=-1)
-    exempt = (kind == WRITE) | (~cares & ((kind == READ) | (before < 0)))
-    bad = np.flatnonzero(~exempt & (code >= 0))
-    return bad, code[bad], np.where(code[bad] == 2, after[bad], before[bad])
+    absent = before < 0
+    wrong = (touches.value.take(left) != value) | ((touches.delta.take(left) != delta) & cares)
+    added = reads & (after >= 0) & (touches.kind.take(later) != WRITE)
+    added &= (touches.value.take(later) == value) & (touches.delta.take(later) == delta)
+    exempt = ~cares & (reads | absent)
+    bad = np.flatnonzero(~exempt & (absent | wrong | added))
+    code = np.where(absent[bad], 0, np.where(wrong[bad], 1, 2))
+    return looked[bad], code, np.where(code == 2, after[bad], before[bad])
 
 
 def _describe(block: Block, incidence: int, code: int, guilty: int) -> Fault:
@@ -111,3 +115,19 @@ def find_faults(blocks: Iterable[Block], limit: int | None = 64) -> DataflowRepo
         if limit is not None and total > limit:
             break
     return DataflowReport(total == 0, tuple(faults), total > len(faults))
+
+
+def find_faults_each(blocks: Iterable[Block], first_atoms: I64, limit: int) -> list[DataflowReport]:
+    """`find_faults` of each of several buffers, by the first atom of each."""
+    faults: list[list[Fault]] = [[] for _ in first_atoms]
+    total = np.zeros(len(first_atoms), np.int64)
+    for block in blocks:
+        bad, code, guilty = _faults_in(block)
+        of = np.searchsorted(first_atoms, block.atom[bad], side="right") - 1
+        np.add.at(total, of, 1)
+        for n in np.flatnonzero(np.bincount(of)).tolist():
+            mine = np.flatnonzero(of == n)[: limit - len(faults[n])]
+            rows = zip(bad[mine].tolist(), code[mine].tolist(), guilty[mine].tolist(), strict=True)
+            faults[n] += [_describe(block, *row) for row in rows]
+    told = zip(faults, total.tolist(), strict=True)
+    return [DataflowReport(not count, tuple(one), count > len(one)) for one, count in told]

@@ -67,6 +67,9 @@ class FlatOrder:
 
     precedes_otherwise = precedes_plainly = precedes
 
+    def undecided(self, before: I64) -> bool:
+        return True
+
     def precedes_each(self, before: I64, after: I64) -> Bools:
         return self.precedes(np.repeat(before, len(after)), np.tile(after, len(before)))
 

@@ -2,47 +2,52 @@
 
 Property: reads-from of a buffer, and which of its accesses are neighbours on a byte, depend on nothing but the kinds,
 bytes and contents of its accesses in the order of a run; which neighbours chains and workers order, on nothing but the
-nodes and the quotient; which ones chains order, on nothing but where the nodes stand among the chains and the clocks.
-So each of these is kept under exactly that (`memo`), and a change of a schedule costs what it changes.
+nodes and the quotient; which ones chains order, on nothing but where the nodes stand among the chains and the clocks;
+which ones a worker orders, on nothing but the nodes and what it does alone.
+So each of these is kept under exactly that (`memo`), and a change of a schedule costs what it changes. Buffers that
+only one worker touches are put to what it does alone first, which leaves nothing open there as a rule.
 Orders that only partial thresholds imply are asked for each time, because there is a limit to how often.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
-from amk.validator.atoms import OUTSIDE, Touches, blocks
-from amk.validator.brackets import BracketOrder, Places, Views, chained, chained_each, views
-from amk.validator.dataflow import DataflowReport, find_faults
+from amk.validator.atoms import OUTSIDE, blocks
+from amk.validator.brackets import BracketOrder
+from amk.validator.dataflow import DataflowReport, Fault, find_faults, find_faults_each
 from amk.validator.memo import Keyed, Memo, given
-from amk.validator.order import Clocks
-from amk.validator.quotient import Quotient
-from amk.validator.races import Race, RaceReport, before_each, record
+from amk.validator.neighbours import (
+    BUNCH,
+    NOTHING,
+    SPAN,
+    Asked,
+    Pairs,
+    alike,
+    bunches,
+    joined,
+    neighbours,
+    some_of,
+    touches_in,
+)
+from amk.validator.quotient import Group, Quotient
+from amk.validator.races import Race, RaceReport, record
 from amk.validator.sorting import by_keys
-from amk.validator.system import I32, I64, READ, WRITE, Bools
+from amk.validator.system import I32, I64, READ, Bools
+from amk.validator.unordered import Open, by_atoms, closed, split, unordered_places
 
 LIMIT: Final = 64
 COLUMNS: Final = 5
-NOTHING: Final = np.zeros(0, np.int64)
-EMPTY: Final = np.zeros(0, np.int32)
-MANY: Final = 32
-"""So many pairs have the second access in common, and so many of these the first ones, where products are worth it."""
-BUNCH: Final = 8192
-"""So many pairs are worth a look of their own."""
 WIDE: Final = 16
 """So many atoms an access has, on average, where it is worth finding out which accesses are alike."""
 FAULTY: Final = 1 << 14
 """So many touches of atoms are looked at in a row where something is known to be at fault."""
-SOME: Final = 4096
-"""Unordered pairs that are looked at in a row, until there are enough."""
-Asked = Literal["reads", "writes", "all"]
-"""Pairs whose first access is a read, is none, or any."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,37 +64,6 @@ class Part:
     @cached_property
     def nodes(self) -> Keyed[I64]:
         return Keyed(self.node, self.key) if self.key else given(self.node)
-
-
-@dataclass(frozen=True, eq=False)
-class Product:
-    """Pairs of each of some accesses before each of some others. number [second]: that of the pair with the first of
-    `first`, those with the rest follow."""
-
-    first: I32
-    second: I32
-    number: I64
-
-
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """Neighbouring accesses that conflict, first before second, by atom. bounds: bytes where atoms begin. reads: where
-    the first reads; products: of these pairs all or none, all where many have the same readers. Without products each
-    pair is there once, with the first of its atoms.
-    """
-
-    first: I32
-    second: I32
-    atom: I32
-    bounds: I64
-    reads: Bools
-    products: list[Product]
-
-    def some(self, asked: Asked) -> bool:
-        """Are there such pairs?"""
-        if asked == "all":
-            return len(self.reads) > 0
-        return bool((self.reads == (asked == "reads")).any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +88,10 @@ class Precedes(Protocol):
 
     def precedes_otherwise(self, before: I64, after: I64) -> Bools: ...
 
+    def undecided(self, before: I64) -> bool:
+        """May `precedes_otherwise` say yes of one of these nodes?"""
+        ...
+
 
 def parts_of(rows: I64, placed: I64) -> list[Part]:
     """rows: (node, buffer, kind, lo, hi, value, delta); placed: sort keys of their nodes in a run."""
@@ -131,181 +109,139 @@ def _written(part: Part) -> Part:
     return Part(part.buffer, part.node[at], Keyed(part.columns.value[at], columns), node)
 
 
-def _touches(columns: I64, initial: I64, final: I64) -> Touches:
-    """Events are positions among the columns; initial and final rows are (lo, hi, value, delta)."""
-    before = np.insert(initial, 0, WRITE, axis=1)
-    after = np.insert(final, 0, READ, axis=1)
-    outside = [np.full(len(edge), OUTSIDE) for edge in (before, after)]
-    event = np.concatenate((outside[0], np.arange(len(columns)), outside[1]))
-    kind, lo, hi, value, delta = np.concatenate((before, columns, after)).T
-    key = np.unique(np.concatenate((lo, hi)))
-    first, last = np.searchsorted(key, lo), np.searchsorted(key, hi)
-    return Touches(event=event, kind=kind, value=value, delta=delta, first=first, last=last, atom_key=key)
-
-
 def faults_in(columns: I64, initial: I64, final: I64) -> Faults:
     """Where accesses are wide, one of all reads that are alike stands for the others, unless it is at fault."""
-    touches = _touches(columns, initial, final)
+    touches = touches_in(columns, initial, final)
     if touches.incidences < WIDE * len(touches.kind):
         return Faults(touches.incidences, find_faults(blocks(touches), LIMIT))
-    report = find_faults(blocks(_unlike(touches)), LIMIT)
+    kept = np.ones(len(touches.kind), bool)
+    for one in alike(touches, 2, touches.value, touches.delta):
+        kept[one[1:]] = False
+    report = find_faults(blocks(some_of(touches, kept)), LIMIT)
     if not report.correct:
         report = find_faults(blocks(touches, FAULTY), LIMIT)
     return Faults(touches.incidences, report)
 
 
-def _unlike(touches: Touches) -> Touches:
-    """Without all but one of the reads that want the same of the same bytes, with no write between them."""
-    reads = np.flatnonzero(touches.kind == READ)
-    passed = np.cumsum(touches.kind != READ)
-    keys = np.stack((touches.value, touches.delta, touches.first, touches.last, passed))[:, reads]
-    order = by_keys(*keys)
-    keys = keys[:, order]
-    alike = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
-    kept = np.ones(len(touches.kind), bool)
-    kept[reads[order[1:][alike]]] = False
-    return Touches(
-        event=touches.event[kept], kind=touches.kind[kept], value=touches.value[kept], delta=touches.delta[kept],
-        first=touches.first[kept], last=touches.last[kept], atom_key=touches.atom_key,
-    )  # fmt: skip
+def faults_of(memo: Memo, parts: list[tuple[I64, I64, I64]]) -> list[Faults]:
+    """`faults_in` of each of several buffers, in one look where they are small."""
+    sizes = [len(columns) for columns, *_ in parts]
+    return [faults for bunch in bunches(parts, sizes, BUNCH) for faults in _faults_of(bunch)]
 
 
-def neighbours(columns: I64) -> Pairs:
-    nothing = np.zeros((0, 4), np.int64)
-    touches = _touches(columns, nothing, nothing)
-    reads = touches.kind == READ
-    firsts, seconds, atoms, readings, sizes = [EMPTY], [EMPTY], [EMPTY], [np.zeros(0, bool)], [NOTHING]
-    for block in blocks(touches):
-        begin, size = before_each(block)
-        touch, reading = block.touch.astype(np.int32), reads.take(block.touch.take(begin))
-        firsts.append(touch.take(np.repeat(begin - np.cumsum(size) + size, size) + np.arange(size.sum())))
-        seconds.append(np.repeat(touch, size))
-        atoms.append(np.repeat(block.atom.astype(np.int32), size))
-        readings.append(np.repeat(reading, size))
-        sizes.append(np.where(reading, size, -size))
-    first, second, atom = (np.concatenate(column) for column in (firsts, seconds, atoms))
-    reading, products = np.concatenate(readings), _products(np.concatenate(sizes), first, second)
-    if not products:
-        kept = _distinct(first.astype(np.int64) * len(columns) + second)
-        first, second, atom, reading = first[kept], second[kept], atom[kept], reading[kept]
-    return Pairs(first, second, atom, touches.atom_key, reading, products)
-
-
-def _distinct(keys: I64) -> Bools:
-    """Which of these are the first of their sort?"""
-    order = by_keys(keys)
-    again = keys[order[1:]] == keys[order[:-1]]
-    found = np.ones(len(keys), bool)
-    found[order[1:][again]] = False
+def _faults_of(parts: list[tuple[I64, I64, I64]]) -> list[Faults]:
+    """All as one buffer, unless they are wide."""
+    if len(parts) == 1:
+        return [faults_in(*parts[0])]
+    columns, *edges = zip(*parts, strict=True)
+    touches = touches_in(joined(columns), *(joined(edge, 0) for edge in edges))
+    if touches.incidences >= WIDE * len(touches.kind):
+        return [faults_in(*part) for part in parts]
+    incidences = np.zeros(len(parts), np.int64)
+    np.add.at(incidences, touches.atom_key[touches.first] // SPAN, touches.last - touches.first)
+    first = np.searchsorted(touches.atom_key, np.arange(len(parts)) * SPAN)
+    base, found = 0, []
+    for part, many, report in zip(columns, incidences, find_faults_each(blocks(touches), first, LIMIT), strict=True):
+        faults = tuple(_moved(fault, -base) for fault in report.faults)
+        found.append(Faults(int(many), replace(report, faults=faults)))
+        base += len(part)
     return found
 
 
-def _products(sizes: I64, first: I32, second: I32) -> list[Product]:
-    """Of the pairs whose first access reads, if they are few for so many pairs; sizes: of the runs with one second
-    access, negative where the first one does not read.
-    """
-    ends = np.cumsum(np.abs(sizes))
-    runs = np.flatnonzero(sizes > 0)
-    some = int(sizes[runs].sum())
-    if some < MANY * max(len(runs), 1):
-        return []
-    alike: dict[bytes, list[int]] = {}
-    for low, high in zip((ends - sizes)[runs].tolist(), ends[runs].tolist(), strict=True):
-        alike.setdefault(first[low:high].tobytes(), []).append(low)
-    if some < MANY * MANY * len(alike):
-        return []
-    return [Product(np.frombuffer(text, np.int32), second[low], np.array(low)) for text, low in alike.items()]
+def _moved(fault: Fault, by: int) -> Fault:
+    """Of events whose numbers differ by so much, in the first buffer."""
+    event = fault.event if fault.event == OUTSIDE else fault.event + by
+    writer = fault.writer if fault.writer is None or fault.writer == OUTSIDE else fault.writer + by
+    return Fault(fault.kind, event, 0, fault.lo, fault.hi, fault.expected, fault.found, writer)
 
 
-def _asked(pairs: Pairs, asked: Asked) -> I64:
-    if asked == "all":
-        return np.arange(len(pairs.first))
-    return np.flatnonzero(pairs.reads if asked == "reads" else ~pairs.reads)
+def open_alone(memo: Memo, groups: list[Group], parts: list[tuple[Pairs, I64]]) -> list[I64]:
+    """Numbers of the single pairs of each (pairs, nodes), all nodes of one worker, that it does not order by itself."""
+    base = np.array([group.node_base for group in groups])
+    found = [NOTHING] * len(parts)
+    of = np.searchsorted(base, [node[0] for _, node in parts], side="right") - 1
+    for g, group in enumerate(groups):
+        mine = np.flatnonzero(of == g).tolist()
+        local = [(parts[n][1] - group.node_base) % group.nodes for n in mine]
+        sides = [(node[parts[n][0].first], node[parts[n][0].second]) for n, node in zip(mine, local, strict=True)]
+        before, after = np.concatenate([np.zeros((2, 0), np.int64), *map(np.stack, sides)], axis=1)
+        left = (before != after) & ~group.order.wholly(before, after)
+        numbers = [np.arange(len(parts[n][0].first)) for n in mine]
+        for n, at in zip(mine, split(numbers, left), strict=True):
+            found[n] = at
+    return found
 
 
-def _some(column: I32, numbers: I64) -> I32:
-    """column[numbers]; of distinct numbers in order, all or some."""
-    return column if len(numbers) == len(column) else column[numbers]
+Looked = tuple[Pairs, bytes, I64, bytes]
+"""Pairs with their key, nodes with theirs."""
 
 
 def left_open(
-    memo: Memo, asked: Asked, quotient: Quotient, clocks: bytes, parts: list[tuple[Pairs, bytes, I64]]
-) -> list[I64]:
-    """Numbers of the pairs of each (pairs, their key, nodes) that neither chains nor a worker by itself order; clocks:
-    key of the quotient's."""
+    memo: Memo, asked: Asked, quotient: Quotient, clocks: bytes, alone: bytes, parts: list[Looked]
+) -> list[Open]:
+    """The pairs of each part that neither chains nor a worker by itself order; clocks: key of the quotient's; alone:
+    key of what its workers do alone."""
     order = BracketOrder(quotient)
-    if quotient.system.events:
-        left = unchained(memo, asked, order, clocks, parts)
-    else:
-        left = [_asked(pairs, asked) for pairs, *_ in parts]
-    found = zip(parts, left, strict=True)
-    ends = [np.stack((node[pairs.first[at]], node[pairs.second[at]])) for (pairs, _, node), at in found]
-    before, after = np.concatenate(ends, axis=1)
-    ordered = before == after
-    order.add_local(before, after, ordered)
-    return _split(left, ~ordered)
+    inside = _of_one_worker(order, parts)
+    own = [part for part, by_itself in zip(parts, inside, strict=True) if by_itself]
+    others = [part for part, by_itself in zip(parts, inside, strict=True) if not by_itself]
+    found = iter(_open_inside(memo, asked, order, alone, own))
+    more = iter(_open_among(memo, asked, order, clocks, others))
+    return [next(found) if by_itself else next(more) for by_itself in inside]
 
 
-def _split(numbers: list[I64], some: Bools) -> list[I64]:
-    """Some of the numbers; `some` is about all of them in turn."""
-    ends = np.cumsum([0, *map(len, numbers)]).tolist()
-    return [at[some[low:high]] for at, (low, high) in zip(numbers, pairwise(ends), strict=True)]
-
-
-def unchained(
-    memo: Memo, asked: Asked, order: BracketOrder, clocks: bytes, parts: list[tuple[Pairs, bytes, I64]]
-) -> list[I64]:
-    """Numbers of the pairs of each part that chains leave unordered."""
-    every = order.places(np.concatenate([node for *_, node in parts]))
-    places = np.stack((every.agent, every.hi, every.view))
-    ends = np.cumsum([0, *(len(node) for *_, node in parts)]).tolist()
-    own = [
-        (Keyed(pairs, key), places[:, low:high])
-        for (pairs, key, _), low, high in zip(parts, ends, ends[1:], strict=False)
-        if pairs.some(asked)
+def _of_one_worker(order: BracketOrder, parts: list[Looked]) -> list[bool]:
+    """Is there one worker that has all nodes? Not asked where there are products, which are of many."""
+    some = [len(node) > 0 and not pairs.products for pairs, _, node, _ in parts]
+    ends = [
+        (int(node.min()), int(node.max())) if one else (0, 0) for one, (*_, node, _) in zip(some, parts, strict=True)
     ]
-    found = iter(memo.each(unordered_places, (asked, Keyed(order.quotient.clocks, clocks)), own))
-    return [next(found).value if pairs.some(asked) else NOTHING for pairs, *_ in parts]
+    first, last = order.workers(np.array(ends, np.int64).reshape(-1, 2).T)
+    same: list[bool] = ((first == last) & some).tolist()
+    return same
 
 
-def unordered_places(memo: Memo, asked: Asked, clocks: Clocks, parts: list[tuple[Pairs, I32]]) -> list[I64]:
-    """Numbers of the pairs of each (pairs, places) that chains leave unordered; places: the fields of `Places`."""
-    shown = views(clocks, Places(*np.concatenate([places for _, places in parts], axis=1)))
-    base = np.cumsum([0, *(places.shape[1] for _, places in parts)]).tolist()
-    found, single = [NOTHING] * len(parts), []
-    for n, (pairs, _) in enumerate(parts):
-        if asked == "reads" and pairs.products:
-            found[n] = _unordered_each(pairs.products, shown, base[n])
-        else:
-            single.append((n, pairs, _asked(pairs, asked)))
-    for some in _bunches(single):
-        before = np.concatenate([_some(pairs.first, at) + base[n] for n, pairs, at in some])
-        after = np.concatenate([_some(pairs.second, at) + base[n] for n, pairs, at in some])
-        left = _split([at for *_, at in some], ~chained(shown, shown, before, after))
-        for (n, *_), numbers in zip(some, left, strict=True):
-            found[n] = numbers
+def _open_inside(memo: Memo, asked: Asked, order: BracketOrder, alone: bytes, parts: list[Looked]) -> list[Open]:
+    """Of buffers that one worker has: what it leaves open, put to the chains."""
+    if not parts:
+        return []
+    own = [(Keyed(pairs, key), Keyed(node, node_key)) for pairs, key, node, node_key in parts]
+    every = memo.each(open_alone, (Keyed(order.quotient.groups, alone),), own)
+    left = [Open(_wanted(one.value, pairs, asked)) for one, (pairs, *_) in zip(every, parts, strict=True)]
+    return closed([(pairs, node) for pairs, _, node, _ in parts], left, order.chained)
+
+
+def _wanted(numbers: I64, pairs: Pairs, asked: Asked) -> I64:
+    return numbers if asked == "all" else numbers[pairs.reads[numbers] == (asked == "reads")]
+
+
+def _open_among(memo: Memo, asked: Asked, order: BracketOrder, clocks: bytes, parts: list[Looked]) -> list[Open]:
+    """Of buffers that several workers have: what chains leave open, put to the workers."""
+
+    def near(first: I64, second: I64) -> Bools:
+        same: Bools = order.workers(second)[:, None] == order.workers(first)
+        return same
+
+    left = unchained(memo, asked, order, clocks, parts)
+    return closed([(pairs, node) for pairs, _, node, _ in parts], left, order.precedes_alone, near)
+
+
+def unchained(memo: Memo, asked: Asked, order: BracketOrder, clocks: bytes, parts: list[Looked]) -> list[Open]:
+    """The pairs of each part that chains leave unordered."""
+    if not order.quotient.system.events:
+        return [Open.all(pairs, asked) for pairs, *_ in parts]
+    found = [Open(NOTHING)] * len(parts)
+    some = [n for n, (pairs, *_) in enumerate(parts) if pairs.some(asked)]
+    if not some:
+        return found
+    every = order.places(np.concatenate([parts[n][2] for n in some]))
+    places = np.stack((every.agent, every.hi, every.view))
+    ends = pairwise(np.cumsum([0, *(len(parts[n][2]) for n in some)]).tolist())
+    own = [(Keyed(*parts[n][:2]), places[:, a:b]) for n, (a, b) in zip(some, ends, strict=True)]
+    left = memo.each(unordered_places, (asked, Keyed(order.quotient.clocks, clocks)), own)
+    for n, one in zip(some, left, strict=True):
+        found[n] = one.value
     return found
-
-
-def _bunches(several: list[tuple[int, Pairs, I64]]) -> Iterator[list[tuple[int, Pairs, I64]]]:
-    """Small ones together, because each look costs something; all in one would not fit into the processor's caches."""
-    bunch: list[tuple[int, Pairs, I64]] = []
-    for one in several:
-        bunch.append(one)
-        if sum(len(at) for *_, at in bunch) >= BUNCH:
-            yield bunch
-            bunch = []
-    if bunch:
-        yield bunch
-
-
-def _unordered_each(products: list[Product], shown: Views, base: int) -> I64:
-    """base: number of the first access among what is shown."""
-    found = []
-    for one in products:
-        after, before = np.nonzero(~chained_each(shown, shown, one.first + base, one.second + base))
-        found.append(one.number[after] + before)
-    return np.sort(np.concatenate(found))
 
 
 class InOrder:
@@ -324,52 +260,50 @@ class InOrder:
 
     def faults(self, initial: I64, final: I64) -> Faults:
         """initial, final: rows (buffer, lo, hi, value, delta)."""
-        by_number = {part.buffer: part for part in self.parts}
-        faults, total, more = [], 0, False
-        for number in sorted({*by_number, *initial[:, 0].tolist(), *final[:, 0].tolist()}):
-            part = by_number.get(number) or Part(number, NOTHING, given(np.zeros((0, COLUMNS), np.int64)))
-            edges = (rows[rows[:, 0] == number, 1:] for rows in (initial, final))
-            found = self.memo(faults_in, part.columns, *edges).value
-            total, more = total + found.incidences, more or found.report.truncated
-            node = [*part.node.tolist(), OUTSIDE]
-            for f in found.report.faults:
+        edges = [{int(b): rows[rows[:, 0] == b, 1:] for b in set(rows[:, 0].tolist())} for rows in (initial, final)]
+        nothing, none = given(np.zeros((0, COLUMNS), np.int64)), given(np.zeros((0, COLUMNS - 1), np.int64))
+        others = {number for rows in edges for number in rows} - {part.buffer for part in self.parts}
+        parts = [*self.parts, *(Part(number, NOTHING, nothing) for number in others)]
+        parts.sort(key=lambda part: part.buffer)
+        asked = [(part.columns, *(rows.get(part.buffer, none) for rows in edges)) for part in parts]
+        every = [one.value for one in self.memo.each(faults_of, (), asked)]
+        faults: list[Fault] = []
+        for part, found in zip(parts, every, strict=True):
+            some = found.report.faults[: LIMIT - len(faults)]
+            node = [*part.node.tolist(), OUTSIDE] if some else []
+            for f in some:
                 writer = None if f.writer is None else node[f.writer]
-                faults.append(replace(f, event=node[f.event], buffer=number, writer=writer))
-        report = DataflowReport(not faults, tuple(faults[:LIMIT]), more or len(faults) > LIMIT)
-        return Faults(total, report)
+                faults.append(replace(f, event=node[f.event], buffer=part.buffer, writer=writer))
+        more = sum(len(found.report.faults) for found in every) > LIMIT or any(one.report.truncated for one in every)
+        return Faults(sum(one.incidences for one in every), DataflowReport(not faults, tuple(faults), more))
 
     def races(self, *questions: Question) -> RaceReport:
         """Neighbours that the orders leave unordered."""
         found: dict[tuple[int, int], Race] = {}
-        keyed = [self.memo(neighbours, part.columns) for part in self.parts]
+        keyed = self.memo.each(neighbours, (), [(part.columns,) for part in self.parts])
         bad = [self._unordered(keyed, question) for question in questions]
-        for part, pairs, *numbers in zip(self.parts, keyed, *bad, strict=True):
-            every = np.sort(np.concatenate(numbers))
-            for start in range(0, len(every), SOME):
-                if len(found) < LIMIT:
-                    record(_rows(part, pairs.value, every[start : start + SOME]), found, LIMIT)
+        for part, pairs, *opens in zip(self.parts, keyed, *bad, strict=True):
+            some = by_atoms(pairs.value, [one for one in opens if one])
+            while len(found) < LIMIT and (ends := next(some, None)) is not None:
+                record(_rows(part, pairs.value, *ends), found, LIMIT)
         return RaceReport(bool(found), True, tuple(found.values()), (), bool(found))
 
-    def _unordered(self, keyed: list[Keyed[Pairs]], question: Question) -> list[I64]:
-        """Numbers of the pairs of each part."""
-        chains, asked = question.chains, question.asked
-        known = None if chains is None else chains.keyed
-        if chains is not None and known is not None:
-            own = [(pairs, pairs.key, part.nodes) for part, pairs in zip(self.parts, keyed, strict=True)]
-            left = [one.value for one in self.memo.each(left_open, (asked, known, chains.clocks_key), own)]
-        else:
-            left = [_asked(pairs.value, asked) for pairs in keyed]
-        both = zip(self.parts, keyed, left, strict=True)
-        ends = [np.stack((p.node[k.value.first[at]], p.node[k.value.second[at]])) for p, k, at in both]
-        before, after = np.concatenate([np.zeros((2, 0), np.int64), *ends], axis=1)
-        precedes = question.order.precedes if known is None else question.order.precedes_otherwise
-        return _split(left, ~((before == after) | precedes(before, after)))
+    def _unordered(self, keyed: list[Keyed[Pairs]], question: Question) -> list[Open]:
+        """The pairs of each part."""
+        chains, order = question.chains, question.order
+        looked = [(pairs.value, part.node) for pairs, part in zip(keyed, self.parts, strict=True)]
+        if chains is None or chains.keyed is None:
+            return closed(looked, [Open.all(pairs, question.asked) for pairs, _ in looked], order.precedes)
+        both = zip(keyed, self.parts, strict=True)
+        own = [(pairs, pairs.key, part.nodes, part.nodes.key) for pairs, part in both]
+        common = question.asked, chains.keyed, chains.clocks_key, chains.alone_key
+        left = [one.value for one in self.memo.each(left_open, common, own)]
+        return closed(looked, left, order.precedes_otherwise, lambda first, _: np.array(order.undecided(first)))
 
 
-def _rows(part: Part, pairs: Pairs, at: I64) -> I64:
+def _rows(part: Part, pairs: Pairs, first: I32, second: I32, atom: I32) -> I64:
     """As `record` wants them."""
-    first, second, atom = pairs.first[at], pairs.second[at], pairs.atom[at]
-    kind, buffer = part.columns.value[:, 0], np.full(len(at), part.buffer)
+    kind, buffer = part.columns.value[:, 0], np.full(len(first), part.buffer)
     columns = (
         part.node[first], part.node[second], kind[first], kind[second], buffer, pairs.bounds[atom],
         pairs.bounds[atom + 1],

@@ -19,8 +19,9 @@ from amk.validator.abreast import places_abreast
 from amk.validator.brackets import BracketOrder, Ordering, divided
 from amk.validator.contents import code
 from amk.validator.dataflow import DataflowReport
-from amk.validator.in_order import Asked, InOrder, Part, Question, parts_of
+from amk.validator.in_order import InOrder, Part, Question, parts_of
 from amk.validator.memo import Memo, given
+from amk.validator.neighbours import Asked
 from amk.validator.races import RaceReport
 from amk.validator.still import Names
 from amk.validator.system import I64, Bools
@@ -146,6 +147,10 @@ class Blocking:
 
     def precedes_otherwise(self, before: I64, after: I64) -> Bools:
         return self._with_hints(self.words.precedes_otherwise(before, after), before, after)
+
+    def undecided(self, before: I64) -> bool:
+        """Hints may order any."""
+        return True
 
     def _with_hints(self, ordered: Bools, before: I64, after: I64) -> Bools:
         open_ = np.flatnonzero(~ordered & (before != after))

@@ -4,21 +4,29 @@ stand for others that are alike hide nothing.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from amk.validator import in_order
-from amk.validator.brackets import Views, chained, chained_each
-from amk.validator.in_order import MANY, Asked, Pairs, neighbours, unordered_places
+from amk.adversary.cases import repaired
+from amk.schedule_ir.codec import parse_schedule
+from amk.validator import in_order, unordered
+from amk.validator import neighbours as neighbours_module
+from amk.validator.brackets import Views, chained
 from amk.validator.memo import Memo
-from amk.validator.system import READ, WRITE
+from amk.validator.neighbours import MANY, Asked, Pairs, neighbours
+from amk.validator.system import READ, WRITE, Bools
+from amk.validator.unordered import Open, by_atoms, closed, open_products, unordered_places
+from amk.validator.verify import verify
 
 WORKERS = 40
+NONE = np.zeros(0, np.int64)
 
 
 def _columns(rng: np.random.Generator, rounds: int) -> np.ndarray:
@@ -44,38 +52,61 @@ def _views(rng: np.random.Generator, nodes: int, agents: int, chains: int) -> Vi
     )
 
 
-def test_products_are_all_pairs_whose_first_access_reads() -> None:
-    pairs = neighbours(_columns(np.random.default_rng(1), 3))
-    assert len(pairs.products) == 3
-    told = [
-        (first, second, number + n)
-        for one in pairs.products
-        for second, number in zip(one.second.tolist(), one.number.tolist(), strict=True)
-        for n, first in enumerate(one.first.tolist())
-    ]
-    at = np.flatnonzero(pairs.reads)
-    assert len(told) == len(at) == 3 * WORKERS * WORKERS > MANY * MANY
-    assert sorted(told) == sorted(zip(pairs.first[at].tolist(), pairs.second[at].tolist(), at.tolist(), strict=True))
+def _of(rows: np.ndarray) -> Pairs:
+    (pairs,) = neighbours(Memo(), [(rows,)])
+    return pairs
+
+
+def _told(pairs: Pairs, opens: list[Open]) -> list[tuple[int, int, int]]:
+    """(first, second, atom) of what is open, as it is told."""
+    columns = [np.stack(some) for some in by_atoms(pairs, opens)]
+    return [tuple(one) for one in np.concatenate([np.zeros((3, 0), int), *columns], axis=1).T.tolist()]
+
+
+def test_reads_that_are_alike_make_products_with_what_is_before_and_behind_them() -> None:
+    rows = _columns(np.random.default_rng(1), 3)
+    pairs = _of(rows)
+    assert not len(pairs.first) and WORKERS >= MANY
+    assert [one.reads for one in pairs.products] == [True, True, True, False, False]
+    every = [(a, b, n, READ) for a, b, n in _told(pairs, [Open.all(pairs, "reads")])]
+    every += [(a, b, n, WRITE) for a, b, n in _told(pairs, [Open.all(pairs, "writes")])]
+    assert len(every) == 5 * WORKERS * WORKERS
+    assert sorted((a, b, n, kind == READ) for a, b, n, kind in every) == sorted(_each_with_its_first_atom(rows))
 
 
 def test_few_readers_make_no_product() -> None:
     rows = [(READ, 0, 8, -1, 0), (WRITE, 0, 8, 1, 0)] * 2000
-    pairs = neighbours(np.array(rows, np.int64))
+    pairs = _of(np.array(rows, np.int64))
     assert len(pairs.reads) > 2000 and not pairs.products
 
 
-def test_every_pair_of_a_product_is_as_ordered_as_by_itself() -> None:
-    for seed in range(20):
+def _there(rng: np.random.Generator, nodes: int, agents: int, chains: int) -> Views:
+    """As `_views`, and nothing has happened before what has no view."""
+    shown = _views(rng, nodes, agents, chains)
+    shown.rows[0] = 0
+    return replace(shown, row=np.where(shown.own < 0, 0, shown.row))
+
+
+def test_a_product_is_open_where_one_of_its_pairs_is() -> None:
+    closed_ones = 0
+    for seed in range(60):
         rng = np.random.default_rng(seed)
-        shown = _views(rng, 50, 6, 1 + seed % 3)
-        i, j = rng.integers(0, 50, 30), rng.integers(0, 50, 20)
-        each = chained_each(shown, shown, i, j)
-        assert 0 < each.sum() < each.size
-        assert np.array_equal(each.reshape(-1), chained(shown, shown, np.tile(i, 20), np.repeat(j, 30)))
+        shown = _there(rng, 50, 6, 1 + seed % 3)
+        shown.hi[:] -= seed % 8
+        sizes = rng.integers(1, 5, (9, 2)).tolist()
+        nodes = [[rng.integers(0, 50, size).astype(np.int32) for size in pair] for pair in sizes]
+        found = open_products(shown, [(first, second) for first, second in nodes])
+        for (first, second), left in zip(nodes, found, strict=True):
+            each = ~chained(shown, shown, np.tile(first, len(second)), np.repeat(second, len(first)))
+            each = each.reshape(len(second), len(first))
+            assert np.array_equal(left, each) if left is not None else not each.any()
+            closed_ones += left is None
+    assert 60 < closed_ones < 500
 
 
-def _left(clocks: Any, asked: Asked, parts: list[tuple[Pairs, np.ndarray]]) -> list[list[int]]:
-    return [found.tolist() for found in unordered_places(Memo(), asked, clocks, parts)]
+def _left(clocks: Any, asked: Asked, parts: list[tuple[Pairs, np.ndarray]]) -> list[list[tuple[int, int, int]]]:
+    found = unordered_places(Memo(), asked, clocks, parts)
+    return [_told(pairs, [one]) for (pairs, _), one in zip(parts, found, strict=True)]
 
 
 def test_what_chains_leave_open_does_not_depend_on_products_nor_on_the_other_parts() -> None:
@@ -86,6 +117,7 @@ def test_what_chains_leave_open_does_not_depend_on_products_nor_on_the_other_par
         events=events, agent_of=np.repeat(np.arange(agents), each), index_of=np.tile(np.arange(each), agents)
     )
     rows = rng.integers(0, each, (9, agents)).astype(np.int32)
+    rows[0] = 0
     clocks = SimpleNamespace(system=system, rows=rows, row_of=rng.integers(0, 9, events))
     parts = []
     for rounds in (2, 3, 2):
@@ -96,12 +128,61 @@ def test_what_chains_leave_open_does_not_depend_on_products_nor_on_the_other_par
             rng.integers(0, each // 2, shape),
             rng.integers(-1, 2 * events, shape),
         )
-        parts.append((neighbours(columns), np.stack(places).astype(np.int32)))
-    bare = [(replace(pairs, products=[]), places) for pairs, places in parts]
+        parts.append((_of(columns), np.stack(places).astype(np.int32)))
+    bare = [(_without_products(pairs), places) for pairs, places in parts]
     for asked in ("reads", "writes", "all"):
         found = _left(clocks, asked, parts)
         assert found == _left(clocks, asked, bare) == [_left(clocks, asked, [one])[0] for one in parts]
-        assert all(0 < len(left) < len(pairs.reads) for left, (pairs, _) in zip(found, parts, strict=True))
+        every = [_told(pairs, [Open.all(pairs, asked)]) for pairs, _ in parts]
+        assert all(0 < len(left) < len(all_of_it) for left, all_of_it in zip(found, every, strict=True))
+
+
+def _without_products(pairs: Pairs) -> Pairs:
+    """All pairs as single ones."""
+    first, second, atom = np.array(_told(pairs, [Open.all(pairs, "all")]), np.int32).T
+    reads = {(a, b) for a, b, _ in _told(pairs, [Open.all(pairs, "reads")])}
+    reading = np.array([(a, b) in reads for a, b in zip(first.tolist(), second.tolist(), strict=True)])
+    return Pairs(first, second, atom, pairs.bounds, reading, [])
+
+
+def test_what_an_order_is_asked_about_a_product_is_closed_and_nothing_else() -> None:
+    rng = np.random.default_rng(3)
+    pairs = _of(_columns(rng, 3))
+    node = rng.integers(0, 30, 3 * 2 * WORKERS)
+    opens = [Open.all(pairs, "all")]
+    ordered = rng.random((30, 30)) < 0.5
+    asked: set[tuple[int, int]] = set()
+
+    def precedes(before: np.ndarray, after: np.ndarray) -> Bools:
+        asked.update(zip(before.tolist(), after.tolist(), strict=True))
+        found: Bools = ordered[before, after]
+        return found
+
+    def among(first: np.ndarray, second: np.ndarray) -> Bools:
+        found: Bools = (first + second[:, None]) % 3 == 0
+        return found
+
+    every = _told(pairs, opens)
+    for which, about in ((None, lambda a, b: True), (among, lambda a, b: (a + b) % 3 == 0)):
+        asked.clear()
+        (found,) = closed([(pairs, node)], opens, precedes, which)
+        ends = [(one, int(node[one[0]]), int(node[one[1]])) for one in every]
+        assert asked == {(a, b) for _, a, b in ends if about(a, b)}
+        assert _told(pairs, [found]) == [one for one, a, b in ends if not (about(a, b) and (ordered[a, b] or a == b))]
+    assert closed([(pairs, node)], opens, lambda before, after: np.ones(len(before), bool)) != opens
+    assert not closed([(pairs, node)], opens, lambda before, after: np.ones(len(before), bool))[0]
+
+
+def test_what_is_open_is_told_by_atoms_whatever_the_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    pairs = _of(_columns(rng, 2))
+    opens = [Open(NONE, ((n, rng.random((len(p.second), len(p.first))) < 0.3),)) for n, p in enumerate(pairs.products)]
+    told = _told(pairs, opens)
+    assert told == sorted(told, key=lambda one: (one[2], one[1], one[0]))
+    assert len(told) == len(set(told)) == sum(int(one.products[0][1].sum()) for one in opens)
+    for some in (1, 100, 1 << 20):
+        monkeypatch.setattr(unordered, "SOME", some)
+        assert _told(pairs, opens) == told
 
 
 def _rows(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -148,14 +229,64 @@ def _each_with_its_first_atom(rows: np.ndarray) -> list[tuple[int, int, int, boo
     return sorted(((*pair, *rest) for pair, rest in found.items()), key=lambda told: (told[2], told[1], told[0]))
 
 
-def test_each_pair_of_neighbours_is_there_once_with_the_first_of_its_atoms() -> None:
-    several = 0
+@pytest.mark.parametrize("many", [2, MANY])
+def test_each_pair_of_neighbours_is_there_with_the_first_of_its_atoms(
+    many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours_module, "MANY", many)
+    several = products = 0
+    parts, expected = [], []
     for seed in range(200):
         rng = np.random.default_rng(seed)
         rows = _rows(rng, int(rng.integers(1, 40)))
         rows[:, 2] += 8 * rng.integers(0, 3, len(rows))
-        pairs = neighbours(rows)
-        told = zip(pairs.first.tolist(), pairs.second.tolist(), pairs.atom.tolist(), pairs.reads.tolist(), strict=True)
-        assert list(told) == _each_with_its_first_atom(rows) and not pairs.products
-        several += len(pairs.first)
-    assert several > 2000
+        parts.append((rows,))
+        expected.append(_each_with_its_first_atom(rows))
+    for pairs, (rows,), every in zip(neighbours(Memo(), parts), parts, expected, strict=True):
+        assert len(pairs.first) <= max(len(every), sum(_touched(rows)))
+        found: dict[tuple[int, int], tuple[int, bool]] = {}
+        for asked in ("reads", "writes"):
+            for first, second, atom in _told(pairs, [Open.all(pairs, asked)]):
+                found.setdefault((first, second), (atom, asked == "reads"))
+        assert sorted((*pair, *rest) for pair, rest in found.items()) == sorted(every)
+        several, products = several + len(every), products + len(pairs.products)
+    assert several > 2000 and (products > 100) == (many == 2)
+
+
+def _touched(rows: np.ndarray) -> list[int]:
+    bounds = np.unique(rows[:, 1:3])
+    return [int(((bounds >= lo) & (bounds < hi)).sum()) for lo, hi in rows[:, 1:3].tolist()]
+
+
+def test_faults_of_several_buffers_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_order, "LIMIT", 3)
+    parts, sorts = [], Counter[tuple[bool, bool]]()
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        initial = np.array([(8 * n, 8 * n + 8, n, 0) for n in range(int(rng.integers(0, 5)))], np.int64).reshape(-1, 4)
+        rows = _rows(rng, 30)[: int(rng.integers(0, 30))]
+        parts.append((rows, initial, initial[: seed % 3]))
+    for part, found in zip(parts, in_order.faults_of(Memo(), parts), strict=True):
+        alone = in_order.faults_in(*part)
+        assert (found.incidences, found.report) == (alone.incidences, alone.report)
+        sorts[found.report.correct, found.report.truncated] += 1
+    assert len(sorts) == 3 and min(sorts.values()) > 10, sorts
+
+
+@pytest.mark.parametrize(
+    "name", ["missing-wait", "merge-before-attend", "attend-without-barrier", "relaxed-wait", "relaxed-signal"]
+)
+@pytest.mark.parametrize("twin", [False, True])
+def test_a_verdict_does_not_depend_on_what_is_looked_at_as_one(
+    name: str, twin: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = json.loads((Path(__file__).parents[2] / "adversarial" / f"{name}.json").read_text())
+    document = repaired(case) if twin else case["schedule"]
+    schedule = parse_schedule(json.dumps(document).encode(), "case")[0]
+    found = []
+    for many in (2, 1 << 20):
+        monkeypatch.setattr(neighbours_module, "MANY", many)
+        verdict = verify(schedule)
+        assert verdict.safe == twin
+        found.append(verdict.diagnostics)
+    assert found[0] == found[1]
