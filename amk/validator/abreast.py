@@ -28,6 +28,7 @@ import numpy as np
 from amk.validator.sorting import by_key, by_keys
 from amk.validator.system import I64
 from amk.validator.trace import Trace
+from amk.validator.words import Words
 
 if TYPE_CHECKING:
     from amk.validator.quotient import Quotient
@@ -57,15 +58,14 @@ def events_abreast(quotient: Quotient) -> I64 | None:
     every = places_abreast(
         group.order.trace, group.count, np.repeat(np.arange(group.count), len(local)), np.tile(local, group.count)
     )
-    last = _joint_steps(quotient)
+    last = joint_steps(quotient.words)
     behind = (last + 1) * group.count * (2 * group.order.trace.warps + 1) - 1
     void = np.full(int(quotient.lengths.sum()) - len(every) - len(last), -1)
     return by_key(np.concatenate((every, behind, void)))
 
 
-def _joint_steps(quotient: Quotient) -> I64:
+def joint_steps(words: Words | None) -> I64:
     """The last step that each event of a joint waits for, -1 if there is none."""
-    words = quotient.words
     if words is None or not words.joints:
         return np.zeros(0, np.int64)
     writes = words.writes[by_keys(words.writes[:, 2], words.writes[:, 3])]

@@ -147,7 +147,7 @@ class Quotient:
         found = warp_chains(group.order, events)
         if self.words is not None:
             writes = _of_group(self.words.writes, group.number)
-            for one in _written_items(writes):
+            for one in written_items(writes):
                 require_order(group.order, one)
             needs = _of_group(self.words.needs, group.number)[:, 2]
             found += crew_chains(group.order, np.concatenate((writes[:, 2], needs)))
@@ -256,7 +256,7 @@ def _of_group(rows: I64, number: int) -> I64:
     return rows if mine.all() else rows[mine]
 
 
-def _written_items(writes: I64) -> Iterator[I64]:
+def written_items(writes: I64) -> Iterator[I64]:
     """The items, in order, of every counter of `Words.writes`, without repetitions."""
     steps = writes[:, 3] << 32 | writes[:, 2]
     if bool((np.diff(steps) <= 0).any()):
