@@ -22,7 +22,7 @@ from amk.validator.implied_order import ImpliedOrder
 from amk.validator.memo import Keyed
 from amk.validator.order import Clocks
 from amk.validator.quotient import Group, Quotient
-from amk.validator.system import I32, I64, Bools, System
+from amk.validator.system import I32, I64, Bools, Counts, System
 
 NEVER: Final = -(1 << 30)
 
@@ -83,22 +83,24 @@ class Views:
     """
 
     agent: I32
-    hi: I32
+    hi: Counts
     own: I32
-    value: I32
+    value: Counts
     row: I64
-    rows: I32
+    rows: Counts
 
 
 def views(clocks: Clocks, places: Places) -> Views:
     system, none = clocks.system, places.agent < 0
-    agent, hi = np.maximum(places.agent, 0), np.where(none, np.iinfo(np.int32).max, places.hi)
+    kind = clocks.rows.dtype
+    agent, hi = np.maximum(places.agent, 0), places.hi.astype(kind)
+    hi[none] = np.iinfo(kind).max
     if not system.events:
         absent = np.full_like(places.view, -1)
         return Views(agent, hi, absent, absent, np.zeros(absent.shape, np.int64), np.zeros((0, 0), np.int32))
     event, none = np.maximum(places.view >> 1, 0), places.view < 0
     own = system.agent_of.astype(np.int32).take(event)
-    value = system.index_of.astype(np.int32).take(event) + (places.view & 1)
+    value = system.index_of.astype(kind).take(event) + (places.view & 1).astype(kind)
     row = clocks.row_of.take(event)
     own[none], row[none] = -1, 0
     return Views(agent, hi, own, value, row, clocks.rows)

@@ -28,6 +28,8 @@ import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
+Counts = npt.NDArray[np.signedinteger[Any]]
+"""Of 32 bits, or of fewer if there are no large ones."""
 Bools = npt.NDArray[np.bool_]
 
 READ: Final = 0

@@ -87,12 +87,13 @@ def test_what_chains_leave_open_does_not_depend_on_products_nor_on_the_other_par
     )
     rows = rng.integers(0, each, (9, agents)).astype(np.int32)
     clocks = SimpleNamespace(system=system, rows=rows, row_of=rng.integers(0, 9, events))
+    short = SimpleNamespace(system=system, rows=rows.astype(np.int16), row_of=clocks.row_of)
     parts = []
     for rounds in (2, 3, 2):
         columns = _columns(rng, rounds)
         shape = (len(columns), 1)
         places = (
-            rng.integers(0, agents, shape),
+            rng.integers(-1, agents, shape),
             rng.integers(0, each // 2, shape),
             rng.integers(-1, 2 * events, shape),
         )
@@ -101,6 +102,7 @@ def test_what_chains_leave_open_does_not_depend_on_products_nor_on_the_other_par
     for asked in ("reads", "writes", "all"):
         found = _left(clocks, asked, parts)
         assert found == _left(clocks, asked, bare) == [_left(clocks, asked, [one])[0] for one in parts]
+        assert found == _left(short, asked, parts)
         assert all(0 < len(left) < len(pairs.reads) for left, (pairs, _) in zip(found, parts, strict=True))
 
 

@@ -7,7 +7,9 @@ import pytest
 
 from amk.validator.sorting import FEW, SHORT, by_key, by_keys
 
-SPANS = ((0, 2), (0, 50), (-7, 7), (-9, SHORT - 9), (0, 10**6), (-(2**40), 2**40), (-(2**62), 2**62), (-(2**63), 2**63 - 1))
+SPANS = (
+    (0, 2), (0, 50), (-7, 7), (-9, SHORT - 9), (0, 10**6), (-(2**40), 2**40), (-(2**62), 2**62), (-(2**63), 2**63 - 1)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("span", SPANS, ids=str)
