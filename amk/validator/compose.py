@@ -225,6 +225,7 @@ class _Composer:
         self.orders = _orders(schedule, tokens, memo)
         instances = Instances(schedule.counters)
         self.groups = _groups(schedule, self.orders, instances)
+        self.quotients: dict[tuple[Edges, Kept, bool], Keyed[Quotient]] = {}
         self.result = Composition(schedule, tokens, self.groups, instances, memo)
 
     def run(self) -> Composition:
@@ -277,7 +278,9 @@ class _Composer:
 
     def _block(self) -> Quotient:
         block = self._quotient("block").value
-        block.adopt(self._run(block))
+        # of those that run abreast, the run of the clocks is the same
+        if not self.result.abreast or not block.ran:
+            block.adopt(self._run(block))
         return block
 
     def _traces(self, quiet: Schedule) -> list[Keyed[Trace]]:
@@ -305,12 +308,16 @@ class _Composer:
 
     def _quotient(self, edges: Edges, words: Kept = "most", strict: bool = False) -> Keyed[Quotient]:
         """Of what these edges make of the groups, so that what they leave out cannot matter."""
+        if (edges, words, strict) in self.quotients:
+            return self.quotients[edges, words, strict]
         parts: list[Any] = []
         bases = []
         for group, order in zip(projected(self.groups, edges), self.orders, strict=True):
             bases.append((group.first, group.count, group.node_base))
             parts += [order, group.waits, group.signals]
-        return self.memo(quotient_of, edges, strict, self.schedule.counters, self.words[words], tuple(bases), *parts)
+        made = self.memo(quotient_of, edges, strict, self.schedule.counters, self.words[words], tuple(bases), *parts)
+        self.quotients[edges, words, strict] = made
+        return made
 
     def _named(self, found: Counted) -> Keyed[Words]:
         """Words by their content: different accesses may well have the same."""

@@ -118,6 +118,11 @@ class Quotient:
             s.signal_counter, s.signal_amount,
         )  # fmt: skip
 
+    @property
+    def ran(self) -> bool:
+        """Is there a run already?"""
+        return "run" in self.__dict__
+
     def adopt(self, run: Run, clocks: Clocks | None = None) -> None:
         """Results of an equal system, which quotients that differ in their nodes may have in common."""
         self.__dict__ |= {"run": run} | ({} if clocks is None else {"clocks": clocks})
