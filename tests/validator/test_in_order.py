@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amk.validator import in_order
+from amk.validator import brackets, in_order
 from amk.validator.brackets import Views, chained, chained_each
 from amk.validator.in_order import MANY, Asked, Pairs, neighbours, unordered_places
 from amk.validator.memo import Memo
@@ -64,7 +64,9 @@ def test_few_readers_make_no_product() -> None:
     assert len(pairs.reads) > 2000 and not pairs.products
 
 
-def test_every_pair_of_a_product_is_as_ordered_as_by_itself() -> None:
+@pytest.mark.parametrize("at_once", [7, brackets.AT_ONCE])
+def test_every_pair_of_a_product_is_as_ordered_as_by_itself(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(brackets, "AT_ONCE", at_once)
     for seed in range(20):
         rng = np.random.default_rng(seed)
         shown = _views(rng, 50, 6, 1 + seed % 3)
