@@ -286,13 +286,18 @@ class BracketOrder:
 
     def add_local(self, before: I64, after: I64, ordered: Bools) -> None:
         """What a worker orders by itself."""
-        open_ = np.flatnonzero(~ordered)
-        if len(open_) < len(ordered):
-            before, after = before[open_], after[open_]
+        for low in range(0, len(before), AT_ONCE):
+            some = slice(low, low + AT_ONCE)
+            self._add_local(before[some], after[some], ordered[some])
+
+    def _add_local(self, before: I64, after: I64, ordered: Bools) -> None:
+        nodes = [g.nodes for g in self.quotient.groups]
+        # nodes of one worker are not further apart
+        open_ = np.flatnonzero(~ordered & (np.abs(after - before) < max(nodes)))
+        before, after = before[open_], after[open_]
         group, _, node = self._local(before)
         # where a node of the same worker would be, counted as its nodes are
         later = after - before + node
-        nodes = [g.nodes for g in self.quotient.groups]
         near = (later >= 0) & (later < (nodes[0] if len(nodes) == 1 else np.array(nodes)[group]))
         for g, own in enumerate(self.quotient.groups):
             at = np.flatnonzero(near & (group == g) if len(nodes) > 1 else near)
