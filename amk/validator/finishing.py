@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from amk.validator.abreast import joint_steps, ranks
+from amk.validator.abreast import joint_steps, joint_waits, ranks
 from amk.validator.counter_events import Instances
 from amk.validator.liveness import values_found
 from amk.validator.local_order import LocalOrder, require_order
@@ -50,8 +50,8 @@ def words_come(order: LocalOrder, words: Words) -> bool:
 
 def _written(words: Words) -> bool:
     """Is every counter signalled as often as any joint waits for?"""
-    count = np.bincount(words.writes[:, 3], minlength=words.counters)
-    return all(bool((t <= count[m]).all()) for m, t in zip(words.joints, words.targets, strict=True))
+    _, counter, target = joint_waits(words)
+    return bool((target <= np.bincount(words.writes[:, 3], minlength=words.counters)[counter]).all())
 
 
 def counters_come(group: Group, instances: Instances) -> bool:
