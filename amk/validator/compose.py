@@ -229,7 +229,7 @@ class _Composer:
         self.result = Composition(schedule, tokens, self.groups, instances, memo)
 
     def run(self) -> Composition:
-        result, memo = self.result, self.memo
+        result, memo, tokens = self.result, self.memo, self.result.tokens
         result.stuck = tuple(self.schedule.programs[g.number].name for g in self.groups if not g.order.complete)
         if result.stuck:
             return result
@@ -237,7 +237,7 @@ class _Composer:
         whole = memo(gathered, given(quiet), memo.evaluations, *self._traces(quiet))
         found_rows = memo(touched, whole, synced(self.schedule))
         rows, names = found_rows.value, names_of(whole.value.teams, self.groups)
-        boundary = boundary_content(quiet, self.result.tokens)
+        boundary = boundary_content(quiet, tokens)
         self.accesses = _accesses(found_rows, names, whole.value.envelope.tagged, *boundary)
         result.accesses = self.accesses.value
         self.seen, self.places = (whole, found_rows), names.places(rows.places)
@@ -265,6 +265,9 @@ class _Composer:
         if not result.abreast:
             block = self._block()
             result.blocking, result.abreast = (lambda: block), block.abreast is not None
+        elif tokens not in memo.composed:
+            self._block()  # races of later schedules that touch other bytes are looked for on it
+        memo.composed.add(tokens)
         result.complete = result.abreast or block.run.complete
         if result.complete:
             self._check_memory()
