@@ -119,11 +119,6 @@ class Producers:
     following: I64
 
 
-def fitting(system: System) -> type[np.int16] | type[np.int32]:
-    """Of what clocks are: they count events of one agent."""
-    return np.int16 if int(system.agent_size.max(initial=0)) <= np.iinfo(np.int16).max else np.int32
-
-
 def _producers(system: System, run: Run) -> Producers:
     position = run.position[system.signal_event]
     kept = np.flatnonzero(position < len(run.order))
@@ -214,7 +209,7 @@ class Fixpoint:
         if (len(heads) + 2) * max(system.agents, 1) > MAX_CELLS:
             raise ClocksTooLarge(f"{len(heads)} waiting events x {system.agents} agents")
         self.heads = heads
-        self.rows = np.zeros((len(heads) + 2, system.agents), fitting(system))
+        self.rows = np.zeros((len(heads) + 2, system.agents), system.fitting)
         self.rows[-1] = system.agent_size
         latest = np.full(system.events, -1, dtype=np.int64)
         latest[heads] = heads

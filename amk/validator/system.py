@@ -152,6 +152,11 @@ class System:
         """[agents] number of events of each agent."""
         return np.diff(self.agent_first)
 
+    @property
+    def fitting(self) -> type[np.int16] | type[np.int32]:
+        """What numbers of events of one agent fit in."""
+        return np.int16 if int(self.agent_size.max(initial=0)) <= np.iinfo(np.int16).max else np.int32
+
     @cached_property
     def agent_of(self) -> I64:
         """[events] agent of each event."""
