@@ -28,6 +28,7 @@ import numpy as np
 from amk.validator.sorting import by_key, by_keys
 from amk.validator.system import I64
 from amk.validator.trace import Trace
+from amk.validator.words import Words
 
 if TYPE_CHECKING:
     from amk.validator.quotient import Quotient
@@ -57,22 +58,31 @@ def events_abreast(quotient: Quotient) -> I64 | None:
     every = places_abreast(
         group.order.trace, group.count, np.repeat(np.arange(group.count), len(local)), np.tile(local, group.count)
     )
-    last = _joint_steps(quotient)
+    last = joint_steps(quotient.words)
     behind = (last + 1) * group.count * (2 * group.order.trace.warps + 1) - 1
     void = np.full(int(quotient.lengths.sum()) - len(every) - len(last), -1)
     return by_key(np.concatenate((every, behind, void)))
 
 
-def _joint_steps(quotient: Quotient) -> I64:
+def joint_waits(words: Words) -> tuple[I64, I64, I64]:
+    """(event among those of all joints, writer counter, count) of what joints wait for, by event."""
+    none = np.zeros(0, np.int64)
+    size, ranks = (np.array([t.shape[k] for t in words.targets], np.int64) for k in (1, 0))
+    members, count = np.concatenate([none, *words.joints]), np.repeat(size, ranks)
+    # of each event all members of its joint
+    shift = np.repeat(np.cumsum(size) - size, ranks) - (np.cumsum(count) - count)
+    counter = members[np.arange(int(count.sum())) + np.repeat(shift, count)]
+    target = np.concatenate([none, *(t.reshape(-1) for t in words.targets)])
+    return np.repeat(np.arange(len(count)), count), counter, target
+
+
+def joint_steps(words: Words | None) -> I64:
     """The last step that each event of a joint waits for, -1 if there is none."""
-    words = quotient.words
     if words is None or not words.joints:
         return np.zeros(0, np.int64)
     writes = words.writes[by_keys(words.writes[:, 2], words.writes[:, 3])]
     first = np.searchsorted(writes[:, 3], np.arange(words.counters))
-    last = []
-    for members, targets in zip(words.joints, words.targets, strict=True):
-        at = first[members] + np.maximum(targets, 1) - 1
-        last.append(np.where(targets > 0, writes[at, 2], -1).max(axis=1))
-    found: I64 = np.concatenate(last)
-    return found
+    event, counter, target = joint_waits(words)
+    step = np.where(target > 0, writes[first[counter] + np.maximum(target, 1) - 1, 2], -1)
+    last: I64 = np.maximum.reduceat(step, np.flatnonzero(np.diff(event, prepend=-1)))
+    return last

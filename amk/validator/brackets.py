@@ -22,9 +22,12 @@ from amk.validator.implied_order import ImpliedOrder
 from amk.validator.memo import Keyed
 from amk.validator.order import Clocks
 from amk.validator.quotient import Group, Quotient
-from amk.validator.system import I32, I64, Bools, System
+from amk.validator.system import I32, I64, Bools, Counts, System
 
 NEVER: Final = -(1 << 30)
+AT_ONCE: Final = 1 << 15
+"""Pairs that are looked at together: what is made of more comes in fresh memory each time, which takes longer to get
+than to fill."""
 
 
 class Ordering(Protocol):
@@ -87,22 +90,24 @@ class Views:
     """
 
     agent: I32
-    hi: I32
+    hi: Counts
     own: I32
-    value: I32
+    value: Counts
     row: I64
-    rows: I32
+    rows: Counts
 
 
 def views(clocks: Clocks, places: Places) -> Views:
     system, none = clocks.system, places.agent < 0
-    agent, hi = np.maximum(places.agent, 0), np.where(none, np.iinfo(np.int32).max, places.hi)
+    kind = clocks.rows.dtype
+    agent, hi = np.maximum(places.agent, 0), places.hi.astype(kind)
+    hi[none] = np.iinfo(kind).max
     if not system.events:
         absent = np.full_like(places.view, -1)
         return Views(agent, hi, absent, absent, np.zeros(absent.shape, np.int64), np.zeros((0, 0), np.int32))
     event, none = np.maximum(places.view >> 1, 0), places.view < 0
     own = system.agent_of.astype(np.int32).take(event)
-    value = system.index_of.astype(np.int32).take(event) + (places.view & 1)
+    value = system.index_of.astype(kind).take(event) + (places.view & 1).astype(kind)
     row = clocks.row_of.take(event)
     own[none], row[none] = -1, 0
     return Views(agent, hi, own, value, row, clocks.rows)
@@ -110,23 +115,27 @@ def views(clocks: Clocks, places: Places) -> Views:
 
 def chained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Bools:
     """Elementwise: is node i of `before` ordered before node j of `after` through chains?"""
+    ordered: Bools = np.ones(len(i), dtype=bool)
+    for low in range(0, len(i), AT_ONCE):
+        some = slice(low, low + AT_ONCE)
+        ordered[low + _unchained(before, after, i[some], j[some])] = False
+    return ordered
+
+
+def _unchained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> I64:
+    """Places of the pairs that chains leave unordered."""
     agents, flat = after.rows.shape[1], after.rows.reshape(-1)
-    if not agents:
-        return np.zeros(len(i), dtype=bool)
-    row = after.row * agents
     left, x, y = np.arange(len(i)), i.astype(np.intp), j.astype(np.intp)
-    for a, d in product(range(before.agent.shape[1]), range(after.own.shape[1])):
+    for a, d in product(range(before.agent.shape[1]), range(after.own.shape[1] if agents else 0)):
+        agent, until = before.agent[:, a].take(x), before.hi[:, a].take(x)
+        rest = np.flatnonzero(flat.take(after.row[:, d].take(y) * agents + agent) <= until)
+        left, x, y = left[rest], x[rest], y[rest]
         if not len(left):
             break
-        agent, until = before.agent[:, a].take(x), before.hi[:, a].take(x)
-        found = flat.take(row[:, d].take(y) + agent) > until
         # of its own agent a view shows more than the row, which it shares with earlier events
-        found |= (after.own[:, d].take(y) == agent) & (after.value[:, d].take(y) > until)
-        rest = np.flatnonzero(~found)
+        rest = np.flatnonzero((after.own[:, d].take(y) != agent[rest]) | (after.value[:, d].take(y) <= until[rest]))
         left, x, y = left[rest], x[rest], y[rest]
-    ordered: Bools = np.ones(len(i), dtype=bool)
-    ordered[left] = False
-    return ordered
+    return left
 
 
 def placed_abreast(groups: list[Group], numbers: I64) -> I64:
@@ -289,13 +298,18 @@ class BracketOrder:
 
     def add_local(self, before: I64, after: I64, ordered: Bools) -> None:
         """What a worker orders by itself."""
-        open_ = np.flatnonzero(~ordered)
-        if len(open_) < len(ordered):
-            before, after = before[open_], after[open_]
+        for low in range(0, len(before), AT_ONCE):
+            some = slice(low, low + AT_ONCE)
+            self._add_local(before[some], after[some], ordered[some])
+
+    def _add_local(self, before: I64, after: I64, ordered: Bools) -> None:
+        nodes = [g.nodes for g in self.quotient.groups]
+        # nodes of one worker are not further apart
+        open_ = np.flatnonzero(~ordered & (np.abs(after - before) < max(nodes)))
+        before, after = before[open_], after[open_]
         group, _, node = self._local(before)
         # where a node of the same worker would be, counted as its nodes are
         later = after - before + node
-        nodes = [g.nodes for g in self.quotient.groups]
         near = (later >= 0) & (later < (nodes[0] if len(nodes) == 1 else np.array(nodes)[group]))
         for g, own in enumerate(self.quotient.groups):
             at = np.flatnonzero(near & (group == g) if len(nodes) > 1 else near)

@@ -15,11 +15,17 @@ from amk.validator.sorting import by_key
 from amk.validator.system import BOXES, CSR, DONT_CARE, I64, READ, WRITE, MalformedSystem, System
 
 
-def _csr(event_count: int, event: I64, fields: Mapping[str, I64], table: str) -> dict[str, I64]:
+def by_event(event_count: int, event: I64, *columns: I64) -> tuple[I64, ...]:
+    """Where the rows of each event begin, and the columns with the rows of events in turn."""
     order = by_key(event)
     first = np.zeros(event_count + 1, dtype=np.int64)
     np.cumsum(np.bincount(event, minlength=event_count), out=first[1:])
-    return {f"{table}_first": first} | {f"{table}_{name}": column[order] for name, column in fields.items()}
+    return first, *(column[order] for column in columns)
+
+
+def _csr(event_count: int, event: I64, fields: Mapping[str, I64], table: str) -> dict[str, I64]:
+    names = (f"{table}_{name}" for name in ("first", *fields))
+    return dict(zip(names, by_event(event_count, event, *fields.values()), strict=True))
 
 
 def _table(rows: object, names: Sequence[str]) -> dict[str, I64]:

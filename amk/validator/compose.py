@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -42,6 +42,7 @@ from amk.validator.aliases import Clash
 from amk.validator.brackets import BracketOrder, Ordering
 from amk.validator.counter_events import CounterEvents, Instances
 from amk.validator.dataflow import DataflowReport
+from amk.validator.finishing import counters_come, words_come
 from amk.validator.in_order import Part
 from amk.validator.liveness import Run, replayed
 from amk.validator.local_order import LocalOrder, local_order
@@ -90,7 +91,7 @@ class Composition:
     writes that fences do not order. outside, clashes, written_constants: see `Gathered`. memo: what may serve again.
     hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is not
     `order`. at: the only position that was looked at. accesses: all there are. private: what the buffers behind the
-    schedule's are, in turn.
+    schedule's are, in turn. blocking: makes `block`. complete: does every agent finish with its edges?
     strict: strict quotients; None if the flat system cannot tell the words apart. abreast: accesses are in the order of
     the run of all workers abreast. pending: makes `overwritten` and `hints` what they are said to be; until then the
     former has words that hints may keep. Only where content is wrong, and that mostly says enough.
@@ -106,7 +107,8 @@ class Composition:
     written_constants: frozenset[str] = frozenset()
     stuck: tuple[str, ...] = ()
     never: list[Diagnostic] = field(default_factory=list)
-    block: Ran | None = None
+    blocking: Callable[[], Ran] | None = None
+    complete: bool = False
     order: Ordering | None = None
     races: RaceReport | None = None
     overwritten: RaceReport | None = None
@@ -124,9 +126,14 @@ class Composition:
     accesses: Accesses | None = None
     private: tuple[str, ...] = ("shared memory", "the key cache", "the value cache")
 
+    @cached_property
+    def block(self) -> Ran | None:
+        """What has the edges of `block`, made when it is asked for."""
+        return None if self.blocking is None else self.blocking()
+
     @property
     def live(self) -> bool:
-        return not self.stuck and not self.never and self.block is not None and self.block.run.complete
+        return not self.stuck and not self.never and self.complete
 
     @property
     def unraced(self) -> bool:
@@ -219,10 +226,11 @@ class _Composer:
         instances = Instances(schedule.counters)
         self.groups = _groups(schedule, self.orders, instances)
         self.alone = given(tuple((g.first, g.count, o) for g, o in zip(self.groups, self.orders, strict=True))).key
+        self.quotients: dict[tuple[Edges, Kept, bool], Keyed[Quotient]] = {}
         self.result = Composition(schedule, tokens, self.groups, instances, memo)
 
     def run(self) -> Composition:
-        result, memo = self.result, self.memo
+        result, memo, tokens = self.result, self.memo, self.result.tokens
         result.stuck = tuple(self.schedule.programs[g.number].name for g in self.groups if not g.order.complete)
         if result.stuck:
             return result
@@ -230,7 +238,7 @@ class _Composer:
         whole = memo(gathered, given(quiet), memo.evaluations, *self._traces(quiet))
         found_rows = memo(touched, whole, synced(self.schedule))
         rows, names = found_rows.value, names_of(whole.value.teams, self.groups)
-        boundary = boundary_content(quiet, self.result.tokens)
+        boundary = boundary_content(quiet, tokens)
         self.accesses = _accesses(found_rows, names, whole.value.envelope.tagged, *boundary)
         result.accesses = self.accesses.value
         self.seen, self.places = (whole, found_rows), names.places(rows.places)
@@ -254,12 +262,30 @@ class _Composer:
         if result.never:
             return result
         result.strict = None if found.doubled else self.strict
-        block = self._quotient("block").value
-        block.adopt(self._run(block))
-        result.block, result.abreast = block, block.abreast is not None
-        if result.block.run.complete:
+        result.blocking, result.abreast = self._block, self._finishing(most)
+        if not result.abreast:
+            block = self._block()
+            result.blocking, result.abreast = (lambda: block), block.abreast is not None
+        elif tokens not in memo.composed:
+            self._block()  # races of later schedules that touch other bytes are looked for on it
+        memo.composed.add(tokens)
+        result.complete = result.abreast or block.run.complete
+        if result.complete:
             self._check_memory()
         return result
+
+    def _finishing(self, words: Keyed[Words]) -> bool:
+        """Do all workers abreast finish? False says nothing."""
+        if len(self.groups) != 1 or not self.memo(words_come, self.orders[0], words).value:
+            return False
+        return counters_come(self.groups[0], self.result.instances)
+
+    def _block(self) -> Quotient:
+        block = self._quotient("block").value
+        # of those that run abreast, the run of the clocks is the same
+        if not self.result.abreast or not block.ran:
+            block.adopt(self._run(block))
+        return block
 
     def _traces(self, quiet: Schedule) -> list[Keyed[Trace]]:
         """What the workers of still programs run."""
@@ -286,12 +312,16 @@ class _Composer:
 
     def _quotient(self, edges: Edges, words: Kept = "most", strict: bool = False) -> Keyed[Quotient]:
         """Of what these edges make of the groups, so that what they leave out cannot matter."""
+        if (edges, words, strict) in self.quotients:
+            return self.quotients[edges, words, strict]
         parts: list[Any] = []
         bases = []
         for group, order in zip(projected(self.groups, edges), self.orders, strict=True):
             bases.append((group.first, group.count, group.node_base))
             parts += [order, group.waits, group.signals]
-        return self.memo(quotient_of, edges, strict, self.schedule.counters, self.words[words], tuple(bases), *parts)
+        made = self.memo(quotient_of, edges, strict, self.schedule.counters, self.words[words], tuple(bases), *parts)
+        self.quotients[edges, words, strict] = made
+        return made
 
     def _named(self, found: Counted) -> Keyed[Words]:
         """Words by their content: different accesses may well have the same."""
@@ -322,7 +352,7 @@ class _Composer:
         If it is a run with the edges of `block`, it is one with others: these only leave waits out, and let weak
         signals come earlier.
         """
-        if self._quotient("block").value.abreast is not None:
+        if self.result.abreast:
             whole, rows = self.seen
             names = self.accesses.value.names
             return self.memo(named, self.memo(ordered_abreast, rows, whole), Keyed(names, names.key))

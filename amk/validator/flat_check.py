@@ -122,7 +122,8 @@ class FlatCheck:
         result.outside, result.clashes = block.footprints.outside, block.footprints.clashes
         result.written_constants = frozenset(block.footprints.written_constants)
         result.private, result.weak = ("shared memory",), True
-        result.block = ran = FlatRun(block, greedy(block.system))
+        ran = FlatRun(block, greedy(block.system))
+        result.blocking, result.complete = (lambda: ran), ran.run.complete
         if not ran.run.complete:
             return result
         word = self._order(self._flat(pos, "word", sure=False))

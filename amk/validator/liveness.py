@@ -26,7 +26,7 @@ from typing import Literal
 
 import numpy as np
 
-from amk.validator.sorting import by_key
+from amk.validator.sorting import by_keys
 from amk.validator.system import I64, System
 
 
@@ -149,20 +149,32 @@ def replayed(system: System, order: I64) -> Run | None:
     rising[starts - 1] = True
     if not rising.all():
         return None
-    # an event waits before it signals
-    event = np.concatenate((system.wait_event, system.signal_event))
-    counter = np.concatenate((system.wait_counter, system.signal_counter))
-    by_place = by_key(counter * system.events + position[event])
-    amount = np.concatenate((np.zeros(len(system.wait_event), np.int64), system.signal_amount))
-    total = np.empty_like(amount)
-    total[by_place] = np.cumsum(amount[by_place])
-    given = np.zeros(system.counters, np.int64)
-    np.add.at(given, system.signal_counter, system.signal_amount)
-    value = total[: len(system.wait_event)] + (system.counter_init - (np.cumsum(given) - given))[system.wait_counter]
+    waits, signals = system.wait_counter, system.signal_counter
+    value = values_found(
+        system.counter_init, (waits, position[system.wait_event]), (signals, position[system.signal_event]),
+        system.signal_amount,
+    )  # fmt: skip
     if bool((value < system.wait_threshold).any()):
         return None
+    given = np.zeros(system.counters, np.int64)
+    np.add.at(given, signals, system.signal_amount)
     legs = np.stack((system.agent_of[order], order, np.ones_like(order)), axis=1)
     return Run(system, legs, system.agent_size, system.counter_init + given)
+
+
+def values_found(init: I64, waits: tuple[I64, I64], signals: tuple[I64, I64], amount: I64) -> I64:
+    """What each wait finds its counter at, if all run by their places; both are (counter, place), none negative."""
+    counter, place = (np.concatenate(both) for both in zip(waits, signals, strict=True))
+    # an event waits before it signals
+    by_place = by_keys(place, counter)
+    given = np.concatenate((np.zeros(len(waits[0]), np.int64), amount))[by_place]
+    total = np.cumsum(given)
+    fresh = np.flatnonzero(np.diff(counter[by_place], prepend=-1))
+    before = np.repeat(total[fresh] - given[fresh], np.diff(fresh, append=len(counter)))
+    value = np.empty_like(total)
+    value[by_place] = total - before
+    found: I64 = value[: len(waits[0])] + init[waits[0]]
+    return found
 
 
 @dataclass(frozen=True)

@@ -85,12 +85,11 @@ class LocalOrder:
 
     @cached_property
     def in_step(self) -> bool:
-        """Does whatever an event comes after belong to earlier steps? What leaves a barrier, also to its own step."""
+        """Does whatever an event comes after belong to earlier steps, or arrive at the barrier that it leaves?"""
         trace = self.trace
-        past = self.past[: trace.events]
-        last = trace.item[np.maximum(trace.first[:-1] + past - 1, 0)] if trace.events else past
-        own = np.where(trace.leave, trace.item, trace.item - 1)
-        return bool(((past == 0) | (last <= own[:, None])).all())
+        past, turn = self.past[: trace.events], 2 * trace.item + trace.leave
+        last = turn[np.maximum(trace.first[:-1] + past - 1, 0)] if trace.events else past
+        return bool(((past == 0) | (last < turn[:, None])).all())
 
 
 def crew(trace: Trace, item: int) -> int:

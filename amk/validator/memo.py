@@ -60,9 +60,9 @@ class Keyed(Generic[T]):
 class Memo:
     """Kept results of stages, and the footprints that they share.
 
-    orders: by number of tokens, a complete run of an earlier quotient, as labels and positions of its events. words: by
-    buffer, rows of tagged words with what was made of them. Whether these are alike is found out each time, so they
-    change what a verdict costs only.
+    orders: by number of tokens, a complete run of an earlier quotient, as labels and positions of its events. composed:
+    numbers of tokens of the compositions so far. words: by buffer, rows of tagged words with what was made of them.
+    Whether these are alike is found out each time, so they change what a verdict costs only.
     """
 
     def __init__(self, room: int = ROOM) -> None:
@@ -70,6 +70,7 @@ class Memo:
         self.hits, self.misses = 0, 0
         self.evaluations = Evaluations()
         self.orders: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self.composed: set[int] = set()
         self.words: dict[int, list[Any]] = {}
         self._frozen: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._kept: OrderedDict[bytes, tuple[Keyed[Any], int]] = OrderedDict()

@@ -42,7 +42,7 @@ import numpy as np
 
 from amk.validator.liveness import Run
 from amk.validator.sorting import by_key, by_keys
-from amk.validator.system import I32, I64, Bools, System
+from amk.validator.system import I64, Bools, Counts, System
 from amk.validator.throttled import needed_of
 
 MAX_CELLS: Final = 1 << 28
@@ -64,10 +64,10 @@ class Clocks:
     """
 
     run: Run
-    rows: I32
+    rows: Counts
     row_of: I64
     threshold_keys: I64
-    threshold_rows: I32
+    threshold_rows: Counts
 
     @property
     def system(self) -> System:
@@ -77,16 +77,16 @@ class Clocks:
     def _reached(self) -> Bools:
         return self.row_of < len(self.rows) - 1
 
-    def at(self, event: int) -> I32:
+    def at(self, event: int) -> Counts:
         """[agents] P(event)."""
-        row: I32 = self.rows[self.row_of[event]].copy()
+        row: Counts = self.rows[self.row_of[event]].copy()
         if self._reached[event]:
             row[self.system.agent_of[event]] = self.system.index_of[event]
         return row
 
-    def matrix(self) -> I32:
+    def matrix(self) -> Counts:
         """[events, agents] P, in full; meant for small systems."""
-        matrix: I32 = self.rows[self.row_of]
+        matrix: Counts = self.rows[self.row_of]
         reached = np.flatnonzero(self._reached)
         matrix[reached, self.system.agent_of[reached]] = self.system.index_of[reached]
         return matrix
@@ -148,18 +148,18 @@ def _distinct(counter: I64, threshold: I64) -> tuple[I64, I64]:
     return pairs[fresh], which
 
 
-def order_statistic(values: I32, amounts: I64, need: int) -> I32:
+def order_statistic(values: Counts, amounts: I64, need: int) -> Counts:
     """Columnwise the smallest x such that the rows <= x weigh at least ``need``.
 
     ``values`` [n, agents], ``amounts`` [n]; requires 1 <= need <= sum(amounts).
     """
     if int(amounts.max()) == 1:
-        ranked: I32 = np.partition(values, need - 1, axis=0)[need - 1]
+        ranked: Counts = np.partition(values, need - 1, axis=0)[need - 1]
         return ranked
     order = np.argsort(values, axis=0, kind="stable")
     enough = (np.cumsum(amounts[order], axis=0) >= need).argmax(axis=0)
     columns = np.arange(values.shape[1])
-    result: I32 = values[order[enough, columns], columns]
+    result: Counts = values[order[enough, columns], columns]
     return result
 
 
@@ -209,7 +209,7 @@ class Fixpoint:
         if (len(heads) + 2) * max(system.agents, 1) > MAX_CELLS:
             raise ClocksTooLarge(f"{len(heads)} waiting events x {system.agents} agents")
         self.heads = heads
-        self.rows = np.zeros((len(heads) + 2, system.agents), dtype=np.int32)
+        self.rows = np.zeros((len(heads) + 2, system.agents), system.fitting)
         self.rows[-1] = system.agent_size
         latest = np.full(system.events, -1, dtype=np.int64)
         latest[heads] = heads
@@ -234,7 +234,7 @@ class Fixpoint:
         self.slot = np.cumsum(self.sole < 0) - 1
         if len(self.shared) * max(system.agents, 1) > MAX_CELLS:
             raise ClocksTooLarge(f"{len(self.shared)} thresholds x {system.agents} agents")
-        self.k_rows = np.empty((len(self.shared), system.agents), dtype=np.int32)
+        self.k_rows = np.empty((len(self.shared), system.agents), self.rows.dtype)
         row = self.row_of[system.wait_event[self.wait_used]]
         by_row, by_which = by_key(row), by_key(which)
         self.wait_row, self.wait_key = row[by_row], which[by_row]
@@ -251,12 +251,12 @@ class Fixpoint:
         """To look at a K again."""
         return int(self.waiter[self.first_waiter[key]]), 0, key
 
-    def finished(self, members: I64) -> I32:
+    def finished(self, members: I64) -> Counts:
         """[n, agents] P* of the producers at these table positions."""
         return self._finished(self.table.event[members])
 
-    def _finished(self, event: I64) -> I32:
-        values: I32 = self.rows.take(self.row_of[event], axis=0)
+    def _finished(self, event: I64) -> Counts:
+        values: Counts = self.rows.take(self.row_of[event], axis=0)
         values[np.arange(len(event)), self.agent[event]] = self.index[event] + 1
         return values
 
@@ -265,12 +265,12 @@ class Fixpoint:
         start, stop = int(self.table.first[self.keys[key, 0]]), int(self.upto[key]) + 1
         return start + np.flatnonzero(self.table.following[start:stop] >= stop)
 
-    def threshold_clock(self, key: int) -> I32:
+    def threshold_clock(self, key: int) -> Counts:
         """[agents] K of one (counter, threshold) from the current rows."""
         counter, need = self.keys[key, 0], int(self.need[key])
         start, stop, end = int(self.table.first[counter]), int(self.upto[key]) + 1, int(self.table.first[counter + 1])
         leading = self.leading(key)
-        join: I32 = self.finished(leading).max(axis=0)
+        join: Counts = self.finished(leading).max(axis=0)
         trailing = stop + np.flatnonzero(self.table.previous[stop:end] < stop)
         tight = int(self.prefix_weight[key]) - int(self.table.amount[leading].min()) < need
         if tight and (len(trailing) == 0 or bool((self.finished(trailing) >= join).all())):
@@ -278,11 +278,11 @@ class Fixpoint:
         members = np.arange(start, end)
         return order_statistic(self.finished(members), self.table.amount[members], need)
 
-    def _evaluate(self, rows: I64, before: I64, waits: I64, first: I64, out: I32) -> None:
+    def _evaluate(self, rows: I64, before: I64, waits: I64, first: I64, out: Counts) -> None:
         """Rows by those of the events before them and by what they wait for; first [rows + 1]: where the waits of each
         begin."""
         head = self.heads[rows - 1]
-        made: I32 = self.rows.take(before, axis=0)
+        made: Counts = self.rows.take(before, axis=0)
         made[np.arange(len(head)), self.agent[head]] = self.index[head]
         for some, each in _of_one_size(waits, first):
             key = self.wait_key[each]
@@ -296,12 +296,12 @@ class Fixpoint:
                 values = values.reshape(len(mine), -1, values.shape[1]).max(axis=1)
             out[some] = np.maximum(mine, values, out=values)
 
-    def evaluated(self, rows: I64) -> I32:
+    def evaluated(self, rows: I64) -> Counts:
         """[n, agents] what these rows are by what is known now."""
         begin, end = self.first_wait[rows - 1], self.first_wait[rows]
         first = np.append(0, np.cumsum(end - begin))
         waits = np.repeat(begin - first[:-1], end - begin) + np.arange(first[-1])
-        found = np.empty((len(rows), self.system.agents), np.int32)
+        found = np.empty((len(rows), self.system.agents), self.rows.dtype)
         self._evaluate(rows, self._before(self.heads[rows - 1]), waits, first, found)
         return found
 

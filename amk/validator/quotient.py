@@ -27,8 +27,8 @@ from typing import Final, Literal
 
 import numpy as np
 
-from amk.validator.abreast import events_abreast
-from amk.validator.builder import assemble
+from amk.validator.abreast import events_abreast, joint_waits
+from amk.validator.builder import by_event
 from amk.validator.counter_events import Instances
 from amk.validator.liveness import Run, greedy, replayed
 from amk.validator.local_order import Chains, LocalOrder, chains_of, crew_chains, require_order, warp_chains
@@ -39,6 +39,8 @@ from amk.validator.trace import Trace
 from amk.validator.words import Words
 
 NOTHING: Final = np.zeros(0, np.int64)
+Columns = tuple[I64, I64, I64]
+"""event, counter, threshold or amount."""
 Edges = Literal["block", "wait", "word", "fence"]
 
 
@@ -91,8 +93,8 @@ class Quotient:
         self.lengths = np.concatenate([*lengths, self.joints, [void]]).astype(np.int64)
         self.chain_first = np.concatenate(([0], np.cumsum(self.lengths)))
         self.init = instances.init()
-        self.waits: list[I64] = [np.zeros((0, 3), np.int64)]
-        self.signals: list[I64] = [np.zeros((0, 3), np.int64)]
+        self.waits: list[Columns] = [(NOTHING, NOTHING, NOTHING)]
+        self.signals: list[Columns] = [(NOTHING, NOTHING, NOTHING)]
         self.system: System = self._build()
 
     @cached_property
@@ -117,6 +119,11 @@ class Quotient:
             s.agent_first, s.counter_init, s.wait_first, s.wait_counter, s.wait_threshold, s.signal_first,
             s.signal_counter, s.signal_amount,
         )  # fmt: skip
+
+    @property
+    def ran(self) -> bool:
+        """Is there a run already?"""
+        return "run" in self.__dict__
 
     def adopt(self, run: Run, clocks: Clocks | None = None) -> None:
         """Results of an equal system, which quotients that differ in their nodes may have in common."""
@@ -147,7 +154,7 @@ class Quotient:
         found = warp_chains(group.order, events)
         if self.words is not None:
             writes = _of_group(self.words.writes, group.number)
-            for one in _written_items(writes):
+            for one in written_items(writes):
                 require_order(group.order, one)
             needs = _of_group(self.words.needs, group.number)[:, 2]
             found += crew_chains(group.order, np.concatenate((writes[:, 2], needs)))
@@ -172,7 +179,7 @@ class Quotient:
         for g, group in enumerate(self.groups):
             rows = group.waits
             event = self.events(g, rows[:, 0] - group.first, rows[:, 1])
-            self.waits.append(np.stack((event, rows[:, 2], np.maximum(rows[:, 3], 0)), axis=1))
+            self.waits.append((event, rows[:, 2], np.maximum(rows[:, 3], 0)))
             rows = group.signals
             weak = rows[:, 4] != 0 if self.strong else np.zeros(len(rows), bool)
             loose, tight = np.flatnonzero(weak), np.flatnonzero(~weak)
@@ -180,15 +187,16 @@ class Quotient:
             event[tight] = self.events(g, rows[tight, 0] - group.first, rows[tight, 1])
             event[loose] = void + np.arange(len(loose))
             void += len(loose)
-            self.signals.append(np.stack((event, rows[:, 2], rows[:, 3]), axis=1))
+            self.signals.append((event, rows[:, 2], rows[:, 3]))
             self._add_prefixes(g)
         self.words_base = len(self.init)
         if self.words:
             self._add_words(self.words)
-        agent = np.repeat(np.arange(len(self.lengths)), self.lengths)
-        return assemble(
-            len(self.lengths), agent, self.init, np.concatenate(self.waits), np.concatenate(self.signals), ()
-        )[0]
+        tables = (
+            by_event(int(self.chain_first[-1]), *map(np.concatenate, zip(*t, strict=True)))
+            for t in (self.waits, self.signals)
+        )
+        return _bare(self.chain_first, self.init, *(column for table in tables for column in table))
 
     def is_prefix(self, counter: I64) -> Bools:
         """Which of these counters only count the nodes of a chain, for the chains of the same worker."""
@@ -216,38 +224,34 @@ class Quotient:
             ends = ends[ends > 0]
             event = self.events(g, workers[:, None], chain[None, ends - 1]).reshape(-1)
             own = np.repeat(base + a, len(ends))
-            self.signals.append(np.stack((event, own, np.ones_like(own)), axis=1))
+            self.signals.append((event, own, np.ones_like(own)))
             for b, other in enumerate(chains.chains):
                 fresh = np.flatnonzero(np.diff(need[b], prepend=0) > 0)
                 if a != b and len(fresh):
                     event = self.events(g, workers[:, None], other[None, fresh]).reshape(-1)
                     rank = np.tile(np.searchsorted(ends, need[b][fresh]) + 1, group.count)
-                    self.waits.append(np.stack((event, np.repeat(base + a, len(fresh)), rank), axis=1))
+                    self.waits.append((event, np.repeat(base + a, len(fresh)), rank))
 
     def _add_words(self, words: Words) -> None:
         base = self._fresh(words.counters)
         joint_base = self._fresh(len(words.joints))
-        joint_first = self.chain_first[len(self.lengths) - 1 - len(words.joints) : -1]
         for g, group in enumerate(self.groups):
             rows = _of_group(words.writes, g)
             event = self.events(g, rows[:, 1] - group.first, group.order.trace.events + rows[:, 2])
-            self.signals.append(np.stack((event, base + rows[:, 3], np.ones_like(event)), axis=1))
+            self.signals.append((event, base + rows[:, 3], np.ones_like(event)))
             table = _of_group(words.needs, g)[:, 1:]
             event = self.events(g, table[:, 0] - group.first, group.order.trace.events + table[:, 1])
-            self.waits.append(np.stack((event, joint_base + table[:, 2], table[:, 3] + 1), axis=1))
+            self.waits.append((event, joint_base + table[:, 2], table[:, 3] + 1))
             if self.whole:
                 which, node = _members(self.chains[g], table[:, 1])
                 event = self.events(g, table[which, 0] - group.first, node)
-                self.waits.append(np.stack((event, joint_base + table[which, 2], table[which, 3] + 1), axis=1))
-        if not words.joints:
-            return
-        size, ranks = np.array([t.shape for t in words.targets], np.int64)[:, [1, 0]].T
-        joint = np.repeat(np.arange(len(ranks)), ranks)
-        event = joint_first[joint] + np.arange(len(joint)) - np.repeat(np.cumsum(ranks) - ranks, ranks)
-        self.signals.append(np.stack((event, joint_base + joint, np.ones_like(event)), axis=1))
-        counter = np.concatenate([np.tile(m, len(t)) for m, t in zip(words.joints, words.targets, strict=True)])
-        target = np.concatenate([t.reshape(-1) for t in words.targets])
-        self.waits.append(np.stack((np.repeat(event, size[joint]), base + counter, target), axis=1))
+                self.waits.append((event, joint_base + table[which, 2], table[which, 3] + 1))
+        # the events of joints stand one after the other
+        ranks = self.lengths[len(self.lengths) - 1 - len(words.joints) : -1]
+        joint, first = np.repeat(np.arange(len(ranks)), ranks), int(self.chain_first[-2]) - int(ranks.sum())
+        self.signals.append((first + np.arange(len(joint)), joint_base + joint, np.ones_like(joint)))
+        event, counter, target = joint_waits(words)
+        self.waits.append((first + event, base + counter, target))
 
 
 def _of_group(rows: I64, number: int) -> I64:
@@ -256,7 +260,7 @@ def _of_group(rows: I64, number: int) -> I64:
     return rows if mine.all() else rows[mine]
 
 
-def _written_items(writes: I64) -> Iterator[I64]:
+def written_items(writes: I64) -> Iterator[I64]:
     """The items, in order, of every counter of `Words.writes`, without repetitions."""
     steps = writes[:, 3] << 32 | writes[:, 2]
     if bool((np.diff(steps) <= 0).any()):
@@ -291,7 +295,7 @@ def _bare(agent_first: I64, counter_init: I64, *waits_and_signals: I64) -> Syste
     events, none = int(agent_first[-1]), np.zeros(0, np.int64)
     wait_first, wait_counter, wait_threshold, signal_first, signal_counter, signal_amount = waits_and_signals
     return System(
-        agent_first=agent_first, event_tag=np.zeros(events, np.int64), counter_init=counter_init,
+        agent_first=agent_first, event_tag=np.full(events, -1), counter_init=counter_init,
         wait_first=wait_first, wait_counter=wait_counter, wait_threshold=wait_threshold,
         signal_first=signal_first, signal_counter=signal_counter, signal_amount=signal_amount,
         access_first=np.zeros(events + 1, np.int64), access_buffer=none, access_lo=none, access_hi=none,

@@ -28,6 +28,8 @@ import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
+Counts = npt.NDArray[np.signedinteger[Any]]
+"""Of 32 bits, or of fewer if there are no large ones."""
 Bools = npt.NDArray[np.bool_]
 
 READ: Final = 0
@@ -149,6 +151,11 @@ class System:
     def agent_size(self) -> I64:
         """[agents] number of events of each agent."""
         return np.diff(self.agent_first)
+
+    @property
+    def fitting(self) -> type[np.int16] | type[np.int32]:
+        """What numbers of events of one agent fit in."""
+        return np.int16 if int(self.agent_size.max(initial=0)) <= np.iinfo(np.int16).max else np.int32
 
     @cached_property
     def agent_of(self) -> I64:

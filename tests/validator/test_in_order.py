@@ -16,7 +16,7 @@ import pytest
 
 from amk.adversary.cases import repaired
 from amk.schedule_ir.codec import parse_schedule
-from amk.validator import in_order, unordered
+from amk.validator import brackets, in_order, unordered
 from amk.validator import neighbours as neighbours_module
 from amk.validator.brackets import Views, chained
 from amk.validator.memo import Memo
@@ -87,7 +87,9 @@ def _there(rng: np.random.Generator, nodes: int, agents: int, chains: int) -> Vi
     return replace(shown, row=np.where(shown.own < 0, 0, shown.row))
 
 
-def test_a_product_is_open_where_one_of_its_pairs_is() -> None:
+@pytest.mark.parametrize("at_once", [7, brackets.AT_ONCE])
+def test_a_product_is_open_where_one_of_its_pairs_is(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(brackets, "AT_ONCE", at_once)
     closed_ones = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -119,12 +121,13 @@ def test_what_chains_leave_open_does_not_depend_on_products_nor_on_the_other_par
     rows = rng.integers(0, each, (9, agents)).astype(np.int32)
     rows[0] = 0
     clocks = SimpleNamespace(system=system, rows=rows, row_of=rng.integers(0, 9, events))
+    short = SimpleNamespace(system=system, rows=rows.astype(np.int16), row_of=clocks.row_of)
     parts = []
     for rounds in (2, 3, 2):
         columns = _columns(rng, rounds)
         shape = (len(columns), 1)
         places = (
-            rng.integers(0, agents, shape),
+            rng.integers(-1, agents, shape),
             rng.integers(0, each // 2, shape),
             rng.integers(-1, 2 * events, shape),
         )
@@ -133,6 +136,7 @@ def test_what_chains_leave_open_does_not_depend_on_products_nor_on_the_other_par
     for asked in ("reads", "writes", "all"):
         found = _left(clocks, asked, parts)
         assert found == _left(clocks, asked, bare) == [_left(clocks, asked, [one])[0] for one in parts]
+        assert found == _left(short, asked, parts)
         every = [_told(pairs, [Open.all(pairs, asked)]) for pairs, _ in parts]
         assert all(0 < len(left) < len(all_of_it) for left, all_of_it in zip(found, every, strict=True))
 

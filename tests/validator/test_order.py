@@ -99,6 +99,20 @@ def test_order_statistic_by_weight() -> None:
     assert order_statistic(values, np.array([2, 1, 1]), 4).tolist() == [5, 9]
 
 
+@pytest.mark.parametrize("events", [2**15 - 2, 2**15 - 1, 2**15, 2**15 + 1])
+def test_clocks_of_few_bits_count_all_events(events: int) -> None:
+    build = SystemBuilder()
+    first, second = build.agent(), build.agent()
+    counter = build.counter()
+    for _ in range(events):
+        last = build.event(first)
+    build.signal(last, counter)
+    build.wait(build.event(second), counter, 1)
+    clocks = must_clocks(greedy(build.build()))
+    assert clocks.rows.dtype == (np.int16 if events < 2**15 else np.int32)
+    assert clocks.at(events).tolist() == [events, 0] and clocks.rows.min() == 0
+
+
 def test_too_many_cells_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(order, "MAX_CELLS", 4)
     with pytest.raises(ClocksTooLarge):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amk.validator.sorting import FEW, by_key, by_keys
+from amk.validator.sorting import FEW, SHORT, by_key, by_keys
 
-SPANS = ((0, 2), (0, 50), (-7, 7), (0, 10**6), (-(2**40), 2**40), (-(2**62), 2**62), (-(2**63), 2**63 - 1))
+SPANS = (
+    (0, 2), (0, 50), (-7, 7), (-9, SHORT - 9), (0, 10**6), (-(2**40), 2**40), (-(2**62), 2**62), (-(2**63), 2**63 - 1)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("span", SPANS, ids=str)
@@ -17,6 +19,12 @@ def test_a_key_orders_as_a_stable_argsort(span: tuple[int, int], count: int) -> 
     keys = rng.integers(*span, count)
     for one in (keys, np.sort(keys), np.sort(keys)[::-1], keys.astype(np.int32)):
         assert np.array_equal(by_key(one), np.argsort(one, kind="stable"))
+
+
+@pytest.mark.parametrize("size", [SHORT - 1, SHORT, SHORT + 1])
+def test_keys_that_just_fit_in_few_bits_are_told_apart(size: int) -> None:
+    keys = np.tile([-3, size - 4, 5, 5], FEW)
+    assert np.array_equal(by_key(keys), np.argsort(keys, kind="stable"))
 
 
 @pytest.mark.parametrize("span", SPANS, ids=str)
