@@ -19,7 +19,7 @@ from typing import Final, Literal, TypeVar
 
 import numpy as np
 
-from amk.validator.atoms import OUTSIDE, Block, Touches, blocks
+from amk.validator.atoms import BLOCK, OUTSIDE, Block, Touches, blocks
 from amk.validator.memo import Memo
 from amk.validator.races import before_each
 from amk.validator.sorting import by_key, by_keys
@@ -139,7 +139,10 @@ def joined(parts: Sequence[I64], lo: int = 1) -> I64:
 
 
 def neighbours(memo: Memo, parts: list[tuple[I64]]) -> list[Pairs]:
-    """Of each of several buffers; parts: columns as in `in_order.Part`."""
+    """Of each of several buffers, and of each the same as alone: its pairs are told by their numbers.
+
+    parts: columns as in `in_order.Part`.
+    """
     columns = [part for (part,) in parts]
     return [pairs for bunch in bunches(columns, [*map(len, columns)], BUNCH) for pairs in _of_several(bunch)]
 
@@ -147,6 +150,11 @@ def neighbours(memo: Memo, parts: list[tuple[I64]]) -> list[Pairs]:
 def _of_several(parts: list[I64]) -> Iterator[Pairs]:
     nothing = np.zeros((0, 4), np.int64)
     touches = touches_in(joined(parts), nothing, nothing)
+    if len(parts) > 1 and touches.incidences > BLOCK:
+        # where blocks end, pairs are there once more: that must not depend on the other buffers
+        for part in parts:
+            yield from _of_several([part])
+        return
     sets = [one.astype(np.int32) for one in alike(touches, MANY)]
     kept = np.ones(len(touches.kind), bool)
     for one in sets:
@@ -171,7 +179,7 @@ def _of_several(parts: list[I64]) -> Iterator[Pairs]:
 def _neighbours(touches: Touches) -> Columns:
     """By atom, then second, then first; most pairs once."""
     firsts, seconds, atoms = [EMPTY], [EMPTY], [EMPTY]
-    for block in blocks(touches):
+    for block in blocks(touches, BLOCK):
         begin, size = before_each(block)
         touch = block.touch.astype(np.int32)
         fresh = np.flatnonzero(~_repeated(block, touch, begin, size) & (size > 0))

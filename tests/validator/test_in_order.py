@@ -80,6 +80,22 @@ def test_few_readers_make_no_product() -> None:
     assert len(pairs.reads) > 2000 and not pairs.products
 
 
+def test_the_pairs_of_a_buffer_are_numbered_alike_whatever_is_looked_at_with_it() -> None:
+    """Also where blocks would end inside it: single writes, wide ones over all of them, one more pair at the end."""
+
+    def written(wide: int, size: int) -> np.ndarray:
+        single = [(WRITE, n, n + 1, 7, 0) for n in range(size)]
+        more = [(READ, size - 1, size, 7, 0), (WRITE, size - 1, size, 7, 0)]
+        return np.array([*single, *[(WRITE, 0, size, 7, 0)] * wide, *more], np.int64)
+
+    mine, others = written(20, 2000), [written(wide, 1900) for wide in (2, 40, 60)]
+    alone = _of(mine)
+    for other in others:
+        first, second = neighbours(Memo(), [(other,), (mine,)])
+        assert len(first.first) >= 1900
+        assert all(np.array_equal(getattr(second, n), getattr(alone, n)) for n in ("first", "second", "atom", "bounds"))
+
+
 def _there(rng: np.random.Generator, nodes: int, agents: int, chains: int) -> Views:
     """As `_views`, and nothing has happened before what has no view."""
     shown = _views(rng, nodes, agents, chains)

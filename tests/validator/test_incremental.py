@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from functools import cache, cached_property
 from random import Random
 from typing import Any
@@ -24,6 +26,7 @@ from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.validator import memo as memo_module
+from amk.validator import neighbours
 from amk.validator.evaluator import Evaluations
 from amk.validator.memo import MANY, Keyed, Memo
 from amk.validator.schedule_certificate import certify_schedule
@@ -233,12 +236,62 @@ def _arrays(value: Any, seen: set[int]) -> list[np.ndarray]:
     return [a for inside in memo_module._inside(value) if id(inside) not in lazy for a in _arrays(inside, seen)]
 
 
+@pytest.mark.parametrize("room", [60_000, 400_000])
+def test_edits_with_a_small_memo_get_the_verdict_of_a_cold_run(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "BLOCK", 300)
+    document = json.loads(small_plan(SMALL["fast"], MODELS["qk-norm"]).model_dump_json())
+    memo, rng = Memo(room), Random(room)
+    for _, change in [one for seed in (1, 2) for one in mutants(document, seed, 1)]:
+        text = json.dumps(apply(document, change)[0])
+        with suppress(ValidationError):
+            schedule = Schedule.model_validate_json(text)
+            assert told(schedule, memo) == _cold(text)
+            if rng.random() < 0.5:
+                assert told(Schedule.model_validate_json(json.dumps(document)), memo) == _cold(json.dumps(document))
+    assert memo.filled <= memo.room and memo.misses > 1000
+
+
 def test_a_small_memo_forgets_and_says_the_same() -> None:
     schedule, memo = small_plan(SMALL["two-warps"], MODELS["qk-norm"]), Memo(room=100_000)
     memo.evaluations.room = 1000
     first = told(schedule, memo)
     assert told(schedule, memo) == first == told(schedule, None)
     assert memo.filled <= memo.room and memo.misses > memo.hits
+
+
+class _Alone(Memo):
+    """A memo that makes each of several results once more, by itself."""
+
+    looked = 0
+
+    def each(self, stage: Any, common: Any, several: Any) -> Any:
+        found = super().each(stage, common, several)
+        for one, own in zip(found, several, strict=True):
+            (alone,) = stage(Memo(), *memo_module._values(common), [memo_module._values(own)])
+            assert _same(one.value, alone), stage.__qualname__
+            self.looked += 1
+        return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return bool(np.array_equal(one, other))
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if is_dataclass(one):
+        return all(_same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
+    return bool(one == other)
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_results_that_are_made_together_are_those_made_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "BLOCK", 300)
+    memo, document = _Alone(), json.loads(small_plan(SMALL[name], MODELS["qk-norm"]).model_dump_json())
+    changes = [[], *(change for _, change in mutants(document, 1, 1))]
+    for change in changes:
+        with suppress(AmkError, ValidationError):
+            verify(Schedule.model_validate_json(json.dumps(apply(document, change)[0])), memo=memo)
+    assert memo.looked > 100
 
 
 def test_undecided_obligations_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
