@@ -91,13 +91,12 @@ class Memo:
         """
         shared = given(common)
         keys = [_digest(stage.__module__, stage.__qualname__, shared, *own) for own in several]
-        found = [self._found(key) for key in keys]
-        new = [n for n, one in enumerate(found) if one is None]
+        known = {key: found for key in dict.fromkeys(keys) if (found := self._found(key)) is not None}
+        new = {key: _values(own) for key, own in zip(keys, several, strict=True) if key not in known}
         if new:
-            made = stage(self, *_values(common), [_values(several[n]) for n in new])
-            for n, value in zip(new, made, strict=True):
-                found[n] = self._keep(Keyed(value, keys[n]))
-        return [one for one in found if one is not None]
+            made = stage(self, *_values(common), [*new.values()])
+            known |= {key: self._keep(Keyed(value, key)) for key, value in zip(new, made, strict=True)}
+        return [known[key] for key in keys]
 
     def _known(self, stage: Callable[..., T], make: Callable[..., T], parts: tuple[Any, ...]) -> Keyed[T]:
         key = _digest(stage.__module__, stage.__qualname__, *parts)

@@ -249,6 +249,21 @@ def test_edits_with_a_small_memo_get_the_verdict_of_a_cold_run(room: int, monkey
             if rng.random() < 0.5:
                 assert told(Schedule.model_validate_json(json.dumps(document)), memo) == _cold(json.dumps(document))
     assert memo.filled <= memo.room and memo.misses > 1000
+    assert memo.filled == sum(size for _, size in memo._kept.values()) > 0
+
+
+def test_results_that_several_have_in_common_are_made_and_kept_once() -> None:
+    memo, asked = Memo(room=1 << 20), list[int]()
+
+    def made(memo: Memo, several: list[tuple[int]]) -> list[np.ndarray]:
+        asked.extend(one for (one,) in several)
+        return [np.full(1000, one) for (one,) in several]
+
+    for n in range(400):
+        found = memo.each(made, (), [(n,), (n + 1,), (n,)])
+        assert [int(one.value[0]) for one in found] == [n, n + 1, n]
+    assert asked == [*range(401)]
+    assert memo.room // 2 < memo.filled == sum(size for _, size in memo._kept.values()) <= memo.room
 
 
 def test_a_small_memo_forgets_and_says_the_same() -> None:
