@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amk.bench.contest import parse, schedule_of
+from amk.bench.contestants import parse, schedule_of
 from amk.simulator.predict import step_ms
 
 RECORD = Path(__file__).parents[1] / "records" / "h200-designs-bf16.json"
