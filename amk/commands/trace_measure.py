@@ -9,11 +9,10 @@ import numpy as np
 
 from amk.engine.admission import admit, admitted
 from amk.engine.cuda_engine import CudaEngine
-from amk.lowering.compile import compile_cuda
 from amk.lowering.device_memory import DeviceBuffer
-from amk.lowering.emit import emit, trace_length
+from amk.lowering.emit import trace_length
+from amk.lowering.kernel import build
 from amk.lowering.launch import Device
-from amk.lowering.stamp import stamped
 from amk.lowering.stream import Event
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.schedule import Schedule
@@ -27,7 +26,7 @@ SEED = 0
 def measure(schedule: Schedule, pos: int, tokens: int) -> Recording:
     """The last of `tokens` tokens, at position `pos`, with random weights and a random cache.
 
-    Raises AMK602 (exit 5) without a usable GPU or torch, and what `admit` and compiling raise.
+    Raises AMK602 (exit 5) without a usable GPU or torch, and what `admit` and `build` raise.
     """
     admit(schedule)
     device = Device.open()
@@ -39,8 +38,7 @@ def measure(schedule: Schedule, pos: int, tokens: int) -> Recording:
     # torch is imported only where there is a GPU to use it on
     from amk.bench.subject import Subject
 
-    source = stamped(emit(schedule, trace=True), schedule)
-    subject = Subject.random(admitted(schedule, compile_cuda(source, schedule.target.arch).cubin), SEED)
+    subject = Subject.random(admitted(schedule, build(schedule, trace=True).compiled.cubin), SEED)
     try:
         subject.load_cache()
         return record(schedule, subject.engine, name, pos, tokens)

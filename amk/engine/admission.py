@@ -1,4 +1,8 @@
-"""Only proved schedules run, and only in the machine code that was made from them."""
+"""Only proved schedules run, and only in the machine code that was made from them.
+
+Every launch of a schedule's kernel loads what `AdmittedKernel.loadable` returns: the text emitted for the schedule, the
+PTX that was read back, and the cubin made of it are tied by hash, in the process that launches.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import Any
 from amk.checker.certificate import check_certificate
 from amk.lowering.cubin import Resources, elf_resources
 from amk.lowering.emit import KERNEL
-from amk.lowering.kernel import why_not_built
+from amk.lowering.kernel import bind, why_not_built
 from amk.lowering.readback import read_ptx
 from amk.lowering.skeleton import check_synchronisation
 from amk.lowering.stamp import stamp_of
@@ -37,7 +41,8 @@ class AdmittedKernel:
 
     code: a cubin, or PTX for a GPU of another architecture. Making one checks it, in this order: the certificate proves
     this schedule (AMK206), the code carries this schedule's hash (AMK606), PTX synchronises as the schedule says
-    (AMK607), and all workers are resident with the registers and shared memory of the cubin (AMK401, 402, 403).
+    (AMK607), the code is what the compiler makes of this schedule (AMK608), and all workers are resident with the
+    registers and shared memory of the cubin (AMK401, 402, 403).
     """
 
     schedule: Schedule
@@ -56,8 +61,14 @@ class AdmittedKernel:
             raise AmkError(Diagnostic("AMK606", message, facts=facts), Exit.UNSAFE)
         if isinstance(self.code, str):
             check_synchronisation(self.schedule, tuple(read_ptx(self.code).get(KERNEL, ())))
-        elif found_resources := self.resources:
+        bind(self.schedule, self.code)
+        if found_resources := self.resources:
             self.check_used(CompiledResources(found_resources.registers, found_resources.static_smem))
+
+    def loadable(self) -> bytes | str:
+        """The code for the driver, bound by the process that loads it: an object from another process is no proof."""
+        bind(self.schedule, self.code)
+        return self.code
 
     @property
     def resources(self) -> Resources | None:

@@ -56,7 +56,7 @@ class CudaEngine:
         self.abort = MappedBuffer(self.device, 1)
         self.trace = DeviceBuffer(self.device, 4 * self.trace_words) if self.trace_words else None
         self.stream = Stream(self.device)
-        self.module = Module(self.device, self.admitted.code)
+        self.module = Module(self.device, self.admitted.loadable())
         kernel = self.module.kernel(KERNEL, dynamic_smem=launch.shared_bytes)
         check_loaded(self.admitted, kernel)
         self.kernel = kernel

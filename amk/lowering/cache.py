@@ -1,7 +1,8 @@
 """Compiled kernels on disk, keyed by a hash of everything that determines them.
 
-An entry is one JSON file with base64 blobs and a digest over its content: it is replaced atomically, two processes may
-write the same key, and an entry that was truncated or edited is a miss, never an error.
+An entry is one JSON file with base64 blobs and a seal over its key and content: it is replaced atomically, two
+processes may write the same key, and an entry that was truncated, edited, renamed or sealed elsewhere is a miss, never
+an error. So a cubin from here is the one that the compiler made of the PTX beside it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from pathlib import Path
 
 import platformdirs
 
-_SCHEMA = 1
+from amk.lowering.seal import is_sealed, seal
+
+_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,12 @@ def cache_key(parts: list[str]) -> str:
 
 
 def load(directory: Path, key: str) -> CacheEntry | None:
-    """The entry of `key`, or None if there is none or it does not match its own digest."""
+    """The entry of `key`, or None if there is none or its seal is not that of its key and content."""
     try:
         record = json.loads((directory / f"{key}.json").read_text(encoding="utf-8"))
-        if record["schema"] != _SCHEMA or record["digest"] != _digest(record["content"]):
-            return None
         content = record["content"]
+        if record["schema"] != _SCHEMA or not is_sealed(_sealed(key, content), record["seal"]):
+            return None
         return CacheEntry(
             cubin=base64.b64decode(content["cubin"], validate=True),
             ptx=content["ptx"],
@@ -70,7 +73,7 @@ def store(directory: Path, key: str, entry: CacheEntry) -> None:
         "log": entry.log,
         "lowered_names": entry.lowered_names,
     }
-    text = json.dumps({"schema": _SCHEMA, "digest": _digest(content), "content": content})
+    text = json.dumps({"schema": _SCHEMA, "seal": seal(_sealed(key, content)), "content": content})
     try:
         directory.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{key[:16]}", suffix=".tmp")
@@ -84,5 +87,5 @@ def store(directory: Path, key: str, entry: CacheEntry) -> None:
         Path(temporary).unlink(missing_ok=True)
 
 
-def _digest(content: object) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+def _sealed(key: str, content: object) -> str:
+    return json.dumps([key, content], sort_keys=True)

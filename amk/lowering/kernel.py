@@ -2,11 +2,12 @@
 
 The validator decides co-residency from what the schedule says about registers and shared memory; here the compiled code
 is held to those words. Without this check a kernel that spills or grows would still be launched under a verdict that
-was given for another one.
+was given for another one. What may be launched is bound here: schedule -> text -> PTX -> cubin, by hash.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from amk.lowering.emit import KERNEL, emit
 from amk.lowering.readback import Instruction, read_ptx
 from amk.lowering.skeleton import check_synchronisation
 from amk.lowering.stamp import stamped
-from amk.report.diagnostic import AmkError, Exit
+from amk.report.diagnostic import AmkError, Exit, shown
+from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.outside import check_outside
@@ -25,6 +27,8 @@ from amk.validator.resources import CompiledResources, check_resources
 from amk.validator.structure import all_sites
 
 NO_COMPILER = "AMK605"
+_BOUND: set[tuple[str, str]] = set()
+"""(hash of the schedule, hash of PTX or cubin) of what `build` made in this process and read back."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,10 @@ def budget_of(schedule: Schedule) -> Budget:
     return Budget(threads=launch.warps * 32, registers=launch.registers, shared_bytes=schedule.target.smem_per_block)
 
 
-def build(schedule: Schedule, *, cache_directory: Path | None = None, use_cache: bool = True) -> BuiltKernel:
-    """Emit and compile `schedule` for its target.
+def build(
+    schedule: Schedule, *, trace: bool = False, cache_directory: Path | None = None, use_cache: bool = True
+) -> BuiltKernel:
+    """Emit and compile `schedule` for its target. trace: with the marks of `emit`.
 
     Raises AMK403 for registers or spills over budget, AMK401 for shared memory of a block, AMK402 when the workers of
     one SM do not fit it together, AMK607 if the PTX does not synchronise as the schedule says, AMK601 for an
@@ -65,13 +71,50 @@ def build(schedule: Schedule, *, cache_directory: Path | None = None, use_cache:
         raise refusal.unsupported("AMK601", "no code is generated for taking from a pool")
     if _codes_in_parts(schedule):
         raise refusal.unsupported("AMK601", "no code is generated for a product of codes in parts")
-    source, arch = stamped(emit(schedule), schedule), schedule.target.arch
+    source, arch = stamped(emit(schedule, trace=trace), schedule), schedule.target.arch
     compiled = compile_cuda(source, arch, cache_directory=cache_directory, use_cache=use_cache)
     built = BuiltKernel(schedule, source, compiled, tuple(read_ptx(compiled.ptx).get(KERNEL, ())))
     check_synchronisation(schedule, built.synchronisation)
     check_budget(KERNEL, built.resources, schedule.launch.shared_bytes, budget_of(schedule))
     check_compiled(built)
+    digest = schedule_hash(schedule)
+    _BOUND.update({(digest, code_hash(compiled.cubin)), (digest, code_hash(compiled.ptx))})
     return built
+
+
+def code_hash(code: bytes | str) -> str:
+    """sha256 of a cubin (bytes) or PTX (text)."""
+    return hashlib.sha256(code.encode() if isinstance(code, str) else code).hexdigest()
+
+
+def bind(schedule: Schedule, code: bytes | str) -> None:
+    """Raise AMK608 unless `code` is what `build` makes of this schedule, plain or with trace marks.
+
+    Property: the code (a cubin or PTX) equals, byte by byte, the one whose PTX this process read back.
+    Assumptions: NVRTC makes a cubin and the PTX beside it of one program; equal text gives equal bytes.
+    Cost: none for what this process built; a look into the cache, or a compilation, for what came from elsewhere. What
+    `build` raises if the schedule does not compile within its budget.
+    """
+    digest, found = schedule_hash(schedule), code_hash(code)
+    if (digest, found) in _BOUND:
+        return
+    made = build(schedule).compiled
+    if (digest, found) in _BOUND or _traced_is(schedule, code):
+        return
+    kind = "PTX" if isinstance(code, str) else "cubin"
+    facts = (
+        shown(f"given    {found}"),
+        shown(f"compiled {code_hash(made.ptx if isinstance(code, str) else made.cubin)}"),
+    )
+    raise refusal.unsafe("AMK608", f"the {kind} is not what the compiler makes of this schedule", *facts)
+
+
+def _traced_is(schedule: Schedule, code: bytes | str) -> bool:
+    try:
+        made = build(schedule, trace=True).compiled
+    except AmkError:  # over budget with its marks: then nobody was given such code
+        return False
+    return code in (made.cubin, made.ptx)
 
 
 def _codes_in_parts(schedule: Schedule) -> bool:
