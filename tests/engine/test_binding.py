@@ -54,10 +54,12 @@ def forged(what: str) -> Compiled:
     header, old, new = FORGERIES[what]
     read: Callable[[str], str] = headers.read_header
     assert old in read(header)
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            headers, "read_header", lambda name: read(name).replace(old, new) if name == header else read(name)
-        )
+
+    def edited(name: str) -> str:
+        return read(name).replace(old, new) if name == header else read(name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(headers, "read_header", edited)
         text = stamped(emit(schedule()), schedule())
         made = compile_cuda(text, schedule().target.arch, use_cache=False)
     assert stamp_of(made.cubin) == stamp_of(made.ptx) == schedule_hash(schedule())
