@@ -9,32 +9,38 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from amk.bench.ablation import Ablation
 from amk.bench.row import Key, Row
 from amk.bench.times import Times
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.schedule_ir.json_file import read_json
 
 FORMAT = 1
+ABLATIONS = "ablations 1"
 LIMIT = 4 << 20
 
 
 @dataclass
 class Record:
-    """Rows of one file with the run each came from. Entries of other runs are kept as they are."""
+    """Rows of one file with the run each came from. Entries of other runs are kept as they are.
+
+    form: what the rows are, `FORMAT` for `Row` and `ABLATIONS` for `Ablation`.
+    """
 
     path: Path
     entries: list[dict[str, Any]] = field(default_factory=list)
+    form: int | str = FORMAT
 
     @classmethod
-    def open(cls, path: Path) -> Record:
-        """An absent file is an empty record; AMK005 for a file that is not a record of this format."""
+    def open(cls, path: Path, form: int | str = FORMAT) -> Record:
+        """An absent file is an empty record; AMK005 for a file that is not a record of this form."""
         if not path.exists():
-            return cls(path)
+            return cls(path, form=form)
         content = read_json(path, LIMIT)
-        if not isinstance(content, dict) or content.get("format") != FORMAT or not _all_rows(content.get("rows")):
-            message = f"not a record of measurements in format {FORMAT}"
+        if not isinstance(content, dict) or content.get("format") != form or not _all_rows(content.get("rows")):
+            message = f"not a record of measurements in format {form}"
             raise AmkError(Diagnostic("AMK005", message, where=Where(file=str(path))))
-        return cls(path, list(content["rows"]))
+        return cls(path, list(content["rows"]), form)
 
     def find(self, key: Key) -> Row | None:
         """The recorded row of `key`, if there is one."""
@@ -43,7 +49,10 @@ class Record:
     def rows(self) -> list[Row]:
         return [row_of(entry["row"]) for entry in self.entries]
 
-    def add(self, row: Row, run: dict[str, object]) -> None:
+    def ablations(self) -> list[Ablation]:
+        return [ablation_of(entry["row"]) for entry in self.entries]
+
+    def add(self, row: Row | Ablation, run: dict[str, object]) -> None:
         """Write the file with `row`, which replaces an earlier one of the same key; atomic."""
         self.entries = [entry for entry in self.entries if key_of(entry["row"]) != row.key]
         self.entries.append({"row": row.record(), "run": run})
@@ -52,7 +61,8 @@ class Record:
     def write(self) -> None:
         """Replace the file as a whole."""
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps({"format": FORMAT, "rows": self.entries}, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps({"format": self.form, "rows": self.entries}, indent=1, allow_nan=False) + "\n"
+        temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, self.path)
 
 
@@ -92,13 +102,38 @@ def row_of(values: dict[str, Any]) -> Row:
     """The row that `Row.record` described; AMK005 if a field is missing or of the wrong shape."""
     key = key_of(values)
     try:
-        names = ("bytes", "ceiling_gbps", "error", "torch_error", "kl", "argmax_agrees", "reproducible", "correct")
         return Row(
             key=key,
-            times=Times(**values["times"]),
-            baselines={name: Times(**times) for name, times in values["baselines"].items()},
+            times=times_of(values["times"]),
+            baselines={name: times_of(times) for name, times in values["baselines"].items()},
             left_out={str(name): str(why) for name, why in values.get("left_out", {}).items()},
-            **{name: values[name] for name in names},
+            **{name: values[name] for name in ("bytes", "argmax_agrees", "reproducible", "correct")},
+            **_numbers(values, "ceiling_gbps", "error", "torch_error", "kl"),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise AmkError(Diagnostic("AMK005", f"a recorded row is incomplete: {error}")) from error
+
+
+def ablation_of(values: dict[str, Any]) -> Ablation:
+    """The ablation that `Ablation.record` described; AMK005 if a field is missing or of the wrong shape."""
+    key = key_of(values)
+    try:
+        return Ablation(
+            key=key,
+            times={str(name): times_of(times) for name, times in values["times"].items()},
+            left_out={str(name): str(why) for name, why in values["left_out"].items()},
+            **{name: values[name] for name in ("layers", "bytes", "l2_bytes", "correct")},
+            **_numbers(values, "ceiling_gbps", "error", "torch_error"),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise AmkError(Diagnostic("AMK005", f"a recorded ablation is incomplete: {error}")) from error
+
+
+def times_of(values: dict[str, Any]) -> Times:
+    """What `asdict` made of it."""
+    return Times(**(values | _numbers(values, "ms", "p10", "p90")))
+
+
+def _numbers(values: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Numbers, which may stand there as the names of those that JSON lacks (`finite`)."""
+    return {name: float(values[name]) for name in names}

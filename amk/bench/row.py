@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
-from amk.bench.times import Times
+from amk.bench.times import Times, finite
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class Row:
         return self.baselines[baseline].ms / self.times.ms
 
     def record(self) -> dict[str, object]:
-        """JSON values: the fields and what follows from them."""
+        """JSON values: the fields and what follows from them; numbers that JSON lacks by name."""
         derived = {
             "floor_ms": self.floor_ms,
             "of_ceiling": self.of_ceiling,
             "tokens_per_second": self.tokens_per_second,
             "ratios": {name: self.ratio(name) for name in self.baselines},
         }
-        return asdict(self) | derived
+        return dict(finite(asdict(self) | derived))
 
 
 BEFORE = ("model", "weights", "plan", "batch", "pos", "ms/step", "p10", "p90", "tok/s", "floor", "% ceiling")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,3 +27,14 @@ class Times:
 def summary(times: Sequence[float], stalls: int = 0) -> Times:
     low, middle, high = np.percentile(times, (10, 50, 90))
     return Times(float(middle), float(low), float(high), stalls)
+
+
+def finite(value: Any) -> Any:
+    """JSON values with the numbers that JSON lacks as their names, which float() reads: "nan", "inf", "-inf"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return value

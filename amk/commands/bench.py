@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from amk.bench.wanted import Wanted, wanted
+from amk.commands.bench_ablate import ablated, add_ablate, recorded
 from amk.commands.bench_output import draw, drawn_only, print_rows
 from amk.commands.bench_table import judged_only, print_table_of, separate_runs, wanted_of
 from amk.commands.output import add_format
@@ -60,12 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--baselines-once", action="store_true", help="with --runs: only the first of them has baselines"
     )
     parser.add_argument("--run", type=positive, default=1, help="number under which rows are recorded (default: 1)")
+    add_ablate(parser)
     parser.add_argument("--plot", metavar="FILE", help="draw ms against position and batch into this .svg or .html")
     parser.add_argument(
         "--rows",
         nargs="+",
         metavar="FILE",
-        help="with --plot: draw these records, measure nothing; with --table: judge them, --record FILE holds all",
+        help="with --plot: draw these records, measure nothing; with --table: judge them, --record FILE holds all; "
+        "with --ablate: print them",
     )
     add_format(parser)
 
@@ -104,12 +107,17 @@ def baselines(text: str) -> tuple[str, ...]:
 def run(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     _check(arguments)
+    if arguments.rows and arguments.ablate:
+        return recorded(arguments)
     if arguments.rows:
         return judged_only(arguments) if arguments.table else drawn_only(arguments)
     if arguments.runs > 1:
         return separate_runs(arguments, began)
     cases = wanted_of(arguments) if arguments.table else _positions(arguments)
     device = usable_gpu()
+    if arguments.ablate:
+        told = importlib.import_module("amk.bench.hardware").provenance
+        return ablated(arguments, cases, lambda: told(_command(), device), began)
     record = importlib.import_module("amk.bench.record")
     kept = record.Record.open(Path(arguments.record)) if arguments.record else None
     rows = _measured(arguments, cases, device, kept, began)
@@ -132,7 +140,10 @@ def _check(arguments: argparse.Namespace) -> None:
         "--resume needs --record FILE, which holds the rows to keep": arguments.resume and arguments.record is None,
         "--runs needs --record FILE, where the runs meet": arguments.runs > 1 and arguments.record is None,
         "--runs is for --table": arguments.runs > 1 and not arguments.table,
-        "--rows needs --plot FILE or --table NAME": arguments.rows and not (arguments.plot or arguments.table),
+        "--rows needs --plot FILE, --table NAME or --ablate": arguments.rows
+        and not (arguments.plot or arguments.table or arguments.ablate),
+        "--ablate times one process and draws nothing: no --runs, no --plot": arguments.ablate
+        and (arguments.runs > 1 or arguments.plot),
         "--cases is for --table": arguments.cases and not arguments.table,
         "--baselines-once is for --runs": arguments.baselines_once and arguments.runs == 1,
         "give --table, or both --model and --gpu": not (named or arguments.table or arguments.rows),

@@ -108,6 +108,7 @@ struct Partials {
   // The sum of those of number `number` (see Place), which is one of the group's, in agent order. Where every agent drains some
   // chunk, several loads are in flight.
   __device__ __forceinline__ float sum(const float* part, int number) const {
+    if constexpr (ablation::kNoSums) return static_cast<float>(number);
     const float* slot = part + number;
     float total = 0.f;
     if (chunks >= kAgents) {
@@ -133,7 +134,8 @@ struct Partials {
   __device__ __forceinline__ void sums(const float* part, int number, float (&total)[kN]) const {
     const float* slot = part + number;
 #pragma unroll
-    for (int s = 0; s < kN; ++s) total[s] = 0.f;
+    for (int s = 0; s < kN; ++s) total[s] = ablation::kNoSums ? static_cast<float>(number) : 0.f;
+    if constexpr (ablation::kNoSums) return;
 #pragma unroll 1
     for (int a = first; a <= last; ++a) {
       if (chunks < kAgents && share_begin(chunks, kAgents, a) == share_begin(chunks, kAgents, a + 1)) continue;

@@ -195,7 +195,11 @@ __device__ __forceinline__ void quantised_gemv(C& c) {
     const StagedBlocks from = {x.x + first * (2 * kBlock), x.scales + first * 4, x.sums + first * 4};
     const auto release = [&] { c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1); };
     const int blocks = (M::kK + kBlock - 1) / kBlock - first;
-    total += chunk_product<M, S::kHasRowScales>(slot, from, input, blocks, offset, c.lane, release);
+    if constexpr (ablation::kNoProduct) {
+      release();
+    } else {
+      total += chunk_product<M, S::kHasRowScales>(slot, from, input, blocks, offset, c.lane, release);
+    }
     if (++column == M::kChunks) {
       flush();
       column = 0, ++group;

@@ -8,8 +8,11 @@
 namespace amk {
 
 // Bulk copies that complete on one mbarrier per slot (sm_90 and later).
-template <int kSlots, int kBytes, bool kRunAhead, bool kFence>
+template <int kGiven, int kBytes, bool kRunAhead, bool kFenced>
 struct BulkRing {
+  static constexpr bool kFence = kFenced && !ablation::kNoFence;
+  // A deep ring has twice the slots in the bytes of all given ones but the last, which has the barriers.
+  static constexpr int kSlots = ablation::kDeepRing ? 2 * kGiven : kGiven, kPlaces = kGiven - 1;
   u32 slots;  // addresses in shared memory
   u32 full;
   const char* source;
@@ -22,6 +25,10 @@ struct BulkRing {
 
   __device__ __forceinline__ void start(char* slots_, u64* full_, const char* source_, int per_token_, int tokens,
                                         int lane) {
+    if constexpr (ablation::kDeepRing) {
+      static_assert(kPlaces > 0 && kBytes >= kSlots * 8, "a slot holds the barriers");
+      full_ = reinterpret_cast<u64*>(slots_ + kPlaces * kBytes);
+    }
     slots = sync::opaque(sync::shared_address(slots_)), full = sync::opaque(sync::shared_address(full_));
     source = source_, per_token = per_token_, next = 0;
     left = per_token_ * tokens;
@@ -41,11 +48,16 @@ struct BulkRing {
     if (sync::elected()) {
       if (kFence && read) sync::fence_proxy_async_shared();
       sync::mbarrier_arrive_expect_tx(full + s * 8, kBytes);
-      sync::bulk_load(slots + s * kBytes, source + static_cast<long long>(next) * kBytes, kBytes, full + s * 8,
+      sync::bulk_load(place(s), source + static_cast<long long>(next) * kBytes, kBytes, full + s * 8,
                       sync::policy_evict_first());
     }
     --left;
-    next = next + 1 == per_token ? 0 : next + 1;
+    next = ablation::kOnePlace || next + 1 == per_token ? 0 : next + 1;
+  }
+
+  __device__ __forceinline__ u32 place(int s) const {
+    if constexpr (ablation::kDeepRing) s -= s >= 2 * kPlaces ? 2 * kPlaces : s >= kPlaces ? kPlaces : 0;
+    return slots + s * kBytes;
   }
 
   // Before the first drain of a step of `chunks` chunks: without run-ahead, nothing is in flight yet.
@@ -61,7 +73,7 @@ struct BulkRing {
 
   __device__ __forceinline__ u32 wait(sync::Watchdog& dog, int warp) {
     sync::wait_mbarrier(dog, warp, slot, full + slot * 8, parity);
-    return slots + slot * kBytes;
+    return place(slot);
   }
 
   // After the last read of the slot; `remaining` chunks of the step come after this one. The refills of the step's last

@@ -8,6 +8,7 @@
 //
 // Cost when nothing is wrong: one increment and one test per failed poll.
 #pragma once
+#include "amk/ablation.cuh"
 #include "amk/sync.cuh"
 
 namespace amk {
@@ -66,6 +67,7 @@ struct Stall {
   u64 since = 0;
 
   __device__ __forceinline__ bool gives_up(Watchdog& dog, u32 agent, u32 object, u32 wanted, u32 seen) {
+    if constexpr (ablation::kNoWaits && kKind != Blocked::mbarrier) return true;
     if (__builtin_expect(++tries % kLookEvery != 0, 1)) return false;
     return looks(dog, agent, object, wanted, seen);
   }
@@ -109,6 +111,7 @@ struct Stall {
 
 // Waits until the counter has reached `target` and acquires what was released before.
 __device__ __forceinline__ void wait_counter(Watchdog& dog, u32 agent, u32 object, const u32* counter, u32 target) {
+  if constexpr (ablation::kNoWaits) return;
   Stall<Blocked::counter> stall;
 #pragma unroll 1
   while (true) {
@@ -119,6 +122,7 @@ __device__ __forceinline__ void wait_counter(Watchdog& dog, u32 agent, u32 objec
 
 // Waits likewise and acquires nothing: a hint that tagged words are worth looking at.
 __device__ __forceinline__ void wait_hint(Watchdog& dog, u32 agent, u32 object, const u32* counter, u32 target) {
+  if constexpr (ablation::kNoWaits) return;
   Stall<Blocked::counter> stall;
 #pragma unroll 1
   while (true) {

@@ -34,7 +34,7 @@ __device__ __forceinline__ void argmax_one(C& c) {
   const float scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
   float value = -3.0e38f;
   int index = 0x7fffffff;
-  for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; r < end && r < rows; r += 32) {
+  for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; !ablation::kNoArgmax && r < end && r < rows; r += 32) {
     const float y = sum_partials<M::kChunks, P::kStreamAgents, 1>(S::part(c), r, count * M::kChunks) * scale;
     logits[first + r] = y;
     keep_best(value, index, y, first + r);
@@ -62,7 +62,7 @@ __device__ __forceinline__ void argmax_batch(C& c) {
     scale[s] = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + s * S::kSsqRow), value[s] = -3.0e38f, index[s] = 0x7fffffff;
   }
 #pragma unroll 1
-  for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; r < end && r < rows; r += 32) {
+  for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; !ablation::kNoArgmax && r < end && r < rows; r += 32) {
     const Partials<M::kChunks, P::kStreamAgents, kBatch> partials(r / 8, count * M::kChunks);
     float y[kBatch];
     partials.template sums<8>(S::part(c), (r / 8 * kBatch) * 8 + r % 8, y);

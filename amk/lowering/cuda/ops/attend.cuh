@@ -151,7 +151,9 @@ __device__ __forceinline__ void attend(C& c) {
     // In registers: what is read from constant memory between loads waits for a scoreboard that may be theirs too.
     A a{sync::opaque(S::k_cache(c).data + offset), sync::opaque(S::v_cache(c).data + offset), c.lane, a1 - a0, ahead};
     const uint4* query = reinterpret_cast<const uint4*>(S::q(c) + min(head0 + row, kGroup - 1) * kDim + c.lane % 4 * 8);
-    if (S::kTogether == 1 || ahead + a0 <= A::kStep) {
+    if constexpr (ablation::kNoAttention) {
+      // The sums stay zero.
+    } else if (S::kTogether == 1 || ahead + a0 <= A::kStep) {
       a.template sum<1>(query, a0);
     } else {
       a.template sum<S::kTogether>(query, a0);

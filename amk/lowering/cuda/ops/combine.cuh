@@ -37,6 +37,7 @@ __device__ __forceinline__ void normalise(float2* mix, int lane, int live, int a
 
 template <class S, class C>
 __device__ __forceinline__ void combine(C& c) {
+  if constexpr (ablation::kNoStaging) return;
   using P = typename C::P;
   const auto from = S::split_partial(c);
   const auto scales = S::split_scale(c);

@@ -53,20 +53,22 @@ __device__ __forceinline__ void plain_gemv(C& c) {
 #pragma unroll 1
   for (int chunk = lo; chunk < hi; ++chunk) {
     const u32 w = c.ring.wait(c.dog, c.warp) + c.lane * 16, at = column * (kWidth * 2);
-    uint4 weights[kWidth / 32];
-    uint2 inputs[kTiles][kWidth / 32];
+    if constexpr (!ablation::kNoProduct) {
+      uint4 weights[kWidth / 32];
+      uint2 inputs[kTiles][kWidth / 32];
 #pragma unroll
-    for (int i = 0; i < kWidth / 32; ++i) {
-      weights[i] = sync::load_shared_v4(w + i * 512);
+      for (int i = 0; i < kWidth / 32; ++i) {
+        weights[i] = sync::load_shared_v4(w + i * 512);
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t) inputs[t][i] = sync::load_shared_v2(x[t] + at + i * 64);
-    }
+        for (int t = 0; t < kTiles; ++t) inputs[t][i] = sync::load_shared_v2(x[t] + at + i * 64);
+      }
 #pragma unroll
-    for (int i = 0; i < kWidth / 32; ++i) {
+      for (int i = 0; i < kWidth / 32; ++i) {
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        float(&sum)[4] = acc[t][i % kChains];
-        mma_16(sum, weights[i].x, weights[i].y, weights[i].z, weights[i].w, inputs[t][i].x, inputs[t][i].y);
+        for (int t = 0; t < kTiles; ++t) {
+          float(&sum)[4] = acc[t][i % kChains];
+          mma_16(sum, weights[i].x, weights[i].y, weights[i].z, weights[i].w, inputs[t][i].x, inputs[t][i].y);
+        }
       }
     }
     c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1);

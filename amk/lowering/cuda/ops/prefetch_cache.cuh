@@ -8,6 +8,7 @@ namespace amk::ops {
 
 template <class S, class C>
 __device__ __forceinline__ void prefetch_cache(C& c) {
+  if constexpr (ablation::kNoAttention) return;
   using P = typename C::P;
   constexpr int kRowBytes = P::kHeadDim * static_cast<int>(sizeof(typename P::Cache)), kLine = 128;
   const int head = c.shares.attn_head, agent = c.warp - S::kFirst;

@@ -67,6 +67,13 @@ __device__ __forceinline__ int best_slot(const C& c, const Cell& best) {
   return slot;
 }
 
+// The token as it is; of what an ablated kernel made up, one that the embedding has.
+template <class P>
+__device__ __forceinline__ int known_token(int token) {
+  if constexpr (ablation::kAny) return min(max(token, 0), P::LmHead::kRows - 1);
+  return token;
+}
+
 // The next token of a single sequence.
 template <class S, class C>
 __device__ __forceinline__ void select_one(C& c) {
@@ -75,7 +82,7 @@ __device__ __forceinline__ void select_one(C& c) {
     c.tokens[0] = S::prompt(c).data[c.pos + 1];
     return;
   }
-  if (c.done) return;
+  if (ablation::kNoArgmax || c.done) return;
   const auto best = S::best_value(c);
   const auto index = S::best_index(c);
   float value = -3.4e38f;
@@ -87,12 +94,13 @@ __device__ __forceinline__ void select_one(C& c) {
     for (int k = 0; k < kWide; ++k) keep_best(value, slot, v[k], i + k);
   });
   warp_best(value, slot);
+  if constexpr (ablation::kAny) slot = min(slot, S::kCandidates - 1);
   typename decltype(S::best_index(c))::One raw;
   until_fresh(c, index.tag, [&] {
     raw = index.fetch_one(slot);
     return index.fresh_one(raw);
   });
-  const int token = index.value_one(raw);
+  const int token = known_token<typename C::P>(index.value_one(raw));
   for (int e = 1; e < 5; ++e) c.done |= token == request[e];
   c.tokens[0] = token;
 }
@@ -116,7 +124,7 @@ __device__ __forceinline__ void select_batch(C& c) {
     token = k == s ? had : token;
   }
   if (given) token = S::prompt(c).data[s * S::kPromptRow + c.pos + 1];
-  if (chosen != 0) {
+  if (!ablation::kNoArgmax && chosen != 0) {
     const int slot = best_slot<kBatch, S::kCandidates, S::kBestValueRow>(c, S::best_value(c));
     const auto index = S::best_index(c);
     const bool own = c.lane < kBatch && (chosen >> s & 1) != 0;
@@ -125,7 +133,7 @@ __device__ __forceinline__ void select_batch(C& c) {
       if (own) raw = index.fetch_one(s * S::kBestIndexRow + min(slot, S::kCandidates - 1));
       return !own || index.fresh_one(raw);
     });
-    if (own) token = index.value_one(raw);
+    if (own) token = known_token<typename C::P>(index.value_one(raw));
     bool ends = false;
 #pragma unroll
     for (int e = 1; e < 5; ++e) ends |= token == request[e];

@@ -9,6 +9,7 @@ namespace amk::ops {
 
 template <class S, class C>
 __device__ __forceinline__ void stage(C& c) {
+  if constexpr (ablation::kNoStaging) return;
   using P = typename C::P;
   constexpr int kCount = P::kFfn / S::kKParts, kFrom = kCount * S::kKPart;
   static_assert(P::kFfn % S::kKParts == 0, "equal parts");

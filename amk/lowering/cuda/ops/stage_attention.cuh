@@ -9,6 +9,7 @@ namespace amk::ops {
 
 template <class S, class C>
 __device__ __forceinline__ void stage_attention(C& c) {
+  if constexpr (ablation::kNoStaging) return;
   using P = typename C::P;
   constexpr int kCount = P::kHeads * P::kHeadDim;
   if constexpr (P::kBatch > 1) {

@@ -99,6 +99,7 @@ __device__ __forceinline__ void stage_norm_cells(C& c) {
 
 template <class S, class C>
 __device__ __forceinline__ void stage_norm(C& c) {
+  if constexpr (ablation::kNoStaging) return;
   using P = typename C::P;
   if constexpr (P::kBatch > 1) {
     if constexpr (kPlainRows<decltype(S::h(c))> && kRowsOf<S, P::kHidden, P::kBatch, true> && S::kHRow % kUnit == 0) {
