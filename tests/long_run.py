@@ -1,6 +1,6 @@
 """Runs too long for CI: numbered slices spread over processes, resumed where the record ends.
 
-    python -m tests.validator.evidence --jobs 60 --seconds 560 --records tests/records
+    python -m tests.validator.evidence --jobs 60 --seconds 560 --records tests/records/proof
 
 Slice k of a run is always the same cases, so a record that says `done: 1000` says what was looked at: slices 0 to 999,
 and those listed in `ahead`. A record keeps command, commit, date and hardware of its last slice, the seconds of all of

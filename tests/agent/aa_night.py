@@ -1,6 +1,6 @@
 """A night of identical candidates: how often would one be kept?
 
-    python -m tests.agent.aa_night --record tests/records/h200-aa-night.json        # on a GPU, nine minutes
+    python -m tests.agent.aa_night --record tests/records/search/h200-aa-night.json        # on a GPU, nine minutes
     python -m tests.agent.aa_night --simulated
     python -m tests.agent.aa_night --pairs 20 --head-start 0            # what the host's time adds: a minute on a GPU
     python -m tests.agent.aa_night --pairs 20 --chain                   # what the place in memory adds: a minute

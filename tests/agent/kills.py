@@ -1,6 +1,6 @@
 """`kill -9` of driver, supervisor and worker at random moments of a search, then resume.
 
-    python -m tests.agent.kills --kills 100 --seed 7 --record tests/records/search-kills.json
+    python -m tests.agent.kills --kills 100 --seed 7 --record tests/records/search/search-kills.json
 
 Every kind of process is killed `--kills` times with a real SIGKILL; a killed driver is started again on the same run.
 Searches of `EVALS` evaluations follow each other until all kills are spent; after every kill and at every end the

@@ -1,6 +1,6 @@
 """A night of 8 hours on the simulator, a hundred times as fast: memory, journal and report stay small.
 
-    python -m tests.agent.long_night --record tests/records/search-long-night.json --browser /usr/bin/chromium
+    python -m tests.agent.long_night --record tests/records/search/search-long-night.json --browser /usr/bin/chromium
 
 The driver's clock runs a hundred times too fast, so 480 minutes are used up after 288 seconds. Schedules are gated by
 the rule of the tests, not proved. At the end the report is rendered in a real browser.

@@ -1,6 +1,6 @@
 """Sums up finished searches: what was found, the plan it was compared with, and where the device's time went.
 
-    python -m tests.agent.searches RUN_FOLDER... --record tests/records/h200-searches.json
+    python -m tests.agent.searches RUN_FOLDER... --record tests/records/search/h200-searches.json
 
 A run folder is `$AMK_RUNS/NAME` or `NAME` in the user's data directory; nothing but its journal is read.
 """

@@ -1,6 +1,6 @@
 """How fast the offline proposers get to a good plan, at equal budgets.
 
-    cd tests/records
+    cd tests/records/search
     python -m tests.agent.time_to_best grid --record search-grid.json          # a table of simulated times
     python -m tests.agent.time_to_best run --record search-proposers.json      # continues what is there
     python -m tests.agent.time_to_best render --record search-proposers.json -o search-proposers.md
@@ -48,7 +48,7 @@ from amk.simulator.constants import constants_for
 from amk.simulator.predict import Simulator
 from tests.agent.rules import fences_kept
 
-GRID = Path(__file__).parents[1] / "records" / "search-grid.json"
+GRID = Path(__file__).parents[1] / "records" / "search" / "search-grid.json"
 GRID_KNOBS: dict[str, tuple[Any, ...]] = {
     "handoff": ("fenced", "tagged"), "run_ahead": (False, True), "wide_epilogue": (0, 64, 1024),
     "slots": (4, 8, 16, None), "chunk_bytes": (1024, 2048, 4096), "held_refills": (0.0, 2 / 3),

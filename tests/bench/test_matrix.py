@@ -14,8 +14,8 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model import shipped_models
 from amk.schedule_ir.target import targets
 
-RECORDED = Path(__file__).parents[1] / "records" / "matrix-bf16.json"
-TABLE = Path(__file__).parents[1] / "records" / "matrix-bf16.md"
+RECORDED = Path(__file__).parents[1] / "records" / "proof" / "matrix-bf16.json"
+TABLE = Path(__file__).parents[1] / "records" / "proof" / "matrix-bf16.md"
 
 
 @pytest.mark.parametrize("gpu", [target.name for target in targets()])

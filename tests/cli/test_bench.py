@@ -11,7 +11,7 @@ from amk.cli import main
 from amk.commands import bench, bench_table
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
-RECORDS = Path(__file__).resolve().parents[1] / "records"
+RECORDS = Path(__file__).resolve().parents[1] / "records" / "speed"
 
 ASK = ["bench", "--model", "llama3.2-1b", "--gpu", "h200"]
 
@@ -86,7 +86,7 @@ def test_rows_need_no_gpu_to_be_read(tmp_path: Path) -> None:
 
 
 def test_old_and_new_records_are_drawn_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    records = sorted((Path(__file__).parents[1] / "records").glob("h200-llama3.2-1b-bf16*.json"))
+    records = [RECORDS / "h200-table.json"]
     page = tmp_path / "speed.html"
     assert main(["bench", "--plot", str(page), "--rows", *map(str, records)]) == 0
     text = page.read_text()
@@ -170,7 +170,7 @@ def test_separate_runs_are_separate_processes(
 
 def test_the_shares_of_a_table_are_judged_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every GPU measures some cases into a record of its own."""
-    record = json.loads((RECORDS / "h200-table-baselines.json").read_text())
+    record = json.loads((RECORDS / "h200-table.json").read_text())
     shares = [tmp_path / "a.json", tmp_path / "b.json"]
     for n, share in enumerate(shares):
         share.write_text(json.dumps({"format": 1, "rows": record["rows"][n::2]}))

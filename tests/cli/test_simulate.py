@@ -7,7 +7,7 @@ import pytest
 
 from amk.cli import main
 
-RECORD = str(Path(__file__).parents[1] / "records" / "h200-smollm2-135m-bf16.json")
+RECORD = str(Path(__file__).parents[1] / "simulator" / "measurements" / "h200-smollm2-135m-bf16.json")
 
 
 @pytest.fixture(scope="module")

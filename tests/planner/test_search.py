@@ -31,7 +31,7 @@ from amk.simulator.predict import step_ms
 from amk.validator.verify import verify
 from tests.tiny import tiny
 
-MATRIX = Path(__file__).parents[1] / "records" / "matrix-bf16.json"
+MATRIX = Path(__file__).parents[1] / "records" / "proof" / "matrix-bf16.json"
 H200 = load_target("h200")
 MODEL = tiny("small", layers=2, hidden=512, ffn=1024, heads=8, kv_heads=4, vocab=4096)
 SMALL = H200.model_copy(update={"sms": 32})

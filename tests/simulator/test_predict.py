@@ -24,7 +24,7 @@ from tests.tiny import PLAIN, VARIANTS, tiny
 
 H200 = load_target("h200")
 WORKERS = (128, 130, 132)
-RECORDS = Path(__file__).parents[1] / "records"
+RECORDS = Path(__file__).parent / "measurements"
 
 
 def small(settings: Settings = FAST, **changes: Any) -> Schedule:

@@ -9,7 +9,7 @@ import pytest
 from amk.bench.contestants import parse, schedule_of
 from amk.simulator.predict import step_ms
 
-RECORD = Path(__file__).parents[1] / "records" / "h200-designs-bf16.json"
+RECORD = Path(__file__).parent / "measurements" / "h200-designs-bf16.json"
 CLEAR = 0.007
 """An effect that is larger than this share is none of noise."""
 

@@ -1,6 +1,6 @@
 """All runs too long for CI, at once and as far as the time goes.
 
-    python -m tests.validator.evidence --jobs 60 --seconds 560 --records tests/records
+    python -m tests.validator.evidence --jobs 60 --seconds 560 --records tests/records/proof
 
 Records grow in their folder (see `tests.long_run`); the same command again goes on. Runs whose tools are missing (spin,
 a C compiler) are left out and named.
@@ -31,7 +31,7 @@ def missing(what: str) -> str | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=Path, default=Path("tests/records"), help="folder (default: tests/records)")
+    parser.add_argument("--records", type=Path, default=Path("tests/records/proof"), help="folder")
     parser.add_argument("--only", choices=sorted(WHAT), nargs="+", default=sorted(WHAT), help="these runs")
     long_run.arguments(parser)
     options = parser.parse_args()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.validator import growth
 
-RECORD = Path(__file__).parents[1] / "records" / "verify-speed.json"
+RECORD = Path(__file__).parents[1] / "records" / "proof" / "verify-speed.json"
 
 
 def test_the_flat_check_grows_about_linearly() -> None:

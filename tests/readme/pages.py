@@ -1,0 +1,33 @@
+"""Which files hold text made from records. In Markdown it stands between `<!-- NAME -->` and `<!-- /NAME -->`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.readme import architecture, bars, records, speed
+
+PICTURES = Path(__file__).parent / "pictures"
+BOUND = "floor: bytes that the L2 does not hold, at the read rate of the same run"
+
+
+README = records.ROOT / "README.md"
+INDEX = records.RECORDS / "README.md"
+PARTS: dict[Path, Callable[[], str]] = {
+    PICTURES / "architecture.svg": architecture.svg,
+    PICTURES / "speed.svg": lambda: bars.svg(speed.groups(), "ms", BOUND),
+    README: lambda: _filled(README, {"speed": speed.section()}),
+    INDEX: lambda: _filled(INDEX, {"index": records.index()}),
+}
+"""Every such file, and what makes its text."""
+
+
+def _filled(path: Path, sections: dict[str, str]) -> str:
+    text = path.read_text(encoding="utf-8")
+    for name, body in sections.items():
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        text, count = pattern.subn(lambda m, body=body: f"{m[1]}{body}{m[2]}", text)
+        if count != 1:
+            raise ValueError(f"{path}: {count} sections '{name}'")
+    return text

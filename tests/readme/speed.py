@@ -1,0 +1,122 @@
+"""The table and the chart of speed. Each number is read from a record; the chart repeats numbers of the table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tests.readme import records
+from tests.readme.bars import Bar, Group
+
+RECORDS = Path(__file__).parents[1] / "records" / "speed"
+TABLES = ("h200-table.json", "h200-table-compile.json", "h200-table-int8.json")
+"""The first gives amk's own column; the others add baselines, each paired with amk in its own run."""
+
+NAMES = {
+    "pdl-graph": "our tiles as separate kernels",
+    "cublas-graph": "torch ops in a CUDA graph",
+    "compile": "torch.compile",
+    "int8": "torch.compile, int8 product",
+}
+CHART = (("llama3.2-1b", "bf16", 128, 1), ("llama3.2-1b", "int8", 128, 1), ("llama3-8b", "bf16", 128, 1))
+
+Case = tuple[str, str, int, int]
+"""Model, weight format, position, batch."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One case: medians of amk in ms, floor in ms, and for each baseline (its ms, its ratio to amk in the same run)."""
+
+    case: Case
+    own: tuple[float, ...]
+    floor: float
+    baselines: dict[str, tuple[float, float]]
+    agreed: bool
+
+    @property
+    def ms(self) -> float:
+        return median(self.own)
+
+
+def lines(files: Iterable[Path]) -> list[Line]:
+    """The cases of the first file, with the baselines that any file has for them."""
+    rows = [_rows(file) for file in files]
+    return [_line(case, mine, rows) for case, mine in rows[0].items()]
+
+
+def _rows(file: Path) -> dict[Case, list[dict[str, Any]]]:
+    found: dict[Case, list[dict[str, Any]]] = {}
+    for entry in json.loads(file.read_text(encoding="utf-8"))["rows"]:
+        key = entry["row"]["key"]
+        found.setdefault((key["model"], key["dtype"], key["pos"], key["batch"]), []).append(entry["row"])
+    return found
+
+
+def _line(case: Case, mine: list[dict[str, Any]], rows: list[dict[Case, list[dict[str, Any]]]]) -> Line:
+    baselines: dict[str, list[tuple[float, float]]] = {}
+    for table in rows:
+        for row in table.get(case, []):
+            for name, times in row["baselines"].items():
+                baselines.setdefault(name, []).append((times["ms"], times["ms"] / row["times"]["ms"]))
+    return Line(
+        case,
+        tuple(row["times"]["ms"] for row in mine),
+        median(row["floor_ms"] for row in mine),
+        {n: (median(ms for ms, _ in v), median(r for _, r in v)) for n, v in baselines.items()},
+        all(row["correct"] and row["argmax_agrees"] for row in mine),
+    )
+
+
+def table() -> str:
+    """Markdown: a row per case, with the strongest baseline that is not ours."""
+    head = "| model, weights, position | floor | amk | least, most | strongest torch | separate kernels |\n"
+    return head + "|---|---|---|---|---|---|\n" + "".join(map(_markdown, lines(RECORDS / f for f in TABLES)))
+
+
+def _markdown(line: Line) -> str:
+    torch = {n: v for n, v in line.baselines.items() if n != "pdl-graph"}
+    best = min(torch, key=lambda n: torch[n][0], default=None)
+    own = f"**{line.ms:.3f}**" + ("" if line.agreed else " (argmax differs from fp64)")
+    spread = f"{min(line.own):.3f}, {max(line.own):.3f}"
+    cells = [_title(line.case), f"{line.floor:.3f}", own, spread, _beside(line, best), _beside(line, "pdl-graph")]
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def _beside(line: Line, name: str | None) -> str:
+    if name is None or name not in line.baselines:
+        return "-"
+    ms, ratio = line.baselines[name]
+    return f"{ms:.3f} ({ratio:.2f}x)" + ("" if name == "pdl-graph" else f" {NAMES[name]}")
+
+
+def _title(case: Case) -> str:
+    model, dtype, pos, batch = case
+    return f"{model} {dtype}, {pos:,}" + (f", batch {batch}" if batch > 1 else "")
+
+
+def groups() -> list[Group]:
+    """The cases of the chart: the floor, amk and every baseline, in ms per token."""
+    by_case = {line.case: line for line in lines(RECORDS / f for f in TABLES)}
+    return [_group(by_case[case]) for case in CHART]
+
+
+def _group(line: Line) -> Group:
+    plain = "" if line.case[1] == "bf16" else " (bf16)"
+    names = {name: NAMES[name] + (plain if name == "cublas-graph" else "") for name in line.baselines}
+    others = sorted((ms, names[name]) for name, (ms, _) in line.baselines.items())
+    bars = [Bar("amk", line.ms, "own"), *(Bar(name, ms, "other") for ms, name in others)]
+    return Group(f"{line.case[0]} {line.case[1]}", line.floor, tuple(bars))
+
+
+def section() -> str:
+    """The table, and what it was measured on. Says so if kernels have changed since."""
+    entry = json.loads((RECORDS / TABLES[0]).read_text(encoding="utf-8"))["rows"][-1]["run"]
+    mine = [claim for claim in records.claims() if claim.record in {f"speed/{name}" for name in TABLES}]
+    later = " Files of the kernels have changed since." if any(map(records.stale, mine)) else ""
+    source = f"One {entry['hardware']['name']}, commit {entry['commit'][:7]}, {entry['date'][:10]}.{later}"
+    return f"{table()}\n{source}\n"

@@ -1,0 +1,40 @@
+"""READMEs agree with the records that they quote."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.readme import pages, records
+
+LINK = re.compile(r"\(tests/records/([^)#]+)\)")
+IN_GIT = (records.ROOT / ".git").exists()
+
+
+@pytest.mark.parametrize("path", sorted(pages.PARTS), ids=lambda path: path.name)
+def test_what_records_say_is_up_to_date(path: Path) -> None:
+    assert pages.PARTS[path]() == path.read_text(encoding="utf-8"), "run `python -m tests.readme`"
+
+
+def test_every_record_has_a_claim_and_every_claim_a_record() -> None:
+    files = {p.relative_to(records.RECORDS).as_posix() for p in records.RECORDS.glob("*/*")}
+    assert files == {claim.record for claim in records.claims()}
+    for claim in records.claims():
+        assert all((records.ROOT / path).exists() for path in claim.about), claim
+
+
+@pytest.mark.skipif(not IN_GIT, reason="staleness is a question to git")
+def test_readme_says_which_quoted_records_are_stale() -> None:
+    by_record = {claim.record: claim for claim in records.claims()}
+    for paragraph in (records.ROOT / "README.md").read_text(encoding="utf-8").split("\n\n"):
+        for record in LINK.findall(paragraph):
+            if record in by_record and records.stale(by_record[record]):
+                assert "changed since" in paragraph, f"{record} is stale: say '... have changed since' beside the link"
+
+
+@pytest.mark.skipif(not IN_GIT, reason="staleness is a question to git")
+def test_a_change_makes_a_record_stale() -> None:
+    first = records.commits("proof/verify-speed.json")[0]
+    assert records.changed(first, ("LICENSE",)) is False
+    assert records.changed(first, (".ci/run",)) is True
+    assert records.changed("0000000", ("LICENSE",)) is None
