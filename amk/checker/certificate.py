@@ -9,7 +9,8 @@ Accepts if, for two tokens and three layers (why that is enough: (6), `layers`):
 (6) epochs: each awaited counter gains per token what its thresholds grow by, thresholds reach at most one token back,
     signals of one token are all given before any of the next, and values stay within the wrapping comparison;
 (7) at every position exactly one (split, warp) reads each row, and the split that appends a row reads it;
-(8) all fits the device, at once; (9) numbers that repeat others agree; (10) registers hold the token that is meant.
+(8) all fits the device, at once; (9) what the device code of every op relies on holds (`launch_needs`);
+(10) registers hold the token that is meant.
 
 Total: any input yields a verdict. What it takes on trust: README.md.
 """
@@ -32,6 +33,7 @@ from amk.checker.footprints import READ, WRITE, Footprints
 from amk.checker.layers import short
 from amk.checker.programs import MAX_ITEMS, TOKENS, Rejected, programs_of, require
 from amk.checker.words import Words
+from amk.schedule_ir.launch_needs import unmet
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 
@@ -73,6 +75,8 @@ class Proof:
 
     def __init__(self, schedule: Schedule) -> None:
         require(not check_references(schedule), "schedule: malformed")
+        for found in unmet(schedule):
+            require(False, f"needs: {found.need}")
         self.full, self.schedule = schedule, short(schedule)
         self.programs = programs_of(self.schedule)
         self.counters = Counters(self.schedule, self.programs)
@@ -98,8 +102,6 @@ class Proof:
         facts.check_refills(self.schedule, self.programs)
         facts.check_positions(self.full, self.programs)
         facts.check_launch(self.full, self.programs)
-        facts.check_numbers(self.schedule, self.programs)
-        facts.check_kinds(self.full)
         facts.check_registers(self.schedule, self.programs)
 
     def run(self, times: object) -> None:

@@ -1,4 +1,4 @@
-"""What a proof needs besides order and values: rings, positions, the launch, numbers that repeat others.
+"""What a proof needs besides order and values: rings, positions, the launch, registers.
 
 Each `check_*` raises `Rejected`; the numbers are those of the list in `certificate`.
 """
@@ -10,13 +10,11 @@ from typing import Final
 import numpy as np
 
 from amk.checker.programs import TOKENS, Program, require
-from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops.attention import agent_positions, owns_position
-from amk.schedule_ir.ops.base import multiplied
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.registers import registers_read
-from amk.schedule_ir.schedule import Loop, Schedule, Step
+from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
 
 WARP: Final = 32
@@ -33,14 +31,6 @@ RING_LEMMA: Final = frozenset(
     }
 )
 """sha256 of the five scripts of the ring lemma, which does not depend on the schedule."""
-LEFT_BY: Final = {
-    "ssq_agents": ("embed", "stage_norm"),
-    "attend_agents": ("attend",),
-    "candidates": ("argmax_rows", "draw"),
-    "tally_agents": ("census",),
-    "gather_agents": ("gather",),
-}
-"""Fields that say how many agents left a part, and the ops that do; candidates are those of all workers."""
 
 
 def check_rings(schedule: Schedule) -> None:
@@ -127,29 +117,6 @@ def check_launch(schedule: Schedule, programs: list[Program]) -> None:
     for buffer in (b for b in schedule.buffers if b.space == "shared"):
         require((buffer.offset or 0) % buffer.align == 0, "shared memory: misaligned")
         require((buffer.offset or 0) + buffer.bytes <= launch.shared_bytes, "shared memory: out of bounds")
-
-
-def check_numbers(schedule: Schedule, programs: list[Program]) -> None:
-    """(9) Fields that say how many agents left a part agree with those that do."""
-    run = {(id(i.step), len(role)): i.step.op for p in programs for i, role in zip(p.items, p.roles, strict=True)}
-    steps = [(op, agents) for (_, agents), op in run.items()]
-    for name, writers in LEFT_BY.items():
-        each = schedule.launch.workers if name == "candidates" else 1
-        left = {agents * each for op, agents in steps if op.op in writers}
-        told = {getattr(op, name) for op, _ in steps if name in type(op).model_fields} - {None}
-        require(not told or (left == told and len(told) == 1), f"numbers: {name}")
-
-
-def check_kinds(schedule: Schedule) -> None:
-    """(9) A step is code for one kind of chunk: the chunks of its matrix are alike in all iterations of its loop."""
-    streams = {stream.name: stream for stream in schedule.streams}
-    tokens = [node for program in schedule.programs for node in program.body if isinstance(node, Loop)]
-    for loop in (node for token in tokens for node in token.body if isinstance(node, Loop)):
-        for op in (step.op for step in loop.body if isinstance(step, Step)):
-            if (name := multiplied(op)) is not None:
-                each = [Env({"t": 0, "l": n}, 0).eval_int(getattr(op, "layer", 0)) for n in range(loop.count or 1)]
-                stream = streams[getattr(op, "stream")]  # noqa: B009
-                require(len({stream.chunk(name, layer) for layer in each}) == 1, "chunks: change within a loop")
 
 
 def check_registers(schedule: Schedule, programs: list[Program]) -> None:

@@ -10,11 +10,13 @@ from amk.lowering.expression import expression
 from amk.lowering.in_flight import blocks_together
 from amk.lowering.plan_constants import camel, identifier, matrix_type
 from amk.schedule_ir.expr import Env
+from amk.schedule_ir.launch_needs import static_needs
 from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import Op
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.base import PER_SEQUENCE, multiplied
+from amk.schedule_ir.ops.precondition import Site
 from amk.schedule_ir.schedule import Schedule
 
 
@@ -48,6 +50,8 @@ def step_struct(name: str, op: Op, schedule: Schedule, slices: frozenset[str] = 
             lines.append(f"  static __device__ __forceinline__ int {field}(const Ctx& c) {{ return {_layer(value)}; }}")
         elif isinstance(value, int):
             lines.append(f"  static constexpr int k{camel(field)} = {value};")
+    site = Site(op, Env(loops={"t": 0, "n": 0, "l": 0}, worker=0), schedule.geometry())
+    lines += [f'  static_assert({need.holds.shown(site)}, "{need.message}");' for need in static_needs(op)]
     return f"struct {name} {{\n" + "\n".join(lines) + "\n};\n"
 
 

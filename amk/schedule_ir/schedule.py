@@ -184,6 +184,7 @@ class Schedule(Frozen):
             kv_block=self.kv.block,
             kv_splits=self.kv.splits,
             batch=self.batch,
+            role_first={r.name: r.first for r in self.roles},
         )
 
 

@@ -144,12 +144,19 @@ struct S1 {
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4992); }
   static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4864); }
+  static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
+  static_assert((kHasScales || true), "a vector in blocks has scales");
+  static_assert((!kHasAlso || kHasScales), "a second layout has scales");
+  static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
+  static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert(((Plan::kHidden % 2) == 0), "elements are read two at a time");
 };
 struct S2 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
+  static_assert((((Plan::kKvBlock * Plan::kHeadDim) * 2) < 2147483648), "the bytes of a block are counted in 32 bits");
 };
 struct S3 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -163,6 +170,13 @@ struct S3 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((!Matrix::Weights::kPlain || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
+  static_assert((((Plan::kBatch == 1) && (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence, all columns at once");
+  static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S4 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -173,6 +187,8 @@ struct S4 {
   static constexpr int kSsqAgents = 8;
   static constexpr bool kHasBias = false;
   static __device__ __forceinline__ amk::Tagged<float> out(const Ctx& c) { return {c.globals.b_qkv, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static_assert(((!((kSsqAgents % 4) == 0) || (Plan::kBatch == 1)) || ((8 % 4) == 0)), "sums of squares are read four at a time");
+  static_assert((kHasBias == false), "bias is named if and only if the model has it");
 };
 struct S5 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -184,6 +200,9 @@ struct S5 {
   static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4352); }
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
+  static_assert(((Plan::kHeadDim % 4) == 0), "halves of a head are whole pairs");
+  static_assert((kHasQNorm == false), "q_norm is named if and only if the model has it");
+  static_assert((kHasKNorm == false), "k_norm is named if and only if the model has it");
 };
 struct S6 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -193,6 +212,8 @@ struct S6 {
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
   static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 0); }
+  static_assert(((Plan::kHeadDim % 8) == 0), "a lane reads 8 dims");
+  static_assert(((((Plan::kKvSplits * Plan::kKvBlock) * Plan::kHeadDim) * 2) < 2147483648), "two laps of the splits are counted in 32 bits");
 };
 struct S7 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -201,6 +222,8 @@ struct S7 {
   static constexpr int kAttendAgents = 8;
   static __device__ __forceinline__ amk::Tagged<amk::bf16> split_partial(const Ctx& c) { return {c.globals.b_split_partial, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Tagged<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static_assert((1 <= kAttendAgents), "there is a partial");
+  static_assert(((Plan::kHeadDim % 2) == 0), "two elements share a word");
 };
 struct S8 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -213,6 +236,16 @@ struct S8 {
   static __device__ __forceinline__ amk::Tagged<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static constexpr int kHeads = 1;
   static __device__ __forceinline__ float* mix(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 512); }
+  static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
+  static_assert((kHasScales || true), "a vector in blocks has scales");
+  static_assert((!kHasAlso || kHasScales), "a second layout has scales");
+  static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
+  static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((Plan::kBatch == 1), "in a batch splits are reduced");
+  static_assert(((Plan::kHeadDim % 4) == 0), "a head is whole fetches");
+  static_assert((kHasScales || (((Plan::kHeads * Plan::kHeadDim) % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
+  static_assert((((4 * 32) % Plan::kHeadDim) == 0), "a lane's pieces are whole heads apart");
+  static_assert((1 <= kHeads), "mix has room for all heads of a share");
 };
 struct S9 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -226,6 +259,13 @@ struct S9 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((!Matrix::Weights::kPlain || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
+  static_assert((((Plan::kBatch == 1) && (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence, all columns at once");
+  static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S10 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -235,6 +275,9 @@ struct S10 {
   static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4864); }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_mid, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((false || ((Plan::kHidden % 2) == 0)), "two elements share a word");
+  static_assert(((false || (Plan::kBatch == 1)) || ((128 % 2) == 0)), "every sequence's row is whole words");
 };
 struct S11 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -246,6 +289,14 @@ struct S11 {
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_mid, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4992); }
+  static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
+  static_assert((kHasScales || true), "a vector in blocks has scales");
+  static_assert((!kHasAlso || kHasScales), "a second layout has scales");
+  static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
+  static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert(((Plan::kHidden % 4) == 0), "the vector is whole fetches");
+  static_assert((kHasScales || ((Plan::kHidden % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
+  static_assert(((Plan::kBatch == 1) || ((128 % 4) == 0)), "every sequence's row is whole fetches");
 };
 struct S12 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -259,6 +310,13 @@ struct S12 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((!Matrix::Weights::kPlain || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
+  static_assert((((Plan::kBatch == 1) && (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence, all columns at once");
+  static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S13 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -268,6 +326,9 @@ struct S13 {
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4992); }
   static constexpr int kSsqAgents = 8;
   static __device__ __forceinline__ amk::Tagged<amk::bf16> act(const Ctx& c) { return {c.globals.b_act, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static_assert(((!((kSsqAgents % 4) == 0) || (Plan::kBatch == 1)) || ((8 % 4) == 0)), "sums of squares are read four at a time");
+  static_assert((false || ((Plan::kFfn % 2) == 0)), "two elements share a word");
+  static_assert(((false || (Plan::kBatch == 1)) || ((256 % 2) == 0)), "every sequence's row is whole words");
 };
 struct S14 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -279,6 +340,17 @@ struct S14 {
   static __device__ __forceinline__ amk::Tagged<amk::bf16> act(const Ctx& c) { return {c.globals.b_act, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
+  static_assert((kHasScales || true), "a vector in blocks has scales");
+  static_assert((!kHasAlso || kHasScales), "a second layout has scales");
+  static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
+  static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((((Plan::kFfn / kKParts) % 4) == 0), "the vector is whole fetches");
+  static_assert((kHasScales || (((Plan::kFfn / kKParts) % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
+  static_assert(((Plan::kBatch == 1) || ((256 % 4) == 0)), "every sequence's row is whole fetches");
+  static_assert(((Plan::kFfn % kKParts) == 0), "the parts of the columns are equal");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert(((Plan::kFfn % 2) == 0), "two elements share a word");
 };
 struct S15 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -292,6 +364,13 @@ struct S15 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((!Matrix::Weights::kPlain || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
+  static_assert((((Plan::kBatch == 1) && (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence, all columns at once");
+  static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S16 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -301,6 +380,9 @@ struct S16 {
   static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4864); }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_out, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((false || ((Plan::kHidden % 2) == 0)), "two elements share a word");
+  static_assert(((false || (Plan::kBatch == 1)) || ((128 % 2) == 0)), "every sequence's row is whole words");
 };
 struct S17 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -312,6 +394,14 @@ struct S17 {
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_out, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4992); }
+  static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
+  static_assert((kHasScales || true), "a vector in blocks has scales");
+  static_assert((!kHasAlso || kHasScales), "a second layout has scales");
+  static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
+  static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert(((Plan::kHidden % 4) == 0), "the vector is whole fetches");
+  static_assert((kHasScales || ((Plan::kHidden % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
+  static_assert(((Plan::kBatch == 1) || ((128 % 4) == 0)), "every sequence's row is whole fetches");
 };
 struct S18 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -325,6 +415,13 @@ struct S18 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((!Matrix::Weights::kPlain || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
+  static_assert((((Plan::kBatch == 1) && (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence, all columns at once");
+  static_assert(((Plan::kBatch == 1) || ((256 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S19 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -335,6 +432,8 @@ struct S19 {
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Tagged<float> best_value(const Ctx& c) { return {c.globals.b_best_value, static_cast<amk::u32>(1 + c.epoch)}; }
   static __device__ __forceinline__ amk::Tagged<int> best_index(const Ctx& c) { return {c.globals.b_best_index, static_cast<amk::u32>(1 + c.epoch)}; }
+  static_assert(((!((kSsqAgents % 4) == 0) || (Plan::kBatch == 1)) || ((8 % 4) == 0)), "sums of squares are read four at a time");
+  static_assert(((Plan::kBatch == 1) || (32 == 32)), "a candidate has one place");
 };
 struct S20 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -344,6 +443,10 @@ struct S20 {
   static __device__ __forceinline__ amk::Plain<int> request(const Ctx& c) { return {c.globals.b_request}; }
   static __device__ __forceinline__ amk::Plain<int> prompt(const Ctx& c) { return {c.globals.b_prompt}; }
   static __device__ __forceinline__ amk::Plain<int> output(const Ctx& c) { return {c.globals.b_output}; }
+  static_assert((1 <= kCandidates), "there is a candidate");
+  static_assert(((Plan::kBatch == 1) || ((kCandidates % 2) == 0)), "candidates are whole fetches");
+  static_assert(((Plan::kBatch == 1) || (32 == 32)), "a candidate has one place");
+  static_assert(((Plan::kBatch == 1) || ((32 % 2) == 0)), "every sequence's row is whole fetches");
 };
 struct S21 {
   static constexpr int kFirst = 0, kAgents = 1;

@@ -143,6 +143,12 @@ struct S1 {
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4352); }
   static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4096); }
+  static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
+  static_assert((kHasScales || true), "a vector in blocks has scales");
+  static_assert((!kHasAlso || kHasScales), "a second layout has scales");
+  static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert(((Plan::kHidden % 2) == 0), "elements are read two at a time");
 };
 struct S2 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -156,6 +162,13 @@ struct S2 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((!Matrix::Weights::kPlain || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
+  static_assert((((Plan::kBatch == 1) && (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence, all columns at once");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S3 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -166,6 +179,8 @@ struct S3 {
   static constexpr int kSsqAgents = 4;
   static constexpr bool kHasBias = false;
   static __device__ __forceinline__ amk::Plain<float> out(const Ctx& c) { return {c.globals.b_qkv}; }
+  static_assert(((!((kSsqAgents % 4) == 0) || (Plan::kBatch == 1)) || ((4 % 4) == 0)), "sums of squares are read four at a time");
+  static_assert((kHasBias == false), "bias is named if and only if the model has it");
 };
 struct S4 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -177,6 +192,9 @@ struct S4 {
   static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 3328); }
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
+  static_assert(((Plan::kHeadDim % 4) == 0), "halves of a head are whole pairs");
+  static_assert((kHasQNorm == false), "q_norm is named if and only if the model has it");
+  static_assert((kHasKNorm == false), "k_norm is named if and only if the model has it");
 };
 struct S5 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -186,6 +204,8 @@ struct S5 {
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
   static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 0); }
+  static_assert(((Plan::kHeadDim % 8) == 0), "a lane reads 8 dims");
+  static_assert(((((Plan::kKvSplits * Plan::kKvBlock) * Plan::kHeadDim) * 2) < 2147483648), "two laps of the splits are counted in 32 bits");
 };
 struct S6 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -194,6 +214,8 @@ struct S6 {
   static constexpr int kAttendAgents = 4;
   static __device__ __forceinline__ amk::Plain<float> split_partial(const Ctx& c) { return {c.globals.b_split_partial}; }
   static __device__ __forceinline__ amk::Plain<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale}; }
+  static_assert((1 <= kAttendAgents), "there is a partial");
+  static_assert(((Plan::kHeadDim % 2) == 0), "two elements share a word");
 };
 struct S7 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -206,6 +228,16 @@ struct S7 {
   static __device__ __forceinline__ amk::Plain<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale}; }
   static constexpr int kHeads = 2;
   static __device__ __forceinline__ float* mix(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
+  static_assert((kHasScales || true), "a vector in blocks has scales");
+  static_assert((!kHasAlso || kHasScales), "a second layout has scales");
+  static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((Plan::kBatch == 1), "in a batch splits are reduced");
+  static_assert(((Plan::kHeadDim % 4) == 0), "a head is whole fetches");
+  static_assert((kHasScales || (((Plan::kHeads * Plan::kHeadDim) % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
+  static_assert((((4 * 32) % Plan::kHeadDim) == 0), "a lane's pieces are whole heads apart");
+  static_assert((2 <= kHeads), "mix has room for all heads of a share");
 };
 struct S8 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -219,6 +251,13 @@ struct S8 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((!Matrix::Weights::kPlain || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
+  static_assert((((Plan::kBatch == 1) && (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence, all columns at once");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S9 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -228,6 +267,9 @@ struct S9 {
   static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4096); }
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_mid}; }
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((true || ((Plan::kHidden % 2) == 0)), "two elements share a word");
+  static_assert(((true || (Plan::kBatch == 1)) || ((192 % 2) == 0)), "every sequence's row is whole words");
 };
 struct S10 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -239,6 +281,14 @@ struct S10 {
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_mid}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4352); }
+  static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
+  static_assert((kHasScales || true), "a vector in blocks has scales");
+  static_assert((!kHasAlso || kHasScales), "a second layout has scales");
+  static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert(((Plan::kHidden % 4) == 0), "the vector is whole fetches");
+  static_assert((kHasScales || ((Plan::kHidden % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
+  static_assert(((Plan::kBatch == 1) || ((192 % 4) == 0)), "every sequence's row is whole fetches");
 };
 struct S11 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -252,6 +302,13 @@ struct S11 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((!Matrix::Weights::kPlain || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
+  static_assert((((Plan::kBatch == 1) && (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence, all columns at once");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S12 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -261,6 +318,9 @@ struct S12 {
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4352); }
   static constexpr int kSsqAgents = 4;
   static __device__ __forceinline__ amk::Plain<amk::bf16> act(const Ctx& c) { return {c.globals.b_act}; }
+  static_assert(((!((kSsqAgents % 4) == 0) || (Plan::kBatch == 1)) || ((4 % 4) == 0)), "sums of squares are read four at a time");
+  static_assert((true || ((Plan::kFfn % 2) == 0)), "two elements share a word");
+  static_assert(((true || (Plan::kBatch == 1)) || ((352 % 2) == 0)), "every sequence's row is whole words");
 };
 struct S13 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -272,6 +332,17 @@ struct S13 {
   static __device__ __forceinline__ amk::Plain<amk::bf16> act(const Ctx& c) { return {c.globals.b_act}; }
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
+  static_assert((kHasScales || true), "a vector in blocks has scales");
+  static_assert((!kHasAlso || kHasScales), "a second layout has scales");
+  static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((((Plan::kFfn / kKParts) % 4) == 0), "the vector is whole fetches");
+  static_assert((kHasScales || (((Plan::kFfn / kKParts) % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
+  static_assert(((Plan::kBatch == 1) || ((352 % 4) == 0)), "every sequence's row is whole fetches");
+  static_assert(((Plan::kFfn % kKParts) == 0), "the parts of the columns are equal");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert(((Plan::kFfn % 2) == 0), "two elements share a word");
 };
 struct S14 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -285,6 +356,13 @@ struct S14 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((!Matrix::Weights::kPlain || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
+  static_assert((((Plan::kBatch == 1) && (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence, all columns at once");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S15 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -294,6 +372,9 @@ struct S15 {
   static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4096); }
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_out}; }
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((true || ((Plan::kHidden % 2) == 0)), "two elements share a word");
+  static_assert(((true || (Plan::kBatch == 1)) || ((192 % 2) == 0)), "every sequence's row is whole words");
 };
 struct S16 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -305,6 +386,14 @@ struct S16 {
   static __device__ __forceinline__ amk::Plain<float> h(const Ctx& c) { return {c.globals.b_h_out}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 4352); }
+  static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
+  static_assert((kHasScales || true), "a vector in blocks has scales");
+  static_assert((!kHasAlso || kHasScales), "a second layout has scales");
+  static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert(((Plan::kHidden % 4) == 0), "the vector is whole fetches");
+  static_assert((kHasScales || ((Plan::kHidden % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
+  static_assert(((Plan::kBatch == 1) || ((192 % 4) == 0)), "every sequence's row is whole fetches");
 };
 struct S17 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -318,6 +407,13 @@ struct S17 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((!Matrix::Weights::kPlain || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
+  static_assert((((Plan::kBatch == 1) && (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence, all columns at once");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S18 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -328,6 +424,8 @@ struct S18 {
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Plain<float> best_value(const Ctx& c) { return {c.globals.b_best_value}; }
   static __device__ __forceinline__ amk::Plain<int> best_index(const Ctx& c) { return {c.globals.b_best_index}; }
+  static_assert(((!((kSsqAgents % 4) == 0) || (Plan::kBatch == 1)) || ((4 % 4) == 0)), "sums of squares are read four at a time");
+  static_assert(((Plan::kBatch == 1) || (12 == 12)), "a candidate has one place");
 };
 struct S19 {
   static constexpr int kFirst = 0, kAgents = 4;
@@ -337,6 +435,10 @@ struct S19 {
   static __device__ __forceinline__ amk::Plain<int> request(const Ctx& c) { return {c.globals.b_request}; }
   static __device__ __forceinline__ amk::Plain<int> prompt(const Ctx& c) { return {c.globals.b_prompt}; }
   static __device__ __forceinline__ amk::Plain<int> output(const Ctx& c) { return {c.globals.b_output}; }
+  static_assert((1 <= kCandidates), "there is a candidate");
+  static_assert(((Plan::kBatch == 1) || ((kCandidates % 4) == 0)), "candidates are whole fetches");
+  static_assert(((Plan::kBatch == 1) || (12 == 12)), "a candidate has one place");
+  static_assert(((Plan::kBatch == 1) || ((12 % 4) == 0)), "every sequence's row is whole fetches");
 };
 struct S20 {
   static constexpr int kFirst = 0, kAgents = 1;

@@ -154,12 +154,19 @@ struct S1 {
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
   static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
+  static_assert((kHasScales || true), "a vector in blocks has scales");
+  static_assert((!kHasAlso || kHasScales), "a second layout has scales");
+  static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert(((Plan::kHidden % 2) == 0), "elements are read two at a time");
 };
 struct S2 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
+  static_assert((((Plan::kKvBlock * Plan::kHeadDim) * 2) < 2147483648), "the bytes of a block are counted in 32 bits");
 };
 struct S3 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -173,6 +180,13 @@ struct S3 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((!Matrix::Weights::kPlain || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
+  static_assert((((Plan::kBatch == 1) && (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence, all columns at once");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S4 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -183,6 +197,8 @@ struct S4 {
   static constexpr int kSsqAgents = 8;
   static constexpr bool kHasBias = false;
   static __device__ __forceinline__ amk::Tagged<float> out(const Ctx& c) { return {c.globals.b_qkv, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static_assert(((!((kSsqAgents % 4) == 0) || (Plan::kBatch == 1)) || ((8 % 4) == 0)), "sums of squares are read four at a time");
+  static_assert((kHasBias == false), "bias is named if and only if the model has it");
 };
 struct S5 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -194,6 +210,9 @@ struct S5 {
   static __device__ __forceinline__ float* q(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 6528); }
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
+  static_assert(((Plan::kHeadDim % 4) == 0), "halves of a head are whole pairs");
+  static_assert((kHasQNorm == false), "q_norm is named if and only if the model has it");
+  static_assert((kHasKNorm == false), "k_norm is named if and only if the model has it");
 };
 struct S6 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -203,6 +222,8 @@ struct S6 {
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
   static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 0); }
+  static_assert(((Plan::kHeadDim % 8) == 0), "a lane reads 8 dims");
+  static_assert(((((Plan::kKvSplits * Plan::kKvBlock) * Plan::kHeadDim) * 2) < 2147483648), "two laps of the splits are counted in 32 bits");
 };
 struct S7 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -211,6 +232,8 @@ struct S7 {
   static constexpr int kAttendAgents = 8;
   static __device__ __forceinline__ amk::Tagged<amk::bf16> split_partial(const Ctx& c) { return {c.globals.b_split_partial, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Tagged<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static_assert((1 <= kAttendAgents), "there is a partial");
+  static_assert(((Plan::kHeadDim % 2) == 0), "two elements share a word");
 };
 struct S8 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -223,6 +246,16 @@ struct S8 {
   static __device__ __forceinline__ amk::Tagged<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static constexpr int kHeads = 2;
   static __device__ __forceinline__ float* mix(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
+  static_assert((kHasScales || true), "a vector in blocks has scales");
+  static_assert((!kHasAlso || kHasScales), "a second layout has scales");
+  static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((Plan::kBatch == 1), "in a batch splits are reduced");
+  static_assert(((Plan::kHeadDim % 4) == 0), "a head is whole fetches");
+  static_assert((kHasScales || (((Plan::kHeads * Plan::kHeadDim) % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
+  static_assert((((4 * 32) % Plan::kHeadDim) == 0), "a lane's pieces are whole heads apart");
+  static_assert((2 <= kHeads), "mix has room for all heads of a share");
 };
 struct S9 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -236,6 +269,13 @@ struct S9 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((!Matrix::Weights::kPlain || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
+  static_assert((((Plan::kBatch == 1) && (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence, all columns at once");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S10 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -245,6 +285,9 @@ struct S10 {
   static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_mid, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((false || ((Plan::kHidden % 2) == 0)), "two elements share a word");
+  static_assert(((false || (Plan::kBatch == 1)) || ((192 % 2) == 0)), "every sequence's row is whole words");
 };
 struct S11 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -256,6 +299,14 @@ struct S11 {
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_mid, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
+  static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
+  static_assert((kHasScales || true), "a vector in blocks has scales");
+  static_assert((!kHasAlso || kHasScales), "a second layout has scales");
+  static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert(((Plan::kHidden % 4) == 0), "the vector is whole fetches");
+  static_assert((kHasScales || ((Plan::kHidden % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
+  static_assert(((Plan::kBatch == 1) || ((192 % 4) == 0)), "every sequence's row is whole fetches");
 };
 struct S12 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -269,6 +320,13 @@ struct S12 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((!Matrix::Weights::kPlain || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
+  static_assert((((Plan::kBatch == 1) && (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence, all columns at once");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S13 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -278,6 +336,9 @@ struct S13 {
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
   static constexpr int kSsqAgents = 8;
   static __device__ __forceinline__ amk::Tagged<amk::bf16> act(const Ctx& c) { return {c.globals.b_act, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static_assert(((!((kSsqAgents % 4) == 0) || (Plan::kBatch == 1)) || ((8 % 4) == 0)), "sums of squares are read four at a time");
+  static_assert((false || ((Plan::kFfn % 2) == 0)), "two elements share a word");
+  static_assert(((false || (Plan::kBatch == 1)) || ((352 % 2) == 0)), "every sequence's row is whole words");
 };
 struct S14 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -289,6 +350,17 @@ struct S14 {
   static __device__ __forceinline__ amk::Tagged<amk::bf16> act(const Ctx& c) { return {c.globals.b_act, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
+  static_assert((kHasScales || true), "a vector in blocks has scales");
+  static_assert((!kHasAlso || kHasScales), "a second layout has scales");
+  static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((((Plan::kFfn / kKParts) % 4) == 0), "the vector is whole fetches");
+  static_assert((kHasScales || (((Plan::kFfn / kKParts) % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
+  static_assert(((Plan::kBatch == 1) || ((352 % 4) == 0)), "every sequence's row is whole fetches");
+  static_assert(((Plan::kFfn % kKParts) == 0), "the parts of the columns are equal");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert(((Plan::kFfn % 2) == 0), "two elements share a word");
 };
 struct S15 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -302,6 +374,13 @@ struct S15 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((!Matrix::Weights::kPlain || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
+  static_assert((((Plan::kBatch == 1) && (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence, all columns at once");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S16 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -311,6 +390,9 @@ struct S16 {
   static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_out, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((false || ((Plan::kHidden % 2) == 0)), "two elements share a word");
+  static_assert(((false || (Plan::kBatch == 1)) || ((192 % 2) == 0)), "every sequence's row is whole words");
 };
 struct S17 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -322,6 +404,14 @@ struct S17 {
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_out, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Plain<float> norm(const Ctx& c) { return {c.globals.b_norm}; }
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
+  static_assert(((Plan::kBatch == 1) || (!kHasScales && !kHasAlso)), "a batch is staged in bf16");
+  static_assert((kHasScales || true), "a vector in blocks has scales");
+  static_assert((!kHasAlso || kHasScales), "a second layout has scales");
+  static_assert((!kHasSums || (kHasScales && (false || false))), "sums are those of blocks of digits");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert(((Plan::kHidden % 4) == 0), "the vector is whole fetches");
+  static_assert((kHasScales || ((Plan::kHidden % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
+  static_assert(((Plan::kBatch == 1) || ((192 % 4) == 0)), "every sequence's row is whole fetches");
 };
 struct S18 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -335,6 +425,13 @@ struct S18 {
   static constexpr int kDeferred = 0;
   static constexpr int kKPart = 0;
   static constexpr int kKParts = 1;
+  static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((!Matrix::Weights::kPlain || ((Matrix::kK % (Matrix::kColumns * kKParts)) == 0)), "chunks cover the columns exactly");
+  static_assert(((Matrix::kColumns % 32) == 0), "a chunk is whole tiles and whole groups");
+  static_assert((((Plan::kBatch == 1) && (kKParts == 1)) || !!Matrix::Weights::kPlain), "codes take one sequence, all columns at once");
+  static_assert(((Plan::kBatch == 1) || ((352 % 8) == 0)), "every sequence's row of x is whole 16 bytes");
+  static_assert((kKPart < kKParts), "the part is one of them");
+  static_assert((kHasRowScales == false), "scales of rows stand apart or in the chunks");
 };
 struct S19 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -345,6 +442,8 @@ struct S19 {
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Tagged<float> best_value(const Ctx& c) { return {c.globals.b_best_value, static_cast<amk::u32>(1 + c.epoch)}; }
   static __device__ __forceinline__ amk::Tagged<int> best_index(const Ctx& c) { return {c.globals.b_best_index, static_cast<amk::u32>(1 + c.epoch)}; }
+  static_assert(((!((kSsqAgents % 4) == 0) || (Plan::kBatch == 1)) || ((8 % 4) == 0)), "sums of squares are read four at a time");
+  static_assert(((Plan::kBatch == 1) || (24 == 24)), "a candidate has one place");
 };
 struct S20 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -352,6 +451,8 @@ struct S20 {
   static constexpr int kCandidates = 24;
   static __device__ __forceinline__ amk::Tagged<float> best_value(const Ctx& c) { return {c.globals.b_best_value, static_cast<amk::u32>(1 + c.epoch)}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((1 <= kCandidates), "there is a candidate");
 };
 struct S21 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -360,6 +461,8 @@ struct S21 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S22 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -367,12 +470,17 @@ struct S22 {
   static constexpr int kTallyAgents = 8;
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
+  static_assert((kAgents == 1), "one warp reports");
 };
 struct S23 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 7;
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S24 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -381,6 +489,8 @@ struct S24 {
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S25 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -389,6 +499,8 @@ struct S25 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S26 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -396,12 +508,17 @@ struct S26 {
   static constexpr int kTallyAgents = 8;
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
+  static_assert((kAgents == 1), "one warp reports");
 };
 struct S27 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 8;
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S28 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -410,6 +527,8 @@ struct S28 {
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S29 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -418,6 +537,8 @@ struct S29 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S30 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -425,12 +546,17 @@ struct S30 {
   static constexpr int kTallyAgents = 8;
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
+  static_assert((kAgents == 1), "one warp reports");
 };
 struct S31 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 9;
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S32 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -439,6 +565,8 @@ struct S32 {
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S33 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -447,6 +575,8 @@ struct S33 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S34 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -454,12 +584,17 @@ struct S34 {
   static constexpr int kTallyAgents = 8;
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
+  static_assert((kAgents == 1), "one warp reports");
 };
 struct S35 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 10;
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S36 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -468,6 +603,8 @@ struct S36 {
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S37 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -476,6 +613,8 @@ struct S37 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S38 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -483,12 +622,17 @@ struct S38 {
   static constexpr int kTallyAgents = 8;
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
+  static_assert((kAgents == 1), "one warp reports");
 };
 struct S39 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 11;
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S40 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -497,6 +641,8 @@ struct S40 {
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S41 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -505,6 +651,8 @@ struct S41 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S42 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -512,12 +660,17 @@ struct S42 {
   static constexpr int kTallyAgents = 8;
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
+  static_assert((kAgents == 1), "one warp reports");
 };
 struct S43 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 12;
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S44 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -526,6 +679,8 @@ struct S44 {
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S45 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -534,6 +689,8 @@ struct S45 {
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S46 {
   static constexpr int kFirst = 0, kAgents = 1;
@@ -541,12 +698,17 @@ struct S46 {
   static constexpr int kTallyAgents = 8;
   static __device__ __forceinline__ int* tally(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7936); }
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
+  static_assert((kAgents == 1), "one warp reports");
 };
 struct S47 {
   static constexpr int kFirst = 0, kAgents = 8;
   static constexpr int kRound = 13;
   static __device__ __forceinline__ amk::Plain<int> counted(const Ctx& c) { return {c.globals.b_counted}; }
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S48 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -555,6 +717,8 @@ struct S48 {
   static __device__ __forceinline__ int* gathered(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 9984); }
   static __device__ __forceinline__ amk::Plain<int> sampling(const Ctx& c) { return {c.globals.b_sampling}; }
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
+  static_assert((kRound < 14), "the round is one of a search");
 };
 struct S49 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -564,6 +728,7 @@ struct S49 {
   static __device__ __forceinline__ int* pick(const Ctx& c) { return reinterpret_cast<int*>(c.shared + 7680); }
   static __device__ __forceinline__ amk::Tagged<float> draw_value(const Ctx& c) { return {c.globals.b_draw_value, static_cast<amk::u32>(1 + c.epoch)}; }
   static __device__ __forceinline__ amk::Tagged<int> draw_index(const Ctx& c) { return {c.globals.b_draw_index, static_cast<amk::u32>(1 + c.epoch)}; }
+  static_assert((Plan::kBatch == 1), "tokens are drawn for one sequence");
 };
 struct S50 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -573,6 +738,10 @@ struct S50 {
   static __device__ __forceinline__ amk::Plain<int> request(const Ctx& c) { return {c.globals.b_request}; }
   static __device__ __forceinline__ amk::Plain<int> prompt(const Ctx& c) { return {c.globals.b_prompt}; }
   static __device__ __forceinline__ amk::Plain<int> output(const Ctx& c) { return {c.globals.b_output}; }
+  static_assert((1 <= kCandidates), "there is a candidate");
+  static_assert(((Plan::kBatch == 1) || ((kCandidates % 2) == 0)), "candidates are whole fetches");
+  static_assert(((Plan::kBatch == 1) || (24 == 24)), "a candidate has one place");
+  static_assert(((Plan::kBatch == 1) || ((24 % 2) == 0)), "every sequence's row is whole fetches");
 };
 struct S51 {
   static constexpr int kFirst = 0, kAgents = 1;

@@ -88,4 +88,19 @@ __device__ __forceinline__ void for_each_wide(const C& c, const Cell& cell, int 
   });
 }
 
+// use(i, value) for this lane's part of elements [0, kCount) of `cell`, one at a time.
+template <int kCount, class Cell, class C, class Use>
+__device__ __forceinline__ void for_each_one(const C& c, const Cell& cell, Use use) {
+#pragma unroll 1
+  for (int from = 0; from < kCount; from += 32) {
+    const int i = min(from + c.lane, kCount - 1);
+    typename Cell::One raw;
+    until_fresh(c, cell.tag, [&] {
+      raw = cell.fetch_one(i);
+      return cell.fresh_one(raw);
+    });
+    if (from + c.lane < kCount) use(i, cell.value_one(raw));
+  }
+}
+
 }  // namespace amk

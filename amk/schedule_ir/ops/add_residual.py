@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from amk.schedule_ir.ops.base import (
     sum_partials,
 )
 from amk.schedule_ir.ops.gemv import partial_value
+from amk.schedule_ir.ops.precondition import ALONE, HIDDEN, PARTS, SUMS, Need, row, untagged
 from amk.schedule_ir.outside import unless
 
 
@@ -31,6 +32,12 @@ class AddResidualOp(Op):
     and has one writer: results do not depend on timing.
     """
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        *SUMS,
+        PARTS,
+        Need("pairs", untagged("h") | HIDDEN.multiple_of(2), "two elements share a word"),
+        Need("rows", untagged("h") | ALONE | row("h").multiple_of(2), "every sequence's row is whole words"),
+    )
     op: Literal["add_residual"] = "add_residual"
     matrix: Literal["o", "down"]
     layer: Expr

@@ -23,6 +23,7 @@ from amk.schedule_ir.ops.base import (
     sum_partials,
 )
 from amk.schedule_ir.ops.gemv import partial_value
+from amk.schedule_ir.ops.precondition import ALONE, SSQ, SUMS, Need, row, untagged
 
 NO_ROWS = np.float32(-3.0e38)
 """Candidate value of an agent that owns no row."""
@@ -44,6 +45,12 @@ class ArgmaxRowsOp(Op):
     Of equal logits the lowest row counts."""
 
     sums_of: ClassVar[MatrixName | None] = "lm_head"
+    needs: ClassVar[tuple[Need, ...]] = (
+        *SUMS,
+        SSQ,
+        Need("candidates", ALONE | row("best_index").equals(row("best_value")), "a candidate has one place"),
+        Need("logits", untagged("logits"), "logits have no tags"),
+    )
     op: Literal["argmax_rows"] = "argmax_rows"
     stream: Name
     part: Name

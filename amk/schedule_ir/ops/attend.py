@@ -10,6 +10,7 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attention import PARTIAL_EXTRA, agent_positions, group_size, partial_width, place
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+from amk.schedule_ir.ops.precondition import BLOCK, DIM, INDEX, SPLITS, Need
 
 NEGATIVE = np.float32(-1e30)
 """Running maximum of a partial that saw no position; its weight underflows to zero against any real one."""
@@ -22,6 +23,10 @@ class AttendOp(Op):
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need("dims", DIM.multiple_of(8), "a lane reads 8 dims"),
+        Need("lap", SPLITS * BLOCK * DIM * 2 < INDEX, "two laps of the splits are counted in 32 bits"),
+    )
     op: Literal["attend"] = "attend"
     layer: Expr
     q: Name

@@ -6,7 +6,8 @@ exactly the written bytes and does not depend on any byte outside the reads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -18,6 +19,7 @@ from amk.schedule_ir.expr import WORKER, Env
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, Matrix, MatrixName, matrix, share_table
 from amk.schedule_ir.memory import Buffer, Frozen, Name, Stream
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops.precondition import Need
 
 F32 = NDArray[np.float32]
 FloatArray = NDArray[np.floating[Any]]
@@ -75,6 +77,7 @@ class Geometry:
     kv_block: int
     kv_splits: int
     batch: int = 1
+    role_first: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def _matrices(self) -> dict[MatrixName, Matrix]:
@@ -166,6 +169,8 @@ class Op(Frozen):
     """Fields whose buffers are read only if the data say so: nobody may rely on a wait for words there."""
     meets: ClassVar[int] = 0
     """How often in a row the lanes of a warp meet within the op; once more, each time that it adds up `sums`."""
+    needs: ClassVar[tuple[Need, ...]] = ()
+    """What the device code relies on beyond names, dtypes and the bounds of `accesses`."""
     role: Name
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:

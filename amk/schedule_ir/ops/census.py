@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.argmax_rows import head_rows
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
+from amk.schedule_ir.ops.precondition import RANKED, ROUND, Need, untagged
 from amk.schedule_ir.ranking import (
     PICK,
     PIVOTS,
@@ -29,6 +30,11 @@ class CensusOp(Op):
     A row counts 1 while top-k is searched (round < ROUNDS), its weight while top-p is.
     """
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        RANKED,
+        ROUND,
+        Need("logits", untagged("logits"), "logits have no tags"),
+    )
     op: Literal["census"] = "census"
     round: Count
     logits: Name

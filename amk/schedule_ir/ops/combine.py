@@ -11,6 +11,7 @@ from amk.schedule_ir.memory import ITEM_BYTES, Name
 from amk.schedule_ir.ops.attend import merge_partials
 from amk.schedule_ir.ops.attention import active_splits, partial_width
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Work
+from amk.schedule_ir.ops.precondition import AGENTS, ALONE, DIM, HEADS, Need, Site, Term, has, own, wide
 from amk.schedule_ir.ops.staging import Staging, staged_share
 
 LANES, OUTPUTS = 32, 4
@@ -25,6 +26,14 @@ def share_heads(heads: int, dim: int, agents: int, blocks: bool = False) -> int:
     return max(-(-hi // dim) - lo // dim for lo, hi in shares)
 
 
+def _heads_of_share() -> Term:
+    def most(site: Site) -> int:
+        model, blocks = site.geo.model, getattr(site.op, "scales") is not None  # noqa: B009
+        return share_heads(model.heads, model.head_dim, site.geo.role_size[site.op.role], blocks)
+
+    return Term(most)
+
+
 class CombineOp(Staging):
     """x[i] = combined attention output i, for this agent's share of q_dim elements, splits in index order.
 
@@ -37,6 +46,18 @@ class CombineOp(Staging):
     meets: ClassVar[int] = 3
     """Two pieces of two splits, 16 bytes of each a lane."""
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        *Staging.needs,
+        Need("one-sequence", ALONE, "in a batch splits are reduced"),
+        Need("fetches", DIM.multiple_of(wide("split_partial")), "a head is whole fetches"),
+        Need(
+            "shares",
+            has("scales") | (HEADS * DIM).multiple_of(wide("split_partial") * AGENTS),
+            "every warp's share is whole fetches",
+        ),
+        Need("heads-apart", (wide("split_partial") * LANES).multiple_of(DIM), "a lane's pieces are whole heads apart"),
+        Need("room", _heads_of_share() <= own("heads"), "mix has room for all heads of a share"),
+    )
     op: Literal["combine"] = "combine"
     layer: Expr
     split_partial: Name

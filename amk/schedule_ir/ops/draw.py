@@ -10,6 +10,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.argmax_rows import NO_ROWS, head_rows
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
+from amk.schedule_ir.ops.precondition import RANKED, Need, untagged
 from amk.schedule_ir.ranking import PARAMETERS, PICK, float_of, gumbel, keys, scores
 
 
@@ -20,6 +21,10 @@ class DrawOp(Op):
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
+    needs: ClassVar[tuple[Need, ...]] = (
+        RANKED,
+        Need("logits", untagged("logits"), "logits have no tags"),
+    )
     op: Literal["draw"] = "draw"
     round: Count
     logits: Name

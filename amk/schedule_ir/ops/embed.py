@@ -10,6 +10,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, owned_rows, split
 from amk.schedule_ir.ops.begin import token_register
+from amk.schedule_ir.ops.precondition import HIDDEN, Need
 from amk.schedule_ir.ops.staging import Staging
 
 
@@ -22,6 +23,10 @@ class EmbedOp(Staging):
     """
 
     registers: ClassVar[tuple[str, ...]] = ("token",)
+    needs: ClassVar[tuple[Need, ...]] = (
+        *Staging.needs,
+        Need("pairs", HIDDEN.multiple_of(2), "elements are read two at a time"),
+    )
     op: Literal["embed"] = "embed"
     table: Name
     norm: Name

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op, split
+from amk.schedule_ir.ops.precondition import RANKED, ROUND, Need, untagged
 from amk.schedule_ir.ranking import TALLY, joined_sums, split_sums
 
 
 class GatherOp(Op):
     """gathered[a] = sum of counted[round, w] over agent a's share [W*a/n, W*(a+1)/n) of the W workers."""
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        RANKED,
+        ROUND,
+        Need("counts", untagged("counted"), "counts have no tags"),
+    )
     op: Literal["gather"] = "gather"
     round: Count
     counted: Name

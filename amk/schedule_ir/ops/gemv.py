@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -23,6 +23,23 @@ from amk.schedule_ir.ops.base import (
     owned_count,
     owned_groups,
     split,
+)
+from amk.schedule_ir.ops.precondition import (
+    ALONE,
+    APART,
+    CODES,
+    COLUMNS,
+    PARTS,
+    SUMS,
+    UNIT,
+    K,
+    Need,
+    has,
+    own,
+    own_scales,
+    owners_of_ring,
+    row,
+    staged_as,
 )
 from amk.schedule_ir.outside import unless
 
@@ -64,6 +81,23 @@ class GemvOp(Op):
     the step before it left: every agent has the same row groups in all of them, so a sum has one writer.
     """
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        *SUMS,
+        PARTS,
+        Need("ring", owners_of_ring(), "the warps that drain a ring are those that refill it"),
+        Need("whole-chunks", CODES | K.multiple_of(COLUMNS * own("k_parts")), "chunks cover the columns exactly"),
+        Need("whole-tiles", COLUMNS.multiple_of(UNIT), "a chunk is whole tiles and whole groups"),
+        Need("codes", ALONE & own("k_parts").equals(1) | ~CODES, "codes take one sequence, all columns at once"),
+        Need("layout", staged_as(), "x has the layout, scales and sums that the matrix's format is multiplied with"),
+        Need("rows", ALONE | row("x").multiple_of(8), "every sequence's row of x is whole 16 bytes"),
+        Need("part", own("k_part") < own("k_parts"), "the part is one of them"),
+        Need(
+            "scales",
+            has("row_scales").equals(APART),
+            "scales of rows stand apart or in the chunks",
+        ),
+        Need("own-scales", own_scales(), "the scales of rows are those of the matrix"),
+    )
     op: Literal["gemv"] = "gemv"
     matrix: MatrixName
     layer: Expr

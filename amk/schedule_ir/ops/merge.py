@@ -11,6 +11,7 @@ from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attend import merge_partials
 from amk.schedule_ir.ops.attention import active_splits, group_size, partial_width, place
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
+from amk.schedule_ir.ops.precondition import DIM, Need, number, own
 
 
 class MergeOp(Op):
@@ -22,6 +23,10 @@ class MergeOp(Op):
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need("partials", number(1) <= own("attend_agents"), "there is a partial"),
+        Need("pairs", DIM.multiple_of(2), "two elements share a word"),
+    )
     op: Literal["merge"] = "merge"
     layer: Expr
     partial: Name

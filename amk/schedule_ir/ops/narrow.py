@@ -9,6 +9,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
+from amk.schedule_ir.ops.precondition import RANKED, ROUND, Need
 from amk.schedule_ir.ranking import HALF, PICK, ROUNDS, SHIFTS, TALLY, goal_of, joined_sums, signed
 
 
@@ -20,6 +21,10 @@ class NarrowOp(Op):
     """
 
     meets: ClassVar[int] = 2
+    needs: ClassVar[tuple[Need, ...]] = (
+        RANKED,
+        ROUND,
+    )
     op: Literal["narrow"] = "narrow"
     round: Count
     gather_agents: Count

@@ -9,6 +9,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
+from amk.schedule_ir.ops.precondition import RANKED, Need, number, own
 from amk.schedule_ir.ranking import PICK, word_of
 
 
@@ -19,6 +20,10 @@ class PeakOp(Op):
     """
 
     meets: ClassVar[int] = 1
+    needs: ClassVar[tuple[Need, ...]] = (
+        RANKED,
+        Need("candidates", number(1) <= own("candidates"), "there is a candidate"),
+    )
     op: Literal["peak"] = "peak"
     round: Count
     candidates: Count

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Op
+from amk.schedule_ir.ops.precondition import BLOCK, DIM, INDEX, Need
 
 
 class PrefetchCacheOp(Op):
@@ -15,6 +16,9 @@ class PrefetchCacheOp(Op):
     A prefetch delivers nothing, so the step has no accesses: it changes when bytes arrive.
     """
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need("block", BLOCK * DIM * 2 < INDEX, "the bytes of a block are counted in 32 bits"),
+    )
     op: Literal["prefetch_cache"] = "prefetch_cache"
     layer: Expr
     k_cache: Name

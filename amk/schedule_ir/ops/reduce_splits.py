@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import gcd
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -12,6 +12,24 @@ from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attend import merge_partials
 from amk.schedule_ir.ops.attention import active_splits, group_size, partial_width, place
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
+from amk.schedule_ir.ops.precondition import (
+    AGENTS,
+    DIM,
+    HEADS,
+    KV_HEADS,
+    SPLITS,
+    Need,
+    Site,
+    Term,
+    is_a,
+    untagged,
+    wide,
+)
+
+
+def _in_pieces(site: Site) -> bool:
+    model = site.geo.model
+    return sliceable(model.heads, model.kv_heads, model.head_dim, site.geo.kv_splits, 2**20)
 
 
 class ReduceSplitsOp(Op):
@@ -21,6 +39,13 @@ class ReduceSplitsOp(Op):
     at most 128 outputs, each of which lies in one query head.
     """
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need("one-warp", AGENTS.equals(1), "one warp reduces"),
+        Need("slices", (HEADS // KV_HEADS * DIM).multiple_of(SPLITS), "the workers of a head have equal slices"),
+        Need("pieces", Term(_in_pieces), "a slice is pieces of at least four outputs of one head"),
+        Need("fetches", wide("split_partial").equals(4), "a fetch is four outputs"),
+        Need("pairs", untagged("attn") | is_a("attn", "bf16"), "outputs with tags are bf16, two to a word"),
+    )
     op: Literal["reduce_splits"] = "reduce_splits"
     layer: Expr
     split_partial: Name

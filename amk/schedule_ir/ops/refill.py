@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Op
+from amk.schedule_ir.ops.precondition import Need, only_stream, owners_of_ring
 
 
 class RefillOp(Op):
@@ -17,6 +18,10 @@ class RefillOp(Op):
     other agent touches the slots: for everybody else the copies are only slower.
     """
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need("stream", only_stream(), "the kernel has one stream"),
+        Need("ring", owners_of_ring(), "the warps that refill a ring are those that own it"),
+    )
     op: Literal["refill"] = "refill"
     stream: Name
     most: int = Field(default=64, ge=1, le=64)

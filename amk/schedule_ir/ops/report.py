@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from amk.schedule_ir.expr import WORKER, Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
+from amk.schedule_ir.ops.precondition import AGENTS, RANKED, ROUND, Need, untagged
 from amk.schedule_ir.ranking import TALLY, joined_sums, split_sums
 
 
 class ReportOp(Op):
     """counted[round, worker] = sum of tally[a] over the worker's agents; one agent does it."""
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        RANKED,
+        ROUND,
+        Need("counts", untagged("counted"), "counts have no tags"),
+        Need("one-warp", AGENTS.equals(1), "one warp reports"),
+    )
     op: Literal["report"] = "report"
     round: Count
     tally_agents: Count

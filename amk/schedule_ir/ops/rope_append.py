@@ -10,6 +10,7 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attention import group_size, owns_position, place
 from amk.schedule_ir.ops.base import F32, Access, Geometry, Memory, Op
+from amk.schedule_ir.ops.precondition import DIM, Need, as_model
 
 
 class RopeAppendOp(Op):
@@ -21,6 +22,11 @@ class RopeAppendOp(Op):
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need("pairs", DIM.multiple_of(4), "halves of a head are whole pairs"),
+        as_model("q_norm", "qk_norm"),
+        as_model("k_norm", "qk_norm"),
+    )
     op: Literal["rope_append"] = "rope_append"
     layer: Expr
     qkv: Name

@@ -10,6 +10,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ops.begin import token_register
+from amk.schedule_ir.ops.precondition import ALONE, Need, number, own, row, wide
 
 REQUEST = ("forced", "eos0", "eos1", "eos2", "eos3")
 """Words of the request buffer: number of given tokens, then token ids that end the text (-1 for none). In a batch the
@@ -31,6 +32,14 @@ class Selection(Op):
 
     registers: ClassVar[tuple[str, ...]] = ("pos", "epoch", "done")
     perhaps: ClassVar[tuple[str, ...]] = ("best_value", "best_index")
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need("some", number(1) <= own("candidates"), "there is a candidate"),
+        Need("fetches", ALONE | own("candidates").multiple_of(wide("best_value")), "candidates are whole fetches"),
+        Need("candidates", ALONE | row("best_index").equals(row("best_value")), "a candidate has one place"),
+        Need(
+            "rows", ALONE | row("best_value").multiple_of(wide("best_value")), "every sequence's row is whole fetches"
+        ),
+    )
     candidate: ClassVar[str]
     candidates: Count
     best_value: Name

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory
-from amk.schedule_ir.ops.staging import Staging
+from amk.schedule_ir.ops.precondition import FFN, Need, own
+from amk.schedule_ir.ops.staging import Staging, whole_fetches
 from amk.schedule_ir.outside import unless
 
 
@@ -17,6 +18,13 @@ class StageOp(Staging):
     first and size are those of the columns of part k_part of k_parts, as in `gemv`; all ffn of them unless parted.
     """
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        *Staging.needs,
+        *whole_fetches(FFN // own("k_parts"), "act"),
+        Need("parts", FFN.multiple_of(own("k_parts")), "the parts of the columns are equal"),
+        Need("part", own("k_part") < own("k_parts"), "the part is one of them"),
+        Need("pairs", FFN.multiple_of(2), "two elements share a word"),
+    )
     op: Literal["stage"] = "stage"
     layer: Expr
     act: Name

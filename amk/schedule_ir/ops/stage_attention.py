@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory
-from amk.schedule_ir.ops.staging import Staging
+from amk.schedule_ir.ops.precondition import DIM, HEADS, Need
+from amk.schedule_ir.ops.staging import Staging, whole_fetches
 
 
 class StageAttentionOp(Staging):
     """x[i] = attn[i] for this agent's share of q_dim elements of each sequence's row."""
 
+    needs: ClassVar[tuple[Need, ...]] = (*Staging.needs, *whole_fetches(HEADS * DIM, "attn"))
     op: Literal["stage_attention"] = "stage_attention"
     layer: Expr
     attn: Name

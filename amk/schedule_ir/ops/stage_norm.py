@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory
-from amk.schedule_ir.ops.staging import Staging
+from amk.schedule_ir.ops.precondition import HIDDEN, Need
+from amk.schedule_ir.ops.staging import Staging, whole_fetches
 
 
 class StageNormOp(Staging):
@@ -20,6 +21,7 @@ class StageNormOp(Staging):
     consumer of x.
     """
 
+    needs: ClassVar[tuple[Need, ...]] = (*Staging.needs, *whole_fetches(HIDDEN, "h"))
     op: Literal["stage_norm"] = "stage_norm"
     index: Expr
     h: Name

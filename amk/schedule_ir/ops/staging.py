@@ -6,7 +6,7 @@ then shares are whole blocks, and the last block is filled up with zeros. The dt
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from amk.schedule_ir.block_point import BLOCK, block_scales, block_sums, whole_b
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, ValueKey, split
+from amk.schedule_ir.ops.precondition import AGENTS, ALONE, Need, Term, has, is_a, lacks, row, wide
 
 
 def staged_share(count: int, blocks: bool, parts: int, index: int) -> tuple[int, int]:
@@ -25,6 +26,16 @@ def staged_share(count: int, blocks: bool, parts: int, index: int) -> tuple[int,
     return min(lo * BLOCK, count), min(hi * BLOCK, count)
 
 
+def whole_fetches(count: Term, field: str) -> tuple[Need, ...]:
+    """What an op relies on that shares out `count` elements of a hand-off in fetches."""
+    fetch = wide(field)
+    return (
+        Need("fetches", count.multiple_of(fetch), "the vector is whole fetches"),
+        Need("shares", has("scales") | count.multiple_of(fetch * AGENTS), "every warp's share is whole fetches"),
+        Need("rows", ALONE | row(field).multiple_of(fetch), "every sequence's row is whole fetches"),
+    )
+
+
 class Staging(Op):
     """An op that writes x, a row for each sequence of the batch, and the same in the layout of `also`.
 
@@ -32,6 +43,17 @@ class Staging(Op):
     block's elements, where a reader needs it. Blocks are those of a single sequence.
     """
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need("batch-in-bf16", ALONE | (lacks("scales") & lacks("also")), "a batch is staged in bf16"),
+        Need("blocks", has("scales") | is_a("x", "bf16"), "a vector in blocks has scales"),
+        Need("second", lacks("also") | has("scales"), "a second layout has scales"),
+        Need(
+            "sums",
+            lacks("sums") | (has("scales") & (is_a("x", "digits") | is_a("also", "digits"))),
+            "sums are those of blocks of digits",
+        ),
+        Need("x-rows", ALONE | row("x").multiple_of(8), "every sequence's row of x is whole 16 bytes"),
+    )
     x: Name
     also: Name | None = None
     scales: Name | None = None

@@ -21,12 +21,18 @@ from amk.schedule_ir.ops.base import (
     sum_partials,
 )
 from amk.schedule_ir.ops.gemv import partial_value
+from amk.schedule_ir.ops.precondition import SSQ, SUMS, Need, as_model
 
 
 class StoreRowsOp(Op):
     """out[row] = sum of partials / rms + bias[layer, row] for the worker's qkv rows; agents share whole row groups."""
 
     sums_of: ClassVar[MatrixName | None] = "qkv"
+    needs: ClassVar[tuple[Need, ...]] = (
+        *SUMS,
+        SSQ,
+        as_model("bias", "qkv_bias"),
+    )
     op: Literal["store_rows"] = "store_rows"
     layer: Expr
     stream: Name

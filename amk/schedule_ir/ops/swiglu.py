@@ -22,6 +22,7 @@ from amk.schedule_ir.ops.base import (
     sum_partials,
 )
 from amk.schedule_ir.ops.gemv import partial_value
+from amk.schedule_ir.ops.precondition import ALONE, FFN, SSQ, SUMS, Need, row, untagged
 
 OUTPUTS_PER_GROUP = 4
 
@@ -30,6 +31,12 @@ class SwigluOp(Op):
     """act[i] = silu(gate[i]) * up[i], gate and up being the group's first and last four rows, both divided by rms."""
 
     sums_of: ClassVar[MatrixName | None] = "gate_up"
+    needs: ClassVar[tuple[Need, ...]] = (
+        *SUMS,
+        SSQ,
+        Need("pairs", untagged("act") | FFN.multiple_of(2), "two elements share a word"),
+        Need("rows", untagged("act") | ALONE | row("act").multiple_of(2), "every sequence's row is whole words"),
+    )
     op: Literal["swiglu"] = "swiglu"
     layer: Expr
     stream: Name

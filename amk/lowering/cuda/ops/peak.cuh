@@ -11,12 +11,15 @@ template <class S, class C>
 __device__ __forceinline__ void peak(C& c) {
   const auto best = S::best_value(c);
   constexpr int kWide = decltype(best)::kWide;
-  static_assert(S::kCandidates % kWide == 0, "whole fetches");
   float value = -3.4e38f;
-  for_each_wide<S::kCandidates>(c, best, 0, S::kCandidates, [&](int, float (&v)[kWide]) {
+  if constexpr (S::kCandidates % kWide == 0) {
+    for_each_wide<S::kCandidates>(c, best, 0, S::kCandidates, [&](int, float (&v)[kWide]) {
 #pragma unroll
-    for (int k = 0; k < kWide; ++k) value = fmaxf(value, v[k]);
-  });
+      for (int k = 0; k < kWide; ++k) value = fmaxf(value, v[k]);
+    });
+  } else {
+    for_each_one<S::kCandidates>(c, best, [&](int, float v) { value = fmaxf(value, v); });
+  }
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
   int* pick = S::pick(c) + (c.warp - S::kFirst) * ranking::kPickWords;

@@ -88,11 +88,14 @@ __device__ __forceinline__ void select_one(C& c) {
   float value = -3.4e38f;
   int slot = 0x7fffffff;
   constexpr int kWide = decltype(S::best_value(c))::kWide;
-  static_assert(S::kCandidates % kWide == 0, "whole fetches");
-  for_each_wide<S::kCandidates>(c, best, 0, S::kCandidates, [&](int i, float(&v)[kWide]) {
+  if constexpr (S::kCandidates % kWide == 0) {
+    for_each_wide<S::kCandidates>(c, best, 0, S::kCandidates, [&](int i, float(&v)[kWide]) {
 #pragma unroll
-    for (int k = 0; k < kWide; ++k) keep_best(value, slot, v[k], i + k);
-  });
+      for (int k = 0; k < kWide; ++k) keep_best(value, slot, v[k], i + k);
+    });
+  } else {
+    for_each_one<S::kCandidates>(c, best, [&](int i, float v) { keep_best(value, slot, v, i); });
+  }
   warp_best(value, slot);
   if constexpr (ablation::kAny) slot = min(slot, S::kCandidates - 1);
   typename decltype(S::best_index(c))::One raw;

@@ -1,0 +1,236 @@
+"""What a launch relies on beyond order and values: the needs of every op, and of the schedule as a whole.
+
+The device code, the host and the packed weights assume it; nothing of it depends on who runs when. `unmet` decides all
+of it for one schedule that is well-formed (references.py), by evaluating data: needs of ops at each of their steps
+(ops/precondition.py), and the tables below. Cost: milliseconds, linear in steps and workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.layout import stream_layout
+from amk.schedule_ir.matrices import MATRICES, matrix, scale_buffer, scale_shape, share_table
+from amk.schedule_ir.memory import Buffer, Stream
+from amk.schedule_ir.ops import OPS, Op
+from amk.schedule_ir.ops.base import multiplied
+from amk.schedule_ir.ops.begin import state_words
+from amk.schedule_ir.ops.precondition import INDEX, Need, Site
+from amk.schedule_ir.ops.select import request_words
+from amk.schedule_ir.ranking import PARAMETERS
+from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
+
+Path = tuple[str | int, ...]
+SHARED_ALIGNMENT: Final = 16
+"""Of shared buffers: lanes read and write 16 bytes at a time."""
+FAR: Final = frozenset({"embedding", "k_cache", "v_cache"})
+"""Buffers whose elements the device counts in 64 bits, beside the packed weights."""
+
+Shape = Callable[[Schedule], tuple[int, ...]]
+
+
+def _cache(s: Schedule) -> tuple[int, ...]:
+    return s.model.layers, s.caches, s.kv.context, s.model.head_dim
+
+
+def _norms(s: Schedule) -> tuple[int, ...]:
+    return s.model.layers, s.model.head_dim
+
+
+HOST: Final[dict[str, tuple[str, Shape]]] = {
+    "state": ("state", lambda s: (len(state_words(s.batch)),)),
+    "embedding": ("constant", lambda s: (s.model.vocab, s.model.hidden)),
+    "norm": ("constant", lambda s: (2 * s.model.layers + 1, s.model.hidden)),
+    "rope": ("constant", lambda s: (s.kv.context, s.model.head_dim)),
+    "request": ("constant", lambda s: (request_words(s.batch),)),
+    "prompt": ("constant", lambda s: (s.batch, s.kv.context)),
+    "output": ("state", lambda s: (s.launch.max_tokens, s.batch)),
+    "k_cache": ("state", _cache),
+    "v_cache": ("state", _cache),
+    "logits": ("state", lambda s: (s.batch, s.model.vocab)),
+    "qkv_bias": ("constant", lambda s: (s.model.layers, matrix(s.model, "qkv").rows)),
+    "q_norm": ("constant", _norms),
+    "k_norm": ("constant", _norms),
+    "sampling": ("constant", lambda s: (len(PARAMETERS),)),
+}
+"""Buffers that the host fills or reads by name: what becomes of them between launches, and their shape, but for
+dimensions of 1."""
+
+LEFT_BY: Final[dict[str, tuple[str, ...]]] = {
+    "ssq_agents": ("embed", "stage_norm"),
+    "attend_agents": ("attend",),
+    "candidates": ("argmax_rows", "draw"),
+    "tally_agents": ("census",),
+    "gather_agents": ("gather",),
+}
+"""Fields that say how many agents left a part, and the ops that do; candidates are those of all workers."""
+
+
+class Unmet(NamedTuple):
+    """Something that the device code relies on and that does not hold. need: `op.name`, or the name of a check here."""
+
+    path: Path
+    need: str
+    message: str
+
+
+def unmet(schedule: Schedule) -> Iterator[Unmet]:
+    """Everything that does not hold; nothing, if the device code may rely on what it does."""
+    for check in (_host_buffers, _buffers, _tables, _streams, _counts, _steps):
+        yield from check(schedule)
+
+
+def _host_buffers(schedule: Schedule) -> Iterator[Unmet]:
+    scales = {
+        scale_buffer(name): ("constant", scale_shape(schedule.model, name))
+        for name in MATRICES
+        if any(chunk.apart for stream in schedule.streams for chunk in stream.kinds(name))
+    }
+    wanted = {name: (role, shape(schedule)) for name, (role, shape) in HOST.items()} | scales
+    found = {buffer.name for buffer in schedule.buffers}
+    for name in sorted(scales.keys() - found):
+        yield Unmet(("buffers",), "host-buffer", f"there is no buffer '{name}' for scales that stand apart")
+    for i, buffer in enumerate(schedule.buffers):
+        if buffer.name in wanted:
+            role, shape = wanted[buffer.name]
+            if buffer.role != role or _plain(buffer.shape) != _plain(shape):
+                message = f"'{buffer.name}' is a {role} buffer of shape {list(shape)} for the host"
+                yield Unmet(("buffers", i), "host-buffer", message)
+        elif buffer.role != "scratch" and buffer.name not in {stream.source for stream in schedule.streams}:
+            message = f"the host knows no {buffer.role} buffer '{buffer.name}'"
+            yield Unmet(("buffers", i, "role"), "host-buffer", message)
+
+
+def _plain(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without dimensions of 1."""
+    return tuple(size for size in shape if size != 1)
+
+
+def _buffers(schedule: Schedule) -> Iterator[Unmet]:
+    sources = {stream.source for stream in schedule.streams}
+    for i, buffer in enumerate(schedule.buffers):
+        if buffer.space == "shared" and (buffer.offset or 0) % max(buffer.align, _alignment(buffer, schedule)):
+            yield Unmet(("buffers", i, "offset"), "aligned", f"'{buffer.name}' begins at a multiple of its alignment")
+        if buffer.space == "global" and buffer.name not in FAR | sources and buffer.elements >= INDEX:
+            yield Unmet(("buffers", i, "shape"), "index", f"elements of '{buffer.name}' are counted in 32 bits")
+        if buffer.tagged != (buffer.tag is not None):
+            yield Unmet(("buffers", i, "tag"), "tag", f"'{buffer.name}' has a tag if and only if it is tagged")
+        if buffer.tagged and (buffer.space, buffer.role) != ("global", "scratch"):
+            yield Unmet(("buffers", i, "tagged"), "tag", f"'{buffer.name}' has tags, so it is global scratch memory")
+
+
+def _alignment(buffer: Buffer, schedule: Schedule) -> int:
+    """mbarriers are words of 8 bytes, nothing else is read in more than 16 at a time."""
+    return 8 if buffer.name in {stream.full for stream in schedule.streams} else SHARED_ALIGNMENT
+
+
+def _tables(schedule: Schedule) -> Iterator[Unmet]:
+    for name in dict.fromkeys(share_table(name) for name in MATRICES):
+        first, count = (np.array(schedule.tables[f"{name}.{end}"]) for end in ("first", "count"))
+        groups = matrix(schedule.model, "o" if name == "hidden" else name).groups  # type: ignore[arg-type]
+        if ((first < 0) | (count < 0) | (first + count > groups)).any():
+            message = f"a worker's row groups of {name} are among the matrix's {groups}"
+            yield Unmet(("tables", f"{name}.count"), "groups", message)
+    head, split = (np.array(schedule.tables[f"attn.{end}"]) for end in ("head", "split"))
+    if ((head < -1) | (head >= schedule.caches) | (split < 0) | (split >= schedule.kv.splits)).any():
+        message = f"a worker serves one of {schedule.caches} heads (-1: none) and one of {schedule.kv.splits} splits"
+        yield Unmet(("tables", "attn.head"), "served", message)
+
+
+def _streams(schedule: Schedule) -> Iterator[Unmet]:
+    buffers = {buffer.name: buffer for buffer in schedule.buffers}
+    if len(schedule.streams) != 1:
+        yield Unmet(("streams",), "stream", "the kernel has one stream")
+    for i, stream in enumerate(schedule.streams):
+        at, source = ("streams", i), buffers[stream.source]
+        if stream.source in HOST or stream.source.startswith("scales."):
+            yield Unmet((*at, "source"), "source", f"'{stream.source}' is filled with something else than weights")
+        if (source.role, source.space) != ("constant", "global"):
+            yield Unmet((*at, "source"), "source", f"'{stream.source}' is a constant of global memory")
+        for name in MATRICES:
+            if any(chunk.apart and not chunk.weights.per_row for chunk in stream.kinds(name)):
+                yield Unmet((*at, "chunks"), "apart", f"scales of {name} that stand apart are one for each row")
+        yield from _packed(schedule, stream, source, at)
+
+
+def _packed(schedule: Schedule, stream: Stream, source: Buffer, at: Path) -> Iterator[Unmet]:
+    """The packed weights are all there, in one order, and chunks are counted in 32 bits."""
+    try:
+        layout = stream_layout(schedule, stream)
+    except ValueError as error:
+        yield Unmet(at, "drains", f"all programs drain the chunks in one order: {error}")
+        return
+    total = int(layout.totals.sum())
+    if total * stream.chunk_bytes > source.bytes:
+        message = f"'{source.name}' has room for {total:,} chunks of {stream.chunk_bytes} bytes"
+        yield Unmet((*at, "source"), "weights", message)
+    if total >= INDEX or int(layout.totals.max()) * schedule.launch.max_tokens >= INDEX:
+        yield Unmet(at, "chunks", "the chunks of a launch are counted in 32 bits")
+
+
+def _counts(schedule: Schedule) -> Iterator[Unmet]:
+    """Fields that repeat what other steps do agree with them."""
+    roles = {role.name: role.count for role in schedule.roles}
+    ops = [(path, step.op) for path, step, _, _ in _sites(schedule)]
+    for field, writers in LEFT_BY.items():
+        each = schedule.launch.workers if field == "candidates" else 1
+        left = {roles[op.role] * each for _, op in ops if op.op in writers}
+        for path, op in ops:
+            if field in type(op).model_fields and left != {getattr(op, field)}:
+                message = f"{field} is the number of agents that leave a part: {sorted(left)}"
+                yield Unmet((*path, "op", field), "counts", message)
+    parts: dict[str, set[int]] = {}
+    for _, op in ops:
+        if "k_parts" in type(op).model_fields:
+            parts.setdefault(_parted(op), set()).add(getattr(op, "k_parts"))  # noqa: B009
+    for name in (name for name, each in parts.items() if len(each) > 1):
+        yield Unmet(("programs",), "counts", f"the columns of {name} are in as many parts for all ops")
+
+
+def _parted(op: Op) -> str:
+    """The matrix whose columns come in parts."""
+    return multiplied(op) or "down"
+
+
+def _steps(schedule: Schedule) -> Iterator[Unmet]:
+    geo, tables = schedule.geometry(), {name: np.array(column) for name, column in schedule.tables.items()}
+    streams = {stream.name: stream for stream in schedule.streams}
+    for path, step, loops, workers in _sites(schedule):
+        op = step.op
+        each = [Env({**loops, "l": n}, 0) for n in range(loops["l"])] if "l" in loops else [Env(loops, 0)]
+        if (name := multiplied(op)) is not None:
+            stream = streams[getattr(op, "stream")]  # noqa: B009
+            if len({stream.chunk(name, env.eval_int(getattr(op, "layer", 0))) for env in each}) > 1:
+                yield Unmet((*path, "op"), f"{op.op}.alike", "a step in a loop is code for one kind of chunk")
+        site = Site(op, Env(each[0].loops, np.array(workers), tables=tables), geo)
+        for need in type(op).needs:
+            if not np.all(need.holds.value(site)):
+                yield Unmet((*path, "op"), f"{op.op}.{need.name}", need.message)
+
+
+def _sites(schedule: Schedule) -> Iterator[tuple[Path, Step, dict[str, int], range]]:
+    """(path, step, loop variables, workers) of each step as written; of a layer loop the variable is the count."""
+
+    def walk(body: tuple[Node, ...], path: Path, loops: dict[str, int]) -> Iterator[tuple[Path, Step, dict[str, int]]]:
+        for i, node in enumerate(body):
+            if isinstance(node, Loop):
+                inside = loops | ({"t": 0, "n": 0} if node.var == "t" else {"l": node.count or 1})
+                yield from walk(node.body, (*path, i, "body"), inside)
+            else:
+                yield (*path, i), node, loops
+
+    for n, program in enumerate(schedule.programs):
+        for path, step, loops in walk(program.body, ("programs", n, "body"), {}):
+            yield path, step, loops, range(program.first, program.first + program.count)
+
+
+def static_needs(op: Op) -> tuple[Need, ...]:
+    """Those that the emitted code can repeat: none of their terms differs between workers, one is a constant there."""
+    return tuple(need for need in type(op).needs if need.holds.named and not need.holds.varies)
+
+
+__all__ = ["HOST", "LEFT_BY", "OPS", "Unmet", "static_needs", "unmet"]

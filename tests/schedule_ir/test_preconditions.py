@@ -1,0 +1,239 @@
+"""What the device code relies on: plans meet all of it, and each single need is refused somewhere close to a plan."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amk.lowering.emit import emit
+from amk.planner.decode import plan
+from amk.planner.formats import formats
+from amk.planner.settings import FAST, PHASED, Settings
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.launch_needs import static_needs, unmet
+from amk.schedule_ir.matrices import MATRICES
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops import OPS, Geometry, Op
+from amk.schedule_ir.ops.precondition import Site
+from amk.schedule_ir.schedule import Schedule, steps_of
+from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import FORMATS, Chunk
+from tests.tiny import BIASED, NORMED, PLAIN, VARIANTS, tiny
+
+Document = dict[str, Any]
+
+
+def made(model: ModelSpec = PLAIN, settings: Settings = FAST, gpu: str = "h200", **more: Any) -> Schedule:
+    return plan(model, load_target(gpu), settings=settings, max_context=256, workers=6, **more)
+
+
+BASES: dict[str, Callable[[], Schedule]] = {
+    "fast": made,
+    "normed": lambda: made(NORMED),
+    "biased": lambda: made(BIASED, PHASED),
+    "l4": lambda: made(gpu="l4"),
+    "tagged": lambda: made(settings=replace(FAST, handoff="tagged")),
+    "drawing": lambda: made(settings=replace(FAST, sampling="top-k-top-p")),
+    "batch": lambda: made(settings=replace(FAST, batch=3)),
+    "int8": lambda: made(settings=replace(FAST, scales_apart=True), wanted=formats("int8")),
+    "refilled": lambda: made(tiny(hidden=512, ffn=4096, heads=8)),
+    "int4": lambda: made(wanted=formats("int4-g64")),
+}
+"""Together they have every op and every operand."""
+
+
+@cache
+def base(name: str) -> Schedule:
+    return BASES[name]()
+
+
+def wanted(schedule: Schedule) -> set[str]:
+    return {found.need for found in unmet(schedule)}
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_plans_meet_all_of_it(name: str) -> None:
+    assert wanted(base(name)) == set()
+
+
+@pytest.mark.parametrize("model", VARIANTS, ids=lambda model: model.name)
+@pytest.mark.parametrize("gpu", ["h200", "l4", "b200"])
+def test_plans_of_all_variants_do(model: ModelSpec, gpu: str) -> None:
+    assert wanted(made(model, gpu=gpu)) == set()
+
+
+def other_models(geo: Geometry) -> Iterator[Geometry]:
+    """The same of a model with one number or part changed."""
+    numbers = ("hidden", "ffn", "heads", "kv_heads", "head_dim")
+    changes: list[Document] = [{key: getattr(geo.model, key) + add} for key in numbers for add in (1, 2, 4, 2**20)]
+    changes += [{"heads": 3, "head_dim": 63}]
+    changes += [{key: not getattr(geo.model, key)} for key in ("qkv_bias", "qk_norm")]
+    for change in changes:
+        yield replace(geo, model=geo.model.model_copy(update=change))
+
+
+def other_geometries(op: Op, geo: Geometry) -> Iterator[Geometry]:
+    """The same with one or two numbers of the model, the cache, a role, a stream or a buffer of the op changed."""
+    yield from other_models(geo)
+    for value in (1, 3, 256, 2**26):
+        yield replace(geo, kv_block=value)
+        yield replace(geo, kv_splits=value)
+    for size in (1, 3, 7, 24):
+        yield replace(geo, role_size=geo.role_size | {op.role: size})
+    yield replace(geo, role_first=geo.role_first | {op.role: 1})
+    yield replace(geo, batch=2)
+    for stream in geo.streams.values():
+        yield from (replace(geo, streams={stream.name: stream.model_copy(update={"role": r})}) for r in geo.role_size)
+        yield replace(geo, streams={"before": stream.model_copy(update={"name": "before"}), **geo.streams})
+        for chunk in (Chunk(format=f, columns=n, apart=a) for f in FORMATS for n in (32, 96) for a in (False, True)):
+            changed = stream.model_copy(update={"chunks": dict.fromkeys(MATRICES, chunk)})
+            yield replace(geo, streams={stream.name: changed})
+    for buffer in (geo.buffers[name] for name in vars(op).values() if isinstance(name, str) and name in geo.buffers):
+        for change in ({"tagged": not buffer.tagged}, {"dtype": "f32"}, {"dtype": "digits"}, {"shape": (7 * 9,)}):
+            other = geo.buffers | {buffer.name: buffer.model_copy(update=change)}
+            yield replace(geo, buffers=other)
+            yield replace(geo, buffers=other, batch=2)
+            yield from other_models(replace(geo, buffers=other)) if "tagged" in change else ()
+
+
+def other_ops(op: Op, geo: Geometry) -> Iterator[Op]:
+    """The op with one field changed."""
+    for key, value in vars(op).items():
+        if isinstance(value, int):
+            yield from (op.model_copy(update={key: n}) for n in (int(key == "k_parts"), value + 1, 3, 8, 1000))
+        elif key in ("bias", "q_norm", "k_norm", "also", "scales", "sums", "row_scales"):
+            yield from (op.model_copy(update={key: name}) for name in (None, "h_out", "norm"))
+
+
+def refused(schedule: Schedule) -> Iterator[str]:
+    """The needs of ops that some change refuses."""
+    geo, tables = schedule.geometry(), {name: np.array(column) for name, column in schedule.tables.items()}
+    few = Env({"t": 0, "n": 0, "l": 0}, np.arange(schedule.launch.workers), tables=tables)
+    many = replace(few, tables={name: column + 2**18 for name, column in tables.items()})
+    for op in {step.op.op: step.op for program in schedule.programs for step in steps_of(program.body)}.values():
+        sites = [Site(op, few, other) for other in other_geometries(op, geo)]
+        sites += [Site(other, few, each) for other in other_ops(op, geo) for each in (geo, replace(geo, batch=2))]
+        sites.append(Site(op, many, geo))
+        for need in type(op).needs:
+            assert np.all(need.holds.value(Site(op, few, geo)))
+            if not all(np.all(need.holds.value(site)) for site in sites):
+                yield f"{op.op}.{need.name}"
+
+
+def test_each_need_of_an_op_is_refused_close_to_a_plan() -> None:
+    wanted_of_all = {f"{name}.{need.name}" for name, op in OPS.items() for need in op.needs}
+    assert wanted_of_all - {need for name in BASES for need in refused(base(name))} == set()
+
+
+def test_a_statement_says_the_same_in_both_languages() -> None:
+    """What the emitted code asserts is the need with the numbers of the plan in place of its names."""
+    for name in BASES:
+        schedule = base(name)
+        geo, env = schedule.geometry(), Env({"t": 0, "n": 0, "l": 0}, 0)
+        for op in (step.op for program in schedule.programs for step in steps_of(program.body)):
+            for need in static_needs(op):
+                text = need.holds.shown(Site(op, env, geo))
+                text = text.replace("&&", " and ").replace("||", " or ").replace("/", "//").replace("!!", "")
+                text = re.sub(r"!(?!=)", " not ", text)
+                names = {
+                    word: value_of(word, Site(op, env, geo))
+                    for word in set(re.findall(r"[A-Z]\w*(?:::\w+)+|\bk[A-Z]\w*", text))
+                }
+                for word in sorted(names, key=len, reverse=True):
+                    text = re.sub(rf"(?<![\w:]){word}\b", str(names[word]), text)
+                assert eval(text, {"true": True, "false": False}), need
+
+
+def value_of(name: str, site: Site) -> int | bool:
+    """A constant of the emitted code, by its own rule: from the plan's structs."""
+    plain = {
+        "Plan::kHidden": site.geo.model.hidden, "Plan::kFfn": site.geo.model.ffn, "Plan::kHeads": site.geo.model.heads,
+        "Plan::kKvHeads": site.geo.model.kv_heads, "Plan::kHeadDim": site.geo.model.head_dim,
+        "Plan::kKvBlock": site.geo.kv_block, "Plan::kKvSplits": site.geo.kv_splits, "Plan::kBatch": site.geo.batch,
+        "kAgents": site.geo.role_size[site.op.role],
+    }  # fmt: skip
+    if name in plain:
+        return plain[name]
+    if name.startswith("Matrix::"):
+        chunk, shape = site.chunk, site.geo.matrix(site.matrix)
+        found: dict[str, int | bool] = {
+            "Matrix::kK": shape.k, "Matrix::kColumns": chunk.columns, "Matrix::kChunks": shape.k_chunks(chunk.columns),
+            "Matrix::Weights::kPlain": chunk.format == "bf16",
+        }  # fmt: skip
+        return found[name]
+    field = re.sub(r"(?<!^)(?=[A-Z])", "_", name.removeprefix("k").removeprefix("Has")).lower()
+    value = getattr(site.op, field)
+    return value is not None if name.startswith("kHas") else int(value)
+
+
+def test_the_source_asserts_what_is_constant() -> None:
+    source = emit(base("fast"))
+    assert 'static_assert(((Plan::kHeadDim % 8) == 0), "a lane reads 8 dims");' in source
+    assert source.count("static_assert") > 50
+
+
+def changed(name: str, change: Callable[[Document], object]) -> Schedule:
+    found: Document = json.loads(base(name).model_dump_json())
+    change(found)
+    return Schedule.model_validate_json(json.dumps(found))
+
+
+def of_buffer(name: str, **fields: object) -> Callable[[Document], object]:
+    return lambda found: next(b for b in found["buffers"] if b["name"] == name).update(fields)
+
+
+def stream_of(**fields: object) -> Callable[[Document], object]:
+    return lambda found: found["streams"][0].update(fields)
+
+
+def entry(table: str, value: int) -> Callable[[Document], object]:
+    return lambda found: found["tables"][table].__setitem__(0, value)
+
+
+def short_of_a_drain(found: Document) -> None:
+    """Two programs, of which one leaves a product out."""
+    whole = found["programs"][0]
+    tokens = next(i for i, node in enumerate(whole["body"]) if "body" in node)
+    other = json.loads(json.dumps(whole)) | {"name": "other", "first": 1, "count": whole["count"] - 1}
+    body = other["body"][tokens]["body"]
+    body.remove(next(node for node in body if node.get("op", {}).get("op") == "gemv"))
+    found["programs"] = [whole | {"count": 1}, other]
+
+
+CHANGES: list[tuple[str, Callable[[Document], object]]] = [
+    ("host-buffer", of_buffer("output", shape=[1023])),
+    ("host-buffer", of_buffer("output", role="scratch")),
+    ("host-buffer", of_buffer("k_cache", shape=[2, 2, 512, 64])),
+    ("host-buffer", of_buffer("norm", shape=[4, 128])),
+    ("host-buffer", of_buffer("prompt", shape=[255])),
+    ("host-buffer", of_buffer("h_out", role="constant")),
+    ("aligned", of_buffer("ssq", align=1, offset=8)),
+    ("index", of_buffer("attn", shape=[2**31])),
+    ("tag", of_buffer("qkv", tag=None, tagged=True)),
+    ("tag", of_buffer("logits", tagged=True, tag={"t": 1, "1": 1})),
+    ("groups", entry("lm_head.count", 1000)),
+    ("groups", entry("qkv.first", -1)),
+    ("served", entry("attn.head", 7)),
+    ("served", entry("attn.split", -1)),
+    ("stream", lambda found: found["streams"].append(found["streams"][0] | {"name": "other"})),
+    ("source", stream_of(source="embedding")),
+    ("source", of_buffer("weights", role="scratch")),
+    ("weights", of_buffer("weights", shape=[1024])),
+    ("apart", stream_of(chunks={"o": {"format": "int8-g64", "columns": 64, "apart": True}})),
+    ("chunks", lambda found: (entry("lm_head.count", 2**24)(found), found["launch"].update(max_tokens=2**20))),
+    ("counts", lambda found: found["roles"][0].update(count=found["roles"][0]["count"] - 1)),
+    ("drains", short_of_a_drain),
+    ("gemv.alike", stream_of(later=[{"first": 1, "chunks": {"o": {"format": "bf16", "columns": 32}}}])),
+]
+
+
+@pytest.mark.parametrize(("need", "change"), CHANGES, ids=[f"{n}-{need}" for n, (need, _) in enumerate(CHANGES)])
+def test_needs_of_the_schedule(need: str, change: Callable[[Document], object]) -> None:
+    assert need in wanted(changed("fast", change))
