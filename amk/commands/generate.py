@@ -14,7 +14,8 @@ from amk.commands.planning import add_format_choice, chosen_formats, positive
 from amk.commands.sampling import add_sampling_arguments, sampling_of
 from amk.engine.admission import admit
 from amk.engine.checkpoint import Checkpoint, open_checkpoint
-from amk.engine.load import DeviceName, Progress, load, plan_for_cpu
+from amk.engine.generation_config import unheeded
+from amk.engine.load import DeviceName, Progress, load, plan_for_cpu, rounding
 from amk.engine.locate import find_checkpoint
 from amk.engine.session import Session, check_prompt
 from amk.engine.tokenizer import Tokenizer, open_tokenizer
@@ -60,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     device: DeviceName = arguments.device or ("cuda" if _has_gpu() else "cpu")
     schedule = _schedule(arguments, checkpoint, device, prompts, sampling.mode)
     require(mode_of(schedule), sampling)
+    arguments.findings.tell((*unheeded(path), *rounding(schedule, checkpoint)))
     admit(schedule)
     for prompt in prompts:
         check_prompt(schedule, prompt)

@@ -40,7 +40,10 @@ def render_chat(
     """
     if len(template) > limits.template_characters:
         raise _refused(f"it has {len(template):,} characters, the limit is {limits.template_characters:,}")
-    values = {**(special or {}), "messages": [dict(message) for message in messages], "add_generation_prompt": True}
+    values = {
+        **(special or {}), "messages": [dict(message) for message in messages], "add_generation_prompt": True,
+        "tools": None, "documents": None,  # templates ask for them with `is not none`
+    }  # fmt: skip
     request = {
         "path": [*_standard_library(), *_package_directories("jinja2", "markupsafe")],
         "template": template,

@@ -67,12 +67,16 @@ def stored_name(logical: str, per_layer: dict[str, str], top: dict[str, str]) ->
 
 
 class Checkpoint(ABC):
-    """The weights of one model. `path` is None for weights that come from no file."""
+    """The weights of one model. `path` is None for weights that come from no file.
+
+    stored_as: how the file stores a logical tensor, in the words of its format ('BF16', 'F16', 'Q4_K', 'int4-g128-zp').
+    """
 
     def __init__(self, spec: ModelSpec, path: Path | None) -> None:
         self.spec = spec
         self.path = path
         self.shapes = tensor_shapes(spec)
+        self.stored_as: dict[str, str] = {}
 
     def shape(self, name: str) -> Shape:
         """Shape of a logical tensor; KeyError when the model has none of that name."""
@@ -84,19 +88,22 @@ class Checkpoint(ABC):
         Raises KeyError for a name the model does not have, ValueError for a strided slice, AMK013 for a value that is
         NaN or infinite.
         """
-        name = self._canonical(name)
-        count, *rest = self.shapes[name]
+        count, *rest = self.shape(name)
         start, stop, step = rows.indices(count)
         if step != 1:
             raise ValueError(f"rows of {name} are taken in order, not with step {step}")
         out = np.empty((max(stop - start, 0), *rest), np.float32)
-        at_once = max(1, CHUNK // (rest[0] if rest else 1))
-        for first in range(start, stop, at_once):
-            last = min(first + at_once, stop)
-            block = out[first - start : last - start]
-            self._read(name, first, last, block)
-            self._check_finite(name, first, block)
+        self.fill(name, out, start)
         return out
+
+    def fill(self, name: str, out: Floats, start: int = 0) -> None:
+        """As `tensor`, for rows [start, start + len(out)) into an array that the caller has; `out` is contiguous."""
+        name = self._canonical(name)
+        at_once = max(1, CHUNK // (out.shape[1] if out.ndim > 1 else 1))
+        for first in range(0, len(out), at_once):
+            block = out[first : first + at_once]
+            self._read(name, start + first, start + first + len(block), block)
+            self._check_finite(name, start + first, block)
 
     @abstractmethod
     def _read(self, name: str, start: int, stop: int, out: Floats) -> None:

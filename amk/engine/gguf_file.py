@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from gguf.constants import GGML_QUANT_SIZES
 from gguf.constants import GGMLQuantizationType as Kind
-from gguf.quants import dequantize
 
 from amk.engine.checkpoint import Checkpoint, Floats, Shape, check_shape, stored_name
+from amk.engine.gguf_blocks import decode
 from amk.engine.refusal import bad_weights, unsupported
 from amk.schedule_ir.gguf_header import GgufTensor, read_gguf_header
 from amk.schedule_ir.model import load_model
@@ -24,6 +24,9 @@ KINDS = frozenset(
     {Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q4_K, Kind.Q5_K}
     | {Kind.Q6_K}
 )
+_DERIVED = {"rope_freqs.weight"}
+"""Tensors that the description of the model is made of."""
+
 PERMUTED = frozenset({"llama"})  # architectures whose converters interleave the rotated pairs
 
 _PLAIN: dict[Kind, np.dtype[Any]] = {Kind.F32: np.dtype("<f4"), Kind.F16: np.dtype("<f2")}  # others stay bytes
@@ -62,7 +65,12 @@ class GgufCheckpoint(Checkpoint):
             check_shape(path, name, stored, tensor.shape if tensor else None, shape)
             if tensor is not None:
                 self._kinds[name] = _kind(path, stored, tensor.type)
+                self.stored_as[name] = self._kinds[name].name
                 self._stored[name] = _rows_of(path, stored, file, tensor, self._kinds[name])
+        known = {stored_name(name, _PER_LAYER, _TOP) for name in self.shapes} | _DERIVED
+        for stored in header.tensors:
+            if stored not in known:
+                raise unsupported(path, f"tensor {stored!r} has no place in a model of this architecture")
 
     def _read(self, name: str, start: int, stop: int, out: Floats) -> None:
         rows: slice | npt.NDArray[np.intp] = slice(start, stop)
@@ -70,7 +78,7 @@ class GgufCheckpoint(Checkpoint):
             rows = interleaved_rows(start, stop, self.spec.head_dim)
         # A scale may be infinite or NaN in a damaged file: the caller reports it, numpy need not.
         with np.errstate(invalid="ignore", over="ignore"):
-            out[...] = dequantize(self._stored[name][rows], self._kinds[name]).reshape(out.shape)
+            decode(self._stored[name][rows], self._kinds[name], out)
 
 
 def _kind(path: Path, stored: str, number: int) -> Kind:

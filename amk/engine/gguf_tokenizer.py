@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from amk.engine.refusal import bad_weights, unsupported
 from amk.engine.tokenizer import Tokenizer
-from amk.schedule_ir.gguf_header import GgufArray, GgufHeader, read_gguf_header
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.gguf_header import GgufArray, GgufHeader, read_gguf_array, read_gguf_header
 
 MAX_ARRAY = 4_000_000  # the largest vocabularies in use have 0.3 million tokens and 0.5 million merges
 _CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6  # token types of the format
@@ -30,17 +30,6 @@ _LLAMA3_NAMES = frozenset({"llama3", "llama-v3", "llama-bpe"})
 _PRE = frozenset({"smollm", "gpt-2", "qwen2"}) | _LLAMA3_NAMES
 
 
-class _Reader(GGUFReader):  # type: ignore[misc]
-    """The package's reader on a plain array: slicing a numpy.memmap costs twice as much, 10^5 times per vocabulary."""
-
-    data: Any
-
-    def _get(self, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(self.data, np.memmap):
-            self.data = self.data.view(np.ndarray)
-        return super()._get(*args, **kwargs)
-
-
 class _Metadata:
     """Typed access to the tokenizer's fields of a header that was found to stay inside its file."""
 
@@ -49,19 +38,14 @@ class _Metadata:
         for key, value in header.fields.items():
             if isinstance(value, GgufArray) and value.length > MAX_ARRAY:
                 raise bad_weights(path, f"metadata {key!r} has {value.length:,} elements, the limit is {MAX_ARRAY:,}")
-        try:
-            with np.errstate(over="ignore"):  # a tensor's hostile offset, which this reader's user never follows
-                self._reader = _Reader(path)
-        except (ValueError, KeyError, IndexError, OverflowError, RecursionError) as error:
-            raise bad_weights(path, "the GGUF metadata cannot be read", str(error)[:500]) from error
 
     def array(self, key: str, kind: type) -> list[Any]:
         """The elements of an array, each of which is a `kind`; AMK013 otherwise."""
         name = f"tokenizer.ggml.{key}"
         try:
-            values = self._reader.fields[name].contents() if isinstance(self.fields.get(name), GgufArray) else []
-        except ValueError as error:
-            raise bad_weights(self.path, f"metadata {name!r} is not UTF-8") from error
+            values = read_gguf_array(self.path, name)
+        except AmkError as error:
+            raise bad_weights(self.path, error.diagnostics[0].message) from error
         if not values or not all(type(value) is kind for value in values):
             raise bad_weights(self.path, f"metadata {name!r} should be an array of {kind.__name__}")
         return list(values)

@@ -13,8 +13,10 @@ from amk.planner.decode import plan
 from amk.planner.formats import BF16, Formats, Layered
 from amk.planner.settings import Settings
 from amk.quantize.search import searched
+from amk.report.diagnostic import Diagnostic, Severity, Where
 from amk.schedule_ir.bfloat import Bits
 from amk.schedule_ir.constants import constants
+from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.packing import pack_weights
 from amk.schedule_ir.quantised import Quantiser
@@ -62,6 +64,18 @@ def check_model(model: ModelSpec, checkpoint: Checkpoint) -> None:
     different = [f"{k}: {planned[k]} in the schedule, {stored[k]} here" for k in planned if planned[k] != stored[k]]
     if different:
         raise bad_weights(checkpoint.path, f"the schedule is for {model.name}, the weights are not", *different)
+
+
+def rounding(schedule: Schedule, checkpoint: Checkpoint) -> tuple[Diagnostic, ...]:
+    """A note that names the types of stored matrices that the schedule rounds; () if it streams what is stored."""
+    (stream,) = schedule.streams
+    streamed = {chunk.format for name in MATRICES for chunk in stream.kinds(name)}
+    exact = {"BF16"} | {str(form) for form in streamed}
+    stored = {kind for name, kind in checkpoint.stored_as.items() if len(checkpoint.shapes[name]) == 2} - exact
+    if not stored:
+        return ()
+    text = f"matrices are stored as {', '.join(sorted(stored))}, the schedule streams {', '.join(sorted(streamed))}"
+    return (Diagnostic("AMK017", text, severity=Severity.NOTE, where=Where(file=str(checkpoint.path))),)
 
 
 def plan_for_cpu(

@@ -56,6 +56,7 @@ class PackedCheckpoint(SafetensorsCheckpoint):
         if base + "g_idx" in stored:
             wanted["g_idx"] = (k,)
         self._packed[name] = {part: self._part(name, base + part, shape, stored) for part, shape in wanted.items()}
+        self.stored_as[name] = self._layout.form
         self._check_order(name, k)
 
     def _part(self, name: str, stored_as: str, shape: Shape, stored: dict[str, Stored]) -> npt.NDArray[np.generic]:

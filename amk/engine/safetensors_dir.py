@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from amk.engine.checkpoint import Checkpoint, Floats, Shape, check_shape, stored_name
+from amk.engine.checkpoint import CHUNK, Checkpoint, Floats, Shape, check_shape, stored_name
 from amk.engine.refusal import bad_weights, unsupported
 from amk.schedule_ir.json_file import read_json
 from amk.schedule_ir.model import load_model
@@ -71,6 +71,7 @@ class SafetensorsCheckpoint(Checkpoint):
         self._values: dict[str, npt.NDArray[np.generic]] = {}
         for name, shape in self.shapes.items():
             self._open(name, shape, stored)
+        self._check_tied(stored.get(TOP["lm_head"]))
 
     def _open(self, name: str, shape: Shape, stored: dict[str, Stored]) -> None:
         """Find the values of one logical tensor."""
@@ -84,6 +85,25 @@ class SafetensorsCheckpoint(Checkpoint):
             known = ", ".join(sorted(_DTYPES))
             raise unsupported(tensor.file, f"tensor {hf_name!r} is stored as {tensor.dtype}", f"amk reads {known}")
         self._values[name] = self._mapped(tensor, _DTYPES[tensor.dtype])
+        self.stored_as[name] = tensor.dtype
+
+    def _check_tied(self, head: Stored | None) -> None:
+        """AMK012 if config.json ties the output head to the embedding, and the file holds another one."""
+        if head is None or not self.spec.tied_embeddings:
+            return
+        if head.dtype in _DTYPES and head.shape == self.shapes["embed"]:
+            embedding, other = self._values["embed"], self._mapped(head, _DTYPES[head.dtype])
+            step = max(1, CHUNK // self.spec.hidden)
+            starts = range(0, self.spec.vocab, step)
+            same = embedding.dtype == other.dtype
+            if same and all(np.array_equal(embedding[at : at + step], other[at : at + step]) for at in starts):
+                return
+        raise unsupported(
+            self.path,
+            f"tensor {TOP['lm_head']!r} differs from the embedding that 'tie_word_embeddings' says it is",
+            "versions of transformers disagree about which of the two is the output head",
+            help="set tie_word_embeddings to false, or remove the tensor",
+        )
 
     def _mapped(self, tensor: Stored, dtype: np.dtype[Any]) -> npt.NDArray[np.generic]:
         """The values of a tensor as a view of its file."""
@@ -102,13 +122,12 @@ class SafetensorsCheckpoint(Checkpoint):
 
 def _files(path: Path) -> dict[str, Path]:
     """The weight files of the directory, keyed by tensor for shards and by file name for a single file."""
-    index = path / INDEX
+    index, single = path / INDEX, path / "model.safetensors"
+    if single.exists():  # also beside an index, as transformers has it
+        return {single.name: single}
     if index.exists():
         return _shards(path, index)
     found = sorted(path.glob("*.safetensors"))
-    single = path / "model.safetensors"
-    if single in found:
-        found = [single]
     if len(found) == 1:
         return {found[0].name: found[0]}
     if found:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from amk.engine.chat import render_chat
@@ -17,6 +18,7 @@ from amk.schedule_ir.json_file import read_bytes, read_json
 
 MAX_TOKENIZER_BYTES = 128 << 20
 MAX_CONFIG_BYTES = 16 << 20
+_FLAGS = ("lstrip", "rstrip", "normalized", "single_word")
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -34,12 +36,22 @@ class Tokenizer:
         """Tokens of a plain prompt, with the BOS token if the model wants one."""
         return [*self.prefix, *self.backend.encode(text, add_special_tokens=True).ids]
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Tokens of a conversation up to where the assistant answers; AMK012 if there is no usable template."""
+    def chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The conversation as the template writes it, up to where the assistant answers.
+
+        AMK012 if there is no usable template.
+        """
         if self.chat_template is None:
-            raise unsupported(self.path, "this model has no chat template", help="give the prompt without the template")
-        text = render_chat(self.chat_template, messages, self.special)
-        return list(self.backend.encode(text, add_special_tokens=False).ids)
+            raise unsupported(
+                self.path,
+                "this model has no chat template",
+                help="give the prompt as plain text (`amk generate --plain`): a base model continues it",
+            )
+        return render_chat(self.chat_template, messages, self.special)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Tokens of `chat_text`."""
+        return list(self.backend.encode(self.chat_text(messages), add_special_tokens=False).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of `tokens` without the special ones; tokens outside the vocabulary have none."""
@@ -63,7 +75,7 @@ def open_tokenizer(path: Path | str, vocab: int | None = None) -> Tokenizer:
     """
     path = Path(path)
     if path.is_dir():
-        tokenizer = _from_directory(path)
+        tokenizer = _from_directory(path, vocab)
     else:
         from amk.engine.gguf_tokenizer import tokenizer_from_gguf
 
@@ -73,7 +85,7 @@ def open_tokenizer(path: Path | str, vocab: int | None = None) -> Tokenizer:
     return tokenizer
 
 
-def _from_directory(path: Path) -> Tokenizer:
+def _from_directory(path: Path, vocab: int | None) -> Tokenizer:
     file = path / "tokenizer.json"
     if not file.is_file():
         raise bad_weights(
@@ -87,15 +99,51 @@ def _from_directory(path: Path) -> Tokenizer:
     if not isinstance(config, dict):
         raise bad_weights(config_file, "tokenizer_config.json should be an object")
     special = {key: text for key in _SPECIAL if (text := _token_text(config.get(key))) is not None}
+    _add_tokens(backend, config, vocab)
+    backend.encode_special_tokens = config.get("split_special_tokens") is True
     return Tokenizer(backend, path, (), _template(path, config), special)
+
+
+def _add_tokens(backend: Backend, config: Mapping[str, Any], vocab: int | None) -> None:
+    """Tokens that tokenizer_config.json adds, or that are special by its word only.
+
+    One that would get an id behind the embedding is left out: no prompt can use it (a padding token, mostly).
+    """
+    more = config.get("added_tokens_decoder")
+    listed = more if isinstance(more, dict) else {}
+    tokens = [(each, False) for _, each in sorted(listed.items(), key=lambda item: (len(item[0]), item[0]))]
+    tokens += [(config.get(key), True) for key in (*_SPECIAL, "sep_token", "cls_token", "mask_token")]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        found = config.get(key)
+        each = found if isinstance(found, list) else list(found.values()) if isinstance(found, dict) else []
+        tokens += [(token, isinstance(token, str)) for token in each]
+    known = {token.content: token.special for token in backend.get_added_tokens_decoder().values()}
+    for token, always in tokens:
+        text = _token_text(token)
+        special = always or (isinstance(token, dict) and token.get("special") is True)
+        if not text or known.get(text) is True or (text in known and not special):
+            continue
+        if backend.token_to_id(text) is None and vocab is not None and backend.get_vocab_size() >= vocab:
+            continue
+        backend.add_tokens([_added(text, token, special)])
+        known[text] = special
+
+
+def _added(text: str, token: Any, special: bool) -> AddedToken:
+    flags = {key: token.get(key) is True for key in _FLAGS} if isinstance(token, dict) else {"normalized": False}
+    return AddedToken(text, special=special, **flags)
 
 
 def load_backend(content: bytes, file: Path) -> Backend:
     """A tokenizer.json in memory; AMK013 when the package does not accept it."""
     try:
-        return Backend.from_buffer(content)
+        backend = Backend.from_buffer(content)
     except Exception as error:  # the package raises plain Exception for anything wrong with the file
         raise bad_weights(file, "the tokenizer cannot be read", str(error)[:500]) from error
+    # What a file stores of these are the settings of whoever trained with it; a prompt is neither cut nor filled up.
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
 
 
 def _token_text(value: Any) -> str | None:

@@ -37,6 +37,7 @@ TITLES = {
     "AMK014": "prompt cannot be run",
     "AMK015": "tokens cannot be chosen as asked",
     "AMK016": "batch cannot be decoded as asked",
+    "AMK017": "weights are rounded to the format of the schedule",
     "AMK101": "output is not fully covered",
     "AMK102": "output is written twice",
     "AMK103": "access is out of bounds",

@@ -125,13 +125,12 @@ def _from_own_format(values: Any, file: str) -> ModelSpec:
 
 
 def _from_hf(values: Any, config: Path) -> ModelSpec:
-    """`generation_config.json` beside the config names further end-of-text tokens of chat models."""
+    """End-of-text tokens are those of `generation_config.json` beside the config, if it names any."""
     folder = config.resolve().parent.name
     name = as_name(folder, otherwise="model")
     generation = config.parent / "generation_config.json"
     if isinstance(values, dict) and generation.is_file():
         more = read_json(generation, MAX_CONFIG_BYTES)
         if isinstance(more, dict) and more.get("eos_token_id") is not None:
-            ids = [*token_ids(values.get("eos_token_id")), *token_ids(more["eos_token_id"])]
-            values = {**values, "eos_token_id": ids}
+            values = {**values, "eos_token_id": list(token_ids(more["eos_token_id"]))}
     return model_from_hf_config(values, name, f"{folder} {config.name}", str(config))

@@ -19,6 +19,37 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3")
 # The llama3 scaling of every released Llama 3.1, 3.2 and 3.3; GGUF keeps only the divisors that follow from it.
 _LOW, _HIGH, _ORIGINAL = 1.0, 4.0, 8192
 
+_READ = frozenset(
+    {"context_length", "embedding_length", "block_count", "feed_forward_length", "vocab_size", "expert_count"}
+    | {f"attention.{key}" for key in ("head_count", "head_count_kv", "key_length", "value_length", "sliding_window")}
+    | {"attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.dimension_count", "rope.scaling.type"}
+)
+"""Keys below the architecture's name that the description is made of."""
+
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.scale": (0.0,),
+    "attn_logit_softcapping": (0.0,),
+    "embedding_scale": (0.0, 1.0),
+    "expert_used_count": (0,),
+    "final_logit_softcapping": (0.0,),
+    "logit_scale": (0.0, 1.0),
+    "residual_scale": (0.0, 1.0),
+    "rope.scale_linear": (1.0,),
+    "rope.scaling.attn_factor": (1.0,),
+    "rope.scaling.factor": (1.0,),
+    "use_parallel_residual": (False,),
+}
+"""Keys that may stand there with a value that changes nothing. Any other key is refused by its name."""
+
+_WITHOUT_SCALING = ("rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.finetuned")
+"""Keys that say something about a scaling of type 'none', which is no scaling."""
+
+_IGNORED = ("tensor_data_layout", "rope.scaling.finetuned")
+"""Keys about the file's history."""
+
 _ROPE_DIVISORS = "rope_freqs.weight"
 _EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 
@@ -131,6 +162,7 @@ def _values(metadata: _Metadata, arch: str, shapes: Mapping[str, tuple[int, ...]
 
 def _refuse_other_mathematics(metadata: _Metadata, arch: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
     fields = metadata.fields
+    _refuse_unknown_keys(metadata, arch)
     if fields.get(f"{arch}.expert_count", 0):
         raise metadata.unsupported(f"{arch}.expert_count", "mixtures of experts are not implemented")
     scaling = f"{arch}.rope.scaling.type"
@@ -158,6 +190,23 @@ def _refuse_other_mathematics(metadata: _Metadata, arch: str, shapes: Mapping[st
                     where=Where(file=metadata.file),
                 )
             )
+
+
+def _refuse_unknown_keys(metadata: _Metadata, arch: str) -> None:
+    """AMK012 for a key of the architecture that is not read and might change the mathematics, or splits the file."""
+    unscaled = metadata.fields.get(f"{arch}.rope.scaling.type") == "none"
+    for key, value in metadata.fields.items():
+        own, _, part = key.partition(".")
+        if key == "split.count" and value not in (0, 1):
+            raise metadata.unsupported(key, "a model in several files; join them with gguf-split")
+        if own == "adapter" or (key == "general.type" and value != "model"):
+            raise metadata.unsupported(key, "the file does not hold a model")
+        if own != arch or part in _READ or part in _IGNORED or (unscaled and part in _WITHOUT_SCALING):
+            continue
+        if part not in _NEUTRAL:
+            raise metadata.unsupported(key, "what it says is not implemented")
+        if value not in _NEUTRAL[part]:
+            raise metadata.unsupported(key, f"only {' or '.join(map(str, _NEUTRAL[part]))} is implemented")
 
 
 def _vocabulary(metadata: _Metadata, arch: str, shapes: Mapping[str, tuple[int, ...]]) -> int:

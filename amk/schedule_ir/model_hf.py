@@ -5,6 +5,7 @@ take the defaults of the architecture's configuration class in transformers. A f
 and is not implemented is AMK012, never ignored.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,8 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "residual_multiplier": (1.0,),
     "attention_multiplier": (),
     "no_rope_layers": (),
+    "per_layer_config": (),
+    "text_config": (),
     "is_encoder_decoder": (False,),
 }
 
@@ -186,8 +189,9 @@ def _refuse_other_mathematics(config: _Config, kind: str) -> None:
 
 def _sliding_window(config: _Config, kind: str) -> tuple[str, str] | None:
     """The field that activates a window shorter than the context, and why; None if attention is full everywhere."""
-    if any(layer != "full_attention" for layer in config.get("layer_types", list, default=[])):
-        return "layer_types", "layers with attention other than 'full_attention'"
+    kinds = config.get("layer_types", list)
+    if kinds is not None and kinds != ["full_attention"] * config.required("num_hidden_layers", int):
+        return "layer_types", "'layer_types' is other than 'full_attention' for each of 'num_hidden_layers'"
     if kind == "llama":
         return None  # LlamaConfig has no such field
     positions = config.required("max_position_embeddings", int)
@@ -225,8 +229,11 @@ def _head_dim(config: _Config, kind: str, hidden: int, heads: int) -> Any:
 
 def _rope(config: _Config) -> tuple[Any, dict[str, Any] | None]:
     """`(theta, scaling)` in ModelSpec's words."""
-    key = "rope_parameters" if config.values.get("rope_parameters") is not None else "rope_scaling"
-    inner = _Config(config.get(key, dict, default={}), config.file)
+    given = {key: found for key in ("rope_scaling", "rope_parameters") if (found := config.get(key, dict))}
+    if len(given) == 2 and given["rope_scaling"] != given["rope_parameters"]:
+        raise config.unsupported("rope_scaling", "'rope_scaling' and 'rope_parameters' say different things")
+    key = next(iter(given), "rope_parameters")
+    inner = _Config(given.get(key, {}), config.file)
     thetas = {t for c in (config, inner) if (t := c.get("rope_theta", float, int)) is not None}
     if len(thetas) > 1:
         raise config.wrong("rope_theta", f"'rope_theta' and '{key}' disagree")
@@ -244,8 +251,22 @@ def _rope(config: _Config) -> tuple[Any, dict[str, Any] | None]:
         "factor": inner.required("factor", float, int),
         "low_freq_factor": inner.required("low_freq_factor", float, int),
         "high_freq_factor": inner.required("high_freq_factor", float, int),
-        "original_context": inner.required("original_max_position_embeddings", int),
+        "original_context": _original_context(config, inner),
     }
+
+
+def _original_context(config: _Config, inner: _Config) -> Any:
+    """Positions before the scaling: those of the RoPE parameters, of the model, or all positions that it has."""
+    key = "original_max_position_embeddings"
+    outside, inside = config.get(key, int), inner.get(key, int)
+    if outside is not None and inside is not None and outside != inside:
+        raise config.wrong(key, f"'{key}' of the model and of its RoPE parameters disagree")
+    either = inside if outside is None else outside
+    return config.required("max_position_embeddings", int) if either is None else either
+
+
+_FIELD = re.compile(r"\b(" + "|".join(_HF_NAME) + r")\b(?= \(|')")
+"""A field of ModelSpec in a message: in quotes, or with its value in parentheses."""
 
 
 def _in_hf_words(error: ValidationError, file: str | None) -> AmkError:
@@ -257,6 +278,8 @@ def _in_hf_words(error: ValidationError, file: str | None) -> AmkError:
         field, _, rest = path.removeprefix("/").partition("/")
         key = _HF_NAME.get(field, field)
         where = Where(file=file, path=f"/{key}/{rest}" if rest else f"/{key}")
-        message = diagnostic.message.replace(f"'{field}'", f"'{key}'")
+        message = re.sub(
+            r"\b(" + "|".join(_HF_NAME) + r")\b(?= \(|')", lambda word: _HF_NAME[word[1]], diagnostic.message
+        )
         renamed.append(Diagnostic(diagnostic.code, message, where=where, facts=diagnostic.facts))
     return AmkError(renamed)

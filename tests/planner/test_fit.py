@@ -15,7 +15,16 @@ from amk.schedule_ir.model import load_model, shipped_models
 from amk.schedule_ir.target import load_target, targets
 from tests.tiny import PLAIN, tiny
 
-TOO_LARGE = {"llama3-70b": {"h200", "b200"}}
+_OF_32_GB = {"a100-40gb", "a100-80gb", "l20", "l40s", "h100", "h200", "b200", "rtx5090"}
+_OF_80_GB = {"a100-80gb", "h100", "h200", "b200"}
+TOO_LARGE = {
+    "llama2-13b": _OF_32_GB,
+    "qwen3-14b": _OF_32_GB,
+    "qwen2.5-14b": _OF_32_GB,
+    "qwen3-32b": _OF_80_GB,
+    "qwen2.5-32b": _OF_80_GB,
+    "llama3-70b": {"h200", "b200"},
+}
 """Models that do not fit everywhere, and where they fit."""
 
 

@@ -1,0 +1,187 @@
+"""The model as a plain forward pass in numpy: float32 arithmetic on the weights as they are stored, without a schedule.
+
+A pass reads a block of tokens at once, appends their keys and values to a cache and returns logits, so a prompt costs a
+few products of matrices and every further token one product of a matrix and a vector for each matrix of the model.
+
+Matrices are kept as float32 while `memory` lasts; the others are read from the checkpoint by pieces at every use, so a
+model runs whenever its file and its cache fit, only slower. Cost of a token: 4 bytes read for every parameter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import accumulate
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from amk.engine.checkpoint import Checkpoint
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.bfloat import F32
+from amk.schedule_ir.rope import rope_frequencies
+
+BLOCK = 256
+"""Tokens of a prompt that are read at once."""
+PIECE = 64 << 20
+"""Bytes of a matrix that is not kept, converted at a time."""
+RESERVE = 0.7
+"""Share of the available memory that matrices may take unless told otherwise."""
+
+
+class ForwardPass:
+    """One text: its cache, and the model that continues it. Not thread safe.
+
+    context: the most positions of the cache. memory: bytes for kept matrices; default: 70% of what the machine has
+    available.
+    """
+
+    def __init__(self, source: Checkpoint, context: int, memory: int | None = None) -> None:
+        model = source.spec
+        self.model, self.context, self.length = model, context, 0
+        self._source = source
+        self._room = int(RESERVE * available_memory()) if memory is None else memory
+        self._kept: dict[tuple[str, ...], F32] = {}
+        self._vectors: dict[str, F32] = {}
+        self._frequencies = rope_frequencies(model)
+        self._keys = [self._empty(0) for _ in range(model.layers)]
+        self._values = [self._empty(0) for _ in range(model.layers)]
+
+    def read(self, tokens: Sequence[int], every: bool = False) -> F32:
+        """Append `tokens` (at least one) to the text: logits f32 [vocab] after the last, or [tokens, vocab] after each.
+
+        AMK014 if the cache has no room for them.
+        """
+        if self.length + len(tokens) > self.context:
+            held = f"the cache holds {self.context:,} positions, the text has {self.length + len(tokens):,}"
+            raise AmkError(Diagnostic("AMK014", held, help="load the model with a larger max_context"))
+        found = [self._read_block(tokens[at : at + BLOCK], every) for at in range(0, len(tokens), BLOCK)]
+        return np.concatenate(found) if every else found[-1][-1]
+
+    def keep(self, length: int) -> None:
+        """Forget everything behind the first `length` tokens; ValueError if there are fewer."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"the text has {self.length} tokens, {length} cannot be kept")
+        self.length = length
+
+    def _read_block(self, tokens: Sequence[int], every: bool) -> F32:
+        x = np.concatenate([self._embedded(token) for token in tokens])
+        end = self.length + len(tokens)
+        angles = np.arange(self.length, end)[:, None] * self._frequencies
+        turn = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        self._reserve(end)
+        for layer in range(self.model.layers):
+            x += self._attention(layer, self._normed(f"l{layer}.attn_norm", x), turn)
+            x += self._feed_forward(layer, self._normed(f"l{layer}.ffn_norm", x))
+        self.length = end
+        return self._product(self._normed("final_norm", x if every else x[-1:]), "lm_head")
+
+    def _attention(self, layer: int, x: F32, turn: tuple[F32, F32]) -> F32:
+        model, count, end = self.model, len(x), self.length + len(x)
+        names = [f"l{layer}.w{letter}" for letter in "qkv"]
+        joint = self._product(x, *names)
+        if model.qkv_bias:
+            joint += np.concatenate([self._vector(f"l{layer}.b{letter}") for letter in "qkv"])
+        q, k, v = np.split(joint, [model.q_dim, model.q_dim + model.kv_dim], axis=1)
+        q, k, v = (part.reshape(count, -1, model.head_dim) for part in (q, k, v))
+        if model.qk_norm:
+            q, k = self._normed(f"l{layer}.q_norm", q), self._normed(f"l{layer}.k_norm", k)
+        self._keys[layer][:, self.length : end] = rotated(k, turn).swapaxes(0, 1)
+        self._values[layer][:, self.length : end] = v.swapaxes(0, 1)
+        keys, values = self._keys[layer][:, :end], self._values[layer][:, :end]
+        # Rows of a KV head: its query heads, and within each the tokens.
+        grouped = rotated(q, turn).reshape(count, model.kv_heads, model.group, -1).transpose(1, 2, 0, 3)
+        rows = np.ascontiguousarray(grouped).reshape(model.kv_heads, model.group * count, model.head_dim)
+        scores = np.matmul(rows, keys.swapaxes(1, 2))
+        scores *= np.float32(model.head_dim**-0.5)
+        if count > 1:
+            future = np.arange(end)[None, :] > np.arange(self.length, end)[:, None]
+            np.copyto(scores.reshape(model.kv_heads, model.group, count, end), np.float32(-np.inf), where=future)
+        out = np.matmul(softmax(scores), values).reshape(model.kv_heads, model.group, count, -1)
+        return self._product(out.transpose(2, 0, 1, 3).reshape(count, -1), f"l{layer}.wo")
+
+    def _feed_forward(self, layer: int, x: F32) -> F32:
+        gate, up = np.split(self._product(x, f"l{layer}.w_gate", f"l{layer}.w_up"), 2, axis=1)
+        with np.errstate(over="ignore"):  # exp(-gate) is infinite where the product is 0
+            return self._product(gate / (1 + np.exp(-gate)) * up, f"l{layer}.w_down")
+
+    def _normed(self, name: str, x: F32) -> F32:
+        mean = np.mean(np.square(x), axis=-1, keepdims=True)
+        return np.asarray(x / np.sqrt(mean + np.float32(self.model.rms_eps)) * self._vector(name), np.float32)
+
+    def _vector(self, name: str) -> F32:
+        if name not in self._vectors:
+            self._vectors[name] = self._source.tensor(name)
+        return self._vectors[name]
+
+    def _product(self, x: F32, *names: str) -> F32:
+        """x [tokens, in] times the matrices [out, in], one below the other: [tokens, out in all]."""
+        kept = self._matrix(names)
+        if kept is not None:
+            return x @ kept.T
+        parts: list[F32] = []
+        for name in names:
+            count = self._source.shape(name)[0]
+            step = max(1, PIECE // (4 * x.shape[1]))
+            for first in range(0, count, step):
+                parts.append(x @ self._source.tensor(name, slice(first, min(first + step, count))).T)
+        return np.concatenate(parts, axis=1)
+
+    def _matrix(self, names: tuple[str, ...]) -> F32 | None:
+        """The matrices as one float32 array, or None where they do not fit the memory for them."""
+        if names not in self._kept:
+            rows = [self._source.shape(name)[0] for name in names]
+            joint_shape = (sum(rows), self._source.shape(names[0])[1])
+            if 4 * prod(joint_shape) > self._room:
+                return None
+            self._room -= 4 * prod(joint_shape)
+            joint = np.empty(joint_shape, np.float32)
+            for name, end, count in zip(names, accumulate(rows), rows, strict=True):
+                self._source.fill(name, joint[end - count : end])
+            self._kept[names] = joint
+        return self._kept[names]
+
+    def _embedded(self, token: int) -> F32:
+        """The embedding of a token, [1, hidden]; tied ones are rows of the kept lm_head."""
+        kept = self._kept.get(("lm_head",)) if self.model.tied_embeddings else None
+        return kept[token : token + 1] if kept is not None else self._source.tensor("embed", slice(token, token + 1))
+
+    def _reserve(self, positions: int) -> None:
+        """Room for so many positions in the cache, which grows by half of what it has."""
+        have = self._keys[0].shape[1]
+        if positions <= have:
+            return
+        room = min(self.context, max(positions, have + have // 2, BLOCK))
+        for cache in (self._keys, self._values):
+            for layer, old in enumerate(cache):
+                cache[layer] = self._empty(room)
+                cache[layer][:, : self.length] = old[:, : self.length]
+
+    def _empty(self, positions: int) -> F32:
+        """Keys or values of one layer, [KV heads, positions, head_dim]."""
+        return np.zeros((self.model.kv_heads, positions, self.model.head_dim), np.float32)
+
+
+def rotated(x: F32, turn: tuple[F32, F32]) -> F32:
+    """x [tokens, heads, head_dim] with every pair (i, i + head_dim / 2) turned by its angle, [tokens, head_dim / 2]."""
+    cos, sin = turn[0][:, None], turn[1][:, None]
+    a, b = np.split(x, 2, axis=-1)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def softmax(x: F32) -> F32:
+    """Over the last axis, in place."""
+    x -= x.max(axis=-1, keepdims=True)
+    np.exp(x, out=x)
+    x /= x.sum(axis=-1, keepdims=True)
+    return x
+
+
+def available_memory() -> int:
+    """Bytes that processes can take without swapping, or half of the memory where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 if hasattr(os, "sysconf") else 4 << 30
