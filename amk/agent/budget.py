@@ -6,7 +6,7 @@ counts in full. So settled + reserved never exceeds the limit, whatever is in fl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from amk.agent.events import Faulted, Limits, LlmReserved, LlmSettled
 from amk.agent.journal import Journal
@@ -14,6 +14,24 @@ from amk.agent.state import State
 
 CLOSING = 60.0
 """Seconds that a race and a confirmation take together."""
+
+
+UNITS = {"minutes": "minutes", "evals": "evaluations", "dollars": "dollars", "tokens": "tokens", "calls": "calls"}
+
+
+def merged(old: Limits, given: Mapping[str, float | int | None]) -> Limits:
+    """`old` with those limits that were given; one that was not stays what it was. ValueError outside their range."""
+    return Limits.model_validate(old.model_dump() | {name: n for name, n in given.items() if n is not None})
+
+
+def changes(old: Limits, new: Limits) -> tuple[str, ...]:
+    """Every limit that differs, in words."""
+    pairs = ((what, getattr(old, name), getattr(new, name)) for name, what in UNITS.items())
+    return tuple(f"{what}: {_told(a)} -> {_told(b)}" for what, a, b in pairs if a != b)
+
+
+def _told(limit: float | None) -> str:
+    return "no limit" if limit is None else f"{limit:g}" if isinstance(limit, float) else str(limit)
 
 
 def spent_out(limits: Limits, state: State, elapsed: float) -> str | None:

@@ -53,7 +53,8 @@ class RunStarted(Event):
 
 
 class SessionStarted(Event):
-    """A driver process took the run; `device` may differ from the last session's."""
+    """A driver process took the run; `device` may differ from the last session's. limits: those from now on; changed:
+    how they differ from those before, in words."""
 
     kind: Literal["session_started"] = "session_started"
     session: int
@@ -61,6 +62,7 @@ class SessionStarted(Event):
     backend: Text
     simulated: bool
     limits: Limits
+    changed: tuple[Text, ...] = ()
 
 
 class Calibrated(Event):
@@ -196,6 +198,13 @@ class Surveyed(Event):
     interactions: int
 
 
+class Repaired(Event):
+    """A copy of the journal had lost events, which were read back from the other."""
+
+    kind: Literal["repaired"] = "repaired"
+    what: Text
+
+
 class Finished(Event):
     kind: Literal["finished"] = "finished"
     reason: Text
@@ -215,6 +224,7 @@ AnyEvent = (
     | LlmSettled
     | Quarantined
     | Surveyed
+    | Repaired
     | Finished
 )
 EVENT: TypeAdapter[AnyEvent] = TypeAdapter(Annotated[AnyEvent, Field(discriminator="kind")])

@@ -1,4 +1,5 @@
-"""What a GPU worker may not have or outlive: keys, the driver's terminal, and the driver itself."""
+"""What a child of the driver may not have or outlive: keys, the driver's terminal, the working directory's modules, and
+the driver itself."""
 
 from __future__ import annotations
 
@@ -7,8 +8,11 @@ import ctypes
 import os
 import resource
 import signal
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+import amk
 
 ALLOWED = (
     "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED", "VIRTUAL_ENV",
@@ -21,9 +25,30 @@ PR_SET_PDEATHSIG = 1
 LOG_BYTES = 64 * 2**20
 
 
+def python_module(name: str) -> tuple[str, ...]:
+    """The command that runs a module of this package in a child: with -P, so that nothing is imported from the working
+    directory, where anybody may have left a folder called amk."""
+    return (sys.executable, "-P", "-m", name)
+
+
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables a worker gets: no API key, no token, nothing that was not named."""
-    return {name: environment[name] for name in ALLOWED if name in environment}
+    """The variables a child gets: no API key, no token, nothing that was not named. It imports this same package, and
+    an empty part of PYTHONPATH, which means the working directory, is left out."""
+    found = {name: environment[name] for name in ALLOWED if name in environment}
+    root = Path(amk.__file__).resolve().parent.parent
+    installed = root.name in ("site-packages", "dist-packages")
+    parts = [each for each in found.pop("PYTHONPATH", "").split(os.pathsep) if each]
+    if paths := [*([] if installed else [str(root)]), *parts]:
+        found["PYTHONPATH"] = os.pathsep.join(paths)
+    return found
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process stands still after SIGSTOP or the like."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, IndexError):
+        return False
 
 
 def die_with(parent: int) -> None:

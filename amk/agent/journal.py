@@ -2,45 +2,41 @@
 
 Property: once `append` has returned, the event survives `kill -9` and power loss (WAL, synchronous=FULL); an event that
 was being written is either there in full or not at all. One process writes, under a file lock that dies with it.
-Every row carries the hash of its content and of its predecessor's, so that an edited or missing row is noticed.
+Every record of both copies carries the hash of its content and of its predecessor's. Opening compares the copies
+(`copies.py`): what one lost is read back from the other, and an edited or missing record is noticed. The write-ahead
+log is moved into the table every CHECKPOINT events and at the end, so that little depends on it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
-import hashlib
-import json
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Self
 
 from pydantic import ValidationError
 
-from amk.agent.events import EVENT, AnyEvent
+from amk.agent import copies
+from amk.agent.copies import DATABASE, GENESIS, MIRROR, Row, link
+from amk.agent.events import EVENT, AnyEvent, Repaired
 from amk.agent.state import State
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
 
-DATABASE = "journal.sqlite3"
-MIRROR = "journal.jsonl"
 LOCK = "driver.lock"
-_TABLE = """CREATE TABLE IF NOT EXISTS events (
-  seq INTEGER PRIMARY KEY, wall REAL NOT NULL, elapsed REAL NOT NULL, body TEXT NOT NULL, chain TEXT NOT NULL) STRICT"""
-GENESIS = "0" * 64
-
-
-def link(previous: str, elapsed: float, body: str) -> str:
-    """Hash that chains a row to its predecessor."""
-    return hashlib.sha256(f"{previous}\n{elapsed!r}\n{body}".encode()).hexdigest()
+CHECKPOINT = 64
+"""Events between two checkpoints, of a second or less each on a GPU."""
 
 
 class Journal:
     """Opened for writing by one driver. Thread safe: the thread that talks to a language model writes money here too.
 
     Raises AMK702 when it cannot be written, AMK704 when it is damaged, AMK705 when another process has it.
+    `repairs` says what was wrong with one of the copies and is now mended.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,15 +45,12 @@ class Journal:
         self._failed: AmkError | None = None
         self._lock = _lock(folder)
         try:
+            rows, self.repairs = _opened(folder)
             self._db = _connect(folder / DATABASE)
-            self._db.execute(_TABLE)
-            self.state = State()
-            self._chain, self._seq = GENESIS, 0
-            for seq, elapsed, body, chain in _rows(self._db):
-                self._chain = _checked(folder, self._seq, self._chain, seq, elapsed, body, chain)
-                self._seq = seq
-                _apply(folder, self.state, elapsed, body)
-            self._mirror = _open_mirror(folder, self._db, self._seq)
+            self._db.execute(copies.TABLE)
+            self.state = folded(folder, rows)
+            self._chain, self._seq = (rows[-1].chain, rows[-1].seq) if rows else (GENESIS, 0)
+            self._mirror = open(folder / MIRROR, "ab")  # noqa: SIM115  held for the life of the journal
         except (sqlite3.Error, OSError) as error:
             self._lock.close()
             raise _unwritable(folder, error) from error
@@ -65,6 +58,8 @@ class Journal:
             self._lock.close()
             raise
         self._origin = self.state.elapsed - clock()
+        if self.repairs:
+            self.append(Repaired(what="; ".join(self.repairs)[:4000]))
 
     @property
     def elapsed(self) -> float:
@@ -72,21 +67,32 @@ class Journal:
         return max(self._origin + self._clock(), self.state.elapsed)
 
     def append(self, event: AnyEvent) -> None:
-        """Write one event and take it into the state; when this returns it is on disk."""
+        """Write one event and take it into the state; when this returns it is on disk. What interrupts it ends the
+        journal: nobody knows whether the event was written before it is opened again."""
         with self._mutex:
             if self._failed is not None:
                 raise self._failed
             body, elapsed = event.model_dump_json(), round(self.elapsed, 6)
-            chain, seq, wall = link(self._chain, elapsed, body), self._seq + 1, time.time()
+            row = Row(self._seq + 1, time.time(), elapsed, body, link(self._chain, elapsed, body))
             try:
                 with self._db:
-                    self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", (seq, wall, elapsed, body, chain))
-                _write_line(self._mirror, seq, elapsed, body, chain)
-            except (sqlite3.Error, OSError) as error:
-                self._failed = _unwritable(self.folder, error)
-                raise self._failed from error
-            self._chain, self._seq = chain, seq
+                    self._db.execute(copies.INSERT, row.values)
+                self._mirror.write(row.line)
+                self._mirror.flush()
+                if not row.seq % CHECKPOINT:
+                    self._checkpoint("PASSIVE")
+            except BaseException as error:
+                known = isinstance(error, (sqlite3.Error, OSError))
+                self._failed = _unwritable(self.folder, error if known else OSError("it was interrupted"))
+                if known:
+                    raise self._failed from error
+                raise
+            self._chain, self._seq = row.chain, row.seq
             self.state.apply(event, elapsed)
+
+    def _checkpoint(self, mode: str) -> None:
+        os.fsync(self._mirror.fileno())
+        self._db.execute(f"PRAGMA wal_checkpoint({mode})")
 
     def locked(self) -> threading.RLock:
         """Held around a decision and the append that depends on it, such as a reservation."""
@@ -94,7 +100,10 @@ class Journal:
 
     def close(self) -> None:
         with self._mutex:
-            self._mirror.close()
+            with contextlib.suppress(sqlite3.Error, OSError):  # what was acknowledged is on disk already
+                self._checkpoint("TRUNCATE")
+            with contextlib.suppress(OSError):  # bytes of an event that failed
+                self._mirror.close()
             self._db.close()
             self._lock.close()
 
@@ -105,21 +114,28 @@ class Journal:
         self.close()
 
 
+def _opened(folder: Path) -> tuple[tuple[Row, ...], list[str]]:
+    """The events of both copies, made equal, and what had to be mended."""
+    table, mirror = copies.read_table(folder), copies.read_mirror(folder)
+    rows = copies.agreed(folder, table, mirror)
+    log = folder / copies.WAL
+    if not rows and (table.damage or (log.is_file() and log.stat().st_size and not table.there)):
+        raise copies.damaged(folder, f"no event can be read: {table.damage or 'the table is gone'}")
+    return rows, copies.make_equal(folder, table, mirror, rows)
+
+
 def read_state(folder: Path) -> State:
-    """The state of a run that may be in use: read only, chain checked."""
-    state, previous, last = State(), GENESIS, 0
+    """The state of a run that may be in use: read only, both copies compared. AMK704 if they are damaged."""
     try:
-        database = sqlite3.connect(f"{(folder / DATABASE).absolute().as_uri()}?mode=ro", uri=True, timeout=10)
-        try:
-            for seq, elapsed, body, chain in _rows(database):
-                previous = _checked(folder, last, previous, seq, elapsed, body, chain)
-                last = seq
-                _apply(folder, state, elapsed, body)
-        finally:
-            database.close()
-    except sqlite3.Error as error:
-        raise _damaged(folder, str(error)) from error
-    return state
+        table, mirror = copies.read_table(folder), copies.read_mirror(folder)
+    except (sqlite3.Error, OSError) as error:
+        raise copies.damaged(folder, str(error)) from error
+    return folded(folder, copies.agreed(folder, table, mirror))
+
+
+def exists(folder: Path) -> bool:
+    """Whether a run was begun there: either copy of its journal is enough."""
+    return (folder / DATABASE).is_file() or (folder / MIRROR).is_file()
 
 
 def is_busy(folder: Path) -> bool:
@@ -141,23 +157,19 @@ def _connect(path: Path) -> sqlite3.Connection:
     return database
 
 
-def _rows(database: sqlite3.Connection) -> Iterator[tuple[int, float, str, str]]:
-    yield from database.execute("SELECT seq, elapsed, body, chain FROM events ORDER BY seq")
-
-
-def _checked(folder: Path, last: int, previous: str, seq: int, elapsed: float, body: str, chain: str) -> str:
-    if seq != last + 1:
-        raise _damaged(folder, f"event {last + 1} is missing")
-    if link(previous, elapsed, body) != chain:
-        raise _damaged(folder, f"event {seq} does not match its hash: it was changed after it was written")
-    return chain
+def folded(folder: Path, rows: Iterable[Row]) -> State:
+    """The state that the rows add up to."""
+    state = State()
+    for row in rows:
+        _apply(folder, state, row.elapsed, row.body)
+    return state
 
 
 def _apply(folder: Path, state: State, elapsed: float, body: str) -> None:
     try:
         state.apply(EVENT.validate_json(body), elapsed)
     except (ValidationError, KeyError, IndexError) as error:
-        raise _damaged(folder, f"event {state.events + 1} cannot be read: {type(error).__name__}") from error
+        raise copies.damaged(folder, f"event {state.events + 1} cannot be read: {type(error).__name__}") from error
 
 
 def _lock(folder: Path) -> IO[bytes]:
@@ -175,31 +187,7 @@ def _lock(folder: Path) -> IO[bytes]:
     return file
 
 
-def _open_mirror(folder: Path, database: sqlite3.Connection, last: int) -> IO[str]:
-    """The mirror, brought up to the table: a torn last line is cut, missing lines are written."""
-    path = folder / MIRROR
-    count, good = 0, 0
-    if path.exists():
-        with open(path, "rb") as file:
-            for line in file:
-                if not line.endswith(b"\n") or count == last:
-                    break
-                count, good = count + 1, good + len(line)
-        os.truncate(path, good)
-    mirror = open(path, "a", encoding="utf-8")  # noqa: SIM115  held for the life of the journal
-    for seq, elapsed, body, chain in _rows(database):
-        if seq > count:
-            _write_line(mirror, seq, elapsed, body, chain)
-    return mirror
-
-
-def _write_line(mirror: IO[str], seq: int, elapsed: float, body: str, chain: str) -> None:
-    record = {"seq": seq, "elapsed": elapsed, "event": json.loads(body), "chain": chain}
-    mirror.write(json.dumps(record, separators=(",", ":")) + "\n")
-    mirror.flush()
-
-
-def _unwritable(folder: Path, error: Exception) -> AmkError:
+def _unwritable(folder: Path, error: BaseException) -> AmkError:
     text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
     facts = (because("a run that cannot be written down stops; what was written before is intact"),)
     diagnostic = Diagnostic(
@@ -207,7 +195,3 @@ def _unwritable(folder: Path, error: Exception) -> AmkError:
         help="make room or make the directory writable, then continue with --resume",
     )  # fmt: skip
     return AmkError(diagnostic, Exit.INPUT)
-
-
-def _damaged(folder: Path, what: str) -> AmkError:
-    return AmkError(Diagnostic("AMK704", f"the journal is damaged: {what}", where=Where(file=str(folder / DATABASE))))

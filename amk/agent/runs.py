@@ -16,10 +16,11 @@ from typing import Any
 import platformdirs
 
 from amk import __version__
-from amk.agent import manifest
+from amk.agent import budget, manifest
 from amk.agent.candidate import Workshop
+from amk.agent.copies import damaged
 from amk.agent.events import Limits, RunStarted, SessionStarted
-from amk.agent.journal import DATABASE, Journal, is_busy, read_state
+from amk.agent.journal import Journal, exists, is_busy, read_state
 from amk.agent.measure import Backend, positions_within
 from amk.agent.propose.base import Suggestion
 from amk.agent.state import State
@@ -72,9 +73,10 @@ def create(plan: Plan, root: Path | None = None) -> Journal:
 
 
 def start(journal: Journal, plan: Plan, backends: Sequence[Backend]) -> None:
-    """Freeze the manifest, write the first events."""
+    """Write the first event, then the manifest that it names: a manifest without events means that they were lost."""
+    if (journal.folder / MANIFEST).exists():
+        raise damaged(journal.folder, "the run was begun, and neither copy of the journal holds an event")
     frozen = manifest.freeze()
-    write_whole(journal.folder / MANIFEST, json.dumps(frozen, indent=1))
     space = workshop_of(plan).space(plan.start)
     first = RunStarted(
         run=journal.folder.name, model=plan.model, target=plan.target, dtype=plan.dtype, context=plan.context,
@@ -99,17 +101,21 @@ def begin(journal: Journal, backends: Sequence[Backend], limits: Limits) -> None
             backend=backends[0].label,
             simulated=backends[0].simulated,
             limits=limits,
+            changed=budget.changes(journal.state.limits, limits),
         )
     )
 
 
 def check_judges(journal: Journal) -> None:
-    """AMK703 if validator, oracle or harness differ from the manifest, or the manifest from the journal."""
+    """AMK703 if validator, oracle or harness differ from the manifest, or the manifest from the journal. What was ended
+    before it wrote the manifest writes the one that its journal names."""
+    path, run = journal.folder / MANIFEST, journal.state.run
+    if not path.exists() and run is not None and manifest.digest(now := manifest.freeze()) == run.manifest:
+        write_whole(path, json.dumps(now, indent=1))
     try:
-        frozen: Any = json.loads((journal.folder / MANIFEST).read_text(encoding="utf-8"))
+        frozen: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise AmkError(Diagnostic("AMK704", f"the manifest of the run cannot be read: {error}")) from error
-    run = journal.state.run
     if run is None or manifest.digest(frozen) != run.manifest:
         raise AmkError(Diagnostic("AMK703", "the manifest was changed after the run was started"))
     manifest.check(frozen, manifest.freeze())
@@ -118,7 +124,7 @@ def check_judges(journal: Journal) -> None:
 def all_runs(root: Path | None = None) -> Iterator[tuple[Path, State | AmkError]]:
     """Every run, newest first; a damaged one is listed with its error."""
     base = root or runs_directory()
-    folders = [p for p in base.iterdir() if (p / DATABASE).is_file()] if base.is_dir() else []
+    folders = [p for p in base.iterdir() if exists(p)] if base.is_dir() else []
     for folder in sorted(folders, key=lambda p: p.name, reverse=True):
         try:
             yield folder, read_state(folder)
@@ -131,9 +137,9 @@ def find(name: str, root: Path | None = None) -> Path:
     base = root or runs_directory()
     if _NAME.fullmatch(name) and base.is_dir():
         exact = base / name
-        if (exact / DATABASE).is_file():
+        if exists(exact):
             return exact
-        near = [p for p in base.iterdir() if p.name.startswith(name) and (p / DATABASE).is_file()]
+        near = [p for p in base.iterdir() if p.name.startswith(name) and exists(p)]
         if len(near) == 1:
             return near[0]
     help_line = "`amk runs` lists the runs"

@@ -12,9 +12,8 @@ from typing import Any
 
 from amk.agent import runs
 from amk.agent.candidate import Candidate, Impossible, Workshop
-from amk.agent.certify import Certifier
 from amk.agent.devices import local_gpus, matching, visible
-from amk.agent.gate import Compiler, Gate, compile_checked
+from amk.agent.gate import Gate
 from amk.agent.gate_pool import GatePool
 from amk.agent.html_report import render
 from amk.agent.journal import Journal
@@ -135,23 +134,19 @@ def workshop_of(state: State) -> Workshop:
     return runs.workshop_of(state.run)
 
 
-def loop_of(
-    journal: Journal,
-    backends: Sequence[Backend],
-    proposer: Proposer,
-    certify: Certifier,
-    compiler: Compiler = compile_checked,
-    jobs: int = 1,
-) -> Loop:
-    """The loop of a run that was begun. With more than one of `jobs`, other processes judge with what is installed."""
+def gate_of(workshop: Workshop, jobs: int, runs: bool) -> Gate:
+    """Judges with what is installed, in so many processes of its own."""
+    return GatePool.of(workshop, jobs, runs)
+
+
+def loop_of(journal: Journal, backends: Sequence[Backend], proposer: Proposer, jobs: int = 1) -> Loop:
+    """The loop of a run that was begun."""
     run = journal.state.run
     assert run is not None
     inbox = runs.Inbox(journal.folder / runs.INBOX)
     workshop = workshop_of(journal.state)
-    runs_them = not run.simulated
-    gate = GatePool.of(workshop, jobs, runs_them) if jobs > 1 else Gate(workshop, certify, compiler, runs=runs_them)
     return Loop(
-        journal, workshop.space(run.start), gate, backends, proposer,
+        journal, workshop.space(run.start), gate_of(workshop, jobs, not run.simulated), backends, proposer,
         inbox=lambda: inbox.take(journal.state.handles), judges_unchanged=lambda: runs.check_judges(journal),
     )  # fmt: skip
 

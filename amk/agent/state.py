@@ -20,6 +20,7 @@ from amk.agent.events import (
     Phase,
     Proposed,
     Quarantined,
+    Repaired,
     RunStarted,
     SessionStarted,
     Surveyed,
@@ -102,6 +103,7 @@ class State:
     """The latest of the present best."""
     exhaustions: list[tuple[int, Surveyed]] = field(default_factory=list)
     """Every time that nothing near the best was open, with the evaluations until then."""
+    repairs: list[str] = field(default_factory=list)
     finished: str | None = None
     elapsed: float = 0.0
     events: int = 0
@@ -166,18 +168,25 @@ class State:
             case Calibrated():
                 self.calibrated[event.device] = event
                 self.calibrations.append(event)
-            case Quarantined():
-                self.quarantined[event.device] = event.reason
-            case Surveyed():
-                self._survey(event)
-            case Finished():
-                self.finished = event.reason
+            case Quarantined() | Surveyed() | Repaired() | Finished():
+                self._remark(event)
             case LlmReserved() | LlmSettled():
                 self._money(event)
             case LeaseReserved() | Measured() | Faulted():
                 self._gpu(event)
             case Proposed() | Gated() | Decided():
                 self._trial(event)
+
+    def _remark(self, event: Quarantined | Surveyed | Repaired | Finished) -> None:
+        match event:
+            case Quarantined():
+                self.quarantined[event.device] = event.reason
+            case Surveyed():
+                self._survey(event)
+            case Repaired():
+                self.repairs.append(event.what)
+            case Finished():
+                self.finished = event.reason
 
     def _survey(self, event: Surveyed) -> None:
         if not event.open and not self.exhausted:

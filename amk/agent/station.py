@@ -23,10 +23,12 @@ from typing import Literal
 
 from amk.agent.gate import Ready
 from amk.agent.gpu_backend import GpuBackend
-from amk.agent.isolation import die_with, worker_environment
+from amk.agent.isolation import die_with, is_stopped, python_module, worker_environment
 from amk.agent.measure import Fault, Job, Samples
 from amk.agent.supervisor import WORKER, Supervisor
 
+LOOK = 0.5
+"""Seconds between two looks at a supervisor."""
 CLOSING = 5.0
 """Seconds that a supervisor has to end its worker when the search ends."""
 
@@ -86,12 +88,22 @@ class StationBackend:
         try:
             station = self._station or self._start()
             self._send(("measure", (job, incumbent, candidate)))
+            self._wait(station)
             found: Samples | Fault = station.channel.recv()
         except (EOFError, OSError) as error:
             how = self._reap()
             detail = f"the supervisor ended ({how}) before the result was written: {type(error).__name__}"
             return Fault("lost", detail, time.monotonic() - began)
         return found
+
+    def _wait(self, station: _Station) -> None:
+        """Until there is an answer. The supervisor keeps the deadlines of its worker; one that is itself stopped
+        keeps none, so it is ended when it stood still at two looks in a row."""
+        stops = 0
+        while not station.channel.poll(LOOK):
+            stops = stops + 1 if is_stopped(station.popen.pid) else 0
+            if stops > 1:
+                station.popen.kill()
 
     def stop(self) -> None:
         self._stopped.set()
@@ -115,7 +127,7 @@ class StationBackend:
 
     def _start(self) -> _Station:
         ours, theirs = socket.socketpair()
-        words = [sys.executable, "-m", "amk.agent.station", str(os.getpid()), str(theirs.fileno())]
+        words = [*python_module("amk.agent.station"), str(os.getpid()), str(theirs.fileno())]
         with theirs:
             popen = subprocess.Popen(
                 words, env=worker_environment(os.environ), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

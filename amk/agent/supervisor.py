@@ -13,7 +13,6 @@ import secrets
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -22,11 +21,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from amk.agent.isolation import resident_bytes, worker_environment
+from amk.agent.isolation import python_module, resident_bytes, worker_environment
 from amk.agent.measure import Fault
 from amk.agent.wire import MAX_ANSWER, Answer, Canary, Open, Question
 
-WORKER = (sys.executable, "-m", "amk.agent.worker")
+WORKER = python_module("amk.agent.worker")
 GRACE = 2.0
 TICK = 0.05
 CANARIES = 2

@@ -17,7 +17,6 @@ from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FORMATS
 
 if TYPE_CHECKING:
-    from amk.agent.certify import Certifier
     from amk.agent.events import Limits
     from amk.agent.runs import Plan
 
@@ -25,6 +24,14 @@ PROPOSERS = ("portfolio", "random", "local", "evolution", "beam", "surrogate", "
 DEFAULT_EVALS = 200
 PROBLEM: dict[str, object] = {"dtype": "bf16", "batch": 1}
 """What else a run is about, with its default: `--resume` looks for model, GPU and seed."""
+LIMITS = {
+    "minutes": "minutes",
+    "evals": "evals",
+    "max_dollars": "dollars",
+    "max_tokens": "tokens",
+    "max_calls": "calls",
+}
+"""Options and the limits that they set."""
 NEWEST = ""
 
 
@@ -49,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--llm-model", help="language model for --proposer llm")
     parser.add_argument("--llm-price", metavar="IN/OUT", help="its price in dollars per million tokens")
     parser.add_argument("--llm-replay", action="store_true", help="answer from the run's record only, never call")
-    parser.add_argument("--max-dollars", type=float, default=0.0, help="limit for the language model (default: 0)")
+    parser.add_argument("--max-dollars", type=float, help="limit for the language model (default: 0)")
     parser.add_argument("--max-tokens", type=int, help="limit of its tokens")
     parser.add_argument("--max-calls", type=int, help="limit of its calls")
     parser.add_argument("--minutes", type=float, help="limit of work over all sessions")
@@ -61,25 +68,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from amk.agent import certify, runs
+    from amk.agent import runs
 
     if arguments.gpus is not None and arguments.gpus < 1:
         raise AmkError(Diagnostic("AMK005", f"--gpus {arguments.gpus}: at least one is needed"))
     if arguments.jobs is not None and arguments.jobs < 1:
         raise AmkError(Diagnostic("AMK005", f"--jobs {arguments.jobs}: at least one is needed"))
-    limits, certifier = _limits(arguments), certify.installed()
+    limits = _limits(arguments, None)
     folder = _chosen(arguments)
     if folder is None and arguments.proposer == "llm":
         _check_llm(arguments, limits)
     with runs.create(_plan(arguments, limits)) if folder is None else Journal(folder) as journal:
         _same_problem(arguments, journal)
-        reason = journal.state.finished
-        if reason is not None and not _more(arguments, journal.state.limits):
+        if journal.state.run is not None:
+            limits = _limits(arguments, journal.state.limits)
+        if _over(journal, limits):
             print(f"run {journal.folder.name} is finished")
             _say_best(journal)
             return int(Exit.SAFE)
         try:
-            _session(arguments, journal, limits, certifier)
+            _session(arguments, journal, limits)
         except KeyboardInterrupt:
             words = f"amk autoresearch --model {arguments.model} --gpu {arguments.gpu} --resume {journal.folder.name}"
             print(f"interrupted; go on with: {words}", file=sys.stderr)
@@ -88,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     return int(Exit.SAFE)
 
 
-def _session(arguments: argparse.Namespace, journal: Journal, limits: Limits, certifier: Certifier) -> None:
+def _session(arguments: argparse.Namespace, journal: Journal, limits: Limits) -> None:
     """One session, report included, however it ends."""
     from amk.agent import runs, session
     from amk.agent.gate_pool import jobs_of
@@ -101,17 +109,20 @@ def _session(arguments: argparse.Namespace, journal: Journal, limits: Limits, ce
             runs.start(journal, _plan(arguments, limits), backends)
         else:
             _same_kind(run.simulated, backends[0].simulated)
-            runs.begin(journal, backends, limits if _given(arguments) else journal.state.limits)
+            runs.begin(journal, backends, limits)
         assert journal.state.run is not None
         name = journal.state.run.proposer
         model = arguments.llm_model or journal.state.run.llm_model
         options = session.LlmOptions(model, arguments.llm_price, arguments.llm_replay)
         proposer = session.proposer_for(name, journal, options, _recorded(arguments))
         jobs = arguments.jobs or (1 if backends[0].simulated else jobs_of(os.cpu_count()))
-        loop = session.loop_of(journal, backends, proposer, certifier, jobs=jobs)
+        loop = session.loop_of(journal, backends, proposer, jobs)
         loop.reference = STARTS[arguments.compare] if arguments.compare else None
         many = f", {len(backends)} devices" if len(backends) > 1 else ""
         print(f"run {journal.folder.name} on {backends[0].label}{many}", file=sys.stderr)
+        begun = journal.state.session
+        for words in (*journal.repairs, *(begun.changed if begun is not None else ())):
+            print(f"{journal.folder.name}: {words}", file=sys.stderr)
         try:
             with View(sys.stderr) as view:
                 loop.watch = view.show
@@ -161,34 +172,36 @@ def _plan(arguments: argparse.Namespace, limits: Limits) -> Plan:
     )  # fmt: skip
 
 
-def _limits(arguments: argparse.Namespace) -> Limits:
+def _limits(arguments: argparse.Namespace, old: Limits | None) -> Limits:
+    """Those of a new run, or of one that is resumed: what is not given stays what it was. AMK005 out of range."""
     from pydantic import ValidationError
 
+    from amk.agent import budget
     from amk.agent.events import Limits
 
-    evals = arguments.evals
-    if evals is None and arguments.minutes is None:
-        evals = DEFAULT_EVALS
+    given = {name: getattr(arguments, option) for option, name in LIMITS.items()}
+    if old is None and arguments.evals is None and arguments.minutes is None:
+        given["evals"] = DEFAULT_EVALS
     try:
-        return Limits(
-            minutes=arguments.minutes, evals=evals, dollars=arguments.max_dollars, tokens=arguments.max_tokens,
-            calls=arguments.max_calls,
-        )  # fmt: skip
+        return budget.merged(old or Limits(), given)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         raise AmkError(Diagnostic("AMK005", f"--{detail['loc'][0]}: {detail['msg']}")) from error
 
 
-def _given(arguments: argparse.Namespace) -> bool:
-    """Whether the user set any limit; a resumed run keeps its own otherwise."""
-    return arguments.evals is not None or arguments.minutes is not None or arguments.max_dollars > 0
+def _over(journal: Journal, limits: Limits) -> bool:
+    """Whether a run is finished and is given nothing that lets it go on."""
+    from amk.agent import budget
+
+    state = journal.state
+    if state.finished is None:
+        return False
+    more = [new is None or (old is not None and new > old) for old, new in _pairs(state.limits, limits) if old != new]
+    return not any(more) or budget.spent_out(limits, state, journal.elapsed) is not None
 
 
-def _more(arguments: argparse.Namespace, old: Limits) -> bool:
-    """Whether a finished run is given more to spend."""
-    more_evals = arguments.evals is not None and old.evals is not None and arguments.evals > old.evals
-    more_minutes = arguments.minutes is not None and old.minutes is not None and arguments.minutes > old.minutes
-    return more_evals or more_minutes
+def _pairs(old: Limits, new: Limits) -> list[tuple[float | None, float | None]]:
+    return [(getattr(old, name), getattr(new, name)) for name in LIMITS.values()]
 
 
 def _same_problem(arguments: argparse.Namespace, journal: Journal) -> None:

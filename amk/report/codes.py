@@ -98,6 +98,7 @@ TITLES = {
     "AMK706": "language model cannot be used as asked",
     "AMK707": "device was lost during the search",
     "AMK708": "Ray cluster cannot be used",
+    "AMK709": "judging process keeps ending",
     "AMK901": "internal error",
 }
 

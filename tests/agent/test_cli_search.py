@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from amk import cli
-from amk.agent import certify, session
+from amk.agent import session
 from amk.agent.candidate import Candidate
+from amk.agent.copies import DATABASE, MIRROR
 from amk.agent.devices import LocalGpu, local_gpus, matching, same_model, visible
-from amk.agent.gate import not_compiled
+from amk.agent.events import Limits
+from amk.agent.gate import Gate, not_compiled
 from amk.agent.journal import read_state
 from amk.agent.lanes import Lane
 from amk.agent.loop import Loop
@@ -28,9 +30,7 @@ SEARCH = ["autoresearch", "--model", "smollm2-135m", "--gpu", "h200", "--start",
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Runs in a folder of the test, with a quick certifier and no compiler."""
     monkeypatch.setenv("AMK_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setattr(certify, "installed", lambda: fences_kept)
-    plain = session.loop_of
-    monkeypatch.setattr(session, "loop_of", lambda j, b, p, c, jobs: plain(j, b, p, c, not_compiled))
+    monkeypatch.setattr(session, "gate_of", lambda workshop, jobs, runs: Gate(workshop, fences_kept, not_compiled))
     monkeypatch.setattr("amk.commands.export.installed", lambda: fences_kept)
     monkeypatch.setattr(session, "local_gpus", list)
     return tmp_path
@@ -61,6 +61,36 @@ def test_search_runs_report_export_resume(data: Path, capsys: pytest.CaptureFixt
     assert run([*SEARCH, "--resume", name, "--evals", "10"], capsys)[0] == 0
     (row,) = json.loads(run(["runs", "--format", "json"], capsys)[1])["runs"]
     assert row["evaluations"] == 10
+
+
+def test_a_limit_that_is_not_given_stays_what_it_was(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What changed is said and written down; what was not asked for is neither lifted nor lowered."""
+    assert run([*SEARCH, "--evals", "2", "--max-calls", "9", "--minutes", "60"], capsys)[0] == 0
+    (folder,) = (data / "runs").iterdir()
+    for words, changed, limits in (
+        (["--evals", "3"], ("evaluations: 2 -> 3",), Limits(evals=3, calls=9, minutes=60)),
+        (
+            ["--evals", "4", "--max-dollars", "6", "--max-tokens", "50", "--max-calls", "1"],
+            ("evaluations: 3 -> 4", "dollars: 0 -> 6", "tokens: no limit -> 50", "calls: 9 -> 1"),
+            Limits(evals=4, dollars=6, tokens=50, calls=1, minutes=60),
+        ),
+    ):
+        code, _, err = run([*SEARCH, "--resume", folder.name, *words], capsys)
+        session = read_state(folder).session
+        assert code == 0 and session is not None and session.changed == changed and session.limits == limits
+        assert all(line in err for line in changed)
+    code, out, _ = run([*SEARCH, "--resume", folder.name, "--max-dollars", "7"], capsys)
+    assert code == 0 and "is finished" in out and read_state(folder).evals == 4
+    assert run([*SEARCH, "--resume", folder.name, "--max-dollars", "-1"], capsys)[0] == 2
+
+
+def test_a_run_of_which_nothing_is_left_is_not_begun_anew(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*SEARCH, "--evals", "2"], capsys)[0] == 0
+    (folder,) = (data / "runs").iterdir()
+    for name in (DATABASE, MIRROR):
+        (folder / name).write_bytes(b"")
+    code, _, err = run([*SEARCH, "--resume", folder.name], capsys)
+    assert code == 2 and "AMK704" in err and not (folder / MIRROR).read_bytes()
 
 
 def test_an_interrupted_search_says_how_to_go_on(

@@ -2,19 +2,31 @@
 
 import os
 import pickle
-from concurrent.futures import Future
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from amk.adversary.confusion import schedule_of
 from amk.adversary.subjects import subject
+from amk.agent import gate_process
 from amk.agent.admitting import packed, unpacked
 from amk.agent.candidate import Candidate, Impossible, Workshop
-from amk.agent.gate import Gate
-from amk.agent.gate_pool import GatePool
+from amk.agent.certify import Judgement
+from amk.agent.events import Gated
+from amk.agent.gate import Gate, Judged
+from amk.agent.gate_pool import PROCESS, GatePool
+from amk.agent.isolation import python_module, worker_environment
 from amk.agent.pipeline import Pipeline
+from amk.agent.supervisor import WORKER
 from amk.checker.programs import Rejected
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError
@@ -24,32 +36,124 @@ from tests.agent.rules import fences_kept
 from tests.engine.test_admission import built
 
 
-class Deadly(str):
-    """A source that ends whoever reads it."""
+@dataclass(frozen=True)
+class Trap:
+    """A source that does something to whoever reads it."""
 
-    def __reduce__(self) -> tuple[object, tuple[int]]:
-        return os._exit, (3,)
+    work: Callable[..., object]
+    argument: int
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[int]]:
+        return self.work, (self.argument,)
 
 
-def candidate(number: int, source: str = "") -> Candidate:
+DEADLY, STOPPING, SLOW = Trap(os._exit, 3), Trap(signal.raise_signal, signal.SIGSTOP), Trap(time.sleep, 60)
+QUICK = (sys.executable, str(Path(__file__).with_name("quick_gate.py")))
+
+
+def candidate(number: int, source: Any = "") -> Candidate:
     schedule = schedule_of(subject("fenced", 2, 2, 1).document)
     return Candidate(FAST, schedule, source, f"{number:064d}")
 
 
-def test_what_ends_its_process_costs_the_others_nothing(workshop: Workshop) -> None:
-    """Twice, among others that are under way; the pool goes on."""
-    pipeline = Pipeline(GatePool.of(workshop, 2, runs=False))
-    deadly = (1, 4)
+def judged(pool: GatePool, sources: Sequence[Any]) -> list[Gated]:
+    """What the pool says to candidates with these sources."""
+    pipeline = Pipeline(pool)
     try:
-        for number in range(6):
-            pipeline.enter(number, candidate(number, Deadly() if number in deadly else ""))
-        found = [pipeline.take(number)[0] for number in range(6)]
+        for number, source in enumerate(sources):
+            pipeline.enter(number, candidate(number, source))
+        return [pipeline.take(number)[0] for number in range(len(sources))]
     finally:
-        pipeline.gate.close()
-    assert [g.index for g in found] == list(range(6))
-    assert all(found[n].verdict == "uncompilable" and "process" in found[n].detail for n in deadly)
-    alive = {(g.verdict, g.codes) for g in found if g.index not in deadly}
-    assert len(alive) == 1 and "process" not in found[0].detail
+        pool.close()
+
+
+@pytest.mark.parametrize(
+    ("trap", "words", "deadline"),
+    [(DEADLY, "ended, 3 times", 600.0), (STOPPING, "was stopped, 3 times", 600.0), (SLOW, "longer than 1.5 s", 1.5)],
+)
+def test_what_ends_its_process_costs_the_others_nothing(
+    workshop: Workshop, trap: Trap, words: str, deadline: float
+) -> None:
+    """Among others that are under way; a process that stands still or is late is ended like one that ends."""
+    pool = GatePool(workshop, fences_kept, jobs=2, deadline=deadline, command=QUICK)
+    found = judged(pool, ["", trap, "", ""])
+    assert [g.index for g in found] == list(range(4))
+    refused = [g for g in found if g.verdict != "passed"]
+    assert [g.index for g in refused] == [1] and {g.codes for g in refused} == {("AMK709",)}
+    assert all(words in g.detail for g in refused)
+
+
+def test_one_that_is_killed_or_stopped_from_outside_is_replaced(workshop: Workshop) -> None:
+    """Whatever it does at that moment: every candidate is judged once, and passes."""
+    pool = GatePool(workshop, fences_kept, jobs=1, command=QUICK)
+    pending = [pool.submit(number, candidate(number)) for number in range(40)]
+    for signum in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM):
+        wait(pending[::5], return_when=FIRST_COMPLETED)
+        pool._seats[0]._popen.send_signal(signum)  # type: ignore[union-attr]
+    found = [future.result(60) for future in pending]
+    pool.close()
+    assert [g.index for g, _ in found] == list(range(40)) and all(ready is not None for _, ready in found)
+
+
+def test_one_that_does_not_start_is_started_again(workshop: Workshop, tmp_path: Path) -> None:
+    """The first judgement is of what the search starts from: it used to end with an internal error."""
+    for starts, passed in ((2, True), (3, False)):
+        counter = tmp_path / str(starts)
+        counter.write_text("x" * starts)
+        pool = GatePool(workshop, fences_kept, jobs=1, command=(*QUICK, str(counter)))
+        (found,) = judged(pool, [""])
+        assert (found.verdict == "passed") == passed and (passed or found.codes == ("AMK709",))
+    with pytest.raises(AmkError, match="AMK709"):
+        pool.certain(settled((found, None)))
+
+
+def settled(found: Judged) -> Future[Judged]:
+    future: Future[Judged] = Future()
+    future.set_result(found)
+    return future
+
+
+def test_an_error_of_the_gate_is_a_verdict(workshop: Workshop) -> None:
+    def broken(schedule: object) -> Judgement:
+        raise KeyError("x")
+
+    gated, ready = gate_process.judged(Gate(workshop, broken, lambda _: b""), 0, candidate(0))
+    assert (gated.verdict, gated.codes, ready) == ("unknown", ("AMK901",), None) and "KeyError" in gated.detail
+
+
+def test_closing_ends_every_process_at_once(workshop: Workshop) -> None:
+    """Also one that is at work; who waits is told."""
+    pool = GatePool(workshop, fences_kept, jobs=2, command=QUICK)
+    pending = [pool.submit(number, candidate(number, SLOW)) for number in range(5)]
+    pool.submit(5, candidate(5))
+    while not all(seat._popen for seat in pool._seats):
+        time.sleep(0.01)
+    processes, began = [seat._popen for seat in pool._seats], time.monotonic()
+    pool.close()
+    for future in pending:
+        with pytest.raises(CancelledError):
+            future.result(10)
+    assert all(p is not None and p.wait(5) == -signal.SIGKILL for p in processes) and time.monotonic() - began < 5
+
+
+def test_a_child_has_no_key_and_imports_nothing_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a folder called amk there nor an empty part of PYTHONPATH, which means it."""
+    (tmp_path / "amk").mkdir()
+    for name in ("__init__", "tell"):
+        (tmp_path / "amk" / f"{name}.py").write_text("print('imported')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", *filter(None, sys.path)]))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    for command in (PROCESS, WORKER, python_module("amk.tell")):
+        done = subprocess.run(
+            command, env=worker_environment(os.environ), capture_output=True, text=True, check=False, timeout=60
+        )
+        assert "imported" not in done.stdout + done.stderr and done.returncode
+    script = "import os; print(sorted(os.environ))"
+    told = subprocess.run([sys.executable, "-c", script], env=worker_environment(os.environ), capture_output=True)
+    assert b"ANTHROPIC" not in told.stdout and b"PATH" in told.stdout
 
 
 def test_what_a_process_is_started_with_fits_in_a_pipe() -> None:

@@ -9,7 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from amk.agent.journal import MIRROR, read_state
+from amk.agent.copies import MIRROR
+from amk.agent.journal import read_state
 from amk.agent.state import State
 from tests.agent import kills, search_program
 
