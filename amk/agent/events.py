@@ -79,11 +79,15 @@ class Calibrated(Event):
 
 
 class Proposed(Event):
+    """parent: the proposal (-1: the start) that `edit` was made to; edit: the knobs that differ from it."""
+
     kind: Literal["proposed"] = "proposed"
     index: int
     proposer: Text
     settings: dict[str, Any]
     why: Text = ""
+    parent: int = -1
+    edit: dict[str, Any] = {}
     handle: Text | None = None
     key: Text | None = None
     """Of the lowered program; None if there is none."""
@@ -173,6 +177,19 @@ class LlmSettled(Event):
     live: bool
 
 
+class Asked(Event):
+    """A proposer that may fail was asked: outcome is "answered" or why there is no answer. wait: seconds until it is
+    asked again, None for not in this session. evals: evaluations when it was asked."""
+
+    kind: Literal["asked"] = "asked"
+    proposer: Text
+    outcome: Text
+    proposals: int = 0
+    detail: Text = ""
+    wait: float | None = 0.0
+    evals: int = 0
+
+
 class Quarantined(Event):
     kind: Literal["quarantined"] = "quarantined"
     device: Text
@@ -222,6 +239,7 @@ AnyEvent = (
     | Decided
     | LlmReserved
     | LlmSettled
+    | Asked
     | Quarantined
     | Surveyed
     | Repaired

@@ -13,6 +13,9 @@ from math import exp
 
 from amk.agent.candidate import Candidate
 from amk.agent.decide import compared
+from amk.agent.feedback import fate, name
+from amk.agent.feedback import outcome as verdict
+from amk.agent.standing import HEADER, standings
 from amk.agent.state import START, State, Trial
 from amk.agent.surroundings import Survey, told
 from amk.agent.survey_table import near_the_best, table
@@ -25,6 +28,16 @@ FRAMES = "frame-src 'self'"
 """The timeline's document is part of the page."""
 SHOWN_TRIALS = 2000
 DIFF_LINES = 400
+SHOWN_FAULTS = 50
+TRIAL_HEADER = (
+    "#",
+    "proposer",
+    "outcome",
+    "gain over its parent",
+    "ms",
+    "parent and edit",
+    "why it was proposed, why it ended",
+)
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a}
 table{border-collapse:collapse;font-size:13px}td,th{padding:.2rem .6rem;border-bottom:1px solid #ddd;text-align:left;
 vertical-align:top}.kept{background:#e6f4ea}.quarantined{background:#fde8e8}.note{background:#fff4ce;padding:.5rem 1rem}
@@ -50,6 +63,7 @@ def render(state: State, best: Candidate | None, start: Candidate | None, survey
         near_the_best(survey) if survey is not None else "",
         "<h2>What became of the proposals</h2>",
         _outcomes(state),
+        _proposers(state),
         _language_model(state),
         "<h2>Proposals</h2>",
         _trials(state),
@@ -80,6 +94,8 @@ def _facts(state: State) -> str:
         ("sessions", str(state.session.session if state.session else 0)),
         ("state", state.finished or "not finished"),
         ("near the best", told(state.surveyed) if state.surveyed else "not looked at"),
+        *(("journal repaired", what) for what in state.repairs),
+        *((f"session {s.session}", ", ".join(s.changed)) for s in state.sessions if s.changed),
         *((f"after {evals} evaluations", told(event)) for evals, event in state.exhaustions),
         ("work", f"{state.elapsed / 60:.1f} minutes"),
         ("device time" + (" (simulated)" if run.simulated else ""), f"{state.gpu_seconds / 60:.1f} minutes"),
@@ -139,20 +155,19 @@ def _outcomes(state: State) -> str:
     return table(("proposer", "outcome", "count"), rows) + refused
 
 
+def _proposers(state: State) -> str:
+    return "<h2>Proposers</h2>" + table(HEADER, [("", each.cells) for each in standings(state)])
+
+
 def _language_model(state: State) -> str:
-    if not state.llm_settled:
+    if not state.llm_settled and not state.asked:
         return ""
     counts = Counter(s.outcome for s in state.llm_settled)
     rows = [("", (outcome, str(n))) for outcome, n in counts.most_common()]
     total = f"{state.tokens:,} tokens, ${state.dollars:.4f}; upper bounds where the provider did not say."
-    return f"<h2>Language model</h2>{table(('attempts that ended in', 'count'), rows)}<p>{escape(total)}</p>"
-
-
-def verdict(trial: Trial) -> str:
-    """How a trial ended, in one word."""
-    if trial.decided is not None:
-        return trial.decided.outcome
-    return trial.gated.verdict if trial.gated is not None else "open"
+    failed = [("", (a.outcome, str(a.evals), a.detail[:300])) for a in state.asked if a.outcome != "answered"]
+    faults = table(("no answer because of", "after evaluations", "detail"), failed[-SHOWN_FAULTS:]) if failed else ""
+    return f"<h2>Language model</h2>{table(('attempts that ended in', 'count'), rows)}<p>{escape(total)}</p>{faults}"
 
 
 def _trials(state: State) -> str:
@@ -160,21 +175,21 @@ def _trials(state: State) -> str:
     chosen = [t for t in state.trials if t.evaluated][-SHOWN_TRIALS:]
     left = SHOWN_TRIALS - len(chosen)
     chosen += [t for t in state.trials if not t.evaluated][-left:] if left else []
-    rows = [(verdict(t), _row(t)) for t in sorted(chosen, key=lambda t: t.index, reverse=True)]
+    rows = [(verdict(t), _row(state, t)) for t in sorted(chosen, key=lambda t: t.index, reverse=True)]
     cut = f"<p>{len(chosen)} of {len(state.trials)} are shown.</p>" if len(chosen) < len(state.trials) else ""
-    return cut + table(("#", "proposer", "outcome", "gain", "why it was proposed, why it ended", "settings"), rows)
+    return cut + table(TRIAL_HEADER, rows)
 
 
-def _row(trial: Trial) -> tuple[str, ...]:
-    decided, gated = trial.decided, trial.gated
-    gain = f"{100 * (exp(decided.log_gain) - 1):+.2f}%" if decided and decided.log_gain is not None else ""
-    reason = decided.reason if decided else f"{' '.join(gated.codes)} {gated.detail}" if gated else ""
-    settings = ", ".join(f"{k}={v}" for k, v in trial.proposed.settings.items())
+def _row(state: State, trial: Trial) -> tuple[str, ...]:
+    told = fate(state, trial)
+    edit = ", ".join(f"{k}={v}" for k, v in told.edit.items())
+    times = " ".join(f"{ms:.4f}" for ms in told.ms)
     return (
         str(trial.index),
         trial.proposed.proposer,
-        verdict(trial),
-        gain,
-        f"{trial.proposed.why}: {reason}"[:600],
-        settings[:600],
+        told.outcome,
+        told.gain_text,
+        times,
+        f"{name(told.parent)}: {edit}"[:600],
+        f"{told.why}: {' '.join((*told.codes, told.reason))}"[:600],
     )

@@ -8,12 +8,14 @@ from math import exp
 from types import TracebackType
 from typing import Self, TextIO
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from amk.agent.html_report import verdict
+from amk.agent.events import Asked
+from amk.agent.feedback import outcome as verdict
+from amk.agent.standing import HEADER, standings
 from amk.agent.state import State
 from amk.report.render import printable
 
@@ -28,6 +30,7 @@ class View:
     stream: TextIO
     _live: Live | None = None
     _said: int = 0
+    _asked: int = 0
     _drawn: float = 0.0
     _console: Console = field(init=False)
 
@@ -53,6 +56,9 @@ class View:
                 self._drawn = now
                 self._live.update(board(state))
             return
+        for asked in state.asked[self._asked :]:
+            self._asked += 1
+            self._console.print(Text(asked_line(state, asked)), soft_wrap=True)
         for trial in state.trials[self._said :]:
             if not trial.closed:
                 break
@@ -69,7 +75,15 @@ def line(state: State, index: int) -> str:
     return printable(f"{label}#{index} {trial.proposed.proposer}: {verdict(trial)}: {reason}", 300)
 
 
-def board(state: State) -> Table:
+def asked_line(state: State, asked: Asked) -> str:
+    """What a proposer that may fail answered."""
+    label = "simulated  " if state.run is not None and state.run.simulated else ""
+    what = f"{asked.proposals} proposals" if asked.outcome == "answered" else f"{asked.outcome} {asked.detail}"
+    again = ", not asked again in this session" if asked.wait is None else ""
+    return printable(f"{label}{asked.proposer}: {what}{again}; ${state.dollars:.4f} spent", 300)
+
+
+def board(state: State) -> Group:
     run = state.run
     assert run is not None
     name = f"{run.model} on {run.target}" + (" (simulated)" if run.simulated else "")
@@ -81,6 +95,7 @@ def board(state: State) -> Table:
     closed = [t.index for t in state.trials if t.closed][-LATEST:]
     for index in closed:
         grid.add_row(Text(line(state, index)))
-    if state.dollars or state.llm_open:
-        grid.add_row(Text(f"language model: ${state.dollars:.4f} spent, ${state.dollars_reserved:.4f} reserved"))
-    return grid
+    people = Table(*HEADER, box=None, title="", show_edge=False)
+    for each in standings(state):
+        people.add_row(*(Text(printable(cell, 120)) for cell in each.cells))
+    return Group(grid, people)

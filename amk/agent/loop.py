@@ -157,24 +157,43 @@ class Loop:
         suggestion = self._next()
         if suggestion is None:
             return False
-        try:
-            settings = self.space.parse(suggestion.settings)
-        except OutsideSpaceError as error:
-            settings, outside = self.space.start, str(error)
-        else:
-            outside = ""
+        settings, outside = self._parsed(suggestion)
         index, made = len(self.state.trials), self.gate.workshop.make(settings)
+        parent = self.state.best if suggestion.parent is None else suggestion.parent
+        base = self.settings_of(parent)
         proposed = Proposed(
             index=index, proposer=suggestion.proposer, settings=self.space.point(settings), why=suggestion.why[:1000],
-            handle=suggestion.handle, key=made.key if isinstance(made, Candidate) and not outside else None,
+            parent=parent, handle=suggestion.handle,
+            edit=self._asked(suggestion, base) if outside else self.space.changes(settings, base),
+            key=made.key if isinstance(made, Candidate) and not outside else None,
         )  # fmt: skip
         self.note(proposed)
         if outside:
-            self._fruitless += 1
             self.note(Gated(index=index, verdict="impossible", codes=("outside_space",), detail=outside[:1000]))
+            self._count(self.state.trials[index], False)
         else:
             self._admit(self.state.trials[index])
         return True
+
+    def _parsed(self, suggestion: Suggestion) -> tuple[Settings, str]:
+        """The settings, or those of the start and why they are none."""
+        try:
+            return self.space.parse(suggestion.settings), ""
+        except OutsideSpaceError as error:
+            return self.space.start, str(error)
+
+    def _asked(self, suggestion: Suggestion, base: Settings) -> dict[str, str]:
+        """The change that an unusable suggestion asks for, in words and cut short."""
+        known = self.space.point(base)
+        asked = {k: v for k, v in suggestion.settings.items() if k not in known or known[k] != v}
+        return {str(k)[:60]: repr(v)[:60] for k, v in list(asked.items())[:16]}
+
+    def _count(self, trial: Trial, passed: bool) -> None:
+        """Count proposals in a row that led nowhere; what comes from outside never ends a search."""
+        if passed:
+            self._fruitless = 0
+        elif trial.proposed.handle is None:
+            self._fruitless += 1
 
     def _next(self) -> Suggestion | None:
         if not self._queue:
@@ -210,7 +229,7 @@ class Loop:
         gated, ready = judged
         if trial.gated is None or ready is None:
             self.note(gated)
-        self._fruitless = self._fruitless + 1 if ready is None else 0
+        self._count(trial, ready is not None)
 
     def _start_key(self) -> str:
         made = self.gate.workshop.make(self.space.start)

@@ -20,15 +20,19 @@ from amk import __version__
 from amk.agent import runs
 from amk.agent.candidate import Impossible, Workshop
 from amk.agent.certify import Certifier, installed
-from amk.agent.html_report import verdict
+from amk.agent.feedback import fate
 from amk.agent.journal import read_state
+from amk.agent.standing import Standing, standings
 from amk.agent.state import State
 from amk.agent.surroundings import told
+from amk.planner.formats import formats
+from amk.planner.settings import STARTS, Settings
 from amk.planner.space import OutsideSpaceError, Space
 from amk.report.codes import TITLES, explanation, normalise
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import FormatName
 
 LATEST = 50
 READ = ToolAnnotations(read_only_hint=True)
@@ -52,7 +56,14 @@ class TrialView(BaseModel):
     outcome: str
     reason: str
     codes: list[str]
-    log_gain: float | None
+    parent: int
+    """The proposal that it changed, -1 for the start."""
+    edit: dict[str, Any]
+    why: str
+    gain: float | None
+    """Log speed over its parent, with `error`, its half width at 99%."""
+    error: float | None
+    ms: list[float]
 
 
 class RunView(BaseModel):
@@ -60,6 +71,7 @@ class RunView(BaseModel):
     knobs: dict[str, list[Any]]
     best_settings: dict[str, Any]
     near_the_best: str
+    proposers: list[Standing]
     latest: list[TrialView]
 
 
@@ -108,7 +120,7 @@ def read_run(run: str) -> RunView:
         summary=_summary(folder.name, runs.status(folder, state), state),
         knobs={k.name: list(k.values) for k in space.knobs}, best_settings=dict(space.point(best)),
         near_the_best=told(state.surveyed) if state.surveyed is not None else "not looked at",
-        latest=[_trial(state, t.index) for t in state.trials[-LATEST:]],
+        proposers=standings(state), latest=[_trial(state, t.index) for t in state.trials[-LATEST:]],
     )  # fmt: skip
 
 
@@ -118,11 +130,15 @@ def _certifier(made_by: Callable[[], Certifier]) -> Certifier:
     return made_by()
 
 
-def check_settings(model: str, gpu: str, changes: dict[str, Any]) -> PlanView:
-    """Plan, lower and validate the fast plan with `changes`. Nothing is run or recorded."""
+def check_settings(
+    changes: dict[str, Any], run: str | None = None, model: str | None = None, gpu: str | None = None,
+    dtype: FormatName = "bf16", batch: int = 1, start: str = "fast",
+) -> PlanView:  # fmt: skip
+    """Plan, lower and validate a start plan with `changes`: that of `run`, with its formats, batch and context, or else
+    of `model` and `gpu` with the others. Nothing is run or recorded."""
     try:
-        workshop = Workshop(load_model(model), load_target(gpu))
-        settings = workshop.space("fast").parse(changes)
+        space, workshop = _space_of(run) if run is not None else _space_for(model, gpu, dtype, batch, start)
+        settings = space.parse(changes)
         made = workshop.make(settings)
         if isinstance(made, Impossible):
             return PlanView(verdict="IMPOSSIBLE", codes=list(made.codes), detail=made.detail, kernel="")
@@ -130,6 +146,24 @@ def check_settings(model: str, gpu: str, changes: dict[str, Any]) -> PlanView:
     except (AmkError, OutsideSpaceError) as error:
         raise ToolError(str(error)) from error
     return PlanView(verdict=judged.outcome, codes=list(judged.codes), detail=judged.detail, kernel=made.key)
+
+
+def _space_of(run: str) -> tuple[Space, Workshop]:
+    started = _state(run)[1].run
+    assert started is not None
+    workshop = runs.workshop_of(started)
+    return workshop.space(started.start), workshop
+
+
+def _space_for(
+    model: str | None, gpu: str | None, dtype: FormatName, batch: int, start: str
+) -> tuple[Space, Workshop]:  # fmt: skip
+    if not model or not gpu:
+        raise ToolError("model and gpu are needed, or run")
+    if start not in STARTS:
+        raise ToolError(f"start is one of {', '.join(sorted(STARTS))}")
+    workshop = Workshop(load_model(model), load_target(gpu), None, formats(dtype), batch)
+    return workshop.space(start), workshop
 
 
 def explain_code(code: str) -> str:
@@ -141,14 +175,38 @@ def explain_code(code: str) -> str:
 
 
 def submit_proposal(run: str, changes: dict[str, Any], why: str) -> Handle:
-    """Suggest knob values to a running search; it goes through the same gate as every proposal."""
+    """Suggest knob values to a running search; it goes through the same gate as every proposal. Refused at once: what
+    was proposed before or waits already, what cannot be planned, and more than wait or were submitted at most."""
     folder, state = _state(run)
-    space = _space(state)
+    space, inbox = _space(state), runs.Inbox(folder / runs.INBOX)
     try:
         settings = space.parse(changes)
     except OutsideSpaceError as error:
         raise ToolError(str(error)) from error
-    return Handle(handle=runs.Inbox(folder / runs.INBOX).put(dict(space.point(settings)), why))
+    point = dict(space.point(settings))
+    if reason := _refused(state, inbox, settings, point):
+        raise ToolError(reason)
+    return Handle(handle=inbox.put(point, why))
+
+
+def _refused(state: State, inbox: runs.Inbox, settings: Settings, point: dict[str, Any]) -> str | None:
+    """Why a submission is not taken, or None."""
+    assert state.run is not None
+    waiting = inbox.waiting(state.handles)
+    if len(waiting) >= runs.MOST_WAITING:
+        return f"{len(waiting)} submissions wait already: go on when some of them are judged"
+    if len(waiting) + len(state.handles) >= runs.MOST_SUBMITTED:
+        return f"{runs.MOST_SUBMITTED} submissions were made to this run, which is the limit"
+    if any(each.settings == point for each in waiting):
+        return "the same submission waits already"
+    workshop = runs.workshop_of(state.run)
+    made = workshop.make(settings)
+    if isinstance(made, Impossible):
+        return f"it cannot be planned: {' '.join(made.codes)} {made.detail}"
+    if made.key == workshop.key(workshop.space(state.run.start).start):
+        return "it is the kernel of the start"
+    known = state.by_key.get(made.key)
+    return None if known is None else f"it is the kernel of proposal {known}: read_run says what became of it"
 
 
 def read_proposal(run: str, handle: str) -> Submission:
@@ -190,9 +248,9 @@ def _summary(name: str, status: str, state: State) -> RunSummary:
 
 def _trial(state: State, index: int) -> TrialView:
     trial = state.trials[index]
-    gated, decided = trial.gated, trial.decided
+    told = fate(state, trial)
     return TrialView(
-        index=index, proposer=trial.proposed.proposer, settings=trial.proposed.settings, outcome=verdict(trial),
-        reason=decided.reason if decided else gated.detail if gated else "", codes=list(gated.codes) if gated else [],
-        log_gain=decided.log_gain if decided else None,
+        index=index, proposer=trial.proposed.proposer, settings=trial.proposed.settings, outcome=told.outcome,
+        reason=told.reason, codes=list(told.codes), parent=told.parent, edit=told.edit, why=told.why, gain=told.gain,
+        error=told.error, ms=list(told.ms),
     )  # fmt: skip

@@ -34,6 +34,9 @@ MANIFEST = "manifest.json"
 INBOX = "inbox"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 INBOX_BYTES = 64 * 1024
+MOST_WAITING = 32
+MOST_SUBMITTED = 2000
+"""Suggestions from outside, in all sessions of a run."""
 
 
 def runs_directory() -> Path:
@@ -177,12 +180,20 @@ class Inbox:
         write_whole(self.folder / f"{handle}.json", json.dumps({"settings": changes, "why": why[:1000]}))
         return handle
 
+    def waiting(self, done: set[str], source: str = "mcp") -> list[Suggestion]:
+        """Suggestions that were not journaled yet, oldest first."""
+        paths = sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []
+        return [s for path in paths if path.stem not in done and (s := _read_suggestion(path, source)) is not None]
+
     def take(self, done: set[str], source: str = "mcp") -> list[Suggestion]:
-        """All waiting suggestions, oldest first; those in `done` are removed, unreadable ones too."""
-        found = []
+        """The suggestions that wait, oldest first; what is in `done`, unreadable, the same as another, or beyond what
+        may wait or be submitted is removed: whoever writes files here is not asked by the server."""
+        found: list[Suggestion] = []
         for path in sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []:
             suggestion = None if path.stem in done else _read_suggestion(path, source)
-            if suggestion is None:
+            same = suggestion is not None and any(s.settings == suggestion.settings for s in found)
+            room = len(found) < MOST_WAITING and len(found) + len(done) < MOST_SUBMITTED
+            if suggestion is None or same or not room:
                 with contextlib.suppress(OSError):
                     path.unlink()
             else:

@@ -162,15 +162,18 @@ def candidate_of(state: State, index: int) -> Candidate | None:
     return None if isinstance(made, Impossible) else made
 
 
-def write_report(folder: Path, state: State) -> Path:
-    """The report of a run beside its journal."""
+def write_report(folder: Path, state: State, whole: bool = True) -> Path:
+    """The report of a run beside its journal; `whole` as in `report_of`."""
     path = folder / REPORT
-    runs.write_whole(path, report_of(state))
+    runs.write_whole(path, report_of(state, whole))
     return path
 
 
-def report_of(state: State) -> str:
-    """The report of a run that was begun, as HTML."""
+def report_of(state: State, whole: bool = True) -> str:
+    """The report of a run that was begun, as HTML. Without `whole` nothing is planned for it, which takes seconds: no
+    timeline, no difference of the schedules, nothing of what is left near the best."""
+    if not whole:
+        return render(state, None, None)
     run = state.run
     assert run is not None
     history = History(runs.workshop_of(run).space(run.start))

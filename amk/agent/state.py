@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from amk.agent.events import (
     AnyEvent,
+    Asked,
     Calibrated,
     Decided,
     Faulted,
@@ -95,6 +96,7 @@ class State:
     gpu_seconds: float = 0.0
     llm_open: dict[tuple[int, int], LlmReserved] = field(default_factory=dict)
     llm_settled: list[LlmSettled] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
     dollars: float = 0.0
     tokens: int = 0
     calls: int = 0
@@ -170,7 +172,7 @@ class State:
                 self.calibrations.append(event)
             case Quarantined() | Surveyed() | Repaired() | Finished():
                 self._remark(event)
-            case LlmReserved() | LlmSettled():
+            case LlmReserved() | LlmSettled() | Asked():
                 self._money(event)
             case LeaseReserved() | Measured() | Faulted():
                 self._gpu(event)
@@ -193,7 +195,10 @@ class State:
             self.exhaustions.append((self.evals, event))
         self.surveyed = event
 
-    def _money(self, event: LlmReserved | LlmSettled) -> None:
+    def _money(self, event: LlmReserved | LlmSettled | Asked) -> None:
+        if isinstance(event, Asked):
+            self.asked.append(event)
+            return
         if isinstance(event, LlmReserved):
             self.llm_open[event.call, event.attempt] = event
             self.calls += 1

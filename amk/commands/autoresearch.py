@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amk.agent.interrupt import Interrupts
 from amk.agent.journal import Journal
 from amk.commands.planning import add_batch_choice
 from amk.planner.settings import STARTS
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from amk.report.printable import printable
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FORMATS
 
@@ -86,17 +89,21 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"run {journal.folder.name} is finished")
             _say_best(journal)
             return int(Exit.SAFE)
-        try:
-            _session(arguments, journal, limits)
-        except KeyboardInterrupt:
-            words = f"amk autoresearch --model {arguments.model} --gpu {arguments.gpu} --resume {journal.folder.name}"
-            print(f"interrupted; go on with: {words}", file=sys.stderr)
-            raise
+        with Interrupts() as interrupts:
+            try:
+                _session(arguments, journal, limits, interrupts)
+            except KeyboardInterrupt:
+                words = (
+                    f"amk autoresearch --model {arguments.model} --gpu {arguments.gpu} --resume {journal.folder.name}"
+                )
+                with contextlib.suppress(OSError):  # a terminal that has gone
+                    print(f"interrupted; go on with: {words}", file=sys.stderr)
+                return interrupts.code
         _say_best(journal)
     return int(Exit.SAFE)
 
 
-def _session(arguments: argparse.Namespace, journal: Journal, limits: Limits) -> None:
+def _session(arguments: argparse.Namespace, journal: Journal, limits: Limits, interrupts: Interrupts) -> None:
     """One session, report included, however it ends."""
     from amk.agent import runs, session
     from amk.agent.gate_pool import jobs_of
@@ -122,14 +129,18 @@ def _session(arguments: argparse.Namespace, journal: Journal, limits: Limits) ->
         print(f"run {journal.folder.name} on {backends[0].label}{many}", file=sys.stderr)
         begun = journal.state.session
         for words in (*journal.repairs, *(begun.changed if begun is not None else ())):
-            print(f"{journal.folder.name}: {words}", file=sys.stderr)
+            print(printable(f"{journal.folder.name}: {words}"), file=sys.stderr)
+        whole = False
         try:
             with View(sys.stderr) as view:
                 loop.watch = view.show
                 loop.run()
+            whole = True
         finally:
-            if journal.state.session is not None:
-                session.write_report(journal.folder, journal.state)
+            with interrupts.held():
+                session.write_report(journal.folder, journal.state, whole=False)
+        if whole:
+            session.write_report(journal.folder, journal.state)
 
 
 def _check_llm(arguments: argparse.Namespace, limits: Limits) -> None:
@@ -236,8 +247,8 @@ def _say_best(journal: Journal) -> None:
     label = "simulated: " if state.run is not None and state.run.simulated else ""
     print(f"{label}{math.exp(-state.best_score):.3f}x the start after {state.evals} evaluations")
     if state.finished is not None:
-        print(f"{label}ended: {state.finished}")
+        print(printable(f"{label}ended: {state.finished}"))
     if state.references:
-        print(f"{label}{compared(state.references[-1])}")
+        print(printable(f"{label}{compared(state.references[-1])}"))
     print(f"report: {journal.folder / 'report.html'}")
     print(f"export: amk export {journal.folder.name} -o best.schedule.json")

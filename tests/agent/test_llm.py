@@ -1,6 +1,10 @@
 """The language model's path over real HTTP with the real client: failures, budgets, secrets, and no idle GPU."""
 
+import contextlib
+import io
+import itertools
 import json
+import math
 import re
 import threading
 import time
@@ -8,20 +12,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("anthropic")
 
+from amk import cli
 from amk.agent import budget
+from amk.agent.certify import Judgement
 from amk.agent.events import Limits, LlmReserved
+from amk.agent.feedback import fate
+from amk.agent.gate import Ready
 from amk.agent.html_report import render
 from amk.agent.journal import Journal
+from amk.agent.live import View
+from amk.agent.measure import Job
 from amk.agent.prices import PRICES, Price, price_of
 from amk.agent.propose.base import Proposer, Suggestion
-from amk.agent.propose.llm import Edits, Llm, suggestions, traced_schedule
+from amk.agent.propose.llm import Edits, Llm, history_text, suggestions, traced_schedule
+from amk.agent.propose.local import Local
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
 from amk.agent.simulated import SimulatedBackend
+from amk.agent.standing import doing, standings
+from amk.agent.state import State
 from amk.agent.transport import Cassette, Failure, Reply, Request, Transport
 from amk.report.diagnostic import AmkError
 from tests.agent.conftest import MakeLoop, start_run
@@ -219,6 +233,89 @@ def test_edits_of_a_model_go_through_the_gate(make_loop: MakeLoop) -> None:
     assert "<b>faster</b>" not in text and "&lt;b&gt;faster" in text and "live attempts" in text
 
 
+def test_each_trial_is_told_as_a_change_to_its_parent_with_its_gain_over_it(make_loop: MakeLoop) -> None:
+    """By the true times: whatever was kept since, the sign of every gain is right within its error, and the change is
+    the one that was proposed."""
+    loop = make_loop(Local(), evals=14)
+    loop.run()
+    backend, job = loop.backends[0], Job(0, "screen", 1, 0, 0, loop.state.run.positions, 0)
+    text = history_text(loop.context())
+
+    def cost(index: int) -> float:
+        made = loop.gate.workshop.make(loop.settings_of(index))
+        return float(np.mean([math.log(ms) for ms in backend.times(job, Ready(made, b"", Judgement("SAFE")))]))
+
+    measured = kept = 0
+    for trial in loop.state.trials:
+        told = fate(loop.state, trial)
+        base, mine = loop.settings_of(told.parent), loop.settings_of(trial.index)
+        assert loop.space.changes(mine, base) == told.edit and told.text in text and told.why in told.text
+        if told.gain is not None and told.error is not None:
+            measured += 1
+            true = cost(told.parent) - cost(trial.index)
+            assert abs(told.gain - true) < max(3 * told.error, 0.02), told.text
+            assert told.ms and told.gain_text in text
+        if told.outcome == "kept":
+            kept += 1
+            assert told.edit and told.gain is not None and told.gain > 0, "what was kept is told as what it changed"
+        if told.outcome == "unsafe":
+            assert "AMK507" in told.text
+    assert measured >= 10 and kept >= 2 and len({t.proposed.parent for t in loop.state.trials}) >= 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "again"),
+    [
+        (ok("no", stop="refusal"), "refusal", True),
+        (ok("not json"), "wrong_form", True),
+        ((500, {}, error("api_error"), 0.0), "InternalServerError", True),
+        ((401, {}, error("authentication_error"), 0.0), "AuthenticationError", False),
+        (None, "no_key", False),
+    ],
+)
+def test_a_failure_is_told_everywhere_and_waited_for(
+    make_loop: MakeLoop, answer: Any, outcome: str, again: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the journal, the live view, `amk runs` and the report; and it is not asked again at once."""
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.setenv("AMK_RUNS", str(tmp_path))
+    stream = io.StringIO()
+    with serving(Script([answer])) as url, View(stream) as view:
+        loop = make_loop(RandomDraw(), evals=8, dollars=0.5)
+        way = Transport(loop.journal, PRICE) if answer is None else transport(loop.journal, url)[0]
+        llm = Llm(way, "claude-haiku-4-5", RandomDraw(), Edits.model_json_schema())
+
+        def watch(state: State) -> None:
+            llm.join(5)
+            view.show(state)
+
+        loop.proposer, loop.watch = llm, watch
+        loop.run()
+    state = loop.state
+    (asked,) = state.asked
+    assert asked.outcome == outcome and (asked.wait is not None and asked.wait >= 15) == again
+    assert outcome in doing(state) and outcome in stream.getvalue() and outcome in render(state, None, None)
+    loop.journal.close()
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert cli.main(["runs", "run"]) == 0
+    assert outcome in printed.getvalue() and "0 of" not in printed.getvalue()
+
+
+def test_a_model_that_earns_nothing_is_asked_less(make_loop: MakeLoop) -> None:
+    """Its answers are in form and lead nowhere; a model that earns is asked as before."""
+    bad = [
+        {"why": "w", "changes": [{"knob": "refill_fence", "value": False}, {"knob": "hint_slack", "value": n}]}
+        for n in range(4)
+    ]
+    loop, script, _ = search(make_loop, [ok(json.dumps({"proposals": bad}))], 24)
+    gaps = [b.evals - a.evals for a, b in itertools.pairwise(loop.state.asked)]
+    assert 2 <= len(script.requests) <= 6 and gaps == sorted(gaps) and gaps[-1] >= 4, gaps
+    standing = next(s for s in standings(loop.state) if s.proposer == "llm")
+    assert standing.proposals == 4 * len(loop.state.asked) or standing.proposals >= 4
+    assert standing.kept == standing.evaluated == 0 and standing.accepted == "0%"
+
+
 def test_without_a_prior_nothing_is_told_of_the_simulator(make_loop: MakeLoop) -> None:
     context = make_loop().context()
     run = context.state.run
@@ -244,7 +341,7 @@ def test_a_wrong_form_leaves_the_search_to_the_fallback(make_loop: MakeLoop, tex
 
 
 def test_a_slow_answer_never_holds_up_the_device(make_loop: MakeLoop) -> None:
-    script = Script([(200, {}, {}, 9.0)])
+    script = Script([(200, {}, {}, 60.0)])
     with serving(script) as url:
         loop = make_loop(evals=15, dollars=0.5)
         loop.proposer = Llm(
@@ -252,7 +349,7 @@ def test_a_slow_answer_never_holds_up_the_device(make_loop: MakeLoop) -> None:
         )
         began = time.monotonic()
         loop.run()
-        assert loop.state.evals == 15 and time.monotonic() - began < 8.9
+        assert loop.state.evals == 15 and time.monotonic() - began < 59
 
 
 def test_no_key_anywhere(make_loop: MakeLoop) -> None:

@@ -55,7 +55,7 @@ def test_tools_say_what_they_do_and_none_decides() -> None:
     for name, tool in tools.items():
         assert tool.annotations is not None and tool.annotations.read_only_hint is (name != "submit_proposal")
         words = json.dumps(tool.input_schema).lower()
-        assert not any(word in words for word in ("verdict", "measure", "score", "dollars", "certificate"))
+        assert not any(word in words for word in ("verdict", "measure", "score", "dollars", "certificate")), name
 
 
 def test_runs_can_be_read(finished: Loop) -> None:
@@ -94,6 +94,64 @@ def test_bad_requests_are_errors_of_the_tool(finished: Loop, name: str, argument
 def test_the_verdict_is_the_validators(finished: Loop) -> None:
     found = call("check_settings", model="smollm2-135m", gpu="h200", changes={"warps": 4}).structured_content
     assert found["verdict"] == "UNSAFE" and found["codes"] == ["AMK201"]
+
+
+def test_the_settings_of_a_run_are_judged_as_it_plans_them(finished: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its start, its context, its formats and its batch, not those of the default plan."""
+    judged: list[Any] = []
+
+    def judging(schedule: Any) -> Judgement:
+        judged.append(schedule)
+        return Judgement("SAFE")
+
+    monkeypatch.setattr(
+        mcp_server, "_certifier", lambda _: lambda schedule: judged.append(schedule) or Judgement("SAFE")
+    )
+    trial = next(t for t in finished.state.trials if t.key is not None)
+    found = call("check_settings", run="run", changes=trial.proposed.settings).structured_content
+    assert found["kernel"] == trial.key
+    eight = call("check_settings", model="smollm2-135m", gpu="h200", changes={}, dtype="int8", batch=2, start="naive")
+    assert eight.structured_content["verdict"] == "SAFE" and judged[-1].batch == 2
+    assert "int8" in judged[-1].model_dump_json()
+    for wrong in ({"dtype": "int7"}, {"start": "best"}, {"batch": 99}):
+        assert call("check_settings", model="smollm2-135m", gpu="h200", changes={}, **wrong).is_error
+    assert call("check_settings", changes={}).is_error
+
+
+def submit(changes: dict[str, Any]) -> Any:
+    return call("submit_proposal", run="run", changes=changes, why="x")
+
+
+def test_a_client_can_neither_flood_a_search_nor_end_it(
+    finished: Loop, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """400 times the same, what was tried, what cannot be planned, and more than may wait: refused at submission."""
+    assert not submit({"run_ahead": True}).is_error
+    assert "waits already" in submit({"run_ahead": True}).content[0].text
+    tried = next(t for t in finished.state.trials if t.evaluated)
+    assert f"proposal {tried.index}" in submit(dict(tried.proposed.settings)).content[0].text
+    assert "kernel of the start" in submit({}).content[0].text
+    monkeypatch.setattr(runs, "MOST_WAITING", 1)
+    assert "wait already" in submit({"stage_bytes": 1}).content[0].text or submit({"warps": 4}).is_error
+    monkeypatch.setattr(runs, "MOST_WAITING", 32)
+    monkeypatch.setattr(runs, "MOST_SUBMITTED", 1)
+    assert "which is the limit" in submit({"warps": 4}).content[0].text
+
+
+def test_what_lies_in_the_inbox_is_no_reason_to_end(make_loop: MakeLoop, tmp_path: Path) -> None:
+    """400 identical suggestions, and 400 that are outside the space, put there without the server."""
+    loop = make_loop(evals=6)
+    inbox = runs.Inbox(loop.journal.folder / runs.INBOX)
+    loop.inbox = lambda: inbox.take(loop.state.handles)
+    for number in range(400):
+        inbox.put({"warps": 4}, "again")
+        inbox.put({"warps": -number}, "nonsense")
+    assert "evaluations are used up" in loop.run() and loop.state.evals == 6
+    mine = [t for t in loop.state.trials if t.proposed.proposer == "mcp"]
+    assert (
+        1 <= len(mine) <= runs.MOST_WAITING
+        and sum(t.gated is not None and t.gated.verdict == "duplicate" for t in mine) == 0
+    )
 
 
 def test_over_standard_input_and_output(tmp_path: Path) -> None:

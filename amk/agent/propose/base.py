@@ -33,12 +33,14 @@ PAIRED = 150
 
 @dataclass(frozen=True)
 class Suggestion:
-    """`settings` are untrusted values by knob name; `handle` names a suggestion from outside."""
+    """`settings` are untrusted values by knob name; `handle` names a suggestion from outside; `parent` is the proposal
+    that they are a change to (None: the incumbent of the moment)."""
 
     proposer: str
     settings: dict[str, Any]
     why: str = ""
     handle: str | None = None
+    parent: int | None = None
 
 
 @dataclass(frozen=True)

@@ -7,25 +7,40 @@ whenever there is none, the fallback proposes. Answers are data: values are look
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import exp, inf
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from amk.agent import feedback
 from amk.agent.candidate import Impossible
+from amk.agent.events import Asked
+from amk.agent.feedback import fate
 from amk.agent.propose.base import Context, Proposer, Suggestion
 from amk.agent.propose.time_by_phase import time_by_phase
-from amk.agent.state import Trial
+from amk.agent.state import START, State
 from amk.agent.transport import Failure, Reply, Request, Transport
+from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 
 PROPOSALS = 4
 SHOWN = 40
-MAX_FAILURES = 4
-"""Failures in a row after which the model is not asked again in this session."""
+PERMANENT = frozenset({
+    "no_key", "unavailable", "not_recorded", "refused_by_budget", "AuthenticationError", "PermissionDeniedError",
+    "NotFoundError", "BadRequestError", "EnforcedSpendLimitReachedError", "ContractSpendLimitReachedError",
+    "LinkedOrganizationSpendLimitReachedError",
+})  # fmt: skip
+"""Failures that another question in this session would meet again."""
+FIRST_WAIT, LONGEST_WAIT = 15.0, 900.0
+"""Seconds after the first failure in a row; after each further one twice as long."""
+LONGEST_PAUSE = 64
+"""Evaluations, at most, for which a model whose proposals earn nothing is not asked: after the first answer without a
+gain 2, after each further one twice as many."""
 
 
 class Change(BaseModel):
@@ -55,7 +70,8 @@ The weights stream from device memory through per-warp rings in shared memory wh
 activations from SM to SM. Time is lost where the ring runs empty: exposed latency of a hand-off, too few bytes in
 flight, chunks that drain too slowly, unequal shares, registers that crowd a block. Propose changes to the incumbent,
 each as a set of knob values, with one sentence of reasoning. Every proposal is validated, compiled and measured in
-pairs against the incumbent; a gain under 1% is not kept. Do not repeat what was tried. Answer in the given JSON form.
+pairs against the incumbent; a gain of less than 0.5%, or within the noise, is not kept.
+Do not repeat what was tried. Answer in the given JSON form.
 """
 
 
@@ -72,9 +88,13 @@ class Llm:
     _thread: threading.Thread | None = None
     _ready: list[Suggestion] = field(default_factory=list)
     _streak: int = 0
+    _not_before: float = 0.0
+    """Seconds of work of the run."""
+    _asked_at: int = 0
+    """Evaluations when it was asked last."""
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
-        if not self._ready and self._thread is None and self._streak < MAX_FAILURES:
+        if not self._ready and self._thread is None and self._due(context):
             self._begin(context)
         if self._thread is not None and not self._thread.is_alive():
             self._thread = None
@@ -83,28 +103,44 @@ class Llm:
             return found
         return self.fallback.ask(context)
 
+    def _due(self, context: Context) -> bool:
+        """Whether the wait after a failure is over, and the pause that follows from answers that earned nothing."""
+        if self.transport.journal.elapsed < self._not_before:
+            return False
+        return context.state.evals - self._asked_at >= pause(context.state, self.name)
+
     def _begin(self, context: Context) -> None:
-        base = dict(context.space.point(context.incumbent()))
+        base, parent = dict(context.space.point(context.incumbent())), context.state.best
+        self._asked_at = context.state.evals
         request, traced = self.request(context), traced_schedule(context)
 
         def work() -> None:
             prompt = request.prompt
             if traced is not None:
                 prompt = f"{time_by_phase(*traced)}\n{prompt}"
-            self._take(self.transport.ask(replace(request, prompt=prompt)), base)
+            with contextlib.suppress(AmkError):  # the journal failed; the search ends by itself
+                self._take(self.transport.ask(replace(request, prompt=prompt)), base, parent)
 
         self._thread = threading.Thread(target=work, daemon=True)
         self._thread.start()
 
-    def _take(self, answer: Reply | Failure, base: dict[str, Any]) -> None:
-        """`base`: the knob values that the edits of the answer change."""
+    def _take(self, answer: Reply | Failure, base: dict[str, Any], parent: int) -> None:
+        """`base`: the knob values that the edits of the answer change, those of the proposal `parent`."""
         found = suggestions(answer.text, self.name) if isinstance(answer, Reply) else answer
+        journal = self.transport.journal
         if isinstance(found, Failure):
             self.failures.append(found)
             self._streak += 1
+            wait = None if found.kind in PERMANENT else min(LONGEST_WAIT, FIRST_WAIT * 2 ** (self._streak - 1))
+            self._not_before = inf if wait is None else journal.elapsed + wait
+            detail = found.detail[:500]
+            journal.append(
+                Asked(proposer=self.name, outcome=found.kind, detail=detail, wait=wait, evals=self._asked_at)
+            )
             return
         self._streak = 0
-        self._ready = [replace(s, settings=base | s.settings) for s in found]
+        journal.append(Asked(proposer=self.name, outcome="answered", proposals=len(found), evals=self._asked_at))
+        self._ready = [replace(s, settings=base | s.settings, parent=parent) for s in found]
 
     def join(self, seconds: float) -> None:
         """Wait for the answer under way, if any."""
@@ -145,21 +181,29 @@ def traced_schedule(context: Context) -> tuple[Schedule, tuple[int, ...]] | None
     return made.schedule, run.positions
 
 
+def pause(state: State, proposer: str) -> int:
+    """Evaluations for which a proposer is not asked, because its latest proposals led nowhere: each was refused, or
+    measured no faster than what it changed."""
+    barren = 0
+    for trial in reversed([t for t in state.trials if t.proposed.proposer == proposer and t.closed]):
+        told = fate(state, trial)
+        if told.gain is not None and told.gain > 0 and (told.error is None or told.gain > told.error):
+            break
+        barren += 1
+    answers = barren // PROPOSALS
+    return min(LONGEST_PAUSE, 2**answers) if answers else 0
+
+
 def history_text(context: Context) -> str:
     """Incumbent and the latest trials with what became of them."""
-    best = context.space.point(context.incumbent())
-    lines = [f"Incumbent, {-100 * context.state.best_score:+.1f}% log speed over the start: {json.dumps(best)}"]
-    lines.append(f"The last proposals (changes to the incumbent of today, outcome), of {len(context.state.trials)}:")
-    for trial in context.state.trials[-SHOWN:]:
-        changed = context.space.changes(context.history.settings[trial.index], context.incumbent())
-        lines.append(f"{json.dumps(changed)}: {outcome_text(trial)}")
-    lines.append(f"Give {PROPOSALS} proposals.")
+    state, best = context.state, context.space.point(context.incumbent())
+    gained = f"{100 * (exp(-state.best_score) - 1):+.2f}% speed over the start"
+    lines = [f"The incumbent is {feedback.name(state.best)}, {gained}: {json.dumps(best)}"]
+    lines.append(
+        f"The latest of {len(state.trials)} proposals, each as a change to its parent, with its gain over that parent:"
+    )
+    shown = dict.fromkeys([state.best] if state.best != START else [])
+    shown |= dict.fromkeys(t.index for t in state.trials[-SHOWN:])
+    lines += [fate(state, state.trials[index]).text for index in shown]
+    lines.append(f"Give {PROPOSALS} proposals, each as changes to the incumbent.")
     return "\n".join(lines)
-
-
-def outcome_text(trial: Trial) -> str:
-    if trial.decided is not None:
-        return f"{trial.decided.outcome}, {trial.decided.reason}"
-    if trial.gated is not None:
-        return f"{trial.gated.verdict} {' '.join(trial.gated.codes)} {trial.gated.detail}"
-    return "open"

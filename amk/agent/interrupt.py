@@ -1,0 +1,61 @@
+"""Ctrl-C, SIGTERM and SIGHUP end a session, and each leaves a report.
+
+The first says so at once and ends the search, however it is at work; a second one ends what the first still waits for.
+While the report is written, which takes a moment, both only count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STDERR = 2
+FIRST = b"\ninterrupted: ending the search and writing its report; again to wait for nothing else\n"
+NEXT = b"\ninterrupted again\n"
+
+
+@dataclass
+class Interrupts:
+    """Handles the signals while it is entered, in the main thread. `code`: the exit status that the last one means."""
+
+    count: int = 0
+    last: int = signal.SIGINT
+    _held: bool = False
+    _before: dict[signal.Signals, Callable[..., object] | int | None] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {each: signal.signal(each, self._take) for each in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, before in self._before.items():
+            signal.signal(each, before)
+        self._before = {}
+
+    @property
+    def code(self) -> int:
+        return 128 + self.last
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing interrupts what is done here."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+
+    def _take(self, signum: int, frame: FrameType | None) -> None:
+        self.count, self.last = self.count + 1, signum
+        with contextlib.suppress(OSError):  # a terminal that has gone
+            os.write(STDERR, FIRST if self.count == 1 else NEXT)
+        if not self._held:
+            raise KeyboardInterrupt
