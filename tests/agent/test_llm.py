@@ -245,13 +245,13 @@ def test_each_trial_is_told_as_a_change_to_its_parent_with_its_gain_over_it(make
         made = loop.gate.workshop.make(loop.settings_of(index))
         return float(np.mean([math.log(ms) for ms in backend.times(job, Ready(made, b"", Judgement("SAFE")))]))
 
-    measured = kept = 0
+    measured = kept = slower = 0
     for trial in loop.state.trials:
         told = fate(loop.state, trial)
         base, mine = loop.settings_of(told.parent), loop.settings_of(trial.index)
         assert loop.space.changes(mine, base) == told.edit and told.text in text and told.why in told.text
         if told.gain is not None and told.error is not None:
-            measured += 1
+            measured, slower = measured + 1, slower + (told.gain < 0 and told.parent >= 0)
             true = cost(told.parent) - cost(trial.index)
             assert abs(told.gain - true) < max(3 * told.error, 0.02), told.text
             assert told.ms and told.gain_text in text
@@ -260,7 +260,7 @@ def test_each_trial_is_told_as_a_change_to_its_parent_with_its_gain_over_it(make
             assert told.edit and told.gain is not None and told.gain > 0, "what was kept is told as what it changed"
         if told.outcome == "unsafe":
             assert "AMK507" in told.text
-    assert measured >= 10 and kept >= 2 and len({t.proposed.parent for t in loop.state.trials}) >= 2
+    assert measured >= 10 and kept and slower
 
 
 @pytest.mark.parametrize(
