@@ -60,7 +60,7 @@ class AblatedKernel:
         stream = torch.cuda.ExternalStream(int(engine.stream.handle))
         return Contestant(
             self.name, tokens, stream, lambda: self.launch(engine.argument(tokens), engine.stream.handle),
-            lambda: engine.set_state(pos=pos, done=0), self.module.close,
+            lambda: engine.set_state(pos=pos, done=0), self.module.close, repeats=False,
         )  # fmt: skip
 
 

@@ -1,18 +1,21 @@
 """Baseline `compile`: torch.compile with the recipe of gpt-fast, for one token of each sequence.
 
 The recipe: a static cache with the position as a tensor, the whole step in one graph, coordinate descent tuning, which
-also turns products with one row into generated reductions, and attention written as such products so that the compiler
-generates it too. Which of generated and library products is faster depends on the model, so both are compiled and the
-faster one is the baseline. The cache is as long as the position needs, which favours the baseline too. The step is
-captured in a CUDA graph by us instead of by mode="reduce-overhead": the same kernels, without the copies of inputs that
-this mode makes for tensors it does not own.
+also turns products with one row into generated reductions. Attention is either written as such products, so that the
+compiler generates it too, or the library's scaled_dot_product_attention over a cache that ends at the position, which
+needs no mask. Which of generated and library products, and which attention, is faster depends on model and position:
+all four are compiled and the fastest is the baseline. The cache is as long as the position needs, which favours the
+baseline too. The step is captured in a CUDA graph by us instead of by mode="reduce-overhead": the same kernels, without
+the copies of inputs that this mode makes for tensors it does not own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +24,7 @@ from torch import Tensor
 from amk.bench.accuracy import relative_error
 from amk.bench.graph_baseline import captured
 from amk.bench.subject import Subject
-from amk.bench.timing import Contestant, WrongBaseline, timed
+from amk.bench.timing import HEAD_START, Contestant, WrongBaseline, timed
 from amk.bench.torch_model import TorchWeights, alone, heads_of, rotated
 from amk.schedule_ir.rope import rope_frequencies
 
@@ -31,9 +34,32 @@ CACHE_UNIT = 64
 GENERATED = {"coordinate_descent_tuning": True, "max_autotune_pointwise": True}
 LIBRARY = {"coordinate_descent_tuning": False}
 Options = dict[str, bool]
+Attention = Literal["products", "sdpa"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to compile the step."""
+
+    name: str
+    attention: Attention
+    options: tuple[tuple[str, bool], ...]
+
+    def length(self, pos: int) -> int:
+        """Positions of the cache: the library's attention reads all of it."""
+        return pos + 1 if self.attention == "sdpa" else -(-(pos + 1) // CACHE_UNIT) * CACHE_UNIT
+
+
+VARIANTS = tuple(
+    Variant(f"{kind} products, {'SDPA' if attention == 'sdpa' else 'attention by products'}", attention, options)
+    for attention in ("products", "sdpa")
+    for kind, options in (("generated", tuple(GENERATED.items())), ("library", tuple(LIBRARY.items())))
+)  # fmt: skip
+WITH_GENERATED = tuple(variant for variant in VARIANTS if variant.options == tuple(GENERATED.items()))
+"""For steps whose products are neither: the compiler makes the rest."""
 
 TRIALS = 20
-"""Replays of each variant that decide which one is the baseline."""
+"""Replays of each variant that decide which one is the baseline, with the head start of the race."""
 
 LOOSE = 3.0
 """A baseline with more than this many times the error of torch's own forward computes something else."""
@@ -51,6 +77,7 @@ class StaticModel:
     head_norms: list[tuple[Tensor, Tensor]]
     cos: Tensor
     sin: Tensor
+    attention: Attention = "products"
 
     @classmethod
     def of(cls, weights: TorchWeights, length: int, dtype: torch.dtype) -> StaticModel:
@@ -102,12 +129,22 @@ class StaticModel:
         q, k = rotated(q, rotation), rotated(k, rotation)
         k_cache[:, pos] = k.unsqueeze(1)
         v_cache[:, pos] = v.unsqueeze(1)
+        if self.attention == "sdpa":
+            return self.linear("o", layer, self._library_attention(q, k_cache, v_cache).reshape(len(x), -1))
         group = model.heads // model.kv_heads
         keys, values = (c.repeat_interleave(group, dim=0) for c in (k_cache, v_cache))
         scores = torch.matmul(q.unsqueeze(1) * model.head_dim**-0.5, keys.transpose(1, 2))
         future = torch.arange(k_cache.shape[1], device=pos.device) > pos
         share = scores.float().masked_fill(future, float("-inf")).softmax(-1).to(v.dtype)
         return self.linear("o", layer, torch.matmul(share, values).reshape(len(x), -1))
+
+    def _library_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+        """Over all of the cache, whose last position is the current one."""
+        model = self.weights.model
+        batch = len(q) // model.heads
+        keys, values = (c.view(batch, model.kv_heads, -1, model.head_dim) for c in (k_cache, v_cache))
+        query = q.view(batch, model.heads, 1, model.head_dim)
+        return F.scaled_dot_product_attention(query, keys, values, enable_gqa=True)
 
 
 def static_caches(subject: Subject, pos: int, length: int) -> Caches:
@@ -131,22 +168,56 @@ def compiled_step(model: StaticModel, options: Options) -> Callable[[Tensor, Ten
 
 
 def compiled(subject: Subject, pos: int, first_token: int, torch_error: float, reference: Tensor) -> Contestant:
-    """One token at `pos`, by the faster variant. WrongBaseline if a variant's logits are not those of the model."""
-    length = -(-(pos + 1) // CACHE_UNIT) * CACHE_UNIT
-    model, caches = StaticModel.of(subject.weights, length, torch.bfloat16), static_caches(subject, pos, length)
+    """One token at `pos`, by the fastest variant. WrongBaseline if the logits of all are not those of the model."""
+    model = StaticModel.of(subject.weights, VARIANTS[0].length(pos), torch.bfloat16)
+    return fastest("compile", model, VARIANTS, subject, pos, first_token, (torch_error, reference))
+
+
+def fastest(
+    name: str, model: StaticModel, variants: Sequence[Variant], subject: Subject, pos: int, first_token: int,
+    accepted: tuple[float, Tensor],
+) -> Contestant:  # fmt: skip
+    """The fastest variant of `model`'s step; those that cannot be compiled, do not fit or are wrong are passed over.
+
+    accepted: the error that torch's own forward has, and the logits that errors are of. WrongBaseline, with the
+    reasons, if no variant is left.
+    """
+    best: tuple[float, Callable[[], None]] | None = None
+    times, reasons = {}, []
+    for variant in variants:
+        try:
+            made = _compiled_variant(
+                replace(model, attention=variant.attention), variant, subject, pos, first_token, accepted
+            )
+        except RuntimeError as error:  # the compiler's errors and torch's out of memory are such, too
+            reasons.append(f"{variant.name}: {(str(error).strip() or type(error).__name__).splitlines()[0]}")
+            made = None
+        if made is not None:
+            times[variant.name] = made[0]
+            best = made if best is None or made[0] < best[0] else best
+        del made
+        gc.collect()
+        torch.cuda.empty_cache()
+    if best is None:
+        raise WrongBaseline("; ".join(reasons))
+    return Contestant(name, 1, torch.cuda.current_stream(), best[1], variants=times)
+
+
+def _compiled_variant(
+    model: StaticModel, variant: Variant, subject: Subject, pos: int, first_token: int, accepted: tuple[float, Tensor]
+) -> tuple[float, Callable[[], None]]:
+    """Median ms of some replays, and the replay. WrongBaseline if the logits are not those of the model."""
+    caches = static_caches(subject, pos, variant.length(pos))
     first = subject.tokens(first_token)
     token, where = first.clone(), torch.tensor([pos], device="cuda")
+    function = compiled_step(model, dict(variant.options))
+    with torch.no_grad():
+        error = relative_error(function(token.copy_(first), where, caches), accepted[1])
+    if not error <= LOOSE * accepted[0]:
+        raise WrongBaseline(f"its logits have error {error:.2e}, torch's own forward {accepted[0]:.2e}")
+    replay = captured(partial(advance, function, token, where, caches))
     stream = torch.cuda.current_stream()
-    replays = []
-    for options in (GENERATED, LIBRARY):
-        function = compiled_step(model, options)
-        with torch.no_grad():
-            error = relative_error(function(token.copy_(first), where, caches), reference)
-        if not error <= LOOSE * torch_error:
-            raise WrongBaseline(f"torch.compile's logits have error {error:.2e}, torch's {torch_error:.2e}")
-        replays.append(captured(partial(advance, function, token, where, caches)))
-    times = [sorted(timed(stream, replay) for _ in range(TRIALS))[TRIALS // 2] for replay in replays]
-    return Contestant("compile", 1, stream, replays[times.index(min(times))])
+    return sorted(timed(stream, replay, HEAD_START) for _ in range(TRIALS))[TRIALS // 2], replay
 
 
 def advance(function: Callable[[Tensor, Tensor, Caches], Tensor], token: Tensor, where: Tensor, caches: Caches) -> None:

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from amk.bench.accuracy import kl_divergence, relative_error, within_tolerance
 from amk.bench.ceiling import read_ceiling
 from amk.bench.compile_baseline import compiled
+from amk.bench.format_baseline import fp8_compiled, int4_compiled
 from amk.bench.graph_baseline import cublas_graph
 from amk.bench.phase_graph import pdl_graph
+from amk.bench.power import Meter, loaded
 from amk.bench.row import Key, Row
 from amk.bench.subject import Subject
+from amk.bench.times import Power
 from amk.bench.timing import Contestant, WrongBaseline, race
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.memory import ITEM_BYTES
+from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.schedule import Schedule
 
 OWN = "amk"
@@ -41,6 +46,8 @@ def bench_position(subject: Subject, key: Key) -> Row:
         tried = {name: _made(name, case) for name in baselines}
         others = [made for made in tried.values() if isinstance(made, Contestant)]
         times = race([own(subject, pos, tokens), *others], key.steps)
+        subject.engine.check()
+        power = _powers(subject, key, others)
         for other in others:
             other.free()
     subject.engine.check()
@@ -50,15 +57,45 @@ def bench_position(subject: Subject, key: Key) -> Row:
         bytes=needed_bytes(schedule, pos), ceiling_gbps=ceiling, error=error, torch_error=torch_error,
         kl=kl_divergence(first, reference), argmax_agrees=torch.equal(first.argmax(-1), reference.argmax(-1)),
         reproducible=reproducible, correct=reproducible and within_tolerance(error, torch_error),
-        left_out={name: why for name, why in tried.items() if isinstance(why, str)},
+        left_out={name: why for name, why in tried.items() if isinstance(why, str)}, power=power,
+        uuid=subject.engine.device.uuid(),
+        variants={other.name: dict(other.variants) for other in others if other.variants},
     )  # fmt: skip
+
+
+def _powers(subject: Subject, key: Key, others: Sequence[Contestant]) -> dict[str, Power]:
+    """Of the kernel and of each baseline that is one replay a token; nothing where NVML cannot be asked."""
+    meter = Meter.open(subject.engine.device)
+    if meter is None:
+        print("energy and clocks are not measured: no NVML (pip install nvidia-ml-py)", file=sys.stderr, flush=True)
+        return {}
+    repeatable = [sustained(subject, key.pos, key.tokens), *(other for other in others if other.repeats)]
+    return {each.name: loaded(meter, each) for each in repeatable}
 
 
 def own(subject: Subject, pos: int, tokens: int) -> Contestant:
     """One cooperative launch of `tokens` tokens from `pos`, each token fed back on the device."""
     engine = subject.engine
     stream = torch.cuda.ExternalStream(int(engine.stream.handle))
-    return Contestant(OWN, tokens, stream, lambda: engine.enqueue(tokens), lambda: engine.set_state(pos=pos, done=0))
+    return Contestant(
+        OWN, tokens, stream, lambda: engine.enqueue(tokens), lambda: engine.set_state(pos=pos, done=0), repeats=False
+    )
+
+
+def sustained(subject: Subject, pos: int, tokens: int) -> Contestant:
+    """The same, repeatable while it runs: position and `done` are put back on the stream itself, behind each launch."""
+    engine, start = subject.engine, own(subject, pos, tokens)
+    start.prepare()
+    names = state_words(subject.schedule.batch)
+    kept = torch.from_numpy(engine.read("state", np.int32, len(names))).cuda()
+    state, call = engine.buffers["state"].address, engine.device.driver.call
+
+    def run() -> None:
+        engine.enqueue(tokens)
+        for word in (names.index("pos"), names.index("done")):
+            call("cuMemcpyDtoDAsync", state + 4 * word, kept.data_ptr() + 4 * word, 4, engine.stream.handle)
+
+    return replace(start, run=run, repeats=True)
 
 
 @dataclass(frozen=True)
@@ -77,6 +114,8 @@ MAKERS: dict[str, Callable[[Case], Contestant]] = {
     "cublas-graph": lambda case: cublas_graph(case.subject, case.pos),
     "compile": lambda case: compiled(case.subject, case.pos, case.token, case.torch_error, case.reference),
     "int8": lambda case: _int8(case),
+    "fp8": lambda case: fp8_compiled(case.subject, case.pos, case.token, case.torch_error, case.reference),
+    "int4": lambda case: int4_compiled(case.subject, case.pos, case.token, case.torch_error, case.reference),
     "pdl-graph": lambda case: pdl_graph(
         case.subject, case.pos, case.tokens, case.token, case.torch_error, case.reference
     ),

@@ -10,11 +10,14 @@ from amk.lowering.launch import Device
 
 QUERIES = {
     "name": "name",
+    "uuid": "uuid",
     "driver": "driver_version",
     "sm_clock_mhz": "clocks.sm",
     "memory_clock_mhz": "clocks.mem",
     "temperature_c": "temperature.gpu",
     "power_w": "power.draw",
+    "power_limit_w": "power.limit",
+    "throttle_reasons": "clocks_event_reasons.active",
     "memory_used_mib": "memory.used",
 }
 
@@ -23,7 +26,7 @@ def gpu_state(device: Device) -> dict[str, str]:
     """Clocks, temperature and tenants; only the driver's name of the GPU where nvidia-smi cannot be run."""
     fields = _nvidia_smi(device, "--query-gpu=" + ",".join(QUERIES.values()))
     if fields is None:
-        return {"name": device.name, "nvidia-smi": "not available"}
+        return {"name": device.name, "uuid": device.uuid(), "nvidia-smi": "not available"}
     values = [value.strip() for value in fields.split(",")]
     state = dict(zip(QUERIES, values, strict=False))
     tenants = _nvidia_smi(device, "--query-compute-apps=pid")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,20 +17,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from amk.bench.accuracy import relative_error
-from amk.bench.compile_baseline import (
-    CACHE_UNIT,
-    GENERATED,
-    LOOSE,
-    StaticModel,
-    advance,
-    compiled_step,
-    static_caches,
-)
+from amk.bench.compile_baseline import WITH_GENERATED, StaticModel, fastest
 from amk.bench.device_quantise import quantised
-from amk.bench.graph_baseline import captured
 from amk.bench.subject import Subject
-from amk.bench.timing import Contestant, WrongBaseline, timed
+from amk.bench.timing import HEAD_START, Contestant, timed
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.weight_format import weight_format
@@ -107,7 +96,7 @@ def best_shape(matrices: Sequence[Int8Matrix]) -> Shape:
                 matrix.times(x, shape)
 
         work()
-        return min(timed(stream, work) for _ in range(ROUNDS))
+        return min(timed(stream, work, HEAD_START) for _ in range(ROUNDS))
 
     return min(SHAPES, key=milliseconds)
 
@@ -129,16 +118,7 @@ def int8_compiled(subject: Subject, pos: int, first_token: int, torch_error: flo
     stream = subject.schedule.streams[0]
     if any(chunk.format != "int8" for name in MATRICES for chunk in stream.kinds(name)):
         raise AmkError(Diagnostic("AMK005", "the baseline int8 is for plans whose weights are all int8"))
-    length = -(-(pos + 1) // CACHE_UNIT) * CACHE_UNIT
-    model: Any = Int8Model.of(subject.weights, length, torch.bfloat16)
+    model: Any = Int8Model.of(subject.weights, WITH_GENERATED[0].length(pos), torch.bfloat16)
     model.int8 = {name: [Int8Matrix.of(rows) for rows in subject.exact.matrices[name]] for name in MATRICES}
     model.shapes = {name: best_shape(matrices) for name, matrices in model.int8.items()}
-    caches = static_caches(subject, pos, length)
-    token, where = torch.tensor([first_token], device="cuda"), torch.tensor([pos], device="cuda")
-    function = compiled_step(model, GENERATED)
-    with torch.no_grad():
-        error = relative_error(function(token.fill_(first_token), where, caches), reference)
-    if not error <= LOOSE * torch_error:
-        raise WrongBaseline(f"the int8 baseline's logits have error {error:.2e}, torch's {torch_error:.2e}")
-    replay = captured(partial(advance, function, token, where, caches))
-    return Contestant(NAME, 1, torch.cuda.current_stream(), replay)
+    return fastest(NAME, model, WITH_GENERATED, subject, pos, first_token, (torch_error, reference))

@@ -128,7 +128,7 @@ def pdl_graph(
     for graph in graphs:
         if graph is not best:
             graph.free()
-    return Contestant(NAME, tokens, stream, best.replay, lambda: best.place(pos, token), best.free)
+    return Contestant(NAME, tokens, stream, best.replay, lambda: best.place(pos, token), best.free, repeats=False)
 
 
 def _fastest(graphs: Sequence[PhaseGraph], stream: torch.cuda.Stream, pos: int, token: int) -> PhaseGraph:

@@ -11,7 +11,7 @@ from typing import Any
 
 from amk.bench.ablation import Ablation
 from amk.bench.row import Key, Row
-from amk.bench.times import Times
+from amk.bench.times import Power, Times
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.schedule_ir.json_file import read_json
 
@@ -107,6 +107,12 @@ def row_of(values: dict[str, Any]) -> Row:
             times=times_of(values["times"]),
             baselines={name: times_of(times) for name, times in values["baselines"].items()},
             left_out={str(name): str(why) for name, why in values.get("left_out", {}).items()},
+            variants={
+                str(name): {str(way): float(ms) for way, ms in each.items()}
+                for name, each in values.get("variants", {}).items()
+            },
+            uuid=str(values.get("uuid", "")),
+            power={str(name): power_of(each) for name, each in values.get("power", {}).items()},
             **{name: values[name] for name in ("bytes", "argmax_agrees", "reproducible", "correct")},
             **_numbers(values, "ceiling_gbps", "error", "torch_error", "kl"),
         )
@@ -132,6 +138,11 @@ def ablation_of(values: dict[str, Any]) -> Ablation:
 def times_of(values: dict[str, Any]) -> Times:
     """What `asdict` made of it."""
     return Times(**(values | _numbers(values, "ms", "p10", "p90")))
+
+
+def power_of(values: dict[str, Any]) -> Power:
+    """What `asdict` made of it."""
+    return Power(**(values | {"throttled": tuple(str(why) for why in values["throttled"])}))
 
 
 def _numbers(values: dict[str, Any], *names: str) -> dict[str, Any]:

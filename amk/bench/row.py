@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
-from amk.bench.times import Times, finite
+from amk.bench.times import Power, Times, finite
+from amk.schedule_ir.target import load_target
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Key:
 class Row:
     """ms per step, a token of each sequence; bytes that a step must read; ceiling in 10^9 bytes/s; errors are relative
     2-norms of logits. baselines: those that computed the model's logits; left_out: why the others have
-    no time, by name.
+    no time, by name. variants: ms of each way in which a baseline was tried. power: of the kernel ("amk") and of
+    baselines under sustained load, where it could be measured. uuid: of the GPU; older records lack it.
     """
 
     key: Key
@@ -45,10 +47,14 @@ class Row:
     reproducible: bool
     correct: bool
     left_out: dict[str, str] = field(default_factory=dict)
+    variants: dict[str, dict[str, float]] = field(default_factory=dict)
+    power: dict[str, Power] = field(default_factory=dict)
+    uuid: str = ""
 
     @property
     def floor_ms(self) -> float:
-        return self.bytes / self.ceiling_gbps / 1e6
+        """Bytes that L2 cannot have kept from the step before, at the read ceiling of the same run."""
+        return max(0, self.bytes - load_target(self.key.gpu).l2_bytes) / self.ceiling_gbps / 1e6
 
     @property
     def tokens_per_second(self) -> float:
@@ -57,8 +63,8 @@ class Row:
 
     @property
     def of_ceiling(self) -> float:
-        """Share of the read ceiling that the kernel reaches, 0 to 1."""
-        return self.floor_ms / self.times.ms
+        """Share of the read ceiling at which the kernel takes all bytes, those that L2 keeps included."""
+        return self.bytes / self.ceiling_gbps / 1e6 / self.times.ms
 
     def ratio(self, baseline: str) -> float:
         """How many times faster than `baseline`."""
@@ -76,7 +82,8 @@ class Row:
 
 
 BEFORE = ("model", "weights", "plan", "batch", "pos", "ms/step", "p10", "p90", "tok/s", "floor", "% ceiling")
-AFTER = ("error", "torch err", "KL", "argmax", "bitwise", "verdict")
+AFTER = ("mJ/step", "W", "MHz", "throttled", "error", "torch err", "KL", "argmax", "bitwise", "verdict")
+OWN = "amk"
 
 
 def header(baselines: tuple[str, ...]) -> tuple[str, ...]:
@@ -103,6 +110,7 @@ def cells(row: Row) -> tuple[str, ...]:
         f"{row.floor_ms:.4f}",
         f"{100 * row.of_ceiling:.1f}",
         *pairs,
+        *power_cells(row.power.get(OWN)),
         f"{row.error:.2e}",
         f"{row.torch_error:.2e}",
         f"{row.kl:.1e}",
@@ -110,3 +118,10 @@ def cells(row: Row) -> tuple[str, ...]:
         "equal" if row.reproducible else "DIFFERS",
         "ok" if row.correct else "WRONG",
     )
+
+
+def power_cells(power: Power | None) -> tuple[str, str, str, str]:
+    """Energy of a step, watts, the clock of the SMs and why it was held down."""
+    if power is None:
+        return "-", "-", "-", "-"
+    return f"{1e3 * power.joules:.1f}", f"{power.watts:.0f}", f"{power.sm_mhz:.0f}", ", ".join(power.throttled) or "no"

@@ -24,6 +24,7 @@ from amk.schedule_ir.schedule import Schedule
 @dataclass
 class Subject:
     """engine and `exact` hold the same weights, `weights` has them in bf16: one object unless the stream is quantised.
+    original: what they were quantised from.
 
     The caches, bf16 [layers, batch * kv_heads, context, head_dim], are torch's; they hold numbers that the engine's can
     hold.
@@ -35,6 +36,7 @@ class Subject:
     k_cache: Tensor
     v_cache: Tensor
     exact: TorchWeights
+    original: TorchWeights
 
     @classmethod
     def random(
@@ -49,6 +51,7 @@ class Subject:
         weights = weights or TorchWeights.random(schedule.model, seed)
         engine = CudaEngine(kernel, Device.open())
         load_constants(engine, weights, packed)
+        original = weights
         exact, weights = stream or streamed(schedule, weights)
         model = schedule.model
         shape = (model.layers, schedule.caches, schedule.kv.context, model.head_dim)
@@ -57,7 +60,7 @@ class Subject:
         caches = [as_kept(cache, schedule.kv.dtype) for cache in caches]
         engine.reset()
         no_prompt(engine)
-        return cls(schedule, engine, weights, caches[0], caches[1], exact)
+        return cls(schedule, engine, weights, caches[0], caches[1], exact, original)
 
     def load_cache(self) -> None:
         """Give the engine torch's cache."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from amk.bench.row import Key, Row
+from amk.bench.row import OWN, Key, Row, power_cells
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, Settings
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -29,6 +29,7 @@ from amk.schedule_ir.weight_format import FormatName
 
 _Positive = Annotated[int, Field(ge=1, le=2**24)]
 _Ms = Annotated[float, Field(gt=0, lt=1e6)]
+Link = Annotated[str, Field(pattern=r"^https://[^ ]{1,200}$")]
 
 
 class _Data(BaseModel):
@@ -36,10 +37,17 @@ class _Data(BaseModel):
 
 
 class Known(_Data):
-    """The best time of somebody else's program, ms per token, and where it is from."""
+    """A time of somebody else's program for the case, ms per token.
 
+    how: whether it was measured here beside the kernel, or published by the program's authors. method: what was timed,
+    on what, and what the kernel took there if it was measured.
+    """
+
+    program: Annotated[str, Field(max_length=60)]
     ms: _Ms
-    source: Annotated[str, Field(max_length=400)]
+    how: Literal["measured", "published"]
+    method: Annotated[str, Field(max_length=400)]
+    source: Link
 
 
 class Case(_Data):
@@ -59,7 +67,7 @@ class Case(_Data):
     must: _Ms
     aim: _Ms
     of: str | None = None
-    other: Known | None = None
+    others: Annotated[tuple[Known, ...], Field(strict=False, max_length=10)] = ()
     baselines: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     def schedule(self, gpu: str) -> Schedule:
@@ -86,7 +94,7 @@ class Published(_Data):
     program: Annotated[str, Field(max_length=60)]
     what: Annotated[str, Field(max_length=200)]
     figure: Annotated[str, Field(max_length=100)]
-    source: Annotated[str, Field(pattern=r"^https://[^ ]{1,200}$")]
+    source: Link
     date: Annotated[str, Field(pattern=r"^20[0-9]{2}-[0-9]{2}$")] | None = None
 
 
@@ -142,6 +150,21 @@ class Judged:
         floor, ms = self.floor_ms, self.ms
         return [*found, "faster than its floor"] if floor is not None and ms is not None and ms < floor else found
 
+    @property
+    def notes(self) -> list[str]:
+        """What fails no gate and has to stand beside the time: a token that fp64 would not have chosen."""
+        runs = [str(row.key.run) for row in self.rows if not row.argmax_agrees]
+        return [f"argmax differs from fp64 in run {', '.join(runs)}"] if runs else []
+
+    @property
+    def cards(self) -> int | None:
+        """How many GPUs the rows are of; None where a record does not say."""
+        found = {row.uuid for row in self.rows}
+        return None if "" in found or not found else len(found)
+
+    def best_other(self) -> Known | None:
+        return min(self.case.others, key=lambda other: other.ms, default=None)
+
     def reaches(self, limit: float | None) -> bool | None:
         """Whether the case's time is at most `limit`; None while either is unknown."""
         return None if limit is None or self.ms is None else self.ms <= limit and not self.wrong
@@ -187,18 +210,21 @@ def _runs(key: Key, found: Sequence[Row]) -> tuple[Row, ...]:
 
 
 HEADER = (
-    "case", "runs", "floor", "ms/token", "least", "most", "must", "", "aim", "", "best other", "against baselines",
-    "gates",
+    "case", "runs", "cards", "floor", "ms/token", "least", "most", "must", "", "aim", "", "best other", "mJ", "W",
+    "MHz", "throttled", "against baselines", "gates",
 )  # fmt: skip
+OTHERS = ("case", "program", "ms", "how", "method", "source")
 
 
 def cells(found: Judged) -> tuple[str, ...]:
     """One line of the table, in the order of `HEADER`."""
     times = [row.times.ms for row in found.rows]
-    other = found.case.other
+    other = found.best_other()
+    power = next((row.power[OWN] for row in found.rows if OWN in row.power), None)
     return (
         found.case.case,
         str(len(found.rows)),
+        "-" if found.cards is None else str(found.cards),
         _ms(found.floor_ms),
         _ms(found.ms),
         _ms(min(times, default=None)),
@@ -207,18 +233,28 @@ def cells(found: Judged) -> tuple[str, ...]:
         _met(found.reaches(found.must)),
         _ms(found.aim),
         _met(found.reaches(found.aim)),
-        _ms(other.ms if other else None),
+        f"{other.ms:.3f} {other.how}" if other else "-",
+        *power_cells(power),
         ", ".join([*(f"{name} {ratio:.2f}x" for name, ratio in found.beaten().items()), *found.left_out()]),
-        ("; ".join(found.wrong) or "ok") if found.rows else "not measured",
+        "; ".join([*(found.wrong or ["ok"]), *found.notes]) if found.rows else "not measured",
     )
+
+
+def others(table: Table) -> list[tuple[str, ...]]:
+    """A line for each time of somebody else's program, in the order of `OTHERS`."""
+    return [
+        (case.case, other.program, _ms(other.ms), other.how, other.method, other.source)
+        for case in table.cases for other in case.others
+    ]  # fmt: skip
 
 
 def as_json(found: Judged) -> dict[str, Any]:
     """The same with the rows of every run."""
+    known = [other.model_dump() for other in found.case.others]
     return {
         "case": found.case.case, "ms": found.ms, "floor_ms": found.floor_ms, "must": found.must, "aim": found.aim,
         "must_met": found.reaches(found.must), "aim_met": found.reaches(found.aim), "wrong": found.wrong,
-        "other": found.case.other.model_dump() if found.case.other else None, "times_faster": found.beaten(),
+        "notes": found.notes, "cards": found.cards, "others": known, "times_faster": found.beaten(),
         "runs": [row.record() for row in found.rows],
     }  # fmt: skip
 

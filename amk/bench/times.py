@@ -24,6 +24,18 @@ class Times:
     stalls: int = 0
 
 
+@dataclass(frozen=True)
+class Power:
+    """Of a contestant that runs back to back: joules a token, watts, clocks in MHz, why clocks were held down."""
+
+    joules: float
+    watts: float
+    sm_mhz: float
+    least_sm_mhz: float
+    memory_mhz: float
+    throttled: tuple[str, ...] = ()
+
+
 def summary(times: Sequence[float], stalls: int = 0) -> Times:
     low, middle, high = np.percentile(times, (10, 50, 90))
     return Times(float(middle), float(low), float(high), stalls)

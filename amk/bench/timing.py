@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -28,7 +28,8 @@ class WrongBaseline(RuntimeError):
 class Contestant:
     """`run` enqueues the work of `tokens` tokens on `stream`; `prepare` runs before it, outside the measured time.
 
-    free: gives back what it holds.
+    free: gives back what it holds. variants: ms of each way that was tried, of which it is the fastest.
+    repeats: `run` may follow itself without `prepare`.
     """
 
     name: str
@@ -37,6 +38,8 @@ class Contestant:
     run: Callable[[], None]
     prepare: Callable[[], None] = lambda: None
     free: Callable[[], None] = lambda: None
+    variants: Mapping[str, float] = field(default_factory=dict)
+    repeats: bool = True
 
 
 def race(contestants: Sequence[Contestant], rounds: int) -> dict[str, Times]:

@@ -27,7 +27,7 @@ from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 
 MOST_CASES = 200
-BASELINES = ("cublas-graph", "compile", "int8", "pdl-graph")
+BASELINES = ("cublas-graph", "compile", "int8", "fp8", "int4", "pdl-graph")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

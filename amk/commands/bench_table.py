@@ -12,7 +12,7 @@ from typing import Any
 
 from amk.bench.record import Record, merged
 from amk.bench.row import Row
-from amk.bench.table import HEADER, Case, Table, as_json, cells, judge, load_table
+from amk.bench.table import HEADER, OTHERS, Case, Table, as_json, cells, judge, load_table, others
 from amk.bench.wanted import Wanted, wanted
 from amk.commands.bench_output import draw
 from amk.commands.output import print_json, print_table
@@ -69,6 +69,9 @@ def print_table_of(arguments: argparse.Namespace, rows: Sequence[Row], provenanc
         print_json({"cases": [as_json(each) for _, each in judged], "published": published, "run": provenance})
         return
     print_table(("#", *HEADER), [(str(n), *cells(each)) for n, each in judged])
+    if known := others(table):
+        print("\nOther programs, for these cases:")
+        print_table(OTHERS, known)
     if table.published:
         print("\nPublished by others, not measured here:")
         print_table(PUBLISHED, [(p.program, p.what, p.figure, p.source) for p in table.published])

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from amk.bench.plot import charts
-from amk.bench.record import row_of
+from amk.bench.record import Record, row_of
 from amk.bench.row import Key, Row
-from amk.bench.table import HEADER, Table, as_json, cells, judge, load_table
-from amk.bench.times import Times
+from amk.bench.table import HEADER, OTHERS, Table, as_json, cells, judge, load_table, others
+from amk.bench.times import Power, Times
 from amk.report.chart import Chart, Series, svg
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import weight_format
 
 BASE = Key("llama3-8b", "h200", "bf16", "fast", 128, 4, 50, ("pdl-graph",))
 CASES = {
@@ -64,6 +68,65 @@ def test_a_baseline_that_was_left_out_says_why() -> None:
     assert "compile: does not fit" in cells(judge(TABLE, KEYS, [missing])[0])[-2]
     assert "does not fit" not in cells(judge(TABLE, KEYS, [missing, there])[0])[-2]
     assert row_of(missing.record()) == missing
+
+
+def test_the_floor_is_what_l2_cannot_hold_over_the_ceiling_of_the_same_run() -> None:
+    made, l2 = row(BASE, 3.5), load_target("h200").l2_bytes
+    assert made.floor_ms == pytest.approx((15e9 - l2) / 4650e6)
+    assert made.of_ceiling == pytest.approx(15e9 / 4650e6 / 3.5)
+    slower = replace(row(replace(BASE, run=2), 3.6), ceiling_gbps=4400.0)
+    both = judge(TABLE, KEYS, [made, slower])[0]
+    assert both.floor_ms == pytest.approx((made.floor_ms + slower.floor_ms) / 2)
+    assert replace(made, bytes=10**6).floor_ms == 0
+
+
+def test_a_token_that_fp64_would_not_choose_stands_in_the_row_and_fails_no_gate() -> None:
+    other = replace(row(replace(BASE, run=3), 3.5), argmax_agrees=False)
+    found = judge(TABLE, KEYS, [row(BASE, 3.5), other])[0]
+    assert cells(found)[-1] == "ok; argmax differs from fp64 in run 3" and found.reaches(found.must) is True
+    assert as_json(found)["notes"] == ["argmax differs from fp64 in run 3"]
+    assert cells(judge(TABLE, KEYS, [row(BASE, 3.5)])[0])[-1] == "ok"
+
+
+def test_power_clocks_cards_and_variants_come_back_from_the_record(tmp_path: Path) -> None:
+    power = Power(1.25, 610.0, 1965.0, 1800.0, 3201.0, ("power cap",))
+    made = replace(
+        row(BASE, 3.5), power={"amk": power}, uuid="ab" * 16, variants={"compile": {"library products, SDPA": 4.4}}
+    )
+    file = tmp_path / "rows.json"
+    Record.open(file).add(made, {})
+    assert Record.open(file).rows() == [made]
+    found = judge(TABLE, KEYS, [made, replace(made, key=replace(BASE, run=2), uuid="cd" * 16)])[0]
+    assert found.cards == 2 and dict(zip(HEADER, cells(found), strict=True))["throttled"] == "power cap"
+    assert dict(zip(HEADER, cells(found), strict=True))["mJ"] == "1250.0"
+    assert judge(TABLE, KEYS, [row(BASE, 3.5)])[0].cards is None
+
+
+def test_a_record_holds_what_is_not_a_number(tmp_path: Path) -> None:
+    made = replace(row(BASE, 3.5, correct=False), error=math.nan, kl=math.inf, torch_error=-math.inf)
+    file = tmp_path / "rows.json"
+    Record.open(file).add(made, {})
+    again = Record.open(file).find(BASE)
+    assert again is not None and math.isnan(again.error) and again.kl == math.inf and again.torch_error == -math.inf
+    Record.open(file).add(row(replace(BASE, run=2), 3.6), {})
+    assert len(Record.open(file).rows()) == 2
+
+
+def test_other_programs_say_how_they_were_timed_and_where_they_are_from() -> None:
+    table = load_table("h200")
+    lines = others(table)
+    assert all(len(line) == len(OTHERS) for line in lines)
+    assert {line[3] for line in lines} == {"measured", "published"}
+    assert all(line[5].startswith("https://") and line[4] for line in lines)
+    assert {"HazyResearch megakernel", "vLLM 0.23"} <= {line[1] for line in lines}
+    best = judge(table, {}, [])[0].best_other()
+    assert best is not None and best.ms == min(other.ms for other in table.cases[0].others)
+
+
+def test_every_quantised_case_has_a_rival_of_its_own_format() -> None:
+    for case in load_table("h200").cases:
+        codes = weight_format(case.dtype).codes
+        assert codes == "bf16" or codes in case.baselines
 
 
 def test_what_was_not_measured_is_open() -> None:

@@ -19,7 +19,7 @@ from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.packing import packed_array, packed_arrays
 from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FORMATS, FormatName
+from amk.schedule_ir.weight_format import FORMATS, FormatName, weight_format
 from tests.reference.llama_numpy import Config, Decoder
 from tests.tiny import PLAIN, RAGGED, VARIANTS
 
@@ -267,3 +267,55 @@ def test_the_floor_counts_the_bytes_of_the_formats(
     schedule = plan(model, load_target("h200"), settings=settings, wanted=formats(layers, lm_head), max_context=8192)
     assert needed_bytes(schedule, pos) / 1e9 == pytest.approx(gigabytes, abs=0.01)
     assert ("kv-fp8" in schedule.weights_label) == (kept == "fp8") and schedule.weights_label.startswith(layers)
+
+
+@pytest.mark.parametrize("model", VARIANTS, ids=names)
+def test_the_library_s_attention_over_a_cache_that_ends_at_the_position(model: ModelSpec) -> None:
+    weights = torch_model.TorchWeights.random(model, 4, device="cpu")
+    weights.matrices = {name: [m.double() for m in each] for name, each in weights.matrices.items()}
+    weights.embedding = weights.embedding.double()
+    batch, pos = 2, 6
+    gen = torch.Generator().manual_seed(9)
+    shape = (model.layers, batch * model.kv_heads, pos + 1, model.head_dim)
+    filled = [torch.randn(shape, generator=gen, dtype=torch.float64) for _ in range(2)]
+    found = {}
+    for attention in ("products", "sdpa"):
+        static = compile_baseline.StaticModel.of(weights, CONTEXT, torch.float64)
+        static.attention = attention
+        layers = tuple([layer.clone() for layer in cache] for cache in filled)
+        found[attention] = static.step(torch.tensor([5, 100]), torch.tensor([pos]), layers).numpy()
+    np.testing.assert_allclose(found["sdpa"], found["products"], rtol=1e-5, atol=1e-5)
+
+
+def test_variants_of_the_compiled_step() -> None:
+    assert len({variant.name for variant in compile_baseline.VARIANTS}) == 4
+    assert {variant.length(128) for variant in compile_baseline.VARIANTS} == {129, 192}
+    assert {variant.attention for variant in compile_baseline.WITH_GENERATED} == {"products", "sdpa"}
+
+
+def test_fp8_products_are_what_their_emulation_says() -> None:
+    from amk.bench.device_quantise import quantised as quantise
+    from amk.bench.format_baseline import Fp8Matrix, rounded_rows
+
+    gen = torch.Generator().manual_seed(1)
+    rows, x = (torch.randn(n, 128, generator=gen).bfloat16() for n in (64, 3))
+    made = Fp8Matrix.of(quantise(rows, weight_format("fp8")))
+    exact = torch.nn.functional.linear(x, rows).float()
+    assert torch.dist(made.times(x).float(), made.emulated(x)) < 0.005 * exact.norm()
+    assert 0.01 * exact.norm() < torch.dist(made.emulated(x), exact) < 0.06 * exact.norm()
+    coded, scale = rounded_rows(x)
+    assert torch.dist(coded.float() * scale, x.float()) < 0.04 * x.float().norm()
+
+
+@pytest.mark.parametrize("form", ["int4-g128", "int4-g128-zp"])
+def test_tinygemm_s_scales_and_zeros_stand_for_the_same_numbers(form: FormatName) -> None:
+    from amk.bench.device_quantise import quantised as quantise
+    from amk.bench.format_baseline import scales_and_zeros
+
+    gen = torch.Generator().manual_seed(2)
+    made = quantise(torch.randn(16, 256, generator=gen).bfloat16(), weight_format(form))
+    pairs = scales_and_zeros(made).float()
+    assert pairs.shape == (2, 16, 2)
+    scale, zero = (pairs[..., i].t().repeat_interleave(128, dim=1) for i in (0, 1))
+    found, wanted = (made.codes.float() - 8) * scale + zero, made.values(weight_format(form))
+    assert torch.dist(found, wanted) < 0.004 * wanted.norm()  # rounding of scales to bf16

@@ -10,6 +10,7 @@ import pytest
 from amk.cli import main
 from amk.commands import bench, bench_table
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from amk.schedule_ir.target import load_target
 
 RECORDS = Path(__file__).resolve().parents[1] / "records" / "speed"
 
@@ -68,12 +69,15 @@ def test_rows_need_no_gpu_to_be_read(tmp_path: Path) -> None:
     key = Key("m", "h200", "bf16", "fast", 128, 4, 50, ("cublas-graph",))
     times = {"cublas-graph": Times(2.0, 1.9, 2.1)}
     row = Row(key, Times(1.0, 0.9, 1.1), times, 10**9, 4000.0, 1e-3, 2e-3, 1e-6, True, True, True)
-    assert row.floor_ms == pytest.approx(0.25)
+    assert row.floor_ms == pytest.approx((10**9 - load_target("h200").l2_bytes) / 4000e6)
+    assert row.of_ceiling == pytest.approx(0.25)
     assert row.of_ceiling == pytest.approx(0.25)
     assert row.ratio("cublas-graph") == pytest.approx(2.0)
     assert len(cells(row)) == len(header(key.baselines))
     without = Row(key, row.times, {}, 10**9, 4000.0, 1e-3, 2e-3, 1e-6, True, True, True)
-    assert len(cells(without)) == len(cells(row)) and cells(without).count("-") == 2, "a wrong baseline is left out"
+    assert len(cells(without)) == len(cells(row)) and cells(without).count("-") == 2 + 4, (
+        "a wrong baseline is left out, and no power"
+    )
     path = tmp_path / "rows.json"
     Record.open(path).add(row, {"commit": "abc"})
     again = Record.open(path)

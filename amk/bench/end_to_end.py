@@ -1,0 +1,238 @@
+"""A text as a user times it: `python -m amk.bench.end_to_end --model llama3-8b --gpu h200 --prompt 512 --new 128`.
+
+Wall time, from the call to the last token, through the Python session, beside transformers in the same process with the
+same random weights: the time to the first token, all of it, and new tokens a second. The runs take turns, the first
+round does not count. Both choose greedily; how many tokens they agree on from the start stands in the row, as with
+random weights two candidates may be closer than rounding. `--slice N` chooses N tokens a launch, which a user sees
+together; 1 streams each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import takewhile
+from pathlib import Path
+from queue import Queue
+from statistics import median
+from threading import Thread
+from typing import Any
+
+from amk.lowering.launch import Device
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.rope import rope_frequencies
+
+Text = Callable[[], Iterable[int]]
+"""Starts a text over; yields its new tokens as they are there."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Seconds from the call to the first new token and to the last; the tokens."""
+
+    first: float
+    total: float
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Medians of the runs, and the fastest and slowest whole; agrees: tokens in common with the first program."""
+
+    program: str
+    first_ms: float
+    total_ms: float
+    least_ms: float
+    most_ms: float
+    tokens: int
+    agrees: int
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens over all of the time, that of the prompt included."""
+        return 1e3 * self.tokens / self.total_ms
+
+
+def generation(text: Text, now: Callable[[], float] = time.perf_counter) -> Generation:
+    """One text, timed. ValueError if it has no tokens."""
+    began, first, tokens = now(), None, []
+    for token in text():
+        first = now() if first is None else first
+        tokens.append(int(token))
+    if first is None:
+        raise ValueError("a text without tokens")
+    return Generation(first - began, now() - began, tuple(tokens))
+
+
+def raced(texts: dict[str, Text], runs: int, now: Callable[[], float] = time.perf_counter) -> list[Timed]:
+    """Every program `runs` times in turn, after a round that does not count."""
+    found: dict[str, list[Generation]] = {name: [] for name in texts}
+    for number in range(runs + 1):
+        for name, text in texts.items():
+            made = generation(text, now)
+            if number:
+                found[name].append(made)
+    lead = next(iter(found.values()))[0].tokens
+    return [_timed(name, each, lead) for name, each in found.items()]
+
+
+def _timed(name: str, runs: Sequence[Generation], lead: Sequence[int]) -> Timed:
+    totals = [1e3 * run.total for run in runs]
+    tokens = runs[0].tokens
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tokens, lead, strict=False)))
+    first = 1e3 * median(run.first for run in runs)
+    return Timed(name, first, median(totals), min(totals), max(totals), len(tokens), same)
+
+
+def transformers_model(model: ModelSpec, weights: Any, length: int) -> Any:
+    """transformers' Llama with these weights (`TorchWeights`), in their dtype and on their device.
+
+    AMK005 for a model with biases or norms of heads, which that class does not have.
+    """
+    if model.qkv_bias or model.qk_norm:
+        raise AmkError(Diagnostic("AMK005", f"transformers' Llama has no biases or norms of heads, {model.name} has"))
+    torch, hub = importlib.import_module("torch"), importlib.import_module("transformers")
+    config = hub.LlamaConfig(
+        hidden_size=model.hidden, intermediate_size=model.ffn, num_hidden_layers=model.layers,
+        num_attention_heads=model.heads, num_key_value_heads=model.kv_heads, head_dim=model.head_dim,
+        vocab_size=model.vocab, rms_norm_eps=model.rms_eps, max_position_embeddings=length,
+        tie_word_embeddings=model.tied_embeddings, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+    )  # fmt: skip
+    like = weights.embedding
+    with torch.device("meta"):
+        made = hub.LlamaForCausalLM(config)
+    made = made.to_empty(device=like.device).to(like.dtype).eval()
+    made.load_state_dict(_named(model, weights), strict=not model.tied_embeddings)
+    frequencies = torch.tensor(rope_frequencies(model), dtype=torch.float32, device=like.device)
+    made.model.rotary_emb.inv_freq = made.model.rotary_emb.original_inv_freq = frequencies
+    made.model.rotary_emb.attention_scaling = 1.0
+    return made
+
+
+def _named(model: ModelSpec, weights: Any) -> dict[str, Any]:
+    """The weights under transformers' names."""
+    matrices, dtype = weights.matrices, weights.embedding.dtype
+    named = {"model.embed_tokens.weight": weights.embedding, "lm_head.weight": matrices["lm_head"][0]}
+    named["model.norm.weight"] = weights.norm[2 * model.layers].to(dtype)
+    q, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    for layer in range(model.layers):
+        own = f"model.layers.{layer}."
+        for name, rows in zip("qkv", matrices["qkv"][layer].split([q, kv, kv]), strict=True):
+            named[f"{own}self_attn.{name}_proj.weight"] = rows
+        for name, rows in zip(("gate", "up"), matrices["gate_up"][layer].chunk(2), strict=True):
+            named[f"{own}mlp.{name}_proj.weight"] = rows
+        named[f"{own}self_attn.o_proj.weight"] = matrices["o"][layer]
+        named[f"{own}mlp.down_proj.weight"] = matrices["down"][layer]
+        named[f"{own}input_layernorm.weight"] = weights.norm[2 * layer].to(dtype)
+        named[f"{own}post_attention_layernorm.weight"] = weights.norm[2 * layer + 1].to(dtype)
+    return named
+
+
+def transformers_text(made: Any, prompt: Sequence[int], new: int) -> Iterator[int]:
+    """Greedy tokens by `generate` as a user calls it, with a streamer that hears of each."""
+    torch, heard = importlib.import_module("torch"), Queue[list[int] | None]()
+    base: Any = importlib.import_module("transformers.generation.streamers").BaseStreamer
+
+    class Heard(base):  # type: ignore[misc]
+        def put(self, value: Any) -> None:
+            heard.put(value.tolist())
+
+        def end(self) -> None:
+            heard.put(None)
+
+    ids = torch.tensor([list(prompt)], device=made.device)
+    work = Thread(
+        target=made.generate, args=(ids,),
+        kwargs={
+            "attention_mask": torch.ones_like(ids), "max_new_tokens": new, "min_new_tokens": new, "do_sample": False,
+            "streamer": Heard(),
+        },
+    )  # fmt: skip
+    work.start()
+    heard.get()  # the prompt comes back first
+    while (value := heard.get()) is not None:
+        yield from value
+    work.join()
+
+
+def measured(arguments: argparse.Namespace) -> list[Timed]:
+    """On this machine's GPU."""
+    from amk.bench.ahead import made as kernel_of
+    from amk.bench.subject import Subject
+    from amk.bench.torch_model import TorchWeights
+    from amk.engine.session import Session
+    from amk.planner.decode import plan
+    from amk.planner.formats import formats
+    from amk.planner.settings import FAST
+    from amk.schedule_ir.model import load_model
+    from amk.schedule_ir.target import load_target
+
+    model, length = load_model(arguments.model), arguments.prompt + arguments.new
+    schedule = plan(
+        model, load_target(arguments.gpu), settings=FAST, wanted=formats(arguments.dtype), max_context=length
+    )
+    weights = TorchWeights.random(model, arguments.seed)
+    subject = Subject.random(kernel_of(schedule), arguments.seed, weights)
+    session = Session(subject.engine, arguments.slice)
+    prompt = [(17 * i + 5) % model.vocab for i in range(arguments.prompt)]
+    texts: dict[str, Text] = {f"amk {schedule.weights_label}": lambda: session.generate(prompt, arguments.new)}
+    if importlib.util.find_spec("transformers") is None:
+        print("transformers is not installed: left out", file=sys.stderr)
+    else:
+        other = transformers_model(model, subject.weights, length)
+        texts["transformers bf16"] = lambda: transformers_text(other, prompt, arguments.new)
+    return raced(texts, arguments.runs)
+
+
+def _positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return value
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m amk.bench.end_to_end", description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--gpu", required=True)
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--prompt", type=_positive, default=512, help="tokens (default: 512)")
+    parser.add_argument("--new", type=_positive, default=128, help="tokens (default: 128)")
+    parser.add_argument("--slice", type=_positive, default=1, help="tokens a launch (default: 1)")
+    parser.add_argument("--runs", type=_positive, default=5, help="that count (default: 5)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write the rows to this JSON file")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    from amk.bench.hardware import provenance
+
+    arguments = parse(argv)
+    try:
+        device = Device.open()
+        rows = measured(arguments)
+    except AmkError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+    print(f"{'program':24} {'first ms':>9} {'all ms':>9} {'least':>9} {'most':>9} {'tokens/s':>9}  agrees")
+    for row in rows:
+        times = " ".join(f"{t:9.1f}" for t in (row.first_ms, row.total_ms, row.least_ms, row.most_ms))
+        print(f"{row.program:24} {times} {row.tokens_per_second:9.1f}  {row.agrees} of {row.tokens}")
+    if arguments.record:
+        made = [asdict(row) | {"tokens_per_second": row.tokens_per_second} for row in rows]
+        run = provenance(f"python -m amk.bench.end_to_end {shlex.join(argv)}", device)
+        text = json.dumps({"prompt": arguments.prompt, "new": arguments.new, "rows": made, "run": run}, indent=1)
+        arguments.record.write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
