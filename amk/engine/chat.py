@@ -45,7 +45,7 @@ def render_chat(
         "tools": None, "documents": None,  # templates ask for them with `is not none`
     }  # fmt: skip
     request = {
-        "path": [*_standard_library(), *_package_directories("jinja2", "markupsafe")],
+        "path": [*standard_library(), *package_directories("jinja2", "markupsafe")],
         "template": template,
         "values": values,
         "cpu_seconds": limits.seconds,
@@ -82,11 +82,11 @@ def _refused(reason: str) -> AmkError:
     )
 
 
-def _standard_library() -> list[str]:
+def standard_library() -> list[str]:
     """Directories of the interpreter itself, without those that packages are installed to."""
     return [path for path in sys.path if path and not path.rstrip("/").endswith(("site-packages", "dist-packages"))]
 
 
-def _package_directories(*packages: str) -> list[str]:
+def package_directories(*packages: str) -> list[str]:
     specs = [importlib.util.find_spec(package) for package in packages]
     return list(dict.fromkeys(str(Path(spec.origin).parent.parent) for spec in specs if spec and spec.origin))

@@ -5,6 +5,7 @@ The vocabulary comes from the checkpoint: `tokenizer.json` of a Hugging Face dir
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 from amk.engine.chat import render_chat
 from amk.engine.refusal import bad_weights, unsupported
 from amk.engine.streaming import StreamDecoder
+from amk.engine.tokenizer_process import TokenizerProcess
 from amk.schedule_ir.json_file import read_bytes, read_json
 
 MAX_TOKENIZER_BYTES = 128 << 20
@@ -24,7 +26,10 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """`prefix` is put before a plain prompt (the BOS of a GGUF file; a tokenizer.json does it by itself)."""
+    """`prefix` is put before a plain prompt (the BOS of a GGUF file; a tokenizer.json does it by itself).
+
+    Text and tokens are turned into each other in a process with limits, which starts when it is first needed.
+    """
 
     backend: Backend
     path: Path
@@ -32,9 +37,13 @@ class Tokenizer:
     chat_template: str | None = None
     special: Mapping[str, str] = field(default_factory=dict)
 
+    @cached_property
+    def process(self) -> TokenizerProcess:
+        return TokenizerProcess(self.backend, self.path)
+
     def encode(self, text: str) -> list[int]:
         """Tokens of a plain prompt, with the BOS token if the model wants one."""
-        return [*self.prefix, *self.backend.encode(text, add_special_tokens=True).ids]
+        return [*self.prefix, *self.process.encode(text, special=True)]
 
     def chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The conversation as the template writes it, up to where the assistant answers.
@@ -51,11 +60,11 @@ class Tokenizer:
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Tokens of `chat_text`."""
-        return list(self.backend.encode(self.chat_text(messages), add_special_tokens=False).ids)
+        return self.process.encode(self.chat_text(messages), special=False)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of `tokens` without the special ones; tokens outside the vocabulary have none."""
-        return str(self.backend.decode(list(tokens), skip_special_tokens=True))
+        return self.process.decode(tokens)
 
     def stream(self) -> StreamDecoder:
         """A decoder for tokens that arrive one by one."""

@@ -1,0 +1,65 @@
+"""Tokenizers that would hang, exhaust or end the process that uses them end one of their own, with a reason."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from amk.engine.tokenizer import open_tokenizer
+from amk.engine.tokenizer_process import TokenizerProcess
+from amk.report.diagnostic import AmkError
+from tests.engine.test_tokenizer import hf_directory
+
+
+def backend(folder: Path) -> Backend:
+    return Backend.from_file(str(hf_directory(folder) / "tokenizer.json"))
+
+
+def catastrophic(found: Backend) -> None:
+    found.pre_tokenizer = pre_tokenizers.Split(Regex(r"^(a|aa|a?a)+$|(?:(?:a+)+)+b"), behavior="isolated")
+
+
+def multiplying(found: Backend) -> None:
+    found.normalizer = normalizers.Sequence([normalizers.Replace("a", "aaaaaaaaaaaaaaaa")] * 9)
+
+
+def padding(found: Backend) -> None:
+    found.enable_padding(length=2**40)
+
+
+@pytest.mark.parametrize(("spoil", "text"), [(catastrophic, "a" * 60 + "c"), (multiplying, "aa"), (padding, "ab")])
+def test_a_hostile_tokenizer_ends_a_process_of_its_own(tmp_path: Path, spoil: Any, text: str) -> None:
+    found = backend(tmp_path)
+    spoil(found)
+    process, began = TokenizerProcess(found, tmp_path, seconds=6.0, memory=1 << 30), time.monotonic()
+    for _ in range(2):
+        with pytest.raises(AmkError, match="AMK012") as caught:
+            process.encode(text, special=True)
+        assert "tokenizer" in caught.value.diagnostics[0].message
+    assert time.monotonic() - began < 60
+
+
+def test_text_that_is_no_unicode_is_refused_and_nothing_breaks(tmp_path: Path) -> None:
+    tokenizer = open_tokenizer(hf_directory(tmp_path))
+    for text in ("ab\udc80", "\ud800"):
+        with pytest.raises(AmkError, match="AMK005"):
+            tokenizer.encode(text)
+    assert tokenizer.decode(tokenizer.encode("ab ab")) == "ab ab"
+    with pytest.raises(AmkError, match="AMK012"):
+        tokenizer.process.decode([-1])
+    assert tokenizer.decode(tokenizer.encode("ab")) == "ab", "a request that cannot be answered ends nothing"
+
+
+def test_an_empty_pattern_is_stood_or_refused(tmp_path: Path) -> None:
+    path = hf_directory(tmp_path) / "tokenizer.json"
+    record = json.loads(path.read_text())
+    record["normalizer"] = {"type": "Replace", "pattern": {"String": ""}, "content": "a" * 1000}
+    path.write_text(json.dumps(record))
+    try:
+        assert len(open_tokenizer(tmp_path).encode("ab")) < 1 << 24
+    except AmkError as error:
+        assert error.diagnostics[0].code in ("AMK012", "AMK013")
