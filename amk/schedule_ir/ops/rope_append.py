@@ -9,7 +9,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attention import group_size, owns_position, place
-from amk.schedule_ir.ops.base import F32, Access, Geometry, Memory, Op
+from amk.schedule_ir.ops.base import F32, Access, FloatArray, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import DIM, Need, as_model
 
 
@@ -61,8 +61,7 @@ class RopeAppendOp(Op):
             norm = {"q": self.q_norm, "k": self.k_norm, "v": None}[kind]
             if norm:
                 out += geo.span("read", norm, layer * dim, (layer + 1) * dim, None)
-            if kind != "v":
-                out += geo.span("read", self.rope, env.pos * dim, (env.pos + 1) * dim, None)
+            out += geo.span("read", self.rope, env.pos * dim, (env.pos + 1) * dim, None)
             if kind == "q":
                 origin = (head * group_size(geo) + local) * dim
                 out += geo.span("write", self.q, local * dim, (local + 1) * dim, ("q", layer), origin)
@@ -76,10 +75,11 @@ class RopeAppendOp(Op):
         row = ((layer * geo.caches + head) * context + env.pos) * dim
         for kind, local, first in self._units(env, geo):
             y = np.asarray(mem.read(self.qkv, first, first + dim), np.float32)
+            table = mem.read(self.rope, env.pos * dim, (env.pos + 1) * dim)
             if kind == "v":
                 mem.write(self.v_cache, row, y)
                 continue
-            y = self._rotate(self._normed(y, kind, layer, geo, mem), env.pos, mem)
+            y = self._rotate(self._normed(y, kind, layer, geo, mem), table)
             if kind == "q":
                 mem.write(self.q, local * dim, y * np.float32(dim**-0.5))
             else:
@@ -93,9 +93,8 @@ class RopeAppendOp(Op):
         scale = np.float32(1) / np.sqrt(np.mean(y * y, dtype=np.float32) + np.float32(geo.model.rms_eps))
         return np.asarray(y * scale * mem.read(norm, layer * dim, (layer + 1) * dim), np.float32)
 
-    def _rotate(self, y: F32, pos: int, mem: Memory) -> F32:
+    def _rotate(self, y: F32, table: FloatArray) -> F32:
         half = y.size // 2
-        table = mem.read(self.rope, pos * y.size, (pos + 1) * y.size)
         cos, sin = table[:half], table[half:]
         return np.asarray(
             np.concatenate([y[:half] * cos - y[half:] * sin, y[half:] * cos + y[:half] * sin]), np.float32
