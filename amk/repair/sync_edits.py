@@ -169,14 +169,15 @@ def _distinct(values: list[Any]) -> list[Any]:
 
 
 def _expr(expr: Json) -> str:
-    """{"t": 4, "1": 3} as `4 t + 3`."""
+    """{"t": 4, "1": 3} as `4 t + 3`; a constant that is left out is 0."""
     if isinstance(expr, int):
         return str(expr)
+    constant = expr.get("1", 0)
     named = {name: factor for name, factor in expr.items() if name != "1" and factor}
     parts = [
         name if factor == 1 else f"-{name}" if factor == -1 else f"{factor} {name}" for name, factor in named.items()
     ]
-    parts += [str(expr["1"])] if expr.get("1") or not parts else []
+    parts += [str(constant)] if constant or not parts else []
     return " + ".join(parts).replace("+ -", "- ")
 
 

@@ -67,6 +67,7 @@ TITLES = {
     "AMK404": "barrier participant count does not match",
     "AMK405": "transaction bytes do not match the copies",
     "AMK406": "address or size is misaligned",
+    "AMK407": "a precondition of the device code does not hold",
     "AMK501": "M1: signal goes out before all warps are done",
     "AMK502": "M2: signal does not release",
     "AMK503": "M3: wait does not acquire",

@@ -92,6 +92,7 @@ def _host_buffers(schedule: Schedule) -> Iterator[Unmet]:
     }
     wanted = {name: (role, shape(schedule)) for name, (role, shape) in HOST.items()} | scales
     found = {buffer.name for buffer in schedule.buffers}
+    used = {value for _, step, _, _ in _sites(schedule) for _, value in step.op if isinstance(value, str)}
     for name in sorted(scales.keys() - found):
         yield Unmet(("buffers",), "host-buffer", f"there is no buffer '{name}' for scales that stand apart")
     for i, buffer in enumerate(schedule.buffers):
@@ -100,7 +101,7 @@ def _host_buffers(schedule: Schedule) -> Iterator[Unmet]:
             if buffer.role != role or _plain(buffer.shape) != _plain(shape):
                 message = f"'{buffer.name}' is a {role} buffer of shape {list(shape)} for the host"
                 yield Unmet(("buffers", i), "host-buffer", message)
-        elif buffer.role != "scratch" and buffer.name not in {stream.source for stream in schedule.streams}:
+        elif buffer.role != "scratch" and buffer.name in used - {stream.source for stream in schedule.streams}:
             message = f"the host knows no {buffer.role} buffer '{buffer.name}'"
             yield Unmet(("buffers", i, "role"), "host-buffer", message)
 
@@ -206,9 +207,6 @@ def _steps(schedule: Schedule) -> Iterator[Unmet]:
             stream = streams[getattr(op, "stream")]  # noqa: B009
             if len({stream.chunk(name, env.eval_int(getattr(op, "layer", 0))) for env in each}) > 1:
                 yield Unmet((*path, "op"), f"{op.op}.alike", "a step in a loop is code for one kind of chunk")
-        for field, end in (("layer", schedule.model.layers), ("index", 2 * schedule.model.layers + 1)):
-            if field in type(op).model_fields and not all(0 <= env.eval_int(getattr(op, field)) < end for env in each):
-                yield Unmet((*path, "op", field), f"{op.op}.{field}", f"the {field} is one of {end}")
         site = Site(op, Env(each[0].loops, np.array(workers), tables=tables), geo)
         for need in type(op).needs:
             if not np.all(need.holds.value(site)):

@@ -27,6 +27,8 @@ p * 2^32 (0: no top-p), and the seed."""
 PICK = ("keep", "cut", "goal_low", "goal_high", "peak")
 """i32 words of an agent's place in `pick`: rows with key >= keep are in; the search stands at `cut` and looks for
 `goal` (two 30-bit halves); bits of the largest logit."""
+GOAL, PEAK = PICK.index("goal_low"), PICK.index("peak")
+"""A round leaves the words before `PEAK` to the next one; the interval is in those before `GOAL`."""
 
 PIVOTS = 32
 SHIFTS = (27, 22, 17, 12, 7, 2, 0)

@@ -1,7 +1,8 @@
 """From two tokens to all tokens.
 
 Property: for every counter instance c that something waits for, with D = increments of c per token:
-  (E1) every threshold grows by D per token, and lies in (-D, D] relative to the token's start (init counted out);
+  (E1) every wait's threshold grows by D from each occurrence of that wait to its next, and lies in (-D, D] relative to
+       the token's start (init counted out);
   (E2) the instance is signalled, and waited for, inside the token loop only: a threshold that is the same in every
        launch falls behind, orders nothing in later ones, and from 2^31 on the comparison says no;
   (E3) if an order rests on a wait for c: every increment of token n+1 must-happen-after all increments of token n, by
@@ -62,46 +63,7 @@ def check_epochs(result: Composition) -> Epochs:
     every = np.concatenate(signals)
     first = every[every[:, 5] == 0]
     delta = np.bincount(first[:, 2], first[:, 3], minlength=instances.total).astype(np.int64)
-    starving, loose = [], []
-    for instance in _doubtful(np.concatenate(waits), every, delta, init):
-        rows = [w[w[:, 2] == instance] for w in waits]
-        name, d = instances.name(instance), int(delta[instance])
-        zero = np.concatenate(rows)
-        zero = zero[zero[:, 5] == 0]
-        one = np.concatenate(rows)
-        one = one[one[:, 5] == 1]
-        growth = (
-            {int(b) - int(a) for a, b in zip(np.sort(zero[:, 3]), np.sort(one[:, 3]), strict=True)}
-            if len(zero) == len(one)
-            else set()
-        )
-        counter = instances.family(instance)[0].name
-        if max(growth, default=d) > d:
-            starving.append(
-                _finding(
-                    result.schedule,
-                    counter,
-                    f"{name} gains {d} per token, a threshold grows by {max(growth)}",
-                    "a later token waits for increments that never come",
-                )
-            )
-        elif growth != {d} and len(zero):
-            loose.append(
-                _finding(
-                    result.schedule,
-                    counter,
-                    f"{name} gains {d} per token, thresholds grow by {_either(growth)}",
-                    "the wait falls further behind with every token, so two tokens do not speak for all",
-                )
-            )
-        base = zero[:, 3] - init[instance]
-        if len(base) and (base.min() <= -d or base.max() > d):
-            loose.append(
-                _finding(result.schedule, counter, f"a threshold of {name} reaches beyond the tokens next to its own")
-            )
-        for what, those in (("signalled", [every[every[:, 2] == instance]]), ("waited for", rows)):
-            if any((each[:, 5] < 0).any() for each in those):
-                loose.append(_finding(result.schedule, counter, f"{name} is {what} outside the token loop"))
+    starving, loose = _thresholds(result, waits, every, delta, init)
     assert result.order is not None
     every_wait = np.concatenate(waits)
     acquired = np.unique(every_wait[every_wait[:, 4] == 0, 2])
@@ -110,27 +72,59 @@ def check_epochs(result: Composition) -> Epochs:
         loose += _separation(result, every, np.setdiff1d(every_wait[:, 2], acquired), result.hints)
     wrap = [(WORD - int(init[i])) // int(d) for i, d in enumerate(delta.tolist()) if d]
     # a buffer that no step uses may have any tag
-    tags = (coefficient(b.tag, "t") for b in result.schedule.buffers if b.tag is not None)
-    wrap += [WORD // each for each in tags if each > 0]
+    tags = (b.tag for b in result.schedule.buffers if b.tag is not None)
+    wrap += [(WORD - coefficient(tag, "1")) // coefficient(tag, "t") for tag in tags if coefficient(tag, "t") > 0]
     lags = check_lags(result, every_wait, every)
     return Epochs((*starving[:8], *lags.early), (*loose[:8], *lags.open), min(wrap, default=WORD))
 
 
-def _doubtful(waits: I64, signals: I64, delta: I64, init: I64) -> list[int]:
-    """Instances that are waited for, without those that obviously keep E1 and E2; rows as in `check_epochs`."""
-    zero, one = (rows[np.lexsort((rows[:, 3], rows[:, 2]))] for rows in (waits[waits[:, 5] == t] for t in (0, 1)))
-    several = [np.bincount(rows[:, 2], minlength=len(delta)) for rows in (zero, one)]
-    doubtful = several[0] != several[1]
-    alike = [rows[~doubtful[rows[:, 2]]] for rows in (zero, one)]
-    grown = alike[1][:, 3] - alike[0][:, 3]
-    base, gains = zero[:, 3] - init[zero[:, 2]], delta[zero[:, 2]]
-    doubtful[alike[0][grown != delta[alike[0][:, 2]], 2]] = True
-    doubtful[zero[(base <= -gains) | (base > gains), 2]] = True
-    for rows in (waits, signals):
-        doubtful[rows[rows[:, 5] < 0, 2]] = True
-    waited = np.zeros(len(delta), bool)
-    waited[waits[:, 2]] = True
-    return np.flatnonzero(waited & doubtful).tolist()
+def _thresholds(
+    result: Composition, waits: list[I64], signals: I64, delta: I64, init: I64
+) -> tuple[list[Diagnostic], list[Diagnostic]]:
+    """E1 and E2, wait by wait: (starving, loose) findings. Rows as in `check_epochs`."""
+    starving, loose = list[Diagnostic](), list[Diagnostic]()
+    zero, one = (np.concatenate(each) for each in zip(*map(_occurrences, waits), strict=True))
+    gain, grown, base = delta[zero[:, 2]], one[:, 3] - zero[:, 3], zero[:, 3] - init[zero[:, 2]]
+    same = zero[:, 2] == one[:, 2]
+    far = (base <= -gain) | (base > gain)
+    outside = [np.unique(rows[rows[:, 5] < 0, 2]) for rows in (np.concatenate(waits), signals)]
+    waited = np.unique(np.concatenate(waits)[:, 2])
+    doubtful = np.concatenate((zero[~same | (grown != gain) | far, 2], outside[0], np.intersect1d(outside[1], waited)))
+    for instance in np.unique(doubtful).tolist():
+        mine = zero[:, 2] == instance
+        name, gains, counter = result.instances.name(instance), int(delta[instance]), _family(result, instance)
+        growth = set(grown[mine & same].tolist())
+        if max(growth, default=gains) > gains:
+            message = f"{name} gains {gains} per token, a threshold grows by {max(growth)}"
+            why = "a later token waits for increments that never come"
+            starving.append(_finding(result.schedule, counter, message, why))
+        elif growth - {gains} or not same[mine].all():
+            message = f"{name} gains {gains} per token, thresholds grow by {_either(growth)}"
+            why = "the wait falls further behind with every token, so two tokens do not speak for all"
+            loose.append(_finding(result.schedule, counter, message, why))
+        if far[mine].any():
+            message = f"a threshold of {name} reaches beyond the tokens next to its own"
+            loose.append(_finding(result.schedule, counter, message))
+        for what, where in zip(("waited for", "signalled"), outside, strict=True):
+            if instance in where:
+                loose.append(_finding(result.schedule, counter, f"{name} is {what} outside the token loop"))
+    return starving, loose
+
+
+def _occurrences(rows: I64) -> tuple[I64, I64]:
+    """The rows of tokens 0 and 1 of one program, each of token 0 at the place of its own next occurrence.
+
+    Both tokens are unrolled from one body, so a wait has the same place among the rows of each: rows stand step by step
+    as they run, warp by warp, entry by entry, worker by worker. ValueError if they do not.
+    """
+    zero, one = (rows[rows[:, 5] == token] for token in (0, 1))
+    if zero.shape != one.shape or (zero[:, [0, 4]] != one[:, [0, 4]]).any():
+        raise ValueError("the waits of two tokens do not correspond")
+    return zero, one
+
+
+def _family(result: Composition, instance: int) -> str:
+    return result.instances.family(instance)[0].name
 
 
 def _either(numbers: set[int]) -> str:

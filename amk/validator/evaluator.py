@@ -301,8 +301,8 @@ class Unplaced:
         return None
 
     def may_clash(self, meeting: list[Meeting], rows: I64) -> bool:
-        """False only if no accesses behind the rows clash: rows have all bytes that those read and write, but what is
-        read of constants."""
+        """False only if no accesses behind the rows clash: rows have all bytes that those read and write, but the
+        constants that an op is meant to read."""
         for one, two, gap in meeting:
             if not self.constant.isdisjoint((one, two)):
                 return True
@@ -371,7 +371,7 @@ class Unplaced:
         """Rows with touching neighbours of the same content merged."""
         last: Row | None = None
         for access in accesses:
-            if access.kind == "read" and access.buffer in self.constant:
+            if access.kind == "read" and access.value is None and access.buffer in self.constant:
                 continue
             row = self._row(access)
             if last and last[3] == row[2] and (last[0], last[1], last[4], last[5]) == (row[0], row[1], row[4], row[5]):

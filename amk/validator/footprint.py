@@ -7,8 +7,9 @@ Rows are (buffer, kind, lo, hi, value, delta): global buffers are numbered as in
 -1 and addressed by absolute byte, so that overlapping shared buffers are seen to overlap. value packs (family, index);
 `with_token` adds the token. delta = logical offset - byte address.
 
-Cache rows keep one value for all tokens: what a token appends is what later tokens read. Reads of `constant` buffers
-are dropped, because nothing may write them (checked in `memory_model`).
+Cache rows keep one value for all tokens: what a token appends is what later tokens read. A read without a value of a
+`constant` buffer is dropped: nothing may write it (`memory_model`), and `owners` says which constant it is. A read of a
+constant where the op needs what a step computes stays, and finds that no step wrote it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ for the copy, drains it, then issues the next one into the slot; slots do not in
     reuse       the copy of lap k+1 starts after the last read of lap k (write after read on the slot)
     next        chunk j + S has the slot of chunk j in the next lap, whatever S
 Static side conditions: one copy per phase with all its bytes expected on it, slots of all warps disjoint and inside the
-ring, nothing else in those bytes, and the copy's alignment.
+ring, and the copy's alignment; nothing else is in those bytes (`owners`).
 
 The stream lemma (section 5 of the theory) then says that rings add no edges between agents. `ring_system` is a ring
 with every copy as an event of its own, for the judges.
@@ -73,7 +73,6 @@ def check_rings(schedule: Schedule, memo: Memo) -> Iterator[Diagnostic]:
         path = ("streams", i)
         agents = roles[stream.role].count
         yield from _room(stream, buffers, agents, path)
-        yield from _overlaps(schedule, stream, buffers, path)
         if not streamed:
             yield from _drained(schedule, stream, path)
             yield from _refilled(schedule, stream, ran)
@@ -152,25 +151,6 @@ def _room(stream: Stream, buffers: dict[str, Buffer], agents: int, path: tuple[s
         message = f"copies of '{stream.name}' read '{source.name}', which the launch may write"
         facts = (because("copies run ahead of every wait, and no fence orders them behind ordinary writes"),)
         yield Diagnostic("AMK507", message, where=Where(path=json_pointer((*path, "source"))), facts=facts)
-
-
-def _overlaps(
-    schedule: Schedule, stream: Stream, buffers: dict[str, Buffer], path: tuple[str | int, ...]
-) -> Iterator[Diagnostic]:
-    """Copies land at any time of the launch, so nothing else may live in the ring's bytes."""
-    for name in (stream.ring, stream.full):
-        if name is None:
-            continue
-        own = buffers[name]
-        lo, hi = own.offset or 0, (own.offset or 0) + own.bytes
-        for other in schedule.buffers:
-            start = other.offset or 0
-            if other.space == "shared" and other.name != name and start < hi and lo < start + other.bytes:
-                message = (
-                    f"'{other.name}' shares bytes {max(lo, start)}..{min(hi, start + other.bytes) - 1} with '{name}'"
-                )
-                facts = (because("weight copies land there at any time of the launch"),)
-                yield Diagnostic("AMK301", message, where=Where(path=json_pointer(path)), facts=facts)
 
 
 def _drained(schedule: Schedule, stream: Stream, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:

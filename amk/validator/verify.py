@@ -33,9 +33,11 @@ from amk.validator.local_order import NotComposable
 from amk.validator.memo import Memo, given
 from amk.validator.memory_model import check_constants, check_said, check_scopes, check_strong, weak_orders
 from amk.validator.model_graph import check_model_graph
+from amk.validator.needs import check_needs
 from amk.validator.one_token import one_token_follows
 from amk.validator.order import ClocksTooLarge
 from amk.validator.outside import check_outside
+from amk.validator.owners import check_owners
 from amk.validator.parts import without_sync
 from amk.validator.position import position_obligations
 from amk.validator.reduce import layer_loops, reduce_layers
@@ -45,6 +47,7 @@ from amk.validator.rings import check_rings, ring_obligations
 from amk.validator.smt import Obligation, Proof, Solver, prove
 from amk.validator.structure import check_structure
 from amk.validator.trace import TooLarge, last_items
+from amk.validator.widths import check_widths
 from amk.validator.words import check_tags
 
 Status = Literal["SAFE", "UNSAFE", "UNKNOWN"]
@@ -153,9 +156,11 @@ Check = Callable[..., list[Diagnostic]]
 Looks = Literal["written", "data", "parts"]
 STATIC: tuple[tuple[str, Check, Looks], ...] = (
     ("structure", check_structure, "written"),
+    ("widths", check_widths, "written"),
     ("model graph", check_model_graph, "data"),
     ("registers", check_registers, "written"),
     ("rings", _rings, "parts"),
+    ("owners", check_owners, "data"),
     ("tags", _tags, "data"),
     ("wrap", check_wrap, "written"),
     ("strong", check_strong, "written"),
@@ -194,6 +199,7 @@ class _Verification:
                 self._static()
             if not self.found and not (self.open and self.open[0].code in OUTSIDE):
                 self._composed()
+                self._needs()
                 self._obligations()
         except (TooLarge, ClocksTooLarge, NotComposable) as error:
             reason = because("larger than the check is willing to enumerate, or outside the class it decides")
@@ -220,6 +226,11 @@ class _Verification:
             else:
                 self._sort((self.memo.within if looks == "parts" else self.memo)(check, data).value)
         self._sort(check_resources(self.schedule, self.compiled))
+
+    def _needs(self) -> None:
+        """Last, because what else is wrong, or open, mostly says more."""
+        if not self.found and not self.open:
+            self._sort(self.memo(check_needs, given(without_sync(self.schedule))).value)
 
     def _sort(self, diagnostics: list[Diagnostic]) -> None:
         for diagnostic in diagnostics:

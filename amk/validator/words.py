@@ -68,7 +68,7 @@ def check_tags(schedule: Schedule, items: list[list[Item]]) -> Iterator[Diagnost
     uses = [(item, named[id(item.site)]) for group in items for item in group if named[id(item.site)]]
     used = {name for _, names in uses for name in names}
     for number, buffer in enumerate(schedule.buffers):
-        if buffer.name in used and (problem := _tag_problem(buffer, layers)):
+        if buffer.name in used and (problem := _tag_problem(buffer, layers, schedule.launch.max_tokens)):
             yield _finding(problem, ("buffers", number), f"a token has {layers} layers")
     tags = {b.name: {"t", *(b.tag if isinstance(b.tag, dict) else ())} - {"1"} for b in schedule.buffers if b.tagged}
     for item, names in uses:
@@ -76,8 +76,8 @@ def check_tags(schedule: Schedule, items: list[list[Item]]) -> Iterator[Diagnost
             yield _finding("a tagged buffer is used where its tag has no value", (*item.site.path, "op"))
 
 
-def _tag_problem(buffer: Buffer, layers: int) -> str | None:
-    """Why the buffer's tags cannot work, whoever uses them."""
+def _tag_problem(buffer: Buffer, layers: int, tokens: int) -> str | None:
+    """Why the buffer's tags cannot work in a launch of so many tokens, whoever uses them."""
     if buffer.tagged != (buffer.tag is not None):
         return "a tagged buffer has a tag, others have none"
     if buffer.tag is None:
@@ -90,6 +90,9 @@ def _tag_problem(buffer: Buffer, layers: int) -> str | None:
         return "the tag must grow with the token t and name nothing but t and l"
     if not 0 <= buffer.tag.get("l", 0) * (layers - 1) < buffer.tag["t"]:
         return "tags of one token reach into those of the next"
+    least = buffer.tag.get("1", 0)
+    if not (least > 0 and least + buffer.tag["t"] * tokens <= POISON):
+        return f"the tags of {tokens:,} tokens do not all lie in 1..2^32 - 2, but a word has 32 bits for its tag"
     return None
 
 
@@ -97,6 +100,8 @@ def _finding(message: str, path: tuple[str | int, ...], *reasons: str) -> Diagno
     return Diagnostic("AMK513", message, where=Where(path=json_pointer(path)), facts=tuple(because(r) for r in reasons))
 
 
+POISON: Final = 2**32 - 1
+"""The tag that words have when the host has poisoned them; memory that is new has 0."""
 Trouble = tuple[str | int, ...]
 """(buffer, what, ...): what `_told` explains."""
 KNOWN: Final = 6

@@ -19,6 +19,8 @@ from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOC
 
 HALF_WORD = 2**31
 WARP_REGISTERS = 256
+NO_BUFFERS = frozenset({"op", "role", "stream", "matrix", "kind"})
+"""Fields of ops whose text names no buffer."""
 
 
 def broken_rules(spelled: Spelled) -> Iterator[str]:
@@ -131,6 +133,12 @@ def _rings(schedule: Schedule) -> Iterator[str]:
             for other in schedule.buffers:
                 if other.space == "shared" and other is not own and _meet(_span(own), _span(other)):
                     yield f"{other.name} lies in memory that copies fill at any time"
+        landing = {stream.ring, stream.full} - {None}
+        fields = (pair for program in schedule.programs for step in steps(program.body) for pair in step.op)
+        if any(value in landing for field, value in fields if isinstance(value, str) and field not in NO_BUFFERS):
+            yield "an op has its data where copies land at any time"
+        if len(taken) == 2 and ring is full:
+            yield "a ring is its own mbarriers"
         if any(matrix(schedule.model, name).k % stream.chunk_k for name in MATRICES):
             yield "chunks do not tile a matrix"
 

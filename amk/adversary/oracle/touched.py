@@ -208,7 +208,7 @@ class Toucher:
                 outside.add(access.buffer)
             if role == "constant" and access.kind == "write":
                 constants.add(access.buffer)
-            if role != "constant" or access.kind == "write":
+            if role != "constant" or access.kind == "write" or access.value is not None:
                 found.append(access)
         listed = [self._row(a, worker) for a in sorted(found, key=lambda a: a.kind == "write")]
         rows = np.array(listed, np.int64).reshape(-1, 7)

@@ -39,6 +39,9 @@ class Access(NamedTuple):
 
     A value is that of all sequences of the batch, one after the other. value is None for launch constants and for bytes
     whose content no later step depends on. Shared buffers and `private` global ones are addressed per worker.
+
+    A read is of what was there before the step: bytes that the agent writes in the step it may read back, and only the
+    write is listed.
     """
 
     buffer: str

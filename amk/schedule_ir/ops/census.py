@@ -12,6 +12,8 @@ from amk.schedule_ir.ops.argmax_rows import head_rows
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import RANKED, ROUND, Need, untagged
 from amk.schedule_ir.ranking import (
+    GOAL,
+    PEAK,
     PICK,
     PIVOTS,
     ROUNDS,
@@ -43,24 +45,27 @@ class CensusOp(Op):
     tally: Name
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
-        agent = int(env.agent)
+        agent, at = int(env.agent), int(env.agent) * len(PICK)
         _, lo, hi, _ = head_rows(env, geo, self.role)
-        by_weight = self.round >= ROUNDS
+        # a weight is relative to the largest logit
+        by_weight = self.round >= ROUNDS and lo < hi
         return [
-            *geo.span("read", self.pick, agent * len(PICK), (agent + 1) * len(PICK), ("pick", self.round)),
+            *geo.span("read", self.pick, at, at + GOAL, ("pick", self.round)),
+            *geo.span("read", self.pick, at + PEAK, at + PEAK + int(by_weight), ("peak", 0)),
             *geo.span("read", self.sampling, 0, int(by_weight), None),
             *geo.span("read", self.logits, lo, hi, ("logits", 0)),
             *geo.span("write", self.tally, agent * TALLY, (agent + 1) * TALLY, ("tally", self.round)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        agent = int(env.agent)
+        agent, at = int(env.agent), int(env.agent) * len(PICK)
         _, lo, hi, _ = head_rows(env, geo, self.role)
-        keep, cut, _, _, peak = (int(v) for v in mem.read_int(self.pick, agent * len(PICK), (agent + 1) * len(PICK)))
+        keep, cut = (int(v) for v in mem.read_int(self.pick, at, at + GOAL))
         weight = np.ones(hi - lo, np.uint64)
         logits = np.asarray(mem.read(self.logits, lo, hi), np.float32) if lo < hi else np.zeros(0, np.float32)
-        if self.round >= ROUNDS:
+        if self.round >= ROUNDS and lo < hi:
             inverse = float_of(int(mem.read_int(self.sampling, 0, 1)[0]))
+            peak = int(mem.read_int(self.pick, at + PEAK, at + PEAK + 1)[0])
             weight = weights(logits, float_of(peak), inverse)
         key = keys(logits)
         pivots = (cut & 0xFFFFFFFF) + (np.arange(PIVOTS) << SHIFTS[self.round % ROUNDS])

@@ -11,7 +11,7 @@ from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.argmax_rows import NO_ROWS, head_rows
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import RANKED, Need, untagged
-from amk.schedule_ir.ranking import PARAMETERS, PICK, float_of, gumbel, keys, scores
+from amk.schedule_ir.ranking import PARAMETERS, PEAK, PICK, float_of, gumbel, keys, scores
 
 
 class DrawOp(Op):
@@ -37,7 +37,8 @@ class DrawOp(Op):
         at = int(env.agent) * len(PICK)
         _, lo, hi, slot = head_rows(env, geo, self.role)
         return [
-            *geo.span("read", self.pick, at, at + len(PICK), ("pick", self.round)),
+            *geo.span("read", self.pick, at, at + 1, ("pick", self.round)),
+            *geo.span("read", self.pick, at + PEAK, at + len(PICK), ("peak", 0)),
             *geo.span("read", self.sampling, 0, len(PARAMETERS), None),
             *geo.span("read", self.logits, lo, hi, ("logits", 0)),
             *geo.span("write", self.draw_value, slot, slot + 1, ("draw_value", 0)),
@@ -47,7 +48,7 @@ class DrawOp(Op):
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         at = int(env.agent) * len(PICK)
         _, lo, hi, slot = head_rows(env, geo, self.role)
-        keep, _, _, _, peak = (int(v) for v in mem.read_int(self.pick, at, at + len(PICK)))
+        keep, peak = (int(mem.read_int(self.pick, at + word, at + word + 1)[0]) for word in (0, PEAK))
         inverse, _, _, *seed = (int(v) for v in mem.read_int(self.sampling, 0, len(PARAMETERS)))
         value, index = NO_ROWS, 0
         logits = np.asarray(mem.read(self.logits, lo, hi), np.float32) if lo < hi else np.zeros(0, np.float32)

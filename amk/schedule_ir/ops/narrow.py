@@ -10,7 +10,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import RANKED, ROUND, Need
-from amk.schedule_ir.ranking import HALF, PICK, ROUNDS, SHIFTS, TALLY, goal_of, joined_sums, signed
+from amk.schedule_ir.ranking import GOAL, HALF, PEAK, PICK, ROUNDS, SHIFTS, TALLY, goal_of, joined_sums, signed
 
 
 class NarrowOp(Op):
@@ -37,19 +37,23 @@ class NarrowOp(Op):
         word = 1 + self.round // ROUNDS
         return word, word + (self.round % ROUNDS == 0)
 
+    def _known(self) -> int:
+        """Words of pick that it starts from: not the goal in the first round of a search."""
+        return PEAK if self.round % ROUNDS else GOAL
+
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         at = int(env.agent) * len(PICK)
         return [
             *geo.span("read", self.gathered, 0, self.gather_agents * TALLY, ("gathered", self.round)),
             *geo.span("read", self.sampling, *self._parameter(), None),
-            *geo.span("read", self.pick, at, at + len(PICK), ("pick", self.round)),
-            *geo.span("write", self.pick, at, at + len(PICK), ("pick", self.round + 1)),
+            *geo.span("read", self.pick, at, at + self._known(), ("pick", self.round)),
+            *geo.span("write", self.pick, at, at + PEAK, ("pick", self.round + 1)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         at = int(env.agent) * len(PICK)
-        keep, cut, low, high, peak = (int(v) for v in mem.read_int(self.pick, at, at + len(PICK)))
-        keep, cut, goal = keep & 0xFFFFFFFF, cut & 0xFFFFFFFF, low + (high << HALF)
+        keep, cut, *halves = (int(v) for v in mem.read_int(self.pick, at, at + self._known()))
+        keep, cut, goal = keep & 0xFFFFFFFF, cut & 0xFFFFFFFF, sum(half << HALF * n for n, half in enumerate(halves))
         totals = joined_sums(mem.read_int(self.gathered, 0, self.gather_agents * TALLY))
         digit = self.round % ROUNDS
         if digit == 0:
@@ -59,4 +63,4 @@ class NarrowOp(Op):
         cut += max(reached - 1, 0) << SHIFTS[digit]
         if digit == ROUNDS - 1:
             keep, cut = max(keep, cut), 0
-        mem.write(self.pick, at, [signed(keep), signed(cut), goal & (2**HALF - 1), goal >> HALF, peak])
+        mem.write(self.pick, at, [signed(keep), signed(cut), goal & (2**HALF - 1), goal >> HALF])

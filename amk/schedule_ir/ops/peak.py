@@ -10,7 +10,7 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import RANKED, Need, number, own
-from amk.schedule_ir.ranking import PICK, word_of
+from amk.schedule_ir.ranking import PEAK, PICK, word_of
 
 
 class PeakOp(Op):
@@ -34,7 +34,8 @@ class PeakOp(Op):
         at = int(env.agent) * len(PICK)
         return [
             *geo.span("read", self.best_value, 0, self.candidates, ("best_value", 0)),
-            *geo.span("write", self.pick, at, at + len(PICK), ("pick", self.round)),
+            *geo.span("write", self.pick, at, at + PEAK, ("pick", self.round)),
+            *geo.span("write", self.pick, at + PEAK, at + len(PICK), ("peak", 0)),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:

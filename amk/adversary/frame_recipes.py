@@ -1,0 +1,170 @@
+"""Mistakes in what a schedule takes for granted: which constant is read, whose bytes they are, how wide a word is, and
+that a wait is the same wait in every token."""
+
+from __future__ import annotations
+
+from amk.adversary.edits import Edit, Json, at, steps, waiting
+from amk.adversary.recipe import (
+    WORKERS as W,
+)
+from amk.adversary.recipe import Make, Recipe, field_of, op_field, put, wait_of
+
+WORD = 2**32
+
+
+def _thresholds_cross(s: Json) -> list[Edit]:
+    """Two more waits for the candidates, whose thresholds are those of the first two tokens in another order."""
+    path = (*waiting(s, "best"), "waits")
+    wait = at(s, path)[0]
+    return [Edit("replace", path, [wait, wait | {"at_least": {"t": 2 * W}}, wait | {"at_least": W}])]
+
+
+def _everywhere(field: str, name: str) -> Make:
+    """Every op that has this field gets this buffer for it."""
+    return lambda s: [
+        Edit("replace", (*path, "op", field), name) for path, step in steps(s) if step["op"].get(field) is not None
+    ]
+
+
+def _mbarriers_as_sums(s: Json) -> list[Edit]:
+    return [Edit("replace", field_of("buffers", "full", "dtype")(s), "f32"), *_everywhere("ssq", "full")(s)]
+
+
+FRAME = [
+    Recipe(
+        "thresholds-cross",
+        "41 no epoch separation",
+        "fenced",
+        "AMK203",
+        "a wait for 8t and one for 4: together they ask in the first two tokens for what two good waits ask, but each "
+        "wait has its own next threshold, and from the third token on the first one's never comes",
+        _thresholds_cross,
+    ),
+    Recipe(
+        "hidden-state-from-embedding",
+        "wrong constant",
+        "fenced",
+        "AMK105",
+        "the norm reads the first row of the embedding, not the hidden state",
+        put(op_field("stage_norm", "h"), "embedding"),
+    ),
+    Recipe(
+        "activation-from-weights",
+        "wrong constant",
+        "fenced",
+        "AMK105",
+        "the MLP's activation is read from the packed weights",
+        put(op_field("stage", "act"), "weights"),
+    ),
+    Recipe(
+        "rows-from-rotary-table",
+        "wrong constant",
+        "tagged",
+        "AMK105",
+        "query, key and value are read from the rotary table",
+        put(op_field("rope_append", "qkv"), "rope"),
+    ),
+    Recipe(
+        "candidates-from-prompt",
+        "wrong constant",
+        "fenced",
+        "AMK105",
+        "the next token is looked up in the prompt",
+        put(op_field("select", "best_index"), "prompt"),
+    ),
+    Recipe(
+        "partials-from-weights",
+        "wrong constant",
+        "tagged",
+        "AMK105",
+        "the outputs of the splits are read from the packed weights",
+        put(op_field("combine", "split_partial"), "weights"),
+    ),
+    Recipe(
+        "norm-not-filled",
+        "wrong constant",
+        "fenced",
+        "AMK407",
+        "the norms are scratch memory, which the host does not fill",
+        put(field_of("buffers", "norm", "role"), "scratch"),
+    ),
+    Recipe(
+        "cache-not-kept",
+        "state is lost",
+        "fenced",
+        "AMK407",
+        "the keys are scratch memory: the next launch finds none of the earlier tokens'",
+        put(field_of("buffers", "k_cache", "role"), "scratch"),
+    ),
+    Recipe(
+        "hidden-state-in-cache",
+        "state is lost",
+        "fenced",
+        "AMK106",
+        "the hidden state is handed over where the keys of earlier tokens are",
+        lambda s: [
+            Edit("replace", field_of("buffers", "k_cache", "dtype")(s), "bf16"),
+            *(
+                Edit("replace", (*path, "op", "h"), "k_cache")
+                for path, step in steps(s)
+                if step["op"].get("h") == "h_mid"
+            ),
+        ],
+    ),
+    Recipe(
+        "staged-in-ring",
+        "slot reused by something else",
+        "fenced",
+        "AMK301",
+        "the staged vector has the ring's own name: copies land on it",
+        _everywhere("x", "ring"),
+    ),
+    Recipe(
+        "sums-in-mbarriers",
+        "slot reused by something else",
+        "fenced",
+        "AMK301",
+        "the sums of squares have the name of the ring's mbarriers",
+        _mbarriers_as_sums,
+    ),
+    Recipe(
+        "mbarriers-in-ring",
+        "slot reused by something else",
+        "fenced",
+        "AMK301",
+        "the ring's mbarriers are the ring: the first copy lands on them",
+        put(field_of("streams", "weights", "full"), "ring"),
+    ),
+    Recipe(
+        "queries-in-partials",
+        "22 aliased shared memory",
+        "fenced",
+        "AMK302",
+        "one buffer for the queries and for the partials that are computed from them",
+        _everywhere("q", "att"),
+    ),
+    Recipe(
+        "tag-grows-by-a-word",
+        "M13",
+        "tagged",
+        "AMK513",
+        "the tag grows by 2^32 per token: in 32 bits it is the same in all tokens",
+        put(field_of("buffers", "h_mid", "tag"), {"t": WORD, "l": 1, "1": 1}),
+    ),
+    Recipe(
+        "tag-of-a-word-is-zero",
+        "M13",
+        "tagged",
+        "AMK513",
+        "the first tag is 2^32, which is the 0 of zeroed memory",
+        put(field_of("buffers", "h_mid", "tag"), {"t": 2, "l": 1, "1": WORD}),
+    ),
+    Recipe(
+        "threshold-beyond-a-word",
+        "44 wrap",
+        "fenced",
+        "AMK204",
+        "workers of the second head wait for 2^32 more, which is nothing in 32 bits",
+        put(wait_of("best", "at_least"), {"t": W, "1": W, "attn.head": WORD}),
+    ),
+]
