@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from amk.checker.programs import Program, require
-from amk.schedule_ir.expr import Env
+from amk.schedule_ir.expr import CONST, EPOCH, Env, Expr
 from amk.schedule_ir.schedule import Schedule, Signal, Wait
 
 I64 = npt.NDArray[np.int64]
 Crews = tuple[I64, I64, I64, I64, int]
 WORKER, ITEM, WARP, INSTANCE, AMOUNT, WEAK = range(6)
 MOST: Final = 1 << 40
+WORD: Final = 1 << 32
 
 
 class Counters:
@@ -81,8 +82,19 @@ class Counters:
             require(((place >= 0) & (place < size)).all(), f"counters: index of '{counter.name}'")
             made[:, INSTANCE] = made[:, INSTANCE] * size + place
         made[:, INSTANCE] += base
-        made[:, AMOUNT] = env.eval(entry.at_least if isinstance(entry, Wait) else entry.add)
-        require((abs(made[:, AMOUNT]) < MOST).all(), "counters: amount out of range")
+        amount = entry.at_least if isinstance(entry, Wait) else entry.add
+        made[:, AMOUNT] = env.eval(amount)
+        require(all(fits(e, env) for e in (*entry.index, amount)), "counters: amount out of range")
         strong = entry.order == ("acquire" if isinstance(entry, Wait) else "release")
         made[:, WEAK] = not strong or counter.handoff == "hint"
         return made
+
+
+def fits(expr: Expr, env: Env) -> bool:
+    """The device computes it as meant: terms and their sum stay within the words that it has for them. Products of what
+    differs between workers are signed 32-bit numbers there, the rest is unsigned and wraps."""
+    if isinstance(expr, int):
+        return abs(expr) < WORD
+    terms = {name: np.abs(np.asarray(env.symbol(name)) * factor) for name, factor in expr.items()}
+    signed = all((term < WORD // 2).all() for name, term in terms.items() if name not in (CONST, EPOCH))
+    return signed and abs(expr.get(EPOCH, 0)) < WORD // 2 and bool((sum(terms.values()) < WORD).all())

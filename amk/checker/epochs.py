@@ -23,6 +23,8 @@ LAG: Final = 1 << 31
 def check_epochs(programs: list[Program], counters: Counters, fence: Order, wait: Order, most: int) -> None:
     """Every counter that something waits for. most: tokens of a launch.
 
+    Step: each wait asks for as much more in the next token as its counter gains in one. Base: in the first token it
+    asks for something of this token, or of the one before. Both are affine in the token: two tokens stand for all.
     Values and thresholds are compared by the sign of their 32-bit difference. A wait begins to look when no more is
     missing than it asks for of its token, less what its token must have given by then. While it is pending the counter
     goes on to the end of the token if the wait holds back the next, to the end of the launch if not.
@@ -38,9 +40,12 @@ def check_epochs(programs: list[Program], counters: Counters, fence: Order, wait
         )
         require(len(outside) == 0, "epochs: signalled outside the token loop")
         require(len(always) == 0 and len(first) == len(second), "epochs: waits differ between tokens")
-        gain, base = int(early[:, AMOUNT].sum()), np.sort(first[:, AMOUNT]) - counters.init[instance]
-        grows = np.sort(second[:, AMOUNT]) - np.sort(first[:, AMOUNT]) == gain
-        require(grows.all() and (base > -gain).all() and (base <= gain).all(), "epochs: growth")
+        # rows are in the order of the programs, so a wait has the same place among those of either token
+        require((first[:, [WORKER, WARP, WEAK]] == second[:, [WORKER, WARP, WEAK]]).all(), "epochs: waits differ")
+        gain, base = int(early[:, AMOUNT].sum()), first[:, AMOUNT] - counters.init[instance]
+        require(int(late[:, AMOUNT].sum()) == gain < LAG, "epochs: signals differ between tokens")
+        require((second[:, AMOUNT] - first[:, AMOUNT] == gain).all(), "epochs: growth")
+        require((base > -gain).all() and (base <= gain).all(), "epochs: of another token")
         strong = (waits[:, WEAK] == 0).any()
         require(_separated(fence if strong else wait, early, late), "epochs: not separated")
         far = gain * most - base.min() >= LAG

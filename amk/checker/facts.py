@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from amk.checker.programs import TOKENS, Program, require
 from amk.schedule_ir.ops.attention import agent_positions, owns_position
@@ -17,6 +18,7 @@ from amk.schedule_ir.registers import registers_read
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
 
+I64 = npt.NDArray[np.int64]
 WARP: Final = 32
 REGISTER_UNIT: Final = 256
 SHARED_UNIT: Final = 128
@@ -33,10 +35,11 @@ RING_LEMMA: Final = frozenset(
 """sha256 of the five scripts of the ring lemma, which does not depend on the schedule."""
 
 
-def check_rings(schedule: Schedule) -> None:
-    """(5)"""
+def check_rings(schedule: Schedule, rows: I64) -> None:
+    """(5) rows: all accesses; nothing of a ring or its mbarriers is among their bytes."""
     buffers = {b.name: b for b in schedule.buffers}
     roles = {r.name: r.count for r in schedule.roles}
+    taken: list[tuple[int, int]] = []
     for stream in schedule.streams:
         bulk, slots = stream.engine == "bulk", roles[stream.role] * stream.slots
         require(buffers[stream.source].role == "constant", "ring: its source is written")
@@ -47,10 +50,16 @@ def check_rings(schedule: Schedule) -> None:
                 lo, size = buffers[name].offset or 0, buffers[name].bytes
                 require(buffers[name].space == "shared" and size >= slots * unit, f"ring: '{name}' is too small")
                 require(lo % align == 0 and unit % align == 0, "ring: misaligned")
-                for other in (b for b in schedule.buffers if b.space == "shared" and b.name != name):
-                    start = other.offset or 0
-                    apart = start >= lo + size or lo >= start + other.bytes
-                    require(apart, f"ring: '{name}' and '{other.name}' overlap")
+                taken.append((lo, lo + size))
+                others = [b for b in schedule.buffers if b.space == "shared" and b.name != name]
+                ranges = [(b.name, b.offset or 0, (b.offset or 0) + b.bytes) for b in others]
+                for other, start, end in ranges:
+                    require(start >= lo + size or lo >= end, f"ring: '{name}' and '{other}' overlap")
+    first = len(schedule.buffers)
+    private = rows[(rows[:, 3] >= first) & (rows[:, 3] < first + schedule.launch.workers)]
+    for n, (lo, hi) in enumerate(taken):
+        require(all(lo >= end or start >= hi for start, end in taken[:n]), "ring: two in the same bytes")
+        require(((private[:, 5] <= lo) | (private[:, 4] >= hi)).all(), "ring: an op touches its bytes")
 
 
 def check_refills(schedule: Schedule, programs: list[Program]) -> None:

@@ -5,7 +5,8 @@ on that. It may ask for the position: it is evaluated at the first, the last, on
 that another owns, and a row says at which of them it happens.
 
 Global buffers are numbered as in the schedule, then each worker's shared memory, then each worker's part of the caches,
-one unit per layer (`_layers` checks that the rows are its own). Reads of constants are left out; nothing writes them.
+one unit per layer (`_layers` checks that the rows are its own). Reads of constants are left out: nothing writes them,
+and they are where an op means the constant that its field is named after (`references`, `launch_needs`).
 """
 
 from __future__ import annotations
@@ -137,7 +138,9 @@ class Footprints:
             raise Rejected(f"bounds: worker {worker} leaves '{name}'")
         if name in self.constants:
             require(kind == "read", f"constants: '{name}' is written")
+            require(value is None, f"constants: '{name}' is read for something else")
             return ()
+        require(kind == "write" or value is not None, f"constants: '{name}' is read for one")
         content = DONT_CARE if value is None else self.code(*value)
         return self.number[name], lo, hi, READ if kind == "read" else WRITE, content, origin - lo
 

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from amk.checker.counters import WORD
 from amk.checker.footprints import READ, WRITE
 from amk.checker.programs import MAX_ITEMS, require
 from amk.schedule_ir.schedule import Schedule
@@ -44,8 +45,8 @@ Readings = dict[tuple[int, int], list[Reading]]
 
 
 class Words:
-    """Rejects words with two owners, tags that do not grow, words that nobody writes. split_rows: the rows of the steps
-    at the first and the last position of each split."""
+    """Rejects words with two owners, tags that do not grow or that wrap within a launch, words that nobody writes.
+    split_rows: the rows of the steps at the first and the last position of each split."""
 
     def __init__(
         self, schedule: Schedule, layers: int, rows: I64, split_rows: Callable[[], list[I64]] | None = None
@@ -53,12 +54,12 @@ class Words:
         self.schedule, self.layers, self.split_rows = schedule, layers, split_rows
         self.readings: Readings = {}
         for number, buffer in enumerate(schedule.buffers):
-            require(buffer.tagged == (buffer.tag is not None), "tags: on a buffer without, or none on one with")
             mine = rows[rows[:, 3] == number]
             if buffer.tag is not None and len(mine):
                 tag = buffer.tag if isinstance(buffer.tag, dict) else {}
                 grows = set(tag) <= {"t", "l", "1"} and 0 <= tag.get("l", 0) * (layers - 1) < tag.get("t", 0)
-                require(grows and buffer.space == "global" and buffer.role == "scratch", f"tags: of '{buffer.name}'")
+                last = tag.get("t", 0) * schedule.launch.max_tokens + tag.get("l", 0) * layers + tag.get("1", 0)
+                require(grows and last < WORD - 1, f"tags: of '{buffer.name}'")
                 self._add(mine[mine[:, 6] == WRITE], mine[mine[:, 6] == READ])
 
     @cached_property

@@ -207,6 +207,9 @@ def _steps(schedule: Schedule) -> Iterator[Unmet]:
             stream = streams[getattr(op, "stream")]  # noqa: B009
             if len({stream.chunk(name, env.eval_int(getattr(op, "layer", 0))) for env in each}) > 1:
                 yield Unmet((*path, "op"), f"{op.op}.alike", "a step in a loop is code for one kind of chunk")
+        for field, end in (("layer", schedule.model.layers), ("index", 2 * schedule.model.layers + 1)):
+            if field in type(op).model_fields and not all(0 <= env.eval_int(getattr(op, field)) < end for env in each):
+                yield Unmet((*path, "op", field), f"{op.op}.{field}", f"the {field} is one of {end}")
         site = Site(op, Env(each[0].loops, np.array(workers), tables=tables), geo)
         for need in type(op).needs:
             if not np.all(need.holds.value(site)):

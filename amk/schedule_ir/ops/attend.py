@@ -19,8 +19,7 @@ NEGATIVE = np.float32(-1e30)
 class AttendOp(Op):
     """partial[agent, g] = (sum_p w_p v_p, m, sum_p w_p), w_p = exp(q_g . k_p - m), m the maximum of q_g . k_p.
 
-    partial is f32 [agents, group, head_dim + 4]. An agent without positions writes (0, -1e30, 0); it reads q like the
-    others as soon as the split has a position.
+    partial is f32 [agents, group, head_dim + 4]. An agent without positions writes (0, -1e30, 0).
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
@@ -40,13 +39,13 @@ class AttendOp(Op):
         return agent_positions(env.pos, place(env)[1], int(env.agent), agents, geo)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
-        head, _ = place(env)
+        head, part = place(env)
         if head < 0:
             return []
         layer, dim, group = env.eval_int(self.layer), geo.model.head_dim, group_size(geo)
         base = (layer * geo.caches + head) * geo.buffers[self.k_cache].shape[2]
         runs = self._runs(env, geo)
-        begun = env.pos >= place(env)[1] * geo.kv_block
+        begun = part * geo.kv_block <= env.pos  # then every agent multiplies with the query, some by nothing
         out = geo.span("read", self.q, 0, group * dim, ("q", layer), head * group * dim) if begun else []
         for lo, hi in runs:
             for cache, kind in ((self.k_cache, "k"), (self.v_cache, "v")):
@@ -57,7 +56,7 @@ class AttendOp(Op):
         return [*out, *geo.span("write", self.partial, agent * width, (agent + 1) * width, ("att", layer))]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        head, _ = place(env)
+        head, part = place(env)
         if head < 0:
             return
         layer, dim, group = env.eval_int(self.layer), geo.model.head_dim, group_size(geo)
@@ -65,13 +64,13 @@ class AttendOp(Op):
         runs = self._runs(env, geo)
         out = np.zeros((group, partial_width(geo)), np.float32)
         out[:, dim] = NEGATIVE
-        if env.pos >= place(env)[1] * geo.kv_block:
-            query = np.asarray(mem.read(self.q, 0, group * dim), np.float32).reshape(group, dim)
+        begun = part * geo.kv_block <= env.pos
+        query = np.asarray(mem.read(self.q, 0, group * dim) if begun else (), np.float32)
         if runs:
             rows = [((base + lo) * dim, (base + hi) * dim) for lo, hi in runs]
             k = np.concatenate([mem.read(self.k_cache, *r) for r in rows]).reshape(-1, dim).astype(np.float32)
             v = np.concatenate([mem.read(self.v_cache, *r) for r in rows]).reshape(-1, dim).astype(np.float32)
-            scores = query @ k.T
+            scores = query.reshape(group, dim) @ k.T
             peak = scores.max(axis=1)
             weights = np.exp(scores - peak[:, None])
             out[:, :dim], out[:, dim], out[:, dim + 1] = weights @ v, peak, weights.sum(axis=1)

@@ -9,7 +9,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attention import group_size, owns_position, place
-from amk.schedule_ir.ops.base import F32, Access, Geometry, Memory, Op
+from amk.schedule_ir.ops.base import F32, Access, FloatArray, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import DIM, Need, as_model
 
 
@@ -18,8 +18,7 @@ class RopeAppendOp(Op):
     whose split owns the position also writes k_cache[layer, head, pos] = rope(norm(key)) and v_cache[layer, head, pos].
 
     Unit u (query heads, then key, then value) is done by agent u % n. norm is the per-head RMSNorm of Qwen3, when the
-    schedule names q_norm and k_norm. rope is f32 [max_context, head_dim]: cosines, then sines, of head_dim/2 angles;
-    every unit reads the position's row, the value too, which has no use for it.
+    schedule names q_norm and k_norm. rope is f32 [max_context, head_dim]: cosines, then sines, of head_dim/2 angles.
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
@@ -94,7 +93,7 @@ class RopeAppendOp(Op):
         scale = np.float32(1) / np.sqrt(np.mean(y * y, dtype=np.float32) + np.float32(geo.model.rms_eps))
         return np.asarray(y * scale * mem.read(norm, layer * dim, (layer + 1) * dim), np.float32)
 
-    def _rotate(self, y: F32, table: F32) -> F32:
+    def _rotate(self, y: F32, table: FloatArray) -> F32:
         half = y.size // 2
         cos, sin = table[:half], table[half:]
         return np.asarray(
