@@ -17,6 +17,7 @@ AREAS = {
     5: "memory model",
     6: "target",
     7: "search",
+    8: "emulator",
     9: "internal",
 }
 
@@ -100,6 +101,12 @@ TITLES = {
     "AMK707": "device was lost during the search",
     "AMK708": "Ray cluster cannot be used",
     "AMK709": "judging process keeps ending",
+    "AMK801": "PTX cannot be read",
+    "AMK802": "the emulator does not know an instruction",
+    "AMK803": "emulation reached a limit",
+    "AMK804": "the emulated kernel did something wrong",
+    "AMK805": "the emulated kernel computes otherwise than the interpreter",
+    "AMK806": "the emulator is not installed",
     "AMK901": "internal error",
 }
 

@@ -1,0 +1,196 @@
+"""A schedule's kernel in the emulator, with the interface of the engines: request, step, state, logits.
+
+What the host does is what `amk.engine.cuda_engine` does: the same argument block, the same initial memory, scratch
+poisoned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.emulator.machine import Allocation, Fault, Limits, Machine, Order, Outcome
+from amk.emulator.program import assemble
+from amk.emulator.ptx import parse
+from amk.engine.request import first_state, request_buffers, tokens_of
+from amk.lowering.abi import COUNTER_STRIDE, abi
+from amk.lowering.emit import KERNEL
+from amk.lowering.watchdog import empty_log
+from amk.schedule_ir.constants import constants
+from amk.schedule_ir.ops.begin import state_words
+from amk.schedule_ir.packing import packed_arrays
+from amk.schedule_ir.row_groups import TensorSource
+from amk.schedule_ir.sampling import GREEDY, Sampling, require
+from amk.schedule_ir.schedule import Schedule, mode_of
+
+LOG, LOG_RECORDS = "watchdog_log", 64
+STALL_NS = 2_000_000_000
+
+
+@dataclass
+class Result:
+    """tokens: [n], [n, batch] in a batch. logits: f32 [vocab] or [batch, vocab] of the last token.
+
+    faults: what no correct kernel does, in the order in which it was seen; empty for a run without any. `tokens` and
+    `logits` mean nothing unless `ended`.
+    """
+
+    tokens: NDArray[np.int32]
+    logits: NDArray[np.float32]
+    faults: list[Fault]
+    ended: bool
+    instructions: int
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+class EmulatedEngine:
+    """Memory and kernel of one schedule.
+
+    schedule: any, SAFE or not. source: the tensors of its model. ptx: what its lowering was compiled to, or any PTX
+    with the same entry and argument block. Raises AMK801, AMK802 or AMK803 for PTX that cannot be run, or a grid
+    beyond `limits`.
+    """
+
+    def __init__(self, schedule: Schedule, source: TensorSource, ptx: str, *, limits: Limits | None = None) -> None:
+        self.schedule, self.abi = schedule, abi(schedule)
+        program = assemble(parse(ptx), KERNEL)
+        content = constants(schedule, source)
+        content |= weights_of(schedule, source)
+        launch = schedule.launch
+        allocations = [
+            Allocation(b.name, b.bytes, b.role, content.get(b.name)) for b in schedule.buffers if b.space == "global"
+        ]
+        log = empty_log(LOG_RECORDS)
+        allocations += [
+            Allocation("counters", self.abi.counter_bytes, "state", self._counters()),
+            Allocation(LOG, log.nbytes, "state", log),
+            Allocation("abort_word", 4, "constant", np.zeros(1, np.uint32)),
+        ]
+        self.machine = Machine(program, launch.workers, launch.warps, launch.shared_bytes, allocations, limits)
+        self.buffers = {b.name: b for b in schedule.buffers}
+        self.tokens_left = 0
+        self.choose_by(GREEDY)
+        self.set_state(**dict.fromkeys(state_words(schedule.batch), 0))
+        self._forget_scratch()
+
+    def _counters(self) -> NDArray[np.uint32]:
+        words = np.zeros(self.abi.counter_bytes // 4, np.uint32)
+        for counter in self.schedule.counters:
+            base = self.abi.counter_base[counter.name] * COUNTER_STRIDE
+            words[base : base + counter.count * COUNTER_STRIDE : COUNTER_STRIDE] = counter.init
+        return words
+
+    def _forget_scratch(self) -> None:
+        """Scratch is undefined; tagged words hold a tag that no token has, as the launcher leaves them."""
+        for buffer in self.buffers.values():
+            if buffer.space == "global" and buffer.role == "scratch":
+                if buffer.tagged:
+                    self.machine.write(buffer.name, np.full(buffer.bytes, 0xFF, np.uint8))
+                else:
+                    self.machine.poison(buffer.name)
+
+    def set_state(self, **words: int) -> None:
+        names = state_words(self.schedule.batch)
+        now = dict.fromkeys(names, 0)
+        if self.machine.defined("state", 0, 4 * len(names)):
+            now = self.state()
+        self.machine.write("state", np.array([(now | words)[name] for name in names], np.int32))
+
+    def state(self) -> dict[str, int]:
+        names = state_words(self.schedule.batch)
+        return dict(zip(names, self.machine.read("state", np.int32, len(names)).tolist(), strict=True))
+
+    def choose_by(self, sampling: Sampling) -> None:
+        """How the tokens of later launches are chosen; AMK015 if the schedule cannot do that."""
+        if sampling is not GREEDY:
+            require(mode_of(self.schedule), sampling)
+        if mode_of(self.schedule) != "greedy":
+            self.machine.write("sampling", sampling.words())
+
+    def request_batch(
+        self, prompts: Sequence[Sequence[int]], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY
+    ) -> None:
+        """Start a text of each sequence; the position starts over."""
+        self.choose_by(sampling)
+        for name, data in request_buffers(self.schedule, prompts, eos).items():
+            self.machine.write(name, data)
+        self.set_state(**first_state(prompts))
+
+    def fill_cache(self, keys: NDArray[Any], values: NDArray[Any]) -> None:
+        """The whole cache, in the buffers' own type: bf16 as its bits (uint16), fp8 as its bytes."""
+        self.machine.write("k_cache", keys)
+        self.machine.write("v_cache", values)
+
+    def launch(self, tokens: int, order: Order | None = None) -> Outcome:
+        """One launch of `tokens` tokens."""
+        values = {
+            f"b_{name.replace('.', '_').replace('-', '_')}": at for name, at in self.machine.memory.addresses.items()
+        }
+        values |= {
+            "counters": values["b_counters"], "watchdog_log": values[f"b_{LOG}"], "abort_word": values["b_abort_word"],
+            "stall_ns": STALL_NS, "tokens": tokens, "trace": 0,
+        }  # fmt: skip
+        return self.machine.launch(self.abi.pack(values).tobytes(), order)
+
+    def output(self, tokens: int) -> NDArray[np.int32]:
+        words = self.machine.read("output", np.int32, tokens * self.schedule.batch)
+        return tokens_of(self.schedule, words.view(np.int32))
+
+    def logits(self) -> NDArray[np.float32]:
+        """f32 [vocab] of the last token that ran, [batch, vocab] in a batch."""
+        found = self.machine.read("logits", np.float32, self.buffers["logits"].elements).view(np.float32)
+        return found if self.schedule.batch == 1 else found.reshape(self.schedule.batch, -1)
+
+
+def weights_of(schedule: Schedule, source: TensorSource) -> dict[str, NDArray[Any]]:
+    """The packed weights, and scales that stand apart, by buffer."""
+    packed, scales = packed_arrays(schedule, source)
+    return {schedule.streams[0].source: packed, **scales}
+
+
+def run(
+    schedule: Schedule,
+    source: TensorSource,
+    ptx: str,
+    *,
+    prompts: Sequence[Sequence[int]] = ((1,),),
+    position: int = 0,
+    cache: tuple[NDArray[Any], NDArray[Any]] | None = None,
+    tokens: int = 1,
+    launches: int = 1,
+    order: Order | None = None,
+    limits: Limits | None = None,
+    sampling: Sampling = GREEDY,
+    eos: tuple[int, ...] = (),
+) -> Result:
+    """Run `launches` launches of `tokens` tokens each of a schedule's PTX, and say what came out.
+
+    prompts: given tokens, one text for each sequence of the batch; after them the kernel chooses. position: of the
+    first token; above 0 `cache` (keys, values, in the buffers' own type) is what earlier tokens left. The first fault
+    that ends a launch ends the run. Raises AmkError for what cannot be run at all, never for what the kernel does.
+    """
+    engine = EmulatedEngine(schedule, source, ptx, limits=limits)
+    engine.request_batch(prompts, eos, sampling)
+    if cache is not None:
+        engine.fill_cache(*cache)
+    engine.set_state(pos=position)
+    outcomes: list[Outcome] = []
+    found: list[NDArray[np.int32]] = []
+    for _ in range(launches):
+        outcome = engine.launch(tokens, order)
+        outcomes.append(outcome)
+        if not outcome.ended:
+            break
+        found.append(engine.output(tokens))
+    return Result(
+        tokens=np.concatenate(found) if found else np.empty(0, np.int32),
+        logits=engine.logits(),
+        faults=[fault for outcome in outcomes for fault in outcome.faults],
+        ended=all(outcome.ended for outcome in outcomes),
+        instructions=sum(outcome.instructions for outcome in outcomes),
+        outcomes=outcomes,
+    )

@@ -1,0 +1,273 @@
+"""A launch: memory, the grid's arrays, and the loop that ends with a result or with what is wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.emulator import state
+from amk.emulator.program import COLUMNS, GLOBAL_BASE, Program
+from amk.emulator.refusal import too_large
+from amk.emulator.schedule_loop import FINISHED, OUT_OF_BUDGET, STALLED, advance, look_again
+from amk.emulator.state import PAGE, Grid, fill_registers
+
+Kind = Literal["constant", "scratch", "state"]
+KINDS: dict[Kind, int] = {"constant": state.CONSTANT, "scratch": state.SCRATCH, "state": state.STATE}
+POISON = 0xFF
+LOOKS = 40_000
+"""Instructions that every warp gets without changing anything before a grid that waits is called blocked: its watchdog
+looks at its clock once in 1,024 polls of about 12 instructions."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """instructions: of all warps together. seconds: of wall time. megabytes: of what the emulator allocates."""
+
+    instructions: int = 2_000_000_000
+    seconds: float = 600.0
+    megabytes: int = 8_000
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which warp runs next. seed: None, warps take turns, `slice` instructions each, and copies land as late as they
+    can.
+
+    With a seed, warps, slices and landings are drawn. first: warps (worker, warp) that run before, in this order.
+    eager: copies land at once.
+    """
+
+    seed: int | None = None
+    slice: int = 400
+    first: tuple[tuple[int, int], ...] = ()
+    eager: bool = False
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A buffer of global memory. content: what the host wrote, None where it wrote nothing. shape and type are free."""
+
+    name: str
+    bytes: int
+    kind: Kind
+    content: NDArray[np.generic] | None = None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that no correct kernel does, or that ended the run.
+
+    kind: a word. warp: (block, warp of the block), None for the grid. line: of the PTX, opcode: there. place: lines
+    of the CUDA source, outermost last. message: what, where, in words.
+    """
+
+    kind: str
+    warp: tuple[int, int] | None
+    line: int
+    opcode: str
+    place: tuple[int, ...]
+    message: str
+
+    def __str__(self) -> str:
+        who = f"worker {self.warp[0]}, warp {self.warp[1]}: " if self.warp else ""
+        where = f" at {self.opcode}, line {self.line} of the PTX" if self.opcode else ""
+        return f"{self.kind}: {who}{self.message}{where}"
+
+
+@dataclass
+class Outcome:
+    """ended: every warp reached the end. instructions: executed by all warps together."""
+
+    ended: bool
+    faults: list[Fault]
+    instructions: int
+    copies: int
+    seconds: float = 0.0
+
+
+@dataclass
+class Memory:
+    """Global memory: where each allocation lies. Addresses are 256-byte aligned, with gaps that belong to nobody."""
+
+    addresses: dict[str, int] = field(default_factory=dict)
+    allocations: list[Allocation] = field(default_factory=list)
+    end: int = PAGE
+
+    def add(self, allocation: Allocation) -> int:
+        """Place one more; its address."""
+        place = self.end
+        self.addresses[allocation.name] = GLOBAL_BASE + place
+        self.allocations.append(allocation)
+        self.end = place + -(-max(allocation.bytes, 1) // PAGE) * PAGE + PAGE
+        return GLOBAL_BASE + place
+
+
+class Machine:
+    """One kernel with its memory; `launch` may be called several times, memory stays."""
+
+    def __init__(
+        self,
+        program: Program,
+        blocks: int,
+        warps: int,
+        shared_bytes: int,
+        allocations: Sequence[Allocation],
+        limits: Limits | None = None,
+    ) -> None:
+        """blocks of `warps` warps; shared_bytes: dynamic. AMK803 if that takes more than the limits."""
+        self.program, self.blocks, self.warps, self.dynamic = program, blocks, warps, shared_bytes
+        self.limits = limits or Limits()
+        self.memory = Memory()
+        for variable, address in program.globals:
+            data = np.frombuffer(variable.data or bytes(variable.size), np.uint8)
+            self.memory.allocations.append(Allocation(variable.name, variable.size, "state", data))
+            self.memory.addresses[variable.name] = address
+            self.memory.end = max(self.memory.end, address - GLOBAL_BASE + -(-variable.size // PAGE) * PAGE + PAGE)
+        for allocation in allocations:
+            self.memory.add(allocation)
+        self._check_size()
+        self.grid = self._grid()
+        for allocation in self.memory.allocations:
+            if allocation.content is not None:
+                self.write(allocation.name, allocation.content)
+
+    def _check_size(self) -> None:
+        shared = self._shared_bytes() * self.blocks
+        needed = 2 * (self.memory.end + shared) + self.blocks * self.warps * self.program.rows * (256 + 8)
+        if needed > self.limits.megabytes * 1_000_000:
+            raise too_large(
+                f"{self.blocks} blocks of {self.warps} warps need {needed / 1e6:,.0f} MB, "
+                f"the limit is {self.limits.megabytes:,}",
+                "plan with fewer workers, or allow more memory",
+            )
+
+    def _shared_bytes(self) -> int:
+        return -(-(self.program.static_shared + self.dynamic) // PAGE) * PAGE
+
+    def _grid(self) -> Grid:
+        program, warps = self.program, self.blocks * self.warps
+        shared, end = self._shared_bytes(), self.memory.end
+        const_at = end + shared * self.blocks
+        param_at = const_at + -(-max(len(program.const), 1) // PAGE) * PAGE
+        total = param_at + -(-max(program.parameters, 1) // PAGE) * PAGE
+        m8 = np.full(total, POISON, np.uint8)
+        undefined = np.ones(total, np.uint8)
+        m8[const_at : const_at + len(program.const)] = np.frombuffer(program.const, np.uint8)
+        undefined[const_at:] = 0
+        pages = np.full(-(-end // PAGE) + 1, -1, np.int64)
+        rows = []
+        for number, allocation in enumerate(self.memory.allocations):
+            place = self.memory.addresses[allocation.name] - GLOBAL_BASE
+            pages[place // PAGE : -(-(place + max(allocation.bytes, 1)) // PAGE)] = number
+            rows.append((place, place + allocation.bytes, KINDS[allocation.kind]))
+        shared_end = program.static_shared + self.dynamic
+        return Grid(
+            code=program.code.astype(np.int64),
+            registers=np.zeros((warps, program.rows, 32), np.int64),
+            poison=np.zeros((warps, program.rows), np.int64),
+            pcs=np.zeros((warps, 32), np.int64),
+            lanes=np.zeros((warps, 32), np.int64),
+            masks=np.zeros((warps, 32), np.int64),
+            warps=np.zeros((warps, 8), np.int64),
+            poll_log=np.zeros((warps, state.POLLED, 3), np.int64),
+            blocks=np.zeros((self.blocks, 2), np.int64),
+            barriers=np.zeros((self.blocks, 16, 2), np.int64),
+            pages=pages,
+            allocations=np.array(rows or [(0, 0, 0)], np.int64),
+            fault_log=np.zeros((state.MOST_FAULTS, 8), np.int64),
+            copy_queue=np.zeros((max(256, self.blocks * 64), 8), np.int64),
+            small_queue=np.zeros((self.blocks, self.dynamic // 16 + 64, 6), np.int64),
+            small_count=np.zeros(self.blocks, np.int64),
+            groups=np.zeros((warps, 32), np.int64),
+            told=np.zeros(len(program.code), np.uint8),
+            mbarriers=np.zeros(shared * self.blocks // 8 + 1, np.uint8),
+            undefined=undefined,
+            memory=m8,
+            sizes=(end, shared, end, const_at, param_at, len(program.const), program.parameters, shared_end),
+        )
+
+    def write(self, name: str, data: NDArray[np.generic], offset: int = 0) -> None:
+        """The host writes part of an allocation."""
+        raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        place = self.memory.addresses[name] - GLOBAL_BASE + offset
+        self.grid.memory[place : place + len(raw)] = raw
+        self.grid.undefined[place : place + len(raw)] = 0
+
+    def read(self, name: str, dtype: type[np.generic], count: int) -> NDArray[np.generic]:
+        """The first `count` elements of an allocation, defined or not."""
+        place = self.memory.addresses[name] - GLOBAL_BASE
+        return self.grid.memory[place : place + count * np.dtype(dtype).itemsize].view(dtype).copy()
+
+    def defined(self, name: str, first: int, last: int) -> bool:
+        """Whether all bytes [first, last) of an allocation have a content."""
+        place = self.memory.addresses[name] - GLOBAL_BASE
+        return not self.grid.undefined[place + first : place + last].any()
+
+    def poison(self, name: str) -> None:
+        """The content of an allocation is undefined from here on."""
+        number = [a.name for a in self.memory.allocations].index(name)
+        place = self.memory.addresses[name] - GLOBAL_BASE
+        size = self.memory.allocations[number].bytes
+        self.grid.memory[place : place + size] = POISON
+        self.grid.undefined[place : place + size] = 1
+
+    def launch(self, argument: bytes, order: Order | None = None) -> Outcome:
+        """Run the kernel with its one parameter block. Registers and shared memory start undefined."""
+        order = order or Order()
+        started = time.monotonic()
+        self._start(argument, order)
+        grid, limits = self.grid, self.limits
+        listed = np.array([block * self.warps + warp for block, warp in order.first], np.int64)
+        while True:
+            left = limits.instructions - int(grid.numbers[state.EXECUTED])
+            code = advance(
+                grid.address, listed.ctypes.data, len(listed), order.seed is not None, order.slice, min(left, 5_000_000)
+            )
+            listed = listed[:0]
+            late = time.monotonic() - started > limits.seconds
+            if code == STALLED and not late and look_again(grid.address, LOOKS):
+                continue
+            if code != OUT_OF_BUDGET or late or grid.numbers[state.EXECUTED] >= limits.instructions:
+                break
+        from amk.emulator.report import faults_of  # the report needs this module's types
+
+        faults = faults_of(self, code, time.monotonic() - started)
+        return Outcome(
+            ended=code == FINISHED,
+            faults=faults,
+            instructions=int(grid.numbers[state.EXECUTED]),
+            copies=int(grid.numbers[state.LANDED]),
+            seconds=time.monotonic() - started,
+        )
+
+    def _start(self, argument: bytes, order: Order) -> None:
+        grid, program = self.grid, self.program
+        if len(argument) != program.parameters:
+            raise ValueError(f"the kernel's parameters are {program.parameters} bytes, {len(argument)} were given")
+        place = int(grid.table[state.PARAM_AT])
+        grid.memory[place : place + len(argument)] = np.frombuffer(argument, np.uint8)
+        shared = slice(int(grid.table[state.SHARED_AT]), int(grid.table[state.CONST_AT]))
+        grid.memory[shared], grid.undefined[shared] = POISON, 1
+        for array in (grid.pcs, grid.lanes, grid.masks, grid.warps, grid.poll_log, grid.blocks, grid.barriers,
+                      grid.numbers,
+                      grid.mbarriers, grid.told, grid.small_count, grid.groups, grid.fault_log):  # fmt: skip
+            array[:] = 0
+        grid.numbers[state.PATIENT] = 1
+        grid.numbers[state.EAGER] = int(order.eager)
+        grid.numbers[state.RANDOM] = 0x9E3779B97F4A7C1 * (2 * (order.seed or 0) + 1) & 0x7FFFFFFFFFFFFFFF
+        major = int("".join(c for c in program.target if c.isdigit()) or 0)
+        grid.numbers[state.TENSOR] = 8 if major < 90 else 16
+        fill_registers(grid, program, self.warps, self.blocks, self.dynamic)
+
+
+def addresses_of(machine: Machine) -> Mapping[str, int]:
+    """The address of every allocation."""
+    return machine.memory.addresses
+
+
+assert COLUMNS >= 17
