@@ -1,6 +1,7 @@
 """`kill -9` at random moments, then resume: nothing acknowledged is lost, nothing is done twice."""
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -76,6 +77,16 @@ def test_driver_supervisor_and_worker_are_killed_and_nothing_is_lost() -> None:
     found = kills.campaign(2, 3, evals=8)
     assert found["problems"] == [] and found["kills"] == {"driver": 2, "supervisor": 2, "worker": 2}
     assert found["evaluations"] >= 8 and sum(found["last event at a kill"].values()) >= 6
+
+
+def test_a_search_stands_the_hazards_of_a_night() -> None:
+    """The short form of `python -m tests.agent.hazards`, which has to fork before it has threads."""
+    words = [sys.executable, "-m", "tests.agent.hazards", "--count", "5", "--seed", "19"]
+    environment = {**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["problems"] == [] and sum(found["hazards"].values()) == 5 and len(found["hazards"]) >= 3
 
 
 def test_a_finished_run_resumes_to_nothing(tmp_path: Path) -> None:

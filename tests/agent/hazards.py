@@ -1,0 +1,298 @@
+"""A search under everything that can happen to it at night, through the command itself; seeded and resumable.
+
+    python -m tests.agent.hazards --count 200 --seed 11 --state STATE.json --record tests/records/search/hazards.json
+
+At a random moment the driver is killed, told to end, or finds the disk full; its write-ahead log, table or mirror is
+lost or cut while it is dead; the process of its gate is killed or stopped. Then the search goes on with `--resume`.
+After each hazard everything that was acknowledged, which is what either copy of the journal held, has to be there, in
+its order; at the end of each search nothing was done twice, EVALS evaluations were made and the limits are the given.
+
+Every session is forked from this process, which has imported everything, so a hazard costs seconds and no more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import resource
+import shlex
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from amk import cli
+from amk.agent import copies, session
+from amk.agent.copies import DATABASE, MIRROR, SHM, WAL, Row
+from amk.agent.events import Limits
+from amk.agent.gate import Gate, not_compiled
+from amk.agent.gate_pool import GatePool
+from amk.agent.journal import read_state
+from amk.bench.provenance import commit
+from tests.agent.kills import children, failures
+from tests.agent.rules import fences_kept
+
+EVALS = 30
+LIMITS = Limits(evals=EVALS, calls=7, dollars=0.5)
+WORDS = [
+    "autoresearch", "--model", "smollm2-135m", "--gpu", "h200", "--start", "naive", "--max-context", "1024",
+    "--proposer", "random", "--no-prior",
+]  # fmt: skip
+GIVEN = ["--evals", str(EVALS), "--max-calls", "7", "--max-dollars", "0.5"]
+SHARES = {
+    "driver killed": 40, "told to end": 25, "log lost": 25, "table truncated": 25, "table emptied": 10,
+    "mirror cut": 20, "mirror lost": 5, "disk full": 20, "gate killed": 15, "gate stopped": 15,
+}  # fmt: skip
+PATIENCE = 120.0
+QUICK = (sys.executable, str(Path(__file__).with_name("quick_gate.py")))
+
+
+@dataclass
+class Search:
+    """One search; `pid` is the session under way, 0 if there is none."""
+
+    root: Path
+    rng: random.Random
+    pid: int = 0
+    status: int | None = None
+    known: tuple[Row, ...] = ()
+    problems: list[str] = field(default_factory=list)
+    ended: bool = False
+
+    @property
+    def folder(self) -> Path | None:
+        return next((p for p in self.root.glob("*-smollm2-*") if p.is_dir()), None)
+
+    def start(self, pool: bool = False, room: int | None = None) -> None:
+        """Begin a session: with the gate in a process of its own, or with `room` bytes left for its files."""
+        self.status = None
+        self.pid = os.fork()
+        if not self.pid:
+            os._exit(_session(self.root, self.folder, pool, room))
+
+    def wait(self, seconds: float = PATIENCE) -> int | None:
+        """The exit status of the session, None if it goes on; -9 after a kill."""
+        until = time.monotonic() + seconds
+        while self.pid:
+            found, status = os.waitpid(self.pid, os.WNOHANG)
+            if found:
+                self.pid, self.status = 0, os.waitstatus_to_exitcode(status)
+                self.ended |= self.status == 0
+            elif time.monotonic() > until:
+                return None
+            else:
+                time.sleep(0.002)
+        return self.status
+
+    def reach(self, more: int) -> bool:
+        """Wait for so many further events; False if the session ended before."""
+        target, until = self.lines() + more, time.monotonic() + PATIENCE
+        while self.lines() < target:
+            if self.wait(0) is not None:
+                return False
+            if time.monotonic() > until:
+                self.problems.append("the search stands still")
+                return False
+            time.sleep(0.002)
+        time.sleep(self.rng.random() * 0.004)
+        return True
+
+    def lines(self) -> int:
+        folder = self.folder
+        with contextlib.suppress(OSError):
+            return (folder / MIRROR).read_bytes().count(b"\n") if folder is not None else 0
+        return 0
+
+    def end(self, signum: int) -> int | None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signum)
+        return self.wait()
+
+    def acknowledged(self) -> None:
+        """All that was on disk is on disk."""
+        folder = self.folder
+        if folder is None:
+            return
+        now = copies.agreed(folder, copies.read_table(folder), copies.read_mirror(folder))
+        if now[: len(self.known)] != self.known:
+            self.problems.append(f"acknowledged events are gone: {len(self.known)} were there, now {len(now)}")
+        self.known = now
+
+    def finish(self) -> None:
+        """Let it end in peace and look at the whole."""
+        for _ in range(3):
+            if not self.pid and not self.ended:
+                self.start()
+            if self.wait(600) == 0:
+                break
+        self.acknowledged()
+        folder = self.folder
+        if not self.ended or folder is None:
+            self.problems.append(f"the search does not end: status {self.status}")
+            return
+        self.problems += failures(folder, EVALS)
+        state = read_state(folder)
+        if any(each.limits != LIMITS for each in state.sessions) or state.limits != LIMITS:
+            self.problems.append(f"limits are not those that were given: {state.limits}")
+        if not (folder / session.REPORT).is_file():
+            self.problems.append("there is no report")
+
+
+def _session(root: Path, folder: Path | None, pool: bool, room: int | None) -> int:
+    """The command, in the forked process; its exit status."""
+    os.setsid()
+    os.environ["AMK_RUNS"], os.environ["ANTHROPIC_API_KEY"] = str(root), "sk-secret"
+    with open(root / "log", "a") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    if room is not None:
+        sizes = [p.stat().st_size for p in folder.glob("journal*")] if folder is not None else []
+        resource.setrlimit(resource.RLIMIT_FSIZE, (max(sizes, default=0) + room,) * 2)
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    session.gate_of = _pool if pool else _gate
+    words = [*WORDS, *(GIVEN if folder is None else ["--resume", folder.name])]
+    if folder is not None and not read_state(folder).run:
+        words += GIVEN  # it died before it had written what was asked for
+    try:
+        return cli.main(words)
+    except BaseException as error:  # noqa: BLE001
+        print(repr(error), file=sys.stderr)
+        return 99
+
+
+def _gate(workshop: Any, jobs: int, runs: bool) -> Gate:
+    return Gate(workshop, fences_kept, not_compiled)
+
+
+def _pool(workshop: Any, jobs: int, runs: bool) -> Gate:
+    return GatePool(
+        workshop, fences_kept, runs=runs, command=(sys.executable, str(Path(__file__).with_name("quick_gate.py")))
+    )
+
+
+def _cut(path: Path, rng: random.Random) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.truncate(path, rng.randrange(path.stat().st_size + 1))
+
+
+def _damage(kind: str, folder: Path, rng: random.Random) -> None:
+    """What happens to one copy of the journal while nobody has it."""
+    if kind == "log lost":
+        for name in (WAL, SHM):
+            (folder / name).unlink(missing_ok=True)
+    elif kind == "table truncated":
+        _cut(folder / DATABASE, rng)
+    elif kind == "table emptied":
+        (folder / DATABASE).write_bytes(b"")
+    elif kind == "mirror cut":
+        _cut(folder / MIRROR, rng)
+    elif kind == "mirror lost":
+        (folder / MIRROR).unlink(missing_ok=True)
+
+
+def strike(kind: str, search: Search) -> bool:
+    """One hazard of `kind`; False if the search ended before it could happen."""
+    gate, full = kind.startswith("gate"), kind == "disk full"
+    if search.pid and (gate or full):
+        search.end(signal.SIGKILL)
+        search.acknowledged()
+    if not search.pid:
+        search.start(gate, search.rng.randrange(200, 60_000) if full else None)
+    if full:
+        return _full(search)
+    if not search.reach(search.rng.randint(1, 18)):
+        return False
+    if gate:
+        return _gate_struck(kind, search)
+    told = kind == "told to end"
+    status = search.end(signal.SIGTERM if told else signal.SIGKILL)
+    if status == 0:
+        return False
+    folder = search.folder
+    assert folder is not None
+    if told and (status != 143 or (read_state(folder).run and not (folder / session.REPORT).is_file())):
+        search.problems.append(f"SIGTERM ended it with {status} or without a report")
+    search.acknowledged()
+    _damage(kind, folder, search.rng)
+    return True
+
+
+def _full(search: Search) -> bool:
+    status = search.wait()
+    search.acknowledged()
+    if status != 2 and status != 0:
+        search.problems.append(f"a full disk ended it with {status}")
+    return status != 0
+
+
+def _gate_struck(kind: str, search: Search) -> bool:
+    found = children(search.pid)
+    if not found:
+        return False
+    os.kill(found[0], signal.SIGKILL if kind == "gate killed" else signal.SIGSTOP)
+    search.reach(6)  # it goes on by itself
+    search.acknowledged()
+    return True
+
+
+def orders(count: int, seed: int) -> list[str]:
+    kinds = [kind for kind, share in SHARES.items() for _ in range(share)]
+    random.Random(seed).shuffle(kinds)
+    return (kinds * (count // len(kinds) + 1))[:count]
+
+
+def campaign(count: int, seed: int, place: Path | None = None) -> dict[str, Any]:
+    """All hazards; what `place` holds of an earlier, unfinished campaign is gone on with."""
+    told: dict[str, Any] = {"done": 0, "searches": 0, "hazards": {}, "problems": [], "seconds": 0.0}
+    if place is not None and place.exists():
+        told = json.loads(place.read_text())
+    kinds, began = orders(count, seed), time.monotonic() - told["seconds"]
+    hazards = Counter(told["hazards"])
+    while told["done"] < count:
+        with tempfile.TemporaryDirectory() as root:
+            search = Search(Path(root), random.Random(f"{seed} {told['done']}"))
+            while told["done"] < count and not search.ended and not search.problems:
+                if strike(kind := kinds[told["done"]], search):
+                    hazards[kind] += 1
+                    told["done"] += 1
+                    print(f"{told['done']} of {count}: {kind}, {len(search.known)} events", file=sys.stderr)
+            search.finish()
+            log = (Path(root) / "log").read_text(errors="replace")[-2000:] if search.problems else ""
+            told["problems"] += [f"search {told['searches']}: {p} {log}" for p in search.problems]
+        told |= {"searches": told["searches"] + 1, "hazards": dict(hazards)}
+        told["seconds"] = round(time.monotonic() - began, 1)
+        if place is not None:
+            place.write_text(json.dumps(told))
+    return told | {"seed": seed, "evaluations": told["searches"] * EVALS}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--state", type=Path, help="kept up to date, so that a campaign can be gone on with")
+    parser.add_argument("--record", type=Path)
+    options = parser.parse_args()
+    found = campaign(options.count, options.seed, options.state)
+    words = ["python", "-m", "tests.agent.hazards", "--count", str(options.count), "--seed", str(options.seed)]
+    found["run"] = {
+        "command": shlex.join(words), "commit": commit(), "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": f"{os.cpu_count()} cores, no GPU",
+    }  # fmt: skip
+    text = json.dumps({"format": 1, "name": "search-hazards"} | found, indent=1)
+    print(text)
+    if options.record is not None:
+        options.record.write_text(text + "\n")
+    return 1 if found["problems"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
