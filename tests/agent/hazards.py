@@ -208,7 +208,7 @@ def strike(kind: str, search: Search) -> bool:
         search.start(gate, search.rng.randrange(200, 60_000) if full else None)
     if full:
         return _full(search)
-    if not search.reach(search.rng.randint(1, 18)):
+    if not search.reach(search.rng.randint(1, 8)):
         return False
     if gate:
         return _gate_struck(kind, search)
@@ -238,7 +238,7 @@ def _gate_struck(kind: str, search: Search) -> bool:
     if not found:
         return False
     os.kill(found[0], signal.SIGKILL if kind == "gate killed" else signal.SIGSTOP)
-    search.reach(6)  # it goes on by itself
+    search.reach(3)  # it goes on by itself
     search.acknowledged()
     return True
 
