@@ -50,6 +50,8 @@ class RunStarted(Event):
     """Whether the simulator, whose constants were fitted to measured plans, may propose."""
     batch: int = Field(default=1, ge=1)
     """Sequences decoded together."""
+    floor_ms: tuple[float, ...] = ()
+    """Bytes of a step of the start over the memory's bandwidth, at each position."""
 
 
 class SessionStarted(Event):

@@ -9,12 +9,14 @@ import difflib
 import json
 from collections import Counter
 from html import escape
-from math import exp
+from math import exp, expm1
 
 from amk.agent.candidate import Candidate
 from amk.agent.decide import compared
 from amk.agent.feedback import fate, name
 from amk.agent.feedback import outcome as verdict
+from amk.agent.headroom import candidates, foretold
+from amk.agent.results import metrics
 from amk.agent.standing import HEADER, standings
 from amk.agent.state import START, State, Trial
 from amk.agent.surroundings import Survey, told
@@ -63,6 +65,7 @@ def render(state: State, best: Candidate | None, start: Candidate | None, survey
         near_the_best(survey) if survey is not None else "",
         "<h2>What became of the proposals</h2>",
         _outcomes(state),
+        _to_measure(state),
         _proposers(state),
         _language_model(state),
         "<h2>Proposals</h2>",
@@ -99,6 +102,7 @@ def _facts(state: State) -> str:
         *((f"after {evals} evaluations", told(event)) for evals, event in state.exhaustions),
         ("work", f"{state.elapsed / 60:.1f} minutes"),
         ("device time" + (" (simulated)" if run.simulated else ""), f"{state.gpu_seconds / 60:.1f} minutes"),
+        *(tuple(line.removeprefix("METRIC ").split("=")) for line in metrics(state)),
         ("proposals", str(len(state.trials))), ("evaluations", str(state.evals)),
         ("A/A spread", mads or "not measured"),
         ("language model", f"{run.llm_model}, {live} live attempts" if live else "no live model was called"),
@@ -153,6 +157,20 @@ def _outcomes(state: State) -> str:
     reasons = [("", (code, str(n))) for code, n in codes.most_common()]
     refused = "<h3>Reason codes of refusals</h3>" + table(("code", "count"), reasons) if reasons else ""
     return table(("proposer", "outcome", "count"), rows) + refused
+
+
+def _to_measure(state: State) -> str:
+    """What a simulated run is for: the list that a machine with the card measures first."""
+    if state.run is None or not state.run.simulated or not (found := candidates(state)):
+        return ""
+    rows = []
+    for worth in found:
+        told = fate(state, worth.trial)
+        gain, value = f"{100 * expm1(worth.gain):+.2f}%", f"{100 * worth.value:.2f}%"
+        rows.append(("", (str(told.index), gain, value, f"{name(told.parent)}: {json.dumps(told.edit)}"[:600])))
+    notes = "".join(f"<p>{escape(line)}</p>" for line in foretold(state))
+    head = ("#", "simulated gain over the start", "expected value of measuring it", "parent and edit")
+    return f"<h2>Candidates to measure</h2>{notes}{table(head, rows)}"
 
 
 def _proposers(state: State) -> str:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from amk.agent.events import Asked
 from amk.agent.feedback import outcome as verdict
+from amk.agent.headroom import foretold
 from amk.agent.standing import HEADER, standings
 from amk.agent.state import State
 from amk.report.render import printable
@@ -31,6 +32,7 @@ class View:
     _live: Live | None = None
     _said: int = 0
     _asked: int = 0
+    _foretold: bool = False
     _drawn: float = 0.0
     _console: Console = field(init=False)
 
@@ -50,6 +52,10 @@ class View:
             self._live.stop()
 
     def show(self, state: State) -> None:
+        if not self._foretold and state.calibrations:
+            self._foretold = True
+            for words in foretold(state):
+                self._console.print(Text(printable(f"simulated  {words}", 400)), soft_wrap=True)
         if self._live is not None:
             now = time.monotonic()
             if now - self._drawn >= 1 / REFRESH or state.finished:

@@ -37,6 +37,7 @@ from amk.agent.events import (
     Quarantined,
 )
 from amk.agent.gate import Gate, Judged, Ready
+from amk.agent.headroom import nothing_to_rank
 from amk.agent.journal import Journal
 from amk.agent.lanes import Lane, finished
 from amk.agent.measure import ROUNDS, Backend, Fault, Job, steps_of
@@ -127,7 +128,8 @@ class Loop:
         """Why nothing more is proposed."""
         if self._fruitless >= FRUITLESS:
             return f"{FRUITLESS} proposals in a row were duplicates or refused"
-        return budget.spent_out(self.state.limits, self.state, self.journal.elapsed)
+        over = budget.spent_out(self.state.limits, self.state, self.journal.elapsed)
+        return over or nothing_to_rank(self.state)
 
     @property
     def _late(self) -> bool:

@@ -17,7 +17,7 @@ import platformdirs
 
 from amk import __version__
 from amk.agent import budget, manifest
-from amk.agent.candidate import Workshop
+from amk.agent.candidate import Impossible, Workshop
 from amk.agent.copies import damaged
 from amk.agent.events import Limits, RunStarted, SessionStarted
 from amk.agent.journal import Journal, exists, is_busy, read_state
@@ -29,11 +29,13 @@ from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FormatName
+from amk.simulator.floor import simulated_floor_ms
 
 MANIFEST = "manifest.json"
 INBOX = "inbox"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 INBOX_BYTES = 64 * 1024
+MCP, SIMULATED = SOURCES = ("mcp", "simulated")
 MOST_WAITING = 32
 MOST_SUBMITTED = 2000
 """Suggestions from outside, in all sessions of a run."""
@@ -80,13 +82,16 @@ def start(journal: Journal, plan: Plan, backends: Sequence[Backend]) -> None:
     if (journal.folder / MANIFEST).exists():
         raise damaged(journal.folder, "the run was begun, and neither copy of the journal holds an event")
     frozen = manifest.freeze()
-    space = workshop_of(plan).space(plan.start)
+    workshop = workshop_of(plan)
+    space, positions = workshop.space(plan.start), positions_within(plan.context)
+    made = workshop.make(space.start)
+    floors = () if isinstance(made, Impossible) else tuple(simulated_floor_ms(made.schedule, p) for p in positions)
     first = RunStarted(
         run=journal.folder.name, model=plan.model, target=plan.target, dtype=plan.dtype, context=plan.context,
-        positions=positions_within(plan.context), start=plan.start, settings=space.point(space.start),
+        positions=positions, start=plan.start, settings=space.point(space.start),
         seed=plan.seed, proposer=plan.proposer, llm_model=plan.llm_model, backend=backends[0].label,
         simulated=backends[0].simulated, limits=plan.limits, manifest=manifest.digest(frozen), version=__version__,
-        prior=plan.prior, batch=plan.batch,
+        prior=plan.prior, batch=plan.batch, floor_ms=floors,
     )  # fmt: skip
     journal.append(first)
     begin(journal, backends, plan.limits)
@@ -173,24 +178,26 @@ class Inbox:
 
     folder: Path
 
-    def put(self, changes: dict[str, Any], why: str) -> str:
+    def put(self, changes: dict[str, Any], why: str, source: str = MCP) -> str:
         """Leave a suggestion; returns its handle."""
         self.folder.mkdir(parents=True, exist_ok=True)
         handle = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
-        write_whole(self.folder / f"{handle}.json", json.dumps({"settings": changes, "why": why[:1000]}))
+        write_whole(
+            self.folder / f"{handle}.json", json.dumps({"settings": changes, "why": why[:1000], "from": source})
+        )
         return handle
 
-    def waiting(self, done: set[str], source: str = "mcp") -> list[Suggestion]:
+    def waiting(self, done: set[str]) -> list[Suggestion]:
         """Suggestions that were not journaled yet, oldest first."""
         paths = sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []
-        return [s for path in paths if path.stem not in done and (s := _read_suggestion(path, source)) is not None]
+        return [s for path in paths if path.stem not in done and (s := _read_suggestion(path)) is not None]
 
-    def take(self, done: set[str], source: str = "mcp") -> list[Suggestion]:
+    def take(self, done: set[str]) -> list[Suggestion]:
         """The suggestions that wait, oldest first; what is in `done`, unreadable, the same as another, or beyond what
         may wait or be submitted is removed: whoever writes files here is not asked by the server."""
         found: list[Suggestion] = []
         for path in sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []:
-            suggestion = None if path.stem in done else _read_suggestion(path, source)
+            suggestion = None if path.stem in done else _read_suggestion(path)
             same = suggestion is not None and any(s.settings == suggestion.settings for s in found)
             room = len(found) < MOST_WAITING and len(found) + len(done) < MOST_SUBMITTED
             if suggestion is None or same or not room:
@@ -201,7 +208,7 @@ class Inbox:
         return found
 
 
-def _read_suggestion(path: Path, source: str) -> Suggestion | None:
+def _read_suggestion(path: Path) -> Suggestion | None:
     try:
         if path.stat().st_size > INBOX_BYTES:
             return None
@@ -211,7 +218,8 @@ def _read_suggestion(path: Path, source: str) -> Suggestion | None:
         return None
     if not isinstance(settings, dict) or not isinstance(why, str):
         return None
-    return Suggestion(source, settings, why, path.stem)
+    source = record.get("from")
+    return Suggestion(source if source in SOURCES else MCP, settings, why, path.stem)
 
 
 def write_whole(path: Path, text: str) -> None:

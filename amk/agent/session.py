@@ -51,6 +51,7 @@ class LlmOptions:
     model: str | None = None
     price: str | None = None
     replay: bool = False
+    program: str = ""
 
 
 def offline(name: str, recorded: tuple[dict[str, Any], ...] = (), prior: bool = True) -> Proposer:
@@ -84,7 +85,8 @@ def proposer_for(
         raise AmkError(Diagnostic("AMK706", "the proposer llm needs --llm-model and --max-dollars"))
     cassette = Cassette(journal.folder / CASSETTE, options.replay)
     transport = Transport(journal, price_of(options.model, options.price), cassette=cassette)
-    return Llm(transport, options.model, offline("portfolio", prior=prior), Edits.model_json_schema())
+    fallback = offline("portfolio", prior=prior)
+    return Llm(transport, options.model, fallback, Edits.model_json_schema(), program=options.program)
 
 
 def backends_for(target: Target, seed: int, folder: Path | None, gpus: int = 1) -> tuple[Backend, ...]:
@@ -101,6 +103,11 @@ def backends_for(target: Target, seed: int, folder: Path | None, gpus: int = 1) 
     logs = [folder / WORKER_LOG.format(gpu.ordinal) for gpu in found]
     pairs = zip(found[:gpus], logs, strict=False)
     return tuple(StationBackend(Post(gpu.name, gpu.ordinal, log, gpu.uuid)) for gpu, log in pairs)
+
+
+def is_here(target: Target) -> bool:
+    """Whether this machine has a GPU that is the target."""
+    return bool(matching(target, visible(local_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import contextlib
 import math
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,10 @@ from amk.schedule_ir.weight_format import FORMATS
 
 if TYPE_CHECKING:
     from amk.agent.events import Limits
+    from amk.agent.live import View
+    from amk.agent.results import Results
     from amk.agent.runs import Plan
+    from amk.agent.state import State
 
 PROPOSERS = ("portfolio", "random", "local", "evolution", "beam", "surrogate", "llm", "replay")
 DEFAULT_EVALS = 200
@@ -36,6 +40,8 @@ LIMITS = {
 }
 """Options and the limits that they set."""
 NEWEST = ""
+SHOWN = 5
+PROGRAM, PROGRAM_BYTES = "program.md", 16_384
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--llm-model", help="language model for --proposer llm")
     parser.add_argument("--llm-price", metavar="IN/OUT", help="its price in dollars per million tokens")
     parser.add_argument("--llm-replay", action="store_true", help="answer from the run's record only, never call")
+    parser.add_argument(
+        "--program",
+        type=Path,
+        metavar="FILE",
+        help="aims and restrictions, told to the model (default: program.md here)",
+    )
     parser.add_argument("--max-dollars", type=float, help="limit for the language model (default: 0)")
     parser.add_argument("--max-tokens", type=int, help="limit of its tokens")
     parser.add_argument("--max-calls", type=int, help="limit of its calls")
@@ -81,8 +93,14 @@ def run(arguments: argparse.Namespace) -> int:
     folder = _chosen(arguments)
     if folder is None and arguments.proposer == "llm":
         _check_llm(arguments, limits)
-    with runs.create(_plan(arguments, limits)) if folder is None else Journal(folder) as journal:
+    moved = None if folder is None else _moved(arguments, folder)
+    if moved is not None:
+        folder, limits = None, moved.limits
+    plan = moved or _plan(arguments, limits)
+    with runs.create(plan) if folder is None else Journal(folder) as journal:
         _same_problem(arguments, journal)
+        if moved is not None:
+            _to_measure(arguments, journal)
         if journal.state.run is not None:
             limits = _limits(arguments, journal.state.limits)
         if _over(journal, limits):
@@ -91,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
             return int(Exit.SAFE)
         with Interrupts() as interrupts:
             try:
-                _session(arguments, journal, limits, interrupts)
+                _session(arguments, journal, plan, limits, interrupts)
             except KeyboardInterrupt:
                 words = (
                     f"amk autoresearch --model {arguments.model} --gpu {arguments.gpu} --resume {journal.folder.name}"
@@ -103,24 +121,27 @@ def run(arguments: argparse.Namespace) -> int:
     return int(Exit.SAFE)
 
 
-def _session(arguments: argparse.Namespace, journal: Journal, limits: Limits, interrupts: Interrupts) -> None:
+def _session(
+    arguments: argparse.Namespace, journal: Journal, plan: Plan, limits: Limits, interrupts: Interrupts
+) -> None:
     """One session, report included, however it ends."""
     from amk.agent import runs, session
     from amk.agent.gate_pool import jobs_of
     from amk.agent.live import View
+    from amk.agent.results import FILE, Results
 
     run = journal.state.run
     target, seed = load_target(arguments.gpu), arguments.seed if run is None else run.seed
     with session.opened(target, seed, journal.folder, arguments.gpus, arguments.ray) as backends:
         if run is None:
-            runs.start(journal, _plan(arguments, limits), backends)
+            runs.start(journal, plan, backends)
         else:
             _same_kind(run.simulated, backends[0].simulated)
             runs.begin(journal, backends, limits)
         assert journal.state.run is not None
         name = journal.state.run.proposer
         model = arguments.llm_model or journal.state.run.llm_model
-        options = session.LlmOptions(model, arguments.llm_price, arguments.llm_replay)
+        options = session.LlmOptions(model, arguments.llm_price, arguments.llm_replay, _program(arguments.program))
         proposer = session.proposer_for(name, journal, options, _recorded(arguments))
         jobs = arguments.jobs or (1 if backends[0].simulated else jobs_of(os.cpu_count()))
         loop = session.loop_of(journal, backends, proposer, jobs)
@@ -133,7 +154,7 @@ def _session(arguments: argparse.Namespace, journal: Journal, limits: Limits, in
         whole = False
         try:
             with View(sys.stderr) as view:
-                loop.watch = view.show
+                loop.watch = partial(_watch, view, Results(journal.folder / FILE))
                 loop.run()
             whole = True
         finally:
@@ -141,6 +162,25 @@ def _session(arguments: argparse.Namespace, journal: Journal, limits: Limits, in
                 session.write_report(journal.folder, journal.state, whole=False)
         if whole:
             session.write_report(journal.folder, journal.state)
+
+
+def _watch(view: View, results: Results, state: State) -> None:
+    """Show what became of a step, and write it to the table."""
+    view.show(state)
+    results.show(state)
+
+
+def _program(path: Path | None) -> str:
+    """The person's advice to the language model, cut at what a prompt can hold; AMK005 if it cannot be read."""
+    place = path or Path(PROGRAM)
+    if path is None and not place.is_file():
+        return ""
+    try:
+        text = place.read_bytes()[:PROGRAM_BYTES].decode("utf-8", "replace")
+    except OSError as error:
+        message = f"{place} cannot be read: {error.strerror or error}"
+        raise AmkError(Diagnostic("AMK005", message)) from error
+    return "\n".join(printable(line) for line in text.splitlines())
 
 
 def _check_llm(arguments: argparse.Namespace, limits: Limits) -> None:
@@ -166,6 +206,42 @@ def _chosen(arguments: argparse.Namespace) -> Path | None:
         message = f"no run of {arguments.model} on {arguments.gpu} with seed {arguments.seed} to resume"
         raise AmkError(Diagnostic("AMK701", message, help="`amk runs` lists the runs"))
     return found
+
+
+def _moved(arguments: argparse.Namespace, folder: Path) -> Plan | None:
+    """What a simulated run that is resumed where the card is becomes: a run of its own, because simulated and measured
+    times do not mix."""
+    from amk.agent import session
+    from amk.agent.journal import read_state
+    from amk.agent.runs import Plan
+
+    state = read_state(folder)
+    run = state.run
+    if run is None or not run.simulated or arguments.ray is not None or not session.is_here(load_target(run.target)):
+        return None
+    return Plan(
+        model=run.model, target=run.target, context=run.context, start=run.start, seed=run.seed, proposer=run.proposer,
+        llm_model=run.llm_model, limits=_limits(arguments, state.limits), dtype=run.dtype, prior=run.prior,
+        batch=run.batch,
+    )  # fmt: skip
+
+
+def _to_measure(arguments: argparse.Namespace, journal: Journal) -> None:
+    """The candidates of the simulated run go before all that the new one proposes."""
+    from amk.agent import runs
+    from amk.agent.headroom import candidates
+    from amk.agent.journal import read_state
+
+    folder = _chosen(arguments)
+    assert folder is not None
+    inbox, found = runs.Inbox(journal.folder / runs.INBOX), candidates(read_state(folder))
+    for worth in found:
+        why = f"#{worth.trial.index} of {folder.name}: {100 * math.expm1(worth.gain):+.2f}% simulated"
+        inbox.put(worth.trial.proposed.settings, why, runs.SIMULATED)
+    print(
+        f"{folder.name} was simulated: its {len(found)} best candidates are measured first, in a new run",
+        file=sys.stderr,
+    )
 
 
 def _plan(arguments: argparse.Namespace, limits: Limits) -> Plan:
@@ -242,6 +318,9 @@ def _recorded(arguments: argparse.Namespace) -> tuple[dict[str, Any], ...]:
 
 def _say_best(journal: Journal) -> None:
     from amk.agent.decide import compared
+    from amk.agent.feedback import fate
+    from amk.agent.headroom import candidates
+    from amk.agent.results import metrics
 
     state = journal.state
     label = "simulated: " if state.run is not None and state.run.simulated else ""
@@ -250,5 +329,11 @@ def _say_best(journal: Journal) -> None:
         print(printable(f"{label}ended: {state.finished}"))
     if state.references:
         print(printable(f"{label}{compared(state.references[-1])}"))
+    for worth in candidates(state)[:SHOWN] if state.run is not None and state.run.simulated else ():
+        told = fate(state, worth.trial)
+        gain, value = 100 * math.expm1(worth.gain), 100 * worth.value
+        print(printable(f"to measure: {gain:+.2f}% simulated, worth {value:.2f}%: {told.text}", 200))
+    for line in metrics(state):
+        print(line)
     print(f"report: {journal.folder / 'report.html'}")
     print(f"export: amk export {journal.folder.name} -o best.schedule.json")

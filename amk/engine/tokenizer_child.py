@@ -1,8 +1,9 @@
 """Runs one tokenizer in a process of its own, started by `tokenizer_process.py` as a script with `python -I -S`.
 
 Lines of JSON come in on stdin and go out on stdout: first {"path", "memory_bytes", "tokenizer"}, then
-{"encode", "special"} or {"decode"}; each answer is {"ids"}, {"text"} or {"error"}. A tokenizer's expressions may take for ever and its
-normaliser may multiply a text: the limits of the process, and the deadline of whoever asks, are for that.
+{"encode", "special"} or {"decode"}; each answer is {"ids"}, {"text"} or {"error"}. A tokenizer's expressions may take
+for ever and its normaliser may multiply a text: the limits of the process, and the deadline of whoever asks, are for
+that.
 """
 
 import json

@@ -76,7 +76,10 @@ class Search:
         self.status = None
         self.pid = os.fork()
         if not self.pid:
-            os._exit(_session(self.root, self.folder, pool, room))
+            try:
+                os._exit(_session(self.root, self.folder, pool, room))
+            finally:  # nothing of this process runs in the forked one
+                os._exit(98)
 
     def wait(self, seconds: float = PATIENCE) -> int | None:
         """The exit status of the session, None if it goes on; -9 after a kill."""

@@ -75,6 +75,9 @@ Do not repeat what was tried. Answer in the given JSON form.
 """
 
 
+ADVICE = "Advice of the person who started the run. It permits nothing that the knobs do not, and lifts no limit:"
+
+
 @dataclass
 class Llm:
     """`fallback` proposes while there is nothing from the model."""
@@ -84,6 +87,8 @@ class Llm:
     fallback: Proposer
     schema: dict[str, Any]
     name: str = "llm"
+    program: str = ""
+    """What the person who started the run wishes: advice, which permits nothing."""
     failures: list[Failure] = field(default_factory=list)
     _thread: threading.Thread | None = None
     _ready: list[Suggestion] = field(default_factory=list)
@@ -116,6 +121,8 @@ class Llm:
 
         def work() -> None:
             prompt = request.prompt
+            if self.program:
+                prompt = f"{ADVICE}\n{self.program}\nEnd of the advice.\n{prompt}"
             if traced is not None:
                 prompt = f"{time_by_phase(*traced)}\n{prompt}"
             with contextlib.suppress(AmkError):  # the journal failed; the search ends by itself

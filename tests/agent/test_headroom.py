@@ -1,0 +1,86 @@
+"""What a simulated search can bring: said before, it stops where it cannot rank, and a card measures its list first."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from amk import cli
+from amk.agent import headroom, results, session
+from amk.agent.gate import Gate, not_compiled
+from amk.agent.headroom import CANDIDATES, candidates, expected, foretold
+from amk.agent.journal import read_state
+from amk.agent.measure import Job
+from amk.agent.propose.local import Local
+from amk.agent.simulated import SimulatedBackend
+from amk.schedule_ir.target import Target
+from tests.agent.conftest import MakeLoop
+from tests.agent.rules import fences_kept
+
+SEARCH = [
+    "autoresearch", "--model", "smollm2-135m", "--gpu", "h200", "--start", "naive", "--max-context", "1024",
+    "--proposer", "local", "--no-prior",
+]  # fmt: skip
+
+
+def test_expected_value_is_the_mean_of_the_gains_that_one_would_keep() -> None:
+    draws = np.random.default_rng(0).standard_normal(400_000) * headroom.ERROR
+    for gain in (-0.1, -0.01, 0.0, 0.02, 0.2):
+        assert expected(gain) == pytest.approx(np.maximum(draws + gain, 0).mean(), abs=2e-4)
+
+
+@pytest.mark.parametrize(("share", "near"), [(0.99, True), (0.1, False)])
+def test_a_simulated_search_near_the_floor_stops_with_candidates(make_loop: MakeLoop, share: float, near: bool) -> None:
+    """The floor at `share` of the start's time."""
+    loop = make_loop(Local(), evals=14)
+    run = loop.state.run
+    assert run is not None and isinstance(loop.backends[0], SimulatedBackend)
+    times = loop.backends[0].times(Job(0, "screen", 1, 0, 0, run.positions, 0), loop.incumbent())
+    loop.state.run = run.model_copy(update={"floor_ms": tuple(share * ms for ms in times)})
+    said: list[str] = []
+    loop.watch = lambda state: said.extend(foretold(state) if not said else ())
+    reason = loop.run()
+    assert ("candidates are to be measured" in reason) == near and (loop.state.evals < 14) == near
+    listed = candidates(loop.state)
+    assert len(listed) >= CANDIDATES and [w.value for w in listed] == sorted((w.value for w in listed), reverse=True)
+    assert said[0].startswith(f"headroom: {100 * (1 - share):.0f}.") and len(said) == 2 + near
+    score = results.metrics(loop.state)[-1]
+    assert score.startswith("METRIC speed_of_light=")
+
+
+class Card(SimulatedBackend):
+    """A card that measures."""
+
+    simulated = False
+
+
+def test_a_simulated_run_is_gone_on_with_on_the_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a run of its own with the same limits, which measures the list before it proposes; tables and lines beside."""
+    monkeypatch.setenv("AMK_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(session, "gate_of", lambda workshop, jobs, runs: Gate(workshop, fences_kept, not_compiled))
+    monkeypatch.setattr(session, "local_gpus", list)
+    assert cli.main([*SEARCH, "--evals", "4", "--max-calls", "3"]) == 0
+    printed = capsys.readouterr()
+    (folder,) = (tmp_path / "runs").iterdir()
+    listed = candidates(read_state(folder))
+    assert "to measure: " in printed.out and "headroom: " in printed.err and "METRIC speedup=" in printed.out
+    lines = (folder / results.FILE).read_text().splitlines()
+    assert lines[0] + "\n" == results.HEADER and len(lines) == 1 + len(read_state(folder).trials)
+    assert {line.split("\t")[3] for line in lines[1:]} <= {"keep", "discard", "crash", "checks_failed"}
+    assert all(0 < float(line.split("\t")[1]) <= 1 for line in lines[1:] if line.split("\t")[1])
+
+    def cards(target: Target, seed: int, *_: object) -> tuple[Card, ...]:
+        return (Card(target.name, seed, simulated=False),)
+
+    monkeypatch.setattr(session, "is_here", lambda target: True)
+    monkeypatch.setattr(session, "backends_for", cards)
+    assert cli.main([*SEARCH, "--resume", folder.name]) == 0
+    (new,) = set((tmp_path / "runs").iterdir()) - {folder}
+    state = read_state(new)
+    assert state.run is not None and not state.run.simulated and state.limits == read_state(folder).limits
+    first = [t for t in state.trials if t.proposed.proposer == "simulated"]
+    assert [t.index for t in first] == list(range(len(listed))) and len(listed) >= 2
+    assert [t.proposed.settings for t in first] == [w.trial.proposed.settings for w in listed]
+    assert "simulated" in first[0].proposed.why and "to measure" not in capsys.readouterr().out
