@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 from amk.adversary.classes.table import CLASSES
 from amk.adversary.confusion import Outcome, Table, decide_all, share
@@ -26,7 +27,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--n", type=_positive, nargs="?", const=DEFAULT_MUTANTS, metavar="N",
         help=f"judge N fresh mutants of real plans ({DEFAULT_MUTANTS:,} without a number) in place of the stored cases",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="seed of the mutants (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the mutants or pairs (default: 0)")
+    parser.add_argument(
+        "--neighbourhood", type=Path, metavar="FILE",
+        help="make every edit of the text of small schedules, judge each by a run, and add what is found to FILE",
+    )  # fmt: skip
+    parser.add_argument(
+        "--base", action="append", metavar="NAME", help="with --neighbourhood: only this schedule's edits"
+    )
+    parser.add_argument("--pairs", action="store_true", help="with --neighbourhood: random pairs of edits, without end")
+    parser.add_argument("--edits", type=_positive, metavar="N", help="with --neighbourhood: stop after N more edits")
+    parser.add_argument(
+        "--seconds", type=float, default=600.0, help="with --neighbourhood: stop after this time (default: 600)"
+    )
+    parser.add_argument(
+        "--holes", type=Path, metavar="DIR", help="with --neighbourhood: write each kind of schedule wrongly passed"
+    )
     parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="processes (default: all cores)")
     add_format(parser)
 
@@ -39,6 +55,10 @@ def _positive(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.neighbourhood is not None:
+        from amk.commands.neighbourhood import search  # its planner and its machine take time to load
+
+        return search(arguments)
     table = _mutants(arguments) if arguments.n else run_suite()
     if arguments.format == "json":
         print_json(table.as_json())

@@ -1,0 +1,72 @@
+"""A strictness account: edits that are UNSAFE or UNKNOWN and that no run refutes, by code.
+
+Not refuting proves nothing, so every code gets the class of its reason, from what the judge can see:
+
+* `unseen`: real, and outside the machine's sight: a race that no order showed, the memory model, the kernel's
+  resources, alignment, a width that this machine does not have, an operation that it does not carry out;
+* `policy`: what amk asks of every schedule so that it can be decided or launched, whatever runs would show;
+* `open`: a rule that a run should be able to break. Those are candidates for a needless refusal, listed with examples.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from amk.adversary.neighbourhood.ledger import Line
+
+RACE = "a race shows in some orders only"
+MODEL = "runs here are sequentially consistent"
+OUTSIDE = "the machine carries it out as if it were an ordinary wait or signal"
+LIMITS = "no hardware limit binds the machine"
+UNSEEN: dict[str, str] = {
+    "AMK203": RACE, "AMK204": "no run has 2^32 increments", "AMK301": RACE, "AMK302": RACE, "AMK401": LIMITS,
+    "AMK402": LIMITS, "AMK403": LIMITS, "AMK405": "copies and operands are numbers, not bytes, here", "AMK406": LIMITS,
+    "AMK514": RACE, "AMK515": RACE, "AMK601": LIMITS,
+} | dict.fromkeys((f"AMK{n}" for n in range(501, 514)), MODEL) | dict.fromkeys(
+    ("AMK205", *(f"AMK{n}" for n in range(208, 215))), OUTSIDE
+)  # fmt: skip
+POLICY: dict[str, str] = {
+    "AMK106": "the steps are to be those of the model, each once, even where another list computes the same",
+}
+EXAMPLES = 5
+
+
+@dataclass
+class Row:
+    """One code: edits judged, refuted and not, fields of those that were not, and some of them."""
+
+    code: str
+    kind: str
+    judged: int = 0
+    refuted: int = 0
+    fields: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+    @property
+    def standing(self) -> int:
+        """Judged and not refuted."""
+        return self.judged - self.refuted
+
+
+def kind_of(code: str) -> str:
+    return "unseen" if code in UNSEEN else "policy" if code in POLICY else "open"
+
+
+def account(lines: list[Line]) -> list[Row]:
+    """By first code, those with most edits that stand first."""
+    rows: dict[str, Row] = {}
+    for line in lines:
+        outcome = line.outcome
+        if outcome.verdict not in ("UNSAFE", "UNKNOWN") or outcome.judge in ("", "unrun"):
+            continue
+        code = outcome.codes[0] if outcome.codes else outcome.verdict
+        row = rows.setdefault(code, Row(code, kind_of(code)))
+        row.judged += 1
+        if outcome.refuted:
+            row.refuted += 1
+            continue
+        row.fields[line.field] += 1
+        if row.fields[line.field] == 1 and line.edits and len(row.examples) < EXAMPLES:
+            row.examples.append(f"{line.base}: {line.field}, {line.kind}: {line.edits[:200]}")
+    return sorted(rows.values(), key=lambda row: (-row.standing, row.code))

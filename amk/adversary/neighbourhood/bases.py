@@ -1,0 +1,112 @@
+"""Schedules whose neighbourhoods are searched: small, and together with everything that a schedule can say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from amk.adversary.edits import Json
+from amk.planner.decode import plan
+from amk.planner.formats import BF16, Formats, Layered, formats
+from amk.planner.settings import FAST, NAIVE, PHASED, Settings
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.target import load_target
+
+CONTEXT = 12
+SMALLEST = ModelSpec(
+    name="smallest", source="made for the neighbourhoods", layers=2, hidden=32, ffn=64, heads=2, kv_heads=1,
+    head_dim=32, vocab=40, max_context=CONTEXT, rms_eps=1e-5, rope_theta=1e4,
+)  # fmt: skip
+
+
+def _made(
+    settings: Settings, *, workers: int = 2, wanted: Formats | Layered = BF16, gpu: str = "h200", **model: Any
+) -> Json:
+    """The plan with blocks of 4 positions, of which a head's cache has three."""
+    settings = replace(settings, kv_block=4, max_tokens=CONTEXT, max_ring_bytes=min(settings.max_ring_bytes, 16384))
+    spec = SMALLEST.model_copy(update=model)
+    made = plan(spec, load_target(gpu), settings=settings, wanted=wanted, workers=workers, max_context=CONTEXT)
+    return json.loads(made.model_dump_json())
+
+
+MIXED = formats("int4-g128", "int8-g128") | {"o": "bf16", "down": "int8"}
+TAGGED = replace(FAST, handoff="tagged", warps=2)
+DRAWN = replace(TAGGED, sampling="top-k-top-p")
+
+
+def _two_programs() -> Json:
+    """Each of the two workers runs a program of its own."""
+    document = _made(replace(PHASED, warps=2, wide_epilogue=4096))
+    (program,) = document["programs"]
+    return document | {"programs": [program | {"count": 1}, program | {"name": "second", "first": 1, "count": 1}]}
+
+
+def _two_streams() -> Json:
+    """lm_head has a stream, a ring and weights of its own."""
+    document = _made(replace(PHASED, warps=2, wide_epilogue=4096))
+    (stream,) = document["streams"]
+    others = {"name": "second", "source": "weights.second", "ring": "ring.second", "full": "full.second"}
+    buffers = {b["name"]: b for b in document["buffers"]}
+    end = -(-document["launch"]["shared_bytes"] // 128) * 128
+    new = [buffers[stream["source"]] | {"name": others["source"]}]
+    for key in ("ring", "full"):
+        copy = buffers[stream[key]]
+        new.append(copy | {"name": others[key], "offset": end})
+        end += 8192 if key == "ring" else 128
+    text = json.dumps(document["programs"]).replace('"matrix": "lm_head"', '"matrix": "lm_head", "SECOND": 1')
+    programs = json.loads(text, object_hook=_renamed)
+    launch = document["launch"] | {"shared_bytes": end}
+    return document | {
+        "streams": [stream, stream | others], "buffers": [*document["buffers"], *new], "programs": programs,
+        "launch": launch,
+    }  # fmt: skip
+
+
+def _renamed(found: dict[str, Any]) -> dict[str, Any]:
+    if found.get("op") == "argmax_rows":
+        return found | {"stream": "second"}
+    return found if not found.pop("SECOND", 0) else found | {"stream": "second"}
+
+
+MADE: dict[str, Callable[[], Json]] = {
+    "fenced": lambda: _made(replace(PHASED, warps=2)),
+    "fenced, heads apart": lambda: _made(
+        replace(PHASED, warps=2, wide_epilogue=4096, head_handoff=True), heads=4, kv_heads=2, layers=1
+    ),
+    "tagged": lambda: _made(TAGGED),
+    "flags and fences, bias": lambda: _made(replace(FAST, handoff="narrow", warps=2), qkv_bias=True, layers=1),
+    "drawing": lambda: _made(replace(DRAWN), layers=1),
+    "drawing, fenced": lambda: _made(replace(PHASED, warps=2, sampling="top-p"), layers=1),
+    "batch, parts of down": lambda: _made(
+        replace(TAGGED, batch=2, k_parts=2, chunk_bytes=512), ffn=64, layers=1, workers=4
+    ),
+    "int8, fp8 cache": lambda: _made(replace(TAGGED, kv_dtype="fp8"), wanted=formats("int8", "int8-g64"), layers=1),
+    "int4 with zeros": lambda: _made(
+        TAGGED, wanted=formats("int4-g64-zp", "int4-g128-zp"), layers=1, hidden=64, vocab=41, tied_embeddings=True
+    ),
+    "fp8, scales apart": lambda: _made(
+        replace(PHASED, warps=2, scales_apart=True), wanted=formats("fp8", "int4-g64"), layers=1
+    ),
+    "layers of two kinds": lambda: _made(
+        replace(TAGGED), wanted=((1, formats("int8-g64", "int8-g128")), (1, MIXED)), layers=2
+    ),
+    "two programs": _two_programs,
+    "two streams": _two_streams,
+    "naive, head norms": lambda: _made(NAIVE, qk_norm=True, layers=1),
+    "splits reduced": lambda: _made(replace(TAGGED, reduce_from=2), workers=4, layers=1, hidden=64),
+    "sm_80": lambda: _made(
+        replace(FAST, handoff="mixed", warps=2, refill_early=True, pollers="all"), gpu="a100", layers=1
+    ),
+    "refills held back": lambda: _made(
+        replace(PHASED, warps=2, run_ahead=True, slots=2, held_refills=1.0, first_refills=0.5), layers=1
+    ),
+}
+
+
+@cache
+def base(name: str) -> Json:
+    """The document of that base; shared, so edit copies."""
+    return MADE[name]()

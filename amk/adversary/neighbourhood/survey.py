@@ -1,0 +1,208 @@
+"""What becomes of an edited schedule: refused, SAFE, UNSAFE or UNKNOWN, what the checker says, and what a run shows.
+
+A *hole* is what must not be: a SAFE schedule that the judge refutes, or a certificate accepted for one that it refutes.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from amk.adversary.edits import Json, apply
+from amk.adversary.neighbourhood.mutator import Change
+from amk.checker.certificate import check_certificate
+from amk.judges.judge import Ruling, judge
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.codec import schedule_hash
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.memo import Memo
+from amk.validator.schedule_certificate import evidence
+from amk.validator.verify import Verdict, verify
+
+SECONDS = 20.0
+"""That `verify` is given."""
+PATIENCE = 60.0
+"""Seconds for all that is done with one edit."""
+MEMORY = 8 << 30
+EVERYTHING = 99
+"""Requests to the judge: all that it has."""
+Verify = Callable[[Schedule], Verdict]
+
+
+@dataclass(frozen=True)
+class Care:
+    """Requests to the judge about a schedule that is SAFE, and about one that is not. One that is not SAFE and whose
+    certificate the checker accepts is judged like a SAFE one. certificates: whether the checker is asked."""
+
+    safe: int = 1
+    other: int = 1
+    certificates: bool = True
+
+
+USUAL = Care()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """verdict: refused, same, SAFE, UNSAFE, UNKNOWN, or error. codes: of the findings. certificate: of a SAFE schedule,
+    accepted or refused; of another, accepted if the checker alone takes what could be made or forged for it. judge:
+    not refuted, unrun, or what refuted it; empty if it was not asked. asked: requests that it had at most."""
+
+    verdict: str
+    codes: tuple[str, ...] = ()
+    certificate: str = ""
+    judge: str = ""
+    why: str = ""
+    asked: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def refuted(self) -> bool:
+        return self.judge.startswith("refuted")
+
+    @property
+    def hole(self) -> str:
+        """The judge of whom it is one."""
+        if not self.refuted:
+            return ""
+        if self.verdict == "SAFE":
+            return "validator and checker" if self.certificate == "accepted" else "validator"
+        return "checker" if self.certificate.startswith("accepted") else ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {k: v for k, v in asdict(self).items() if v not in ("", (), {}, 0)}
+
+
+def remembering() -> Verify:
+    """`verify` with the results of earlier edits at hand, which change the time that it takes and nothing else."""
+    memo = Memo()
+    return lambda schedule: verify(schedule, timeout_s=SECONDS, memo=memo)
+
+
+class Survey:
+    """The edits of one base. verify: who decides, for tests that plant a hole."""
+
+    def __init__(self, document: Json, verify: Verify | None = None) -> None:
+        self._document, self._verify = document, verify or remembering()
+        base = Schedule.model_validate_json(json.dumps(document))
+        self._hash = schedule_hash(base)
+        self._certificate = json.dumps(evidence(base))
+
+    def edited(self, change: Change) -> Json | None:
+        """The document after the change; None where a second edit no longer finds its place."""
+        try:
+            return apply(self._document, list(change.edits))[0]
+        except (LookupError, TypeError, AttributeError):
+            return None
+
+    def outcome(self, change: Change, care: Care = USUAL) -> Outcome:
+        document = self.edited(change)
+        if document is None:
+            return Outcome("same")
+        clock = _Clock()
+        try:
+            with patience(PATIENCE):
+                return self._outcome(document, care, clock)
+        except _TooLong:
+            return Outcome("error", why="too long", seconds=clock.seconds)
+        except MemoryError:
+            return Outcome("error", why="too much memory", seconds=clock.seconds)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is recorded and the others go on
+            return Outcome("error", why=f"{type(error).__name__}: {error}"[:300], seconds=clock.seconds)
+
+    def _outcome(self, document: Json, care: Care, clock: _Clock) -> Outcome:
+        try:
+            schedule = Schedule.model_validate_json(json.dumps(document))
+        except ValidationError:
+            return Outcome("refused", ("AMK005",))
+        digest = schedule_hash(schedule)
+        if digest == self._hash:
+            return Outcome("same")
+        try:
+            verdict = self._verify(schedule)
+        except AmkError as error:
+            return Outcome("refused", tuple(sorted({d.code for d in error.diagnostics})))
+        clock.lap("verify")
+        certificate = self._checked(schedule, digest, verdict.safe) if care.certificates else ""
+        clock.lap("certificate")
+        codes = tuple(dict.fromkeys(d.code for d in verdict.diagnostics))
+        requests = care.safe if verdict.safe or certificate.startswith("accepted") else care.other
+        if not requests:
+            return Outcome(verdict.status, codes, certificate, seconds=clock.seconds)
+        ruling = judge(schedule, requests)
+        clock.lap("judge")
+        told, why = _told(ruling), ruling.why[:300]
+        return Outcome(verdict.status, codes, certificate, told, why, requests, clock.seconds)
+
+    def _checked(self, schedule: Schedule, digest: str, safe: bool) -> str:
+        return self._own(schedule, digest) if safe else self._foreign(schedule, digest)
+
+    def _own(self, schedule: Schedule, digest: str) -> str:
+        """The certificate of a SAFE schedule, through text, as a file has it."""
+        try:
+            made = json.loads(json.dumps(evidence(schedule, checked=False)))
+        except AmkError as error:
+            return f"none: {error.diagnostics[0].code}"
+        found = check_certificate(schedule, digest, made)
+        return "accepted" if found.accepted else f"refused: {found.reason}"[:200]
+
+    def _foreign(self, schedule: Schedule, digest: str) -> str:
+        """Whether the checker alone accepts what can be made for a schedule that is not SAFE, or the base's own."""
+        for name, make in (("made", lambda: evidence(schedule, checked=False)), ("base's", self._restamped(digest))):
+            try:
+                certificate = json.loads(json.dumps(make()))
+            except Exception:  # noqa: BLE001  nothing can be made: the usual case
+                continue
+            if check_certificate(schedule, digest, certificate).accepted:
+                return f"accepted: {name}"
+        return "refused"
+
+    def _restamped(self, digest: str) -> Callable[[], Json]:
+        return lambda: json.loads(self._certificate) | {"schedule": digest}
+
+
+def _told(ruling: Ruling) -> str:
+    return f"refuted: {ruling.kind}" if ruling.status == "refuted" else ruling.status
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._at = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self.seconds[name], self._at = round(now - self._at, 3), now
+
+
+class _TooLong(BaseException):
+    """Not an Exception: nobody on the way catches it."""
+
+
+@contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """Raises _TooLong inside after so many seconds; in the main thread."""
+
+    def ring(*_: object) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def bound_memory() -> None:
+    """A process that asks for more gets MemoryError, and goes on with the next edit."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))

@@ -1,0 +1,128 @@
+"""A decoder of the Llama and Qwen families in plain numpy, one token at a time: what every schedule has to compute.
+
+Property: the logits are those of the model's published definition, in float64, on the given numbers. Nothing here knows
+of schedules, workers, buffers, chunks or footprints; the only input besides numbers is the model's description.
+
+Sources: the model cards and papers of Llama 2, Llama 3.1, Qwen2.5 and Qwen3; RoPE (arXiv 2104.09864) in the form that
+turns elements i and i + head_dim / 2 of a head together; RMSNorm (arXiv 1910.07467); SwiGLU (arXiv 2002.05202).
+
+Cost: one product with every weight per token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.schedule_ir.model_spec import ModelSpec
+
+Floats = NDArray[np.float64]
+Rows = Sequence[tuple[Floats, Floats]]
+"""Keys and values of every layer, f64 [positions, kv_heads, head_dim] each."""
+
+
+def as_it_is(values: Floats) -> Floats:
+    return values
+
+
+@dataclass
+class ForwardPass:
+    """One text of one sequence.
+
+    tensors: 'embed' and 'lm_head' [vocab, hidden], 'final_norm' [hidden], and for layer i 'l{i}.attn_norm',
+    'l{i}.ffn_norm' [hidden], 'l{i}.wq|wk|wv|wo|w_gate|w_up|w_down' [out, in], and where the model has them
+    'l{i}.bq|bk|bv' [out] and 'l{i}.q_norm|k_norm' [head_dim]. kept: what the cache makes of keys and values.
+    """
+
+    model: ModelSpec
+    tensors: Mapping[str, NDArray[Any]]
+    kept: Callable[[Floats], Floats] = as_it_is
+
+    def __post_init__(self) -> None:
+        self._cache: list[list[tuple[Floats, Floats]]] = [[] for _ in range(self.model.layers)]
+        self._turns = angles_per_position(self.model)
+
+    @property
+    def position(self) -> int:
+        """Of the next token."""
+        return len(self._cache[0])
+
+    def resume(self, rows: Rows) -> None:
+        """Go on behind positions whose keys and values are given."""
+        self._cache = [[(k[i], v[i]) for i in range(len(k))] for k, v in rows]
+
+    def cache(self) -> list[tuple[Floats, Floats]]:
+        """The keys and values so far, for `resume`."""
+        return [(np.array([k for k, _ in layer]), np.array([v for _, v in layer])) for layer in self._cache]
+
+    def feed(self, token: int) -> Floats:
+        """Read `token` at the next position; the logits that follow it, f64 [vocab]."""
+        model, get = self.model, self._get
+        stream = get("embed")[token].copy()
+        for layer in range(model.layers):
+            stream += get(f"l{layer}.wo") @ self._attention(layer, self._normed(stream, f"l{layer}.attn_norm"))
+            inner = self._normed(stream, f"l{layer}.ffn_norm")
+            gate, up = get(f"l{layer}.w_gate") @ inner, get(f"l{layer}.w_up") @ inner
+            stream += get(f"l{layer}.w_down") @ (gate / (1 + np.exp(-gate)) * up)
+        return np.asarray(get("lm_head") @ self._normed(stream, "final_norm"))
+
+    def _get(self, name: str) -> Floats:
+        return np.asarray(self.tensors[name], np.float64)
+
+    def _normed(self, values: Floats, name: str) -> Floats:
+        mean_square = float(values @ values) / values.size
+        return np.asarray(values / math.sqrt(mean_square + self.model.rms_eps) * self._get(name))
+
+    def _heads(self, layer: int, letter: str, values: Floats) -> list[Floats]:
+        """The heads of one projection, biased and normalised where the model says so."""
+        out = self._get(f"l{layer}.w{letter}") @ values
+        if self.model.qkv_bias:
+            out = out + self._get(f"l{layer}.b{letter}")
+        heads = [out[at : at + self.model.head_dim] for at in range(0, out.size, self.model.head_dim)]
+        if self.model.qk_norm and letter != "v":
+            heads = [self._normed(head, f"l{layer}.{letter}_norm") for head in heads]
+        return heads
+
+    def _turned(self, head: Floats, position: int) -> Floats:
+        half = head.size // 2
+        pairs = (head[:half] + 1j * head[half:]) * np.exp(1j * position * self._turns)
+        return np.concatenate([pairs.real, pairs.imag])
+
+    def _attention(self, layer: int, values: Floats) -> Floats:
+        model, position = self.model, len(self._cache[layer])
+        keys = [self._turned(head, position) for head in self._heads(layer, "k", values)]
+        row = self.kept(np.array(keys)), self.kept(np.array(self._heads(layer, "v", values)))
+        self._cache[layer].append(row)
+        out = []
+        for number, head in enumerate(self._heads(layer, "q", values)):
+            query, served = self._turned(head, position), number * model.kv_heads // model.heads
+            scores = np.array([query @ k[served] for k, _ in self._cache[layer]]) / math.sqrt(model.head_dim)
+            powers = np.exp(scores - scores.max())
+            mixed = sum(power * v[served] for power, (_, v) in zip(powers, self._cache[layer], strict=True))
+            out.append(mixed / powers.sum())
+        return np.concatenate(out)
+
+
+def angles_per_position(model: ModelSpec) -> Floats:
+    """Radians that pair i of a head is turned by at each position, f64 [head_dim / 2].
+
+    theta^(-2i / d); with `llama3` scaling a pair that makes fewer than low_freq_factor turns in the original context
+    turns `factor` times slower, one that makes more than high_freq_factor as before, and between them a mean of both,
+    linear in the number of turns (Llama 3.1's published `apply_scaling`).
+    """
+    own = np.array([model.rope_theta ** (-2 * i / model.head_dim) for i in range(model.head_dim // 2)])
+    scaling = model.rope_scaling
+    if scaling is None:
+        return own
+    out = []
+    for angle in own.tolist():
+        turns = scaling.original_context * angle / (2 * math.pi)
+        share = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+        share = min(max(share, 0.0), 1.0)
+        out.append(share * angle + (1 - share) * angle / scaling.factor)
+    return np.array(out)

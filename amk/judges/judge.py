@@ -1,0 +1,246 @@
+"""A judge of schedules that shares nothing with the analysis: it runs them, and compares with a plain forward pass.
+
+Property: `refuted` means that a run of the schedule hung, did what no correct schedule does, or showed tokens, logits,
+launch state or cached keys and values other than the model's. It can only refute: that nothing was found says nothing
+about other interleavings, positions or lengths.
+
+Assumptions: the machine is the device's (numpy_run.py says where it is not). Tolerances: logits and cache agree to
+TOLERANCE of their largest magnitude, tokens exactly where the forward pass leaves no doubt about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.judges.choice import GREEDY, Drawing, chosen
+from amk.judges.forward import Floats, ForwardPass, Rows, as_it_is
+from amk.judges.numpy_run import run
+from amk.judges.request import Broken, Refused, Request, Shown
+from amk.judges.weights import RandomWeights, kept_in_fp8
+from amk.schedule_ir.matrices import MatrixName
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.schedule import Schedule, mode_of, steps_of
+from amk.schedule_ir.weight_format import FormatName
+
+TOLERANCE = 2e-3
+FP8_TOLERANCE = 6e-2
+"""With a cache of fp8, where a sum added in another order may round to the neighbour."""
+MATRIX_OF: dict[str, MatrixName] = {
+    "wq": "qkv", "wk": "qkv", "wv": "qkv", "wo": "o", "w_gate": "gate_up", "w_up": "gate_up", "w_down": "down",
+    "lm_head": "lm_head",
+}  # fmt: skip
+FormOf = tuple[tuple[str, FormatName], ...]
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """refuted: kind is hang, poison, bounds, chunk, registers, fault, tokens, logits, state, cache or an error's name.
+    unrun: the machine could not run it; why says what."""
+
+    status: Literal["refuted", "not refuted", "unrun"]
+    kind: str = ""
+    why: str = ""
+
+
+NOT_REFUTED = Ruling("not refuted")
+
+
+class Text:
+    """The model's logits, keys and values after any tokens; each prefix is computed once."""
+
+    def __init__(self, model: ModelSpec, forms: FormOf, fp8_cache: bool) -> None:
+        tensors = RandomWeights(model).stored(dict(forms).__getitem__)
+        self._pass = ForwardPass(model, tensors, kept_in_fp8 if fp8_cache else as_it_is)
+        empty: Floats = np.zeros((0, model.kv_heads, model.head_dim))
+        self._known: dict[tuple[int, ...], tuple[Floats, Rows]] = {
+            (): (np.zeros(model.vocab), [(empty, empty)] * model.layers)
+        }
+
+    def after(self, tokens: tuple[int, ...]) -> tuple[Floats, Rows]:
+        """(logits, cache) once all of `tokens` have been read."""
+        if tokens not in self._known:
+            self._pass.resume(self.after(tokens[:-1])[1])
+            logits = self._pass.feed(tokens[-1])
+            self._known[tokens] = logits, self._pass.cache()
+        return self._known[tokens]
+
+
+@lru_cache(maxsize=16)
+def _text(model: ModelSpec, forms: FormOf, fp8_cache: bool) -> Text:
+    return Text(model, forms, fp8_cache)
+
+
+@lru_cache(maxsize=16)
+def _weights(model: ModelSpec) -> RandomWeights:
+    return RandomWeights(model)
+
+
+def judged(schedule: Schedule, request: Request, order: str) -> Ruling:
+    """One request, in one order."""
+    try:
+        text = _text(schedule.model, _forms(schedule), schedule.kv.dtype == "fp8")
+        weights = _weights(schedule.model)
+        before = [text.after(own[: request.start])[1] for own in request.texts] if request.start else None
+    except (ValueError, KeyError, IndexError, MemoryError) as error:
+        return Ruling("unrun", why=f"no forward pass: {error}")
+    try:
+        shown = run(schedule, weights, request, order, before)
+    except Refused as refused:
+        return Ruling("unrun", why=str(refused))
+    except Broken as broken:
+        return Ruling("refuted", broken.kind, f"{order}, {request.launches}: {broken.message}")
+    return _compared(schedule, text, request, order, shown)
+
+
+def _forms(schedule: Schedule) -> FormOf:
+    """The format of every streamed matrix, as the stream of its product declares it."""
+    streams = {s.name: s for s in schedule.streams}
+    ops = [step.op for program in schedule.programs for step in steps_of(program.body)]
+    used = {op.matrix: streams[op.stream] for op in reversed(ops) if isinstance(op, GemvOp)}
+    forms = []
+    for layer in range(schedule.model.layers):
+        for part, name in MATRIX_OF.items():
+            stream = used.get(name, schedule.streams[0])
+            forms.append((part if name == "lm_head" else f"l{layer}.{part}", stream.chunk(name, layer).format))
+    return tuple(sorted(set(forms)))
+
+
+def _compared(schedule: Schedule, text: Text, request: Request, order: str, shown: Shown) -> Ruling:
+    tolerance = FP8_TOLERANCE if schedule.kv.dtype == "fp8" else TOLERANCE
+    for sequence, given in enumerate(request.texts):
+        follower = _Follower(text, given, request)
+        for launch, tokens in enumerate(shown.tokens):
+            if (wrong := follower.follow(tokens[:, sequence])) is not None:
+                return _refuted("tokens", order, launch, sequence, wrong)
+            logits = text.after(tuple(follower.read))[0]
+            if (wrong := _differs(shown.logits[launch][sequence], logits, tolerance)) is not None:
+                return _refuted("logits", order, launch, sequence, wrong)
+            if (wrong := follower.state(shown.state[launch], sequence)) is not None:
+                return _refuted("state", order, launch, sequence, wrong)
+        for place in (0, 1) if shown.caches is not None else ():
+            assert shown.caches is not None
+            rows = np.array([layer[place] for layer in text.after(tuple(follower.read))[1]]).transpose(0, 2, 1, 3)
+            found = shown.caches[place][:, sequence, :, : rows.shape[2]]
+            if (wrong := _differs(found, rows, tolerance)) is not None:
+                return _refuted("cache", order, len(shown.tokens) - 1, sequence, f"{'kv'[place]}: {wrong}")
+    return NOT_REFUTED
+
+
+def _refuted(kind: str, order: str, launch: int, sequence: int, what: str) -> Ruling:
+    return Ruling("refuted", kind, f"{order}, launch {launch}, sequence {sequence}: {what}")
+
+
+class _Follower:
+    """One sequence of a request, token by token; where the model leaves doubt, what was taken is right."""
+
+    def __init__(self, text: Text, given: tuple[int, ...], request: Request) -> None:
+        self._text, self._given, self._request = text, given, request
+        self.read = list(given[: request.start])
+        self._next = given[request.start]
+        self._done = False
+
+    def follow(self, tokens: NDArray[np.int64]) -> str | None:
+        for token in tokens.tolist():
+            self.read.append(self._next)
+            expected, sure = self._expected()
+            if token != expected and (sure or not 0 <= token < len(self._text.after(())[0])):
+                return f"token {token} behind position {len(self.read) - 1}, not {expected}"
+            self._next = token
+        return None
+
+    def _expected(self) -> tuple[int, bool]:
+        at = len(self.read)
+        if at < len(self._given):
+            return self._given[at], True
+        if self._done:
+            return self._next, True
+        token, sure = chosen(self._text.after(tuple(self.read))[0], at - 1, self._request.drawing)
+        self._done = token in self._request.ends
+        return token, sure
+
+    def state(self, words: dict[str, int], sequence: int) -> str | None:
+        """The launch state that these tokens leave behind."""
+        at, mark = len(self.read), words["done"] >> sequence & 1
+        own = words["token" if sequence == 0 else f"token {sequence}"]
+        wanted = (self._next, at, at - self._request.start, int(self._done))
+        found = (own, words["position"], words["epoch"], mark)
+        return None if found == wanted else f"token, position, epoch, done are {found}, not {wanted}"
+
+
+def _differs(found: Floats, wanted: Floats, tolerance: float) -> str | None:
+    if found.shape != wanted.shape:
+        return f"shape {found.shape}, not {wanted.shape}"
+    largest = max(float(np.abs(wanted).max()), 1e-3)
+    error = np.abs(found - wanted)
+    if np.isfinite(found).all() and float(error.max()) <= tolerance * largest:
+        return None
+    return f"off by {float(error.max()):.3g} where the largest magnitude is {largest:.3g}"
+
+
+DRAWINGS = {
+    "temperature": Drawing(0.8, seed=4), "top-k": Drawing(1.0, 9, seed=5), "top-p": Drawing(1.4, 0, 0.8, 6),
+    "top-k-top-p": Drawing(1.1, 30, 0.9, 2**64 - 1),
+}  # fmt: skip
+
+
+def requests(schedule: Schedule) -> Iterator[tuple[Request, str]]:
+    """(request, order) pairs, the most telling first: four tokens of two launches, each order and position by turns,
+    a second drawing, ends, the last positions of the context."""
+    vocab, context, batch = schedule.model.vocab, schedule.kv.context, schedule.batch
+    drawing = DRAWINGS.get(mode_of(schedule), GREEDY)
+    texts = tuple(_given(vocab, 2 + s % 2, s) for s in range(batch))
+    long = tuple(_given(vocab, max(2, context - 3 + s % 2), s) for s in range(batch))
+    last = workers_of(schedule) - 1
+    yield Request(texts, _fit((3, 1), schedule, 0), drawing=drawing), "priorities:1"
+    middle = min(schedule.kv.block, max(context - 4, 0))
+    yield Request(long, _fit((1, 3), schedule, middle), middle, drawing=drawing), "priorities:2"
+    yield Request(texts, _fit((4,), schedule, 0)), "late-copies"
+    yield Request(texts, _fit((1, 4), schedule, 0), drawing=drawing), f"delay:{last}"
+    end = max(context - 4, 0)
+    yield Request(long, _fit((4,), schedule, end), end), "delay:0"
+    yield Request(texts, _fit((2, 2, 2), schedule, 0), ends=tuple(range(0, vocab, 3))[:4]), f"favour:{last}"
+    for seed in range(3, 8):
+        yield Request(texts, _fit((4, 2), schedule, 0), drawing=drawing), f"priorities:{seed}"
+    whole = _fit((context,), schedule, 0)
+    yield Request(texts, whole, drawing=drawing), "depth-first"
+    yield Request(texts, whole), "random:1"
+
+
+def workers_of(schedule: Schedule) -> int:
+    return schedule.launch.workers
+
+
+def _fit(launches: Sequence[int], schedule: Schedule, start: int) -> tuple[int, ...]:
+    """As many of these tokens as the context and the output hold."""
+    left, out = schedule.kv.context - start, []
+    for count in launches:
+        now = min(count, left, schedule.launch.max_tokens)
+        if now > 0:
+            out.append(now)
+            left -= now
+    return tuple(out) or (1,)
+
+
+def _given(vocab: int, count: int, sequence: int) -> tuple[int, ...]:
+    return tuple((7 + 13 * i + 5 * sequence) % vocab for i in range(count))
+
+
+def judge(schedule: Schedule, most: int = 2) -> Ruling:
+    """The first refutation among so many requests; whether any ran."""
+    ran = Ruling("unrun", why="nothing was asked")
+    for number, (request, order) in enumerate(requests(schedule)):
+        if number == most:
+            break
+        ruling = judged(schedule, request, order)
+        if ruling.status == "refuted":
+            return ruling
+        if ran.status == "unrun":
+            ran = ruling
+    return ran

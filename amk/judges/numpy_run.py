@@ -1,0 +1,135 @@
+"""A run on the numpy machine: the stand-in where no kernel can be compiled or none can be emulated.
+
+It shares the ops' `reference` with what it judges, and for tagged words alone, to know which of them a step awaits,
+their `accesses`; a read beyond these of a word with another tag is a fault. Counters are Python's integers here, so
+nothing is said about 32 bits. What no analysis covers (`outside.py`: waits for `==`, resets, locks, ...) is run as if
+it were not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.judges.forward import Rows
+from amk.judges.orders import Bounded, TooLong, order_of
+from amk.judges.request import Broken, Refused, Request, Shown, request_words, state_of, state_words
+from amk.judges.weights import RandomWeights
+from amk.schedule_ir.interpret import Machine
+from amk.schedule_ir.machine.fault import Deadlock, Fault, OutOfBounds, PoisonRead, StaleRegisters, WrongChunk
+from amk.schedule_ir.sampling import Sampling
+from amk.schedule_ir.schedule import Node, Schedule, Step, mode_of
+
+MOST_ELEMENTS = 1 << 25
+MOST_STEPS = 200_000
+MOST_EVENTS = 400_000
+KINDS: dict[type[Fault], str] = {
+    Deadlock: "hang", PoisonRead: "poison", OutOfBounds: "bounds", WrongChunk: "chunk", StaleRegisters: "registers",
+}  # fmt: skip
+CACHES = ("k_cache", "v_cache")
+
+
+def run(
+    schedule: Schedule, weights: RandomWeights, request: Request, order: str, before: Sequence[Rows] | None = None
+) -> Shown:
+    """before: keys and values of the positions before `request.start`, for each sequence.
+
+    Raises Broken for what no correct schedule does, Refused for what the machine cannot run.
+    """
+    _within_limits(schedule, max(request.launches))
+    machine = _machine(schedule, weights)
+    _start(machine, schedule, request, before)
+    shown = Shown()
+    for number, count in enumerate(request.launches):
+        try:
+            with np.errstate(all="ignore"):  # wrong values overflow, and are looked at afterwards
+                machine.launch(count, Bounded(order_of(order), MOST_EVENTS))
+        except TooLong:
+            raise Refused("too many events") from None
+        except Fault as fault:
+            raise Broken(KINDS.get(type(fault), "fault"), f"launch {number}: {fault}") from None
+        except MemoryError:
+            raise Refused("too much memory") from None
+        except Exception as error:  # noqa: BLE001  an op that cannot be carried out is no correct one, whatever it raises
+            raise Broken(type(error).__name__, f"launch {number}: {error}") from None
+        _look(machine, schedule, count, shown)
+    shown.caches = _caches(machine, schedule)
+    return shown
+
+
+def _machine(schedule: Schedule, weights: RandomWeights) -> Machine:
+    try:
+        return Machine(schedule, weights, copies="events" if len(schedule.streams) == 1 else "whole")
+    except MemoryError:
+        raise Refused("too much memory") from None
+    except Exception as error:  # noqa: BLE001  the host packs weights and fills constants here, and refuses many ways
+        raise Refused(f"not started: {type(error).__name__}: {error}") from None
+
+
+def _start(machine: Machine, schedule: Schedule, request: Request, before: Sequence[Rows] | None) -> None:
+    padded = np.zeros((schedule.batch, schedule.kv.context), np.int32)
+    for row, text in zip(padded, request.texts, strict=True):
+        row[: len(text)] = text
+    filled: dict[str, NDArray[Any]] = {
+        "request": request_words(request), "prompt": padded.reshape(-1), "state": state_words(request),
+    }  # fmt: skip
+    if mode_of(schedule) != "greedy":
+        d = request.drawing
+        filled["sampling"] = Sampling(d.temperature, d.top_k, d.top_p, d.seed).words()
+    try:
+        for name, data in filled.items():
+            machine.set(name, data)
+        if before is not None:
+            _resume(machine, schedule, before)
+    except (KeyError, ValueError) as error:
+        raise Refused(f"not started: {type(error).__name__}: {error}") from None
+
+
+def _shape(schedule: Schedule) -> tuple[int, ...]:
+    model = schedule.model
+    return model.layers, schedule.batch, model.kv_heads, schedule.kv.context, model.head_dim
+
+
+def _resume(machine: Machine, schedule: Schedule, before: Sequence[Rows]) -> None:
+    for place, name in enumerate(CACHES):
+        data = machine.get(name)
+        cache = data.reshape(_shape(schedule))
+        for sequence, layers in enumerate(before):
+            for layer, rows in enumerate(layers):
+                cache[layer, sequence, :, : len(rows[place])] = rows[place].transpose(1, 0, 2)
+        machine.set(name, data)
+
+
+def _caches(machine: Machine, schedule: Schedule) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    try:
+        keys, values = (machine.get(name).reshape(_shape(schedule)).astype(np.float64) for name in CACHES)
+    except (KeyError, ValueError):
+        return None
+    return keys, values
+
+
+def _look(machine: Machine, schedule: Schedule, count: int, shown: Shown) -> None:
+    try:
+        output, logits, state = (machine.get(name) for name in ("output", "logits", "state"))
+        shown.tokens.append(output[: count * schedule.batch].astype(np.int64).reshape(count, schedule.batch))
+        shown.logits.append(logits.astype(np.float64).reshape(schedule.batch, -1)[:, : schedule.model.vocab])
+        shown.state.append(state_of(state))
+    except (KeyError, ValueError) as error:
+        raise Refused(f"nothing to look at: {type(error).__name__}: {error}") from None
+
+
+def _within_limits(schedule: Schedule, tokens: int) -> None:
+    workers = schedule.launch.workers
+    elements = sum(b.elements * (workers if b.space == "shared" else 1) for b in schedule.buffers)
+    steps = sum(p.count * _steps(p.body, tokens) for p in schedule.programs) * schedule.launch.warps
+    if elements > MOST_ELEMENTS or steps > MOST_STEPS or schedule.kv.context > 1 << 16:
+        raise Refused("too large")
+
+
+def _steps(body: tuple[Node, ...], tokens: int) -> int:
+    """Steps of a warp that runs everything."""
+    each = (1 if isinstance(n, Step) else (n.count or tokens) * _steps(n.body, tokens) for n in body)
+    return sum(each)

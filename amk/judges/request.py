@@ -1,0 +1,73 @@
+"""What a judge asks a schedule to do, and what a run of it showed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.judges.choice import GREEDY, Drawing
+
+MOST_ENDS = 4
+"""End-of-text tokens that a kernel knows."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """texts: the given tokens of each sequence. start: position of the first token that runs; keys and values of
+    those before it are put into the cache. launches: tokens of each launch, one after the other."""
+
+    texts: tuple[tuple[int, ...], ...]
+    launches: tuple[int, ...]
+    start: int = 0
+    ends: tuple[int, ...] = ()
+    drawing: Drawing = GREEDY
+
+
+@dataclass
+class Shown:
+    """After each launch: tokens i32 [count, batch], logits f64 [batch, vocab], the words of the state.
+
+    caches: keys and values after the last one, f64 [layers, batch, kv_heads, context, head_dim], or None where the
+    buffers have another shape.
+    """
+
+    tokens: list[NDArray[np.int64]] = field(default_factory=list)
+    logits: list[NDArray[np.float64]] = field(default_factory=list)
+    state: list[dict[str, int]] = field(default_factory=list)
+    caches: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+
+
+class Refused(Exception):
+    """The machine cannot run the schedule: it is too large, or not of a form that a host starts. Says nothing of it."""
+
+
+class Broken(Exception):
+    """The run itself showed a fault, before there was a token to look at.
+
+    kind: hang, poison, bounds, chunk, registers, fault, or the name of an error.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind, self.message = kind, message
+
+
+def request_words(request: Request) -> NDArray[np.int32]:
+    """The `request` buffer: given tokens of the first sequence, four ends (-1: none), given tokens of the others."""
+    lengths = [len(text) for text in request.texts]
+    ends = [*request.ends[:MOST_ENDS], *[-1] * (MOST_ENDS - len(request.ends))]
+    return np.array([lengths[0], *ends, *lengths[1:]], np.int32)
+
+
+def state_words(request: Request, epoch: int = 0) -> NDArray[np.int32]:
+    """The `state` buffer: token of the first sequence, position, epoch, done, tokens of the others."""
+    tokens = [text[request.start] for text in request.texts]
+    return np.array([tokens[0], request.start, epoch, 0, *tokens[1:]], np.int32)
+
+
+def state_of(words: NDArray[Any]) -> dict[str, int]:
+    names = ["token", "position", "epoch", "done", *(f"token {s}" for s in range(1, len(words) - 3))]
+    return dict(zip(names, (int(word) for word in words), strict=True))

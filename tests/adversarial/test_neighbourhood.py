@@ -1,0 +1,278 @@
+"""The neighbourhoods: bases that have everything, edits that follow from the schema, no hole among a slice of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from amk.adversary.edits import Json, apply, find, steps
+from amk.adversary.neighbourhood.account import account
+from amk.adversary.neighbourhood.bases import MADE, base
+from amk.adversary.neighbourhood.ledger import Ledger, Line, counts, key_of, read
+from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, Site, schema_of_schedules
+from amk.adversary.neighbourhood.search import Search, pairs
+from amk.adversary.neighbourhood.survey import Care, Outcome, Survey
+from amk.cli import main
+from amk.schedule_ir.ops import OPS
+from amk.schedule_ir.schedule import Schedule, mode_of
+from amk.schedule_ir.weight_format import FORMATS
+from amk.validator.verify import Verdict, verify
+
+SLICE = 3_000
+PARTS = 4
+LIGHT = Care(safe=1, other=0, certificates=False)
+OPEN: set[tuple[str, str]] = set()
+"""(field, kind) of holes that are known and not yet mended."""
+
+
+@cache
+def neighbourhood(name: str) -> Neighbourhood:
+    return Neighbourhood(base(name), schema_of_schedules())
+
+
+def sites_of(name: str) -> list[Site]:
+    return neighbourhood(name).sites
+
+
+@cache
+def changes_of(name: str) -> list[Change]:
+    return list(neighbourhood(name).changes())
+
+
+def schedule_of(document: Json) -> Schedule:
+    return Schedule.model_validate_json(json.dumps(document))
+
+
+def test_the_bases_have_everything_that_a_schedule_can_say() -> None:
+    made = [schedule_of(base(name)) for name in MADE]
+    ops = {step["op"]["op"] for name in MADE for _, step in steps(base(name))}
+    formats = {c.format for s in made for st in s.streams for m in ("qkv", "o", "down", "lm_head") for c in st.kinds(m)}
+    assert len(MADE) >= 12
+    assert ops == set(OPS)
+    assert formats == set(FORMATS)
+    assert {c.handoff for s in made for c in s.counters} == {"fenced", "hint"}
+    assert {b.tagged for s in made for b in s.buffers} == {True, False}
+    assert {st.engine for s in made for st in s.streams} == {"bulk", "cp_async"}
+    assert {s.kv.dtype for s in made} == {"bf16", "fp8"}
+    assert {mode_of(s) for s in made} >= {"greedy", "top-p", "top-k-top-p"}
+    assert max(s.batch for s in made) > 1
+    assert max(len(s.programs) for s in made) > 1
+    assert max(len(s.streams) for s in made) > 1
+    assert any(step["op"].get("k_parts", 1) > 1 for name in MADE for _, step in steps(base(name)))
+    assert any(stream.later for s in made for stream in s.streams)
+    assert any(s.kv.splits > 1 for s in made)
+    assert {s.model.qkv_bias for s in made} == {s.model.qk_norm for s in made} == {True, False}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_bases_are_safe(name: str) -> None:
+    assert verify(schedule_of(base(name))).safe
+
+
+def test_every_property_of_the_schema_is_edited() -> None:
+    """But those of objects that no base has."""
+    schema = schema_of_schedules()
+    wanted = {f"{title}.{key}" for title, d in schema["$defs"].items() for key in d.get("properties", {})}
+    wanted |= {f"Schedule.{key}" for key in schema["properties"]}
+    fields = {site.field for name in MADE for site in sites_of(name)}
+    missing = {f for f in wanted - fields if not f.startswith(("Pool.", "RopeScaling."))}
+    assert not missing
+    edited = {change.field for name in ("fenced", "drawing") for change in changes_of(name)}
+    assert {f.partition(".")[2] for f in fields if f.removeprefix("Schedule.") in ("version", "dtype", "batch")} == {
+        "version", "dtype", "batch",
+    }  # fmt: skip
+    assert {"Step.op", "Wait.compare", "Signal.action", "GemvOp.k_part", "Stream.run_ahead", "Loop.count"} <= edited
+
+
+def test_edits_are_all_different_and_change_the_text() -> None:
+    changes = changes_of("fenced")
+    document = base("fenced")
+    assert len({change.key for change in changes}) == len(changes) > 20_000
+    for change in Random(1).sample(changes, 2_000):
+        made = apply(document, list(change.edits))[0]
+        assert made != document, change
+    assert base("fenced") == document == json.loads(json.dumps(document)), "edits are copies"
+
+
+def test_known_mistakes_are_edits() -> None:
+    """Of the file, not of a list: each was once called SAFE."""
+    document = base("fenced")
+    found = {(c.edits[0].path, json.dumps(c.edits[0].value)) for c in changes_of("fenced")}
+    for op, name, value in (
+        ("stage_norm", "h", "embedding"), ("stage", "act", "weights"), ("rope_append", "qkv", "rope"),
+        ("select", "best_index", "prompt"), ("combine", "split_partial", "weights"), ("gemv", "x", "ring"),
+        ("gemv", "part", "ring"), ("embed", "ssq", "ring"), ("rope_append", "q", "ring"), ("attend", "partial", "ring"),
+    ):  # fmt: skip
+        assert ((*find(document, op), "op", name), json.dumps(value)) in found, (op, name)
+    output = next(i for i, b in enumerate(document["buffers"]) if b["name"] == "output")
+    assert any(path == ("buffers", output, "shape", 0) for path, _ in found)
+    waits = [(path, step["waits"]) for path, step in steps(document) if step["waits"]]
+    assert any(c.field == "Step.waits[]" and c.kind == "added" for c in changes_of("fenced")) and waits
+    best = [w["at_least"] for _, ws in waits for w in ws if w["counter"] == "best"]
+    for expression in ({"t": 2, "1": 2}, {"t": 3, "1": 2}, {"t": 2, "1": 1}):
+        assert any(json.dumps(expression) == value or json.loads(value) == expression for _, value in found), best
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_hole_in_a_slice(part: int) -> None:
+    """Every field at least once in all parts together; the rest is drawn. Certificates of one SAFE edit in ten."""
+    outcomes: Counter[str] = Counter()
+    holes = []
+    for name, chosen in _sliced(part).items():
+        survey = Survey(base(name))
+        for number, change in enumerate(chosen):
+            outcome = survey.outcome(change, replace(LIGHT, certificates=number % 10 == 0))
+            outcomes[outcome.verdict] += 1
+            if outcome.verdict == "error" or (outcome.hole and (change.field, change.kind) not in OPEN):
+                holes.append((name, change.field, change.kind, change.key[:200], outcome))
+    assert not holes
+    assert sum(outcomes.values()) >= SLICE // PARTS
+    assert min(outcomes[verdict] for verdict in ("refused", "SAFE", "UNSAFE", "UNKNOWN")) > 10, outcomes
+
+
+def _sliced(part: int) -> dict[str, list[Change]]:
+    """A part of the slice, by base: an edit of every field, and edits of sites that are drawn."""
+    first: dict[str, tuple[str, Site]] = {}
+    drawn: list[tuple[str, Site]] = []
+    for name in MADE:
+        sites = [site for site in sites_of(name) if site.path]
+        for site in Random(f"first {name}").sample(sites, len(sites)):
+            first.setdefault(site.field, (name, site))
+        drawn += [(name, site) for site in Random(f"drawn {name}").choices(sites, k=SLICE // len(MADE) + 1)]
+    out: dict[str, list[Change]] = {}
+    for number, (name, site) in enumerate([*first.values(), *drawn][part::PARTS]):
+        changes = list(neighbourhood(name).at(site))
+        out.setdefault(name, []).extend(Random(number).sample(changes, min(1, len(changes))))
+    return out
+
+
+PLANTED = {
+    "AMK202": ("Wait.at_least", "hang"),
+    "AMK302": ("Step.waits[]", "poison"),
+    "AMK103": ("Buffer.shape[]", "bounds"),
+    "AMK106": ("GemvOp.layer", ""),
+}
+"""Codes that a validator could fail to give, a field whose edits they refuse, and what a run then shows."""
+
+
+@pytest.mark.parametrize("code", PLANTED)
+def test_a_validator_that_overlooks_a_class_is_found_out(code: str) -> None:
+    """Edits that it refuses for this reason alone are called SAFE; the judge refutes one of the first few."""
+    field, kind = PLANTED[code]
+
+    def blind(schedule: Schedule) -> Verdict:
+        verdict = verify(schedule)
+        overlooked = {d.code for d in verdict.diagnostics} == {code}
+        return replace(verdict, status="SAFE", diagnostics=()) if overlooked else verdict
+
+    survey, found = Survey(base("fenced"), blind), []
+    for change in Random(1).sample([c for c in changes_of("fenced") if c.field == field], 60):
+        outcome = survey.outcome(change, LIGHT)
+        found += [outcome.judge] if outcome.hole else []
+        if any(kind in told for told in found):
+            return
+    raise AssertionError(f"nothing in {field} shows that {code} is missing: {found}")
+
+
+def test_a_checker_that_accepts_everything_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from amk.adversary.neighbourhood import survey as module
+
+    class Accepted:
+        accepted = True
+
+    monkeypatch.setattr(module, "check_certificate", lambda *_: Accepted())
+    survey = Survey(base("fenced"))
+    removed = [c for c in changes_of("fenced") if c.field == "Step.waits[]" and c.kind == "removed"]
+    outcomes = [survey.outcome(change) for change in removed[:6]]
+    assert any(o.hole == "checker" and o.verdict == "UNSAFE" for o in outcomes)
+
+
+def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+
+    def go(path: Path, edits: int) -> list[str]:
+        ledger = Ledger(path)
+        lines = [line.key for line in Search(("fenced",), ledger).run(600, edits)]
+        ledger.close()
+        return lines
+
+    expected = go(whole, 12)
+    first = go(broken, 7)
+    content = broken.read_bytes()
+    broken.write_bytes(content[:-9])  # killed while it wrote the seventh line
+    again = go(broken, 6)
+    assert first == expected[:7] and again == expected[6:]
+    assert [line.key for line in read(broken)] == expected
+    kept = ("field", "kind", "base")
+    assert [[getattr(x, k) for k in kept] for x in read(broken)] == [[getattr(x, k) for k in kept] for x in read(whole)]
+
+
+def test_the_command_counts_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, holes = tmp_path / "edits.jsonl", tmp_path / "holes"
+    words = ["adversarial", "--neighbourhood", str(file), "--base", "fenced", "--edits", "5", "--format", "json"]
+    for done in (5, 10):
+        assert main([*words, "--holes", str(holes)]) in (0, 1)
+        found = json.loads(capsys.readouterr().out)
+        assert found["edits"] == done == sum(row["edits"] for row in found["fields"].values())
+    assert main(["adversarial", "--neighbourhood", str(file), "--base", "fence"]) == 2
+    assert "fenced" in capsys.readouterr().err
+
+
+def test_holes_are_written_with_what_they_show(tmp_path: Path) -> None:
+    def careless(schedule: Schedule) -> Verdict:
+        return replace(verify(schedule), status="SAFE", diagnostics=())
+
+    ledger = Ledger(tmp_path / "edits")
+    search = Search(("fenced",), ledger, holes=tmp_path / "holes", thorough=False)
+    survey = Survey(base("fenced"), careless)
+    emptied = [c for c in changes_of("fenced") if c.field == "Step.waits[]" and c.kind == "removed"]
+    lines = [search.judged("fenced", survey, change) for change in emptied[:3]]
+    ledger.close()
+    holes = [line for line in lines if line.outcome.hole]
+    assert holes and holes[0].outcome.hole == "validator"
+    written = (tmp_path / "holes" / f"edit-{holes[0].key}.json").read_bytes()
+    assert schedule_of(json.loads(written)) != schedule_of(base("fenced"))
+    assert holes[0].key in (tmp_path / "holes" / "README").read_text()
+
+
+def test_pairs_are_repeatable_and_find_their_places() -> None:
+    def some(seed: int) -> list[Change]:
+        made = pairs("fenced", seed)
+        return [next(made) for _ in range(60)]
+
+    one = some(1)
+    assert [c.key for c in one] == [c.key for c in some(1)] != [c.key for c in some(2)]
+    survey = Survey(base("fenced"))
+    assert sum(survey.edited(change) is not None for change in one) > 50
+
+
+def test_the_account_and_the_counts() -> None:
+    def line(number: int, **outcome: Any) -> Line:
+        return Line("fenced", str(number), "Wait.at_least", "far", Outcome(**outcome), edits="[]")
+
+    lines = [
+        line(1, verdict="UNSAFE", codes=("AMK302",), judge="not refuted", certificate="refused"),
+        line(2, verdict="UNSAFE", codes=("AMK302",), judge="refuted: hang", certificate="accepted: made"),
+        line(3, verdict="UNSAFE", codes=("AMK104",), judge="not refuted"),
+        line(4, verdict="SAFE", certificate="accepted", judge="refuted: tokens"),
+        line(5, verdict="SAFE", certificate="none: AMK215", judge="not refuted"),
+        line(6, verdict="UNSAFE", codes=("AMK302",)),
+    ]
+    rows = {row.code: row for row in account(lines)}
+    assert (rows["AMK302"].judged, rows["AMK302"].refuted, rows["AMK302"].kind) == (2, 1, "unseen")
+    assert rows["AMK104"].kind == "open" and rows["AMK104"].examples
+    assert [entry.outcome.hole for entry in lines] == ["", "checker", "", "validator and checker", "", ""]
+    (row,) = counts(lines).values()
+    assert row["holes"] == 2 and row["SAFE, not certified"] == 1 and row["not SAFE, certificate accepted"] == 1
+
+
+def test_a_key_names_one_edit_of_one_base() -> None:
+    one, two = changes_of("fenced")[:2]
+    assert len({key_of(name, change) for name in ("fenced", "tagged") for change in (one, two)}) == 4

@@ -1,0 +1,141 @@
+"""The judge does not refute what is right, and refutes what is wrong, of every kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from amk.adversary.edits import Json, find, steps, waiting
+from amk.adversary.edits import at as value_at
+from amk.adversary.neighbourhood.bases import MADE, base
+from amk.judges.judge import judge, judged, requests
+from amk.judges.orders import Priorities, order_of
+from amk.judges.request import Request
+from amk.schedule_ir.schedule import Schedule
+
+
+def schedule_of(document: Json) -> Schedule:
+    return Schedule.model_validate_json(json.dumps(document))
+
+
+def copy_of(name: str) -> Json:
+    return json.loads(json.dumps(base(name)))
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_right_schedule_is_not_refuted(name: str) -> None:
+    """By three of the requests, others for each base; all together they are all asked."""
+    schedule = schedule_of(base(name))
+    asked = list(requests(schedule))
+    first = list(MADE).index(name)
+    for request, order in (asked[(first + i * 5) % len(asked)] for i in range(3)):
+        ruling = judged(schedule, request, order)
+        assert ruling.status == "not refuted", (request, order, ruling)
+
+
+def _no_wait(document: Json) -> None:
+    del value_at(document, waiting(document, "h_mid"))["waits"][:]
+
+
+def _too_high(document: Json) -> None:
+    value_at(document, waiting(document, "h_mid"))["waits"][0]["at_least"]["1"] += 1
+
+
+def _third_token(document: Json) -> None:
+    value_at(document, waiting(document, "h_mid"))["waits"][0]["at_least"]["t"] += 1
+
+
+def _embedding_again(document: Json) -> None:
+    value_at(document, find(document, "stage_norm"))["op"]["h"] = "embedding"
+
+
+def _other_norm(document: Json) -> None:
+    value_at(document, find(document, "stage_norm", 1))["op"]["index"] = {"l": 2}
+
+
+def _small_output(document: Json) -> None:
+    next(b for b in document["buffers"] if b["name"] == "output")["shape"] = [2]
+
+
+def _no_barrier(document: Json) -> None:
+    for path, step in list(steps(document))[::-1]:
+        if step["op"]["op"] == "barrier":
+            del value_at(document, path[:-1])[path[-1]]
+
+
+def _other_matrix(document: Json) -> None:
+    value_at(document, find(document, "gemv", matrix="o"))["op"]["layer"] = 0
+
+
+def _forgotten_cache(document: Json) -> None:
+    next(b for b in document["buffers"] if b["name"] == "k_cache")["role"] = "scratch"
+
+
+def _finished_early(document: Json) -> None:
+    path = find(document, "finish")
+    del value_at(document, path[:-1])[path[-1]]
+
+
+WRONG: dict[str, tuple[Callable[[Json], None], set[str]]] = {
+    "no wait": (_no_wait, {"poison", "tokens", "logits"}),
+    "threshold too high": (_too_high, {"hang"}),
+    "threshold grows too fast": (_third_token, {"hang"}),
+    "embedding in place of the hidden state": (_embedding_again, {"tokens", "logits"}),
+    "norm of another layer": (_other_norm, {"tokens", "logits"}),
+    "output of two tokens": (_small_output, {"bounds"}),
+    "no barriers": (_no_barrier, {"poison", "tokens", "logits"}),
+    "weights of another layer": (_other_matrix, {"chunk", "tokens"}),
+    "a cache that does not survive": (_forgotten_cache, {"poison"}),
+    "state is not stored": (_finished_early, {"state", "tokens", "registers", "poison"}),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_schedule_is_refuted(name: str) -> None:
+    change, kinds = WRONG[name]
+    document = copy_of("fenced")
+    change(document)
+    ruling = judge(schedule_of(document), most=4)
+    assert ruling.status == "refuted" and ruling.kind in kinds, ruling
+
+
+def test_a_long_run_sees_what_two_tokens_do_not() -> None:
+    document = copy_of("fenced")
+    wait = value_at(document, waiting(document, "h_mid"))["waits"][0]
+    wait["at_least"]["t"] += wait["at_least"]["t"] // 2  # holds for the first token only
+    short = Request(((7, 20),), (1,))
+    assert judged(schedule_of(document), short, "round-robin").status == "not refuted"
+    assert judge(schedule_of(document), 1).kind == "hang"
+
+
+def test_what_cannot_be_run_is_not_refuted() -> None:
+    document = copy_of("fenced")
+    next(b for b in document["buffers"] if b["name"] == "act")["shape"] = [2**39]
+    assert judge(schedule_of(document)).status == "unrun"
+    document = copy_of("fenced")
+    next(b for b in document["buffers"] if b["name"] == "prompt")["shape"] = [5]
+    assert judge(schedule_of(document)).status == "unrun"
+
+
+def test_orders_are_repeatable_and_differ() -> None:
+    class Event:
+        is_copy = False
+
+        def __init__(self, worker: int, warp: int) -> None:
+            self.worker, self.warp = worker, warp
+
+    def run(seed: int) -> list[tuple[int, int]]:
+        order = Priorities(seed)
+        for worker in range(4):
+            for warp in range(3):
+                order.push(Event(worker, warp))
+        taken = [order.pop() for _ in range(12)]
+        assert len(order) == 0
+        return [(e.worker, e.warp) for e in taken]
+
+    assert run(1) == run(1)
+    assert len({tuple(run(seed)) for seed in range(5)}) == 5
+    with pytest.raises(ValueError, match="names no"):
+        order_of("priorities:x")
