@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +82,15 @@ def _weights(model: ModelSpec) -> RandomWeights:
     return RandomWeights(model)
 
 
-def judged(schedule: Schedule, request: Request, order: str) -> Ruling:
+class Machine(Protocol):
+    """Something that runs a schedule: see `numpy_run.run`. Raises Broken or Refused."""
+
+    def __call__(
+        self, schedule: Schedule, weights: RandomWeights, request: Request, order: str, before: Sequence[Rows] | None
+    ) -> Shown: ...
+
+
+def judged(schedule: Schedule, request: Request, order: str, machine: Machine = run) -> Ruling:
     """One request, in one order."""
     try:
         text = _text(schedule.model, _forms(schedule), schedule.kv.dtype == "fp8")
@@ -91,7 +99,7 @@ def judged(schedule: Schedule, request: Request, order: str) -> Ruling:
     except (ValueError, KeyError, IndexError, MemoryError) as error:
         return Ruling("unrun", why=f"no forward pass: {error}")
     try:
-        shown = run(schedule, weights, request, order, before)
+        shown = machine(schedule, weights, request, order, before)
     except Refused as refused:
         return Ruling("unrun", why=str(refused))
     except Broken as broken:
@@ -197,7 +205,7 @@ def requests(schedule: Schedule) -> Iterator[tuple[Request, str]]:
     drawing = DRAWINGS.get(mode_of(schedule), GREEDY)
     texts = tuple(_given(vocab, 2 + s % 2, s) for s in range(batch))
     long = tuple(_given(vocab, max(2, context - 3 + s % 2), s) for s in range(batch))
-    last = workers_of(schedule) - 1
+    last = schedule.launch.workers - 1
     yield Request(texts, _fit((3, 1), schedule, 0), drawing=drawing), "priorities:1"
     middle = min(schedule.kv.block, max(context - 4, 0))
     yield Request(long, _fit((1, 3), schedule, middle), middle, drawing=drawing), "priorities:2"
@@ -211,10 +219,6 @@ def requests(schedule: Schedule) -> Iterator[tuple[Request, str]]:
     whole = _fit((context,), schedule, 0)
     yield Request(texts, whole, drawing=drawing), "depth-first"
     yield Request(texts, whole), "random:1"
-
-
-def workers_of(schedule: Schedule) -> int:
-    return schedule.launch.workers
 
 
 def _fit(launches: Sequence[int], schedule: Schedule, start: int) -> tuple[int, ...]:
@@ -232,13 +236,13 @@ def _given(vocab: int, count: int, sequence: int) -> tuple[int, ...]:
     return tuple((7 + 13 * i + 5 * sequence) % vocab for i in range(count))
 
 
-def judge(schedule: Schedule, most: int = 2) -> Ruling:
+def judge(schedule: Schedule, most: int = 2, machine: Machine = run) -> Ruling:
     """The first refutation among so many requests; whether any ran."""
     ran = Ruling("unrun", why="nothing was asked")
     for number, (request, order) in enumerate(requests(schedule)):
         if number == most:
             break
-        ruling = judged(schedule, request, order)
+        ruling = judged(schedule, request, order, machine)
         if ruling.status == "refuted":
             return ruling
         if ran.status == "unrun":

@@ -44,33 +44,6 @@ def _two_programs() -> Json:
     return document | {"programs": [program | {"count": 1}, program | {"name": "second", "first": 1, "count": 1}]}
 
 
-def _two_streams() -> Json:
-    """lm_head has a stream, a ring and weights of its own."""
-    document = _made(replace(PHASED, warps=2, wide_epilogue=4096))
-    (stream,) = document["streams"]
-    others = {"name": "second", "source": "weights.second", "ring": "ring.second", "full": "full.second"}
-    buffers = {b["name"]: b for b in document["buffers"]}
-    end = -(-document["launch"]["shared_bytes"] // 128) * 128
-    new = [buffers[stream["source"]] | {"name": others["source"]}]
-    for key in ("ring", "full"):
-        copy = buffers[stream[key]]
-        new.append(copy | {"name": others[key], "offset": end})
-        end += 8192 if key == "ring" else 128
-    text = json.dumps(document["programs"]).replace('"matrix": "lm_head"', '"matrix": "lm_head", "SECOND": 1')
-    programs = json.loads(text, object_hook=_renamed)
-    launch = document["launch"] | {"shared_bytes": end}
-    return document | {
-        "streams": [stream, stream | others], "buffers": [*document["buffers"], *new], "programs": programs,
-        "launch": launch,
-    }  # fmt: skip
-
-
-def _renamed(found: dict[str, Any]) -> dict[str, Any]:
-    if found.get("op") == "argmax_rows":
-        return found | {"stream": "second"}
-    return found if not found.pop("SECOND", 0) else found | {"stream": "second"}
-
-
 MADE: dict[str, Callable[[], Json]] = {
     "fenced": lambda: _made(replace(PHASED, warps=2)),
     "fenced, heads apart": lambda: _made(
@@ -94,7 +67,6 @@ MADE: dict[str, Callable[[], Json]] = {
         replace(TAGGED), wanted=((1, formats("int8-g64", "int8-g128")), (1, MIXED)), layers=2
     ),
     "two programs": _two_programs,
-    "two streams": _two_streams,
     "naive, head norms": lambda: _made(NAIVE, qk_norm=True, layers=1),
     "splits reduced": lambda: _made(replace(TAGGED, reduce_from=2), workers=4, layers=1, hidden=64),
     "sm_80": lambda: _made(

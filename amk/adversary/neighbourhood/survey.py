@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pydantic import ValidationError
@@ -94,7 +95,12 @@ class Survey:
         self._document, self._verify = document, verify or remembering()
         base = Schedule.model_validate_json(json.dumps(document))
         self._hash = schedule_hash(base)
-        self._certificate = json.dumps(evidence(base))
+        self._base = base
+
+    @cached_property
+    def _certificate(self) -> Json:
+        """That of the unedited schedule."""
+        return json.loads(json.dumps(evidence(self._base)))
 
     def edited(self, change: Change) -> Json | None:
         """The document after the change; None where a second edit no longer finds its place."""
@@ -166,7 +172,7 @@ class Survey:
         return "refused"
 
     def _restamped(self, digest: str) -> Callable[[], Json]:
-        return lambda: json.loads(self._certificate) | {"schedule": digest}
+        return lambda: self._certificate | {"schedule": digest}
 
 
 def _told(ruling: Ruling) -> str:
