@@ -68,6 +68,7 @@ class Footprints:
         self.tables = {name: np.array(column, np.int64) for name, column in schedule.tables.items()}
         self.columns = schedule.tables | {WORKER: range(schedule.launch.workers)}
         self.families: dict[str, int] = {}
+        self.contents: dict[tuple[str, int] | None, int] = {}
         self._known: dict[tuple[int, int], dict[tuple[str, ...], dict[tuple[int, ...], I64]]] = {}
 
     def places(self, worker: int) -> list[int]:
@@ -118,11 +119,13 @@ class Footprints:
                 return found
         log: dict[str, int] = {}
         bits: dict[tuple[int, ...], int] = {}
-        for n, pos in enumerate(self.places(worker)):
+        places = self.places(worker)
+        for pos in dict.fromkeys(places):
+            here = sum(1 << n for n, place in enumerate(places) if place == pos)
             env = _Asked(Env(loops, worker, agent, pos, self.tables), log)
             for access in item.step.op.accesses(env, self.geometry):
                 entry = self._entry(access, worker)
-                bits[entry] = bits.get(entry, 0) | 1 << n
+                bits[entry] = bits.get(entry, 0) | here
             if "pos" not in log:
                 bits = dict.fromkeys(bits, EVERYWHERE)
                 break
@@ -141,7 +144,9 @@ class Footprints:
             require(value is None, f"constants: '{name}' is read for something else")
             return ()
         require(kind == "write" or value is not None, f"constants: '{name}' is read for one")
-        content = DONT_CARE if value is None else self.code(*value)
+        if value not in self.contents:
+            self.contents[value] = DONT_CARE if value is None else self.code(*value)
+        content = self.contents[value]
         return self.number[name], lo, hi, READ if kind == "read" else WRITE, content, origin - lo
 
     def code(self, family: str, index: int) -> int:
