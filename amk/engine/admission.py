@@ -12,9 +12,7 @@ from typing import Any
 from amk.checker.certificate import check_certificate
 from amk.lowering.cubin import Resources, elf_resources
 from amk.lowering.emit import KERNEL
-from amk.lowering.kernel import bind, why_not_built
-from amk.lowering.readback import read_ptx
-from amk.lowering.skeleton import check_synchronisation
+from amk.lowering.kernel import bind, read_back, why_not_built
 from amk.lowering.stamp import stamp_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, shown
 from amk.schedule_ir.codec import schedule_hash
@@ -41,8 +39,8 @@ class AdmittedKernel:
 
     code: a cubin, or PTX for a GPU of another architecture. Making one checks it, in this order: the certificate proves
     this schedule (AMK206), the code carries this schedule's hash (AMK606), PTX synchronises as the schedule says
-    (AMK607), the code is what the compiler makes of this schedule (AMK608), and all workers are resident with the
-    registers and shared memory of the cubin (AMK401, 402, 403).
+    (AMK607, AMK609), the code is what the compiler makes of this schedule (AMK608), and all workers are resident with
+    the registers and shared memory of the cubin (AMK401, 402, 403).
     """
 
     schedule: Schedule
@@ -60,7 +58,7 @@ class AdmittedKernel:
             message = "the machine code was not made from this schedule"
             raise AmkError(Diagnostic("AMK606", message, facts=facts), Exit.UNSAFE)
         if isinstance(self.code, str):
-            check_synchronisation(self.schedule, tuple(read_ptx(self.code).get(KERNEL, ())))
+            read_back(self.schedule, self.code)
         bind(self.schedule, self.code)
         if found_resources := self.resources:
             self.check_used(CompiledResources(found_resources.registers, found_resources.static_smem))

@@ -15,6 +15,7 @@ from amk.lowering import refusal
 from amk.lowering.compile import Compiled, compile_cuda
 from amk.lowering.cubin import Budget, Resources, check_budget
 from amk.lowering.emit import KERNEL, emit
+from amk.lowering.operands import check_operands
 from amk.lowering.readback import Instruction, read_ptx
 from amk.lowering.skeleton import check_synchronisation
 from amk.lowering.stamp import stamped
@@ -62,8 +63,8 @@ def build(
     """Emit and compile `schedule` for its target. trace: with the marks of `emit`.
 
     Raises AMK403 for registers or spills over budget, AMK401 for shared memory of a block, AMK402 when the workers of
-    one SM do not fit it together, AMK607 if the PTX does not synchronise as the schedule says, AMK601 for an
-    architecture that cannot be compiled for, AMK605 without a compiler.
+    one SM do not fit it together, AMK607 and AMK609 if the PTX does not synchronise as the schedule says, AMK601 for
+    an architecture that cannot be compiled for, AMK605 without a compiler.
     """
     if found := check_outside(schedule):
         raise AmkError(found, Exit.UNKNOWN)
@@ -73,13 +74,19 @@ def build(
         raise refusal.unsupported("AMK601", "no code is generated for a product of codes in parts")
     source, arch = stamped(emit(schedule, trace=trace), schedule), schedule.target.arch
     compiled = compile_cuda(source, arch, cache_directory=cache_directory, use_cache=use_cache)
-    built = BuiltKernel(schedule, source, compiled, tuple(read_ptx(compiled.ptx).get(KERNEL, ())))
-    check_synchronisation(schedule, built.synchronisation)
+    built = BuiltKernel(schedule, source, compiled, read_back(schedule, compiled.ptx))
     check_budget(KERNEL, built.resources, schedule.launch.shared_bytes, budget_of(schedule))
     check_compiled(built)
     digest = schedule_hash(schedule)
     _BOUND.update({(digest, code_hash(compiled.cubin)), (digest, code_hash(compiled.ptx))})
     return built
+
+
+def read_back(schedule: Schedule, ptx: str) -> tuple[Instruction, ...]:
+    """What the PTX does to synchronise. AMK607 if it is not what the schedule asks for, AMK609 if operands are not."""
+    instructions = tuple(read_ptx(ptx).get(KERNEL, ()))
+    check_operands(schedule, ptx, check_synchronisation(schedule, instructions))
+    return instructions
 
 
 def code_hash(code: bytes | str) -> str:

@@ -15,7 +15,7 @@ Expected per step (the table that ties the IR to sync.cuh):
                 that it writes (M13); its own warp barriers, `meets` in a row, one more before `sums` are added up
     signal      the warp's barrier (M1), then red.release or red.relaxed in the order of the schedule (M2)
 Forms outside the table of `readback` were refused before. The watchdog's accesses and non-coherent loads are left out.
-Not seen here: which lanes run an instruction, and addresses; the tests that run the kernel see those.
+Not seen here: operands and loops, which `operands.py` checks step by step in the parts that this finds.
 
 AMK607 names the first step whose instructions are not there.
 """
@@ -24,8 +24,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import accumulate, product
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import BarrierOp, Op
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
-from amk.schedule_ir.schedule import Node, Schedule, Step
+from amk.schedule_ir.schedule import Node, Schedule, Step, Wait
 
 LETTERS = {
     Kind.SIGNAL_RELEASE: "R",
@@ -64,19 +64,34 @@ UNEXPECTED = "?"
 
 @dataclass(frozen=True)
 class Part:
-    """What one step must have left in the PTX: a regular expression over the letters."""
+    """What one step must have left in the PTX: a regular expression over the letters.
+
+    item: the wait or the step that the part is of; None for the kernel's start and the lanes' meeting. layers: how
+    often the loop over layers around it runs.
+    """
 
     label: str
     pattern: str
+    item: Wait | Step | None = None
+    signals: bool = False
+    layers: int = 1
 
 
-def check_synchronisation(schedule: Schedule, instructions: tuple[Instruction, ...]) -> None:
-    """Raise AMK607 if the kernel's synchronisation is not the schedule's."""
+Found = list[tuple[Part, tuple[Instruction, ...]]]
+"""The parts in order, each with the instructions that it matched."""
+
+
+def check_synchronisation(schedule: Schedule, instructions: tuple[Instruction, ...]) -> Found:
+    """The parts found. Raises AMK607 if the kernel's synchronisation is not the schedule's."""
     kept = [i for i in instructions if i.kind not in IGNORED]
     parts = [*_start(schedule), *_programs(schedule)]
     words = [_word(i) for i in kept]
-    if re.fullmatch("".join(p.pattern for p in parts), "".join(words)) is None:
+    match = re.fullmatch("".join(f"({p.pattern})" for p in parts), "".join(words))
+    if match is None:
         raise _mismatch(parts, kept, words)
+    starts = {start: number for number, start in enumerate(accumulate((len(w) for w in words), initial=0))}
+    spans = (match.span(number) for number in range(1, len(parts) + 1))
+    return [(p, tuple(kept[starts[lo] : starts[hi]])) for p, (lo, hi) in zip(parts, spans, strict=True)]
 
 
 def _word(instruction: Instruction) -> str:
@@ -118,12 +133,13 @@ def _start(schedule: Schedule) -> Iterator[Part]:
 def _programs(schedule: Schedule) -> Iterator[Part]:
     lanes_meet = iter(lane_barriers(schedule))
 
-    def walk(body: tuple[Node, ...], path: str) -> Iterator[Part]:
+    def walk(body: tuple[Node, ...], path: str, layers: int = 1) -> Iterator[Part]:
         for n, node in enumerate(body):
             if isinstance(node, Step):
-                yield from _step(schedule, node, f"{path}/{n}", next(lanes_meet))
+                for part in _step(schedule, node, f"{path}/{n}", next(lanes_meet)):
+                    yield replace(part, layers=layers)
             else:
-                yield from walk(node.body, f"{path}/{n}/body")
+                yield from walk(node.body, f"{path}/{n}/body", node.count or layers)
 
     for number, program in enumerate(schedule.programs):
         yield from walk(program.body, f"/programs/{number}/body")
@@ -131,13 +147,13 @@ def _programs(schedule: Schedule) -> Iterator[Part]:
 
 def _step(schedule: Schedule, step: Step, path: str, lanes_meet: bool) -> Iterator[Part]:
     for n, wait in enumerate(step.waits):
-        yield Part(f"{path}/waits/{n} on '{wait.counter}'", ("P" if wait.order == "acquire" else "p") + "W")
+        yield Part(f"{path}/waits/{n} on '{wait.counter}'", ("P" if wait.order == "acquire" else "p") + "W", wait)
     if lanes_meet:
         yield Part(f"{path}: the lanes of a warp, which used the same memory before", "W")
-    yield Part(f"{path} ({step.op.op})", _op(schedule, step.op))
+    yield Part(f"{path} ({step.op.op})", _op(schedule, step.op), step)
     if step.signals:
         given = "".join("R" if s.order == "release" else "r" for s in step.signals)
-        yield Part(f"{path}/signals on {', '.join(s.counter for s in step.signals)}", f"W{given}")
+        yield Part(f"{path}/signals on {', '.join(s.counter for s in step.signals)}", f"W{given}", step, True)
 
 
 def _op(schedule: Schedule, op: Op) -> str:

@@ -92,6 +92,7 @@ TITLES = {
     "AMK606": "machine code belongs to another schedule",
     "AMK607": "machine code synchronises otherwise than the schedule",
     "AMK608": "machine code is not what the compiler makes of the schedule",
+    "AMK609": "machine code synchronises with other operands than the schedule's",
     "AMK701": "run does not exist",
     "AMK702": "journal cannot be written",
     "AMK703": "judges of the run have changed",

@@ -1,0 +1,162 @@
+"""The operands of the compiled kernel's synchronisation against the schedule, step by step.
+
+Property, for what `skeleton` found in its place:
+    masks       every warp-wide instruction of the kernel is for all 32 lanes
+    constants   what is loaded through the non-coherent path lies in a buffer that nothing writes during the launch
+    buffers     between two synchronising instructions memory of the launch is accessed in the buffers that the steps
+                there name, and no constant is stored to
+    wait        polls the counter of the schedule until it has reached its threshold, and goes on only then
+                (`wait_loops`)
+    signal      adds the amount of the schedule to its counter, from one lane, the one that the emitter chose
+    the ring    see `ring_operands`
+    tags        see `tag_operands`
+Assumptions: registers hold what `affine` says; ptxas keeps it.
+Not read here, and left to tests that execute the kernel: values, addresses within a buffer, and what decides whether a
+    step's instructions are executed at all.
+
+AMK609 names the first instruction that differs.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from amk.lowering.abi import COUNTER_STRIDE, flat_index
+from amk.lowering.affine import Form, added, constant, scaled
+from amk.lowering.emit import KERNEL
+from amk.lowering.ptx_code import read_kernel
+from amk.lowering.readback import Instruction, Kind
+from amk.lowering.ring_operands import check_ring
+from amk.lowering.skeleton import Found, Part
+from amk.lowering.symbolic import Reading
+from amk.lowering.tag_operands import check_tags
+from amk.schedule_ir.schedule import Schedule, Signal, Step, Wait
+
+_MASKED = re.compile(r"(?:shfl|vote|redux|match|elect)(?:\.\w+)*\.?sync\b|bar\.warp\.sync|activemask")
+_ALL_LANES = (1 << 32) - 1
+_SIGNALS = (Kind.SIGNAL_RELEASE, Kind.SIGNAL_RELAXED)
+_MEMORY = re.compile(r"(?P<access>ld|st)\.(?:global\b(?!\.nc)|[busfv]\d+)")
+_OWN = frozenset({"trace", "loaded"})
+"""What a kernel may access everywhere: the marks of a traced one, the watchdog's log by the address that it keeps."""
+
+
+def check_operands(schedule: Schedule, ptx: str, found: Found) -> None:
+    """Raise AMK609 if operands of the kernel are not those of the schedule; `found` is of `check_synchronisation`."""
+    reading = Reading(schedule, read_kernel(ptx, KERNEL), found)
+    _masks(reading)
+    _constants(reading)
+    for part, instructions in found:
+        if isinstance(part.item, Wait):
+            _wait(reading, part, part.item, instructions[0])
+        elif isinstance(part.item, Step) and part.signals:
+            _signals(reading, part, part.item.signals, instructions)
+    check_ring(reading)
+    check_tags(reading)
+    _buffers(reading)
+
+
+def _masks(reading: Reading) -> None:
+    for one in reading.kernel.code:
+        if _MASKED.match(one.opcode):
+            mask = constant(reading.values.of(one.operands[-1], one.at))
+            if one.opcode == "activemask" or mask is None or mask & _ALL_LANES != _ALL_LANES:
+                raise reading.refused("warp-wide instructions", one, "leaves out lanes of the warp")
+
+
+def _constants(reading: Reading) -> None:
+    fixed = {b.name.replace(".", "_").replace("-", "_") for b in reading.schedule.buffers if b.role == "constant"}
+    for one in reading.kernel.code:
+        if one.opcode.startswith("ld.global.nc") and not reading.roots.of_address(one) <= fixed:
+            raise reading.refused("non-coherent loads", one, "reads what the launch may write")
+
+
+def _wait(reading: Reading, part: Part, wait: Wait, poll: Instruction) -> None:
+    loop, address = reading.loop(poll), reading.values.address(reading.code(poll))
+    reading.same(part, poll, "polls another counter", address, _counter(reading, part, wait))
+    target = loop.target()
+    if target is None or not loop.holds():
+        raise reading.refused(part.label, poll, "goes on although the counter has not reached its threshold")
+    reading.same(part, poll, "waits for another threshold", target, reading.expected(part, wait.at_least))
+
+
+def _signals(reading: Reading, part: Part, signals: tuple[Signal, ...], found: tuple[Instruction, ...]) -> None:
+    given = [i for i in found if i.kind in _SIGNALS]
+    for number, (signal, one) in enumerate(zip(signals, given, strict=True)):
+        code, lane = reading.code(one), number % 32
+        address, amount = reading.values.address(code), reading.values.operand(code, 1)
+        reading.same(part, one, "signals another counter", address, _counter(reading, part, signal))
+        reading.same(part, one, "adds another amount", amount, reading.expected(part, signal.add))
+        conditions = list(_conditions(reading, reading.kernel.by_line[one.line]))
+        wanted = {"lane": 1, "": -lane} if lane else {"lane": 1}
+        if not any(sense and reading.named(form) == wanted for form, sense in conditions):
+            raise reading.refused(part.label, one, f"does not signal from lane {lane} alone")
+        allowed = [wanted] if isinstance(signal.add, int) else [wanted, reading.expected(part, signal.add)]
+        if any(reading.named(form) not in allowed for form, _ in conditions):
+            raise reading.refused(part.label, one, "signals only on a condition that the schedule does not have")
+
+
+def _counter(reading: Reading, part: Part, use: Wait | Signal) -> Form:
+    """The address of the counter of a wait or a signal."""
+    flat = flat_index(reading.counters[use.counter], use.index)
+    number = reading.expected(part, flat | {"1": flat.get("1", 0) + reading.abi.counter_base[use.counter]})
+    return added({"argument counters": 1}, scaled(number, 4 * COUNTER_STRIDE))
+
+
+def _conditions(reading: Reading, at: int) -> Iterator[tuple[Form, bool]]:
+    """(difference, whether it is zero) for every comparison that decides whether the instruction runs, back to the
+    synchronising instruction before it or to where several ways meet."""
+    while len(before := reading.kernel.predecessors[at]) == 1 and before[0] not in reading.stops:
+        one = reading.kernel.code[before[0]]
+        if one.guard and one.opcode.startswith("bra"):
+            taken = reading.kernel.successors(before[0])[0] == at
+            yield from _compared(reading, one.guard.lstrip("!"), taken != one.guard.startswith("!"))
+        at = before[0]
+
+
+def _compared(reading: Reading, register: str, true: bool) -> Iterator[tuple[Form, bool]]:
+    """Equalities that hold where a predicate is `true`; what is none stands for itself."""
+    test = reading.definition(register)
+    if test is not None and test.opcode == ("and.pred" if true else "or.pred"):
+        for operand in test.operands[1:]:
+            yield from _compared(reading, operand, true)
+    elif test is not None and (kind := re.match(r"setp\.(eq|ne)\.[sub]32$", test.opcode)):
+        left, right = reading.values.operand(test, 1), reading.values.operand(test, 2)
+        yield added(left, right, -1), (kind[1] == "eq") == true
+    else:
+        yield {register: 1}, true
+
+
+def _buffers(reading: Reading) -> None:
+    """Every access of the launch's memory in a buffer that the steps at its place name."""
+    constants = {b.name for b in reading.schedule.buffers if b.role == "constant"}
+    places = sorted(reading.stops)
+    allowed = _named_between(reading, places)
+    for at, one in enumerate(reading.kernel.code):
+        match = _MEMORY.match(one.opcode)
+        if match is None or at in reading.stops:
+            continue
+        there = allowed[bisect_left(places, at)] - (constants if match["access"] == "st" else set())
+        used = {reading.buffer_names.get(root, root) for root in reading.roots.of_address(one)} - _OWN
+        if not used <= there:
+            names = ", ".join(sorted(used - there))
+            what = "stores to" if match["access"] == "st" else "reads"
+            raise reading.refused("memory of the launch", one, f"{what} {names}, which no step at its place names")
+
+
+def _named_between(reading: Reading, places: list[int]) -> list[set[str]]:
+    """For every gap between synchronising instructions, the buffers that steps named there: those of the op that the
+    gap is inside of or next to, and of ops between without an instruction."""
+    gaps: list[set[str]] = [set() for _ in range(len(places) + 1)]
+    at = 0
+    open_from: int | None = None  # where tagged loads began whose step the text does not tell from the next
+    for part, instructions in reading.found:
+        loads = [one.kind is Kind.TAGGED_LOAD for one in instructions]
+        start = at if open_from is None or (loads and not loads[0]) else open_from
+        for gap in range(start, at + len(instructions) + 1):
+            gaps[gap] |= reading.named_by(part)
+        if loads:
+            open_from = at if loads[-1] else None
+        at += len(instructions)
+    return gaps

@@ -1,0 +1,188 @@
+"""The ring of a stream in the compiled kernel: mbarriers, copies, and which slot is waited for, read and refilled.
+
+Property, with F the first mbarrier of the warp, S its first slot, b the bytes of a chunk:
+    init        mbarrier s is F + 8 s, for every slot, with one arrival; F is where the schedule has it
+    copy        expects b bytes on F + 8 s and copies b bytes into S + b s, completing on F + 8 s, from the packed
+                weights
+    drain       what is waited for at F + 8 s is read at S + b s before the warp's barrier, not behind it, and refilled
+    cp.async    the pieces of a group are b bytes side by side, in shared memory and in the packed weights; the slot
+                that is refilled is the one that was read
+Not read: that s runs through the slots in turn, and the parity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amk.lowering.affine import Form, added, constant, scaled
+from amk.lowering.readback import Instruction, Kind
+from amk.lowering.skeleton import Part
+from amk.lowering.symbolic import Reading
+from amk.schedule_ir.memory import Stream
+
+_MBARRIER_BYTES = 8
+_PIECE = 512
+"""Bytes that a warp copies with one cp.async."""
+
+
+def check_ring(reading: Reading) -> None:
+    """AMK609 for the first instruction of the ring that is not as above."""
+    stream = reading.schedule.streams[0]
+    ring = _BulkRing(reading, stream) if stream.engine == "bulk" else _CopyRing(reading, stream)
+    for part, instructions in reading.found:
+        ring.check(part, instructions)
+
+
+class _Ring:
+    def __init__(self, reading: Reading, stream: Stream) -> None:
+        self.reading, self.stream = reading, stream
+        self.role = next(r for r in reading.schedule.roles if r.name == stream.role)
+        self.offsets = {b.name: b.offset or 0 for b in reading.schedule.buffers if b.space == "shared"}
+
+    def memory(self, one: Instruction, number: int) -> Form:
+        """The address in an operand, with registers that were only passed on replaced by what they were made from."""
+        return self.resolved(self.reading.values.address(self.reading.code(one), number))
+
+    def operand(self, one: Instruction, number: int) -> Form:
+        return self.reading.values.operand(self.reading.code(one), number)
+
+    def resolved(self, form: Form) -> Form:
+        total: Form = {}
+        for leaf, factor in form.items():
+            total = added(total, self._origin(leaf), factor)
+        return total
+
+    def _origin(self, leaf: str) -> Form:
+        """What a variable was set to that is void in warps without a ring."""
+        others = self.reading.values.origins(leaf)
+        set_to = [form for form in others if "shared" in form]
+        void = all(constant(form) is not None for form in others if form not in set_to)
+        return set_to[0] if len(set_to) == 1 and void else {leaf: 1}
+
+    def weights(self, part: Part, one: Instruction, number: int) -> None:
+        """The operand is an address in the packed weights."""
+        base, _ = self.reading.code(one).memory(number)
+        roots = self.reading.roots.of_register(base)
+        if {self.reading.buffer_names.get(root) for root in roots} != {self.stream.source}:
+            raise self.reading.refused(part.label, one, "copies from elsewhere than the packed weights")
+
+    def reads(self, slot: Form, first: int, last: int) -> list[int]:
+        """Loads of shared memory between two places of the text whose address grows by a chunk with each slot."""
+        leaves = set(slot) - {""}
+        found = []
+        for at in range(first + 1, last):
+            one = self.reading.kernel.code[at]
+            if one.opcode.startswith("ld.shared"):
+                form = self.resolved(self.reading.values.address(one))
+                if any(form.get(leaf, 0) == slot[leaf] * self.stream.chunk_bytes for leaf in leaves):
+                    found.append(at)
+        return found
+
+    def drained(self, part: Part, slot: Form, wait: Instruction, barrier: Instruction, end: int) -> None:
+        """The slot is read between the wait and the barrier, and not from there to `end`."""
+        place = self.reading.kernel.by_line
+        if not set(slot) - {""}:
+            return  # of a ring of one slot: nothing tells its loads from others
+        if not self.reads(slot, place[wait.line], place[barrier.line]):
+            raise self.reading.refused(part.label, barrier, "gives back a slot that was not read since the wait")
+        if late := self.reads(slot, place[barrier.line], end):
+            code = self.reading.kernel.code[late[0]]
+            raise self.reading.refused(part.label, code, "reads a slot after it was given back")
+
+
+class _BulkRing(_Ring):
+    def __init__(self, reading: Reading, stream: Stream) -> None:
+        super().__init__(reading, stream)
+        inits = [i for _, found in reading.found for i in found if i.kind is Kind.MBARRIER_INIT]
+        self.inits = inits
+        self.first = self.memory(inits[0], 0)
+        full = self.offsets[stream.full or ""]
+        each = added(self.first, {"shared": 1, "": full}, -1)
+        chunk = scaled(each, stream.chunk_bytes // _MBARRIER_BYTES)
+        self.slots = added({"shared": 1, "": self.offsets[stream.ring]}, chunk)
+        self.own = each
+
+    def check(self, part: Part, instructions: tuple[Instruction, ...]) -> None:
+        kinds = [i.kind for i in instructions]
+        if Kind.MBARRIER_INIT in kinds:
+            self.start(part)
+        for at, one in enumerate(instructions):
+            if one.kind is Kind.MBARRIER_EXPECT:
+                self.copy(part, one, instructions[at + 1])
+            if one.kind is Kind.MBARRIER_WAIT:
+                self.drain(part, instructions[at:])
+
+    def start(self, part: Part) -> None:
+        size = self.stream.slots * _MBARRIER_BYTES
+        agent = added(self.own, {"": size * self.role.first})
+        leaves = [factor for leaf, factor in agent.items() if leaf != ""]
+        if leaves not in ([size], []) or constant({"": agent.get("", 0)}) != 0 or (not leaves and self.role.count > 1):
+            raise self.reading.refused(part.label, self.inits[0], "initialises mbarriers of another place")
+        numbers = []
+        for one in self.inits:
+            distance = constant(added(self.memory(one, 0), self.first, -1))
+            numbers.append(distance)
+            if constant(self.operand(one, 1)) != 1:
+                raise self.reading.refused(part.label, one, "expects another number of arrivals than one")
+        if numbers != [_MBARRIER_BYTES * s for s in range(self.stream.slots)]:
+            raise self.reading.refused(part.label, self.inits[-1], "does not initialise one mbarrier a slot")
+
+    def copy(self, part: Part, expect: Instruction, copy: Instruction) -> None:
+        size = self.stream.chunk_bytes
+        if constant(self.operand(expect, 2)) != size:
+            raise self.reading.refused(part.label, expect, f"expects another number of bytes than the chunk's {size}")
+        if constant(self.operand(copy, 2)) != size:
+            raise self.reading.refused(part.label, copy, f"copies another number of bytes than the chunk's {size}")
+        barrier = self.memory(expect, 1)
+        if self.memory(copy, 3) != barrier:
+            raise self.reading.refused(part.label, copy, "completes on another mbarrier than the one that expects it")
+        slot = added(barrier, self.first, -1)
+        place = added(self.memory(copy, 0), self.slots, -1)
+        if place != scaled(slot, size // _MBARRIER_BYTES):
+            raise self.reading.refused(part.label, copy, "fills another slot than that of its mbarrier")
+        self.weights(part, copy, 1)
+
+    def drain(self, part: Part, rest: Sequence[Instruction]) -> None:
+        """rest: the wait, the warp's barrier, the fence, what the copy expects, and what follows."""
+        wait, barrier = rest[0], rest[1]
+        expect = next(i for i in rest if i.kind is Kind.MBARRIER_EXPECT)
+        if self.memory(wait, 1) != self.memory(expect, 1):
+            raise self.reading.refused(part.label, expect, "refills another slot than the one that was waited for")
+        slot = added(self.memory(wait, 1), self.first, -1)
+        if any(factor % _MBARRIER_BYTES for factor in slot.values()):
+            raise self.reading.refused(part.label, wait, "waits for no mbarrier of the ring")
+        number = {leaf: factor // _MBARRIER_BYTES for leaf, factor in slot.items()}
+        self.drained(part, number, wait, barrier, self.reading.kernel.by_line[expect.line])
+
+
+class _CopyRing(_Ring):
+    def check(self, part: Part, instructions: tuple[Instruction, ...]) -> None:
+        group: list[Instruction] = []
+        for at, one in enumerate(instructions):
+            if one.kind is Kind.COPY:
+                group.append(one)
+            elif one.kind is Kind.COPY_COMMIT and group:
+                self.pieces(part, group)
+                group = []
+            elif one.kind is Kind.COPY_WAIT:
+                self.drain(part, instructions[at:])
+
+    def pieces(self, part: Part, group: list[Instruction]) -> None:
+        first = [self.memory(group[0], n) for n in (0, 1)]
+        for number, one in enumerate(group):
+            for operand in (0, 1):
+                if constant(added(self.memory(one, operand), first[operand], -1)) != number * _PIECE:
+                    raise self.reading.refused(part.label, one, "copies pieces that are not side by side")
+            self.weights(part, one, 1)
+        if len(group) != -(-self.stream.chunk_bytes // _PIECE):
+            raise self.reading.refused(part.label, group[-1], "copies another number of bytes than the chunk's")
+
+    def drain(self, part: Part, rest: Sequence[Instruction]) -> None:
+        wait, barrier = rest[0], rest[2]
+        copy = next(i for i in rest if i.kind is Kind.COPY)
+        size, filled = self.stream.chunk_bytes, self.memory(copy, 0)
+        slots = {leaf: 1 for leaf, factor in filled.items() if factor == size and leaf in self.reading.values.joined}
+        end = self.reading.kernel.by_line[copy.line]
+        if self.stream.slots > 1 and len(slots) != 1:
+            raise self.reading.refused(part.label, copy, "fills no slot of the ring that can be told")
+        self.drained(part, slots, wait, barrier, end)

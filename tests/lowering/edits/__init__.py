@@ -1,0 +1,1 @@
+"""Edits of the device code by rule, and what finds each."""
