@@ -85,7 +85,9 @@ def build(
 def read_back(schedule: Schedule, ptx: str) -> tuple[Instruction, ...]:
     """What the PTX does to synchronise. AMK607 if it is not what the schedule asks for, AMK609 if operands are not."""
     instructions = tuple(read_ptx(ptx).get(KERNEL, ()))
-    check_operands(schedule, ptx, check_synchronisation(schedule, instructions))
+    found = check_synchronisation(schedule, instructions)
+    if (schedule_hash(schedule), code_hash(ptx)) not in _BOUND:
+        check_operands(schedule, ptx, found)
     return instructions
 
 

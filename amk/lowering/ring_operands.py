@@ -4,7 +4,8 @@ Property, with F the first mbarrier of the warp, S its first slot, b the bytes o
     init        mbarrier s is F + 8 s, for every slot, with one arrival; F is where the schedule has it
     copy        expects b bytes on F + 8 s and copies b bytes into S + b s, completing on F + 8 s, from the packed
                 weights
-    drain       what is waited for at F + 8 s is read at S + b s before the warp's barrier, not behind it, and refilled
+    drain       the wait goes on only when the copy has landed (`wait_loops`); what is waited for at F + 8 s is read at
+                S + b s before the warp's barrier, not behind it, and refilled
     cp.async    the pieces of a group are b bytes side by side, in shared memory and in the packed weights; the slot
                 that is refilled is the one that was read
 Not read: that s runs through the slots in turn, and the parity.
@@ -145,6 +146,8 @@ class _BulkRing(_Ring):
     def drain(self, part: Part, rest: Sequence[Instruction]) -> None:
         """rest: the wait, the warp's barrier, the fence, what the copy expects, and what follows."""
         wait, barrier = rest[0], rest[1]
+        if not self.reading.loop(wait).holds():
+            raise self.reading.refused(part.label, wait, "goes on although the copy has not landed")
         expect = next(i for i in rest if i.kind is Kind.MBARRIER_EXPECT)
         if self.memory(wait, 1) != self.memory(expect, 1):
             raise self.reading.refused(part.label, expect, "refills another slot than the one that was waited for")

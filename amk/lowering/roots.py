@@ -47,7 +47,7 @@ class Roots:
     def _from(self, one: Code) -> tuple[set[str], tuple[str, ...]]:
         """Objects that a definition names, and registers that it goes on from."""
         if one.opcode.startswith("ld.param"):
-            return {self.field(one)}, ()
+            return self.fields_of(*one.address), ()
         if one.opcode.startswith(("ld", "atom")):
             return {"loaded"}, ()
         if _INDEX.match(one.opcode):
@@ -58,11 +58,24 @@ class Roots:
         return set(), tuple(source for source in sources if not source.startswith(("{", "[")))
 
     def field(self, one: Code) -> str:
-        """The field of the argument that a load of parameters reads."""
-        base, offset = one.address
-        while (places := self.kernel.definitions.get(base)) is not None:
-            definition = self.kernel.code[places[0]]
-            if len(places) > 1 or not definition.opcode.startswith("mov"):
-                return "unknown"
-            base = definition.operands[1]
-        return self.fields.get(offset, "unknown")
+        """The field of the argument that a load of parameters reads; "unknown" if it may read several."""
+        found = self.fields_of(*one.address)
+        return found.pop() if len(found) == 1 else "unknown"
+
+    def fields_of(self, base: str, offset: int, passed: frozenset[str] = frozenset()) -> set[str]:
+        """The fields that an address within the argument may be of, chosen between by earlier branches."""
+        places = self.kernel.definitions.get(base)
+        if places is None:
+            return {self.fields.get(offset, "unknown")}
+        if base in passed:
+            return {"unknown"}  # an address that a loop moves on
+        found: set[str] = set()
+        for at in places:
+            one = self.kernel.code[at]
+            if one.opcode.startswith("mov"):
+                found |= self.fields_of(one.operands[1], offset, passed | {base})
+            elif one.opcode == "add.s64" and one.operands[2].isdigit():
+                found |= self.fields_of(one.operands[1], offset + int(one.operands[2]), passed | {base})
+            else:
+                found.add("unknown")
+        return found

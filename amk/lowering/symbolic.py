@@ -122,11 +122,22 @@ class Reading:
         """The name of a variable that goes from 0 to the end of its loop in steps of one."""
         if len(starts) != 1 or constant(starts[0]) != 0:
             return None
-        ends = [self.values.operand(one, 2) for one in self._comparisons(leaf)]
-        numbers = [end for form in ends if (end := constant(form)) is not None]
-        if len(ends) == len(numbers) == 1:
-            return f"l of {numbers[0]}"
-        return "n" if ends and all(self.named(end) == {"argument tokens": 1} for end in ends) else None
+        compared = self._comparisons(leaf)
+        counts = {self._passes(leaf, one) for one in compared} & {part.layers for part, _ in self.found}
+        if len(counts) == 1:
+            return f"l of {counts.pop()}"
+        ends = [self.named(self.values.operand(one, 2)) for one in compared]
+        return "n" if {"argument tokens": 1} in ends else None
+
+    def _passes(self, leaf: str, one: Code) -> int | None:
+        """How often a loop runs that the comparison ends: at its end, of the variable as it was in this pass or will be
+        in the next, or at its beginning."""
+        end = constant(self.values.operand(one, 2))
+        if end is None:
+            return None
+        branch = next((b for b in self.kernel.code[one.at : one.at + 4] if b.opcode.split(".")[0] == "bra"), one)
+        at_end = branch is not one and self.kernel.successors(branch.at)[0] <= one.at
+        return end + 1 if at_end and self.values.operand(one, 1) == {leaf: 1} else end
 
     def _epoch(self, leaf: str) -> str | None:
         """ "t" for a variable that is read from the state and grows by one. Warps that do not run the program leave

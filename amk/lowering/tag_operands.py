@@ -66,7 +66,7 @@ def _upper_halves(reading: Reading, word: str) -> list[Form]:
         return []
     if made.opcode == "bfi.b64" and made.operands[3:] == ("32", "32"):
         return [reading.values.operand(made, 1)]
-    halves = [reading.values.operand(made, n) for n in (1, 2)] if made.opcode == "or.b64" else []
+    halves = [reading.values.operand(made, n) for n in (1, 2)] if made.opcode in ("or.b64", "add.s64") else []
     return [
         {leaf: factor >> _HALF for leaf, factor in form.items()}
         for form in halves
@@ -104,7 +104,8 @@ def _compared(reading: Reading, word: str, consumers: dict[str, list[Code]]) -> 
                 found += [reading.values.of(source, one.at) for source in one.sources if source != register]
             elif _PASSED_ON.match(one.opcode) and one.results:
                 shifts = one.opcode.startswith("shr") and constant(reading.values.operand(one, 2)) == _HALF
-                following = [(result, upper or shifts) for result in one.results]
+                passed = one.results[1:] if one.opcode == "mov.b64" and len(one.results) == 2 else one.results
+                following = [(result, upper or shifts or passed != one.results) for result in passed]
                 stack += [pair for pair in following if pair not in seen]
                 seen |= set(following)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -26,6 +27,10 @@ SUBJECTS: dict[str, tuple[str, Settings, FormatName]] = {
     "drawing": ("h200", replace(FAST, sampling="top-k-top-p"), "int4-g128-zp"),
 }
 """Kernels that together contain every header: both hand-offs, both kinds of ring, codes, drawing."""
+
+
+_UNIT = re.compile(r"_k_cu_[0-9a-f]{8}_\d+")
+"""What names of the translation unit carry of its text and of the process."""
 
 
 @cache
@@ -54,7 +59,8 @@ def compiled(name: str, edit: Edit | None = None) -> str | None:
     try:
         flags = [f"--gpu-architecture={arch}", "--std=c++17", *(f"-I{p}" for p in cuda_include_directories())]
         status = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])[0]
-        return _text(nvrtc, program, "nvrtcGetPTX") if status == nvrtc.nvrtcResult.NVRTC_SUCCESS else None
+        done = status == nvrtc.nvrtcResult.NVRTC_SUCCESS
+        return _UNIT.sub("_k_cu_", _text(nvrtc, program, "nvrtcGetPTX")) if done else None
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
@@ -62,24 +68,27 @@ def compiled(name: str, edit: Edit | None = None) -> str | None:
 original = cache(compiled)
 
 
-def judge(name: str, edit: Edit) -> str:
-    """What became of the edit in one subject: "equal PTX", "does not compile", a diagnostic code, or "survived"."""
-    ptx = compiled(name, edit)
-    if ptx is None:
-        return "does not compile"
-    if ptx == original(name):
-        return "equal PTX"
-    try:
-        read_back(subject(name), ptx)
-    except AmkError as error:
-        return error.diagnostics[0].code
-    return "survived"
+def judge(names: tuple[str, ...], edit: Edit) -> tuple[str, str]:
+    """(subject, what became of the edit there): "does not compile", a diagnostic code, or "survived", in the first
+    subject whose PTX it changes; "equal PTX" if there is none."""
+    for name in names:
+        ptx = compiled(name, edit)
+        if ptx is None:
+            return name, "does not compile"
+        if ptx == original(name):
+            continue
+        try:
+            read_back(subject(name), ptx)
+        except AmkError as error:
+            return name, error.diagnostics[0].code
+        return name, "survived"
+    return "", "equal PTX"
 
 
-def all_edits() -> list[tuple[str, Edit]]:
-    """(subject, edit) of every edit, each of the first subject whose kernel has the text; kinds in turn."""
-    found: dict[str, tuple[str, Edit]] = {}
+def all_edits() -> list[tuple[tuple[str, ...], Edit]]:
+    """Every edit, with the subjects whose kernel has the text that it changes. Emitted text is each subject's own."""
+    found: dict[Edit, list[str]] = {}
     for name in SUBJECTS:
         for edit in edits(texts(name)):
-            found.setdefault(edit.name, (name, edit))
-    return list(found.values())
+            found.setdefault(edit, []).append(name)
+    return [(tuple(names), edit) for edit, names in found.items()]

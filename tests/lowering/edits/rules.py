@@ -48,45 +48,50 @@ def _negated(match: re.Match[str]) -> str:
     return f"{match[1]}(!({match[2]})){match[3]}"
 
 
+OPCODE, OPERAND = "synchronisation: opcode", "synchronisation: operand"
+PREDICATE, PLACE = "synchronisation: predicate", "synchronisation: place"
 SYNC, RING = r"amk/sync\.cuh", r"amk/ring\.cuh"
 WAITING = r"amk/(?:watchdog|ring|cells|fetches)\.cuh"
 OPS = r"amk/(?:ops/\w+|fetches|staged|rows|block_point|cache|weights|quantised_gemv|tensor_core|ranking|context)\.cuh"
 CONDITION = r"\b(if (?:constexpr )?|while )\(((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))+)\)( |$)"
 
 RULES = (
-    Rule("synchronisation: opcode", "acquire made relaxed", SYNC, r"\.acquire(?=\.)", _to(".relaxed")),
-    Rule("synchronisation: opcode", "release made relaxed", SYNC, r"\.release(?=\.)", _to(".relaxed")),
-    Rule("synchronisation: opcode", "scope of the block", SYNC, r"\.gpu(?=[.;])", _to(".cta")),
-    Rule("synchronisation: opcode", "strength left out", SYNC, r"\.relaxed\.gpu(?=\.global)", _to("")),
-    Rule("synchronisation: opcode", "load through the non-coherent path", SYNC, r"\bld\.global\.(?=L1)", _to("ld.global.nc.")),
-    Rule("synchronisation: opcode", "instruction left out", SYNC, r'(?<= )asm volatile\("(?:fence|bar|red|st|cp|mbarrier)'
+    Rule(OPCODE, "acquire made relaxed", SYNC, r"\.acquire(?=\.)", _to(".relaxed")),
+    Rule(OPCODE, "release made relaxed", SYNC, r"\.release(?=\.)", _to(".relaxed")),
+    Rule(OPCODE, "scope of the block", SYNC, r"\.gpu(?=[.;])", _to(".cta")),
+    Rule(OPCODE, "strength left out", SYNC, r"\.relaxed\.gpu(?=\.global)", _to("")),
+    Rule(OPCODE, "non-coherent load", SYNC, r"\bld\.global\.(?=L1)", _to("ld.global.nc.")),
+    Rule(OPCODE, "instruction left out", SYNC, r'(?<= )asm volatile\("(?:fence|bar|red|st|cp|mbarrier)'
          r'(?:[^;"]|"[^"]*")*\);', _to("")),
-    Rule("synchronisation: opcode", "half the lanes", r"amk/.*\.cuh", r"0xffffffffu?", _to("0x0000ffff")),
-    Rule("synchronisation: operand", "address 4 bytes on", SYNC, r'"[lr]"\((global_address|shared_address)\((\w+)\)\)',
+    Rule(OPCODE, "half the lanes", r"amk/.*\.cuh", r"0xffffffffu?", _to("0x0000ffff")),
+    Rule(OPERAND, "address 4 bytes on", SYNC, r'"[lr]"\((global_address|shared_address)\((\w+)\)\)',
          lambda m: m[0][:-1] + " + 4)"),
-    Rule("synchronisation: operand", "value one more", SYNC, r'"[rn]"\((amount|arrivals|bytes|parity|kId|kPending|tag)\)',
+    Rule(OPERAND, "value one more", SYNC, r'"[rn]"\((amount|arrivals|bytes|parity|kId|kPending|tag)\)',
          lambda m: m[0][:-1] + " + 1)"),
-    Rule("synchronisation: operand", "half as much", SYNC + "|" + RING, r'(?<=[( ])(bytes|kBytes)(?=\)(?: :|,|;))', _to(r"\1 / 2")),
-    Rule("synchronisation: operand", "next slot", RING, r"(?<=[+ ])(s|slot) \* (8|kBytes)", _to(r"(\1 + 1) % kSlots * \2")),
-    Rule("synchronisation: operand", "one more slot", RING, r"(?<=[=<] )kSlots(?=[;) ])", _to("kSlots - 1")),
-    Rule("synchronisation: predicate", "condition negated", WAITING, CONDITION, _negated),
-    Rule("synchronisation: predicate", "loop of one pass", WAITING + "|" + SYNC, r"while \(true\)", _to("for (int once = 0; once < 1; ++once)")),
-    Rule("synchronisation: predicate", "comparison off by one", WAITING + "|" + SYNC, r"(>=|<=)(?= \d)", lambda m: m[1][0]),
-    Rule("synchronisation: place", "statement left out", WAITING, r"(?<=\n)( *)(sync::\w+(?:<[^>]*>)?\([^;]*;)", _to(r"\1;")),
-    Rule("synchronisation: place", "statement behind the next", WAITING,
+    Rule(OPERAND, "half as much", SYNC + "|" + RING, r'(?<=[( ])(bytes|kBytes)(?=\)(?: :|,|;))', _to(r"\1 / 2")),
+    Rule(OPERAND, "next slot", RING, r"(?<=[+ ])(s|slot) \* (8|kBytes)", _to(r"(\1 + 1) % kSlots * \2")),
+    Rule(OPERAND, "one more slot", RING, r"(?<=[=<] )kSlots(?=[;) ])", _to("kSlots - 1")),
+    Rule(PREDICATE, "condition negated", WAITING, CONDITION, _negated),
+    Rule(PREDICATE, "loop of one pass", WAITING + "|" + SYNC, r"while \(true\)",
+         _to("for (int once = 0; once < 1; ++once)")),
+    Rule(PREDICATE, "comparison off by one", WAITING + "|" + SYNC, r"(>=|<=)(?= \d)", lambda m: m[1][0]),
+    Rule(PLACE, "statement left out", WAITING, r"(?<=\n)( *)(sync::\w+(?:<[^>]*>)?\([^;]*;)", _to(r"\1;")),
+    Rule(PLACE, "statement behind the next", WAITING,
          r"(?<=\n)( *sync::\w+(?:<[^>]*>)?\([^;]*;\n)( *(?!for|if|\}|#)[^\n;{}]*;\n)", _to(r"\2\1")),
     Rule("order", "barrier left out", SOURCE, r"amk::sync::(?:cta|warp)_barrier(?:<[^>]*>)?\(\);", _to(";")),
     Rule("order", "step before the barrier ahead of it", SOURCE,
-         r"( *amk::sync::cta_barrier<[^>]*>\(\);\n)((?: *c\.enter_step\(\);\n)? *amk::ops::\w+<\w+>\(c\);\n)", _to(r"\2\1")),
+         r"( *amk::sync::cta_barrier<[^>]*>\(\);\n)((?: *c\.enter_step\(\);\n)? *amk::ops::\w+<\w+>\(c\);\n)",
+         _to(r"\2\1")),
     Rule("order", "step left out", SOURCE, r"amk::ops::\w+<\w+>\(c\);", _to(";")),
-    Rule("order", "signals before the step", SOURCE, r"( *amk::ops::\w+<\w+>\(c\);\n)((?: *amk::sync::warp_barrier\(\);\n)?"
+    Rule("order", "signals before the step", SOURCE,
+         r"( *amk::ops::\w+<\w+>\(c\);\n)((?: *amk::sync::warp_barrier\(\);\n)?"
          r"(?: *if \(c\.lane == \d+[^\n]*signal_\w+[^\n]*\n)+)", _to(r"\2\1")),
     Rule("order", "wait left out", SOURCE, r"if \(c\.lane == 0\) amk::sync::wait_\w+[^\n]*?;", _to(";")),
-    Rule("synchronisation: operand", "next counter", SOURCE, r"globals\.counters \+ \(", _to("globals.counters + (1 + ")),
-    Rule("synchronisation: operand", "threshold one less", SOURCE, r"(wait_\w+\([^;]*)\); (?=amk)", _to(r"\1 - 1); ")),
-    Rule("synchronisation: operand", "amount one more", SOURCE, r"(signal_\w+\([^;]*)\);", _to(r"\1 + 1);")),
-    Rule("synchronisation: predicate", "another lane, or all", SOURCE, r"c\.lane == \d+", _to("c.lane >= 0")),
-    Rule("synchronisation: predicate", "role off by one", SOURCE, r"(c\.warp < )(\d+)", _to(r"\g<1>\2 - 1")),
+    Rule(OPERAND, "next counter", SOURCE, r"globals\.counters \+ \(", _to("globals.counters + (1 + ")),
+    Rule(OPERAND, "threshold one less", SOURCE, r"(wait_\w+\([^;]*)\); (?=amk)", _to(r"\1 - 1); ")),
+    Rule(OPERAND, "amount one more", SOURCE, r"(signal_\w+\([^;]*)\);", _to(r"\1 + 1);")),
+    Rule(PREDICATE, "another lane, or all", SOURCE, r"c\.lane == \d+", _to("c.lane >= 0")),
+    Rule(PREDICATE, "role off by one", SOURCE, r"(c\.warp < )(\d+)", _to(r"\g<1>\2 - 1")),
     Rule("data", "buffer one element on", SOURCE, r"(?<=return \{c\.globals\.)(b_\w+)", _to(r"\1 + 1")),
     Rule("data", "shared memory 4 bytes on", SOURCE, r"(?<=c\.shared \+ )(\d+)", _to(r"\1 + 4")),
     Rule("data", "another layer", SOURCE, r"(?<=return )(1 \* c\.l|c\.l)(?=[ ;])", _to(r"\1 + 1")),
@@ -98,7 +103,8 @@ RULES = (
 )  # fmt: skip
 
 _LEFT_OUT = re.compile(
-    r"//[^\n]*|static_assert\([^;]*;|BlockedRecord\{[^;]*;|#pragma[^\n]*|#include[^\n]*|struct BlockedRecord \{.*?\};", re.S
+    r"//[^\n]*|static_assert\([^;]*;|BlockedRecord\{[^;]*;|#pragma[^\n]*|#include[^\n]*|struct BlockedRecord \{.*?\};",
+    re.S,
 )
 
 

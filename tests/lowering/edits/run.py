@@ -1,0 +1,83 @@
+"""The recorded run: a sample of all edits, judged one after the other, resumed where the record ends.
+
+    python -m tests.lowering.edits.run --seconds 600
+
+The record holds command, commit, date, hardware and what became of every edit. Edits whose name or text has changed
+since are judged again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from amk.bench.provenance import commit
+from tests.lowering.edits.judge import all_edits, judge
+from tests.lowering.edits.rules import SOURCE, Edit
+
+RECORD = Path("tests/records/proof/lowering-edits.json")
+Case = tuple[tuple[str, ...], Edit]
+OF_A_RULE, OF_A_TEXT = 10, 2
+"""Edits of one rule and subject that the sample takes: of the headers, and of the emitted text."""
+
+
+def sample(found: list[Case]) -> list[Case]:
+    """Evenly spaced edits of every rule in every subject, kinds in turn."""
+    groups: dict[tuple[str, str, bool], list[Case]] = {}
+    for names, edit in found:
+        groups.setdefault((names[0], edit.name.split(":")[0], edit.file == SOURCE), []).append((names, edit))
+    taken: list[tuple[int, Case]] = []
+    for (_, _, in_text), group in groups.items():
+        count = min(len(group), OF_A_TEXT if in_text else OF_A_RULE)
+        taken += [(place, group[place * len(group) // count]) for place in range(count)]
+    return [pair for _, pair in sorted(taken, key=lambda pair: pair[0])]
+
+
+def write(record: dict[str, Any], results: dict[str, dict[str, str]]) -> None:
+    counts = Counter(f"{one['kind']}: {one['verdict']}" for one in results.values())
+    survivors = sorted(name for name, one in results.items() if one["verdict"] == "survived")
+    text = json.dumps(
+        record | {"counts": dict(sorted(counts.items())), "survivors": survivors, "edits": results}, indent=1
+    )
+    RECORD.with_suffix(".tmp").write_text(text + "\n")
+    os.replace(RECORD.with_suffix(".tmp"), RECORD)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    limit = time.monotonic() + parser.parse_args().seconds
+    record: dict[str, Any] = {
+        "format": 1, "name": "lowering-edits", "command": shlex.join(["python", "-m", "tests.lowering.edits.run"]),
+        "commit": commit(), "date": datetime.now(UTC).date().isoformat(), "hardware": platform.processor() or "x86-64",
+    }  # fmt: skip
+    known = json.loads(RECORD.read_text())["edits"] if RECORD.exists() else {}
+    chosen = sample(all_edits())
+    results: dict[str, dict[str, str]] = {}
+    for names, edit in chosen:
+        key, content = f"{names[0]}: {edit.name}", {"kind": edit.kind, "new": edit.new}
+        old = known.get(key, {})
+        if {k: old.get(k) for k in content} == content and "verdict" in old:
+            results[key] = old
+    print(f"{len(results)} of {len(chosen)} edits are in the record", file=sys.stderr)
+    for names, edit in chosen:
+        key = f"{names[0]}: {edit.name}"
+        if key in results or time.monotonic() > limit:
+            continue
+        subject, verdict = judge(names, edit)
+        results[key] = {"kind": edit.kind, "new": edit.new, "verdict": verdict, "subject": subject}
+        print(f"{len(results)}/{len(chosen)} {results[key]['verdict']:>16} {key[:110]}", file=sys.stderr, flush=True)
+        write(record | {"sample": len(chosen), "of": "all edits of the rules"}, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Operands of the compiled kernel that differ from the schedule's are refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from amk.lowering.affine import Values, added, constant
+from amk.lowering.emit import KERNEL
+from amk.lowering.kernel import read_back
+from amk.lowering.ptx_code import read_kernel
+from amk.lowering.readback import Kind, read_ptx
+from amk.report.diagnostic import AmkError
+from tests.lowering.edits.judge import original, subject
+
+
+@cache
+def text(name: str) -> str:
+    found = original(name)
+    assert found is not None
+    return found
+
+
+def refused(name: str, ptx: str, words: str) -> None:
+    assert ptx != text(name), "the edit changed nothing"
+    with pytest.raises(AmkError) as caught:
+        read_back(subject(name), ptx)
+    found = caught.value.diagnostics[0]
+    assert found.code == "AMK609" and words in found.message, found.message
+
+
+def edited(name: str, kind: Kind, number: int, change: Callable[[str], str]) -> str:
+    """The PTX with the line of one instruction changed."""
+    lines = text(name).splitlines()
+    found = [one for one in read_ptx(text(name))[KERNEL] if one.kind is kind]
+    line = found[number].line - 1
+    lines[line] = change(lines[line])
+    return "\n".join(lines) + "\n"
+
+
+def further(by: int) -> Callable[[str], str]:
+    """The first address of the line, some bytes on."""
+    return lambda line: re.sub(r"\[([%\w]+)(?:\+(\d+))?\]", lambda m: f"[{m[1]}+{int(m[2] or 0) + by}]", line, count=1)
+
+
+def last(new: str) -> Callable[[str], str]:
+    """Another last operand."""
+    return lambda line: re.sub(r"[^,\s]+;", f"{new};", line)
+
+
+CASES: dict[str, tuple[str, Kind, int, Callable[[str], str], str]] = {
+    "another counter is polled": ("fenced", Kind.POLL_ACQUIRE, 1, further(128), "polls another counter"),
+    "another counter is signalled": ("fenced", Kind.SIGNAL_RELEASE, 2, further(128), "signals another counter"),
+    "another amount": ("fenced", Kind.SIGNAL_RELEASE, -1, last("2"), "adds another amount"),
+    "a hint of another layer": ("tagged", Kind.POLL_RELAXED, 0, further(128), "polls another counter"),
+    "two arrivals": ("tagged", Kind.MBARRIER_INIT, 1, last("2"), "another number of arrivals"),
+    "an mbarrier twice": ("tagged", Kind.MBARRIER_INIT, 1, further(8), "does not initialise one mbarrier a slot"),
+    "half the bytes": ("tagged", Kind.MBARRIER_EXPECT, 3, last("1024"), "expects another number of bytes"),
+    "the next slot's mbarrier expects": ("tagged", Kind.MBARRIER_EXPECT, 2, further(8), "another mbarrier"),
+    "the next slot is waited for": ("tagged", Kind.MBARRIER_WAIT, 0, further(8), "refills another slot"),
+    "the next slot is filled": ("fenced", Kind.BULK_LOAD, 2, further(2048), "fills another slot"),
+    "a tag in the lower half": (
+        "tagged", Kind.TAGGED_STORE, 0, lambda line: re.sub(r", (%rd\d+);", ", 5;", line), "stores another tag",
+    ),
+    "pieces that overlap": ("copies", Kind.COPY, 1, further(16), "not side by side"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_another_operand_is_refused(case: str) -> None:
+    name, kind, number, change, words = CASES[case]
+    refused(name, edited(name, kind, number, change), words)
+
+
+@pytest.mark.parametrize("name", ["fenced", "tagged", "copies"])
+def test_what_the_compiler_made_is_taken(name: str) -> None:
+    assert read_back(subject(name), text(name))
+
+
+def line_of(name: str, kind: Kind, number: int) -> int:
+    return [one for one in read_ptx(text(name))[KERNEL] if one.kind is kind][number].line - 1
+
+
+def without_line(name: str, line: int) -> str:
+    lines = text(name).splitlines()
+    return "\n".join([*lines[:line], "", *lines[line + 1 :]]) + "\n"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("fenced", Kind.POLL_ACQUIRE), ("tagged", Kind.MBARRIER_WAIT)])
+def test_a_wait_that_looks_once_is_refused(name: str, kind: Kind) -> None:
+    """Without the branch back, the poll is there, in its place, of the right counter and threshold."""
+    lines = text(name).splitlines()
+    start = line_of(name, kind, 0)
+    label = next(line for line in reversed(lines[:start]) if line.startswith("$")).rstrip(":")
+    back = next(n for n in range(start, len(lines)) if re.match(rf"\t@%p\d+ bra \t{re.escape(label)};", lines[n]))
+    refused(name, without_line(name, back), "goes on although")
+
+
+def test_a_comparison_the_wrong_way_is_refused() -> None:
+    lines = text("fenced").splitlines()
+    start = line_of("fenced", Kind.POLL_ACQUIRE, 0)
+    at = next(n for n in range(start, start + 8) if "setp.gt.s32" in lines[n])
+    lines[at] = lines[at].replace("setp.gt.s32", "setp.lt.s32")
+    refused("fenced", "\n".join(lines) + "\n", "wait")
+
+
+def test_a_signal_of_all_lanes_is_refused() -> None:
+    lines = text("fenced").splitlines()
+    start = line_of("fenced", Kind.SIGNAL_RELEASE, 0)
+    guard = next(n for n in range(start, 0, -1) if re.match(r"\t@!?%p\d+ bra", lines[n]))
+    refused("fenced", without_line("fenced", guard), "does not signal from lane 0 alone")
+
+
+def test_half_the_lanes_are_refused() -> None:
+    name = "tagged"
+    changed = re.sub(r"(shfl\.sync\.bfly[^;]*), (?:-1|%r\d+);", r"\1, 65535;", text(name), count=1)
+    refused(name, changed, "leaves out lanes")
+
+
+def test_the_non_coherent_path_is_for_constants() -> None:
+    """Of all plain loads that a hand-off orders, one takes the path that it does not order."""
+    name = "fenced"
+    changed = text(name).replace("ld.global.L1::no_allocate.v4", "ld.global.nc.L1::no_allocate.v4")
+    refused(name, changed, "reads what the launch may write")
+
+
+def test_a_plain_access_at_another_step_is_refused() -> None:
+    """The first store of a result, moved behind the barrier that ends its step, up to the signal."""
+    lines = text("fenced").splitlines()
+    store = next(n for n, line in enumerate(lines) if line.startswith("\tst.global.f32"))
+    signal = line_of("fenced", Kind.SIGNAL_RELEASE, 0)
+    assert any(line.startswith("\tbar.sync 1") for line in lines[store:signal])
+    moved = [*lines[:store], *lines[store + 1 : signal], lines[store], *lines[signal:]]
+    refused("fenced", "\n".join(moved) + "\n", "which no step at its place names")
+
+
+BODY = """
+.version 9.0
+.target sm_90a
+.visible .entry amk_decode(
+	.param .u64 p
+)
+{
+	.reg .b32 %r<9>;
+	.reg .pred %p<3>;
+	mov.u32 %r1, %tid.x;
+	shl.b32 %r2, %r1, 3;
+	or.b32 %r3, %r2, 5;
+	mov.u32 %r4, 0;
+$L1:
+	mad.lo.s32 %r5, %r4, 6, %r3;
+	add.s32 %r4, %r4, 1;
+	setp.lt.s32 %p1, %r4, 10;
+	@%p1 bra $L1;
+	{ .reg .b32 %r1; mov.u32 %r1, 7; add.s32 %r6, %r1, %r4; }
+	and.b32 %r7, %r1, 31;
+	or.b32 %r8, %r7, 32;
+	ret;
+}
+"""
+
+
+def test_registers_hold_what_reaches_them() -> None:
+    """A variable of a loop means another value after it was counted on; names in braces are their own."""
+    kernel = read_kernel(BODY, KERNEL)
+    values = Values(kernel)
+    at = {one.results[0]: one.at for one in kernel.code if one.results}
+    tid = {"%tid.x": 1}
+    assert values.result(at["%r3"], "%r3") == {"%tid.x": 8, "": 5}
+    variable = values.of("%r4", at["%r5"])
+    (leaf,) = variable
+    assert values.result(at["%r5"], "%r5") == added({"%tid.x": 8, "": 5}, variable, 6)
+    assert values.of("%r4", at["%p1"]) == {leaf: 1, "": 1}
+    assert sorted(map(str, values.alternatives(leaf))) == sorted(map(str, [{}, {leaf: 1, "": 1}]))
+    assert values.result(at["%r6"], "%r6") == {leaf: 1, "": 8}
+    assert values.of("%r1", at["%r7"]) == tid
+    assert constant(added(values.result(at["%r8"], "%r8"), values.result(at["%r7"], "%r7"), -1)) == 32
