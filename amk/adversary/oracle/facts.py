@@ -212,6 +212,9 @@ def _counters(spelled: Spelled) -> Iterator[str]:
     for (name, _), workers in users.items():  # type: ignore[misc]
         if scope[name] == "cta" and len(workers) > 1:
             yield f"{name} crosses workers with the scope of a block"
+    written = (wait.at_least for program in schedule.programs for step in steps(program.body) for wait in step.waits)
+    if any(coefficient(level, "t") >= HALF_WORD for level in written):
+        yield "a threshold grows by more per token than the comparison can tell apart"
     if any(c.init >= HALF_WORD for c in schedule.counters):
         yield "a counter starts beyond what the wrapping comparison can tell apart"
     if any(amount >= HALF_WORD for segment in spelled.segments for _, amount, _ in segment.signals):
