@@ -33,6 +33,7 @@ def broken_rules(spelled: Spelled) -> Iterator[str]:
     yield from _meetings(schedule)
     yield from _touches(schedule)
     yield from _counters(spelled)
+    yield from _growth(schedule)
     yield from _graph(spelled)
     yield from _registers(spelled)
     yield from _held_back(spelled)
@@ -212,13 +213,17 @@ def _counters(spelled: Spelled) -> Iterator[str]:
     for (name, _), workers in users.items():  # type: ignore[misc]
         if scope[name] == "cta" and len(workers) > 1:
             yield f"{name} crosses workers with the scope of a block"
-    written = (wait.at_least for program in schedule.programs for step in steps(program.body) for wait in step.waits)
-    if any(coefficient(level, "t") >= HALF_WORD for level in written):
-        yield "a threshold grows by more per token than the comparison can tell apart"
     if any(c.init >= HALF_WORD for c in schedule.counters):
         yield "a counter starts beyond what the wrapping comparison can tell apart"
     if any(amount >= HALF_WORD for segment in spelled.segments for _, amount, _ in segment.signals):
         yield "a signal adds more than the comparison can tell apart"
+
+
+def _growth(schedule: Schedule) -> Iterator[str]:
+    """Thresholds from token to token."""
+    written = (wait.at_least for program in schedule.programs for step in steps(program.body) for wait in step.waits)
+    if any(coefficient(level, "t") >= HALF_WORD for level in written):
+        yield "a threshold grows by more per token than the comparison can tell apart"
 
 
 def _graph(spelled: Spelled) -> Iterator[str]:
