@@ -1,3 +1,51 @@
-"""amk: LLM decode as one verified persistent CUDA kernel."""
+"""amk: LLM decode as one verified persistent CUDA kernel.
+
+`amk.load` makes a model ready to answer, `amk.plan`, `amk.verify` and `amk.simulate` work on schedules; errors are
+`amk.AmkError`. What a name needs is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from amk.api import load, plan, simulate, verify
+    from amk.engine.completion import Completion, Options, Piece, Score, TokenLogprob, Usage
+    from amk.engine.language_model import Chat, LanguageModel, Stream
+    from amk.report.diagnostic import AmkError
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "AmkError",
+    "Chat",
+    "Completion",
+    "LanguageModel",
+    "Options",
+    "Piece",
+    "Score",
+    "Stream",
+    "TokenLogprob",
+    "Usage",
+    "__version__",
+    "load",
+    "plan",
+    "simulate",
+    "verify",
+]
+
+_HOME = {
+    **dict.fromkeys(("load", "plan", "simulate", "verify"), "amk.api"),
+    **dict.fromkeys(("Completion", "Options", "Piece", "Score", "TokenLogprob", "Usage"), "amk.engine.completion"),
+    **dict.fromkeys(("Chat", "LanguageModel", "Stream"), "amk.engine.language_model"),
+    "AmkError": "amk.report.diagnostic",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'amk' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

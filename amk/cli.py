@@ -44,6 +44,7 @@ COMMANDS = {
     "simulate": Command("amk.commands.simulate", "predict the time of a token, without a GPU"),
     "compile": Command("amk.commands.compile", "compile a schedule to machine code, without a GPU"),
     "generate": Command("amk.commands.generate", "generate text on a GPU or on the CPU"),
+    "chat": Command("amk.commands.chat", "talk with a model in the terminal"),
     "matrix": Command("amk.commands.matrix", "plan, verify and compile every model for every target"),
     "quantize": Command("amk.commands.quantize", "measure what each weight format costs in accuracy"),
     "bench": Command("amk.commands.bench", "measure a decode step beside torch on this machine's GPU"),
@@ -62,13 +63,18 @@ ONE_THREAD = frozenset({"verify", "check-certificate", "adversarial"})
 """Commands that multiply no large matrices: starting a pool of BLAS threads only costs them time."""
 
 
+SPIN = "4"
+"""BLAS threads without work sleep after some 2^SPIN cycles; by default they keep their cores busy for long."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; argparse ends usage errors with SystemExit(2) itself."""
     _escape_unprintable(sys.stdout, sys.stderr)
     words = sys.argv[1:] if argv is None else list(argv)
     findings = Findings(_form(words), sys.stdout, sys.stderr)
-    if words[:1] and words[0] in ONE_THREAD:
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is first imported
+    if words[:1] and words[0] in ONE_THREAD:  # both are read when numpy is first imported
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", SPIN)
     try:
         code = _run(words, findings, "--debug" in words)
         findings.close()

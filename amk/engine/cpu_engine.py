@@ -38,15 +38,21 @@ class CpuEngine:
         self._words = state_words(schedule.batch)
         self._set_state(dict.fromkeys(self._words, 0))
 
-    def request(self, prompt: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY) -> None:
-        """Start a text: the prompt is fed token by token, then tokens are chosen; the position starts over.
+    def request(
+        self, prompt: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY, start: int = 0
+    ) -> None:
+        """Start a text at token `start` of the prompt, which is fed token by token, then tokens are chosen.
 
         AMK015 if the schedule cannot choose tokens as `sampling` says.
         """
-        self.request_batch([prompt], eos, sampling)
+        self.request_batch([prompt], eos, sampling, start)
 
     def request_batch(
-        self, prompts: Sequence[Sequence[int]], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY
+        self,
+        prompts: Sequence[Sequence[int]],
+        eos: tuple[int, ...] = (),
+        sampling: Sampling = GREEDY,
+        start: int = 0,
     ) -> None:
         """As `request`, for one prompt per sequence of the batch; AMK016 if they are not as many."""
         require(mode_of(self.schedule), sampling)
@@ -54,7 +60,7 @@ class CpuEngine:
             self._machine.set("sampling", sampling.words())
         for name, data in request_buffers(self.schedule, prompts, eos).items():
             self._machine.set(name, data)
-        self._set_state(self.state() | first_state(prompts))
+        self._set_state(self.state() | first_state(prompts, start))
 
     def step(self, tokens: int) -> NDArray[np.int32]:
         """Run `tokens` tokens and return those that were given or chosen, [tokens, batch] in a batch. Raises Fault."""

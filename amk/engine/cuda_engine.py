@@ -110,17 +110,23 @@ class CudaEngine:
         if mode != "greedy":
             self.upload("sampling", sampling.words())
 
-    def request(self, prompt: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY) -> None:
-        """Start a text: the prompt is fed token by token, then tokens are chosen; position and `done` start over."""
-        self.request_batch([prompt], eos, sampling)
+    def request(
+        self, prompt: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY, start: int = 0
+    ) -> None:
+        """Start a text at token `start` of the prompt: the rest is fed token by token, then tokens are chosen."""
+        self.request_batch([prompt], eos, sampling, start)
 
     def request_batch(
-        self, prompts: Sequence[Sequence[int]], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY
+        self,
+        prompts: Sequence[Sequence[int]],
+        eos: tuple[int, ...] = (),
+        sampling: Sampling = GREEDY,
+        start: int = 0,
     ) -> None:
         """As `request`, for one prompt per sequence of the batch; AMK016 if they are not as many."""
         self.choose_by(sampling)
         self.upload_constants(request_buffers(self.schedule, prompts, eos))
-        self.set_state(**first_state(prompts))
+        self.set_state(**first_state(prompts, start))
 
     def argument(self, tokens: int) -> NDArray[np.void]:
         """The kernel's parameter for a launch of `tokens` tokens."""
@@ -160,6 +166,11 @@ class CudaEngine:
     def read(self, name: str, dtype: Any, count: int) -> NDArray[Any]:
         """The first `count` elements of a global buffer."""
         return self.buffers[name].download(dtype, count)
+
+    def logits(self) -> NDArray[np.float32]:
+        """f32 [vocab] of the last token that ran, [batch, vocab] in a batch."""
+        found = self.read("logits", np.float32, self.schedule.batch * self.schedule.model.vocab)
+        return found if self.schedule.batch == 1 else found.reshape(self.schedule.batch, -1)
 
     def free(self) -> None:
         for buffer in (*self.buffers.values(), self.counters, self.log):

@@ -1,7 +1,8 @@
 """Where the weights are that `--model NAME|DIR|GGUF` asks for.
 
-A path is used as it is. A shipped name is looked up as a directory or a .gguf file of that name in the directories of
-AMK_CHECKPOINTS (separated like PATH) and then in the user's data directory.
+A path is used as it is; 'owner/name' that is no path is a repository of the Hugging Face hub. A shipped name is looked
+up as a directory or a .gguf file of that name in the directories of AMK_CHECKPOINTS (separated like PATH) and then in
+the user's data directory.
 """
 
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import platformdirs
 
+from amk.engine.hub import fetch, is_hub_id
 from amk.engine.refusal import bad_weights
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.model import shipped_models
@@ -54,6 +56,8 @@ def _existing(text: str) -> Path:
             return path
     except (OSError, ValueError):  # too long for the file system, a NUL byte, a directory that may not be searched
         pass
+    if is_hub_id(text):
+        return fetch(text)
     if "/" in text or path.suffix.lower() == ".gguf":
         raise bad_weights(text, "there is no such file or directory")
     raise AmkError(

@@ -36,9 +36,9 @@ def request_buffers(
     return {"request": words, "prompt": padded.reshape(-1)}
 
 
-def first_state(prompts: Sequence[Sequence[int]]) -> dict[str, int]:
-    """Words of the launch state before the first token of every prompt is read."""
-    return {token_register(s): prompt[0] for s, prompt in enumerate(prompts)} | {"pos": 0, "done": 0}
+def first_state(prompts: Sequence[Sequence[int]], start: int = 0) -> dict[str, int]:
+    """Words of the launch state before token `start` of every prompt is read; the cache holds those before it."""
+    return {token_register(s): prompt[start] for s, prompt in enumerate(prompts)} | {"pos": start, "done": 0}
 
 
 def tokens_of(schedule: Schedule, output: NDArray[np.int32]) -> NDArray[np.int32]:

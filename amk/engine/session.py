@@ -98,7 +98,11 @@ class Session:
 
 def check_prompt(schedule: Schedule, prompt: Sequence[int]) -> None:
     """AMK014 unless the schedule can run the prompt and at least one more token."""
-    vocab, context = schedule.model.vocab, schedule.kv.context
+    check_room(prompt, schedule.model.vocab, schedule.kv.context)
+
+
+def check_room(prompt: Sequence[int], vocab: int, context: int) -> None:
+    """AMK014 for a text without tokens, with one that is not in the vocabulary, or longer than the context."""
     wrong = next((token for token in prompt if not 0 <= token < vocab), None)
     if not prompt:
         raise AmkError(Diagnostic("AMK014", "the prompt has no tokens"))
@@ -108,8 +112,8 @@ def check_prompt(schedule: Schedule, prompt: Sequence[int]) -> None:
         raise AmkError(
             Diagnostic(
                 "AMK014",
-                f"the prompt has {len(prompt):,} tokens, the schedule holds {context:,} positions",
+                f"the prompt has {len(prompt):,} tokens, the KV cache holds {context:,} positions",
                 facts=(because("every token of the prompt takes one position of the KV cache"),),
-                help="plan with a larger --max-context, or shorten the prompt",
+                help="ask for a larger --max-context, or shorten the prompt",
             )
         )

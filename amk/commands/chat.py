@@ -1,0 +1,66 @@
+"""`amk chat`: a conversation in the terminal; every turn computes only what is new."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+
+from amk.commands.generate import add_model_arguments, device_of, opened
+from amk.commands.planning import positive
+from amk.commands.sampling import sampling_of
+from amk.engine.checkpoint import open_checkpoint
+from amk.engine.language_model import Chat
+from amk.engine.locate import find_checkpoint
+from amk.engine.tokenizer import open_tokenizer
+from amk.report.diagnostic import AmkError, Exit
+
+PLANNED = 2048
+"""Positions of a plan unless told otherwise: a conversation of some pages."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
+    parser.add_argument("--system", metavar="TEXT", help="the system message of the conversation")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end an answer before this text")
+    parser.add_argument("--max-tokens", type=positive, default=512, help="of one answer (default: 512)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Reads what the user says line by line from standard input until its end."""
+    sampling = dataclasses.asdict(sampling_of(arguments))
+    device = device_of(arguments)
+    path = find_checkpoint(arguments.model)
+    checkpoint = open_checkpoint(path)
+    tokenizer = open_tokenizer(path, checkpoint.spec.vocab)
+    with opened(arguments, device, path, checkpoint, tokenizer, PLANNED) as model:
+        chat = model.chat(arguments.system)
+        while (line := _asked()) is not None:
+            if line.strip():
+                options = sampling | {"stop": arguments.stop, "max_tokens": arguments.max_tokens}
+                _answered(chat, line, options, arguments)
+    return Exit.SAFE
+
+
+def _asked() -> str | None:
+    """The next line without its end; None at the end of the input. A terminal gets a prompt."""
+    if sys.stdin.isatty():
+        print("> ", end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    return line.removesuffix("\n") if line else None
+
+
+def _answered(chat: Chat, line: str, options: dict[str, object], arguments: argparse.Namespace) -> None:
+    """One turn. Ctrl-C ends the answer, which stays in the conversation; a conversation that is full is told."""
+    try:
+        turn = chat.stream(line, **options)
+        try:
+            for piece in turn:
+                print(piece.text, end="", flush=True)
+        except KeyboardInterrupt:
+            turn.cancel()
+        print()
+    except AmkError as error:
+        if not sys.stdin.isatty():
+            raise
+        arguments.findings.tell(error.diagnostics)

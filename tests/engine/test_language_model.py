@@ -1,0 +1,298 @@
+"""The Python interface on small random checkpoints: what a request asks for is what it gets, on every backend."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+import amk
+from amk.engine.choice import choose, log_softmax
+from amk.engine.completion import StopFilter
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.ranking import gumbel
+from amk.schedule_ir.sampling import Sampling
+from tests.engine import tiny_model
+from tests.reference.llama_numpy import Config, Decoder
+from tests.reference.sampling_numpy import probabilities
+
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m.role }} {{ m.content }}{% endfor %}{% if add_generation_prompt %}<s>{% endif %}"
+)
+WORDS = ["<s>", "</s>", "</e>", *(chr(code) for code in range(32, 96)), *(f"{a}{b}" for a in "abcde" for b in "xyz")]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    arrays = {
+        name: array * (6 if array.ndim == 2 else 1) + (1 if name.endswith("norm") else 0)
+        for name, array in tiny_model.weights().items()
+    }
+    tiny_model.write_single(path, arrays, eos_token_id=[1])
+    vocab = {word: index for index, word in enumerate(WORDS)}
+    backend = Tokenizer(models.WordLevel(vocab, unk_token="<s>"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.decoder = decoders.Fuse()
+    backend.add_special_tokens(["<s>"])
+    backend.save(str(path / "tokenizer.json"))
+    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(directory: Path) -> amk.LanguageModel:
+    return amk.load(directory)
+
+
+def reference(directory: Path) -> Decoder:
+    from amk.engine.checkpoint import open_checkpoint
+
+    opened = open_checkpoint(directory)
+    spec = opened.spec
+    config = Config(spec.layers, spec.heads, spec.kv_heads, spec.head_dim, spec.rms_eps, spec.rope_theta)
+    return Decoder(config, {name: opened.tensor(name) for name in opened.shapes})
+
+
+def greedy(directory: Path, prompt: list[int], count: int) -> list[int]:
+    decoder, read, found = reference(directory), prompt, list[int]()
+    for _ in range(count):
+        read = [int(decoder.forward(read).argmax())]
+        found += read
+    return found
+
+
+PROMPT = "HELLO WORLD"
+
+
+def test_a_greedy_answer(model: amk.LanguageModel, directory: Path) -> None:
+    found = model.generate(PROMPT, max_tokens=12, ignore_eos=True)
+    tokens = model.encode(PROMPT)
+    assert list(found.tokens) == greedy(directory, tokens, 12)
+    assert found.finish == "length"
+    assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (11, 12)
+    assert found.text == model.tokenizer.decode(found.tokens)
+    assert found.logprobs is None
+    assert model.generate(tokens, max_tokens=12, ignore_eos=True).tokens == found.tokens
+
+
+def test_an_end_token_ends_the_answer_and_is_not_shown(model: amk.LanguageModel) -> None:
+    found = model.generate(PROMPT, logit_bias={1: 1000.0})
+    assert (found.tokens, found.text, found.finish) == ((1,), "", "stop")
+    assert len(model.generate(PROMPT, logit_bias={1: 1000.0}, ignore_eos=True, max_tokens=3).tokens) == 3
+
+
+def test_the_context_ends_the_answer(directory: Path) -> None:
+    with amk.load(directory, max_context=14) as short:
+        found = short.generate(PROMPT, ignore_eos=True)
+        assert (len(found.tokens), found.finish) == (4, "length")
+        with pytest.raises(AmkError, match="AMK014"):
+            short.generate(PROMPT + " AGAIN")
+    with pytest.raises(AmkError, match="closed"):
+        short.generate(PROMPT)
+
+
+def test_a_stop_string_ends_the_answer_before_itself(model: amk.LanguageModel) -> None:
+    whole = model.generate(PROMPT, max_tokens=20, ignore_eos=True)
+    stop = whole.text[7:10]
+    found = model.generate(PROMPT, max_tokens=20, ignore_eos=True, stop=["no such text", stop])
+    assert found.text == whole.text[: whole.text.index(stop)]
+    assert found.finish == "stop" and len(found.tokens) < len(whole.tokens)
+
+
+@pytest.mark.parametrize(
+    ("parts", "stops", "text"),
+    [
+        (["ab", "c", "d"], ["cd"], "ab"), (["aba", "bc"], ["abc"], "ab"), (["ab", "ab"], ["abx"], "abab"),
+        (["one two"], ["two", "one"], ""), (["x"], [], "x"), (["aaa", "ab"], ["aab"], "aa"),
+    ],
+)  # fmt: skip
+def test_text_is_held_back_while_it_may_be_a_stop_string(parts: list[str], stops: list[str], text: str) -> None:
+    filter_ = StopFilter(stops)
+    assert "".join([filter_.push(part) for part in parts]) + filter_.finish() == text
+
+
+def test_pieces_join_to_the_text_and_logprobs_are_those_of_the_model(model: amk.LanguageModel, directory: Path) -> None:
+    stream = model.stream(PROMPT, max_tokens=6, logprobs=3, ignore_eos=True, temperature=1.3, seed=5)
+    pieces = list(stream)
+    found = stream.completion
+    assert "".join(piece.text for piece in pieces) == found.text
+    assert found.logprobs is not None
+    table = log_softmax(reference_logits(directory, [*model.encode(PROMPT), *found.tokens]))[-7:-1]
+    for row, token, told in zip(table, found.tokens, found.logprobs, strict=True):
+        assert told.logprob == pytest.approx(row[token], abs=1e-3)
+        assert [token for token, _ in told.top] == np.argsort(-row)[:3].tolist()
+
+
+def reference_logits(directory: Path, tokens: list[int]) -> np.ndarray:
+    decoder = reference(directory)
+    return np.array([decoder.forward([token]) for token in tokens])
+
+
+def test_logits_and_scores(model: amk.LanguageModel, directory: Path) -> None:
+    tokens = model.encode(PROMPT)
+    wanted = reference_logits(directory, tokens)
+    np.testing.assert_allclose(model.logits(PROMPT), wanted, rtol=1e-3, atol=1e-3)
+    best = greedy(directory, tokens, 3)
+    first, second = model.score(PROMPT, [best, [5, 6]])
+    assert first.greedy and not second.greedy
+    table = log_softmax(reference_logits(directory, [*tokens, 5]))
+    assert second.logprobs == pytest.approx((table[-2, 5], table[-1, 6]), abs=1e-3)
+    assert second.logprob == pytest.approx(sum(second.logprobs))
+    assert model.score(PROMPT, "AB")[0].tokens == tuple(model.encode("AB"))
+
+
+def test_bias_and_mask(model: amk.LanguageModel) -> None:
+    plain = model.generate(PROMPT, max_tokens=4, ignore_eos=True).tokens
+    assert plain[0] not in model.generate(PROMPT, max_tokens=4, logit_bias={plain[0]: -100}, ignore_eos=True).tokens
+    allowed = np.zeros(model.spec.vocab, bool)
+    allowed[[20, 21]] = True
+    seen: list[int] = []
+
+    def mask(answer: Any) -> np.ndarray:
+        seen.append(len(answer))
+        return allowed
+
+    assert set(model.generate(PROMPT, max_tokens=5, mask=mask).tokens) <= {20, 21}
+    assert seen == [0, 1, 2, 3, 4]
+    for options in (
+        {"logit_bias": {99: 1.0}},
+        {"mask": lambda _: np.ones(3, bool)},
+        {"mask": lambda _: ~allowed & False},
+    ):
+        with pytest.raises(AmkError, match="AMK015"):
+            model.generate(PROMPT, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_tokens": 0}, {"logprobs": 21}, {"stop": ""}, {"temperature": -1.0}, {"top_p": 0.0}]
+)
+def test_options_outside_their_range_are_refused(model: amk.LanguageModel, options: dict[str, Any]) -> None:
+    with pytest.raises(AmkError, match="AMK015"):
+        model.generate(PROMPT, **options)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(0.8, seed=4), Sampling(1.0, 9, seed=5), Sampling(1.4, 0, 0.8, 6), Sampling(1.1, 30, 0.9, 1 << 63)],
+)
+def test_a_choice_is_among_what_an_independent_filter_keeps(sampling: Sampling) -> None:
+    for pos in range(40):
+        logits = np.random.default_rng(pos).standard_normal(83).astype(np.float32) * 3
+        kept = probabilities(logits, sampling.temperature, sampling.top_k, sampling.top_p) > 0
+        noise = gumbel((sampling.seed & 0xFFFFFFFF, sampling.seed >> 32), pos, range(83))
+        score = (logits - logits.max()) * np.float32(1 / sampling.temperature) + noise
+        assert choose(logits, sampling, pos) == int(np.where(kept, score, -np.inf).argmax())
+
+
+def test_the_cache_is_reused_and_changes_nothing(model: amk.LanguageModel, directory: Path) -> None:
+    first = model.generate(PROMPT, max_tokens=5, ignore_eos=True)
+    again = model.generate(PROMPT, max_tokens=5, ignore_eos=True)
+    assert again.tokens == first.tokens
+    assert again.usage.cached_tokens == 10
+    streams = [model.stream(text, max_tokens=5, ignore_eos=True) for text in (PROMPT, "OTHER")]
+    taken = [[piece.token for piece in pieces] for pieces in zip(*streams, strict=True)]
+    assert [row[0] for row in taken] == list(first.tokens)
+    assert [row[1] for row in taken] == greedy(directory, model.encode("OTHER"), 5)
+
+
+def test_a_conversation_reads_only_what_is_new(model: amk.LanguageModel) -> None:
+    chat = model.chat("BE SHORT")
+    first = chat.say("HI", max_tokens=3, ignore_eos=True)
+    second = chat.say("BYE", max_tokens=3, ignore_eos=True)
+    assert [message["role"] for message in chat.messages] == ["system", "user", "assistant", "user", "assistant"]
+    fresh = amk.load(model.path).generate(chat.messages[:-1], max_tokens=3, ignore_eos=True)
+    assert fresh.tokens == second.tokens
+    assert second.usage.cached_tokens >= first.usage.prompt_tokens
+
+
+def test_a_cancelled_answer_stops(model: amk.LanguageModel) -> None:
+    stream = model.stream(PROMPT, max_tokens=50, ignore_eos=True)
+    next(stream)
+    stream.cancel()
+    assert next(stream, None) is None
+    assert (stream.completion.finish, len(stream.completion.tokens)) == ("cancelled", 1)
+
+
+def test_async(model: amk.LanguageModel) -> None:
+    async def both() -> tuple[amk.Completion, list[int]]:
+        answer = await model.agenerate(PROMPT, max_tokens=4, ignore_eos=True)
+        return answer, [piece.token async for piece in model.astream(PROMPT, max_tokens=4, ignore_eos=True)]
+
+    answer, tokens = asyncio.run(both())
+    assert list(answer.tokens) == tokens == list(model.generate(PROMPT, max_tokens=4, ignore_eos=True).tokens)
+
+
+def test_the_interpreter_gives_what_the_cpu_gives(model: amk.LanguageModel, directory: Path) -> None:
+    """The weights are exact in bf16, so both compute the same model."""
+    with amk.load(directory, device="interpreter", max_context=40) as scheduled:
+        for options in ({}, {"temperature": 0.9, "top_k": 20, "top_p": 0.9, "seed": 7}, {"logprobs": 1}):
+            given = {"max_tokens": 4, "ignore_eos": True} | options
+            mine, theirs = scheduled.generate(PROMPT, **given), model.generate(PROMPT, **given)
+            assert mine.tokens == theirs.tokens, options
+        longer = scheduled.generate([*scheduled.encode(PROMPT), *mine.tokens, 9], max_tokens=2, ignore_eos=True)
+        assert longer.usage.cached_tokens >= 14
+        assert list(longer.tokens) == greedy(directory, [*model.encode(PROMPT), *mine.tokens, 9], 2)
+
+
+def test_what_the_files_ask_for_is_named(directory: Path, tmp_path: Path) -> None:
+    import shutil
+
+    path = Path(shutil.copytree(directory, tmp_path / "m"))
+    (path / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": 0.5, "top_k": 7}))
+    with amk.load(path) as loaded:
+        assert [note.code for note in loaded.notes] == ["AMK015"]
+        assert loaded.suggested == {"temperature": 0.5, "top_k": 7, "top_p": 1.0}
+        assert loaded.generate(PROMPT, max_tokens=2, **loaded.suggested).tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [({"device": "cpu", "gpu": "h200"}, "AMK005"), ({"device": "cuda"}, "AMK010"), ({"gpu": "no-such"}, "AMK010")],
+)
+def test_devices_that_cannot_be_had(directory: Path, options: dict[str, Any], code: str) -> None:
+    with pytest.raises(AmkError, match=code):
+        amk.load(directory, **options)
+
+
+def test_a_repository_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(AmkError, match="AMK013"):
+        amk.load("nobody/no-such-model")
+
+
+def test_a_repository_is_fetched_by_its_package(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    asked: list[Any] = []
+
+    def snapshot_download(repository: str, **options: Any) -> str:
+        asked.append((repository, options["revision"]))
+        return str(directory)
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    assert amk.load("owner/name@v1").generate(PROMPT, max_tokens=1).tokens
+    assert asked == [("owner/name", "v1")]
+
+
+def test_plan_verify_simulate() -> None:
+    schedule = amk.plan("smollm2-135m", "l4", max_context=256)
+    assert amk.verify(schedule).safe
+    assert 0 < amk.simulate(schedule).ms < 100
+
+
+def test_importing_needs_nothing_heavy() -> None:
+    program = (
+        "import sys, amk; assert amk.load and amk.AmkError; "
+        "print(*({'torch', 'transformers', 'anthropic', 'ray', 'huggingface_hub', 'cuda'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+    light = "import sys, amk; print('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", light], capture_output=True, text=True, check=True).stdout == "False\n"
