@@ -51,7 +51,7 @@ def _negated(match: re.Match[str]) -> str:
 OPCODE, OPERAND = "synchronisation: opcode", "synchronisation: operand"
 PREDICATE, PLACE = "synchronisation: predicate", "synchronisation: place"
 SYNC, RING = r"amk/sync\.cuh", r"amk/ring\.cuh"
-WAITING = r"amk/(?:watchdog|ring|cells|fetches)\.cuh"
+WAITING = r"amk/(?:watchdog|ring|cells)\.cuh"
 OPS = r"amk/(?:ops/\w+|fetches|staged|rows|block_point|cache|weights|quantised_gemv|tensor_core|ranking|context)\.cuh"
 CONDITION = r"\b(if (?:constexpr )?|while )\(((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))+)\)( |$)"
 
@@ -61,7 +61,7 @@ RULES = (
     Rule(OPCODE, "scope of the block", SYNC, r"\.gpu(?=[.;])", _to(".cta")),
     Rule(OPCODE, "strength left out", SYNC, r"\.relaxed\.gpu(?=\.global)", _to("")),
     Rule(OPCODE, "non-coherent load", SYNC, r"\bld\.global\.(?=L1)", _to("ld.global.nc.")),
-    Rule(OPCODE, "instruction left out", SYNC, r'(?<= )asm volatile\("(?:fence|bar|red|st|cp|mbarrier)'
+    Rule(OPCODE, "instruction left out", SYNC, r'(?<= )asm volatile\((?="(?:fence|bar|red|st|cp|mbarrier))'
          r'(?:[^;"]|"[^"]*")*\);', _to("")),
     Rule(OPCODE, "half the lanes", r"amk/.*\.cuh", r"0xffffffffu?", _to("0x0000ffff")),
     Rule(OPERAND, "address 4 bytes on", SYNC, r'"[lr]"\((global_address|shared_address)\((\w+)\)\)',

@@ -1,0 +1,39 @@
+"""Edits of the device code by rule: there are enough of each class, each is one, and the read-back refuses these."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.lowering.edits.judge import SUBJECTS, all_edits, judge, texts
+from tests.lowering.edits.rules import RULES
+from tests.lowering.edits.run import sample
+
+REFUSED = {
+    "half the lanes: amk/cells.cuh": "AMK609",
+    "loop of one pass: amk/cells.cuh": "AMK609",
+    "next slot: amk/ring.cuh": "AMK609",
+    "barrier left out: the emitted text": "AMK607",
+}
+"""The first edit of a rule in a file, in the kernel with tagged words, and the code that it is refused with."""
+
+
+def test_every_rule_finds_something_to_edit() -> None:
+    found = all_edits()
+    rules = Counter(edit.name.split(":")[0] for _, edit in found)
+    assert {rule.name for rule in RULES} == set(rules) and len(found) > 1000
+    kinds = {kind.split(":")[0] for kind in Counter(edit.kind for _, edit in found)}
+    assert kinds == {"synchronisation", "order", "data", "footprint", "arithmetic"}
+    assert len({(edit.name, edit.new, names[0]) for names, edit in found}) == len(found)
+    assert len(sample(found)) >= 150
+    for names, edit in found:
+        assert set(names) <= set(SUBJECTS)
+        text = texts(names[0])[edit.file]
+        assert edit.of(text) != text
+
+
+@pytest.mark.parametrize("which", REFUSED)
+def test_an_edit_is_refused(which: str) -> None:
+    edit = next(edit for names, edit in all_edits() if edit.name.startswith(which) and "tagged" in names)
+    assert judge(("tagged",), edit) == ("tagged", REFUSED[which])
