@@ -43,6 +43,7 @@ COMMANDS = {
     "plan": Command("amk.commands.plan", "make a schedule for a model and a GPU"),
     "simulate": Command("amk.commands.simulate", "predict the time of a token, without a GPU"),
     "compile": Command("amk.commands.compile", "compile a schedule to machine code, without a GPU"),
+    "emulate": Command("amk.commands.emulate", "run a schedule's PTX on the CPU, without a GPU"),
     "generate": Command("amk.commands.generate", "generate text on a GPU or on the CPU"),
     "chat": Command("amk.commands.chat", "talk with a model in the terminal"),
     "matrix": Command("amk.commands.matrix", "plan, verify and compile every model for every target"),

@@ -113,17 +113,17 @@ def sure(grid: int, warp: int, pc: int, row: int, mask: int, what: int) -> None:
 
 @compiled
 def poll(grid: int, warp: int, pc: int, digest: int, address: int) -> bool:
-    """Remember a poll; True if the same instruction saw the same before and the warp has changed nothing since."""
-    polls, count = (at(grid, POLL_LOG) + 8 * (48 * warp), at(at(grid, WARPS), 8 * warp + POLLS))
+    """Remember a poll; True if the same one saw the same before and the warp has changed nothing since."""
+    log, count = at(grid, POLL_LOG) + 24 * POLLED * warp, at(at(grid, WARPS), 8 * warp + POLLS)
     for n in range(min(count, POLLED)):
-        if at(polls, 3 * n + 0) == pc:
-            same = at(polls, 3 * n + 1) == digest
-            to(polls, 3 * n + 1, digest)
-            to(polls, 3 * n + 2, address)
+        if at(log, 3 * n) == pc and at(log, 3 * n + 2) == address:
+            same = at(log, 3 * n + 1) == digest
+            to(log, 3 * n + 1, digest)
             return same
-    to(polls, 3 * (count % POLLED) + 0, pc)
-    to(polls, 3 * (count % POLLED) + 1, digest)
-    to(polls, 3 * (count % POLLED) + 2, address)
+    entry = log + 24 * (count % POLLED)
+    to(entry, 0, pc)
+    to(entry, 1, digest)
+    to(entry, 2, address)
     to(at(grid, WARPS), 8 * warp + POLLS, count + 1)
     return False
 

@@ -1,0 +1,213 @@
+"""`amk emulate`: a schedule's kernel as PTX on the CPU; its tokens and logits beside the interpreter's."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.commands.output import add_format, print_json
+from amk.commands.planning import positive
+from amk.engine.checkpoint import open_checkpoint
+from amk.engine.load import check_model
+from amk.engine.random_checkpoint import RandomCheckpoint
+from amk.engine.request import first_state, request_buffers
+from amk.lowering.compile import compile_cuda
+from amk.lowering.emit import emit
+from amk.lowering.stamp import stamped
+from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, shown
+from amk.schedule_ir.bfloat import to_bf16_bits
+from amk.schedule_ir.codec import load_schedule
+from amk.schedule_ir.interpret import Machine
+from amk.schedule_ir.ops.begin import state_words
+from amk.schedule_ir.row_groups import TensorSource
+from amk.schedule_ir.sampling import GREEDY
+from amk.schedule_ir.schedule import Schedule, mode_of
+
+if TYPE_CHECKING:
+    from amk.emulator.decode import Result
+    from amk.emulator.machine import Fault, Order
+
+ROUNDING = 2e-3
+"""Largest difference of logits, relative to the largest logit, that counts as rounding: a sum that differs from numpy's
+in its last bit may round to another bf16 activation, 2^-8 of it away, of which some hundred enter a logit."""
+SEED = 20
+MOST_FAULTS = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("schedule", type=Path, metavar="FILE", help="a schedule; it need not be SAFE")
+    parser.add_argument("--ptx", type=Path, metavar="FILE", help="run this PTX instead of compiling the schedule")
+    parser.add_argument(
+        "--position", type=int, default=0, metavar="P", help="of the first token, the cache being random"
+    )
+    parser.add_argument("--tokens", type=positive, default=1, metavar="N", help="tokens of the launch (default: 1)")
+    parser.add_argument(
+        "--order", default="round-robin", metavar="ORDER",
+        help="of the warps: round-robin, seed:N, or a JSON file with a list of [worker, warp] that run first",
+    )  # fmt: skip
+    parser.add_argument(
+        "--model-weights", default="random", metavar="DIR", help="a checkpoint, or random (default: random)"
+    )
+    parser.add_argument(
+        "--instructions", type=positive, metavar="N", help="limit, of all warps (default: 2,000,000,000)"
+    )
+    parser.add_argument("--seconds", type=positive, metavar="N", help="limit (default: 600)")
+    add_format(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if importlib.util.find_spec("numba") is None:
+        raise AmkError(Diagnostic("AMK806", "numba is not installed"), Exit.INPUT)
+    from amk.emulator.decode import run as emulated
+    from amk.emulator.machine import Limits
+
+    schedule = load_schedule(arguments.schedule)[0]
+    if not 0 <= arguments.position <= schedule.kv.context - arguments.tokens:
+        message = (
+            f"position {arguments.position} and {arguments.tokens} tokens are beyond {schedule.kv.context} positions"
+        )
+        raise AmkError(Diagnostic("AMK014", message), Exit.INPUT)
+    source = weights(schedule, arguments.model_weights)
+    ptx = _read(arguments.ptx) if arguments.ptx else compiled(schedule)
+    prompts = [[1 + s] for s in range(schedule.batch)]
+    cache = random_cache(schedule)
+    limits = Limits(
+        instructions=arguments.instructions or Limits.instructions, seconds=arguments.seconds or Limits.seconds
+    )
+    result = emulated(
+        schedule, source, ptx, prompts=prompts, position=arguments.position, cache=(cache[0][1], cache[1][1]),
+        tokens=arguments.tokens, order=named_order(arguments.order), limits=limits,
+    )  # fmt: skip
+    if not result.ended or result.faults:
+        raise _wrong(result)
+    tokens, logits = interpreted(
+        schedule, source, prompts, arguments.position, (cache[0][0], cache[1][0]), arguments.tokens
+    )
+    difference = float(np.abs(logits - result.logits).max() / max(float(np.abs(logits).max()), 1e-30))
+    _print(arguments.format, result, difference)
+    if tokens.tolist() != result.tokens.reshape(-1).tolist() or not difference <= ROUNDING:
+        message = f"tokens {result.tokens.reshape(-1).tolist()}, the interpreter's are {tokens.tolist()}"
+        facts = (shown(f"logits differ by {difference:.2e} of the largest, {ROUNDING:.0e} counts as rounding"),)
+        raise AmkError(Diagnostic("AMK805", message, facts=facts), Exit.UNSAFE)
+    return Exit.SAFE
+
+
+def compiled(schedule: Schedule) -> str:
+    """The PTX of any schedule that the lowering can print, SAFE or not."""
+    return compile_cuda(stamped(emit(schedule), schedule), schedule.target.arch).ptx
+
+
+def weights(schedule: Schedule, where: str) -> TensorSource:
+    """Random weights of the schedule's model, or a checkpoint's; AMK013 if that is of another model."""
+    if where == "random":
+        return RandomCheckpoint(schedule.model, SEED)
+    checkpoint = open_checkpoint(where)
+    check_model(schedule.model, checkpoint)
+    return checkpoint
+
+
+def named_order(name: str) -> Order:
+    """round-robin, seed:N, or the order in a file; AMK005 for anything else."""
+    from amk.emulator.machine import Order
+
+    kind, _, number = name.partition(":")
+    if name == "round-robin":
+        return Order()
+    if kind == "seed" and number.isdecimal():
+        return Order(seed=int(number))
+    try:
+        listed = json.loads(_read(Path(name)))
+        return Order(first=tuple((int(worker), int(warp)) for worker, warp in listed))
+    except (ValueError, TypeError) as error:
+        message = f"{name}: no list of [worker, warp]: {error}"
+        raise AmkError(Diagnostic("AMK005", message, where=Where(file=name)), Exit.INPUT) from error
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise AmkError(
+            Diagnostic("AMK001", f"cannot read: {error}", where=Where(file=str(path))), Exit.INPUT
+        ) from error
+
+
+def random_cache(schedule: Schedule) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    """Keys and values as earlier tokens may have left them: as float32, and in the buffer's own type."""
+    draw = np.random.default_rng(SEED)
+    found: list[tuple[NDArray[Any], NDArray[Any]]] = []
+    for name in ("k_cache", "v_cache"):
+        count = next(b for b in schedule.buffers if b.name == name).elements
+        if schedule.kv.dtype == "fp8":
+            sign, exponent, mantissa = (
+                draw.integers(0, 2, count),
+                draw.integers(4, 8, count),
+                draw.integers(0, 8, count),
+            )
+            values = (1 - 2 * sign) * (8 + mantissa) * np.exp2(exponent - 10.0)
+            found.append((values.astype(np.float32), (sign << 7 | exponent << 3 | mantissa).astype(np.uint8)))
+        else:
+            bits = to_bf16_bits(draw.standard_normal(count).astype(np.float32))
+            found.append(((bits.astype(np.uint32) << 16).view(np.float32), bits))
+    return found
+
+
+def interpreted(
+    schedule: Schedule,
+    source: TensorSource,
+    prompts: list[list[int]],
+    position: int,
+    cache: tuple[NDArray[Any], NDArray[Any]],
+    tokens: int,
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Tokens and the last token's logits of the numpy interpreter, which rounds what it stores as the kernel does."""
+    machine = Machine(schedule, source, numerics="device")
+    if mode_of(schedule) != "greedy":
+        machine.set("sampling", GREEDY.words())
+    state = dict.fromkeys(state_words(schedule.batch), 0) | first_state(prompts) | {"pos": position}
+    machine.set("state", np.array(list(state.values()), np.int32))
+    for name, data in request_buffers(schedule, prompts, ()).items():
+        machine.set(name, data)
+    for name, values in zip(("k_cache", "v_cache"), cache, strict=True):
+        machine.set(name, values)
+    machine.launch(tokens)
+    logits = machine.get("logits")
+    return machine.get("output")[: tokens * schedule.batch], logits if schedule.batch == 1 else logits.reshape(
+        schedule.batch, -1
+    )
+
+
+def _wrong(result: Result) -> AmkError:
+    """AMK804 with the first faults; AMK803 if all that is wrong is that a limit was reached."""
+    lines = tuple(shown(str(fault)) for fault in result.faults[:MOST_FAULTS])
+    if all(fault.kind == "limit" for fault in result.faults):
+        return AmkError(Diagnostic("AMK803", result.faults[0].message), Exit.UNKNOWN)
+    kinds = list(dict.fromkeys(fault.kind for fault in result.faults))
+    message = f"{len(result.faults)} faults: {', '.join(kinds)}"
+    return AmkError(Diagnostic("AMK804", message, facts=lines), Exit.UNSAFE)
+
+
+def _print(form: str, result: Result, difference: float) -> None:
+    if form == "json":
+        faults: list[Fault] = result.faults
+        print_json(
+            {
+                "tokens": result.tokens.tolist(),
+                "instructions": result.instructions,
+                "seconds": sum(outcome.seconds for outcome in result.outcomes),
+                "logits_differ_by": difference,
+                "faults": [asdict(fault) for fault in faults],
+            }
+        )
+        return
+    seconds = sum(outcome.seconds for outcome in result.outcomes)
+    print(f"tokens {result.tokens.reshape(-1).tolist()}")
+    print(f"{result.instructions:,} warp instructions in {seconds:.1f} s, no faults")
+    print(f"logits differ from the interpreter's by {difference:.2e} of the largest")
