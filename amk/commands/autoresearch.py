@@ -83,6 +83,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    with Interrupts() as interrupts:
+        try:
+            return _run(arguments, interrupts)
+        except KeyboardInterrupt:  # before there was a session
+            return interrupts.code
+
+
+def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     from amk.agent import runs
 
     if arguments.gpus is not None and arguments.gpus < 1:
@@ -107,16 +115,13 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"run {journal.folder.name} is finished")
             _say_best(journal)
             return int(Exit.SAFE)
-        with Interrupts() as interrupts:
-            try:
-                _session(arguments, journal, plan, limits, interrupts)
-            except KeyboardInterrupt:
-                words = (
-                    f"amk autoresearch --model {arguments.model} --gpu {arguments.gpu} --resume {journal.folder.name}"
-                )
-                with contextlib.suppress(OSError):  # a terminal that has gone
-                    print(f"interrupted; go on with: {words}", file=sys.stderr)
-                return interrupts.code
+        try:
+            _session(arguments, journal, plan, limits, interrupts)
+        except KeyboardInterrupt:
+            words = f"amk autoresearch --model {arguments.model} --gpu {arguments.gpu} --resume {journal.folder.name}"
+            with contextlib.suppress(OSError):  # a terminal that has gone
+                print(f"interrupted; go on with: {words}", file=sys.stderr)
+            return interrupts.code
         _say_best(journal)
     return int(Exit.SAFE)
 
