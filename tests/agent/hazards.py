@@ -288,7 +288,7 @@ def campaign(count: int, seed: int, place: Path | None = None) -> dict[str, Any]
                     told["done"] += 1
                     print(f"{told['done']} of {count}: {kind}, {len(search.known)} events", file=sys.stderr)
             search.finish()
-            log = (Path(root) / "log").read_text(errors="replace")[-2000:] if search.problems else ""
+            log = (Path(root) / "log").read_text(errors="replace")[-300:] if search.problems else ""
             told["problems"] += [f"search {told['searches']}: {p} {log}" for p in search.problems]
         told |= {"searches": told["searches"] + 1, "hazards": dict(hazards)}
         told["seconds"] = round(time.monotonic() - began, 1)
