@@ -23,7 +23,7 @@ UNSEEN: dict[str, str] = {
     "AMK203": RACE, "AMK204": "no run has 2^32 increments", "AMK301": RACE, "AMK302": RACE, "AMK401": LIMITS,
     "AMK402": LIMITS, "AMK403": LIMITS, "AMK405": "copies and operands are numbers, not bytes, here", "AMK406": LIMITS,
     "AMK514": RACE, "AMK515": RACE, "AMK601": LIMITS,
-} | dict.fromkeys((f"AMK{n}" for n in range(501, 514)), MODEL) | dict.fromkeys(
+} | dict.fromkeys((f"AMK{n}" for n in range(501, 513)), MODEL) | dict.fromkeys(
     ("AMK205", *(f"AMK{n}" for n in range(208, 215))), OUTSIDE
 )  # fmt: skip
 POLICY: dict[str, str] = {

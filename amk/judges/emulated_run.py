@@ -1,0 +1,105 @@
+"""A run of the compiled kernel: the schedule's PTX in the emulator, whole grid, with the buffers' own types.
+
+It shares neither `accesses` nor `reference` with what it judges; it shares what the host does before a launch (packed
+weights, constants, argument block). Equal PTX under an equal request is run once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.emulator.decode import EmulatedEngine
+from amk.emulator.machine import Limits, Order
+from amk.judges.forward import Rows
+from amk.judges.request import Broken, Refused, Request, Shown, state_of
+from amk.judges.weights import RandomWeights
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.bfloat import to_bf16_bits
+from amk.schedule_ir.quantised import to_e4m3
+from amk.schedule_ir.sampling import GREEDY, Sampling
+from amk.schedule_ir.schedule import Schedule, mode_of
+
+LIMITS = Limits(instructions=20_000_000, seconds=120.0, megabytes=2_000)
+Printed = Callable[[Schedule], str]
+"""The PTX of a schedule; AmkError where the lowering cannot print or refuses it."""
+
+
+class EmulatedKernel:
+    """A `judge.Machine`. orders: `random:SEED`, `priorities:SEED` are drawn, `early-copies` lands copies at once, any
+    other lets warps take turns and copies land late."""
+
+    def __init__(self, printed: Printed) -> None:
+        self._printed = printed
+        self._known: dict[tuple[str, Request, str], Shown | Broken] = {}
+
+    def __call__(
+        self, schedule: Schedule, weights: RandomWeights, request: Request, order: str, before: Sequence[Rows] | None
+    ) -> Shown:
+        try:
+            ptx = self._printed(schedule)
+        except AmkError as error:
+            raise Refused(f"not printed: {error.diagnostics[0].code}") from None
+        key = hashlib.sha256(ptx.encode()).hexdigest(), request, order
+        if key not in self._known:
+            try:
+                self._known[key] = _shown(schedule, weights, request, order, before, ptx)
+            except Broken as broken:
+                self._known[key] = broken
+        found = self._known[key]
+        if isinstance(found, Broken):
+            raise found
+        return found
+
+
+def _shown(
+    schedule: Schedule, weights: RandomWeights, request: Request, order: str, before: Sequence[Rows] | None, ptx: str
+) -> Shown:
+    try:
+        engine = EmulatedEngine(schedule, weights, ptx, limits=LIMITS)
+        d = request.drawing
+        drawn = Sampling(d.temperature, d.top_k, d.top_p, d.seed) if mode_of(schedule) != "greedy" else GREEDY
+        engine.request_batch(request.texts, request.ends, drawn)
+        if before is not None:
+            _resume(engine, schedule, request, before)
+    except (AmkError, KeyError, ValueError) as error:
+        raise Refused(f"not started: {error}") from None
+    shown = Shown()
+    for number, count in enumerate(request.launches):
+        outcome = engine.launch(count, _order(order))
+        if outcome.faults or not outcome.ended:
+            kind = outcome.faults[0].kind if outcome.faults else "hang"
+            raise Broken(kind, f"launch {number}: {outcome.faults[0] if outcome.faults else 'did not end'}")
+        shown.tokens.append(engine.output(count).astype(np.int64).reshape(count, schedule.batch))
+        logits = engine.logits().astype(np.float64).reshape(schedule.batch, -1)
+        shown.logits.append(logits[:, : schedule.model.vocab])
+        shown.state.append(state_of(np.array(list(engine.state().values()))))
+    return shown
+
+
+def _order(name: str) -> Order:
+    kind, _, number = name.partition(":")
+    if kind in ("random", "priorities"):
+        return Order(seed=int(number))
+    return Order(eager=kind == "early-copies")
+
+
+def _resume(engine: EmulatedEngine, schedule: Schedule, request: Request, before: Sequence[Rows]) -> None:
+    """The cache and the launch state at the request's first position; other rows of the cache are zeros."""
+    model = schedule.model
+    shape = model.layers, schedule.batch, model.kv_heads, schedule.kv.context, model.head_dim
+    filled: list[NDArray[Any]] = []
+    for place in (0, 1):
+        cache = np.zeros(shape, np.float32)
+        for sequence, layers in enumerate(before):
+            for layer, rows in enumerate(layers):
+                cache[layer, sequence, :, : len(rows[place])] = rows[place].transpose(1, 0, 2)
+        filled.append(to_e4m3(cache) if schedule.kv.dtype == "fp8" else to_bf16_bits(cache))
+    engine.fill_cache(*filled)
+    tokens = [text[request.start] for text in request.texts]
+    further = {f"token.{s}": token for s, token in enumerate(tokens) if s}
+    engine.set_state(token=tokens[0], pos=request.start, **further)

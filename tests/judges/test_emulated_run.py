@@ -1,0 +1,65 @@
+"""The judge on the compiled kernel: PTX in the emulator against the plain forward pass."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+
+from amk.adversary.neighbourhood.bases import base
+from amk.judges.emulated_run import EmulatedKernel
+from amk.judges.judge import DEVICE_TOLERANCE, judged
+from amk.judges.request import Request
+from amk.lowering.kernel import build
+from amk.schedule_ir.schedule import Schedule
+
+
+def printed(schedule: Schedule) -> str:
+    return build(schedule).compiled.ptx
+
+
+@cache
+def kernel() -> EmulatedKernel:
+    return EmulatedKernel(printed)
+
+
+def edited(name: str, **fields: object) -> Schedule:
+    return Schedule.model_validate_json(json.dumps(base(name) | fields))
+
+
+SHORT = Request(((7, 20),), (3, 1))
+LATER = Request(((7, 20, 33, 6, 19, 32),), (1, 2), 4)
+
+
+@pytest.mark.parametrize("name", ["tagged", "fenced, heads apart"])
+@pytest.mark.parametrize(("request_", "order"), [(SHORT, "round-robin"), (LATER, "priorities:1")])
+def test_a_right_kernel_is_not_refuted(name: str, request_: Request, order: str) -> None:
+    ruling = judged(edited(name), request_, order, kernel(), DEVICE_TOLERANCE)
+    assert ruling.status == "not refuted", ruling
+
+
+def test_a_kernel_that_reads_a_constant_in_place_of_an_activation_is_refuted() -> None:
+    text = json.dumps(base("fenced, heads apart"))
+    wrong = json.loads(text.replace('"h": "h_mid"', '"h": "embedding"'))
+    assert wrong != base("fenced, heads apart")
+    ruling = judged(Schedule.model_validate_json(json.dumps(wrong)), SHORT, "round-robin", kernel(), DEVICE_TOLERANCE)
+    assert ruling.status == "refuted", ruling
+
+
+def test_a_kernel_whose_wait_never_holds_hangs() -> None:
+    document = json.loads(json.dumps(base("fenced, heads apart")))
+    waits = [w for w in _waits(document["programs"][0]["body"]) if w["counter"] == "best"]
+    waits[0]["at_least"]["1"] += 1
+    ruling = judged(
+        Schedule.model_validate_json(json.dumps(document)), Request(((7, 20),), (2,)), "round-robin", kernel()
+    )
+    assert ruling.status == "refuted", ruling
+    assert ruling.kind not in ("tokens", "logits"), ruling
+
+
+def _waits(body: list[dict[str, object]]) -> list[dict[str, object]]:
+    out: list[dict[str, object]] = []
+    for node in body:
+        out += _waits(node["body"]) if "body" in node else node["waits"]  # type: ignore[arg-type, operator]
+    return out
