@@ -30,8 +30,8 @@ LIGHT = Care(safe=1, other=0, certificates=False)
 
 
 def is_open(name: str, change: Change) -> bool:
-    """Kinds of holes that are known and not yet mended: another role of a buffer; an op that is given a launch constant,
-    or the bytes of a ring, where it reads or writes something else."""
+    """Kinds of holes that are known and not yet mended: another role of a buffer; an op that is given a launch
+    constant, or the bytes of a ring, where it reads or writes something else."""
     document = base(name)
     taken = {b["name"] for b in document["buffers"] if b["role"] == "constant"}
     taken |= {stream[key] for stream in document["streams"] for key in ("ring", "full")}
