@@ -7,34 +7,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from amk.engine.admission import admit
-from amk.engine.backend import GPU_SLICE, Backend, ForwardBackend, ScheduleBackend
+from amk.engine.backend import Backend, ForwardBackend
 from amk.engine.checkpoint import Checkpoint, open_checkpoint
-from amk.engine.cpu_engine import CpuEngine
 from amk.engine.forward import ForwardPass
 from amk.engine.generation_config import generation_config, suggested_sampling, unheeded
 from amk.engine.language_model import LanguageModel
-from amk.engine.load import Progress, check_model, gpu_engine, plan_for_cpu, rounding
 from amk.engine.locate import find_checkpoint
 from amk.engine.tokenizer import open_tokenizer
-from amk.planner.decode import plan as planned
-from amk.planner.formats import Formats, Layered, formats
-from amk.planner.settings import PRESETS
-from amk.quantize.search import searched
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.packed_config import layout_of_directory
-from amk.schedule_ir.quantised import Quantiser
 from amk.schedule_ir.sampling import Mode
-from amk.schedule_ir.schedule import CacheDtype, Schedule
-from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FormatName
-from amk.simulator.predict import Prediction, predict
-from amk.validator.verify import Verdict
-from amk.validator.verify import verify as verified
+
+if TYPE_CHECKING:  # the rest is imported where it is used: the device cpu needs none of it
+    from amk.engine.load import Progress
+    from amk.engine.schedule_backend import ScheduleBackend
+    from amk.planner.formats import Formats, Layered
+    from amk.schedule_ir.quantised import Quantiser
+    from amk.schedule_ir.schedule import CacheDtype, Schedule
+    from amk.schedule_ir.weight_format import FormatName
+    from amk.simulator.predict import Prediction
+    from amk.validator.verify import Verdict
 
 Device = Literal["cpu", "cuda", "interpreter"]
 MOST_INTERPRETED = 256
@@ -77,6 +72,8 @@ def load(
             raise AmkError(Diagnostic("AMK005", message, help="ask for the device interpreter or cuda"))
         backend: Backend = ForwardBackend(ForwardPass(checkpoint, max_context or checkpoint.spec.max_context))
     else:
+        from amk.engine.load import rounding
+
         forms = stored_formats(path, dtype, lm_head_dtype)
         run = _given(schedule) or _planned(checkpoint, chosen, gpu, forms, kv_dtype, max_context, sampling)
         backend = schedule_backend(run, checkpoint, chosen)
@@ -98,6 +95,10 @@ def plan(
     batch: int = 1,
 ) -> Schedule:
     """The schedule of a model for a GPU, as `amk plan` makes it; arguments as for `load`. AMK011 if it does not fit."""
+    from amk.planner.decode import plan as planned
+    from amk.planner.settings import PRESETS
+    from amk.schedule_ir.target import load_target
+
     if preset not in PRESETS:
         raise AmkError(Diagnostic("AMK005", f"preset {preset!r} is not known", help=f"one of {', '.join(PRESETS)}"))
     settings = replace(PRESETS[preset], sampling=sampling, kv_dtype=kv_dtype, batch=batch)
@@ -108,11 +109,15 @@ def plan(
 
 def verify(schedule: Schedule | str | Path, *, timeout_s: float | None = None) -> Verdict:
     """SAFE, UNSAFE with a witness, or UNKNOWN; timeout_s bounds the solver. AMK001 to 009 for a malformed schedule."""
+    from amk.validator.verify import verify as verified
+
     return verified(_schedule(schedule), timeout_s=timeout_s)
 
 
 def simulate(schedule: Schedule | str | Path, pos: int = 128) -> Prediction:
     """The predicted time of the token at position `pos`, in milliseconds and by phase, without a GPU."""
+    from amk.simulator.predict import predict
+
     return predict(_schedule(schedule), pos)
 
 
@@ -120,6 +125,8 @@ def stored_formats(
     path: Path, dtype: FormatName | None = None, lm_head_dtype: FormatName | None = None
 ) -> Formats | Layered:
     """The format of every matrix: what is asked for, else how a directory stores its layers, else bf16."""
+    from amk.planner.formats import formats
+
     if dtype is None and (layout := layout_of_directory(path)) is not None:
         return formats(layout.form, lm_head_dtype or "bf16")
     return formats(dtype or "bf16", lm_head_dtype)
@@ -130,12 +137,19 @@ def schedule_backend(
     checkpoint: Checkpoint,
     device: Device,
     progress: Progress | None = None,
-    quantise: Quantiser = searched,
+    quantise: Quantiser | None = None,
 ) -> ScheduleBackend:
     """The schedule, proved and certified, with the weights; progress, quantise: see `engine.load`.
 
     AMK016 for a schedule of several sequences.
     """
+    from amk.engine.admission import admit
+    from amk.engine.cpu_engine import CpuEngine
+    from amk.engine.load import check_model, gpu_engine
+    from amk.engine.schedule_backend import GPU_SLICE, ScheduleBackend
+    from amk.quantize.search import searched
+
+    quantise = quantise or searched
     if schedule.batch != 1:
         message = f"the schedule decodes {schedule.batch} sequences together, a text is one"
         raise AmkError(Diagnostic("AMK016", message))
@@ -147,7 +161,9 @@ def schedule_backend(
 
 
 def _schedule(given: Schedule | str | Path) -> Schedule:
-    return given if isinstance(given, Schedule) else load_schedule(Path(given))[0]
+    from amk.schedule_ir.codec import load_schedule
+
+    return load_schedule(Path(given))[0] if isinstance(given, str | Path) else given
 
 
 def _given(schedule: Schedule | str | Path | None) -> Schedule | None:
@@ -163,6 +179,11 @@ def _planned(
     max_context: int | None,
     sampling: Mode,
 ) -> Schedule:
+    from amk.engine.load import plan_for_cpu
+    from amk.planner.decode import plan as planned
+    from amk.planner.settings import PRESETS
+    from amk.schedule_ir.target import load_target
+
     spec = checkpoint.spec
     if device == "interpreter" and gpu is None:
         positions = max_context or min(MOST_INTERPRETED, spec.max_context)

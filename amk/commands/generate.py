@@ -10,21 +10,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from amk.api import Device, schedule_backend
 from amk.commands.judging import QUANTISERS
 from amk.commands.planning import add_format_choice, chosen_formats, positive
 from amk.commands.sampling import add_sampling_arguments, sampling_of
-from amk.engine.admission import admit
 from amk.engine.backend import ForwardBackend
 from amk.engine.checkpoint import Checkpoint, open_checkpoint
 from amk.engine.forward import ForwardPass
 from amk.engine.generation_config import unheeded
 from amk.engine.language_model import LanguageModel
-from amk.engine.load import DeviceName, Progress, load, plan_for_cpu, rounding
 from amk.engine.locate import find_checkpoint
-from amk.engine.session import Session, check_prompt
 from amk.engine.tokenizer import Tokenizer, open_tokenizer
 from amk.planner.decode import plan
 from amk.planner.settings import PRESETS
@@ -33,6 +30,10 @@ from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.sampling import Mode, require
 from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.schedule_ir.target import load_target
+
+if TYPE_CHECKING:  # proofs and plans are imported where a schedule runs: the device cpu needs neither
+    from amk.engine.load import DeviceName, Progress
+    from amk.engine.session import Session
 
 DEVICES = get_args(Device)
 
@@ -126,6 +127,8 @@ def opened(
         arguments.findings.tell(notes)
         context = arguments.max_context or checkpoint.spec.max_context
         return LanguageModel(checkpoint.spec, tokenizer, ForwardBackend(ForwardPass(checkpoint, context)), notes)
+    from amk.engine.load import rounding
+
     mode = sampling_of(arguments).mode
     schedule = _schedule(arguments, checkpoint, device, longest, 1, mode)
     require(mode_of(schedule), sampling_of(arguments))
@@ -144,6 +147,10 @@ def _run_batch(
     prompts: list[list[int]],
 ) -> None:
     """Several prompts on a schedule of as many sequences."""
+    from amk.engine.admission import admit
+    from amk.engine.load import load, rounding
+    from amk.engine.session import check_prompt
+
     sampling = sampling_of(arguments)
     if arguments.stop or arguments.logprobs is not None or arguments.json:
         raise AmkError(Diagnostic("AMK005", "--stop, --logprobs and --json are for one prompt, or for --device cpu"))
@@ -200,6 +207,8 @@ def _schedule(
     arguments: argparse.Namespace, checkpoint: Checkpoint, device: Device, longest: int, batch: int, mode: Mode
 ) -> Schedule:
     """The given schedule, or a plan for that many texts of `longest` tokens."""
+    from amk.engine.load import plan_for_cpu
+
     if arguments.schedule is not None:
         return load_schedule(Path(arguments.schedule))[0]
     model, forms = checkpoint.spec, chosen_formats(arguments)

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.report.diagnostic import AmkError, Diagnostic, because
+from amk.engine.room import check_room
 from amk.schedule_ir.ops.select import REQUEST
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule
@@ -99,21 +99,3 @@ class Session:
 def check_prompt(schedule: Schedule, prompt: Sequence[int]) -> None:
     """AMK014 unless the schedule can run the prompt and at least one more token."""
     check_room(prompt, schedule.model.vocab, schedule.kv.context)
-
-
-def check_room(prompt: Sequence[int], vocab: int, context: int) -> None:
-    """AMK014 for a text without tokens, with one that is not in the vocabulary, or longer than the context."""
-    wrong = next((token for token in prompt if not 0 <= token < vocab), None)
-    if not prompt:
-        raise AmkError(Diagnostic("AMK014", "the prompt has no tokens"))
-    if wrong is not None:
-        raise AmkError(Diagnostic("AMK014", f"token {wrong} of the prompt is outside the vocabulary of {vocab:,}"))
-    if len(prompt) > context:
-        raise AmkError(
-            Diagnostic(
-                "AMK014",
-                f"the prompt has {len(prompt):,} tokens, the KV cache holds {context:,} positions",
-                facts=(because("every token of the prompt takes one position of the KV cache"),),
-                help="ask for a larger --max-context, or shorten the prompt",
-            )
-        )

@@ -294,5 +294,7 @@ def test_importing_needs_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+    cpu = "import sys, amk.commands.generate, amk.engine.gguf_file; print('z3' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", cpu], capture_output=True, text=True, check=True).stdout == "False\n"
     light = "import sys, amk; print('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", light], capture_output=True, text=True, check=True).stdout == "False\n"
