@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from amk.emulator.decode import Result
     from amk.emulator.machine import Fault, Order
 
-ROUNDING = 2e-3
-"""Largest difference of logits, relative to the largest logit, that counts as rounding: a sum that differs from numpy's
-in its last bit may round to another bf16 activation, 2^-8 of it away, of which some hundred enter a logit."""
+ROUNDING = 2.0**-7
+"""Largest difference of logits, relative to the largest logit, that counts as rounding: one step of bf16. A sum that
+differs from numpy's in its last bit may round to another bf16 activation."""
 SEED = 20
 MOST_FAULTS = 20
 
