@@ -134,7 +134,7 @@ def sliced() -> dict[str, list[tuple[Site, Change]]]:
         sites = [site for site in sites_of(name) if site.path]
         for site in Random(f"first {name}").sample(sites, len(sites)):
             first.setdefault(site.field, (name, site))
-        drawn += [(name, site) for site in Random(f"drawn {name}").choices(sites, k=SLICE // len(MADE) + 1)]
+        drawn += [(name, site) for site in Random(f"drawn {name}").choices(sites, k=SLICE * 9 // 8 // len(MADE))]
     out: dict[str, list[tuple[Site, Change]]] = {name: [] for name in MADE}
     for number, (name, site) in enumerate([*first.values(), *drawn]):
         changes = list(neighbourhood(name).at(site))
