@@ -9,19 +9,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from amk.planner.decode import plan
+from amk.planner.formats import formats
 from amk.planner.settings import FAST, STARTS, Settings
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.schedule_ir.json_file import read_json
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import FORMATS, label
 from amk.simulator.calibrate import Run
 
 Read = TypeVar("Read")
 
 LIMIT = 16 << 20
 BENCH_CONTEXT = 8192
-"""Cache positions of a recorded row that does not say."""
+BEHIND = 65
+"""Cache positions of a recorded row that does not say, and those behind its own where that are too few."""
 
 
 def measured_runs(names: list[str]) -> list[Run]:
@@ -72,9 +75,11 @@ def _of_row(row: dict[str, Any]) -> Run:
     if "settings" in row:
         settings, name = settings_of(row["settings"]), f"{model} kernel {row['kernel']}"
     else:
-        settings, name = STARTS[key["plan"]], f"{model} {key['plan']}"
-    context = row.get("context") or min(BENCH_CONTEXT, load_model(model).max_context)
-    return Run(f"{name} at {pos}", _planned(model, gpu, settings, context), pos, ms)
+        batch, dtype = int(key.get("batch", 1)), str(key["dtype"])
+        settings = replace(STARTS[key["plan"]], batch=batch)
+        name = f"{model} {dtype} {key['plan']}" + (f", batch {batch}" if batch > 1 else "")
+    context = row.get("context") or min(max(BENCH_CONTEXT, pos + BEHIND), load_model(model).max_context)
+    return Run(f"{name} at {pos}", _planned(model, gpu, settings, context, str(key["dtype"])), pos, ms)
 
 
 def settings_of(values: dict[str, Any]) -> Settings:
@@ -83,8 +88,12 @@ def settings_of(values: dict[str, Any]) -> Settings:
 
 
 @cache
-def _planned(model: str, gpu: str, settings: Settings, context: int) -> Schedule:
-    return plan(load_model(model), load_target(gpu), settings=settings, max_context=context)
+def _planned(model: str, gpu: str, settings: Settings, context: int, dtype: str) -> Schedule:
+    """dtype: as `Schedule.weights_label` names it."""
+    weights, _, kept = dtype.partition("-kv-")
+    wanted = {label(forms): forms for one in FORMATS for head in FORMATS if (forms := formats(one, head))}[weights]
+    settings = replace(settings, kv_dtype=kept) if kept else settings  # type: ignore[arg-type]
+    return plan(load_model(model), load_target(gpu), settings=settings, wanted=wanted, max_context=context)
 
 
 def _of_search(name: str) -> Iterator[Run]:

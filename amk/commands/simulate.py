@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import expm1
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from amk.simulator.calibrate import Run, fit, fit_few
 from amk.simulator.constants import Constants, constants_for, load_constants, save_constants
 from amk.simulator.engine import PARTS
 from amk.simulator.held_out import FOLDS, held_out
+from amk.simulator.kinds import KindError, errors_of, known_error, saved
 from amk.simulator.picture import timeline_text
 from amk.simulator.predict import Phase, Prediction, predict, step_ms
 from amk.simulator.scatter import scatter
@@ -52,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--held-out", choices=("models", "kernels"), nargs="?", const="models",
         help="--against: predict each model by constants fitted to the others; or each fold of the kernels likewise",
     )  # fmt: skip
+    parser.add_argument(
+        "--errors",
+        type=Path,
+        metavar="FILE",
+        help="--against: write the errors by kind of plan, which predictions name",
+    )
     parser.add_argument("--folds", type=positive, default=FOLDS, help=f"of --held-out kernels (default: {FOLDS})")
     jobs = os.cpu_count() or 1
     parser.add_argument("--jobs", type=positive, default=jobs, help="processes of --held-out kernels (default: cores)")
@@ -112,6 +119,7 @@ def as_data(prediction: Prediction) -> dict[str, Any]:
         "target": prediction.schedule.target.name,
         "pos": prediction.pos,
         "floor_ms": prediction.floor_ms,
+        "error": known_error(prediction.schedule, prediction.pos),
         "tokens_per_second": 1e3 / prediction.ms,
         "layer_us": prediction.layer_us,
         "phases": [_phase(p) for p in prediction.phases],
@@ -140,6 +148,7 @@ def _phase(phase: Phase) -> dict[str, Any]:
 def _print(prediction: Prediction) -> None:
     schedule = prediction.schedule
     print(f"{prediction.ms:.4f} ms per token, simulated: {schedule.name} at position {prediction.pos}")
+    print(f"error of such predictions: {known_error(schedule, prediction.pos)}")
     share = 100 * prediction.floor_ms / prediction.ms
     print(f"floor {prediction.floor_ms:.4f} ms ({share:.0f}%), a layer takes {prediction.layer_us:.1f} us\n")
     rows = []
@@ -180,11 +189,15 @@ def _compare(arguments: argparse.Namespace) -> int:
     for r in measured_runs(arguments.against):
         models.setdefault(r.schedule.model.name, []).append(r)
     pairs = _folded(arguments, models) if arguments.held_out == "kernels" else None
+    pairs = pairs or {name: _pairs(arguments, name, models) for name in models}
     try:
-        found = {name: agreement(pairs[name] if pairs else _pairs(arguments, name, models)) for name in models}
+        found = {name: agreement(pairs[name]) for name in models}
     except ValueError as error:
         raise AmkError(Diagnostic("AMK005", f"{error} of every model")) from error
     data = {name: _agreement(a) for name, a in found.items()}
+    kinds = _kinds(models, pairs)
+    if arguments.errors is not None:
+        write(arguments.errors, saved(kinds, f"amk simulate --against {' '.join(arguments.against)}"))
     if arguments.output is not None:
         drawn = arguments.output.suffix == ".svg"
         write(arguments.output, scatter(found) if drawn else json.dumps(data, indent=1) + "\n")
@@ -193,7 +206,19 @@ def _compare(arguments: argparse.Namespace) -> int:
     else:
         header = ("model", "kernels", "Spearman", "median error", "worst", "top-5 recall", "within 15% of the best")
         print_table(header, [(name, *_cells(a)) for name, a in found.items()])
+        print()
+        told = [(target, kind, str(error)) for target, own in kinds.items() for kind, error in own.items()]
+        print_table(("target", "kind of plan", "error"), told)
     return int(Exit.SAFE)
+
+
+def _kinds(models: Mapping[str, list[Run]], pairs: Mapping[str, Sequence[Pair]]) -> dict[str, dict[str, KindError]]:
+    """Errors by target and kind of plan."""
+    found: dict[str, list[tuple[Schedule, int, float, float]]] = {}
+    for name, runs in models.items():
+        for r, (_, measured, predicted) in zip(runs, pairs[name], strict=True):
+            found.setdefault(r.schedule.target.name, []).append((r.schedule, r.pos, measured, predicted))
+    return {target: errors_of(each) for target, each in found.items()}
 
 
 Pair = tuple[str, float, float]
@@ -224,7 +249,11 @@ def _pairs(arguments: argparse.Namespace, name: str, models: Mapping[str, list[R
         _one_target([*own, *others])
         print(f"fitting without {name}", file=sys.stderr)
         constants = fit_few(others, constants, told=_say).constants
-    return [(r.name, r.ms, step_ms(r.schedule, r.pos, constants)) for r in own]
+    known: dict[tuple[int, int], float] = {}
+    for r in own:  # runs of one kernel share its schedule
+        if (at := (id(r.schedule), r.pos)) not in known:
+            known[at] = step_ms(r.schedule, r.pos, constants)
+    return [(r.name, r.ms, known[id(r.schedule), r.pos]) for r in own]
 
 
 def _agreement(a: Agreement) -> dict[str, Any]:

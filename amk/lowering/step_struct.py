@@ -7,9 +7,9 @@ from typing import Any, get_args, get_origin
 
 from amk.lowering.abi import C_TYPES
 from amk.lowering.expression import expression
-from amk.lowering.in_flight import blocks_together
 from amk.lowering.plan_constants import camel, identifier, matrix_type
 from amk.schedule_ir.expr import Env
+from amk.schedule_ir.in_flight import blocks_together
 from amk.schedule_ir.launch_needs import static_needs
 from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.memory import Buffer

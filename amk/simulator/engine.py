@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from amk.schedule_ir.in_flight import blocks_together
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
@@ -29,7 +30,7 @@ KIB = 1024
 BF16_ROWS = 16
 """Bytes of a column of a bf16 chunk: 8 rows."""
 SPANS_PER_TRIP = 2
-"""Keys and values of a run of positions are fetched together, and the next run after them."""
+"""Keys and values of so many blocks as attention holds at a time are fetched together, and the next ones after them."""
 LATE = 1e-9
 
 Part = Literal["memory", "drain", "cache", "waiting", "hand-off", "staging", "arithmetic", "barrier"]
@@ -307,7 +308,8 @@ class Engine:
             self._refill(state, op, act)
             return
         if not isinstance(op, GemvOp):
-            trips = max(1, share.work.spans // SPANS_PER_TRIP)
+            together = blocks_together(self.window.schedule, len(act.role)) if isinstance(op, AttendOp) else 1
+            trips = max(1, -(-share.work.spans // (SPANS_PER_TRIP * together)))
             # Rows of the cache that nobody asked for ahead come from memory, which takes longer than from the L2.
             missed = isinstance(op, AttendOp) and not self.prefetched[state.group.program]
             state.began += c.miss_us * missed

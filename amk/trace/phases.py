@@ -7,6 +7,9 @@ read tagged words wait inside themselves: that time is counted with the step.
 *In flight* are the bytes of weight chunks that have been issued and not yet drained: after j of a warp's n chunks that
 is min(slots, n - j) chunks, because each drain issues the next. It includes chunks that have landed and are not used
 yet, and counts every chunk with the size of a slot. Inside a gemv chunks are taken to be drained evenly.
+
+*Drained* bytes of a phase are not all read from memory in it: a ring that runs ahead may hold the first of them when
+the phase begins. At most that many are *resident*; the rest *arrives*, and only its rate is bounded by the memory's.
 """
 
 from __future__ import annotations
@@ -139,13 +142,26 @@ class Measured:
             found[name] = found.get(name, 0) + int(layout.counts[name, layer].sum()) * size
         return found
 
+    @cached_property
+    def resident(self) -> dict[str, int]:
+        """Weight bytes of a token, by phase, that rings can have held when a drain of the phase began: a slot each."""
+        stream = self.schedule.streams[0]
+        if not stream.run_ahead:
+            return {}
+        layout = stream_layout(self.schedule, stream)
+        found: dict[str, int] = {}
+        for name, layer, _ in layout.drains:
+            held = np.minimum(stream.slots, layout.counts[name, layer])
+            found[name] = found.get(name, 0) + int(held.sum()) * stream.chunk(name, layer).bytes
+        return found
+
     def tables(self) -> tuple[Table, ...]:
         return self._phase_table(), self._sm_table()
 
     def _phase_table(self) -> Table:
         header = (
-            "phase", "us a token", "weights us", "exposed wait us", "of it in barriers us", "other us", "MB", "GB/s",
-            "slowest SM / mean",
+            "phase", "us a token", "weights us", "exposed wait us", "of it in barriers us", "other us", "MB drained",
+            "of it resident at most", "GB/s drained", "GB/s arriving at least", "slowest SM / mean",
         )  # fmt: skip
         rows: list[tuple[Cell, ...]] = []
         for name in (*self.phases(), None):
@@ -154,10 +170,11 @@ class Measured:
             size = sum(self.bytes.values()) if name is None else self.bytes.get(name, 0)
             mean, other = float(whole.mean()), whole - weights - waits
             uneven = float(weights.max() / weights.mean()) if weights.any() else 1.0
-            rate = size / mean / 1e3 if mean else 0.0
+            held = sum(self.resident.values()) if name is None else self.resident.get(name, 0)
+            rate, arriving = (amount / mean / 1e3 if mean else 0.0 for amount in (size, size - held))
             rows.append(
                 (name or "sum", mean, float(weights.mean()), float(waits.mean()), float(barriers.mean()),
-                 float(other.mean()), size / 1e6, rate, uneven)
+                 float(other.mean()), size / 1e6, held / 1e6, rate, arriving, uneven)
             )  # fmt: skip
         return Table("Where a token's time goes (mean of all warps)", header, tuple(rows))
 

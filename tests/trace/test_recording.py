@@ -74,6 +74,24 @@ def test_bytes_in_flight_start_full_and_end_empty() -> None:
     assert sum(value for _, value in rate.points) * step * 1e3 == pytest.approx(total)
 
 
+def test_resident_bytes_are_told_from_those_that_arrive() -> None:
+    """A drain finds at most a ring of its own chunks there: all of a short one, a ring's worth of a long one."""
+    measured = Measured(SCHEDULE, RECORDING)
+    stream = SCHEDULE.streams[0]
+    drains = {"qkv": SCHEDULE.model.layers, "lm_head": 1}
+    for name, count in drains.items():
+        rings = count * SCHEDULE.launch.workers * SCHEDULE.roles[0].count * stream.slots * stream.chunk(name).bytes
+        assert 0 < measured.resident[name] <= min(rings, measured.bytes[name])
+    phases, _ = measured.tables()
+    at = {title: n for n, title in enumerate(phases.header)}
+    for row in phases.rows:
+        drained, held = float(row[at["MB drained"]]), float(row[at["of it resident at most"]])
+        assert float(row[at["GB/s arriving at least"]]) == pytest.approx(1e3 * (drained - held) / float(row[1]))
+        assert float(row[at["GB/s drained"]]) == pytest.approx(1e3 * drained / float(row[1]))
+    asked = SCHEDULE.model_copy(update={"streams": (stream.model_copy(update={"run_ahead": False}),)})
+    assert not Measured(asked, RECORDING).resident
+
+
 def test_counters_may_wrap_and_start_anywhere() -> None:
     shifted = Recording.model_validate(RECORDING.model_dump() | {"marks": _moved(RECORDING, 2**31 + 12345)})
     assert np.array_equal(shifted.cycles(), RECORDING.cycles())

@@ -53,7 +53,8 @@ class Access(NamedTuple):
 
 
 FETCHED = 4
-"""Bytes that a read of an element of a hand-off costs at least: a lane fetches four elements at a time."""
+"""Bytes that a read of an element of a hand-off costs at least: a lane fetches four elements at a time, but for rows of
+a batch (`Op.by_rows`)."""
 
 
 class Work(NamedTuple):
@@ -184,6 +185,10 @@ class Op(Frozen):
         """The accesses that take time: `accesses`, unless that bounds a place known at run time only."""
         return self.accesses(env, geo)
 
+    def by_rows(self, geo: Geometry) -> bool:
+        """Whether a lane fetches 16 bytes of a hand-off without tags at a time, whatever the type of its elements."""
+        return False
+
     def work(self, env: Env, geo: Geometry) -> Work:
         """Cost of the step for agent env.agent, from its footprint. State (the cache) is read from far memory."""
         near = far = spans = written = handled = 0
@@ -198,7 +203,8 @@ class Op(Frozen):
                 far += size
                 spans += 1
             else:
-                near += size * max(1, FETCHED // buffer.item_bytes) if buffer.role == "scratch" else size
+                least = 1 if buffer.role != "scratch" or self.by_rows(geo) else FETCHED // buffer.item_bytes
+                near += size * max(1, least)
         return Work(near, far, spans, written, handled)
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:

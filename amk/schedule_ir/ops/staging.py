@@ -54,10 +54,14 @@ class Staging(Op):
         ),
         Need("x-rows", ALONE | row("x").multiple_of(8), "every sequence's row of x is whole 16 bytes"),
     )
+    in_flight: ClassVar[int] = 8192
     x: Name
     also: Name | None = None
     scales: Name | None = None
     sums: Name | None = None
+
+    def by_rows(self, geo: Geometry) -> bool:
+        return geo.batch > 1
 
     def _staged_share(self, count: int, env: Env, geo: Geometry) -> tuple[int, int]:
         """The agent's elements [lo, hi) of a staged vector of `count`."""

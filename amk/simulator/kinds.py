@@ -1,0 +1,101 @@
+"""How far predictions were off, by kind of plan: what a prediction's error is known from.
+
+A kind is what changes where the time goes: weights in bf16 or in codes, one sequence or several, a short or a long
+context. The errors of a target's kinds are data, made by `amk simulate --against RUN... --errors FILE`; a target that
+has none was never compared with a measurement.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from amk.report.schema import schema_error
+from amk.schedule_ir.json_file import read_json
+from amk.schedule_ir.matrices import MATRICES
+from amk.schedule_ir.schedule import Schedule
+
+LONG = 8192
+"""Positions from which attention takes a good part of the time."""
+MOST_BYTES = 1 << 20
+
+_Share = Annotated[float, Field(gt=-1, lt=100, allow_inf_nan=False)]
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class KindError(_Data):
+    """Of predicted / measured - 1 over `runs` measurements: median and largest magnitude, the median with its sign."""
+
+    runs: Annotated[int, Field(ge=1)]
+    median: _Share
+    worst: _Share
+    bias: _Share
+
+    def __str__(self) -> str:
+        parts = f"median error {100 * self.median:.1f}%, worst {100 * self.worst:.1f}%, bias {100 * self.bias:+.1f}%"
+        return f"{parts} ({self.runs} runs)"
+
+
+class Errors(_Data):
+    """kinds: by target, then by kind. source: runs that were compared."""
+
+    kinds: dict[str, dict[str, KindError]]
+    source: str
+
+
+def kind_of(schedule: Schedule, pos: int) -> str:
+    """For example `bf16, one sequence`, `codes, one sequence, long context`."""
+    stream = schedule.streams[0]
+    bf16 = all(chunk.format == "bf16" for name in MATRICES for chunk in stream.kinds(name))
+    parts = ["bf16" if bf16 else "codes", "one sequence" if schedule.batch == 1 else "a batch"]
+    return ", ".join([*parts, "long context"] if pos >= LONG else parts)
+
+
+def errors_of(pairs: Iterable[tuple[Schedule, int, float, float]]) -> dict[str, KindError]:
+    """By kind, of (schedule, position, measured ms, predicted ms)."""
+    found: dict[str, list[float]] = {}
+    for schedule, pos, measured, predicted in pairs:
+        found.setdefault(kind_of(schedule, pos), []).append(predicted / measured - 1)
+    return {kind: _error(np.array(each)) for kind, each in sorted(found.items())}
+
+
+def _error(off: np.ndarray) -> KindError:
+    median, worst, bias = np.median(np.abs(off)), np.abs(off).max(), np.median(off)
+    return KindError(
+        runs=len(off), median=round(float(median), 4), worst=round(float(worst), 4), bias=round(float(bias), 4)
+    )
+
+
+@cache
+def stored_errors() -> Errors:
+    path = Path(str(files("amk.simulator") / "errors.json"))
+    try:
+        return Errors.model_validate(read_json(path, MOST_BYTES))
+    except ValidationError as error:
+        raise schema_error(error, str(path)) from error
+
+
+def known_error(schedule: Schedule, pos: int, errors: Errors | None = None) -> str:
+    """One sentence on how far predictions for such a plan were off, or that nobody knows."""
+    target, kind = schedule.target.name, kind_of(schedule, pos)
+    own = (errors or stored_errors()).kinds.get(target)
+    if own is None:
+        return f"no plan was ever measured on {target}: the error is not known"
+    if kind not in own:
+        return f"no plan of this kind ({kind}) was ever compared with a measurement on {target}"
+    return f"of this kind ({kind}) on {target}: {own[kind]}"
+
+
+def saved(kinds: Mapping[str, dict[str, KindError]], source: str) -> str:
+    """The file's text."""
+    return json.dumps(Errors(kinds=dict(kinds), source=source).model_dump(mode="json"), indent=1) + "\n"

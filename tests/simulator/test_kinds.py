@@ -1,0 +1,73 @@
+"""What a prediction's error is known from: kinds of plans, and errors that were measured for each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from amk.planner.decode import plan
+from amk.planner.formats import formats
+from amk.planner.settings import FAST
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import load_target
+from amk.simulator.kinds import Errors, errors_of, kind_of, known_error, saved, stored_errors
+from tests.tiny import tiny
+
+MODEL = tiny("small", hidden=512, ffn=1024, heads=8, kv_heads=4, vocab=4096)
+
+
+def small(batch: int = 1, form: str = "bf16", gpu: str = "h200") -> Schedule:
+    settings = replace(FAST, batch=batch)
+    return plan(MODEL, load_target(gpu), settings=settings, wanted=formats(form), max_context=16384)  # type: ignore[arg-type]
+
+
+def test_kinds_are_what_changes_where_the_time_goes() -> None:
+    assert kind_of(small(), 128) == "bf16, one sequence"
+    assert kind_of(small(), 8192) == "bf16, one sequence, long context"
+    assert kind_of(small(form="int8"), 128) == "codes, one sequence"
+    assert kind_of(small(batch=4), 128) == "bf16, a batch"
+
+
+def test_errors_have_a_median_a_worst_and_a_sign() -> None:
+    one, eight = small(), small(batch=8)
+    found = errors_of([(one, 0, 1.0, 1.1), (one, 0, 2.0, 1.8), (one, 0, 1.0, 1.2), (eight, 0, 1.0, 1.0)])
+    own = found["bf16, one sequence"]
+    assert (own.runs, own.median, own.worst, own.bias) == (3, 0.1, 0.2, 0.1)
+    assert found["bf16, a batch"].worst == 0
+    errors = Errors.model_validate_json(saved({"h200": found}, "made here"))
+    assert "median error 10.0%, worst 20.0%, bias +10.0% (3 runs)" in known_error(one, 0, errors)
+    assert "ever compared" in known_error(small(form="int8"), 0, errors)
+    assert "ever measured on l4" in known_error(small(gpu="l4"), 0, errors)
+
+
+def test_the_shipped_errors_are_of_measured_targets_only() -> None:
+    kinds = stored_errors().kinds
+    assert set(kinds) == {"h200"}
+    assert {"bf16, one sequence", "codes, one sequence", "bf16, a batch"} <= set(kinds["h200"])
+
+
+def test_a_recorded_row_is_of_its_batch_and_formats(tmp_path: Path) -> None:
+    from amk.bench.record import Record
+    from amk.bench.row import Key, Row
+    from amk.bench.times import Times
+    from amk.commands.measured_runs import measured_runs
+
+    times, file = Times(1.0, 1.0, 1.0), tmp_path / "rows.json"
+    keys = [
+        Key("llama3.2-1b", "h200", "bf16", "fast", 128, 4, 50, (), batch=4),
+        Key("llama3.2-1b", "h200", "int4-g128-zp-head-bf16", "fast", 16384, 4, 50, ()),
+        Key("llama3.2-1b", "h200", "int8-kv-fp8", "fast", 128, 4, 50, ()),
+    ]
+    for key in keys:
+        Record.open(file).add(Row(key, times, {}, 10**9, 4600.0, 1e-3, 2e-3, 1e-6, True, True, True), {})
+    found = measured_runs([str(file)])
+    assert [(r.schedule.batch, r.schedule.weights_label, r.pos) for r in found] == [
+        (key.batch, key.dtype, key.pos) for key in keys
+    ]
+    assert found[1].schedule.kv.context > 16384
+    file.write_text(file.read_text().replace("int8-kv-fp8", "int9"))
+    with pytest.raises(AmkError, match="AMK005"):
+        measured_runs([str(file)])
