@@ -140,7 +140,7 @@ class LanguageModel:
         self.close()
 
     def _plain(self, text: str) -> list[int]:
-        return list(self.tokenizer.backend.encode(text, add_special_tokens=False).ids)
+        return self.tokenizer.process.encode(text, special=False)
 
     def _locked(self, tokens: Sequence[int], first: int) -> F32:
         with self._lock:

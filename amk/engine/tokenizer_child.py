@@ -37,6 +37,7 @@ def main() -> None:
     from tokenizers import Tokenizer
 
     backend = Tokenizer.from_str(first["tokenizer"])
+    backend.encode_special_tokens = first["split_special"]
     for line in sys.stdin:
         sys.stdout.write(json.dumps(answered(backend, json.loads(line))) + "\n")
         sys.stdout.flush()

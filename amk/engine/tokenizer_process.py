@@ -31,10 +31,10 @@ MAX_ANSWER = 256 << 20
 
 
 class TokenizerProcess:
-    """Not thread safe. AMK012 from a request that the tokenizer does not stand; every later one fails alike."""
+    """Serves several threads in turn. AMK012 from a request that it does not stand; all later ones fail."""
 
     def __init__(self, backend: Backend, path: Path, seconds: float = SECONDS, memory: int = MEMORY_BYTES) -> None:
-        self._path, self._seconds, self._failed = path, seconds, ""
+        self._path, self._seconds, self._failed, self._one = path, seconds, "", threading.Lock()
         # -I and -S: neither the user's environment nor site packages decide what the child imports.
         command = [sys.executable, "-I", "-S", str(Path(tokenizer_child.__file__))]
         self._popen = subprocess.Popen(
@@ -45,6 +45,7 @@ class TokenizerProcess:
         path_of_child = [*standard_library(), *package_directories("tokenizers")]
         self._first: dict[str, Any] | None = {
             "path": path_of_child, "memory_bytes": memory, "tokenizer": backend.to_str(),
+            "split_special": backend.encode_special_tokens,  # a setting that is not part of its text
         }  # fmt: skip
 
     def encode(self, text: str, special: bool) -> list[int]:
@@ -60,6 +61,10 @@ class TokenizerProcess:
         return str(self._ask({"decode": list(tokens)}, len(tokens))["text"])
 
     def _ask(self, request: dict[str, Any], size: int) -> dict[str, Any]:
+        with self._one:
+            return self._asked(request, size)
+
+    def _asked(self, request: dict[str, Any], size: int) -> dict[str, Any]:
         if self._failed:
             raise self._refused(self._failed)
         seconds = self._seconds + size / CHARACTERS
