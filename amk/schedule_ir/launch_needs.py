@@ -92,7 +92,7 @@ def _host_buffers(schedule: Schedule) -> Iterator[Unmet]:
     }
     wanted = {name: (role, shape(schedule)) for name, (role, shape) in HOST.items()} | scales
     found = {buffer.name for buffer in schedule.buffers}
-    used = {value for _, step, _, _ in _sites(schedule) for _, value in step.op if isinstance(value, str)}
+    used = _used(schedule)
     for name in sorted(scales.keys() - found):
         yield Unmet(("buffers",), "host-buffer", f"there is no buffer '{name}' for scales that stand apart")
     for i, buffer in enumerate(schedule.buffers):
@@ -106,14 +106,22 @@ def _host_buffers(schedule: Schedule) -> Iterator[Unmet]:
             yield Unmet(("buffers", i, "role"), "host-buffer", message)
 
 
+def _used(schedule: Schedule) -> set[str]:
+    """Names in fields of ops and of streams."""
+    named = {value for _, step, _, _ in _sites(schedule) for _, value in step.op if isinstance(value, str)}
+    return named | {value for stream in schedule.streams for _, value in stream if isinstance(value, str)}
+
+
 def _plain(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape without dimensions of 1."""
     return tuple(size for size in shape if size != 1)
 
 
 def _buffers(schedule: Schedule) -> Iterator[Unmet]:
-    sources = {stream.source for stream in schedule.streams}
+    sources, used = {stream.source for stream in schedule.streams}, _used(schedule)
     for i, buffer in enumerate(schedule.buffers):
+        if buffer.name not in used:
+            continue
         if buffer.space == "shared" and (buffer.offset or 0) % max(buffer.align, _alignment(buffer, schedule)):
             yield Unmet(("buffers", i, "offset"), "aligned", f"'{buffer.name}' begins at a multiple of its alignment")
         if buffer.space == "global" and buffer.name not in FAR | sources and buffer.elements >= INDEX:

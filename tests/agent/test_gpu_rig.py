@@ -68,7 +68,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Any:
         shape = (PLAIN.layers, kernel.schedule.caches, CONTEXT, PLAIN.head_dim)
         caches = [torch.zeros(shape, dtype=torch.bfloat16) for _ in range(2)]
         engine: Any = None
-        return Echo(kernel.schedule, engine, given, *caches, given, freed=made.freed)  # type: ignore[attr-defined]
+        return Echo(kernel.schedule, engine, given, *caches, given, given, freed=made.freed)  # type: ignore[attr-defined]
 
     generator, draw = torch.Generator, torch.randint
     monkeypatch.setattr(gpu_rig, "unpacked", unpacked)

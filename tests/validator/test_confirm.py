@@ -149,7 +149,7 @@ def test_clashes_of_two_steps_are_those_of_every_position() -> None:
     trace = result.groups[0].order.trace
     asked, plain = Confirmer(result, "word"), Confirmer(result, "word")
     some = [n for n, item in enumerate(trace.items) if item.step.op.op != "barrier"]
-    for i, j in Random(1).sample(list(combinations(some, 2)), 600):
+    for i, j in Random(1).sample(list(combinations(some, 2)), 900):
         a, b = (trace, 0, i), (trace, j % 2, j)
         tried = positions(result, frozenset((a[1], b[1])))
         every = np.ones((len(confirm._warps(a)), len(confirm._warps(b))), bool)
