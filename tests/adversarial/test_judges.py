@@ -194,9 +194,7 @@ def test_counters_may_start_below_half_of_their_range_only() -> None:
         (2**30, "UNSAFE"),
     ],
 )
-def test_the_sum_of_a_token_stays_within_what_can_be_compared(
-    kind: str, add: int, ruling: str
-) -> None:
+def test_the_sum_of_a_token_stays_within_what_can_be_compared(kind: str, add: int, ruling: str) -> None:
     """Four signals, each of which could be compared; the device looks at the sign of the 32-bit difference."""
     document = subject(kind, 4, 1, 1).document
     waits, signals = users(document, "act")
@@ -209,7 +207,7 @@ def test_the_sum_of_a_token_stays_within_what_can_be_compared(
     if ruling == "SAFE":
         assert certify_schedule(schedule)
     else:
-        with pytest.raises(NotSafe, match="wrap|out of range"):
+        with pytest.raises(NotSafe, match=r"wrap|out of range"):
             certify_schedule(schedule)
 
 
