@@ -41,6 +41,8 @@ COMMANDS = {
     "export": Command("amk.commands.export", "write the best schedule of a search"),
     "mcp": Command("amk.commands.mcp", "serve plans, verdicts and searches to coding agents (MCP)"),
     "plan": Command("amk.commands.plan", "make a schedule for a model and a GPU"),
+    "edit": Command("amk.commands.edit", "make a list of edits to a schedule"),
+    "diff": Command("amk.commands.diff", "list the edits that turn one schedule into another"),
     "simulate": Command("amk.commands.simulate", "predict the time of a token, without a GPU"),
     "compile": Command("amk.commands.compile", "compile a schedule to machine code, without a GPU"),
     "emulate": Command("amk.commands.emulate", "run a schedule's PTX on the CPU, without a GPU"),

@@ -39,6 +39,7 @@ TITLES = {
     "AMK015": "tokens cannot be chosen as asked",
     "AMK016": "batch cannot be decoded as asked",
     "AMK017": "weights are rounded to the format of the schedule",
+    "AMK018": "edit does not apply to the schedule",
     "AMK101": "output is not fully covered",
     "AMK102": "output is written twice",
     "AMK103": "access is out of bounds",

@@ -1,0 +1,1 @@
+"""Edits of a schedule as data: made to any schedule, composed, found between two schedules, shrunk."""
