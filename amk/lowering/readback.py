@@ -113,7 +113,7 @@ class Instruction:
 def read_ptx(ptx: str) -> dict[str, list[Instruction]]:
     """Synchronising instructions of every kernel and function of `ptx`, by symbol name, in textual order.
 
-    Raises AMK901 with the instruction if one belongs to a synchronising family and is in no known form.
+    Raises AMK607 with the instruction if one belongs to a synchronising family and is in no known form.
     """
     text = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), ptx)
     return {
@@ -144,7 +144,7 @@ def _classify(match: re.Match[str], line: int) -> Instruction:
     kind = Kind.LOAD_CONSTANT if _CONSTANT_LOAD.match(opcode) else FORMS.get(opcode)
     if kind is None:
         words = f"line {line}: {opcode} {match['operands']}".strip()
-        raise refusal.internal("the PTX synchronises in a form that no rule covers", shown(words))
+        raise refusal.unsafe("AMK607", "the PTX synchronises in a form that no rule covers", shown(words))
     operands = tuple(part.strip() for part in re.split(r",(?![^{]*\})", match["operands"]) if part.strip())
     return Instruction(kind, opcode, operands, match["predicate"] or "", line)
 

@@ -120,7 +120,7 @@ REMOVED = [
 
 @pytest.mark.parametrize(("name", "function"), REMOVED, ids=lambda value: value)
 def test_a_primitive_that_does_nothing_fails(name: str, function: str) -> None:
-    with pytest.raises(AmkError, match=r"AMK607|AMK901") as caught:
+    with pytest.raises(AmkError, match="AMK607") as caught:
         judge(subject(name), without_assembly(function))
     assert caught.value.exit_code in (Exit.UNSAFE, Exit.INTERNAL)
 
@@ -151,7 +151,7 @@ WEAKENED = {
 @pytest.mark.parametrize("case", WEAKENED)
 def test_a_weakened_primitive_fails(case: str) -> None:
     name, header, old, new = WEAKENED[case]
-    with pytest.raises(AmkError, match=r"AMK607|AMK901"):
+    with pytest.raises(AmkError, match="AMK607"):
         judge(subject(name), replaced(header, old, new))
 
 

@@ -1,44 +1,49 @@
-"""What becomes of an edit: it changes no PTX, does not compile, is refused by the read-back, or survives."""
+"""What becomes of an edit: it changes no PTX, does not compile, is refused by the read-back, differs when the emulator
+runs it, or survives."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from functools import cache
 
 from amk.lowering import headers
-from amk.lowering.compile import _call, _nvrtc, _text, cuda_include_directories
+from amk.lowering.compile import _PROGRAM_NAME, _call, _nvrtc, _text, cuda_include_directories
 from amk.lowering.emit import emit
 from amk.lowering.kernel import read_back
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FormatName
+from tests.lowering.edits.emulated import difference
 from tests.lowering.edits.rules import SOURCE, Edit, edits
 from tests.tiny import tiny
 
-SUBJECTS: dict[str, tuple[str, Settings, FormatName]] = {
-    "tagged": ("h200", FAST, "bf16"),
-    "fenced": ("h200", NAIVE, "bf16"),
-    "copies": ("l4", NAIVE, "int8"),
-    "drawing": ("h200", replace(FAST, sampling="top-k-top-p"), "int4-g128-zp"),
+RAGGED = tiny("tiny-ragged", hidden=192, ffn=352, heads=3, kv_heads=1, vocab=331, qkv_bias=True, qk_norm=True)
+SUBJECTS: dict[str, tuple[str, Settings, FormatName, ModelSpec]] = {
+    "tagged": ("h200", FAST, "bf16", tiny()),
+    "fenced": ("h200", NAIVE, "bf16", tiny()),
+    "copies": ("l4", NAIVE, "int8", tiny()),
+    "drawing": ("h200", replace(FAST, sampling="top-k-top-p"), "int4-g128-zp", tiny()),
+    "batch": ("h200", replace(FAST, batch=2, kv_block=16), "bf16", tiny()),
+    "halves": ("h200", replace(FAST, kv_dtype="fp8", kv_block=16), "fp8", RAGGED),
 }
-"""Kernels that together contain every header: both hand-offs, both kinds of ring, codes, drawing."""
+"""Kernels that together contain every header: both hand-offs, both kinds of ring, codes, drawing, a batch."""
 
 
-_UNIT = re.compile(r"_k_cu_[0-9a-f]{8}_\d+")
-"""What names of the translation unit carry of its text and of the process."""
+_UNIT = re.compile(rf"_amk_kernel_cu_[0-9a-f]{{8}}_{os.getpid()}")
+"""What names of the translation unit carry of its text and of the process; the digits behind that are a length."""
 
 
 @cache
 def subject(name: str) -> Schedule:
-    gpu, settings, kept = SUBJECTS[name]
-    return plan(
-        tiny(layers=2), load_target(gpu), settings=settings, wanted=formats(kept), max_context=128, workers=4
-    )  # fmt: skip
+    gpu, settings, kept, model = SUBJECTS[name]
+    return plan(model, load_target(gpu), settings=settings, wanted=formats(kept), max_context=128, workers=4)
 
 
 @cache
@@ -55,12 +60,12 @@ def compiled(name: str, edit: Edit | None = None) -> str | None:
         files[edit.file] = edit.of(files[edit.file])
     source, nvrtc, arch = files.pop(SOURCE), _nvrtc(), subject(name).target.arch.replace("sm", "compute")
     names, contents = [n.encode() for n in files], [t.encode() for t in files.values()]
-    program = _call(nvrtc, "nvrtcCreateProgram", source.encode(), b"k.cu", len(files), contents, names)
+    program = _call(nvrtc, "nvrtcCreateProgram", source.encode(), _PROGRAM_NAME.encode(), len(files), contents, names)
     try:
         flags = [f"--gpu-architecture={arch}", "--std=c++17", *(f"-I{p}" for p in cuda_include_directories())]
         status = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])[0]
         done = status == nvrtc.nvrtcResult.NVRTC_SUCCESS
-        return _UNIT.sub("_k_cu_", _text(nvrtc, program, "nvrtcGetPTX")) if done else None
+        return _UNIT.sub("_amk_kernel_cu_", _text(nvrtc, program, "nvrtcGetPTX")) if done else None
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
@@ -69,20 +74,29 @@ original = cache(compiled)
 
 
 def judge(names: tuple[str, ...], edit: Edit) -> tuple[str, str]:
-    """(subject, what became of the edit there): "does not compile", a diagnostic code, or "survived", in the first
-    subject whose PTX it changes; "equal PTX" if there is none."""
+    """(subject, what became of the edit there): "does not compile", a diagnostic code, "emulator: " and what it saw, or
+    "survived", in the first subject that notices it, or the last whose PTX it changes; "equal PTX" if there is none.
+    """
+    found = "", "equal PTX"
     for name in names:
         ptx = compiled(name, edit)
         if ptx is None:
             return name, "does not compile"
-        if ptx == original(name):
-            continue
-        try:
-            read_back(subject(name), ptx)
-        except AmkError as error:
-            return name, error.diagnostics[0].code
-        return name, "survived"
-    return "", "equal PTX"
+        if ptx != original(name):
+            found = name, of_changed(name, ptx)
+            if found[1] != "survived":
+                return found
+    return found
+
+
+def of_changed(name: str, ptx: str) -> str:
+    """What refuses PTX that differs from the subject's."""
+    try:
+        read_back(subject(name), ptx)
+    except AmkError as error:
+        return error.diagnostics[0].code
+    seen = difference(name, subject(name), original(name) or "", ptx)
+    return "survived" if seen is None else f"emulator: {seen}"
 
 
 def all_edits() -> list[tuple[tuple[str, ...], Edit]]:

@@ -44,9 +44,13 @@ def sample(found: list[Case]) -> list[Case]:
 
 def write(record: dict[str, Any], results: dict[str, dict[str, str]]) -> None:
     counts = Counter(f"{one['kind']}: {one['verdict']}" for one in results.values())
+    classes = Counter(one["kind"].split(":")[0] for one in results.values() if one["verdict"] != "equal PTX")
     survivors = sorted(name for name, one in results.items() if one["verdict"] == "survived")
     text = json.dumps(
-        record | {"counts": dict(sorted(counts.items())), "survivors": survivors, "edits": results}, indent=1
+        record
+        | {"changed": dict(sorted(classes.items())), "counts": dict(sorted(counts.items()))}
+        | {"survivors": survivors, "edits": results},
+        indent=1,
     )
     RECORD.with_suffix(".tmp").write_text(text + "\n")
     os.replace(RECORD.with_suffix(".tmp"), RECORD)

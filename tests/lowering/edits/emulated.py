@@ -1,0 +1,119 @@
+"""The PTX of an edited kernel in the emulator, beside that of the kernel as it is.
+
+Both run the same requests: from the first position with warps in turns and copies late, in drawn order, with copies at
+once, and from a later position, where attention reads a cache that earlier tokens left. A fault, or other tokens or
+logits, refuse the edit. The kernel as it is must run without a fault; its results are kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.emulator.decode import EmulatedEngine
+from amk.emulator.machine import Limits, Order
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.bfloat import to_bf16_bits
+from amk.schedule_ir.quantised import to_e4m3
+from amk.schedule_ir.sampling import GREEDY, Sampling
+from amk.schedule_ir.schedule import Schedule, mode_of
+from tests.engine.tiny import RandomTensors
+
+LIMITS = Limits(instructions=30_000_000, seconds=60.0, megabytes=2_000)
+ROUNDING = 2e-6
+"""Of logits, relative to the largest; what the emulator's tests allow against the interpreter."""
+DRAWN = Sampling(0.8, 40, 0.9, 7)
+
+
+@dataclass(frozen=True)
+class Request:
+    """launches: tokens of each. position: of the first token; above 0 the cache holds drawn rows."""
+
+    name: str
+    order: Order
+    launches: tuple[int, ...] = (4,)
+    position: int = 0
+
+
+REQUESTS = (
+    Request("turns", Order(), launches=(3, 1)),
+    Request("late position", Order(seed=2, slice=300), launches=(2,), position=70),
+    Request("drawn", Order(seed=1, slice=50)),
+    Request("early copies", Order(eager=True), launches=(2,)),
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """fault: the kind of the first fault, "" if there is none. Tokens and logits of every launch."""
+
+    fault: str
+    tokens: tuple[int, ...] = ()
+    logits: tuple[NDArray[np.float32], ...] = ()
+
+
+def shown(schedule: Schedule, source: RandomTensors, ptx: str, request: Request) -> Shown:
+    """What one request of a kernel shows."""
+    engine = EmulatedEngine(schedule, source, ptx, limits=LIMITS)
+    texts = [[3 + 2 * sequence, 17, 5] for sequence in range(schedule.batch)]
+    engine.request_batch(texts, (), GREEDY if mode_of(schedule) == "greedy" else DRAWN)
+    if request.position:
+        _resume(engine, schedule, request.position)
+    tokens: list[int] = []
+    logits: list[NDArray[np.float32]] = []
+    for count in request.launches:
+        outcome = engine.launch(count, request.order)
+        if outcome.faults or not outcome.ended:
+            return Shown(outcome.faults[0].kind if outcome.faults else "did not end")
+        tokens += engine.output(count).reshape(-1).tolist()
+        logits.append(engine.logits())
+    return Shown("", tuple(tokens), tuple(logits))
+
+
+def _resume(engine: EmulatedEngine, schedule: Schedule, position: int) -> None:
+    """Rows of the cache before `position` are drawn, the others undefined as on a fresh device."""
+    model, draw = schedule.model, np.random.default_rng(5)
+    shape = model.layers, schedule.batch, model.kv_heads, schedule.kv.context, model.head_dim
+    for name in ("k_cache", "v_cache"):
+        cache_of = draw.standard_normal(shape).astype(np.float32)
+        rows = to_e4m3(cache_of) if schedule.kv.dtype == "fp8" else to_bf16_bits(cache_of)
+        flat, row = rows.reshape(-1, *shape[3:]), rows.itemsize * model.head_dim
+        for head, content in enumerate(flat):
+            engine.machine.write(name, content[:position], head * schedule.kv.context * row)
+    further = {f"token.{s}": 4 + s for s in range(1, schedule.batch)}
+    engine.set_state(token=4, pos=position, **further)
+
+
+_KEPT: dict[tuple[str, str], Shown] = {}
+
+
+def expected(subject: str, schedule: Schedule, source: RandomTensors, ptx: str, request: Request) -> Shown:
+    """What the kernel as it is shows, run once; it has no fault."""
+    key = subject, request.name
+    if key not in _KEPT:
+        _KEPT[key] = shown(schedule, source, ptx, request)
+        assert _KEPT[key].fault == "", (key, _KEPT[key].fault)
+    return _KEPT[key]
+
+
+def difference(subject: str, schedule: Schedule, original: str, ptx: str) -> str | None:
+    """The first thing that differs from the kernel as it is: a kind of fault, "tokens", "logits"; None if nothing does.
+
+    "logits, within rounding" where bits differ by less than two machines may.
+    """
+    source, rounded = RandomTensors(schedule.model), False
+    for request in REQUESTS:
+        known = expected(subject, schedule, source, original, request)
+        try:
+            found = shown(schedule, source, ptx, request)
+        except AmkError as error:
+            return error.diagnostics[0].code
+        if found.fault or found.tokens != known.tokens:
+            return found.fault or "tokens"
+        for one, other in zip(found.logits, known.logits, strict=True):
+            if not np.abs(one - other).max() <= ROUNDING * np.abs(other).max():
+                return "logits"
+            rounded |= one.tobytes() != other.tobytes()
+    return "logits, within rounding" if rounded else None
