@@ -152,4 +152,8 @@ def _told(machine: Machine, kind: int, lane: int, address: int, more: int, other
         state.BAD_BARRIER: ("barrier", f"barrier {address} for {more} threads, others expect {other}"),
         state.TRAPPED: ("trap", f"lane {lane}"),
         state.LOST_LANES: ("divergence", f"lanes {address:#010x} wait for lanes that never come"),
+        state.LATE_COPY: (
+            "late copy",
+            f"{more} bytes land in a block that has ended, at shared {name_of_shared(machine, address)}",
+        ),
     }[kind]

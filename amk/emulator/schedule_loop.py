@@ -10,18 +10,23 @@ from amk.emulator.state import (
     BLOCK_COUNT,
     BLOCKS,
     COPIES,
+    COPY_QUEUE,
     DONE,
     EFFECTS,
     EXECUTED,
     GLOBAL_VERSION,
+    LATE_COPY,
     PATIENT,
     RANDOM,
     READY,
+    SHARED_AT,
+    SHARED_BYTES,
     STATUS,
     STOPPED,
     TURN,
     WARP_COUNT,
     WARPS,
+    fault,
 )
 from amk.emulator.warp import run
 
@@ -59,6 +64,20 @@ def all_done(grid: int) -> bool:
 
 
 @compiled
+def finish(grid: int, number: int) -> None:
+    """The copy in this slot of the queue lands. Its block must not have ended: then its shared memory is another's."""
+    row = at(grid, COPY_QUEUE) + 8 * (8 * number)
+    block, warps = at(row, 0), at(grid, WARP_COUNT) // at(grid, BLOCK_COUNT)
+    over = True
+    for warp in range(block * warps, (block + 1) * warps):
+        over = over and at(at(grid, WARPS), 8 * warp + STATUS) == DONE
+    if over:
+        address = at(row, 1) - at(grid, SHARED_AT) - block * at(grid, SHARED_BYTES)
+        fault(grid, LATE_COPY, at(row, 5), at(row, 6), 0, address, at(row, 3), 0)
+    land(grid, number)
+
+
+@compiled
 def advance(grid: int, listed: int, listed_count: int, seeded: bool, slice_: int, budget: int) -> int:  # noqa: C901
     """Run until all warps have ended, none can run, `budget` instructions are spent, or something is wrong.
 
@@ -78,17 +97,16 @@ def advance(grid: int, listed: int, listed_count: int, seeded: bool, slice_: int
             if ready(grid, warp):
                 spent += run(grid, warp, 1 + drawn(grid, slice_) if seeded else slice_)
                 if seeded and at(grid, COPIES) and (drawn(grid, 4) == 0):
-                    land(grid, drawn(grid, at(grid, COPIES)))
+                    finish(grid, drawn(grid, at(grid, COPIES)))
         if spent == 0 and seeded:
             for warp in range(count):
                 if ready(grid, warp):
                     spent += run(grid, warp, slice_)
         if spent == 0:
-            if all_done(grid):
-                return FINISHED
-            if at(grid, COPIES) == 0:
-                return STALLED
-            land(grid, drawn(grid, at(grid, COPIES)) if seeded else oldest(grid))
+            if at(grid, COPIES):
+                finish(grid, drawn(grid, at(grid, COPIES)) if seeded else oldest(grid))
+            else:
+                return FINISHED if all_done(grid) else STALLED
     return FAULTED if at(grid, STOPPED) else OUT_OF_BUDGET
 
 

@@ -38,7 +38,8 @@ PAGE = 256
 # Kinds of faults; those below `MINOR` end the run.
 (
     OUT_OF_BOUNDS, MISALIGNED, DIVERGED, BAD_BARRIER, BAD_MBARRIER, BAD_MASK, READ_ONLY, TRAPPED, LOST_LANES,
-) = range(1, 10)  # fmt: skip
+    LATE_COPY,
+) = range(1, 11)  # fmt: skip
 MINOR = 20
 UNDEFINED, NON_COHERENT_READ, RACE = range(20, 23)
 MOST_FAULTS = 256

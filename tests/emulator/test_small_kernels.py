@@ -139,7 +139,15 @@ def test_bytes_of_a_bulk_copy_are_there_after_the_wait_and_undefined_before() ->
     for order in (Order(), Order(eager=True), Order(seed=5, slice=3)):
         assert clean(bulk(), order=order) == list(range(32))
     _, outcome = ran(bulk(wait=""))
-    assert {fault.kind for fault in outcome.faults} == {"undefined"}
+    assert [fault.kind for fault in outcome.faults] == ["undefined", "late copy"]
+
+
+def test_a_copy_that_nobody_waits_for_lands_in_a_block_that_has_ended() -> None:
+    unread = bulk().partition("L2:")[0] + "L2: st.global.u32 [%rd3], %r1;\n"
+    for order in (Order(), Order(slice=1), Order(seed=6, slice=100)):
+        _, outcome = ran(unread, order=order)
+        assert [fault.kind for fault in outcome.faults] == ["late copy"] and not outcome.ended
+        assert "128 bytes land in a block that has ended, at shared (static) 1088" in outcome.faults[0].message
 
 
 def test_bytes_that_the_barrier_does_not_expect_are_told() -> None:

@@ -1,4 +1,4 @@
-"""Edits of the device code by rule: there are enough of each class, each is one, and the read-back refuses these."""
+"""Edits of the device code by rule: enough of each class, each is one; read-back or emulator refuse these."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import pytest
 
 from tests.lowering.edits.judge import SUBJECTS, all_edits, judge, texts
 from tests.lowering.edits.rules import RULES
-from tests.lowering.edits.run import sample
+from tests.lowering.edits.run import equivalent, sample
 
 REFUSED = {
     "half the lanes: amk/cells.cuh": "AMK609",
     "loop of one pass: amk/cells.cuh": "AMK609",
     "next slot: amk/ring.cuh": "AMK609",
     "barrier left out: the emitted text": "AMK607",
+    "strength left out: amk/sync.cuh": "AMK607",
+    "comparison off by one: amk/ring.cuh": "emulator: late copy",
 }
-"""The first edit of a rule in a file, in the kernel with tagged words, and the code that it is refused with."""
+"""The first edit of a rule in a file, in the kernel with tagged words, and what refuses it."""
 
 
 def test_every_rule_finds_something_to_edit() -> None:
@@ -37,3 +39,8 @@ def test_every_rule_finds_something_to_edit() -> None:
 def test_an_edit_is_refused(which: str) -> None:
     edit = next(edit for names, edit in all_edits() if edit.name.startswith(which) and "tagged" in names)
     assert judge(("tagged",), edit) == ("tagged", REFUSED[which])
+
+
+def test_edits_that_are_called_equivalent_are_there_once() -> None:
+    places = Counter(edit.place for _, edit in all_edits())
+    assert {place: places[place] for place in equivalent()} == dict.fromkeys(equivalent(), 1)

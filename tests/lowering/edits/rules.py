@@ -36,6 +36,11 @@ class Edit:
     length: int
     new: str
 
+    @property
+    def place(self) -> str:
+        """The name without the number of the line, which moves with every change above it."""
+        return re.sub(r"(?<=\w):\d+(?=:\d+: )", "", self.name)
+
     def of(self, text: str) -> str:
         return text[: self.at] + self.new + text[self.at + self.length :]
 
