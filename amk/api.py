@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, overload
 
 from amk.engine.backend import Backend, ForwardBackend
 from amk.engine.checkpoint import Checkpoint, open_checkpoint
@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # the rest is imported where it is used: the device cpu needs
     from amk.schedule_ir.schedule import CacheDtype, Schedule
     from amk.schedule_ir.weight_format import FormatName
     from amk.simulator.predict import Prediction
+    from amk.systems.builder import System
+    from amk.systems.verdict import Verdict as SystemVerdict
     from amk.validator.verify import Verdict
 
 Device = Literal["cpu", "cuda", "interpreter"]
@@ -107,9 +109,23 @@ def plan(
     return planned(spec, load_target(gpu), settings=settings, wanted=wanted, max_context=max_context)
 
 
-def verify(schedule: Schedule | str | Path, *, timeout_s: float | None = None) -> Verdict:
-    """SAFE, UNSAFE with a witness, or UNKNOWN; timeout_s bounds the solver. AMK001 to 009 for a malformed schedule."""
+@overload
+def verify(schedule: System, *, timeout_s: float | None = None) -> SystemVerdict: ...
+@overload
+def verify(schedule: Schedule | str | Path, *, timeout_s: float | None = None) -> Verdict: ...
+def verify(schedule: Schedule | System | str | Path, *, timeout_s: float | None = None) -> Verdict | SystemVerdict:
+    """SAFE, UNSAFE with a witness, or UNKNOWN; timeout_s bounds the solver. AMK001 to 009 for a malformed schedule.
+
+    schedule: a schedule, its file, or what `amk.systems.System` says of any other kernel, which needs no solver.
+    """
+    from amk.systems.builder import System as KernelSystem
     from amk.validator.verify import verify as verified
+
+    if isinstance(schedule, KernelSystem):
+        from amk.systems.observed import tell
+        from amk.systems.verdict import judged
+
+        return tell(judged(schedule.flat()))
 
     return verified(_schedule(schedule), timeout_s=timeout_s)
 

@@ -9,17 +9,20 @@ from amk.commands.output import add_format, print_json
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
 from amk.schedule_ir.codec import load_schedule, schedule_hash
 from amk.schedule_ir.json_file import read_json
+from amk.systems.document import MAX_FILE, is_system, load_system
 
 MAX_BYTES = 64 * 2**20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("schedule", type=Path, help="schedule file")
+    parser.add_argument("schedule", type=Path, help="schedule, or flat system")
     parser.add_argument("certificate", type=Path, help="file written by `amk verify --certificate`")
     add_format(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if is_system(arguments.schedule):
+        return _run_system(arguments)
     schedule, _ = load_schedule(arguments.schedule)
     certificate = read_json(arguments.certificate, MAX_BYTES)
     gc.disable()  # many small objects are made and few die
@@ -31,6 +34,21 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"ACCEPTED  the certificate proves {schedule.name} SAFE ({digest[:16]})")
     if not verdict.accepted:
         raise AmkError(refusal(verdict, str(arguments.certificate)), Exit.UNSAFE)
+    return 0
+
+
+def _run_system(arguments: argparse.Namespace) -> int:
+    from amk.systems.proof import check
+
+    system = load_system(arguments.schedule)
+    content = read_json(arguments.schedule, MAX_FILE)
+    verdict = check(content, read_json(arguments.certificate, MAX_FILE))
+    if arguments.format == "json":
+        print_json({"accepted": verdict.accepted, "reason": verdict.reason, "system": system.block.digest})
+    elif verdict.accepted:
+        print(f"ACCEPTED  the certificate proves {system.name} SAFE ({system.block.digest[:16]})")
+    if not verdict.accepted:
+        raise AmkError(refusal(Verdict(False, verdict.reason), str(arguments.certificate)), Exit.UNSAFE)
     return 0
 
 

@@ -13,6 +13,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
 from amk.report.render import as_json
 from amk.schedule_ir.codec import canonical_json, load_schedule, located, schedule_hash
 from amk.schedule_ir.schedule import Schedule
+from amk.systems.document import is_system
 from amk.validator.verify import Verdict, obligations_of, verify
 
 if TYPE_CHECKING:
@@ -25,7 +26,11 @@ EXITS = {"SAFE": Exit.SAFE, "UNSAFE": Exit.UNSAFE, "UNKNOWN": Exit.UNKNOWN}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("schedule", type=Path, help="schedule file, as `amk plan` writes it, or a case that holds one")
+    parser.add_argument(
+        "schedule",
+        type=Path,
+        help="schedule as `amk plan` writes it, a case that holds one, or a flat system of any kernel",
+    )
     parser.add_argument(
         "--witness", type=Path, metavar="FILE", help="write the witness of an UNSAFE verdict, for `amk replay`"
     )
@@ -57,6 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None and not arguments.fix:
         raise AmkError(Diagnostic("AMK005", "-o writes the schedule that --fix finds; give both"))
+    if is_system(arguments.schedule):
+        from amk.commands.verify_system import run as run_system
+
+        return run_system(arguments)
     schedule, positions = load_schedule(arguments.schedule)
     if arguments.emit_system or arguments.emit_promela:
         _emit_system(arguments, schedule)

@@ -32,6 +32,7 @@ def flat_file(schedule: Schedule, pos: int, tokens: int) -> dict[str, Any]:
         "loops": [_program(program) for program in schedule.programs],
         "steps": [_steps(first, number) for number in range(len(first.traces))],
         "tagged": [i for i, b in enumerate(schedule.buffers) if b.tagged],
+        "private": list(range(len(schedule.buffers), len(first.system.buffer_names))),
         "systems": {edges: made[edges].system.to_json() for edges in kept},
     }
 

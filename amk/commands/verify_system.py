@@ -1,0 +1,104 @@
+"""`amk verify` of a flat system: the verdict on any kernel that synchronises by counters."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from amk.commands.output import print_json
+from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
+from amk.report.render import as_json
+from amk.schedule_ir.codec import located
+from amk.schedule_ir.json_file import read_bytes
+from amk.schedule_ir.positions import Positions
+from amk.systems.document import MAX_FILE, load_system
+from amk.systems.proof import certificate
+from amk.systems.verdict import Verdict, judged
+from amk.validator.certificate import NotSafe
+
+EXITS = {"SAFE": Exit.SAFE, "UNSAFE": Exit.UNSAFE, "UNKNOWN": Exit.UNKNOWN}
+SCHEDULES_ONLY = ("fix", "output", "emit_system", "emit_promela", "emit_smt", "timeout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """The command line of `amk verify`, whose file is a flat system."""
+    path: Path = arguments.schedule
+    for name in SCHEDULES_ONLY:
+        if getattr(arguments, name) not in (None, False):
+            message = f"--{name.replace('_', '-')} is for schedules, and {path} is a flat system"
+            raise AmkError(Diagnostic("AMK005", message))
+    gc.disable()  # millions of numbers are read, and none of them is garbage
+    verdict = judged(load_system(path))
+    if arguments.witness is not None and (found := verdict.witness_json()) is not None:
+        write(arguments.witness, json.dumps(found))
+    if arguments.certificate is not None and verdict.safe:
+        write(arguments.certificate, json.dumps(_certified(verdict, path), separators=(",", ":")))
+    told = [_placed(diagnostic, path) for diagnostic in verdict.diagnostics]
+    if arguments.format == "json":
+        print_json(summary(verdict) | {"diagnostics": [as_json(d) for d in told]})
+    else:
+        _print(arguments, verdict, told)
+    return int(EXITS[verdict.verdict])
+
+
+def _placed(diagnostic: Diagnostic, path: Path) -> Diagnostic:
+    """A place in the user's own file stays; one in the system's file gets its line."""
+    where = diagnostic.where or Where()
+    if where.file is not None:
+        return diagnostic
+    if where.path is None:
+        return replace(diagnostic, where=Where(file=str(path)))
+    return located(diagnostic, str(path), Positions(read_bytes(path, MAX_FILE)))
+
+
+def summary(verdict: Verdict) -> dict[str, Any]:
+    block, found = verdict.system.block, verdict.finding
+    return {
+        "verdict": verdict.verdict,
+        "system": verdict.system.name,
+        "sha256": block.digest,
+        "deterministic": verdict.deterministic,
+        "witness": None if found is None or found.witness is None else found.witness.kind,
+        "stats": {
+            "agents": block.agents, "events": block.events, "counters": block.counters,
+            "accesses": len(block.access_lo), "seconds": verdict.seconds,
+        },
+    }  # fmt: skip
+
+
+def _print(arguments: argparse.Namespace, verdict: Verdict, told: list[Diagnostic]) -> None:
+    arguments.findings.tell(told)
+    block, found = verdict.system.block, verdict.finding
+    print(f"{verdict.verdict}  {verdict.system.name}: {block.agents:,} agents, {block.events:,} events")
+    if verdict.safe:
+        print(
+            f"  any interleaving; deterministic: {'yes' if verdict.deterministic else 'no, a float sum has no order'}"
+        )
+        print(f"  {block.counters:,} counters, {len(block.access_lo):,} accesses, {verdict.seconds:.2f} s")
+    elif found is not None and found.witness is not None:
+        where = f"written to {arguments.witness}" if arguments.witness else "not written; use --witness FILE"
+        print(f"  witness ({found.witness.kind}) {where}")
+    if told:
+        print(f"  `amk explain {told[0].code}` says more")
+
+
+def _certified(verdict: Verdict, path: Path) -> dict[str, Any]:
+    try:
+        return certificate(verdict.system)
+    except NotSafe as error:
+        reason = because("its `fence` leaves reads before writes open, which is allowed, and which the checker refuses")
+        message = "the system is SAFE, and the flat checker cannot be shown why"
+        where = Where(file=str(path))
+        raise AmkError(Diagnostic("AMK215", message, where=where, facts=(reason,)), Exit.UNKNOWN) from error
+
+
+def write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        message = f"cannot write the file: {error.strerror}"
+        raise AmkError(Diagnostic("AMK001", message, where=Where(file=str(path)))) from error

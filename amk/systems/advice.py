@@ -1,0 +1,111 @@
+"""What to change: edits that were tried and are SAFE; where none is, what the finding itself says to change.
+
+Property: a change that is called verified makes the system SAFE by the same judge. Nothing else is promised: several
+changes may do, and which one the kernel means only its author knows.
+
+Cost: bounded by `SECONDS` and `LARGEST`; a verdict per edit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import perf_counter
+from typing import Final
+
+import numpy as np
+
+from amk.report.diagnostic import Diagnostic, because
+from amk.systems.edits import Edit, against_deadlock, against_race
+from amk.systems.flat_system import FlatSystem
+from amk.systems.verdict import Finding, Verdict, judged
+from amk.systems.wording import at
+from amk.validator.liveness import Deadlock, greedy
+from amk.validator.races import Race
+from amk.validator.system import MalformedSystem
+
+SECONDS: Final = 2.0
+LARGEST: Final = 20_000
+"""Events of the largest system that edits are tried on."""
+MOST_SLOTS: Final = 64
+
+
+def advised(verdict: Verdict) -> Diagnostic:
+    """The first finding with what to change."""
+    assert verdict.finding is not None
+    finding, system = verdict.finding, verdict.system
+    edit = None if system.given is not None or system.block.events > LARGEST else _verified(system, finding)
+    if edit is not None:
+        return _with_edit(finding.diagnostic, system, edit)
+    if finding.deadlock is not None:
+        return replace(finding.diagnostic, help=_room(system, finding.deadlock))
+    if finding.race is not None:
+        return replace(finding.diagnostic, help=_order(system, finding.race))
+    return finding.diagnostic
+
+
+def _verified(system: FlatSystem, finding: Finding) -> Edit | None:
+    if finding.deadlock is not None:
+        edits = against_deadlock(system, finding.deadlock.knot)
+    elif finding.race is not None:
+        edits = against_race(system, finding.race)
+    else:
+        return None
+    end = perf_counter() + SECONDS
+    try:
+        for edit in edits:
+            if judged(edit.system).safe:
+                return edit
+            if perf_counter() > end:
+                return None
+    except MalformedSystem:  # an edit went beyond the bounds of the format
+        pass
+    return None
+
+
+def _with_edit(diagnostic: Diagnostic, system: FlatSystem, edit: Edit) -> Diagnostic:
+    told = replace(diagnostic, help=f"{edit.change}: with this change the system is SAFE")
+    if edit.code is None or edit.event is None:
+        return told
+    weak = "wait does not acquire" if edit.code == "AMK503" else "signal does not release"
+    return replace(told, facts=(*told.facts, because(f"the {weak}{at(system, edit.event)}, so it orders no memory")))
+
+
+def _room(system: FlatSystem, deadlock: Deadlock) -> str:
+    """How much more of which counter lets everything finish: if it counts free slots, that many are missing."""
+    block, knot = system.block, deadlock.knot
+    for head in knot:
+        for more in range(1, MOST_SLOTS + 1):
+            init = block.counter_init.copy()
+            init[head.counter] += more
+            if greedy(replace(block, counter_init=init)).complete:
+                name, least = block.counter_name(head.counter), int(init[head.counter])
+                return (
+                    f"with {name} at {least} instead of {least - more} at the start everything finishes, but then "
+                    f"bytes are used twice: if {name} counts free slots, give the ring {more} more, with bytes of "
+                    "their own; otherwise send one of the signals before the wait that holds it up"
+                )
+    return "send one of the signals that are waited for before the wait that holds it up"
+
+
+def _order(system: FlatSystem, race: Race) -> str:
+    """Which signal whose agent sends after its access the other could wait for."""
+    block = system.block
+    first, second = race.first, race.second
+    if int(block.index_of[second]) < int(block.index_of[first]):
+        first, second = second, first
+    agent = int(block.agent_of[first])
+    sent = np.flatnonzero((block.agent_of[block.signal_event] == agent) & (block.signal_event >= first))
+    giver, taker = block.agent_name(agent), block.agent_name(int(block.agent_of[second]))
+    if not len(sent):
+        return (
+            f"let {giver} signal a counter behind its access{at(system, first)}, and {taker} wait for it before its own"
+        )
+    row = int(sent[0])
+    event, counter = int(block.signal_event[row]), int(block.signal_counter[row])
+    upto = (block.signal_counter == counter) & (block.agent_of[block.signal_event] == agent)
+    least = int(block.counter_init[counter]) + int(block.signal_amount[upto & (block.signal_event <= event)].sum())
+    name = block.counter_name(counter)
+    return (
+        f"let {taker} wait for {name} >= {least} before its access{at(system, second)}: {giver} brings it there"
+        f"{at(system, event)}, behind its own access (more, if others add to {name} too)"
+    )

@@ -1,0 +1,282 @@
+"""A system written down in Python, so that it reads like the kernel.
+
+    sys = System()
+    ring, full = sys.buffer("ring", 4096), sys.counter("full", scope="cta")
+    with sys.agent("producer") as p:
+        p.write(ring, 0, 1024)
+        p.signal(full)
+    with sys.agent("consumer") as c:
+        c.wait(full, 1)
+        c.read(ring, 0, 1024)
+    assert amk.verify(sys).safe
+
+Property: every call is one event of its agent, in the order of the calls; its source is the caller's file and line.
+
+Errors: `AmkError` at the caller's line (AMK005 for a number or box that cannot be, AMK008 for a name, AMK009 for a
+counter or buffer of another system).
+"""
+
+from __future__ import annotations
+
+import os
+import sys as interpreter
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+import numpy as np
+
+from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.systems.flat_system import SCOPES, FlatSystem
+from amk.validator.builder import assemble
+from amk.validator.system import (
+    ACCUMULATE_FLOAT,
+    ACCUMULATE_INT,
+    DONT_CARE,
+    MAX_AMOUNT,
+    MAX_BYTES,
+    MAX_NAME,
+    MAX_THRESHOLD,
+    READ,
+    WRITE,
+)
+
+Scope = Literal["cta", "cluster", "gpu", "sys"]
+Place = tuple[int, int, int]
+
+
+def caller() -> tuple[str, int]:
+    """File and line of the innermost frame outside this module."""
+    frame = interpreter._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def _short(file: str) -> str:
+    """Relative to the working directory, where the file is below it."""
+    return file.removeprefix(f"{os.getcwd()}{os.sep}")
+
+
+def refuse(code: str, message: str) -> AmkError:
+    file, line = caller()
+    return AmkError(Diagnostic(code, message, where=Where(file=file, line=line)))
+
+
+def _integer(what: str, value: object, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value < high:
+        raise refuse("AMK005", f"{what} is {str(value)[:40]!r}; it must be an integer from {low} to {high - 1}")
+    return value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Counter:
+    """A counter that only grows: an mbarrier's phase count, a flag in global memory, a slot's generation."""
+
+    system: System
+    number: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """Bytes 0 to size - 1 of something."""
+
+    system: System
+    number: int
+    name: str
+    size: int
+
+
+class System:
+    """Agents, counters and buffers of one kernel, or of several that run at once."""
+
+    def __init__(self, name: str = "system") -> None:
+        self.name = name
+        self._agents: list[str] = []
+        self._places: list[Place] = []
+        self._counters: list[str] = []
+        self._init: list[int] = []
+        self._scopes: list[int] = []
+        self._buffers: list[str] = []
+        self._agent_of: list[int] = []
+        self._source: list[int] = []
+        self._sources: dict[tuple[str, int], int] = {}
+        self._waits: list[tuple[int, int, int]] = []
+        self._acquires: list[bool] = []
+        self._signals: list[tuple[int, int, int]] = []
+        self._releases: list[bool] = []
+        self._accesses: list[tuple[int, int, int, int, int, int, int]] = []
+        self._initial: list[tuple[int, int, int, int, int]] = []
+        self._final: list[tuple[int, int, int, int, int]] = []
+        self._values: dict[object, int] = {}
+
+    def counter(self, name: str, scope: Scope = "gpu", init: int = 0) -> Counter:
+        """scope: the widest distance at which its waits and signals order memory. init: value before the launch."""
+        if scope not in SCOPES:
+            raise refuse("AMK005", f"scope {str(scope)[:40]!r} is none of {', '.join(SCOPES)}")
+        self._init.append(_integer("the initial value", init, 0, MAX_AMOUNT))
+        self._scopes.append(SCOPES.index(scope))
+        self._named(name, self._counters)
+        return Counter(self, len(self._counters) - 1, name)
+
+    def buffer(self, name: str, size: int) -> Buffer:
+        """size in bytes."""
+        _integer("the size", size, 1, MAX_BYTES + 1)
+        self._named(name, self._buffers)
+        return Buffer(self, len(self._buffers) - 1, name, size)
+
+    def agent(self, name: str, cta: int = 0, cluster: int = 0, gpu: int = 0) -> Agent:
+        """One stream of operations in program order: a warp, a warp role, a copy. cta, cluster, gpu: where it runs."""
+        self._named(name, self._agents)
+        numbers = (("gpu", gpu), ("cluster", cluster), ("cta", cta))
+        x, y, z = (_integer(what, value, 0, 1 << 31) for what, value in numbers)
+        self._places.append((x, y, z))
+        return Agent(self, len(self._agents) - 1, name)
+
+    def initial(self, buffer: Buffer, lo: int, hi: int, value: object = None) -> None:
+        """Bytes lo to hi - 1 hold something before the launch: `value`, or content that no reader asks for."""
+        self._initial.append((*self._box(buffer, lo, hi), self._value(value), 0))
+
+    def final(self, buffer: Buffer, lo: int, hi: int, value: object) -> None:
+        """At the end bytes lo to hi - 1 must hold `value`."""
+        self._final.append((*self._box(buffer, lo, hi), self._value(value), 0))
+
+    def flat(self) -> FlatSystem:
+        """The system as columns, events in the order of the calls of each agent."""
+        names = {"agent_names": self._agents, "counter_names": self._counters, "buffer_names": self._buffers}
+        block, ids = assemble(
+            len(self._agents), self._agent_of, self._init, self._waits, self._signals, self._accesses,
+            self._initial, self._final, names={key: tuple(value) for key, value in names.items()},
+        )  # fmt: skip
+        source = np.empty(len(ids), dtype=np.int64)
+        source[ids] = np.array(self._source, dtype=np.int64)
+        # the rows of a table follow their events, and an event has at most one
+        waits, signals = (
+            np.argsort(ids[np.array([row[0] for row in rows], dtype=np.int64)], kind="stable")
+            for rows in (self._waits, self._signals)
+        )
+        return FlatSystem(
+            block,
+            np.array(self._acquires, dtype=bool)[waits],
+            np.array(self._releases, dtype=bool)[signals],
+            np.array(self._scopes, dtype=np.int64),
+            np.array(self._places, dtype=np.int64).reshape(-1, 3),
+            source,
+            tuple(f"{_short(file)}:{line}" for file, line in self._sources),
+            self.name,
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the file that `amk verify` reads."""
+        from amk.systems.document import written
+
+        Path(path).write_text(written(self.flat()) + "\n", encoding="utf-8")
+
+    def _named(self, name: object, names: list[str]) -> None:
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
+            raise refuse("AMK008", f"a name is a text of 1 to {MAX_NAME} printable characters, not {str(name)[:40]!r}")
+        if name in names:
+            raise refuse("AMK007", f"there is another {name!r} of this kind already")
+        names.append(name)
+
+    def _value(self, value: object) -> int:
+        return DONT_CARE if value is None else self._values.setdefault(value, len(self._values))
+
+    def _box(self, buffer: Buffer, lo: int, hi: int) -> tuple[int, int, int]:
+        if not isinstance(buffer, Buffer) or buffer.system is not self:
+            raise refuse("AMK009", "the buffer is none of this system's: make it with `sys.buffer(name, size)`")
+        if type(lo) is not int or type(hi) is not int or not 0 <= lo < hi <= buffer.size:
+            message = f"bytes {str(lo)[:40]} to {str(hi)[:40]} (exclusive) are no box within the {buffer.size} of"
+            raise refuse("AMK005", f"{message} {buffer.name}")
+        return buffer.number, lo, hi
+
+    def _counter(self, counter: Counter) -> int:
+        if not isinstance(counter, Counter) or counter.system is not self:
+            raise refuse("AMK009", "the counter is none of this system's: make it with `sys.counter(name)`")
+        return counter.number
+
+    def _event(self, agent: int) -> int:
+        self._agent_of.append(agent)
+        self._source.append(self._sources.setdefault(caller(), len(self._sources)))
+        return len(self._agent_of) - 1
+
+
+class Agent:
+    """Appends one event per call. Usable as `with sys.agent("name") as p:`, which changes nothing but the looks."""
+
+    def __init__(self, system: System, number: int, name: str) -> None:
+        self.system, self.number, self.name = system, number, name
+        self._copies = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def wait(self, counter: Counter, at_least: int, order: Literal["acquire", "relaxed"] = "acquire") -> None:
+        """Go on when the counter is at least that. A relaxed poll without a fence behind it orders nothing."""
+        number, least = self.system._counter(counter), _integer("the threshold", at_least, 0, MAX_THRESHOLD)
+        acquires = self._order(order, "acquire")
+        self.system._waits.append((self.system._event(self.number), number, least))
+        self.system._acquires.append(acquires)
+
+    def signal(self, counter: Counter, amount: int = 1, order: Literal["release", "relaxed"] = "release") -> None:
+        """Add to the counter when everything before is done. A relaxed one says nothing about what is before it."""
+        number, more = self.system._counter(counter), _integer("the amount", amount, 1, MAX_AMOUNT)
+        releases = self._order(order, "release")
+        self.system._signals.append((self.system._event(self.number), number, more))
+        self.system._releases.append(releases)
+
+    def read(self, buffer: Buffer, lo: int, hi: int, value: object = None) -> None:
+        """Read bytes lo to hi - 1; with a `value`, those must hold what was written under that value."""
+        self._access(READ, buffer, lo, hi, value)
+
+    def write(self, buffer: Buffer, lo: int, hi: int, value: object = None) -> None:
+        """Write bytes lo to hi - 1; `value` (any hashable thing: "tile 3") is what they hold then."""
+        self._access(WRITE, buffer, lo, hi, value)
+
+    def add(self, buffer: Buffer, lo: int, hi: int, value: object = None, floating: bool = True) -> None:
+        """Accumulate atomically. Sums do not race with sums of their kind; floating ones in open order are told."""
+        self._access(ACCUMULATE_FLOAT if floating else ACCUMULATE_INT, buffer, lo, hi, value)
+
+    def copy(
+        self,
+        source: tuple[Buffer, int, int] | None,
+        target: tuple[Buffer, int, int],
+        done: Counter,
+        value: object = None,
+    ) -> None:
+        """Issue an asynchronous copy (TMA, cp.async.bulk): it runs on its own, later, and adds 1 to `done`.
+
+        source None: memory that nobody writes. Copies are not ordered among themselves. Its cost is one agent.
+        """
+        system = self.system
+        issued = system.counter(f"{self.name} issues copy {self._copies}", scope="sys")
+        self.signal(issued)
+        engine = system.agent(f"{self.name} copy {self._copies}", **self._at)
+        self._copies += 1
+        engine.wait(issued, 1)
+        if source is not None:
+            engine.read(*source, value=value)
+        engine.write(*target, value=value)
+        engine.signal(done)
+
+    @property
+    def _at(self) -> dict[str, int]:
+        return dict(zip(("gpu", "cluster", "cta"), self.system._places[self.number], strict=True))
+
+    def _access(self, kind: int, buffer: Buffer, lo: int, hi: int, value: object) -> None:
+        number, first, end = self.system._box(buffer, lo, hi)
+        content = self.system._value(value)
+        self.system._accesses.append((self.system._event(self.number), number, first, end, kind, content, 0))
+
+    @staticmethod
+    def _order(order: object, strong: str) -> bool:
+        if order not in (strong, "relaxed"):
+            raise refuse("AMK005", f"order {str(order)[:40]!r} is neither '{strong}' nor 'relaxed'")
+        return order == strong

@@ -1,0 +1,299 @@
+"""The file `amk.flat/1`: a flat system as columns of integers (`amk/validator/system-format.md`, README.md here).
+
+Reading is bounded and total: anything that is no such system is an `AmkError` with AMK00x and the line and column of
+the entry that is wrong. What is written is read back as the same system.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.report.schema import schema_error
+from amk.schedule_ir.codec import located
+from amk.schedule_ir.json_file import parse_json, read_bytes
+from amk.schedule_ir.positions import Positions
+from amk.systems.flat_system import SCOPES, SYS, FlatSystem, Given
+from amk.validator.system import (
+    BOXES,
+    COLUMNS,
+    I64,
+    MAX_AGENTS,
+    MAX_AMOUNT,
+    MAX_EVENTS,
+    NAME_LISTS,
+    MalformedSystem,
+    System,
+)
+from amk.validator.system import FORMAT as COLUMNS_FORMAT
+
+FORMAT: Final = "amk.flat/1"
+_SAYS_SO: Final = re.compile(rb'"format"\s*:\s*"amk\.flat/')
+MAX_FILE: Final = 512 * 2**20
+MAX_SOURCES: Final = 1 << 20
+Column = tuple[int, ...]
+OPTIONAL: Final = frozenset(
+    ["event_tag", "access_value", "access_delta"] + [f"{t}_{n}" for t in ("initial", "final") for n in BOXES]
+)
+"""Columns that may be left out: -1 or 0 for every row, or no rows."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Columns(_Frozen):
+    """One system. Offsets (`*_first`) have one entry more than what they are of; all others one entry per row."""
+
+    format: Literal["amk.system/1"]
+    agent_first: Column = Field(description="agent w runs events agent_first[w] to agent_first[w + 1] - 1 in order")
+    counter_init: Column = Field(description="value of each counter before the launch")
+    wait_first: Column
+    wait_counter: Column
+    wait_threshold: Column = Field(description="the event starts when the counter is at least that")
+    signal_first: Column
+    signal_counter: Column
+    signal_amount: Column = Field(description="added to the counter when the event is done")
+    access_first: Column
+    access_buffer: Column
+    access_lo: Column = Field(description="first byte")
+    access_hi: Column = Field(description="one past the last byte")
+    access_kind: Column = Field(description="0 read, 1 write, 2 integer sum, 3 float sum")
+    access_value: Column | None = Field(None, description="what the bytes mean; -1 or left out: nothing in particular")
+    access_delta: Column | None = None
+    event_tag: Column | None = None
+    initial_buffer: Column = ()
+    initial_lo: Column = ()
+    initial_hi: Column = ()
+    initial_value: Column = ()
+    initial_delta: Column = ()
+    final_buffer: Column = ()
+    final_lo: Column = ()
+    final_hi: Column = ()
+    final_value: Column = ()
+    final_delta: Column = ()
+    agent_names: tuple[str, ...] = ()
+    counter_names: tuple[str, ...] = ()
+    buffer_names: tuple[str, ...] = ()
+
+
+class Systems(_Frozen):
+    """`word` and `fence` come together, and only where the file has no orders of its own."""
+
+    block: Columns
+    word: Columns | None = None
+    fence: Columns | None = None
+
+
+class Orders(_Frozen):
+    """What the edges of `block` order; a column that is left out says the strongest for every row."""
+
+    wait: Column | None = Field(None, description="per wait: 1 acquires, 0 relaxed")
+    signal: Column | None = Field(None, description="per signal: 1 releases, 0 relaxed")
+    scope: Column | None = Field(None, description="per counter: 0 cta, 1 cluster, 2 gpu, 3 sys")
+    gpu: Column | None = Field(None, description="per agent: number of its GPU")
+    cluster: Column | None = Field(None, description="per agent: number of its cluster on the GPU")
+    cta: Column | None = Field(None, description="per agent: number of its CTA in the cluster")
+
+
+class Sources(_Frozen):
+    """Where events come from in the user's own files."""
+
+    places: tuple[str, ...] = Field(description="FILE:LINE")
+    event: Column = Field(description="per event of block: index into places, -1 for none")
+
+
+class Document(_Frozen):
+    """A flat system as a file."""
+
+    format: Literal["amk.flat/1"]
+    name: str = Field("system", max_length=256)
+    systems: Systems
+    orders: Orders | None = None
+    sources: Sources | None = None
+    tagged: Column = Field((), description="buffers whose words carry their own tag: fence says nothing about them")
+    private: Column = Field((), description="buffers of one worker: fence says nothing about them")
+    schedule: str | None = Field(None, description="what made the file, for its reader; no part of the system")
+    pos: int | None = None
+    tokens: int | None = None
+    loops: tuple[Any, ...] | None = None
+    steps: tuple[Any, ...] | None = None
+
+
+def is_system(path: Path) -> bool:
+    """Whether the file says that it is of this format, in this or another version. Unreadable files are not."""
+    try:
+        return _SAYS_SO.search(read_bytes(path, MAX_FILE)) is not None
+    except AmkError:
+        return False
+
+
+def load_system(path: Path) -> FlatSystem:
+    """AMK0xx as an AmkError (exit 2) for anything that is not a flat system."""
+    return parse_system(read_bytes(path, MAX_FILE), str(path))
+
+
+def parse_system(content: bytes, file: str) -> FlatSystem:
+    """The system in `content`; `file` names the place in diagnostics."""
+    value, positions = parse_json(content, file), Positions(content)
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        message = f"the file says another format; this program reads {FORMAT}"
+        raise AmkError(located(Diagnostic("AMK004", message, where=Where(path="/format")), file, positions))
+    try:
+        document = Document.model_validate_json(content.removeprefix(b"\xef\xbb\xbf"))
+        return _Reader(document).system()
+    except ValidationError as error:
+        raise AmkError([located(d, file, positions) for d in schema_error(error, file).diagnostics]) from error
+    except _Wrong as error:
+        raise AmkError(located(error.diagnostic, file, positions)) from error
+
+
+class _Wrong(ValueError):
+    def __init__(self, pointer: str, message: str) -> None:
+        super().__init__(message)
+        self.diagnostic = Diagnostic("AMK005", message, where=Where(path=pointer))
+
+
+def _column(pointer: str, raw: Column, low: int, high: int, length: int | None = None) -> I64:
+    """The entries, all within [low, high); `length` is how many there must be."""
+    if length is not None and len(raw) != length:
+        raise _Wrong(pointer, f"{len(raw)} entries; there must be {length}")
+    try:
+        found = np.array(raw, dtype=np.int64)
+        bad = np.flatnonzero((found < low) | (found >= high))
+        at = int(bad[0]) if len(bad) else None
+    except OverflowError:
+        found, at = np.zeros(0, dtype=np.int64), next(i for i, entry in enumerate(raw) if not low <= entry < high)
+    if at is not None:
+        shown = str(raw[at]) if abs(raw[at]) < 1 << 64 else "a number beyond 64 bits"
+        raise _Wrong(f"{pointer}/{at}", f"{shown}: entries of this column must be from {low} to {high - 1}")
+    return found
+
+
+class _Reader:
+    def __init__(self, document: Document) -> None:
+        self.document = document
+
+    def system(self) -> FlatSystem:
+        document, given = self.document, None
+        block = self._columns("block", document.systems.block)
+        if document.systems.word is not None and document.systems.fence is not None:
+            word, fence = (self._columns(n, getattr(document.systems, n)) for n in ("word", "fence"))
+            given = Given(word, fence, (*document.tagged, *document.private))
+            if document.orders is not None or document.sources is not None:
+                raise _Wrong("/systems", "a file with word and fence has neither orders nor sources")
+        elif document.systems.word is not None or document.systems.fence is not None:
+            raise _Wrong("/systems", "word and fence come together")
+        plain = FlatSystem.plain(block, document.name, given)
+        return self._with_sources(self._with_orders(plain))
+
+    def _columns(self, which: str, raw: Columns) -> System:
+        at = f"/systems/{which}"
+        events = raw.agent_first[-1] if raw.agent_first else 0
+        fields: dict[str, Any] = {}
+        for name, (low, high) in COLUMNS.items():
+            column = getattr(raw, name)
+            if column is None:
+                rows = events if name == "event_tag" else len(raw.access_buffer)
+                default = 0 if name == "access_delta" else -1
+                fields[name] = np.full(rows if 0 <= rows <= MAX_EVENTS * 4 else 0, default, dtype=np.int64)
+            else:
+                fields[name] = _column(f"{at}/{name}", column, low, high)
+        for table in ("wait", "signal"):
+            name = f"{table}_counter"
+            _column(f"{at}/{name}", getattr(raw, name), 0, len(raw.counter_init))
+        self._boxes(at, fields)
+        if len(raw.agent_first) - 1 > MAX_AGENTS:
+            raise _Wrong(f"{at}/agent_first", f"{len(raw.agent_first) - 1} agents; at most {MAX_AGENTS}")
+        fields |= {name: getattr(raw, name) for name in NAME_LISTS}
+        try:
+            return System(**fields)
+        except MalformedSystem as error:
+            name = str(error).partition(":")[0]
+            raise _Wrong(f"{at}/{name}" if name in COLUMNS else at, str(error)) from error
+
+    @staticmethod
+    def _boxes(at: str, fields: dict[str, Any]) -> None:
+        for table in ("access", "initial", "final"):
+            lo, hi = fields[f"{table}_lo"], fields[f"{table}_hi"]
+            rows = min(len(lo), len(hi))
+            if len(bad := np.flatnonzero(lo[:rows] >= hi[:rows])):
+                k = int(bad[0])
+                raise _Wrong(f"{at}/{table}_hi/{k}", f"bytes {lo[k]} to {hi[k]} (exclusive): the box is empty")
+
+    def _with_orders(self, system: FlatSystem) -> FlatSystem:
+        orders, block = self.document.orders, system.block
+        if orders is None:
+            return system
+        rows = {"wait": len(block.wait_counter), "signal": len(block.signal_counter), "scope": block.counters}
+        highest = {"wait": 2, "signal": 2, "scope": len(SCOPES)}
+        read: dict[str, I64] = {}
+        for name, strongest in (("wait", 1), ("signal", 1), ("scope", SYS), ("gpu", 0), ("cluster", 0), ("cta", 0)):
+            raw, length = getattr(orders, name), rows.get(name, block.agents)
+            read[name] = (
+                np.full(length, strongest, dtype=np.int64)
+                if raw is None
+                else _column(f"/orders/{name}", raw, 0, highest.get(name, 1 << 31), length)
+            )
+        place = np.stack((read["gpu"], read["cluster"], read["cta"]), axis=1)
+        relaxed = read["signal"] == 0
+        given = np.bincount(block.signal_counter[relaxed], block.signal_amount[relaxed], minlength=block.counters)
+        if block.counters and int((given + block.counter_init).max()) >= MAX_AMOUNT:
+            raise _Wrong("/orders/signal", f"relaxed signals add {MAX_AMOUNT} or more to one counter")
+        return replace(system, acquires=read["wait"] == 1, releases=~relaxed, scope=read["scope"], place=place)
+
+    def _with_sources(self, system: FlatSystem) -> FlatSystem:
+        sources = self.document.sources
+        if sources is None:
+            return system
+        if len(sources.places) > MAX_SOURCES:
+            raise _Wrong("/sources/places", f"{len(sources.places)} places; at most {MAX_SOURCES}")
+        event = _column("/sources/event", sources.event, -1, len(sources.places), system.block.events)
+        return replace(system, source=event, sources=sources.places)
+
+
+def to_json(system: FlatSystem) -> dict[str, Any]:
+    """Plain JSON; `parse_system` inverts it. Columns that say nothing are left out."""
+    block = _written(system.block)
+    systems = {"block": block}
+    found: dict[str, Any] = {"format": FORMAT, "name": system.name, "systems": systems}
+    if system.given is not None:
+        systems |= {"word": _written(system.given.word), "fence": _written(system.given.fence)}
+        return found | {"private": list(system.given.unfenced)}
+    found["orders"] = {
+        "wait": system.acquires.astype(int).tolist(),
+        "signal": system.releases.astype(int).tolist(),
+        "scope": system.scope.tolist(),
+        **{name: system.place[:, k].tolist() for k, name in enumerate(("gpu", "cluster", "cta"))},
+    }
+    if system.sources:
+        found["sources"] = {"places": list(system.sources), "event": system.source.tolist()}
+    return found
+
+
+def _written(system: System) -> dict[str, Any]:
+    columns = {n: getattr(system, n) for n in COLUMNS}
+    silent = {n for n in OPTIONAL if not (columns[n] != (0 if n == "access_delta" else -1)).any()}
+    for table in ("initial", "final"):
+        rows = {f"{table}_{n}" for n in BOXES}
+        silent = silent | rows if not len(columns[f"{table}_lo"]) else silent - rows
+    kept = {n: column.tolist() for n, column in columns.items() if n not in silent}
+    names = {n: list(getattr(system, n)) for n in NAME_LISTS if getattr(system, n)}
+    return {"format": COLUMNS_FORMAT, **kept, **names}
+
+
+def written(system: FlatSystem) -> str:
+    """The text of `to_json`."""
+    return json.dumps(to_json(system), separators=(",", ":"))
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of the file."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Document.model_json_schema()}
