@@ -128,8 +128,9 @@ def _room(draft: Draft, edits: Sequence[kinds.Edit]) -> Iterator[str]:
     if any(isinstance(e, kinds.SetHeader) and e.field == "shared_bytes" for e in edits):
         return
     shared = [b for b in draft.entries["buffer"].values() if b.space == "shared" and b.offset is not None]
-    need = -(-max((b.offset + b.bytes for b in shared), default=0) // ALIGN) * ALIGN
-    if need > draft.header["launch"].shared_bytes:
+    end = max((b.offset + b.bytes for b in shared), default=0)
+    if end > draft.header["launch"].shared_bytes:
+        need = -(-end // ALIGN) * ALIGN
         draft.header["launch"] = changed(draft.header["launch"], "shared_bytes", need, "launch")
         yield f"the launch has {need} bytes of shared memory"
 

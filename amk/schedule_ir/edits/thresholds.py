@@ -10,19 +10,21 @@ from amk.schedule_ir.edits.tree import Branch, Leaf, tree
 from amk.schedule_ir.expr import Env, Expr, IntArray, symbols
 from amk.schedule_ir.schedule import Program, Schedule, Wait
 
-MAX_ROUNDS = 4096
-"""Of all loops but that over tokens; of a schedule with more nothing is said."""
+MAX_SITES, MAX_AGENTS = 20_000, 2**24
+"""Steps in all rounds of loops but that over tokens, and agents that run them; of more nothing is said."""
 
 
 class Site:
     """A step in one round of its loops but that over tokens, for every agent that runs it."""
 
-    def __init__(self, schedule: Schedule, program: Program, leaf: Leaf, loops: Mapping[str, int]) -> None:
+    def __init__(
+        self, schedule: Schedule, program: Program, leaf: Leaf, loops: Mapping[str, int], tables: Mapping[str, IntArray]
+    ) -> None:
         self.name, self.step, self.loops = leaf.name, leaf.step, loops
         agents = next(r.count for r in schedule.roles if r.name == self.step.op.role)
         workers = np.arange(program.first, program.first + program.count)
         self._worker, self._agent = np.repeat(workers, agents), np.tile(np.arange(agents), program.count)
-        self._tables = {n: np.array(c, np.int64) for n, c in schedule.tables.items()}
+        self._tables = tables
 
     def at(self, expr: Expr, t: int = 0) -> IntArray:
         """The expression for every agent, in token t."""
@@ -40,19 +42,35 @@ class Site:
 
 
 def sites(schedule: Schedule) -> Iterator[Site]:
-    """Every step that waits or signals, in every round."""
+    """Every step that waits or signals, in every round; nothing where these are too many."""
+    if not _few(schedule):
+        return
+    tables = {n: np.array(c, np.int64) for n, c in schedule.tables.items()}
     for program in schedule.programs:
-        yield from _sites(schedule, program, tree(program), {})
+        for leaf, loops in _rounds(tree(program), {}):
+            yield Site(schedule, program, leaf, loops, tables)
 
 
-def _sites(schedule: Schedule, program: Program, branch: Branch, loops: Mapping[str, int]) -> Iterator[Site]:
+def _rounds(branch: Branch, loops: Mapping[str, int]) -> Iterator[tuple[Leaf, Mapping[str, int]]]:
     for node in branch.nodes:
         if isinstance(node, Leaf):
             if node.step.waits or node.step.signals:
-                yield Site(schedule, program, node, loops)
+                yield node, loops
         else:
-            for k in range(1 if node.count is None else min(node.count, MAX_ROUNDS)):
-                yield from _sites(schedule, program, node, {**loops, node.var: k})
+            for k in range(node.count or 1):
+                yield from _rounds(node, {**loops, node.var: k})
+
+
+def _few(schedule: Schedule) -> bool:
+    counts = [(_count(tree(p)), p.count) for p in schedule.programs]
+    most = max(r.count for r in schedule.roles)
+    return sum(n for n, _ in counts) <= MAX_SITES and sum(n * w * most for n, w in counts) <= MAX_AGENTS
+
+
+def _count(branch: Branch) -> int:
+    """Steps that wait or signal, times the rounds around them."""
+    own = (_count(n) if isinstance(n, Branch) else bool(n.step.waits or n.step.signals) for n in branch.nodes)
+    return sum(own) * (branch.count or 1)
 
 
 def totals(schedule: Schedule) -> dict[str, IntArray]:
@@ -61,6 +79,8 @@ def totals(schedule: Schedule) -> dict[str, IntArray]:
     Counters that are signalled outside the loop over tokens, at an index or by a number that depends on the token, or
     out of bounds, are left out.
     """
+    if not _few(schedule):
+        return {}
     shapes = {c.name: c.shape for c in schedule.counters}
     grown = {c.name: np.zeros(c.count, np.int64) for c in schedule.counters}
     for site in sites(schedule):
