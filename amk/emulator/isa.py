@@ -278,13 +278,10 @@ def _asynchronous() -> dict[str, Form]:
         for kind, level in product(("ca", "cg"), ("", ".L2::64B", ".L2::128B", ".L2::256B")):
             for space in ("shared", "shared::cta"):
                 found[f"cp.async.{kind}.{space}.global{level}{hint}"] = Form(CP_ASYNC, 0, "MMao")
-    for name in (
-        "prefetch.global.L1",
-        "prefetch.global.L2",
-        "discard.global.L2",
-        "applypriority.global.L2::evict_normal",
-    ):
+    for name in ("discard.global.L2", "applypriority.global.L2::evict_normal"):
         found[name] = Form(NOP, 0, "*")
+    for name in ("prefetch.global.L1", "prefetch.global.L2"):
+        found[name] = Form(LD, GLOBAL | WEAK << 4 | 1 << 12 | 1 << 16, "M")  # a byte, whose value nobody gets
     found["griddepcontrol.wait"] = found["griddepcontrol.launch_dependents"] = Form(NOP, 0, "")
     for what in ("evict_first", "evict_last", "evict_normal", "evict_unchanged"):
         found[f"createpolicy.fractional.L2::{what}.b64"] = Form(MOV, 64, "dz*")

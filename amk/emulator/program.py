@@ -304,6 +304,7 @@ class _Encoder:
 
     def fill(self, words: list[int], form: isa.Form, instruction: Instruction) -> None:  # noqa: C901
         words[0], words[2] = form.operation, form.mode
+        words[3] = SINK if form.operation == isa.LD else words[3]
         operands = list(instruction.operands)
         if form.operands.endswith("*"):
             operands = operands[: len(form.operands) - 1 - form.operands.count("z")]

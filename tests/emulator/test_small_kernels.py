@@ -185,6 +185,7 @@ L3: st.global.u32 [%rd3], %r3;
     ("body", "kind"),
     [
         ("ld.global.u32 %r3, [%rd1+128];\nst.global.u32 [%rd3], %r3;", "out of bounds"),
+        ("prefetch.global.L2 [%rd1+128];", "out of bounds"),
         ("ld.global.u32 %r3, [%rd1+2];\nst.global.u32 [%rd3], %r3;", "misaligned"),
         ("ld.shared.u32 %r3, [s];\nst.global.u32 [%rd3], %r3;", "undefined"),
         ("ld.shared.u32 %r3, [s];\nsetp.eq.u32 %p1, %r3, 0;\n@%p1 bra L1;\nL1:", "undefined"),
@@ -198,6 +199,10 @@ def test_what_no_correct_kernel_does_is_told(body: str, kind: str) -> None:
     _, outcome = ran(body)
     assert {fault.kind for fault in outcome.faults} == {kind}
     assert outcome.faults[0].line > 0
+
+
+def test_a_prefetch_changes_nothing_and_may_ask_for_undefined_bytes() -> None:
+    assert clean("prefetch.global.L2 [%rd1+64];\nmov.u32 %r3, 0;\nst.global.u32 [%rd3], %r3;") == [0] * 32
 
 
 def test_an_undefined_value_that_decides_nothing_is_not_told() -> None:
