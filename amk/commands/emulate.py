@@ -59,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--instructions", type=positive, metavar="N", help="limit, of all warps (default: 2,000,000,000)"
     )
     parser.add_argument("--seconds", type=positive, metavar="N", help="limit (default: 600)")
+    parser.add_argument(
+        "--no-races", dest="races", action="store_false", help="do not look for accesses that nothing orders"
+    )
     add_format(parser)
 
 
@@ -84,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     result = emulated(
         schedule, source, ptx, prompts=prompts, position=arguments.position, cache=(cache[0][1], cache[1][1]),
         tokens=arguments.tokens, order=named_order(arguments.order), limits=limits,
+        races=arguments.races,
     )  # fmt: skip
     if not result.ended or result.faults:
         raise _wrong(result)

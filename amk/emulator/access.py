@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from amk.emulator import isa
-from amk.emulator.bits import as_f32, below, bits32, compiled, sign_extended, zero_extended
+from amk.emulator.bits import as_f32, below, bits32, compiled, separate, sign_extended, zero_extended
 from amk.emulator.cells import at, byte_at, byte_to, half_at, half_to, to, word_at, word_to
+from amk.emulator.happens_before import (
+    NOW_KNOWN,
+    bulk_started,
+    committed,
+    copied,
+    copy_over,
+    ended_phase,
+    give,
+    groups_over,
+    ordered_read,
+    ordered_write,
+    take,
+    tick,
+    vector,
+    watch,
+)
 from amk.emulator.isa import GLOBAL, NON_COHERENT, SHARED, WEAK
 from amk.emulator.program import COLUMNS
 from amk.emulator.state import (
+    AGENTS,
     ALLOCATIONS,
     ASLEEP,
     BAD_MBARRIER,
@@ -32,6 +49,7 @@ from amk.emulator.state import (
     POLL_LOG,
     POLLED,
     POLLS,
+    RACES,
     READ_ONLY,
     SEEN_BLOCK,
     SEEN_GLOBAL,
@@ -56,7 +74,7 @@ A_ADD, A_OR, A_AND, A_XOR, A_MIN, A_MAX = (isa.A_ADD, isa.A_OR, isa.A_AND, isa.A
 A_EXCH, A_CAS, A_INC, A_DEC = (isa.A_EXCH, isa.A_CAS, isa.A_INC, isa.A_DEC)
 
 
-@compiled
+@separate
 def located(grid: int, warp: int, pc: int, lane: int, space: int, address: int, size: int) -> int:
     """The place of an access, -1 after a fault."""
     if address % size:
@@ -92,7 +110,7 @@ def put(grid: int, place: int, size: int, word: int) -> None:
         byte_to(memory, place, word)
 
 
-@compiled
+@separate
 def undefined_in(grid: int, place: int, size: int) -> bool:
     for byte in range(place, place + size):  # noqa: SIM110
         if byte_at(at(grid, UNDEFINED_BYTES), byte):
@@ -100,7 +118,7 @@ def undefined_in(grid: int, place: int, size: int) -> bool:
     return False
 
 
-@compiled
+@separate
 def sure(grid: int, warp: int, pc: int, row: int, mask: int, what: int) -> None:
     """Report lanes of `mask` whose register is undefined where it decides something."""
     bad = at(poison_of(grid, warp), row) & mask
@@ -111,7 +129,7 @@ def sure(grid: int, warp: int, pc: int, row: int, mask: int, what: int) -> None:
         fault(grid, UNDEFINED, warp, pc, lane, row, what, 0)
 
 
-@compiled
+@separate
 def poll(grid: int, warp: int, pc: int, digest: int, address: int) -> bool:
     """Remember a poll; True if the same one saw the same before and the warp has changed nothing since."""
     log, count = at(grid, POLL_LOG) + 24 * POLLED * warp, at(at(grid, WARPS), 8 * warp + POLLS)
@@ -149,7 +167,7 @@ def effect(grid: int, warp: int, block: int, space: int, strong: bool) -> None:
             to(grid, GLOBAL_VERSION, at(grid, GLOBAL_VERSION) + 1)
 
 
-@compiled
+@separate
 def load(grid: int, warp: int, pc: int, mask: int, block: int) -> bool:  # noqa: C901
     """ld; True if it is a poll that saw what it saw before."""
     word = at(grid, CODE) + 8 * COLUMNS * pc
@@ -168,6 +186,9 @@ def load(grid: int, warp: int, pc: int, mask: int, block: int) -> bool:  # noqa:
         place = located(grid, warp, pc, lane, space, address, size * count)
         if place < 0:
             return False
+        if at(grid, RACES):
+            watch(grid, warp, pc, lane, place, size * count, False)
+            ordered_read(grid, warp, pc, place)
         if first < 0:
             first = address
         for part in range(count):
@@ -195,7 +216,7 @@ def load(grid: int, warp: int, pc: int, mask: int, block: int) -> bool:  # noqa:
     return poll(grid, warp, pc, digest, first)
 
 
-@compiled
+@separate
 def writable(grid: int, warp: int, pc: int, lane: int, space: int, place: int, address: int, size: int) -> bool:
     """Constants, parameters, read-only allocations and mbarriers are not written by ordinary stores."""
     if place >= at(grid, SHARED_AT) + at(grid, BLOCK_COUNT) * at(grid, SHARED_BYTES):
@@ -213,7 +234,7 @@ def writable(grid: int, warp: int, pc: int, lane: int, space: int, place: int, a
     return True
 
 
-@compiled
+@separate
 def store(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
     """st; an undefined value makes the bytes undefined, and is a fault where others may see it (global memory)."""
     word = at(grid, CODE) + 8 * COLUMNS * pc
@@ -231,6 +252,9 @@ def store(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
         if place < 0 or not writable(grid, warp, pc, lane, space, place, address, size * count):
             return
         shared = place >= at(grid, SHARED_AT)
+        if at(grid, RACES):
+            watch(grid, warp, pc, lane, place, size * count, True)
+            ordered_write(grid, warp, pc, place)
         for part in range(count):
             spot, row = (place + part * size, at(word, 3 + part))
             put(grid, spot, size, at(registers, 32 * row + lane))
@@ -268,7 +292,7 @@ def combined(operation: int, bits: int, signed: bool, old: int, b: int, c: int) 
     return bits32(as_f32(old) + as_f32(b))
 
 
-@compiled
+@separate
 def atomic(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
     """atom and red, lane after lane."""
     word = at(grid, CODE) + 8 * COLUMNS * pc
@@ -292,6 +316,11 @@ def atomic(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
             return
         shared = place >= at(grid, SHARED_AT)
         old = taken(grid, place, size)
+        if at(grid, RACES):
+            watch(grid, warp, pc, lane, place, size, True)
+            if mode >> 27 & 1 == 0:
+                ordered_read(grid, warp, pc, place)
+            ordered_write(grid, warp, pc, place)
         if undefined_in(grid, place, size):
             bad |= 1 << lane
             fault(grid, UNDEFINED, warp, pc, lane, base, 3, address)
@@ -313,7 +342,7 @@ def atomic(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
     effect(grid, warp, block, SHARED if shared else GLOBAL, True)
 
 
-@compiled
+@separate
 def changed(grid: int, place: int, arrivals: int, expected: int, arrived: int) -> bool:
     """Bytes are expected, then threads and bytes arrive; the phase ends when none of either is left. False: not
     allowed."""
@@ -325,11 +354,13 @@ def changed(grid: int, place: int, arrivals: int, expected: int, arrived: int) -
         return False
     if pending == 0 and bytes_left == 0:
         phase, pending = (1 - phase, every)
+        if at(grid, RACES):
+            ended_phase(grid, place)
     to(at(grid, MEMORY), place >> 3, phase | pending << 1 | every << 21 | bytes_left << 41)
     return True
 
 
-@compiled
+@separate
 def mbarrier(grid: int, warp: int, pc: int, mask: int, block: int, operation: int) -> bool:  # noqa: C901
     """init, inval, arrive, expect_tx, try_wait; True for a wait that has to look again."""
     word = at(grid, CODE) + 8 * COLUMNS * pc
@@ -347,6 +378,8 @@ def mbarrier(grid: int, warp: int, pc: int, mask: int, block: int, operation: in
         if place < 0:
             return False
         flag = place - at(grid, SHARED_AT) >> 3
+        if at(grid, RACES):
+            watch(grid, warp, pc, lane, place, 8, operation in (isa.MBAR_INIT, isa.MBAR_INVAL))
         if operation == isa.MBAR_INIT:
             if value < 1 or value >= 1 << 20:
                 fault(grid, BAD_MBARRIER, warp, pc, lane, address, 2, value)
@@ -364,6 +397,8 @@ def mbarrier(grid: int, warp: int, pc: int, mask: int, block: int, operation: in
         elif operation == isa.MBAR_TRY:
             if at(at(grid, MEMORY), place >> 3) & 1 != value & 1:
                 done |= 1 << lane
+                if at(grid, RACES):
+                    take(grid, vector(grid, warp, NOW_KNOWN), place + 4)
             else:
                 waits = True
                 digest = digest * 1000003 + address
@@ -371,6 +406,9 @@ def mbarrier(grid: int, warp: int, pc: int, mask: int, block: int, operation: in
         else:
             arrivals = 0 if operation == isa.MBAR_EXPECT else 1 if at(word, 2) == 1 else value
             expected = value if operation == isa.MBAR_EXPECT or at(word, 2) == 1 else 0
+            if at(grid, RACES) and operation == isa.MBAR_ARRIVE:
+                give(grid, place, vector(grid, warp, NOW_KNOWN), False)
+                tick(grid, warp)
             if not changed(grid, place, arrivals, expected, 0):
                 fault(grid, BAD_MBARRIER, warp, pc, lane, address, 4, value)
                 return False
@@ -384,7 +422,44 @@ def mbarrier(grid: int, warp: int, pc: int, mask: int, block: int, operation: in
     return waits and poll(grid, warp, pc, digest, first)
 
 
-@compiled
+@separate
+def moved(grid: int, destination: int, source: int, size: int) -> None:
+    for byte in range(size):
+        byte_to(at(grid, MEMORY), destination + byte, byte_at(at(grid, MEMORY), source + byte))
+        byte_to(at(grid, UNDEFINED_BYTES), destination + byte, byte_at(at(grid, UNDEFINED_BYTES), source + byte))
+
+
+@separate
+def land(grid: int, number: int) -> None:
+    """The copy in this slot of the queue happens now; the last of the queue takes its slot."""
+    copies = at(grid, COPY_QUEUE)
+    row = copies + 8 * (8 * number)
+    clock, destination, source, size, barrier, warp, pc = (
+        at(row, 0),
+        at(row, 1),
+        at(row, 2),
+        at(row, 3),
+        at(row, 4),
+        at(row, 5),
+        at(row, 6),
+    )
+    moved(grid, destination, source, size)
+    shared = at(grid, SHARED_AT)
+    block = warp // (at(grid, WARP_COUNT) // at(grid, BLOCK_COUNT))
+    if at(grid, RACES):
+        copy_over(grid, warp, clock, barrier)
+    address = barrier - shared - block * at(grid, SHARED_BYTES)
+    if not byte_at(at(grid, MBARRIERS), barrier - shared >> 3) or not changed(grid, barrier, 0, 0, size):
+        fault(grid, BAD_MBARRIER, warp, pc, 0, address, 5, size)
+    last = at(grid, COPIES) - 1
+    for column in range(8):
+        to(copies, 8 * number + column, at(copies, 8 * last + column))
+    to(grid, COPIES, last)
+    to(grid, LANDED, at(grid, LANDED) + 1)
+    to(at(grid, BLOCKS), 2 * block + 0, at(at(grid, BLOCKS), 2 * block + 0) + 1)
+
+
+@separate
 def bulk_copy(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
     """cp.async.bulk: the bytes of the destination are undefined until it lands."""
     word = at(grid, CODE) + 8 * COLUMNS * pc
@@ -422,12 +497,13 @@ def bulk_copy(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
             return
         for byte in range(destination, destination + size):
             byte_to(at(grid, UNDEFINED_BYTES), byte, 1)
+        bulk_started(grid, warp, pc, lane, source, destination, size)
         count = at(grid, COPIES)
         if count == at(grid, COPY_ROOM):
             land(grid, 0)
             count -= 1
         row = at(grid, COPY_QUEUE) + 8 * (8 * count)
-        to(row, 0, block)
+        to(row, 0, at(at(grid, AGENTS), warp) if at(grid, RACES) else 0)
         to(row, 1, destination)
         to(row, 2, source)
         to(row, 3, size)
@@ -443,40 +519,6 @@ def bulk_copy(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
 
 
 @compiled
-def moved(grid: int, destination: int, source: int, size: int) -> None:
-    for byte in range(size):
-        byte_to(at(grid, MEMORY), destination + byte, byte_at(at(grid, MEMORY), source + byte))
-        byte_to(at(grid, UNDEFINED_BYTES), destination + byte, byte_at(at(grid, UNDEFINED_BYTES), source + byte))
-
-
-@compiled
-def land(grid: int, number: int) -> None:
-    """The copy in this slot of the queue happens now; the last of the queue takes its slot."""
-    copies = at(grid, COPY_QUEUE)
-    row = copies + 8 * (8 * number)
-    block, destination, source, size, barrier, warp, pc = (
-        at(row, 0),
-        at(row, 1),
-        at(row, 2),
-        at(row, 3),
-        at(row, 4),
-        at(row, 5),
-        at(row, 6),
-    )
-    moved(grid, destination, source, size)
-    shared = at(grid, SHARED_AT)
-    address = barrier - shared - block * at(grid, SHARED_BYTES)
-    if not byte_at(at(grid, MBARRIERS), barrier - shared >> 3) or not changed(grid, barrier, 0, 0, size):
-        fault(grid, BAD_MBARRIER, warp, pc, 0, address, 5, size)
-    last = at(grid, COPIES) - 1
-    for column in range(8):
-        to(copies, 8 * number + column, at(copies, 8 * last + column))
-    to(grid, COPIES, last)
-    to(grid, LANDED, at(grid, LANDED) + 1)
-    to(at(grid, BLOCKS), 2 * block + 0, at(at(grid, BLOCKS), 2 * block + 0) + 1)
-
-
-@compiled
 def oldest(grid: int) -> int:
     """The slot of the copy that was issued first."""
     best = 0
@@ -486,7 +528,23 @@ def oldest(grid: int) -> int:
     return best
 
 
-@compiled
+@separate
+def land_small(grid: int, block: int, warp: int, mask: int, before: int) -> None:
+    """Land what these lanes of the warp issued in groups that are `before` or more commits old; warp -1: everything."""
+    queue, kept = (at(grid, SMALL_QUEUE) + 8 * (6 * at(grid, SMALL_ROOM) * block), 0)
+    for number in range(at(at(grid, SMALL_COUNT), block)):
+        row = queue + 8 * (6 * number)
+        mine = at(row, 0) == warp and mask >> at(row, 1) & 1 == 1
+        if warp < 0 or (mine and at(row, 2) < at(at(grid, GROUPS), 32 * warp + at(row, 1)) - before):
+            moved(grid, at(row, 3), at(row, 4), at(row, 5))
+            continue
+        for column in range(6):
+            to(queue, 6 * kept + column, at(row, column))
+        kept += 1
+    to(at(grid, SMALL_COUNT), block, kept)
+
+
+@separate
 def small_copy(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
     """cp.async: 4, 8 or 16 bytes a lane, landing when a wait of that lane asks for its group, at the latest."""
     word = at(grid, CODE) + 8 * COLUMNS * pc
@@ -505,6 +563,8 @@ def small_copy(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
         source = located(grid, warp, pc, lane, GLOBAL, of, size)
         if destination < 0 or source < 0 or (not writable(grid, warp, pc, lane, SHARED, destination, into, size)):
             return
+        if at(grid, RACES):
+            copied(grid, warp, pc, lane, source, destination, size, at(at(grid, AGENTS), warp) + 1)
         if at(grid, EAGER):
             moved(grid, destination, source, size)
             continue
@@ -526,29 +586,25 @@ def small_copy(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
 
 
 @compiled
-def land_small(grid: int, block: int, warp: int, mask: int, before: int) -> None:
-    """Land what these lanes of the warp issued in groups that are `before` or more commits old; warp -1: everything."""
-    queue, kept = (at(grid, SMALL_QUEUE) + 8 * (6 * at(grid, SMALL_ROOM) * block), 0)
-    for number in range(at(at(grid, SMALL_COUNT), block)):
-        row = queue + 8 * (6 * number)
-        mine = at(row, 0) == warp and mask >> at(row, 1) & 1 == 1
-        if warp < 0 or (mine and at(row, 2) < at(at(grid, GROUPS), 32 * warp + at(row, 1)) - before):
-            moved(grid, at(row, 3), at(row, 4), at(row, 5))
-            continue
-        for column in range(6):
-            to(queue, 6 * kept + column, at(row, column))
-        kept += 1
-    to(at(grid, SMALL_COUNT), block, kept)
-
-
-@compiled
 def wait_small(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
     word = at(grid, CODE) + 8 * COLUMNS * pc
     if at(word, 2) == 1:
         land_small(grid, block, warp, mask, -1)
+        pending = -1
     else:
         pending = 0
         for lane in range(32):
             if mask >> lane & 1:
                 pending = at(registers_of(grid, warp), 32 * at(word, 4) + lane)
         land_small(grid, block, warp, mask, pending)
+    if at(grid, RACES):
+        groups_over(grid, warp, pending)
+
+
+@separate
+def commit_small(grid: int, warp: int, mask: int) -> None:
+    for lane in range(32):
+        if mask >> lane & 1:
+            to(at(grid, GROUPS), 32 * warp + lane, at(at(grid, GROUPS), 32 * warp + lane) + 1)
+    if at(grid, RACES):
+        committed(grid, warp)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
 from amk.emulator.isa import RM, RN, RP, RZ
@@ -25,6 +26,40 @@ F = TypeVar("F", bound=Callable[..., Any])
 def compiled(function: F) -> F:
     """The function as machine code, made when it is first called and kept for later processes."""
     return cast(F, njit(cache=True, error_model="numpy", nogil=True)(function))
+
+
+_SEPARATE: list[tuple[str, Callable[..., Any], Any]] = []
+_LINKED: dict[str, Any] = {}
+"""Keeps the machine code alive whose addresses callers hold."""
+
+
+def separate(function: F) -> F:
+    """The function as machine code of its own, which compiled callers call by its symbol and do not take in.
+
+    Numba optimises everything that a compiled function calls together with it, at every level again; this is where
+    that ends. Parameters are int, bool or float, the result may be None. `link` compiles what was declared so.
+    """
+    kinds = {"int": types.int64, "bool": types.int64, "float": types.float64, "None": types.void}
+    hints = dict(function.__annotations__)
+    answer = kinds[hints.pop("return")]
+    signature = answer(*[kinds[hint] for hint in hints.values()])
+    symbol = f"amk_emulator_{function.__module__.rpartition('.')[2]}_{function.__name__}"
+    _SEPARATE.append((symbol, function, signature))
+    return cast(F, types.ExternalFunction(symbol, signature))
+
+
+def link() -> None:
+    """Compile the separate functions, or load them; callees come first, as modules define them before their callers."""
+    while _SEPARATE:
+        symbol, function, signature = _SEPARATE.pop(0)
+        _LINKED[symbol] = cfunc(signature, cache=True, error_model="numpy", nogil=True)(function)
+        llvm.add_symbol(symbol, _LINKED[symbol].address)
+
+
+def call(function: Callable[..., Any], *arguments: float) -> Any:
+    """Call a separate function from Python."""
+    link()
+    return _LINKED[cast(Any, function).symbol].ctypes(*arguments)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -105,7 +140,7 @@ def odd(number: float, error: float) -> float:
     return as_f64(word | 1) if away else as_f64(word - 1)
 
 
-@compiled
+@separate
 def rounded(number: float, mode: int) -> int:
     """Bits of a float64 (rounded to odd where it was inexact) as float32 in a rounding mode."""
     near = np.float32(number)
@@ -128,7 +163,7 @@ def flushed(word: int) -> int:
     return word & 0x80000000 if word & 0x7F800000 == 0 else word
 
 
-@compiled
+@separate
 def narrowed(number: float, exponent_bits: int, mantissa_bits: int, mode: int) -> int:
     """The pattern of |number| in a small format, without the sign; what is too large comes out as the pattern of
     infinity or above. `number` is finite, and rounded to odd where it was inexact. mode: RN (to even) or RZ.
@@ -151,7 +186,7 @@ def narrowed(number: float, exponent_bits: int, mantissa_bits: int, mode: int) -
     return ((exponent - lowest + 1) << mantissa_bits) + whole - (1 << mantissa_bits)
 
 
-@compiled
+@separate
 def to_half(number: float, kind: int, mode: int) -> int:
     """Bits of f16 (kind 1) or bf16 (kind 2)."""
     sign = (bits64(number) >> 48) & 0x8000
@@ -166,7 +201,7 @@ def to_half(number: float, kind: int, mode: int) -> int:
     return sign | found
 
 
-@compiled
+@separate
 def half_value(word: int, kind: int) -> float:
     """The value of an f16 (kind 1) or bf16 (kind 2) as float64."""
     if kind == 2:
@@ -181,7 +216,7 @@ def half_value(word: int, kind: int) -> float:
     return -size if word & 0x8000 else size
 
 
-@compiled
+@separate
 def to_eight(number: float, kind: int) -> int:
     """Bits of e4m3 (kind 0) or e5m2 (kind 1), to nearest even, what is too large made the largest number."""
     sign = (bits64(number) >> 56) & 0x80
@@ -193,7 +228,7 @@ def to_eight(number: float, kind: int) -> int:
     return sign | min(narrowed(number, 4, 3, RN) if kind == 0 else narrowed(number, 5, 2, RN), most)
 
 
-@compiled
+@separate
 def eight_as_half(word: int, kind: int) -> int:
     """The f16 of an e4m3 (kind 0) or e5m2 (kind 1); both are exact."""
     if kind == 1:

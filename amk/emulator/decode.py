@@ -55,7 +55,9 @@ class EmulatedEngine:
     beyond `limits`.
     """
 
-    def __init__(self, schedule: Schedule, source: TensorSource, ptx: str, *, limits: Limits | None = None) -> None:
+    def __init__(
+        self, schedule: Schedule, source: TensorSource, ptx: str, *, limits: Limits | None = None, races: bool = False
+    ) -> None:
         self.schedule, self.abi = schedule, abi(schedule)
         program = assemble(parse(ptx), KERNEL)
         content = constants(schedule, source)
@@ -70,7 +72,9 @@ class EmulatedEngine:
             Allocation(LOG, log.nbytes, "state", log),
             Allocation("abort_word", 4, "constant", np.zeros(1, np.uint32)),
         ]
-        self.machine = Machine(program, launch.workers, launch.warps, launch.shared_bytes, allocations, limits)
+        self.machine = Machine(
+            program, launch.workers, launch.warps, launch.shared_bytes, allocations, limits, races=races
+        )
         self.buffers = {b.name: b for b in schedule.buffers}
         self.tokens_left = 0
         self.choose_by(GREEDY)
@@ -166,14 +170,16 @@ def run(
     limits: Limits | None = None,
     sampling: Sampling = GREEDY,
     eos: tuple[int, ...] = (),
+    races: bool = False,
 ) -> Result:
     """Run `launches` launches of `tokens` tokens each of a schedule's PTX, and say what came out.
 
     prompts: given tokens, one text for each sequence of the batch; after them the kernel chooses. position: of the
     first token; above 0 `cache` (keys, values, in the buffers' own type) is what earlier tokens left. The first fault
-    that ends a launch ends the run. Raises AmkError for what cannot be run at all, never for what the kernel does.
+    that ends a launch ends the run. races: also tell accesses that nothing orders. Raises AmkError for what cannot be
+    run at all, never for what the kernel does.
     """
-    engine = EmulatedEngine(schedule, source, ptx, limits=limits)
+    engine = EmulatedEngine(schedule, source, ptx, limits=limits, races=races)
     engine.request_batch(prompts, eos, sampling)
     if cache is not None:
         engine.fill_cache(*cache)

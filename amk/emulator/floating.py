@@ -22,6 +22,7 @@ from amk.emulator.bits import (
     half_value,
     odd,
     rounded,
+    separate,
     shifted_right,
     sign_extended,
     sum_and_error,
@@ -57,7 +58,7 @@ def finished(word: int, mode: int) -> int:
     return word
 
 
-@compiled
+@separate
 def arithmetic(operation: int, mode: int, a: int, b: int, c: int) -> int:  # noqa: C901
     """add, sub, mul, fma, div of float32 in any rounding: exactly in float64, or rounded to odd there, then once."""
     if mode & FTZ:
@@ -132,7 +133,7 @@ def ordered(comparison: int, x: float, y: float) -> bool:
     return x > y if comparison == GT else x >= y
 
 
-@compiled
+@separate
 def function(operation: int, mode: int, a: int) -> int:
     """ex2, lg2, rsqrt, rcp, sqrt, sin, cos, tanh of a float32, rounded once from float64."""
     x = np.float64(as_f32(flushed(a) if mode & FTZ else a))
@@ -155,7 +156,7 @@ def function(operation: int, mode: int, a: int) -> int:
     return finished(rounded(found, mode & 3), mode)
 
 
-@compiled
+@separate
 def from_whole(mode: int, a: int) -> int:
     kind, bits, signed = (mode >> 8) & 15, (mode >> 12) & 255, (mode >> 12) & SIGNED != 0
     word = sign_extended(a, bits) if signed else zero_extended(a, bits)
@@ -167,7 +168,7 @@ def from_whole(mode: int, a: int) -> int:
     return rounded(exact, mode & 3) if kind == F32 else to_half(exact, F16, mode & 3)
 
 
-@compiled
+@separate
 def to_whole(mode: int, a: int) -> int:
     """Rounded, then the nearest that fits; a NaN is 0, or the largest power of two where 64 bits take part."""
     kind, bits, signed = (mode >> 8) & 15, (mode >> 12) & 255, (mode >> 12) & SIGNED != 0
@@ -197,7 +198,7 @@ def value_of(kind: int, word: int) -> float:
     return as_f64(word) if kind == F64 else half_value(word, kind)
 
 
-@compiled
+@separate
 def between_floats(mode: int, a: int) -> int:
     """cvt between float formats, and rounding of float32 to whole numbers (bit 16 of the mode)."""
     to, of = (mode >> 8) & 15, (mode >> 12) & 15
@@ -214,7 +215,7 @@ def between_floats(mode: int, a: int) -> int:
     return to_half(number, to, mode & 3)
 
 
-@compiled
+@separate
 def of_halves(operation: int, mode: int, a: int, b: int, c: int) -> int:
     """One 16-bit element of an arithmetic instruction on f16 or bf16."""
     kind = (mode >> 8) & 15
@@ -245,7 +246,7 @@ def of_halves(operation: int, mode: int, a: int, b: int, c: int) -> int:
     return to_half(total, kind, RN)
 
 
-@compiled
+@separate
 def small_formats(operation: int, mode: int, a: int, b: int) -> int:
     """Pairs: two float32 to f16x2 or bf16x2 (the first operand goes above), and to or from two 8-bit floats."""
     kind = (mode >> 8) & 15
@@ -263,7 +264,7 @@ def small_formats(operation: int, mode: int, a: int, b: int) -> int:
     return to_half(x, kind, mode & 3) << 16 | to_half(y, kind, mode & 3)
 
 
-@compiled
+@separate
 def floating(operation: int, mode: int, a: int, b: int, c: int) -> int:  # noqa: C901
     """One lane of a floating point instruction."""
     if operation <= FDIV:

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.emulator import state
+from amk.emulator.bits import link
+from amk.emulator.happens_before import NOW_KNOWN, VECTORS
 from amk.emulator.program import COLUMNS, GLOBAL_BASE, Program
 from amk.emulator.refusal import too_large
 from amk.emulator.schedule_loop import FINISHED, OUT_OF_BUDGET, STALLED, advance, look_again
@@ -81,13 +83,18 @@ class Fault:
 
 @dataclass
 class Outcome:
-    """ended: every warp reached the end. instructions: executed by all warps together."""
+    """ended: every warp reached the end. instructions: executed by all warps together.
+
+    raced: races were looked for to the end; not if that was not asked for, or took more than a quarter of the memory
+    that the limits allow.
+    """
 
     ended: bool
     faults: list[Fault]
     instructions: int
     copies: int
     seconds: float = 0.0
+    raced: bool = False
 
 
 @dataclass
@@ -118,10 +125,16 @@ class Machine:
         shared_bytes: int,
         allocations: Sequence[Allocation],
         limits: Limits | None = None,
+        *,
+        races: bool = False,
     ) -> None:
-        """blocks of `warps` warps; shared_bytes: dynamic. AMK803 if that takes more than the limits."""
+        """blocks of `warps` warps; shared_bytes: dynamic. AMK803 if that takes more than the limits.
+
+        races: accesses that nothing orders are told (`happens_before`), at about twice the time.
+        """
         self.program, self.blocks, self.warps, self.dynamic = program, blocks, warps, shared_bytes
         self.limits = limits or Limits()
+        self.races = races and 2 * blocks * warps < 1 << 13 and len(program.code) < 1 << 19
         self.memory = Memory()
         for variable, address in program.globals:
             data = np.frombuffer(variable.data or bytes(variable.size), np.uint8)
@@ -183,6 +196,7 @@ class Machine:
             copy_queue=np.zeros((max(256, self.blocks * 64), 8), np.int64),
             small_queue=np.zeros((self.blocks, self.dynamic // 16 + 64, 6), np.int64),
             small_count=np.zeros(self.blocks, np.int64),
+            **self._clocks(total),
             groups=np.zeros((warps, 32), np.int64),
             told=np.zeros(len(program.code), np.uint8),
             mbarriers=np.zeros(shared * self.blocks // 8 + 1, np.uint8),
@@ -190,6 +204,29 @@ class Machine:
             memory=m8,
             sizes=(end, shared, end, const_at, param_at, len(program.const), program.parameters, shared_end),
         )
+
+    def _clocks(self, total: int) -> dict[str, NDArray[np.int64]]:
+        """Arrays of `happens_before`, for `total` bytes of memory. The system gives memory where they are touched."""
+        warps = self.blocks * self.warps
+        threads, watched = 4 * warps, total if self.races else 1
+        vectors = max(2, self.limits.megabytes * 1_000_000 // 4 // (8 * threads)) if self.races else 2
+        sizes: dict[str, tuple[int, ...]] = {
+            "clocks": (warps, VECTORS, threads), "barrier_clocks": (self.blocks, 16, threads), "agents": (warps,),
+            "commits": (warps, 64), "committed": (warps,), "pool": (vectors, threads), "free": (vectors,),
+            "sync_of": (watched // 4 + 2,), "written": (watched,), "seen": (watched,),
+        }  # fmt: skip
+        return {name: np.zeros(size, np.int64) for name, size in sizes.items()}
+
+    def _start_clocks(self) -> None:
+        """Everything so far happened before this launch."""
+        grid, warps = self.grid, self.blocks * self.warps
+        before = int(max(grid.clocks[:, NOW_KNOWN].max(), grid.agents.max())) + 1
+        grid.clocks[:], grid.barrier_clocks[:], grid.committed[:] = 0, 0, 0
+        grid.clocks[:, NOW_KNOWN] = before
+        grid.clocks[np.arange(warps), NOW_KNOWN, np.arange(warps)] = before + 1
+        grid.agents[:] = before
+        grid.numbers[state.LAUNCHED] = before
+        grid.numbers[state.RACES] = int(self.races)
 
     def write(self, name: str, data: NDArray[np.generic], offset: int = 0) -> None:
         """The host writes part of an allocation."""
@@ -219,6 +256,7 @@ class Machine:
     def launch(self, argument: bytes, order: Order | None = None) -> Outcome:
         """Run the kernel with its one parameter block. Registers and shared memory start undefined."""
         order = order or Order()
+        link()
         started = time.monotonic()
         self._start(argument, order)
         grid, limits = self.grid, self.limits
@@ -243,6 +281,7 @@ class Machine:
             instructions=int(grid.numbers[state.EXECUTED]),
             copies=int(grid.numbers[state.LANDED]),
             seconds=time.monotonic() - started,
+            raced=bool(grid.numbers[state.RACES]),
         )
 
     def _start(self, argument: bytes, order: Order) -> None:
@@ -253,10 +292,13 @@ class Machine:
         grid.memory[place : place + len(argument)] = np.frombuffer(argument, np.uint8)
         shared = slice(int(grid.table[state.SHARED_AT]), int(grid.table[state.CONST_AT]))
         grid.memory[shared], grid.undefined[shared] = POISON, 1
+        pool = grid.numbers[[state.POOL_USED, state.FREE_COUNT]]
         for array in (grid.pcs, grid.lanes, grid.masks, grid.warps, grid.poll_log, grid.blocks, grid.barriers,
                       grid.numbers,
                       grid.mbarriers, grid.told, grid.small_count, grid.groups, grid.fault_log):  # fmt: skip
             array[:] = 0
+        grid.numbers[[state.POOL_USED, state.FREE_COUNT]] = pool
+        self._start_clocks()
         grid.numbers[state.PATIENT] = 1
         grid.numbers[state.EAGER] = int(order.eager)
         grid.numbers[state.RANDOM] = 0x9E3779B97F4A7C1 * (2 * (order.seed or 0) + 1) & 0x7FFFFFFFFFFFFFFF

@@ -6,8 +6,9 @@ import numpy as np
 
 from amk.emulator import isa
 from amk.emulator.access import combined, effect, sure
-from amk.emulator.bits import M32, compiled
+from amk.emulator.bits import M32, compiled, separate
 from amk.emulator.cells import at, to
+from amk.emulator.happens_before import arrive, leave, meet
 from amk.emulator.isa import SHARED, SIGNED
 from amk.emulator.program import COLUMNS
 from amk.emulator.state import (
@@ -51,7 +52,7 @@ def live_lanes(grid: int, warp: int) -> int:
     return mask
 
 
-@compiled
+@separate
 def leave_warp_barrier(grid: int, warp: int) -> None:
     """Let lanes go whose whole mask, but for lanes that have ended, waits."""
     live = live_lanes(grid, warp)
@@ -72,7 +73,7 @@ def leave_warp_barrier(grid: int, warp: int) -> None:
                     to(at(grid, PCS), 32 * warp + other, at(at(grid, PCS), 32 * warp + other) + 1)
 
 
-@compiled
+@separate
 def warp_barrier(grid: int, warp: int, pc: int, mask: int) -> bool:
     """bar.warp.sync; True where everybody is here already, else these lanes wait."""
     row = at(at(grid, CODE), COLUMNS * pc + 4)
@@ -92,7 +93,7 @@ def warp_barrier(grid: int, warp: int, pc: int, mask: int) -> bool:
     return False
 
 
-@compiled
+@separate
 def block_barrier(grid: int, warp: int, pc: int, mask: int, block: int, waits: bool) -> bool:
     """bar.sync or bar.arrive of one warp; True if the warp has to wait."""
     word = at(grid, CODE) + 8 * COLUMNS * pc
@@ -110,6 +111,7 @@ def block_barrier(grid: int, warp: int, pc: int, mask: int, block: int, waits: b
         return False
     to(barrier, 0, at(barrier, 0) + 32)
     to(barrier, 1, wanted)
+    arrive(grid, warp, block, number)
     effect(grid, warp, block, SHARED, False)
     if at(barrier, 0) < wanted:
         if waits:
@@ -120,10 +122,14 @@ def block_barrier(grid: int, warp: int, pc: int, mask: int, block: int, waits: b
     for other in range(block * per_block, (block + 1) * per_block):
         if at(at(grid, WARPS), 8 * other + STATUS) == AT_BARRIER and at(at(grid, WARPS), 8 * other + BARRIER) == number:
             to(at(grid, WARPS), 8 * other + STATUS, READY)
+            leave(grid, other, block, number)
+    if waits:
+        leave(grid, warp, block, number)
+    meet(grid, block, number)
     return False
 
 
-@compiled
+@separate
 def shuffle(grid: int, warp: int, pc: int, mask: int, members: int) -> None:
     """shfl.sync: a lane reads the register of another; of one that does not take part the value is undefined."""
     word = at(grid, CODE) + 8 * COLUMNS * pc
@@ -165,7 +171,7 @@ def shuffle(grid: int, warp: int, pc: int, mask: int, members: int) -> None:
     to(poison, at(word, 8), at(poison, at(word, 8)) & ~mask)
 
 
-@compiled
+@separate
 def vote(grid: int, warp: int, pc: int, mask: int) -> None:
     word = at(grid, CODE) + 8 * COLUMNS * pc
     registers, poison = (registers_of(grid, warp), poison_of(grid, warp))
@@ -194,7 +200,7 @@ def same(grid: int, warp: int, row: int, mask: int, value: int, bad: int) -> Non
     to(poison_of(grid, warp), row, at(poison_of(grid, warp), row) & ~mask | bad)
 
 
-@compiled
+@separate
 def match(grid: int, warp: int, pc: int, mask: int) -> None:
     word = at(grid, CODE) + 8 * COLUMNS * pc
     registers, poison = (registers_of(grid, warp), poison_of(grid, warp))
@@ -219,7 +225,7 @@ def match(grid: int, warp: int, pc: int, mask: int) -> None:
         to(poison, at(word, 8), at(poison, at(word, 8)) & ~mask | bad)
 
 
-@compiled
+@separate
 def reduce(grid: int, warp: int, pc: int, mask: int) -> None:
     word = at(grid, CODE) + 8 * COLUMNS * pc
     registers = registers_of(grid, warp)
@@ -234,7 +240,7 @@ def reduce(grid: int, warp: int, pc: int, mask: int) -> None:
     same(grid, warp, at(word, 3), mask, total & M32, bad)
 
 
-@compiled
+@separate
 def elect(grid: int, warp: int, pc: int, mask: int, members: int) -> None:
     """The first lane of the member mask is chosen."""
     word = at(grid, CODE) + 8 * COLUMNS * pc

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.emulator import isa, state
+from amk.emulator.happens_before import PC_BITS
 from amk.emulator.program import GLOBAL_BASE
 from amk.emulator.schedule_loop import FAULTED, FINISHED, OUT_OF_BUDGET, STALLED
 
@@ -135,11 +136,35 @@ def _fault(machine: Machine, row: NDArray[np.int64]) -> Fault:
     return Fault(word, (warp // machine.warps, warp % machine.warps), *_at(machine, pc), message)
 
 
+def _raced(machine: Machine, kind: int, lane: int, place: int, epoch: int, what: int) -> tuple[str, str]:
+    """A byte that two warps touch, and who touched it before."""
+    warps = machine.blocks * machine.warps
+    thread, pc = epoch >> PC_BITS & 8191, epoch & (1 << PC_BITS) - 1
+    worker, warp = divmod(thread % warps, machine.warps)
+    line, opcode, _ = _at(machine, pc)
+    who = f"{'a copy of ' if thread >= warps else ''}worker {worker}, warp {warp} {'read' if what & 2 else 'wrote'}"
+    verb = "writes" if what & 1 else "reads"
+    said = f"lane {lane} {verb} {_named(machine, place)}, which {who} at {opcode}, line {line} of the PTX"
+    if kind == state.NON_COHERENT_READ:
+        return "non-coherent read", f"{said}, in this launch"
+    return "race", f"{said}, and nothing orders the two"
+
+
+def _named(machine: Machine, place: int) -> str:
+    """A place of global or shared memory."""
+    inside = place - int(machine.grid.table[state.SHARED_AT])
+    if inside < 0:
+        return name_of(machine, place + GLOBAL_BASE)
+    return f"shared memory {name_of_shared(machine, inside % int(machine.grid.table[state.SHARED_BYTES]))}"
+
+
 def _told(machine: Machine, kind: int, lane: int, address: int, more: int, other: int) -> tuple[str, str]:
     """The word and the sentence of a recorded fault."""
     if kind in ACCESSES:
         word, verb = ACCESSES[kind]
         return word, f"lane {lane} {verb} {other} bytes at {_place(machine, more, address)}"
+    if kind in (state.RACE, state.NON_COHERENT_READ):
+        return _raced(machine, kind, lane, address, more, other)
     if kind == state.UNDEFINED:
         names = machine.program.row_names
         what = name_of(machine, address) if more == 3 else names[address]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.emulator.bits import compiled
+from amk.emulator.bits import compiled, separate
 from amk.emulator.cells import at, byte_at, byte_to, to
 from amk.emulator.isa import CONST, GENERIC, GLOBAL, PARAM, SHARED
 from amk.emulator.program import (
@@ -34,7 +34,8 @@ PAGE = 256
 # Numbers of the whole grid.
 (
     FAULTS, STOPPED, GLOBAL_VERSION, NOW, EXECUTED, RANDOM, COPIES, SEQUENCE, EAGER, PATIENT, LANDED, TENSOR, SLICES,
-) = range(13)  # fmt: skip
+    RACES, POOL_USED, FREE_COUNT, LAUNCHED, GAVE_UP,
+) = range(18)  # fmt: skip
 # Kinds of faults; those below `MINOR` end the run.
 (
     OUT_OF_BOUNDS, MISALIGNED, DIVERGED, BAD_BARRIER, BAD_MBARRIER, BAD_MASK, READ_ONLY, TRAPPED, LOST_LANES,
@@ -60,12 +61,13 @@ NUMBERS = 32
 # The table: numbers of the grid, then the addresses of its arrays, then sizes.
 (
     CODE, REGISTERS, POISON, PCS, LANES, MASKS, WARPS, POLL_LOG, BLOCKS, BARRIERS, PAGES, ALLOCATIONS, FAULT_LOG,
-    COPY_QUEUE, SMALL_QUEUE, SMALL_COUNT, GROUPS, TOLD, MBARRIERS, UNDEFINED_BYTES, MEMORY,
-) = range(NUMBERS, NUMBERS + 21)  # fmt: skip
+    COPY_QUEUE, SMALL_QUEUE, SMALL_COUNT, GROUPS, TOLD, MBARRIERS, CLOCKS, BARRIER_CLOCKS, AGENTS, COMMITS, COMMITTED,
+    POOL, FREE, SYNC_OF, WRITTEN, SEEN, UNDEFINED_BYTES, MEMORY,
+) = range(NUMBERS, NUMBERS + 31)  # fmt: skip
 (
-    WARP_COUNT, BLOCK_COUNT, ROWS, COPY_ROOM, SMALL_ROOM, GLOBAL_BYTES, SHARED_BYTES, SHARED_AT, CONST_AT, PARAM_AT,
-    CONST_BYTES, PARAM_BYTES, SHARED_END,
-) = range(NUMBERS + 21, NUMBERS + 34)  # fmt: skip
+    WARP_COUNT, BLOCK_COUNT, ROWS, COPY_ROOM, SMALL_ROOM, POOL_ROOM, GLOBAL_BYTES, SHARED_BYTES, SHARED_AT, CONST_AT,
+    PARAM_AT, CONST_BYTES, PARAM_BYTES, SHARED_END,
+) = range(NUMBERS + 31, NUMBERS + 45)  # fmt: skip
 
 
 @dataclass
@@ -91,6 +93,16 @@ class Grid:
     groups: Words  # [w, 32], groups committed
     told: Bytes  # [n], faults already told of an instruction, a bit a kind
     mbarriers: Bytes  # one for each 8 bytes of shared memory: whether an mbarrier stands there
+    clocks: Words  # [w, 5, 4 w], see `happens_before`; these ten are of one element where races are not looked for
+    barrier_clocks: Words  # [b, 16, 4 w]
+    agents: Words  # [w], clock of the warp's copies
+    commits: Words  # [w, 64], that clock when a group was committed
+    committed: Words  # [w], groups
+    pool: Words  # [., 4 w], vectors
+    free: Words  # [.], numbers of vectors that are free again
+    sync_of: Words  # [m / 4], 1 + the vector released at this word
+    written: Words  # [m], epoch of the last write
+    seen: Words  # [m], epoch of the last read, or -1 - the vector of epochs of several
     undefined: Bytes  # [m], 1 where a byte has no defined content
     memory: Bytes  # [m]
     sizes: tuple[int, ...]  # from GLOBAL_BYTES on
@@ -104,6 +116,7 @@ class Grid:
             self.poison.shape[1],
             len(self.copy_queue),
             self.small_queue.shape[1],
+            len(self.pool),
         )
         self.table = np.array([0] * NUMBERS + [a.ctypes.data for a in arrays] + [*counts, *self.sizes], np.int64)
 
@@ -129,7 +142,7 @@ def poison_of(grid: int, warp: int) -> int:
     return at(grid, POISON) + 8 * at(grid, ROWS) * warp
 
 
-@compiled
+@separate
 def fault(grid: int, kind: int, warp: int, pc: int, lane: int, address: int, more: int, other: int) -> None:
     """Record a fault; a minor one once for each instruction, any other ends the run."""
     if kind >= MINOR:
@@ -153,7 +166,7 @@ def fault(grid: int, kind: int, warp: int, pc: int, lane: int, address: int, mor
         to(grid, FAULTS, count + 1)
 
 
-@compiled
+@separate
 def place_of(grid: int, space: int, address: int, size: int, block: int) -> int:  # noqa: C901
     """The place of `size` bytes at an address of a space; -1 if they are not all in one allocation."""
     if space == GENERIC:

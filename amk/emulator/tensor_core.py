@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from amk.emulator.bits import M32, NAN32, as_f32, bits64, compiled, half_value, rounded, sign_extended
+from amk.emulator.bits import M32, NAN32, as_f32, bits64, compiled, half_value, rounded, separate, sign_extended
 from amk.emulator.cells import at, to
 from amk.emulator.isa import BF16, F16, MMA_BF16, MMA_F16, MMA_S8, MMA_S8U8, MMA_U8S8, RZ
 
@@ -139,7 +139,7 @@ def spread(poison: int, word: int) -> None:  # noqa: C901
         to(poison, at(word, 3 + n), bad[n])
 
 
-@compiled
+@separate
 def multiply(registers: int, poison: int, word: int, together: int, fraction: int) -> None:
     """mma.sync by all 32 lanes."""
     mode = at(word, 2)
@@ -150,7 +150,7 @@ def multiply(registers: int, poison: int, word: int, together: int, fraction: in
     spread(poison, word)
 
 
-@compiled
+@separate
 def transpose(registers: int, poison: int, word: int) -> None:
     """movmatrix: an 8 x 8 matrix of 16-bit elements; lane 4 r + c holds elements 2 c and 2 c + 1 of row r."""
     found, bad = (np.empty(32, np.int64), 0)

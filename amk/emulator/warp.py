@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from amk.emulator import isa
-from amk.emulator.access import atomic, bulk_copy, effect, load, mbarrier, sleep, small_copy, store, sure, wait_small
-from amk.emulator.bits import M32, compiled, zero_extended
+from amk.emulator.access import (
+    atomic,
+    bulk_copy,
+    commit_small,
+    effect,
+    load,
+    mbarrier,
+    sleep,
+    small_copy,
+    store,
+    sure,
+    wait_small,
+)
+from amk.emulator.bits import M32, compiled, separate, zero_extended
 from amk.emulator.cells import at, to
 from amk.emulator.floating import floating
+from amk.emulator.happens_before import fence
 from amk.emulator.isa import GLOBAL
 from amk.emulator.meeting import (
     block_barrier,
@@ -22,24 +35,20 @@ from amk.emulator.meeting import (
 )
 from amk.emulator.program import COLUMNS
 from amk.emulator.state import (
-    ASLEEP,
     AT_MEETING,
     BAD_MASK,
     BLOCK_COUNT,
-    BLOCKS,
     CODE,
     DIVERGED,
     DONE,
     EXECUTED,
     EXITED,
-    GLOBAL_VERSION,
-    GROUPS,
     LANES,
     LOST_LANES,
     NOW,
     PATIENT,
     PCS,
-    READY,
+    RACES,
     RUNS,
     STATUS,
     STOPPED,
@@ -62,7 +71,7 @@ BEYOND = 1 << 40
 GOES_ON, LANES_WAIT, WARP_WAITS, ENDED, NOT_YET, LOOKS_AGAIN = range(6)
 
 
-@compiled
+@separate
 def lane_wise(grid: int, warp: int, pc: int, mask: int) -> None:
     """An instruction in which every lane is alone with its registers."""
     word = at(grid, CODE) + 8 * COLUMNS * pc
@@ -132,7 +141,7 @@ def less_poison(registers: int, poison: int, word: int, operation: int, mode: in
     return bad
 
 
-@compiled
+@separate
 def several(grid: int, warp: int, pc: int, mask: int) -> None:
     """mov between one register and two or four."""
     word = at(grid, CODE) + 8 * COLUMNS * pc
@@ -191,7 +200,7 @@ def members_of(grid: int, warp: int, pc: int, mask: int, operation: int) -> int:
     return at(registers_of(grid, warp), 32 * row + first_lane(mask)) & M32
 
 
-@compiled
+@separate
 def together(grid: int, warp: int, pc: int, mask: int, block: int, operation: int, guarded: bool) -> int:  # noqa: C901
     """Instructions that lanes execute together; they wait until all members have come."""
     members = members_of(grid, warp, pc, mask, operation)
@@ -226,7 +235,7 @@ def together(grid: int, warp: int, pc: int, mask: int, block: int, operation: in
     return GOES_ON
 
 
-@compiled
+@separate
 def one(grid: int, warp: int, pc: int, mask: int, block: int, guarded: bool) -> int:  # noqa: C901
     """Execute one instruction that is neither lane-wise nor a branch; says how the warp goes on."""
     operation = at(at(grid, CODE), COLUMNS * pc + 0)
@@ -259,9 +268,9 @@ def one(grid: int, warp: int, pc: int, mask: int, block: int, guarded: bool) -> 
     elif operation == isa.CP_ASYNC:
         small_copy(grid, warp, pc, mask, block)
     elif operation == isa.CP_COMMIT:
-        for lane in range(32):
-            if mask >> lane & 1:
-                to(at(grid, GROUPS), 32 * warp + lane, at(at(grid, GROUPS), 32 * warp + lane) + 1)
+        commit_small(grid, warp, mask)
+    elif operation == isa.FENCE and at(grid, RACES):
+        fence(grid, warp, at(at(grid, CODE), COLUMNS * pc + 2))
     elif operation == isa.CP_WAIT:
         wait_small(grid, warp, pc, mask, block)
     elif operation == isa.CLOCK:
@@ -340,7 +349,7 @@ def predicated(grid: int, warp: int, pc: int, mask: int, guard: int) -> int:
     return found
 
 
-@compiled
+@separate
 def run(grid: int, warp: int, budget: int) -> int:  # noqa: C901
     """Run a warp for at most `budget` instructions, or until it waits; the number that it executed."""
     code = at(grid, CODE)
@@ -425,13 +434,3 @@ def idle(grid: int, warp: int) -> None:
         return
     lane = first_lane(left)
     fault(grid, LOST_LANES, warp, at(at(grid, PCS), 32 * warp + lane), lane, left, 0, 0)
-
-
-@compiled
-def can_run(grid: int, warp: int, block: int) -> bool:
-    row = at(grid, WARPS) + 8 * (8 * warp)
-    if at(row, STATUS) == ASLEEP and (
-        at(row, 2) != at(grid, GLOBAL_VERSION) or at(row, 3) != at(at(grid, BLOCKS), 2 * block + 0)
-    ):
-        to(row, STATUS, READY)
-    return at(row, STATUS) == READY

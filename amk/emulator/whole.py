@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amk.emulator import isa
-from amk.emulator.bits import M32, below, compiled, shifted_right, sign_extended, zero_extended
+from amk.emulator.bits import M32, below, compiled, separate, shifted_right, sign_extended, zero_extended
 from amk.emulator.isa import EQ, GE, GT, LE, LT, NE, SIGNED
 
 # numba takes module constants of this module as constants; an attribute of another module costs a look-up in typing.
@@ -29,14 +29,14 @@ def high_product(a: int, b: int, signed: bool) -> int:
     return high
 
 
-@compiled
+@separate
 def product(operation: int, bits: int, signed: bool, a: int, b: int) -> int:
     if operation in (MUL_HI, MAD_HI):
         return high_product(a, b, signed) if bits == 64 else (a * b) >> bits
     return a * b
 
 
-@compiled
+@separate
 def quotient(operation: int, bits: int, signed: bool, a: int, b: int) -> int:
     """Towards zero; of a division by zero all bits are ones, of its remainder it is the dividend."""
     if b == 0:
@@ -134,7 +134,7 @@ def with_field(bits: int, a: int, b: int, at: int, length: int) -> int:
     return (b & ~mask) | ((a << at) & mask)
 
 
-@compiled
+@separate
 def converted(mode: int, a: int) -> int:
     """Integer to integer: the low bits, or the nearest that fits (.sat), extended to the width of the register."""
     to, of, wide = mode & 255, (mode >> 10) & 255, (mode >> 24) & 255
@@ -155,7 +155,7 @@ def converted(mode: int, a: int) -> int:
     return zero_extended(word, max(wide, to))
 
 
-@compiled
+@separate
 def whole(operation: int, mode: int, a: int, b: int, c: int, e: int) -> int:  # noqa: C901
     """One lane of an integer or logical instruction; the result has zeros above its width."""
     bits, signed = mode & 255, mode & SIGNED != 0

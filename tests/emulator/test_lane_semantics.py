@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from amk.emulator import isa
+from amk.emulator.bits import call
 from amk.emulator.floating import floating
 from amk.emulator.program import known
 from amk.emulator.whole import whole
@@ -42,8 +43,8 @@ def executed(opcode: str, *operands: int) -> int:
     form = known()[opcode]
     words = [signed(word, 64) for word in operands] + [0] * (4 - len(operands))
     if form.operation < isa.FADD:
-        return int(whole(form.operation, form.mode, *words)) & (1 << 64) - 1
-    return int(floating(form.operation, form.mode, *words[:3])) & (1 << 64) - 1
+        return int(call(whole, form.operation, form.mode, *words)) & (1 << 64) - 1
+    return int(call(floating, form.operation, form.mode, *words[:3])) & (1 << 64) - 1
 
 
 def test_integer_arithmetic_is_pythons_modulo_the_width() -> None:
