@@ -67,7 +67,8 @@ def all_done(grid: int) -> bool:
 def finish(grid: int, number: int) -> None:
     """The copy in this slot of the queue lands. Its block must not have ended: then its shared memory is another's."""
     row = at(grid, COPY_QUEUE) + 8 * (8 * number)
-    block, warps = at(row, 0), at(grid, WARP_COUNT) // at(grid, BLOCK_COUNT)
+    warps = at(grid, WARP_COUNT) // at(grid, BLOCK_COUNT)
+    block = at(row, 5) // warps
     over = True
     for warp in range(block * warps, (block + 1) * warps):
         over = over and at(at(grid, WARPS), 8 * warp + STATUS) == DONE
