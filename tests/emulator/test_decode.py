@@ -64,9 +64,9 @@ def test_the_kernel_gives_the_interpreters_tokens_in_any_order(name: str) -> Non
     expected.request_batch(prompts)
     tokens, scale = expected.step(TOKENS).tolist(), np.abs(expected.logits()).max()
     for order in (Order(), Order(eager=True), Order(seed=1, slice=50)):
-        result = run(schedule, source, ptx, prompts=prompts, tokens=TOKENS, order=order)
+        result = run(schedule, source, ptx, prompts=prompts, tokens=TOKENS, order=order, races=True)
         assert [str(fault) for fault in result.faults] == []
-        assert result.ended
+        assert result.ended and all(outcome.raced for outcome in result.outcomes)
         assert result.tokens.tolist() == tokens
         assert np.abs(result.logits - expected.logits()).max() <= ROUNDING * scale
 

@@ -262,6 +262,8 @@ W1: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 %p3, [s+8], 0, 100;
 @!%p3 bra W1;
 mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [s], 64;
 cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r21], [%rd1+64], 64, [%r20];
+W3: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 %p3, [s], 1, 100;
+@!%p3 bra W3;
 bra END;
 READER:
 W2: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 %p3, [s], 0, 100;
