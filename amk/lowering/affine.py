@@ -110,6 +110,30 @@ class Values:
                     stack.append(copied)
         return found
 
+    def recurrence(self, leaf: str) -> tuple[Form, int, str] | None:
+        """(start, step, name of the passes) of a "phi" that is set in one block and counted on in another.
+
+        Variables of equal names have passed equally many steps: their starts stand in one block, as do their steps.
+        """
+        register, places = self.joined.get(leaf, ("", ()))
+        forms = [self.result(place, register) for place in places]
+        counted = [n for n, form in enumerate(forms) if form.get(leaf) == 1 and form.keys() == {leaf, ""}]
+        if len(places) != 2 or len(counted) != 1 or any(self.kernel.code[place].guard for place in places):
+            return None
+        step, start = counted[0], 1 - counted[0]
+        blocks = [self.kernel.block(places[n]) for n in (start, step)]
+        if leaf in forms[start] or blocks[0] == blocks[1]:
+            return None
+        return forms[start], forms[step][""], f"passes {blocks[0]} {blocks[1]}"
+
+    def counted(self, form: Form) -> Form:
+        """The form with variables of loops as start + step * passes."""
+        total: Form = {}
+        for leaf, factor in form.items():
+            found = self.recurrence(leaf)
+            total = added(total, {leaf: 1} if found is None else added(found[0], {found[2]: found[1]}), factor)
+        return total
+
     def result(self, place: int, register: str) -> Form:
         """What the instruction at a place leaves in one of the registers that it writes."""
         if (place, register) not in self.known:
@@ -123,12 +147,26 @@ class Values:
         return self.known[place, register]
 
     def _linear(self, code: Code) -> Form | None:
+        if code.opcode == "and.b32" and (warps := self._warp_bits(code)) is not None:
+            return warps
         name, kind = code.opcode.split(".")[0], code.opcode.split(".")[-1]
         if _COPIES.match(code.opcode):
             return None if code.operands[1].startswith("{") else self.operand(code, 1)
         if name not in _LINEAR or kind[0] == "f" or kind == "pred":
             return None
         return _LINEAR[name](self, [self.operand(code, n) for n in range(1, len(code.operands))])
+
+    def _warp_bits(self, code: Code) -> Form | None:
+        """The thread with the bits of its lane cleared: 32 * its warp, which some instruction has computed before."""
+        thread, mask = self.operand(code, 1), constant(self.operand(code, 2))
+        if thread != {"%tid.x": 1} or mask is None or mask < 0 or mask % 32 or mask < self.kernel.threads - 32:
+            return None
+        if (mask + 32) & mask:
+            return None  # bits between are left out
+        for one in self.kernel.code:
+            if one.opcode == "shr.u32" and [self.operand(one, n) for n in (1, 2)] == [thread, {"": 5}]:
+                return scaled(self.result(one.at, one.results[0]), 32)
+        return None
 
     def most(self, form: Form, within: frozenset[str] = frozenset()) -> int | None:
         """The largest value of a sum of masked registers; None if it is not known."""

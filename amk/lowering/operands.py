@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
 
 from amk.lowering.abi import COUNTER_STRIDE, flat_index
 from amk.lowering.affine import Form, added, constant, scaled
+from amk.lowering.conditions import conditions, lanes_of
 from amk.lowering.emit import KERNEL
 from amk.lowering.ptx_code import read_kernel
 from amk.lowering.readback import Instruction, Kind
@@ -82,19 +82,28 @@ def _wait(reading: Reading, part: Part, wait: Wait, poll: Instruction) -> None:
 
 
 def _signals(reading: Reading, part: Part, signals: tuple[Signal, ...], found: tuple[Instruction, ...]) -> None:
-    given = [i for i in found if i.kind in _SIGNALS]
-    for number, (signal, one) in enumerate(zip(signals, given, strict=True)):
-        code, lane = reading.code(one), number % 32
-        address, amount = reading.values.address(code), reading.values.operand(code, 1)
-        reading.same(part, one, "signals another counter", address, _counter(reading, part, signal))
-        reading.same(part, one, "adds another amount", amount, reading.expected(part, signal.add))
-        conditions = list(_conditions(reading, reading.kernel.by_line[one.line]))
-        wanted = {"lane": 1, "": -lane} if lane else {"lane": 1}
-        if not any(sense and reading.named(form) == wanted for form, sense in conditions):
-            raise reading.refused(part.label, one, f"does not signal from lane {lane} alone")
-        allowed = [wanted] if isinstance(signal.add, int) else [wanted, reading.expected(part, signal.add)]
-        if any(reading.named(form) not in allowed for form, _ in conditions):
+    """The compiler may put signals of different lanes into any order; those of one lane keep theirs."""
+    left = list(enumerate(signals))
+    for one in (i for i in found if i.kind in _SIGNALS):
+        deciding = list(conditions(reading, reading.kernel.by_line[one.line]))
+        lanes = lanes_of(deciding)
+        mine = next((each for each in left if {each[0] % 32} == lanes), None)
+        if mine is None:
+            raise reading.refused(part.label, one, f"does not signal from lane {left[0][0] % 32} alone")
+        left.remove(mine)
+        _signal(reading, part, mine[1], one)
+        allowed = [] if isinstance(mine[1].add, int) else [reading.expected(part, mine[1].add)]
+        if any(not each.of_lane and each.not_zero() not in allowed for each in deciding):
             raise reading.refused(part.label, one, "signals only on a condition that the schedule does not have")
+
+
+def _signal(reading: Reading, part: Part, signal: Signal, one: Instruction) -> None:
+    code = reading.code(one)
+    if one.kind is not (Kind.SIGNAL_RELEASE if signal.order == "release" else Kind.SIGNAL_RELAXED):
+        raise reading.refused(part.label, one, "signals in another order of memory")
+    address, amount = reading.values.address(code), reading.values.operand(code, 1)
+    reading.same(part, one, "signals another counter", address, _counter(reading, part, signal))
+    reading.same(part, one, "adds another amount", amount, reading.expected(part, signal.add))
 
 
 def _counter(reading: Reading, part: Part, use: Wait | Signal) -> Form:
@@ -102,30 +111,6 @@ def _counter(reading: Reading, part: Part, use: Wait | Signal) -> Form:
     flat = flat_index(reading.counters[use.counter], use.index)
     number = reading.expected(part, flat | {"1": flat.get("1", 0) + reading.abi.counter_base[use.counter]})
     return added({"argument counters": 1}, scaled(number, 4 * COUNTER_STRIDE))
-
-
-def _conditions(reading: Reading, at: int) -> Iterator[tuple[Form, bool]]:
-    """(difference, whether it is zero) for every comparison that decides whether the instruction runs, back to the
-    synchronising instruction before it or to where several ways meet."""
-    while len(before := reading.kernel.predecessors[at]) == 1 and before[0] not in reading.stops:
-        one = reading.kernel.code[before[0]]
-        if one.guard and one.opcode.startswith("bra"):
-            taken = reading.kernel.successors(before[0])[0] == at
-            yield from _compared(reading, one.guard.lstrip("!"), taken != one.guard.startswith("!"))
-        at = before[0]
-
-
-def _compared(reading: Reading, register: str, true: bool) -> Iterator[tuple[Form, bool]]:
-    """Equalities that hold where a predicate is `true`; what is none stands for itself."""
-    test = reading.definition(register)
-    if test is not None and test.opcode == ("and.pred" if true else "or.pred"):
-        for operand in test.operands[1:]:
-            yield from _compared(reading, operand, true)
-    elif test is not None and (kind := re.match(r"setp\.(eq|ne)\.[sub]32$", test.opcode)):
-        left, right = reading.values.operand(test, 1), reading.values.operand(test, 2)
-        yield added(left, right, -1), (kind[1] == "eq") == true
-    else:
-        yield {register: 1}, true
 
 
 def _buffers(reading: Reading) -> None:

@@ -62,10 +62,11 @@ class Code:
 
 @dataclass
 class Kernel:
-    """The body of one entry in textual order."""
+    """The body of one entry in textual order. threads: most of a block."""
 
     code: list[Code] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
+    threads: int = 1024
     _known: dict[tuple[str, int], frozenset[int]] = field(default_factory=dict)
 
     @cached_property
@@ -100,12 +101,16 @@ class Kernel:
         starts |= {at + 1 for at in range(len(self.code) - 1) if self.successors(at) != [at + 1]}
         return sorted(starts)
 
+    def block(self, at: int) -> int:
+        """The first instruction of the block around an instruction."""
+        return self.blocks[bisect_right(self.blocks, at) - 1]
+
     def reaching(self, register: str, at: int) -> tuple[int, ...]:
         """The definitions of a register that may have written what an instruction reads there, ascending."""
         places = self.definitions[register]
         if len(places) == 1:
             return tuple(places)
-        start = self.blocks[bisect_right(self.blocks, at) - 1]
+        start = self.block(at)
         within = places[bisect_left(places, start) : bisect_left(places, at)]
         firm = next((n for n in range(len(within) - 1, -1, -1) if not self.code[within[n]].guard), None)
         if firm is not None:
@@ -124,7 +129,7 @@ class Kernel:
             if last in seen:
                 continue
             seen.add(last)
-            first = self.blocks[bisect_right(self.blocks, last) - 1]
+            first = self.block(last)
             within = places[bisect_left(places, first) : bisect_right(places, last)]
             firm = next((n for n in range(len(within) - 1, -1, -1) if not self.code[within[n]].guard), None)
             found |= set(within[firm or 0 :])
@@ -148,7 +153,10 @@ def read_kernel(ptx: str, name: str) -> Kernel:
     entry = re.search(rf"\.entry\s+{re.escape(name)}\b[^{{]*\{{", text)
     if entry is None:
         raise refusal.internal(f"the PTX has no kernel {name}")
-    return _Reader(text, entry.end()).kernel()
+    kernel = _Reader(text, entry.end()).kernel()
+    if most := re.search(r"\.maxntid\s+(\d+)(?:,\s*1)*\s", entry[0]):
+        kernel.threads = int(most[1])
+    return kernel
 
 
 class _Reader:

@@ -139,7 +139,8 @@ class _BulkRing(_Ring):
             raise self.reading.refused(part.label, copy, "completes on another mbarrier than the one that expects it")
         slot = added(barrier, self.first, -1)
         place = added(self.memory(copy, 0), self.slots, -1)
-        if place != scaled(slot, size // _MBARRIER_BYTES):
+        apart = added(place, scaled(slot, size // _MBARRIER_BYTES), -1)
+        if self.reading.values.counted(apart):
             raise self.reading.refused(part.label, copy, "fills another slot than that of its mbarrier")
         self.weights(part, copy, 1)
 
@@ -174,7 +175,8 @@ class _CopyRing(_Ring):
         first = [self.memory(group[0], n) for n in (0, 1)]
         for number, one in enumerate(group):
             for operand in (0, 1):
-                if constant(added(self.memory(one, operand), first[operand], -1)) != number * _PIECE:
+                distance = self.reading.values.counted(added(self.memory(one, operand), first[operand], -1))
+                if constant(distance) != number * _PIECE:
                     raise self.reading.refused(part.label, one, "copies pieces that are not side by side")
             self.weights(part, one, 1)
         if len(group) != -(-self.stream.chunk_bytes // _PIECE):

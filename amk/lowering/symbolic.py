@@ -76,8 +76,24 @@ class Reading:
         """The form with the names above for what they stand for."""
         total: Form = {}
         for leaf, factor in form.items():
-            total = added(total, {self.name(leaf): factor})
+            name = self.name(leaf)
+            counted = self._by_passes(leaf) if name == leaf else None
+            total = added(total, {name: 1} if counted is None else counted, factor)
         return total
+
+    def _by_passes(self, leaf: str) -> Form | None:
+        """A variable that is counted on beside one that has a name, as start + step * that one."""
+        found = self.values.recurrence(leaf)
+        if found is None:
+            return None
+        start, step, passes = found
+        for other in list(self.values.joined):
+            beside = self.values.recurrence(other)
+            if beside is None or beside[1:] != (1, passes) or constant(beside[0]) != 0:
+                continue
+            if (name := self.name(other)) != other:
+                return added(self.named(start), {name: step})
+        return None
 
     def name(self, leaf: str) -> str:
         if leaf not in self.names:
@@ -135,8 +151,8 @@ class Reading:
         end = constant(self.values.operand(one, 2))
         if end is None:
             return None
-        branch = next((b for b in self.kernel.code[one.at : one.at + 4] if b.opcode.split(".")[0] == "bra"), one)
-        at_end = branch is not one and self.kernel.successors(branch.at)[0] <= one.at
+        branches = [b for b in self.kernel.code if b.guard.lstrip("!") == one.results[0] and b.opcode.startswith("bra")]
+        at_end = any(self.kernel.successors(branch.at)[0] <= one.at for branch in branches)
         return end + 1 if at_end and self.values.operand(one, 1) == {leaf: 1} else end
 
     def _epoch(self, leaf: str) -> str | None:

@@ -10,11 +10,18 @@ import pytest
 
 from amk.lowering.affine import Values, added, constant
 from amk.lowering.emit import KERNEL
-from amk.lowering.kernel import read_back
+from amk.lowering.kernel import build, read_back
+from amk.lowering.operands import check_operands
 from amk.lowering.ptx_code import read_kernel
 from amk.lowering.readback import Kind, read_ptx
+from amk.lowering.skeleton import check_synchronisation
+from amk.planner.decode import plan
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.target import load_target
+from tests.handwritten import sync_agent
 from tests.lowering.edits.judge import original, subject
+from tests.tiny import RAGGED
 
 
 @cache
@@ -114,6 +121,30 @@ def test_a_signal_of_all_lanes_is_refused() -> None:
     refused("fenced", without_line("fenced", guard), "does not signal from lane 0 alone")
 
 
+def switched() -> tuple[Schedule, str]:
+    """A kernel that signals four counters from four lanes, in the order of a switch."""
+    schedule = sync_agent.schedule("b200")
+    return schedule, build(schedule).compiled.ptx
+
+
+def test_signals_of_other_lanes_may_come_first() -> None:
+    schedule, ptx = switched()
+    check_operands(schedule, ptx, check_synchronisation(schedule, tuple(read_ptx(ptx)[KERNEL])))
+
+
+def test_lanes_that_swap_their_counters_are_refused() -> None:
+    """Amounts differ from counter to counter, so lane 1 must not signal the counter of lane 3."""
+    schedule, ptx = switched()
+    lines = ptx.splitlines()
+    one, three = (
+        next(n for n, line in enumerate(lines) if re.search(rf"add.s64 .*, {by};", line)) for by in (128, 384)
+    )
+    lines[one], lines[three] = lines[one].replace(" 128;", " 384;"), lines[three].replace(" 384;", " 128;")
+    with pytest.raises(AmkError) as caught:
+        read_back(schedule, "\n".join(lines) + "\n")
+    assert "signals another counter" in caught.value.diagnostics[0].message
+
+
 def test_half_the_lanes_are_refused() -> None:
     name = "tagged"
     changed = re.sub(r"(shfl\.sync\.bfly[^;]*), (?:-1|%r\d+);", r"\1, 65535;", text(name), count=1)
@@ -135,6 +166,42 @@ def test_a_plain_access_at_another_step_is_refused() -> None:
     assert any(line.startswith("\tbar.sync 1") for line in lines[store:signal])
     moved = [*lines[:store], *lines[store + 1 : signal], lines[store], *lines[signal:]]
     refused("fenced", "\n".join(moved) + "\n", "which no step at its place names")
+
+
+@cache
+def strided() -> tuple[Schedule, str]:
+    """A kernel whose mbarriers and slots at the ring's start are variables of a loop, counted on side by side."""
+    schedule = plan(RAGGED, load_target("h200"), max_context=256, workers=8)
+    return schedule, build(schedule).compiled.ptx
+
+
+def test_variables_that_are_counted_on_side_by_side_are_taken() -> None:
+    schedule, ptx = strided()
+    kernel = read_kernel(ptx, KERNEL)
+    values = Values(kernel)
+    copy = next(one for one in kernel.code if one.opcode.startswith("cp.async.bulk"))
+    slot, barrier = values.address(copy, 0), values.address(copy, 3)
+    assert slot.keys() <= values.joined.keys() and barrier.keys() <= values.joined.keys()
+    assert not values.counted(added(slot, barrier, -64)).keys() & values.joined.keys()
+    check_operands(schedule, ptx, check_synchronisation(schedule, tuple(read_ptx(ptx)[KERNEL])))
+
+
+@pytest.mark.parametrize("by", [64, 512, 2048])
+def test_a_slot_that_is_counted_on_by_another_stride_is_refused(by: int) -> None:
+    schedule, ptx = strided()
+    kernel = read_kernel(ptx, KERNEL)
+    copy = next(one for one in kernel.code if one.opcode.startswith("cp.async.bulk"))
+    register = copy.address[0]
+    lines = ptx.splitlines()
+    step = next(
+        one.line - 1 for one in kernel.code if one.opcode == "add.s32" and one.operands[:2] == (register, register)
+    )
+    changed = re.sub(r"\d+;", f"{by};", lines[step])
+    assert changed != lines[step]
+    lines[step] = changed
+    with pytest.raises(AmkError) as caught:
+        read_back(schedule, "\n".join(lines) + "\n")
+    assert "fills another slot" in caught.value.diagnostics[0].message
 
 
 BODY = """
