@@ -197,6 +197,7 @@ class Machine:
             small_queue=np.zeros((self.blocks, self.dynamic // 16 + 64, 6), np.int64),
             small_count=np.zeros(self.blocks, np.int64),
             **self._clocks(total),
+            scratch_words=np.zeros(1024, np.int64),
             groups=np.zeros((warps, 32), np.int64),
             told=np.zeros(len(program.code), np.uint8),
             mbarriers=np.zeros(shared * self.blocks // 8 + 1, np.uint8),

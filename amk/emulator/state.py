@@ -62,12 +62,12 @@ NUMBERS = 32
 (
     CODE, REGISTERS, POISON, PCS, LANES, MASKS, WARPS, POLL_LOG, BLOCKS, BARRIERS, PAGES, ALLOCATIONS, FAULT_LOG,
     COPY_QUEUE, SMALL_QUEUE, SMALL_COUNT, GROUPS, TOLD, MBARRIERS, CLOCKS, BARRIER_CLOCKS, AGENTS, COMMITS, COMMITTED,
-    POOL, FREE, SYNC_OF, WRITTEN, SEEN, UNDEFINED_BYTES, MEMORY,
-) = range(NUMBERS, NUMBERS + 31)  # fmt: skip
+    POOL, FREE, SYNC_OF, WRITTEN, SEEN, SCRATCH_WORDS, UNDEFINED_BYTES, MEMORY,
+) = range(NUMBERS, NUMBERS + 32)  # fmt: skip
 (
     WARP_COUNT, BLOCK_COUNT, ROWS, COPY_ROOM, SMALL_ROOM, POOL_ROOM, GLOBAL_BYTES, SHARED_BYTES, SHARED_AT, CONST_AT,
     PARAM_AT, CONST_BYTES, PARAM_BYTES, SHARED_END,
-) = range(NUMBERS + 31, NUMBERS + 45)  # fmt: skip
+) = range(NUMBERS + 32, NUMBERS + 46)  # fmt: skip
 
 
 @dataclass
@@ -103,6 +103,7 @@ class Grid:
     sync_of: Words  # [m / 4], 1 + the vector released at this word
     written: Words  # [m], epoch of the last write
     seen: Words  # [m], epoch of the last read, or -1 - the vector of epochs of several
+    scratch_words: Words  # [1024], of a tensor-core instruction while it runs
     undefined: Bytes  # [m], 1 where a byte has no defined content
     memory: Bytes  # [m]
     sizes: tuple[int, ...]  # from GLOBAL_BYTES on

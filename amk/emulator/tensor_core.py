@@ -9,11 +9,9 @@ Source: PTX ISA 9.0, 9.7.14 (fragments); Fasi et al., Numerical behavior of NVID
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from amk.emulator.bits import M32, NAN32, as_f32, bits64, compiled, half_value, rounded, separate, sign_extended
+from amk.emulator.bits import M32, NAN32, as_f32, as_f64, bits64, compiled, half_value, rounded, separate, sign_extended
 from amk.emulator.cells import at, to
 from amk.emulator.isa import BF16, F16, MMA_BF16, MMA_F16, MMA_S8, MMA_S8U8, MMA_U8S8, RZ
 
@@ -26,22 +24,23 @@ def exponent_of(number: float) -> int:
 
 
 @compiled
-def fused(terms: Any, count: int, fraction: int) -> float:
+def fused(terms: int, count: int, fraction: int) -> float:
     """The sum of `count` float64 terms, each cut off below the fraction's last bit of the largest; cut off to
     float32."""
     largest = -2000
     plain = 0.0
     for n in range(count):
-        if terms[n] - terms[n] != 0.0:
-            plain += terms[n]
-        if terms[n] != 0.0:
-            largest = max(largest, exponent_of(terms[n]))
+        term = as_f64(at(terms, n))
+        if term - term != 0.0:
+            plain += term
+        if term != 0.0:
+            largest = max(largest, exponent_of(term))
     if plain != 0.0 or largest == -2000:
         return plain
     unit = 2.0 ** (fraction - largest)
     total = 0.0
     for n in range(count):
-        total += np.trunc(terms[n] * unit)
+        total += np.trunc(as_f64(at(terms, n)) * unit)
     return np.float64(as_f32(rounded(total / unit, RZ)))
 
 
@@ -52,63 +51,60 @@ def byte_of(word: int, place: int, signed: bool) -> int:
 
 
 @compiled
-def multiply_halves(registers: int, word: int, kind: int, together: int, fraction: int) -> None:
+def multiply_halves(registers: int, word: int, kind: int, together: int, fraction: int, a: int) -> None:
     """m16n8k16: fragments a (4 registers of two), b (2), c and d (4 float32)."""
-    a, b = (np.empty((16, 16), np.float64), np.empty((16, 8), np.float64))
+    b, found, terms = (a + 8 * 256, a + 8 * 384, a + 8 * 512)
     for lane in range(32):
         group, pair = (lane >> 2, 2 * (lane & 3))
         for n in range(4):
             row, column = (group + 8 * (n & 1), pair + 8 * (n >> 1))
             value = at(registers, 32 * at(word, 7 + n) + lane)
-            a[row, column], a[row, column + 1] = (half_value(value, kind), half_value(value >> 16, kind))
+            to(a, 16 * row + column, bits64(half_value(value, kind)))
+            to(a, 16 * row + column + 1, bits64(half_value(value >> 16, kind)))
         for n in range(2):
             value = at(registers, 32 * at(word, 11 + n) + lane)
-            b[pair + 8 * n, group], b[pair + 8 * n + 1, group] = (
-                half_value(value, kind),
-                half_value(value >> 16, kind),
-            )
-    terms = np.empty(together + 1, np.float64)
-    found = np.empty((32, 4), np.int64)
+            to(b, 8 * (pair + 8 * n) + group, bits64(half_value(value, kind)))
+            to(b, 8 * (pair + 8 * n + 1) + group, bits64(half_value(value >> 16, kind)))
     for lane in range(32):
         for n in range(4):
             row, column = ((lane >> 2) + 8 * (n >> 1), 2 * (lane & 3) + (n & 1))
             total: float = np.float64(as_f32(at(registers, 32 * at(word, 13 + n) + lane)))
             for first in range(0, 16, together):
                 for k in range(together):
-                    terms[k] = a[row, first + k] * b[first + k, column]
-                terms[together] = total
+                    product = as_f64(at(a, 16 * row + first + k)) * as_f64(at(b, 8 * (first + k) + column))
+                    to(terms, k, bits64(product))
+                to(terms, together, bits64(total))
                 total = fused(terms, together + 1, fraction)
-            found[lane, n] = NAN32 if total != total else rounded(total, RZ)
+            to(found, 4 * lane + n, NAN32 if total != total else rounded(total, RZ))
     for lane in range(32):
         for n in range(4):
-            to(registers, 32 * at(word, 3 + n) + lane, found[lane, n])
+            to(registers, 32 * at(word, 3 + n) + lane, at(found, 4 * lane + n))
 
 
 @compiled
-def multiply_bytes(registers: int, word: int, a_signed: bool, b_signed: bool) -> None:  # noqa: C901
+def multiply_bytes(registers: int, word: int, a_signed: bool, b_signed: bool, a: int) -> None:  # noqa: C901
     """m16n8k32 of 8-bit integers: fragments a (4 registers of four), b (2), c and d (4 int32)."""
-    a, b = (np.empty((16, 32), np.int64), np.empty((32, 8), np.int64))
+    b, found = (a + 8 * 512, a + 8 * 768)
     for lane in range(32):
         group, first = (lane >> 2, 4 * (lane & 3))
         for n in range(4):
             for k in range(4):
-                a[group + 8 * (n & 1), first + 16 * (n >> 1) + k] = byte_of(
-                    at(registers, 32 * at(word, 7 + n) + lane), k, a_signed
-                )
+                element = byte_of(at(registers, 32 * at(word, 7 + n) + lane), k, a_signed)
+                to(a, 32 * (group + 8 * (n & 1)) + first + 16 * (n >> 1) + k, element)
         for n in range(2):
             for k in range(4):
-                b[first + 16 * n + k, group] = byte_of(at(registers, 32 * at(word, 11 + n) + lane), k, b_signed)
-    found = np.empty((32, 4), np.int64)
+                element = byte_of(at(registers, 32 * at(word, 11 + n) + lane), k, b_signed)
+                to(b, 8 * (first + 16 * n + k) + group, element)
     for lane in range(32):
         for n in range(4):
             row, column = ((lane >> 2) + 8 * (n >> 1), 2 * (lane & 3) + (n & 1))
             total = at(registers, 32 * at(word, 13 + n) + lane)
             for k in range(32):
-                total += a[row, k] * b[k, column]
-            found[lane, n] = total & M32
+                total += at(a, 32 * row + k) * at(b, 8 * k + column)
+            to(found, 4 * lane + n, total & M32)
     for lane in range(32):
         for n in range(4):
-            to(registers, 32 * at(word, 3 + n) + lane, found[lane, n])
+            to(registers, 32 * at(word, 3 + n) + lane, at(found, 4 * lane + n))
 
 
 @compiled
@@ -140,13 +136,13 @@ def spread(poison: int, word: int) -> None:  # noqa: C901
 
 
 @separate
-def multiply(registers: int, poison: int, word: int, together: int, fraction: int) -> None:
+def multiply(registers: int, poison: int, word: int, together: int, fraction: int, scratch: int) -> None:
     """mma.sync by all 32 lanes."""
     mode = at(word, 2)
     if mode in (MMA_BF16, MMA_F16):
-        multiply_halves(registers, word, BF16 if mode == MMA_BF16 else F16, together, fraction)
+        multiply_halves(registers, word, BF16 if mode == MMA_BF16 else F16, together, fraction, scratch)
     else:
-        multiply_bytes(registers, word, mode in (MMA_S8, MMA_S8U8), mode in (MMA_S8, MMA_U8S8))
+        multiply_bytes(registers, word, mode in (MMA_S8, MMA_S8U8), mode in (MMA_S8, MMA_U8S8), scratch)
     spread(poison, word)
 
 

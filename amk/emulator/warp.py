@@ -50,6 +50,7 @@ from amk.emulator.state import (
     PCS,
     RACES,
     RUNS,
+    SCRATCH_WORDS,
     STATUS,
     STOPPED,
     TENSOR,
@@ -217,9 +218,9 @@ def together(grid: int, warp: int, pc: int, mask: int, block: int, operation: in
         shuffle(grid, warp, pc, mask, members)
     elif operation == isa.MMA:
         if at(grid, TENSOR) == 8:
-            multiply(registers_of(grid, warp), poison_of(grid, warp), word, 8, 24)
+            multiply(registers_of(grid, warp), poison_of(grid, warp), word, 8, 24, at(grid, SCRATCH_WORDS))
         else:
-            multiply(registers_of(grid, warp), poison_of(grid, warp), word, 16, 25)
+            multiply(registers_of(grid, warp), poison_of(grid, warp), word, 16, 25, at(grid, SCRATCH_WORDS))
     elif operation == isa.MOVMATRIX:
         transpose(registers_of(grid, warp), poison_of(grid, warp), word)
     elif operation == isa.VOTE:
