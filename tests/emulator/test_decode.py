@@ -91,3 +91,15 @@ def _found(value: Any, key: str) -> list[Any]:
         own = value[key] if isinstance(value.get(key), list | tuple) else []
         return [*own, *(entry for part in value.values() for entry in _found(part, key))]
     return [entry for part in value for entry in _found(part, key)] if isinstance(value, list | tuple) else []
+
+
+@pytest.mark.parametrize(
+    ("written", "edited"), [("red.release.gpu", "red.relaxed.gpu"), ("ld.acquire.gpu", "ld.relaxed.gpu")]
+)
+def test_a_signal_or_a_wait_of_a_kernel_that_orders_nothing_is_a_race(written: str, edited: str) -> None:
+    """The run is lucky: its tokens are right, and only the race tells."""
+    schedule = scheduled("naive sm_80")
+    ptx = compile_cuda(stamped(emit(schedule), schedule), schedule.target.arch).ptx
+    assert written in ptx
+    result = run(schedule, RandomTensors(schedule.model), ptx.replace(written, edited), tokens=2, races=True)
+    assert result.ended and {fault.kind for fault in result.faults} == {"race"}
