@@ -215,7 +215,7 @@ CHANGES: list[tuple[str, Callable[[Document], object]]] = [
     ("host-buffer", of_buffer("prompt", shape=[255])),
     ("host-buffer", of_buffer("h_out", role="constant")),
     ("aligned", of_buffer("ssq", align=1, offset=8)),
-    ("index", of_buffer("attn", shape=[2**31])),
+    ("index", of_buffer("h_mid", shape=[2**31])),
     ("tag", of_buffer("qkv", tag=None, tagged=True)),
     ("tag", of_buffer("logits", tagged=True, tag={"t": 1, "1": 1})),
     ("groups", entry("lm_head.count", 1000)),
