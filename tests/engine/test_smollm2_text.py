@@ -94,8 +94,8 @@ def test_a_greedy_text_is_that_of_transformers(model: amk.LanguageModel, smollm2
 
 
 def test_the_first_word_of_a_chat_takes_seconds_of_processor_time(smollm2_path: Path) -> None:
-    """Of the whole command, on one thread. About 3 s on an idle core, twice that where cores are shared; the interpreter
-    of schedules takes 14 s."""
+    """Of the whole command, on one thread. About 3 s on an idle core, twice that where cores are shared.
+    The interpreter of schedules takes 14 s."""
     words = ["generate", "--model", str(smollm2_path), "--prompt", QUESTION[0]["content"], "--max-tokens", "1"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
