@@ -112,10 +112,13 @@ def record(path: Path) -> int:
 
 
 def compare(path: Path) -> int:
-    """1 if tokens differ anywhere; the differences of logits, in units in the last place, are written to the file."""
+    """1 if tokens differ anywhere. Cases that were compared before are not run again."""
     stored = json.loads(path.read_text(encoding="utf-8"))
     same = True
     for case, entry in stored["cases"].items():
+        if "emulated" in entry:
+            same &= entry["emulated"]["same_tokens"]
+            continue
         own = emulated(case)
         there, here = (
             np.frombuffer(base64.b64decode(e["logits"]), np.float32).astype(np.float64) for e in (entry, own)
@@ -131,7 +134,7 @@ def compare(path: Path) -> int:
         }
         same &= own["tokens"] == entry["tokens"]
         print(case, entry["emulated"], flush=True)
-    path.write_text(json.dumps(stored, indent=1), encoding="utf-8")
+        path.write_text(json.dumps(stored, indent=1), encoding="utf-8")
     return 0 if same else 1
 
 

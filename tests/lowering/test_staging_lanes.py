@@ -18,7 +18,7 @@ from amk.schedule_ir.bfloat import F32, from_bf16_bits, to_bf16_bits
 from amk.schedule_ir.block_point import BLOCK, block_scales, block_sums, round_digits, whole_blocks
 
 HERE = Path(__file__).parent / "host_warp"
-HEADERS = ("context", "cells", "fetches", "block_point", "staged")
+HEADERS = ("ablation", "context", "cells", "fetches", "block_point", "staged")
 UNTOUCHED = 0x5A
 SHAPES = ((14336, 8), (4096, 12), (896, 8), (4864, 14), (28672, 12), (100, 3))
 """(elements, agents): equal shares, shares a block apart, two rounds, an agent without a block, a block cut short."""

@@ -1,3 +1,4 @@
 // In sync.cuh of this folder.
 #pragma once
+#include "amk/ablation.cuh"
 #include "amk/sync.cuh"
