@@ -117,6 +117,8 @@ def section() -> str:
     """The table, and what it was measured on. Says so if kernels have changed since."""
     entry = json.loads((RECORDS / TABLES[0]).read_text(encoding="utf-8"))["rows"][-1]["run"]
     mine = [claim for claim in records.claims() if claim.record in {f"speed/{name}" for name in TABLES}]
-    later = " Files of the kernels have changed since." if any(map(records.stale, mine)) else ""
+    later = (
+        " Files of the kernels have changed since." if any(records.stale(claim) is not False for claim in mine) else ""
+    )
     source = f"One {entry['hardware']['name']}, commit {entry['commit'][:7]}, {entry['date'][:10]}.{later}"
     return f"{table()}\n{source}\n"
