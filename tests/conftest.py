@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,15 @@ def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache, "default_directory", lambda: directory)
         yield
+
+
+@pytest.fixture(autouse=True)
+def limits_kept() -> Iterator[None]:
+    """No test leaves a limit on its process to the next: Ray ends a process that cannot map its store, for example."""
+    limits = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
+    before = [resource.getrlimit(limit) for limit in limits]
+    yield
+    assert [resource.getrlimit(limit) for limit in limits] == before
 
 
 @pytest.fixture(scope="session")

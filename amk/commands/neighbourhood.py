@@ -8,7 +8,7 @@ from amk.adversary.neighbourhood.account import account
 from amk.adversary.neighbourhood.bases import MADE
 from amk.adversary.neighbourhood.ledger import Ledger, counts
 from amk.adversary.neighbourhood.search import Search, commit
-from amk.adversary.neighbourhood.survey import bound_memory
+from amk.adversary.neighbourhood.survey import bounded_memory
 from amk.commands.output import print_json, print_table
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
 from amk.schedule_ir.name import closest
@@ -35,8 +35,8 @@ def search(arguments: argparse.Namespace) -> int:
         raise AmkError(Diagnostic("AMK001", f"cannot be read or written: {error.strerror}", where=where)) from error
     bases = tuple(arguments.base or MADE)
     made = Search(bases, ledger, arguments.pairs, arguments.seed, arguments.holes, commit())
-    bound_memory()
-    _go(made, arguments)
+    with bounded_memory():
+        _go(made, arguments)
     ledger.close()
     if arguments.format == "json":
         print_json(summary(ledger))

@@ -209,6 +209,12 @@ def patience(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def bound_memory() -> None:
-    """A process that asks for more gets MemoryError, and goes on with the next edit."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+@contextmanager
+def bounded_memory() -> Iterator[None]:
+    """Inside, a request for more raises MemoryError, and the search goes on with the next edit."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
