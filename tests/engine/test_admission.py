@@ -68,7 +68,8 @@ def test_generate_refuses_before_anything_runs(
     schedule = plan_for_cpu(open_checkpoint(smollm2_path).spec, 64)
     file = tmp_path / "unsafe.json"
     save_schedule(without(schedule, lambda step: any(s.counter == "attn" for s in step.signals)), file)
-    words = ["generate", "--model", str(smollm2_path), "--prompt", "Hi", "--device", "interpreter", "--schedule", str(file)]
+    words = ["generate", "--model", str(smollm2_path), "--prompt", "Hi", "--schedule", str(file)]
+    words += ["--device", "interpreter"]
     assert main(words) == Exit.UNSAFE
     captured = capsys.readouterr()
     assert captured.out == "" and "error[AMK" in captured.err
