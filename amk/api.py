@@ -173,7 +173,7 @@ def schedule_backend(
     admit(schedule)
     if device == "interpreter":
         return ScheduleBackend(CpuEngine(schedule, checkpoint, quantise=quantise))
-    return ScheduleBackend(gpu_engine(schedule, checkpoint, progress, quantise), GPU_SLICE)
+    return ScheduleBackend(gpu_engine(schedule, checkpoint, quantise, progress), GPU_SLICE)
 
 
 def _schedule(given: Schedule | str | Path) -> Schedule:

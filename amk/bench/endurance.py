@@ -33,6 +33,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.json_file import read_json
 from amk.schedule_ir.model import load_model
+from amk.schedule_ir.quantised import nearest
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 
@@ -129,7 +130,7 @@ def main() -> int:
     model = load_model(options.model)
     schedule = plan(model, load_target(options.gpu), max_context=options.context)
     record = opened(options.record, fresh(schedule, options.tokens))
-    engine = gpu_engine(schedule, random_checkpoint(model, SEED), device=Device.open())
+    engine = gpu_engine(schedule, random_checkpoint(model, SEED), nearest, device=Device.open())
     engine.upload("request", np.array([0, -1, -1, -1, -1], np.int32))
     go_on(engine, record, options.record, began + options.time_limit)
     done, laps = len(record["chain"]), record["laps"]

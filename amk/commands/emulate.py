@@ -21,6 +21,7 @@ from amk.engine.request import first_state, request_buffers
 from amk.lowering.compile import compile_cuda
 from amk.lowering.emit import emit
 from amk.lowering.stamp import stamped
+from amk.quantize.search import searched
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, shown
 from amk.schedule_ir.bfloat import to_bf16_bits
 from amk.schedule_ir.codec import load_schedule
@@ -87,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     result = emulated(
         schedule, source, ptx, prompts=prompts, position=arguments.position, cache=(cache[0][1], cache[1][1]),
         tokens=arguments.tokens, order=named_order(arguments.order), limits=limits,
-        races=arguments.races,
+        races=arguments.races, quantise=searched,
     )  # fmt: skip
     if not result.ended or result.faults:
         raise _wrong(result)
@@ -172,7 +173,7 @@ def interpreted(
     tokens: int,
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Tokens and the last token's logits of the numpy interpreter, which rounds what it stores as the kernel does."""
-    machine = Machine(schedule, source, numerics="device")
+    machine = Machine(schedule, source, numerics="device", quantise=searched)
     if mode_of(schedule) != "greedy":
         machine.set("sampling", GREEDY.words())
     state = dict.fromkeys(state_words(schedule.batch), 0) | first_state(prompts) | {"pos": position}

@@ -23,6 +23,7 @@ from amk.lowering.watchdog import empty_log
 from amk.schedule_ir.constants import constants
 from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.packing import packed_arrays
+from amk.schedule_ir.quantised import Quantiser, nearest
 from amk.schedule_ir.row_groups import TensorSource
 from amk.schedule_ir.sampling import GREEDY, Sampling, require
 from amk.schedule_ir.schedule import Schedule, mode_of
@@ -51,17 +52,24 @@ class EmulatedEngine:
     """Memory and kernel of one schedule.
 
     schedule: any, SAFE or not. source: the tensors of its model. ptx: what its lowering was compiled to, or any PTX
-    with the same entry and argument block. Raises AMK801, AMK802 or AMK803 for PTX that cannot be run, or a grid
-    beyond `limits`.
+    with the same entry and argument block. quantise: see `run`. Raises AMK801, AMK802 or AMK803 for PTX that cannot be
+    run, or a grid beyond `limits`.
     """
 
     def __init__(
-        self, schedule: Schedule, source: TensorSource, ptx: str, *, limits: Limits | None = None, races: bool = False
+        self,
+        schedule: Schedule,
+        source: TensorSource,
+        ptx: str,
+        *,
+        limits: Limits | None = None,
+        races: bool = False,
+        quantise: Quantiser = nearest,
     ) -> None:
         self.schedule, self.abi = schedule, abi(schedule)
         program = assemble(parse(ptx), KERNEL)
         content = constants(schedule, source)
-        content |= weights_of(schedule, source)
+        content |= weights_of(schedule, source, quantise)
         launch = schedule.launch
         allocations = [
             Allocation(b.name, b.bytes, b.role, content.get(b.name)) for b in schedule.buffers if b.space == "global"
@@ -150,9 +158,9 @@ class EmulatedEngine:
         return found if self.schedule.batch == 1 else found.reshape(self.schedule.batch, -1)
 
 
-def weights_of(schedule: Schedule, source: TensorSource) -> dict[str, NDArray[Any]]:
+def weights_of(schedule: Schedule, source: TensorSource, quantise: Quantiser) -> dict[str, NDArray[Any]]:
     """The packed weights, and scales that stand apart, by buffer."""
-    packed, scales = packed_arrays(schedule, source)
+    packed, scales = packed_arrays(schedule, source, quantise)
     return {schedule.streams[0].source: packed, **scales}
 
 
@@ -171,15 +179,18 @@ def run(
     sampling: Sampling = GREEDY,
     eos: tuple[int, ...] = (),
     races: bool = False,
+    quantise: Quantiser = nearest,
 ) -> Result:
     """Run `launches` launches of `tokens` tokens each of a schedule's PTX, and say what came out.
 
     prompts: given tokens, one text for each sequence of the batch; after them the kernel chooses. position: of the
     first token; above 0 `cache` (keys, values, in the buffers' own type) is what earlier tokens left. The first fault
-    that ends a launch ends the run. races: also tell accesses that nothing orders. Raises AmkError for what cannot be
-    run at all, never for what the kernel does.
+    that ends a launch ends the run. races: also tell accesses that nothing orders. quantise: makes the codes of
+    matrices that `source` holds as numbers; two engines agree only under one choice (that of `amk generate` is
+    `quantize.search.searched`).
+    Raises AmkError for what cannot be run at all, never for what the kernel does.
     """
-    engine = EmulatedEngine(schedule, source, ptx, limits=limits, races=races)
+    engine = EmulatedEngine(schedule, source, ptx, limits=limits, races=races, quantise=quantise)
     engine.request_batch(prompts, eos, sampling)
     if cache is not None:
         engine.fill_cache(*cache)

@@ -54,7 +54,7 @@ def load(
     check_model(schedule.model, checkpoint)
     if device == "cpu":
         return Session(CpuEngine(schedule, checkpoint, quantise=quantise))
-    return Session(gpu_engine(schedule, checkpoint, progress, quantise), GPU_SLICE)
+    return Session(gpu_engine(schedule, checkpoint, quantise, progress), GPU_SLICE)
 
 
 def check_model(model: ModelSpec, checkpoint: Checkpoint) -> None:
@@ -98,11 +98,15 @@ def plan_for_cpu(
 def gpu_engine(
     schedule: Schedule,
     checkpoint: Checkpoint,
+    quantise: Quantiser,
     progress: Progress | None = None,
-    quantise: Quantiser = searched,
     **options: Any,
 ) -> CudaEngine:
-    """The schedule on the GPU with the weights of `checkpoint`, at position 0. options: those of `CudaEngine`."""
+    """The schedule on the GPU with the weights of `checkpoint`, at position 0.
+
+    quantise: as in `load`; no default, because results can be compared only under one choice of codes.
+    options: those of `CudaEngine`.
+    """
     # Imported here: the interpreter works where the driver's Python package does not.
     from amk.engine.admission import admitted
     from amk.engine.cuda_engine import CudaEngine

@@ -11,6 +11,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,17 +21,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.bench.provenance import commit
+from amk.emulator.decode import EmulatedEngine
+from amk.engine.cuda_engine import CudaEngine
 from amk.engine.random_checkpoint import RandomCheckpoint
 from amk.lowering.kernel import build
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST
+from amk.quantize.search import searched
+from amk.schedule_ir.memory import Buffer
+from amk.schedule_ir.quantised import Quantiser
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from tests.tiny import NORMED, PAIRED, PLAIN, RAGGED
 
 SEED, TOKENS, CONTEXT, WORKERS = 20, 6, 256, 8
+SMALL = 1 << 16
+QUANTISE: Quantiser = searched
+"""On both sides; the choice that `amk generate` makes."""
 MODELS = {"plain": PLAIN, "ragged": RAGGED, "norm": NORMED, "paired": PAIRED}
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "plain bf16": ("plain", "bf16", {}),
@@ -63,30 +72,63 @@ def sampling_of(case: str) -> Sampling:
     return DRAWN if "sampling" in CASES[case][2] else GREEDY
 
 
-def on_gpu(case: str) -> dict[str, Any]:
+def gpu_side(case: str) -> CudaEngine:
+    """The case on the GPU, before its launch."""
     from amk.engine.load import gpu_engine
 
     schedule = schedule_of(case)
-    engine = gpu_engine(schedule, RandomCheckpoint(schedule.model, SEED))
+    engine = gpu_engine(schedule, RandomCheckpoint(schedule.model, SEED), QUANTISE)
+    engine.request_batch(prompts_of(schedule), (), sampling_of(case))
+    return engine
+
+
+def emulated_side(case: str, ptx: str) -> EmulatedEngine:
+    """The case in the emulator, before its launch."""
+    schedule = schedule_of(case)
+    engine = EmulatedEngine(schedule, RandomCheckpoint(schedule.model, SEED), ptx, quantise=QUANTISE)
+    engine.request_batch(prompts_of(schedule), (), sampling_of(case))
+    return engine
+
+
+def on_gpu(case: str) -> dict[str, Any]:
+    engine = gpu_side(case)
     try:
+        schedule = engine.schedule
+        held = digests(schedule, lambda b: engine.read(b.name, np.uint8, b.bytes))
+        engine.step(1)
+        after_one = left_by(schedule, lambda b: engine.read(b.name, np.uint8, b.bytes))
+        engine.reset()
         engine.request_batch(prompts_of(schedule), (), sampling_of(case))
         tokens = engine.step(TOKENS)
-        return _entry(schedule, tokens, engine.logits())
+        return _entry(schedule, tokens, engine.logits()) | {"held": held, "after_one": after_one}
     finally:
         engine.free()
 
 
-def emulated(case: str) -> dict[str, Any]:
-    from amk.emulator.decode import run
-
+def emulated(case: str, tokens: int = TOKENS) -> tuple[dict[str, Any], EmulatedEngine]:
+    """The entry after so many tokens; raises SystemExit for faults. Also the engine, with the memory they left."""
     schedule = schedule_of(case)
-    result = run(
-        schedule, RandomCheckpoint(schedule.model, SEED), build(schedule).compiled.ptx, prompts=prompts_of(schedule),
-        tokens=TOKENS, sampling=sampling_of(case),
-    )  # fmt: skip
-    if result.faults or not result.ended:
-        raise SystemExit(f"{case}: {[str(fault) for fault in result.faults[:5]]}")
-    return _entry(schedule, result.tokens, result.logits)
+    engine = emulated_side(case, build(schedule).compiled.ptx)
+    held = digests(schedule, lambda b: engine.machine.read(b.name, np.uint8, b.bytes))
+    outcome = engine.launch(tokens)
+    if outcome.faults or not outcome.ended:
+        raise SystemExit(f"{case}: {[str(fault) for fault in outcome.faults[:5]]}")
+    return _entry(schedule, engine.output(tokens), engine.logits()) | {"held": held}, engine
+
+
+Read = Callable[[Buffer], NDArray[Any]]
+
+
+def digests(schedule: Schedule, read: Read) -> dict[str, str]:
+    """sha256 of every buffer that the host writes once, as it lies in memory before the launch."""
+    constant = [b for b in schedule.buffers if b.space == "global" and b.role == "constant"]
+    return {b.name: hashlib.sha256(np.ascontiguousarray(read(b)).tobytes()).hexdigest() for b in constant}
+
+
+def left_by(schedule: Schedule, read: Read) -> dict[str, str]:
+    """What the launch left in every small scratch buffer: the first that differs says where two runs part."""
+    small = [b for b in schedule.buffers if b.space == "global" and b.role == "scratch" and b.bytes <= SMALL]
+    return {b.name: base64.b64encode(np.ascontiguousarray(read(b)).tobytes()).decode() for b in small}
 
 
 def _entry(schedule: Schedule, tokens: NDArray[Any], logits: NDArray[np.float32]) -> dict[str, Any]:
@@ -119,13 +161,15 @@ def compare(path: Path) -> int:
         if "emulated" in entry:
             same &= entry["emulated"]["same_tokens"]
             continue
-        own = emulated(case)
+        own, _ = emulated(case)
         there, here = (
             np.frombuffer(base64.b64decode(e["logits"]), np.float32).astype(np.float64) for e in (entry, own)
         )
         apart = np.abs(there - here)
         entry["emulated"] = {
             "same_ptx": own["ptx"] == entry["ptx"],
+            "commit": commit(),
+            "other_memory": _other_memory(entry, own),
             "same_tokens": own["tokens"] == entry["tokens"],
             "logits": there.size,
             "equal_bits": int((there == here).sum()),
@@ -136,6 +180,13 @@ def compare(path: Path) -> int:
         print(case, entry["emulated"], flush=True)
         path.write_text(json.dumps(stored, indent=1), encoding="utf-8")
     return 0 if same else 1
+
+
+def _other_memory(there: dict[str, Any], here: dict[str, Any]) -> list[str] | None:
+    """Buffers that held other bytes before the launch; None if the GPU's run did not read them back."""
+    if "held" not in there:
+        return None
+    return [name for name, digest in there["held"].items() if here["held"][name] != digest]
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def main() -> int:
         schedule = plan(
             model, gpu, settings=settings, max_context=CONTEXT, workers=WORKERS, wanted=formats(form)  # type: ignore[arg-type]
         )  # fmt: skip
-        engine = gpu_engine(schedule, random_checkpoint(model, 1), quantise=nearest, device=device, stall_ns=STALL_NS)
+        engine = gpu_engine(schedule, random_checkpoint(model, 1), nearest, device=device, stall_ns=STALL_NS)
         engine.request([1])
         first = engine.step(TOKENS).tolist()
         engine.set_state(token=1, pos=START, done=0)

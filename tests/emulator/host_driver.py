@@ -1,0 +1,90 @@
+"""A CUDA driver whose device memory is the host's: what an engine writes can be read byte for byte, nothing runs."""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.lowering.device_memory import DeviceBuffer
+from amk.lowering.launch import Device, Driver
+
+FRESH = 0xA5
+"""What memory holds that nobody has written."""
+
+
+class _Status(IntEnum):
+    CUDA_SUCCESS = 0
+
+
+class HostDriver(Driver):
+    """Memory and streams alone: `api` has the calls that `DeviceBuffer`, `MappedBuffer` and `Stream` make.
+
+    An access outside what was allocated is an AssertionError. written: by address of the allocation, True where the
+    host wrote.
+    """
+
+    def __init__(self) -> None:
+        self.held: dict[int, NDArray[np.uint8]] = {}
+        self.written: dict[int, NDArray[np.bool_]] = {}
+        names = (
+            "cuMemAlloc", "cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemsetD8Async", "cuStreamSynchronize", "cuStreamCreate",
+        )  # fmt: skip
+        functions: dict[str, Any] = {name: self._checked(getattr(self, f"_{name[2:].lower()}")) for name in names}
+        flags = {"CUstream_flags": SimpleNamespace(CU_STREAM_NON_BLOCKING=1), "CU_MEMHOSTALLOC_DEVICEMAP": 2}
+        mapped = {"cuMemHostAlloc": functions["cuMemAlloc"], "cuMemHostGetDevicePointer": lambda host, _: (OK, host)}
+        super().__init__(SimpleNamespace(**functions, **flags, **mapped))
+
+    @staticmethod
+    def _checked(function: Any) -> Any:
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            found = function(*arguments)
+            return (OK,) if found is None else (OK, found)
+
+        return call
+
+    def _memalloc(self, nbytes: int, *_: Any) -> int:
+        memory = np.full(nbytes, FRESH, np.uint8)
+        address = int(memory.ctypes.data)
+        self.held[address], self.written[address] = memory, np.zeros(nbytes, np.bool_)
+        return address
+
+    def _part(self, address: int, nbytes: int) -> tuple[int, slice]:
+        base = max(start for start in self.held if start <= address)
+        first = address - base
+        assert first + nbytes <= len(self.held[base]), f"{nbytes} bytes at {first} of {len(self.held[base])}"
+        return base, slice(first, first + nbytes)
+
+    def _memcpyhtod(self, address: int, source: int, nbytes: int) -> None:
+        base, part = self._part(address, nbytes)
+        self.held[base][part] = np.frombuffer(ctypes.string_at(source, nbytes), np.uint8)
+        self.written[base][part] = True
+
+    def _memcpydtoh(self, destination: int, address: int, nbytes: int) -> None:
+        base, part = self._part(address, nbytes)
+        ctypes.memmove(destination, self.held[base][part].tobytes(), nbytes)
+
+    def _memsetd8async(self, address: int, byte: int, nbytes: int, _: Any) -> None:
+        base, part = self._part(address, nbytes)
+        self.held[base][part], self.written[base][part] = byte, True
+
+    def _streamsynchronize(self, *_: Any) -> None:
+        return None
+
+    def _streamcreate(self, _: Any) -> int:
+        return 1
+
+    def content(self, buffer: DeviceBuffer) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        """The bytes of a buffer, and which of them the host wrote."""
+        return self.held[buffer.address], self.written[buffer.address]
+
+
+OK = _Status.CUDA_SUCCESS
+
+
+def host_device(driver: HostDriver) -> Device:
+    return Device(driver, 0, "host memory", "sm_90a", 132, 1, 1, 1, 1)
