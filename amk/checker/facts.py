@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amk.checker.programs import TOKENS, Program, require
+from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.attention import agent_positions, owns_position
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
@@ -107,7 +108,7 @@ def check_launch(schedule: Schedule, programs: list[Program]) -> None:
     require(launch.cooperative, "launch: not cooperative")
     registers = -(-launch.registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
     barriers = 1 + max(
-        (op.id for op in (i.step.op for p in programs for i in p.items) if op.op == "barrier"), default=0
+        (op.id for op in (i.step.op for p in programs for i in p.items) if isinstance(op, BarrierOp)), default=0
     )
     fits = launch.workers <= target.sms * ctas and threads <= MAX_THREADS_PER_BLOCK
     fits &= (

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from amk.commands.planning import chosen_formats
-from amk.engine.admission import why_not_admitted
 from amk.planner.clock import Clock
 from amk.planner.decisions import Decisions, cache_key, cached, decisions_of, keep, ready_made
 from amk.planner.formats import label_of
@@ -73,6 +72,8 @@ def searched_settings(arguments: argparse.Namespace) -> Settings:
     key = cache_key(problem, asked, start)
     known = None if arguments.no_cache else cached(key)
     if known is None or schedule_hash(problem.schedule(known.settings(start))) != known.schedule:
+        from amk.engine.admission import why_not_admitted  # needs the compiler, which a plan without a search does not
+
         with Bar(limit, arguments.budget) as bar, Clock(problem) as times:
             found = search(
                 problem, start=start, seed=arguments.seed, expansions=limit, budget_s=arguments.budget, told=bar.show,

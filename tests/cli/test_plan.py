@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,16 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFix
     words = ["plan", "--model", "smollm2-135m", "--gpu", "l4", "--max-context", "64"]
     assert main([*words, "-o", str(tmp_path / "no" / "such.json")]) == 2
     assert "cannot write" in capsys.readouterr().err
+
+
+def test_a_plan_needs_neither_compiler_nor_elf_reader() -> None:
+    words = ["plan", "--model", "smollm2-135m", "--gpu", "l4", "--max-context", "64"]
+    script = f"""
+import sys
+for name in ("elftools", "cuda"):
+    sys.modules[name] = None
+import amk.cli
+assert amk.cli.main({words!r}) == 0
+assert not [name for name in sys.modules if name.startswith("amk.lowering")]
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=60)

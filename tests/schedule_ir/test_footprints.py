@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import amk.schedule_ir.ops as ops_package
 from amk.planner.formats import formats
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.matrices import MatrixName
@@ -314,3 +316,16 @@ def test_a_wrong_footprint_is_noticed() -> None:
 
     with pytest.raises(AssertionError, match="undeclared reads of h_"):
         check(Shifted(**op.model_dump()), replace(env, agent=0), geo, base)
+
+
+def test_every_file_of_an_op_is_found_and_has_its_device_body() -> None:
+    """Nothing lists the ops: a file in the folder is enough."""
+    package = Path(ops_package.__file__).parent
+    declared = {
+        line.split('"')[1]
+        for file in package.glob("*.py")
+        for line in file.read_text().splitlines()
+        if "op: Literal" in line
+    }
+    bodies = {file.stem for file in (package.parent.parent / "lowering" / "cuda" / "ops").glob("*.cuh")}
+    assert set(OPS) == declared == bodies | {"wait", "signal", "barrier"}

@@ -258,7 +258,7 @@ def _named(op: Op) -> _Named | None:
         return None
     expr = getattr(op, "layer", getattr(op, "index", None))
     base, each = (-1, 0) if expr is None else (coefficient(expr, "1"), coefficient(expr, "l"))
-    return op.op, getattr(op, "matrix", ""), base, each  # type: ignore[attr-defined]
+    return op.op, getattr(op, "matrix", ""), base, each
 
 
 def _registers(spelled: Spelled) -> Iterator[str]:

@@ -1,106 +1,38 @@
-"""The op registry: one line per op, one module per op."""
+"""The ops. Every module of this folder that declares one is found by itself: an op is its file here and its `.cuh`."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import reduce
+from importlib import import_module
+from operator import or_
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from amk.schedule_ir.ops.add_residual import AddResidualOp
-from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
-from amk.schedule_ir.ops.attend import AttendOp
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, Work
-from amk.schedule_ir.ops.begin import BeginOp
-from amk.schedule_ir.ops.census import CensusOp
-from amk.schedule_ir.ops.combine import CombineOp
-from amk.schedule_ir.ops.draw import DrawOp
-from amk.schedule_ir.ops.embed import EmbedOp
-from amk.schedule_ir.ops.finish import FinishOp
-from amk.schedule_ir.ops.gather import GatherOp
-from amk.schedule_ir.ops.gemv import GemvOp
-from amk.schedule_ir.ops.merge import MergeOp
-from amk.schedule_ir.ops.narrow import NarrowOp
-from amk.schedule_ir.ops.peak import PeakOp
-from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
-from amk.schedule_ir.ops.reduce_splits import ReduceSplitsOp
-from amk.schedule_ir.ops.refill import RefillOp
-from amk.schedule_ir.ops.report import ReportOp
-from amk.schedule_ir.ops.rope_append import RopeAppendOp
-from amk.schedule_ir.ops.select import SelectOp
-from amk.schedule_ir.ops.select_draw import SelectDrawOp
-from amk.schedule_ir.ops.stage import StageOp
-from amk.schedule_ir.ops.stage_attention import StageAttentionOp
-from amk.schedule_ir.ops.stage_norm import StageNormOp
-from amk.schedule_ir.ops.store_rows import StoreRowsOp
-from amk.schedule_ir.ops.swiglu import SwigluOp
+from amk.schedule_ir.ops.base import Op, Work
+from amk.schedule_ir.ops.geometry import Access, Geometry
 from amk.schedule_ir.ops.sync import BarrierOp, SignalOp, WaitOp
 
-AnyOp = Annotated[
-    WaitOp
-    | SignalOp
-    | BarrierOp
-    | BeginOp
-    | EmbedOp
-    | StageNormOp
-    | GemvOp
-    | PrefetchCacheOp
-    | RefillOp
-    | StoreRowsOp
-    | RopeAppendOp
-    | AttendOp
-    | MergeOp
-    | CombineOp
-    | ReduceSplitsOp
-    | StageAttentionOp
-    | AddResidualOp
-    | SwigluOp
-    | StageOp
-    | ArgmaxRowsOp
-    | SelectOp
-    | PeakOp
-    | CensusOp
-    | ReportOp
-    | GatherOp
-    | NarrowOp
-    | DrawOp
-    | SelectDrawOp
-    | FinishOp,
-    Field(discriminator="op"),
-]
 
-OPS: dict[str, type[Op]] = {
-    cls.model_fields["op"].default: cls
-    for cls in (
-        WaitOp,
-        SignalOp,
-        BarrierOp,
-        BeginOp,
-        EmbedOp,
-        StageNormOp,
-        GemvOp,
-        PrefetchCacheOp,
-        RefillOp,
-        StoreRowsOp,
-        RopeAppendOp,
-        AttendOp,
-        MergeOp,
-        CombineOp,
-        ReduceSplitsOp,
-        StageAttentionOp,
-        AddResidualOp,
-        SwigluOp,
-        StageOp,
-        ArgmaxRowsOp,
-        SelectOp,
-        PeakOp,
-        CensusOp,
-        ReportOp,
-        GatherOp,
-        NarrowOp,
-        DrawOp,
-        SelectDrawOp,
-        FinishOp,
-    )
-}
+def _found() -> dict[str, type[Op]]:
+    """Every class with an `op` of its own, by that name, in alphabetical order."""
+    modules = [import_module(f"{__name__}.{info.name}") for info in iter_modules(__path__)]
+    classes = [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Op) and value.__module__ == module.__name__
+    ]
+    named = sorted((str(cls.model_fields["op"].default), cls) for cls in classes if "op" in cls.model_fields)
+    return dict(named)
 
-__all__ = ["OPS", "Access", "AnyOp", "BarrierOp", "Geometry", "Memory", "Op", "SignalOp", "WaitOp", "Work"]
+
+OPS: dict[str, type[Op]] = _found()
+
+if TYPE_CHECKING:
+    AnyOp = Op
+else:
+    AnyOp: Any = Annotated[reduce(or_, OPS.values()), Field(discriminator="op")]
+
+__all__ = ["OPS", "Access", "AnyOp", "BarrierOp", "Geometry", "Op", "SignalOp", "WaitOp", "Work"]

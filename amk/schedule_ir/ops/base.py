@@ -6,24 +6,23 @@ exactly the written bytes and does not depend on any byte outside the reads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache, cached_property
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from amk.schedule_ir.expr import WORKER, Env
-from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, Matrix, MatrixName, matrix, share_table
-from amk.schedule_ir.memory import Buffer, Frozen, Name, Stream
-from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, share_table
+from amk.schedule_ir.memory import Frozen, Name
+from amk.schedule_ir.ops.geometry import Access as Access
+from amk.schedule_ir.ops.geometry import Geometry as Geometry
+from amk.schedule_ir.ops.geometry import ValueKey as ValueKey
 from amk.schedule_ir.ops.precondition import Need
 
 F32 = NDArray[np.float32]
 FloatArray = NDArray[np.floating[Any]]
-ValueKey = tuple[str, int]
 
 Count = Annotated[int, Field(ge=0, le=2**20)]
 """A small number in an op; addresses made with it stay inside 64 bits."""
@@ -32,24 +31,6 @@ PER_SEQUENCE = (
     "x", "ssq", "residual", "h", "qkv", "out", "act", "attn", "logits", "best_value", "best_index", "prompt",
 )  # fmt: skip
 """Fields of ops whose buffers hold a row for each sequence of a batch."""
-
-
-class Access(NamedTuple):
-    """Bytes [lo, hi) of `buffer`, holding bytes [origin, origin + hi - lo) of logical value `value` of token `t`.
-
-    A value is that of all sequences of the batch, one after the other. value is None for launch constants and for bytes
-    whose content no later step depends on. Shared buffers and `private` global ones are addressed per worker.
-
-    A read is of what was there before the step: bytes that the agent writes in the step it may read back, and only the
-    write is listed.
-    """
-
-    buffer: str
-    kind: Literal["read", "write"]
-    lo: int
-    hi: int
-    value: ValueKey | None
-    origin: int
 
 
 FETCHED = 4
@@ -67,82 +48,6 @@ class Work(NamedTuple):
     spans: int
     written: int
     handled: int
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """The parts of a schedule that footprints and references need, looked up by name."""
-
-    model: ModelSpec
-    buffers: dict[str, Buffer]
-    streams: dict[str, Stream]
-    workers: int
-    role_size: dict[str, int]
-    kv_block: int
-    kv_splits: int
-    batch: int = 1
-    role_first: Mapping[str, int] = field(default_factory=dict)
-
-    @cached_property
-    def _matrices(self) -> dict[MatrixName, Matrix]:
-        return {name: matrix(self.model, name) for name in MATRICES}
-
-    def matrix(self, name: MatrixName) -> Matrix:
-        return self._matrices[name]
-
-    def columns(self, stream: str, name: MatrixName, layer: int) -> int:
-        """Columns of a chunk of matrix `name` of that layer in `stream`."""
-        return self.streams[stream].chunk(name, layer).columns
-
-    def k_chunks(self, stream: str, name: MatrixName, layer: int) -> int:
-        """Chunks that a row group of matrix `name` of that layer takes in `stream`."""
-        return self.matrix(name).k_chunks(self.columns(stream, name, layer))
-
-    @property
-    def caches(self) -> int:
-        """Caches of a layer: that of kv head h of sequence s is number s * kv_heads + h."""
-        return self.batch * self.model.kv_heads
-
-    def row(self, buffer: str, sequence: int) -> int:
-        """First element of `sequence`'s row of a buffer that holds one row per sequence."""
-        return sequence * (self.buffers[buffer].elements // self.batch)
-
-    def rows(
-        self,
-        kind: Literal["read", "write"],
-        buffer: str,
-        lo: int,
-        hi: int,
-        value: ValueKey | None,
-        width: int | None = None,
-        origin: int | None = None,
-    ) -> list[Access]:
-        """The accesses to elements [lo, hi) of every sequence's row of `buffer`.
-
-        A sequence has `width` elements of the value (as many as the row, unless given), of which these are
-        [origin, origin + hi - lo), by default [lo, hi).
-        """
-        first = lo if origin is None else origin
-        out: list[Access] = []
-        for s in range(self.batch):
-            at = self.row(buffer, s)
-            out += self.span(kind, buffer, at + lo, at + hi, value, first + (at if width is None else s * width))
-        return out
-
-    def span(
-        self,
-        kind: Literal["read", "write"],
-        buffer: str,
-        lo: int,
-        hi: int,
-        value: ValueKey | None,
-        origin: int | None = None,
-    ) -> list[Access]:
-        """The access to elements [lo, hi) of `buffer`, in bytes; empty when there are none. origin counts elements."""
-        if hi <= lo:
-            return []
-        size = self.buffers[buffer].item_bytes
-        return [Access(buffer, kind, lo * size, hi * size, value, (lo if origin is None else origin) * size)]
 
 
 class Memory(Protocol):
@@ -176,6 +81,8 @@ class Op(Frozen):
     needs: ClassVar[tuple[Need, ...]] = ()
     """What the device code relies on beyond names, dtypes and the bounds of `accesses`."""
     role: Name
+    if TYPE_CHECKING:
+        op: str  # the discriminator, which every subclass declares with a default of its own
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         """Every byte touched by agent env.agent of worker env.worker (both scalars) in this step."""

@@ -12,28 +12,35 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.matrices import MatrixName, scale_buffer, share_table
+from amk.schedule_ir.memory import Buffer
+from amk.schedule_ir.ops.geometry import Geometry
 from amk.schedule_ir.ranking import LAST
 from amk.schedule_ir.weight_format import Chunk
 
-if TYPE_CHECKING:
-    from amk.schedule_ir.memory import Buffer
-    from amk.schedule_ir.ops.base import Geometry, Op
-
 INDEX = 2**31
 """The device counts elements of a buffer with signed 32-bit integers."""
+
+
+class Subject(Protocol):
+    """The op that a need is about. Its other fields are looked up by name."""
+
+    @property
+    def role(self) -> str: ...
+    @property
+    def sums_of(self) -> MatrixName | None: ...
 
 
 @dataclass(frozen=True)
 class Site:
     """A step where it runs: env has the loop variables and, as an array, the workers that run it."""
 
-    op: Op
+    op: Subject
     env: Env
     geo: Geometry
 

@@ -1,0 +1,109 @@
+"""What footprints are made of: the bytes that an op touches, and the parts of a schedule that say which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from amk.schedule_ir.matrices import MATRICES, Matrix, MatrixName, matrix
+from amk.schedule_ir.memory import Buffer, Stream
+from amk.schedule_ir.model_spec import ModelSpec
+
+ValueKey = tuple[str, int]
+"""A logical value of a token: its family, and the layer, norm or hidden state that it belongs to."""
+
+
+class Access(NamedTuple):
+    """Bytes [lo, hi) of `buffer`, holding bytes [origin, origin + hi - lo) of logical value `value` of token `t`.
+
+    A value is that of all sequences of the batch, one after the other. value is None for launch constants and for bytes
+    whose content no later step depends on. Shared buffers and `private` global ones are addressed per worker.
+
+    A read is of what was there before the step: bytes that the agent writes in the step it may read back, and only the
+    write is listed.
+    """
+
+    buffer: str
+    kind: Literal["read", "write"]
+    lo: int
+    hi: int
+    value: ValueKey | None
+    origin: int
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The parts of a schedule that footprints and references need, looked up by name."""
+
+    model: ModelSpec
+    buffers: dict[str, Buffer]
+    streams: dict[str, Stream]
+    workers: int
+    role_size: dict[str, int]
+    kv_block: int
+    kv_splits: int
+    batch: int = 1
+    role_first: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def _matrices(self) -> dict[MatrixName, Matrix]:
+        return {name: matrix(self.model, name) for name in MATRICES}
+
+    def matrix(self, name: MatrixName) -> Matrix:
+        return self._matrices[name]
+
+    def columns(self, stream: str, name: MatrixName, layer: int) -> int:
+        """Columns of a chunk of matrix `name` of that layer in `stream`."""
+        return self.streams[stream].chunk(name, layer).columns
+
+    def k_chunks(self, stream: str, name: MatrixName, layer: int) -> int:
+        """Chunks that a row group of matrix `name` of that layer takes in `stream`."""
+        return self.matrix(name).k_chunks(self.columns(stream, name, layer))
+
+    @property
+    def caches(self) -> int:
+        """Caches of a layer: that of kv head h of sequence s is number s * kv_heads + h."""
+        return self.batch * self.model.kv_heads
+
+    def row(self, buffer: str, sequence: int) -> int:
+        """First element of `sequence`'s row of a buffer that holds one row per sequence."""
+        return sequence * (self.buffers[buffer].elements // self.batch)
+
+    def rows(
+        self,
+        kind: Literal["read", "write"],
+        buffer: str,
+        lo: int,
+        hi: int,
+        value: ValueKey | None,
+        width: int | None = None,
+        origin: int | None = None,
+    ) -> list[Access]:
+        """The accesses to elements [lo, hi) of every sequence's row of `buffer`.
+
+        A sequence has `width` elements of the value (as many as the row, unless given), of which these are
+        [origin, origin + hi - lo), by default [lo, hi).
+        """
+        first = lo if origin is None else origin
+        out: list[Access] = []
+        for s in range(self.batch):
+            at = self.row(buffer, s)
+            out += self.span(kind, buffer, at + lo, at + hi, value, first + (at if width is None else s * width))
+        return out
+
+    def span(
+        self,
+        kind: Literal["read", "write"],
+        buffer: str,
+        lo: int,
+        hi: int,
+        value: ValueKey | None,
+        origin: int | None = None,
+    ) -> list[Access]:
+        """The access to elements [lo, hi) of `buffer`, in bytes; empty when there are none. origin counts elements."""
+        if hi <= lo:
+            return []
+        size = self.buffers[buffer].item_bytes
+        return [Access(buffer, kind, lo * size, hi * size, value, (lo if origin is None else origin) * size)]
