@@ -16,12 +16,10 @@ import numpy as np
 
 from amk.report.diagnostic import Diagnostic, because
 from amk.systems.edits import Edit, against_deadlock, against_race
+from amk.systems.flat_judge import Deadlock, MalformedSystem, Race, greedy
 from amk.systems.flat_system import FlatSystem
 from amk.systems.verdict import Finding, Verdict, judged
 from amk.systems.wording import at
-from amk.validator.liveness import Deadlock, greedy
-from amk.validator.races import Race
-from amk.validator.system import MalformedSystem
 
 SECONDS: Final = 2.0
 LARGEST: Final = 20_000

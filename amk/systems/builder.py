@@ -28,9 +28,7 @@ from typing import Literal, Self
 import numpy as np
 
 from amk.report.diagnostic import AmkError, Diagnostic, Where
-from amk.systems.flat_system import SCOPES, FlatSystem
-from amk.validator.builder import assemble
-from amk.validator.system import (
+from amk.systems.flat_judge import (
     ACCUMULATE_FLOAT,
     ACCUMULATE_INT,
     DONT_CARE,
@@ -40,7 +38,9 @@ from amk.validator.system import (
     MAX_THRESHOLD,
     READ,
     WRITE,
+    assemble,
 )
+from amk.systems.flat_system import SCOPES, FlatSystem
 
 Scope = Literal["cta", "cluster", "gpu", "sys"]
 Place = tuple[int, int, int]

@@ -20,8 +20,8 @@ from amk.report.schema import schema_error
 from amk.schedule_ir.codec import located
 from amk.schedule_ir.json_file import parse_json, read_bytes
 from amk.schedule_ir.positions import Positions
-from amk.systems.flat_system import SCOPES, SYS, FlatSystem, Given
-from amk.validator.system import (
+from amk.systems.columns import Lifted, lifted, stand_ins
+from amk.systems.flat_judge import (
     BOXES,
     COLUMNS,
     I64,
@@ -32,7 +32,8 @@ from amk.validator.system import (
     MalformedSystem,
     System,
 )
-from amk.validator.system import FORMAT as COLUMNS_FORMAT
+from amk.systems.flat_judge import FORMAT as COLUMNS_FORMAT
+from amk.systems.flat_system import SCOPES, SYS, FlatSystem, Given
 
 FORMAT: Final = "amk.flat/1"
 _SAYS_SO: Final = re.compile(rb'"format"\s*:\s*"amk\.flat/')
@@ -142,17 +143,31 @@ def load_system(path: Path) -> FlatSystem:
 
 def parse_system(content: bytes, file: str) -> FlatSystem:
     """The system in `content`; `file` names the place in diagnostics."""
-    value, positions = parse_json(content, file), Positions(content)
+    positions = Positions(content)
+    text, value, columns = _parsed(content, file)
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         message = f"the file says another format; this program reads {FORMAT}"
         raise AmkError(located(Diagnostic("AMK004", message, where=Where(path="/format")), file, positions))
     try:
-        document = Document.model_validate_json(content.removeprefix(b"\xef\xbb\xbf"))
-        return _Reader(document).system()
+        document = Document.model_validate_json(text.removeprefix(b"\xef\xbb\xbf"))
+        return _Reader(document, columns).system()
     except ValidationError as error:
         raise AmkError([located(d, file, positions) for d in schema_error(error, file).diagnostics]) from error
     except _Wrong as error:
         raise AmkError(located(error.diagnostic, file, positions)) from error
+
+
+def _parsed(content: bytes, file: str) -> tuple[bytes, Any, Lifted]:
+    """The text, its value and what numbers in both stand for; the whole text where something is wrong with it."""
+    text, columns = lifted(content)
+    if columns:
+        try:
+            value = parse_json(text, file)
+            if stand_ins(value) == len(columns):
+                return text, value, columns
+        except AmkError:
+            pass
+    return content, parse_json(content, file), {}
 
 
 class _Wrong(ValueError):
@@ -161,7 +176,7 @@ class _Wrong(ValueError):
         self.diagnostic = Diagnostic("AMK005", message, where=Where(path=pointer))
 
 
-def _column(pointer: str, raw: Column, low: int, high: int, length: int | None = None) -> I64:
+def _column(pointer: str, raw: Column | I64, low: int, high: int, length: int | None = None) -> I64:
     """The entries, all within [low, high); `length` is how many there must be."""
     if length is not None and len(raw) != length:
         raise _Wrong(pointer, f"{len(raw)} entries; there must be {length}")
@@ -178,15 +193,19 @@ def _column(pointer: str, raw: Column, low: int, high: int, length: int | None =
 
 
 class _Reader:
-    def __init__(self, document: Document) -> None:
-        self.document = document
+    def __init__(self, document: Document, lifted: Lifted) -> None:
+        self.document, self.lifted = document, lifted
+
+    def _raw(self, column: Column) -> Column | I64:
+        """The column, or the array that its only number stands for."""
+        return self.lifted.get(column[0], column) if len(column) == 1 else column
 
     def system(self) -> FlatSystem:
         document, given = self.document, None
         block = self._columns("block", document.systems.block)
         if document.systems.word is not None and document.systems.fence is not None:
             word, fence = (self._columns(n, getattr(document.systems, n)) for n in ("word", "fence"))
-            given = Given(word, fence, (*document.tagged, *document.private))
+            given = Given(word, fence, (*self._numbers(document.tagged), *self._numbers(document.private)))
             if document.orders is not None or document.sources is not None:
                 raise _Wrong("/systems", "a file with word and fence has neither orders nor sources")
         elif document.systems.word is not None or document.systems.fence is not None:
@@ -194,25 +213,29 @@ class _Reader:
         plain = FlatSystem.plain(block, document.name, given)
         return self._with_sources(self._with_orders(plain))
 
-    def _columns(self, which: str, raw: Columns) -> System:
+    def _numbers(self, column: Column) -> list[int]:
+        return [int(number) for number in self._raw(column)]
+
+    def _columns(self, which: str, columns: Columns) -> System:
         at = f"/systems/{which}"
-        events = raw.agent_first[-1] if raw.agent_first else 0
+        raw = {name: None if (column := getattr(columns, name)) is None else self._raw(column) for name in COLUMNS}
+        agents, accesses = raw["agent_first"], raw["access_buffer"]
+        assert agents is not None and accesses is not None
         fields: dict[str, Any] = {}
         for name, (low, high) in COLUMNS.items():
-            column = getattr(raw, name)
+            column = raw[name]
             if column is None:
-                rows = events if name == "event_tag" else len(raw.access_buffer)
+                rows = int(agents[-1] if len(agents) else 0) if name == "event_tag" else len(accesses)
                 default = 0 if name == "access_delta" else -1
                 fields[name] = np.full(rows if 0 <= rows <= MAX_EVENTS * 4 else 0, default, dtype=np.int64)
             else:
                 fields[name] = _column(f"{at}/{name}", column, low, high)
-        for table in ("wait", "signal"):
-            name = f"{table}_counter"
-            _column(f"{at}/{name}", getattr(raw, name), 0, len(raw.counter_init))
+        for name in ("wait_counter", "signal_counter"):
+            _column(f"{at}/{name}", fields[name], 0, len(fields["counter_init"]))
         self._boxes(at, fields)
-        if len(raw.agent_first) - 1 > MAX_AGENTS:
-            raise _Wrong(f"{at}/agent_first", f"{len(raw.agent_first) - 1} agents; at most {MAX_AGENTS}")
-        fields |= {name: getattr(raw, name) for name in NAME_LISTS}
+        if len(agents) - 1 > MAX_AGENTS:
+            raise _Wrong(f"{at}/agent_first", f"{len(agents) - 1} agents; at most {MAX_AGENTS}")
+        fields |= {name: getattr(columns, name) for name in NAME_LISTS}
         try:
             return System(**fields)
         except MalformedSystem as error:
@@ -240,7 +263,7 @@ class _Reader:
             read[name] = (
                 np.full(length, strongest, dtype=np.int64)
                 if raw is None
-                else _column(f"/orders/{name}", raw, 0, highest.get(name, 1 << 31), length)
+                else _column(f"/orders/{name}", self._raw(raw), 0, highest.get(name, 1 << 31), length)
             )
         place = np.stack((read["gpu"], read["cluster"], read["cta"]), axis=1)
         relaxed = read["signal"] == 0
@@ -255,7 +278,7 @@ class _Reader:
             return system
         if len(sources.places) > MAX_SOURCES:
             raise _Wrong("/sources/places", f"{len(sources.places)} places; at most {MAX_SOURCES}")
-        event = _column("/sources/event", sources.event, -1, len(sources.places), system.block.events)
+        event = _column("/sources/event", self._raw(sources.event), -1, len(sources.places), system.block.events)
         return replace(system, source=event, sources=sources.places)
 
 

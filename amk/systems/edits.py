@@ -12,10 +12,8 @@ from typing import Final
 
 import numpy as np
 
+from amk.systems.flat_judge import I64, BlockedHead, Bools, Race, System
 from amk.systems.flat_system import FlatSystem
-from amk.validator.liveness import BlockedHead
-from amk.validator.races import Race
-from amk.validator.system import I64, Bools, System
 
 STEPS: Final = (1, 2, 3, 4)
 """How much thresholds, amounts and initial values are changed by."""

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from amk.validator.system import I64, MAX_AMOUNT, Bools, MalformedSystem, System
+from amk.systems.flat_judge import I64, MAX_AMOUNT, Bools, MalformedSystem, System
 
 SCOPES: Final = ("cta", "cluster", "gpu", "sys")
 SYS: Final = SCOPES.index("sys")

@@ -17,11 +17,8 @@ from typing import Final
 
 import numpy as np
 
+from amk.systems.flat_judge import Race, Run, Slice, System, greedy, replayed
 from amk.systems.flat_system import FlatSystem
-from amk.validator.liveness import Run, greedy, replayed
-from amk.validator.races import Race
-from amk.validator.system import System
-from amk.validator.witness import Slice
 
 RUNS: Final = 6
 LARGEST: Final = 20_000

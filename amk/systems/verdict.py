@@ -21,17 +21,33 @@ import numpy as np
 
 from amk.report.diagnostic import Diagnostic, Fact, because, shown
 from amk.report.render import render
+from amk.systems.flat_judge import (
+    BOXES,
+    CSR,
+    READ,
+    WRITE,
+    ClocksTooLarge,
+    Deadlock,
+    Fault,
+    Judgement,
+    Race,
+    Run,
+    System,
+    Witness,
+    blocks,
+    deadlock_witness,
+    diagnose,
+    fault_witness,
+    find_races,
+    greedy,
+    judge,
+    must_clocks,
+    race_witness,
+    touches_of,
+)
 from amk.systems.flat_system import SCOPES, FlatSystem, Given, too_narrow
 from amk.systems.happens_before import unordered_somewhere
 from amk.systems.wording import blocked, does, legs, where, who
-from amk.validator.atoms import blocks, touches_of
-from amk.validator.dataflow import Fault
-from amk.validator.flat import Judgement, judge
-from amk.validator.liveness import Deadlock, Run, diagnose, greedy
-from amk.validator.order import ClocksTooLarge, must_clocks
-from amk.validator.races import Race, find_races
-from amk.validator.system import BOXES, CSR, READ, WRITE, System
-from amk.validator.witness import Witness, deadlock_witness, fault_witness, race_witness
 
 Status = Literal["SAFE", "UNSAFE", "UNKNOWN"]
 EVIDENCE: Final = "amk.evidence/1"

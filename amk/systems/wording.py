@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from amk.report.diagnostic import Where
+from amk.systems.flat_judge import KIND_NAMES, BlockedHead, System
 from amk.systems.flat_system import FlatSystem
-from amk.validator.liveness import BlockedHead
-from amk.validator.system import KIND_NAMES, System
 
 VERBS = dict(zip(KIND_NAMES, ("reads", "writes", "adds to", "adds to"), strict=True))
 
