@@ -169,22 +169,23 @@ def candidate_of(state: State, index: int) -> Candidate | None:
     return None if isinstance(made, Impossible) else made
 
 
-def write_report(folder: Path, state: State, whole: bool = True) -> Path:
-    """The report of a run beside its journal; `whole` as in `report_of`."""
+def write_report(folder: Path, state: State, whole: bool = True, workshop: Workshop | None = None) -> Path:
+    """The report of a run beside its journal; `whole` and `workshop` as in `report_of`."""
     path = folder / REPORT
-    runs.write_whole(path, report_of(state, whole))
+    runs.write_whole(path, report_of(state, whole, workshop))
     return path
 
 
-def report_of(state: State, whole: bool = True) -> str:
+def report_of(state: State, whole: bool = True, workshop: Workshop | None = None) -> str:
     """The report of a run that was begun, as HTML. Without `whole` nothing is planned for it, which takes seconds: no
-    timeline, no difference of the schedules, nothing of what is left near the best."""
+    timeline, no difference of the schedules, nothing of what is left near the best. workshop: the run's own, if there
+    is one that remembers programs."""
     if not whole:
         return render(state, None, None)
     run = state.run
     assert run is not None
     history = History(runs.workshop_of(run).space(run.start))
     history.update(state)
-    context = Context(history.space, state, history, workshop_of(state), run.seed)
+    context = Context(history.space, state, history, workshop or workshop_of(state), run.seed)
     survey = context.surroundings.survey(context)
     return render(state, candidate_of(state, state.best), candidate_of(state, START), survey)

@@ -166,7 +166,7 @@ def _session(
             with interrupts.held():
                 session.write_report(journal.folder, journal.state, whole=False)
         if whole:
-            session.write_report(journal.folder, journal.state)
+            session.write_report(journal.folder, journal.state, workshop=loop.gate.workshop)
 
 
 def _watch(view: View, results: Results, state: State) -> None:

@@ -1,7 +1,8 @@
 """Runs of the search on a small model, with a certifier that is part of the test."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,14 +15,43 @@ from amk.agent.measure import Backend, positions_within
 from amk.agent.propose.base import Proposer
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.simulated import SimulatedBackend
-from amk.planner.settings import PHASED
+from amk.planner.search import Problem
+from amk.planner.settings import PHASED, Settings
 from amk.planner.space import Space
+from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.model import load_model
+from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from tests.agent.rules import fences_kept as fences_kept
 
 CONTEXT = 2048
 MakeLoop = Callable[..., Loop]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs_known() -> Iterator[None]:
+    """Searches of many tests look at the neighbours of one start: which program settings lower to, and what the
+    simulator says of a schedule, is found once by the process. Both depend on what they are given alone."""
+    keys: dict[Any, str | None] = {}
+    times: dict[Any, tuple[float, ...]] = {}
+    key_of, times_of = Workshop.key, Problem.times
+
+    def key(self: Workshop, settings: Settings) -> str | None:
+        place = repr(self.__reduce__()[1]), settings
+        if place not in keys:
+            keys[place] = key_of(self, settings)
+        return keys[place]
+
+    def simulated(self: Problem, schedule: Schedule) -> tuple[float, ...]:
+        place = schedule_hash(schedule), self.positions, self.constants
+        if place not in times:
+            times[place] = times_of(self, schedule)
+        return times[place]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Workshop, "key", key)
+        patch.setattr(Problem, "times", simulated)
+        yield
 
 
 @pytest.fixture(scope="session")

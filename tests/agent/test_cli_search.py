@@ -16,6 +16,7 @@ from amk.agent.gate import Gate, not_compiled
 from amk.agent.journal import read_state
 from amk.agent.lanes import Lane
 from amk.agent.loop import Loop
+from amk.agent.propose import beam
 from amk.agent.simulated import SimulatedBackend
 from amk.planner.settings import STARTS
 from amk.schedule_ir.codec import load_schedule
@@ -28,11 +29,12 @@ SEARCH = ["autoresearch", "--model", "smollm2-135m", "--gpu", "h200", "--start",
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Runs in a folder of the test, with a quick certifier and no compiler."""
+    """Runs in a folder of the test, with a quick certifier, no compiler, and a beam that simulates few plans."""
     monkeypatch.setenv("AMK_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(session, "gate_of", lambda workshop, jobs, runs: Gate(workshop, fences_kept, not_compiled))
     monkeypatch.setattr("amk.commands.export.installed", lambda: fences_kept)
     monkeypatch.setattr(session, "local_gpus", list)
+    monkeypatch.setattr(beam, "EXPANSIONS", 4)
     return tmp_path
 
 
