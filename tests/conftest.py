@@ -19,6 +19,7 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")
 
 from amk.lowering import cache  # noqa: E402
+from tests.cases import look_at_all  # noqa: E402
 from tests.recording import Recorder  # noqa: E402
 
 # SmolLM2-135M-Instruct (Apache-2.0) as GGUF Q4_1, published on PyPI.
@@ -91,11 +92,15 @@ def _sha256(file: Path) -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden instead of comparing with it")
-    parser.addoption("--long", action="store_true", help="also run what takes many minutes, for recorded runs")
+    parser.addoption(
+        "--long", action="store_true", help="also what takes many minutes, and all cases: for recorded runs"
+    )
     parser.addoption("--record", metavar="FILE", help="write outcomes and numbers to FILE, see tests/recording.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--long"):
+        look_at_all()
     if path := config.getoption("--record"):
         config.pluginmanager.register(Recorder(Path(path)), "amk-recorder")
 

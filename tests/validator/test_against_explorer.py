@@ -20,11 +20,12 @@ from amk.validator.explore import (
 from amk.validator.flat import Judgement, judge
 from amk.validator.races import Race
 from amk.validator.system import System
+from tests.cases import cases
 from tests.validator.batches import differences
 from tests.validator.compiled_explorer import compiler, explore_all
 from tests.validator.random_systems import random_batch, random_system, random_systems
 
-SYSTEMS = 2_000
+SYSTEMS = cases(500, 2_000)
 BATCH = 50
 Faults = set[tuple[str, int, int, int]]
 
@@ -80,7 +81,7 @@ def test_random_systems_agree_with_exploration() -> None:
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=cases(50, 150), deadline=None)
 def test_drawn_systems_agree_with_exploration(rng: Random) -> None:
     system = random_system(rng)
     mine = judge(system, limit=None)
@@ -89,7 +90,7 @@ def test_drawn_systems_agree_with_exploration(rng: Random) -> None:
 
 
 def test_small_blocks_change_nothing() -> None:
-    for system in random_systems(300, seed=3):
+    for system in random_systems(cases(80, 300), seed=3):
         whole, cut = judge(system, limit=None), judge(system, limit=None, block=1)
         assert pairs(whole.races.races) == pairs(cut.races.races)
         assert whole.races.deterministic == cut.races.deterministic
@@ -98,7 +99,7 @@ def test_small_blocks_change_nothing() -> None:
 
 def test_withheld_runs_agree_with_clocks_on_larger_systems() -> None:
     """Too many cuts to visit; per conflicting pair the withheld run is the definition."""
-    for system in random_systems(150, seed=4, max_agents=8, max_events=8):
+    for system in random_systems(cases(50, 150), seed=4, max_agents=8, max_events=8):
         mine = judge(system, limit=None)
         assert pairs(mine.races.races) == withheld_races(system)
         if not mine.races.racy:
@@ -106,7 +107,7 @@ def test_withheld_runs_agree_with_clocks_on_larger_systems() -> None:
 
 
 def test_withheld_runs_agree_with_every_clock() -> None:
-    for system in random_systems(60, seed=6):
+    for system in random_systems(cases(20, 60), seed=6):
         code, clocks = Programs(system), judge(system).clocks.matrix()
         for after in range(system.events):
             for before in range(system.events):

@@ -18,6 +18,7 @@ from amk.validator.liveness import diagnose, greedy
 from amk.validator.replay import replay
 from amk.validator.system import I64, System
 from amk.validator.witness import Witness, fault_witness, race_witness
+from tests.cases import cases
 from tests.validator.plans import MODELS, SMALL, small_plan
 from tests.validator.random_systems import random_systems
 
@@ -72,7 +73,7 @@ def in_whole(whole: System, left: Compact, system: System, witness: Witness) -> 
 
 def test_findings_and_witnesses_are_those_of_the_whole_system() -> None:
     rng, seen = Random(71), Counter[str]()
-    for drawn in random_systems(2500, seed=71, max_agents=4, max_events=7):
+    for drawn in random_systems(cases(600, 2500), seed=71, max_agents=4, max_events=7):
         whole, rows = thinned(drawn, rng)
         system, left = made(whole, rows)
         mine, theirs = judge(system, limit=None), judge(whole, limit=None)

@@ -12,9 +12,10 @@ import pytest
 from amk.validator.builder import assemble
 from amk.validator.flat import Judgement, judge
 from amk.validator.system import System
+from tests.cases import cases
 from tests.validator.random_systems import random_system
 
-SYSTEMS = 250
+SYSTEMS = cases(80, 250)
 Row = tuple[int, ...]
 
 

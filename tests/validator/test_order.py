@@ -13,6 +13,7 @@ from amk.validator.explore import explore
 from amk.validator.liveness import greedy
 from amk.validator.order import ClocksTooLarge, Fixpoint, must_clocks, order_statistic
 from amk.validator.system import I32, I64, System
+from tests.cases import cases
 from tests.validator.random_systems import random_systems
 
 
@@ -120,7 +121,7 @@ def test_too_many_cells_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_throttled_runs_give_the_same_clocks() -> None:
-    for system in random_systems(400, seed=12):
+    for system in random_systems(cases(120, 400), seed=12):
         run = greedy(system)
         exact, state = must_clocks(run), Fixpoint(system, run)
         state.first_pass()
@@ -133,17 +134,17 @@ def test_throttled_runs_give_the_same_clocks() -> None:
 def test_rows_made_together_are_those_made_one_by_one(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     monkeypatch.setattr(order, "AT_ONCE", at_once)
     together = 0
-    for system in random_systems(200, seed=14):
+    for system in random_systems(cases(60, 200), seed=14):
         state = Fixpoint(system, greedy(system))
         state.first_pass()
         assert np.array_equal(state.evaluated(np.arange(1, len(state.heads) + 1)), state.rows[1:-1])
         together += len(state.heads)
-    assert together > 200
+    assert together > cases(60, 200)
 
 
 def test_impatience_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shared counters, partial thresholds, no separation of epochs: the lowering gives up and the runs take over."""
-    systems = list(random_systems(40, seed=13, max_agents=8, max_events=30))
+    systems = list(random_systems(cases(15, 40), seed=13, max_agents=8, max_events=30))
     patient = []
     for patience in (2, 10**6):
         monkeypatch.setattr(order, "PATIENCE", patience)

@@ -20,6 +20,7 @@ from amk.validator.witness import (
     race_witness,
     witness_from_json,
 )
+from tests.cases import cases
 from tests.validator.random_systems import random_systems
 
 
@@ -33,7 +34,7 @@ def witnesses(system: System) -> list[Witness]:
 
 def test_all_witnesses_of_random_systems_replay() -> None:
     kinds: Counter[str] = Counter()
-    for system in random_systems(3000, seed=31):
+    for system in random_systems(cases(700, 3000), seed=31):
         raw = system.to_json()
         for witness in witnesses(system):
             coded = json.loads(json.dumps(witness.to_json()))
@@ -45,7 +46,7 @@ def test_all_witnesses_of_random_systems_replay() -> None:
 
 
 def test_witnesses_of_larger_systems_replay() -> None:
-    for system in random_systems(60, seed=32, max_agents=8, max_events=10):
+    for system in random_systems(cases(30, 60), seed=32, max_agents=8, max_events=10):
         raw = system.to_json()
         assert all(replay(raw, witness.to_json()) for witness in witnesses(system)[:10])
 
@@ -53,7 +54,7 @@ def test_witnesses_of_larger_systems_replay() -> None:
 def test_no_entry_of_a_witness_can_be_left_out() -> None:
     """Dropping any single step of the interleaving makes the replay fail, for every kind."""
     tried: Counter[str] = Counter()
-    for system in random_systems(600, seed=34, max_agents=5, max_events=6):
+    for system in random_systems(cases(150, 600), seed=34, max_agents=5, max_events=6):
         raw = system.to_json()
         for witness in witnesses(system)[:6]:
             coded = witness.to_json()
@@ -83,7 +84,7 @@ def test_a_knot_that_does_not_block_is_not_confirmed() -> None:
 def test_safe_systems_admit_no_claim() -> None:
     """Whatever a forged witness claims about a SAFE system, the simulator does not confirm it."""
     tried = 0
-    for system in random_systems(1500, seed=33):
+    for system in random_systems(cases(350, 1500), seed=33):
         mine = judge(system)
         if not mine.safe or system.events < 2:
             continue
@@ -94,7 +95,7 @@ def test_safe_systems_admit_no_claim() -> None:
                 claim = base | {"kind": kind, "events": [tried % system.events, (tried + 1) % system.events]}
                 assert not replay(raw, claim), claim
                 tried += 1
-    assert tried > 3000
+    assert tried > cases(700, 3000)
 
 
 def test_slices_drop_what_the_race_does_not_need() -> None:

@@ -1,0 +1,14 @@
+"""How many drawn cases a test looks at: few in every run of the tests, all of them with `pytest --long`."""
+
+_long = False
+
+
+def look_at_all() -> None:
+    """Called before test modules are imported, which ask at their top."""
+    global _long
+    _long = True
+
+
+def cases(few: int, whole: int) -> int:
+    """`few` must show every kind of case that the test counts."""
+    return whole if _long else few
