@@ -30,6 +30,8 @@ if TYPE_CHECKING:  # the rest is imported where it is used: the device cpu needs
     from amk.schedule_ir.weight_format import FormatName
     from amk.simulator.predict import Prediction
     from amk.systems.builder import System
+    from amk.systems.loops import LoopSystem
+    from amk.systems.open_loop import LoopVerdict
     from amk.systems.verdict import Verdict as SystemVerdict
     from amk.validator.verify import Verdict
 
@@ -112,13 +114,19 @@ def plan(
 @overload
 def verify(schedule: System, *, timeout_s: float | None = None) -> SystemVerdict: ...
 @overload
+def verify(schedule: LoopSystem, *, timeout_s: float | None = None) -> LoopVerdict: ...
+@overload
 def verify(schedule: Schedule | str | Path, *, timeout_s: float | None = None) -> Verdict: ...
-def verify(schedule: Schedule | System | str | Path, *, timeout_s: float | None = None) -> Verdict | SystemVerdict:
+def verify(
+    schedule: Schedule | System | LoopSystem | str | Path, *, timeout_s: float | None = None
+) -> Verdict | SystemVerdict | LoopVerdict:
     """SAFE, UNSAFE with a witness, or UNKNOWN; timeout_s bounds the solver. AMK001 to 009 for a malformed schedule.
 
-    schedule: a schedule, its file, or what `amk.systems.System` says of any other kernel, which needs no solver.
+    schedule: a schedule, its file, or what `amk.systems.System` or `LoopSystem` says of any other kernel, which needs
+    no solver.
     """
     from amk.systems.builder import System as KernelSystem
+    from amk.systems.loops import LoopSystem as KernelLoops
     from amk.validator.verify import verify as verified
 
     if isinstance(schedule, KernelSystem):
@@ -126,6 +134,11 @@ def verify(schedule: Schedule | System | str | Path, *, timeout_s: float | None 
         from amk.systems.verdict import judged
 
         return tell(judged(schedule.flat()))
+    if isinstance(schedule, KernelLoops):
+        from amk.systems.observed import tell
+        from amk.systems.open_loop import judged_loops
+
+        return tell(judged_loops(schedule))
 
     return verified(_schedule(schedule), timeout_s=timeout_s)
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from amk.systems.builder import Agent, Buffer, Counter, System
+    from amk.systems.loops import LoopSystem
     from amk.systems.verdict import Verdict
 
-__all__ = ["Agent", "Buffer", "Counter", "System", "Verdict"]
+__all__ = ["Agent", "Buffer", "Counter", "LoopSystem", "System", "Verdict"]
 
 _HOME = dict.fromkeys(("Agent", "Buffer", "Counter", "System"), "amk.systems.builder") | {
-    "Verdict": "amk.systems.verdict"
+    "LoopSystem": "amk.systems.loops",
+    "Verdict": "amk.systems.verdict",
 }
 
 

@@ -18,9 +18,12 @@ counter or buffer of another system).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys as interpreter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -44,12 +47,13 @@ from amk.systems.flat_system import SCOPES, FlatSystem
 
 Scope = Literal["cta", "cluster", "gpu", "sys"]
 Place = tuple[int, int, int]
+_OURS = (os.path.dirname(__file__) + os.sep, contextlib.__file__)
 
 
 def caller() -> tuple[str, int]:
-    """File and line of the innermost frame outside this module."""
+    """File and line of the innermost frame outside this package."""
     frame = interpreter._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 
@@ -111,6 +115,19 @@ class System:
         self._initial: list[tuple[int, int, int, int, int]] = []
         self._final: list[tuple[int, int, int, int, int]] = []
         self._values: dict[object, int] = {}
+        self._place: tuple[str, int] | None = None
+
+    @contextmanager
+    def at(self, place: tuple[str, int]) -> Iterator[None]:
+        """Calls within come from this file and line, whoever makes them."""
+        before, self._place = self._place, place
+        try:
+            yield
+        except AmkError as error:
+            placed = [replace(d, where=Where(file=place[0], line=place[1])) for d in error.diagnostics]
+            raise AmkError(placed) from error
+        finally:
+            self._place = before
 
     def counter(self, name: str, scope: Scope = "gpu", init: int = 0) -> Counter:
         """scope: the widest distance at which its waits and signals order memory. init: value before the launch."""
@@ -199,7 +216,7 @@ class System:
 
     def _event(self, agent: int) -> int:
         self._agent_of.append(agent)
-        self._source.append(self._sources.setdefault(caller(), len(self._sources)))
+        self._source.append(self._sources.setdefault(self._place or caller(), len(self._sources)))
         return len(self._agent_of) - 1
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
+    from amk.systems.open_loop import LoopVerdict
     from amk.systems.verdict import Verdict
 
-_LISTS: Final[list[list[Verdict]]] = []
+_LISTS: Final[list[list[Verdict | LoopVerdict]]] = []
+Told = TypeVar("Told", "Verdict", "LoopVerdict")
 
 
 @contextmanager
-def observed() -> Iterator[list[Verdict]]:
+def observed() -> Iterator[list[Verdict | LoopVerdict]]:
     """The verdicts that `tell` is told of meanwhile."""
-    mine: list[Verdict] = []
+    mine: list[Verdict | LoopVerdict] = []
     _LISTS.append(mine)
     try:
         yield mine
@@ -23,7 +25,7 @@ def observed() -> Iterator[list[Verdict]]:
         del _LISTS[next(k for k, one in enumerate(_LISTS) if one is mine)]
 
 
-def tell(verdict: Verdict) -> Verdict:
+def tell(verdict: Told) -> Told:
     for mine in _LISTS:
         mine.append(verdict)
     return verdict

@@ -14,11 +14,12 @@ import pytest
 from amk.systems.observed import observed
 
 if TYPE_CHECKING:
+    from amk.systems.open_loop import LoopVerdict
     from amk.systems.verdict import Verdict
 
 SHOWN = 3
 """Verdicts of one test that are told."""
-_KEY = pytest.StashKey[list["Verdict"]]()
+_KEY = pytest.StashKey[list["Verdict | LoopVerdict"]]()
 
 
 @pytest.hookimpl(wrapper=True)
