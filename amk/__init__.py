@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from amk.api import load, plan, simulate, verify
+    from amk.api.loading import load
+    from amk.api.schedules import plan, simulate, verify
     from amk.engine.completion import Completion, Options, Piece, Score, TokenLogprob, Usage
     from amk.engine.language_model import Chat, LanguageModel, Stream
     from amk.report.diagnostic import AmkError
@@ -34,7 +35,8 @@ __all__ = [
 ]
 
 _HOME = {
-    **dict.fromkeys(("load", "plan", "simulate", "verify"), "amk.api"),
+    "load": "amk.api.loading",
+    **dict.fromkeys(("plan", "simulate", "verify"), "amk.api.schedules"),
     **dict.fromkeys(("Completion", "Options", "Piece", "Score", "TokenLogprob", "Usage"), "amk.engine.completion"),
     **dict.fromkeys(("Chat", "LanguageModel", "Stream"), "amk.engine.language_model"),
     "AmkError": "amk.report.diagnostic",

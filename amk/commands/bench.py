@@ -17,8 +17,9 @@ from amk.bench.wanted import Wanted, wanted
 from amk.commands.bench_ablate import ablated, add_ablate, recorded
 from amk.commands.bench_output import draw, drawn_only, print_rows
 from amk.commands.bench_table import judged_only, print_table_of, separate_runs, wanted_of
+from amk.commands.format_arguments import positive
 from amk.commands.output import add_format
-from amk.commands.planning import add_plan_arguments, planned, positive
+from amk.commands.planning import add_plan_arguments, planned
 from amk.engine.admission import admit
 from amk.lowering.launch import Device
 from amk.planner.settings import PRESETS

@@ -13,8 +13,8 @@ from pathlib import Path
 from amk.bench import kernel_choice, sm_rates
 from amk.bench.provenance import commit
 from amk.commands.bench import positions, usable_gpu
+from amk.commands.format_arguments import positive
 from amk.commands.measured_runs import recorded_settings
-from amk.commands.planning import positive
 from amk.planner.search import Problem
 from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError, Diagnostic, Exit

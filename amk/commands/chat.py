@@ -6,13 +6,11 @@ import argparse
 import dataclasses
 import sys
 
-from amk.commands.generate import add_model_arguments, device_of, opened
-from amk.commands.planning import positive
+from amk.api.loading import open_files
+from amk.commands.format_arguments import positive
+from amk.commands.model_arguments import add_model_arguments, choose_device, opened
 from amk.commands.sampling import sampling_of
-from amk.engine.checkpoint import open_checkpoint
 from amk.engine.language_model import Chat
-from amk.engine.locate import find_checkpoint
-from amk.engine.tokenizer import open_tokenizer
 from amk.report.diagnostic import AmkError, Exit
 
 PLANNED = 2048
@@ -29,11 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Reads what the user says line by line from standard input until its end."""
     sampling = dataclasses.asdict(sampling_of(arguments))
-    device = device_of(arguments)
-    path = find_checkpoint(arguments.model)
-    checkpoint = open_checkpoint(path)
-    tokenizer = open_tokenizer(path, checkpoint.spec.vocab)
-    with opened(arguments, device, path, checkpoint, tokenizer, PLANNED) as model:
+    device = choose_device(arguments)
+    with opened(arguments, device, open_files(arguments.model), PLANNED) as model:
         chat = model.chat(arguments.system)
         while (line := _asked()) is not None:
             if line.strip():

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.commands.format_arguments import positive
 from amk.commands.output import add_format, print_json
-from amk.commands.planning import positive
 from amk.engine.checkpoint import open_checkpoint
 from amk.engine.load import check_model
 from amk.engine.random_checkpoint import RandomCheckpoint

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from amk.bench.matrix import Cell, Matrix, examine, render
 from amk.bench.provenance import software
-from amk.commands.planning import positive
+from amk.commands.format_arguments import positive
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
 from amk.schedule_ir.model import load_model, shipped_models
 from amk.schedule_ir.target import load_target, targets

@@ -6,8 +6,8 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
+from amk.commands.format_arguments import AUTO, add_format_choice, positive
 from amk.planner.decode import plan
 from amk.planner.formats import Formats, Layered, formats, runs_of
 from amk.planner.settings import PRESETS, Settings
@@ -16,11 +16,9 @@ from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.packed_config import layout_of_directory
-from amk.schedule_ir.schedule import CacheDtype, Schedule
+from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
-from amk.schedule_ir.weight_format import FORMATS, FormatName
-
-AUTO = "auto"
+from amk.schedule_ir.weight_format import FormatName
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
@@ -36,19 +34,6 @@ def add_batch_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch", type=positive, default=1, metavar="N", help="sequences decoded together, 1 to 8 (default: 1)"
     )
-
-
-def add_format_choice(parser: argparse.ArgumentParser) -> None:
-    """What is stored how: weights, which `chosen_formats` reads, and the cache."""
-    own = "that of an AWQ or GPTQ directory, else bf16"
-    parser.add_argument("--dtype", choices=(*FORMATS, AUTO), help=f"format of the weights (default: {own})")
-    parser.add_argument("--lm-head-dtype", choices=FORMATS, help="format of lm_head (default: that of --dtype)")
-    parser.add_argument("--kv-dtype", choices=get_args(CacheDtype), default="bf16", help="of the cache (default: bf16)")
-    parser.add_argument("--max-kl", type=float, metavar="NATS", help="with --dtype auto: bound on the mean KL to bf16")
-    parser.add_argument(
-        "--layer-parts", type=positive, metavar="N", help="with --dtype auto: parts of the layers that may differ"
-    )
-    parser.add_argument("--text", metavar="FILE", help="with --dtype auto: the text that the KL is measured on")
 
 
 def chosen_formats(arguments: argparse.Namespace) -> Formats | Layered:
@@ -78,14 +63,6 @@ def _measured_formats(arguments: argparse.Namespace) -> Formats | Layered:
     given: dict[MatrixName, FormatName] = {"lm_head": arguments.lm_head_dtype} if arguments.lm_head_dtype else {}
     runs = runs_of([forms | given for forms in choice.forms])
     return runs[0][1] if len(runs) == 1 else runs
-
-
-def positive(text: str) -> int:
-    """An argument that is an integer of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
-    return value
 
 
 def planned(arguments: argparse.Namespace, settings: Settings, max_context: int | None = None) -> Schedule:

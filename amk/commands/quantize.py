@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from amk.commands.format_arguments import positive
 from amk.commands.judging import QUANTISERS, TOKENS, judge_of
 from amk.commands.output import add_format, print_json, print_table
-from amk.commands.planning import positive
 from amk.planner.formats import formats, runs_of
 from amk.quantize.choose import PARTS, choose
 from amk.quantize.error import SYNTHETIC, TextJudge, matrix_error, output_error, stored_bytes, synthetic

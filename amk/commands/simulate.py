@@ -11,9 +11,10 @@ from math import expm1
 from pathlib import Path
 from typing import Any
 
+from amk.commands.format_arguments import positive
 from amk.commands.measured_runs import measured_runs
 from amk.commands.output import add_format, print_json, print_table
-from amk.commands.planning import add_plan_arguments, given_or_planned, positive
+from amk.commands.planning import add_plan_arguments, given_or_planned
 from amk.commands.trace import output, write
 from amk.planner.settings import PRESETS
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where

@@ -13,8 +13,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from amk.commands.format_arguments import positive
 from amk.commands.output import add_format, print_json, print_table
-from amk.commands.planning import positive
 from amk.commands.witness_file import read_witness
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where
 from amk.report.timeline import MalformedTimeline, Timeline

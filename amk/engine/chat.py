@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from amk.engine import chat_child
 from amk.engine.refusal import unsupported
@@ -29,25 +30,24 @@ class Limits:
 
 def render_chat(
     template: str,
-    messages: Sequence[Mapping[str, str]],
-    special: Mapping[str, str] | None = None,
+    messages: Sequence[Mapping[str, Any]],
+    values: Mapping[str, Any] | None = None,
     limits: Limits = Limits(),
 ) -> str:
     """The prompt for `messages` ({'role': ..., 'content': ...}) up to where the assistant answers.
 
-    `special` holds what templates call bos_token, eos_token and so on. Raises AMK012 when the template is too long,
-    fails, refuses the messages, or passes a limit.
+    `values` holds what templates call bos_token, eos_token, tools and so on. Raises AMK012 when the template is too
+    long, fails, refuses the messages, or passes a limit.
     """
     if len(template) > limits.template_characters:
         raise _refused(f"it has {len(template):,} characters, the limit is {limits.template_characters:,}")
-    values = {
-        **(special or {}), "messages": [dict(message) for message in messages], "add_generation_prompt": True,
-        "tools": None, "documents": None,  # templates ask for them with `is not none`
-    }  # fmt: skip
+    said = {"messages": [dict(message) for message in messages], "add_generation_prompt": True}
+    # Templates ask for these with `is not none`.
+    known = {"tools": None, "documents": None} | dict(values or {}) | said
     request = {
         "path": [*standard_library(), *package_directories("jinja2", "markupsafe")],
         "template": template,
-        "values": values,
+        "values": known,
         "cpu_seconds": limits.seconds,
         "memory_bytes": limits.memory_bytes,
         "max_characters": limits.rendered_characters,

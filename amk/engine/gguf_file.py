@@ -18,7 +18,7 @@ from amk.engine.checkpoint import Checkpoint, Floats, Shape, check_shape, stored
 from amk.engine.gguf_blocks import decode
 from amk.engine.refusal import bad_weights, unsupported
 from amk.schedule_ir.gguf_header import GgufTensor, read_gguf_header
-from amk.schedule_ir.model import load_model
+from amk.schedule_ir.model_gguf import model_from_gguf
 
 KINDS = frozenset(
     {Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q4_K, Kind.Q5_K}
@@ -54,7 +54,7 @@ class GgufCheckpoint(Checkpoint):
 
     def __init__(self, path: Path) -> None:
         header = read_gguf_header(path)
-        super().__init__(load_model(str(path)), path)
+        super().__init__(model_from_gguf(path, header), path)
         self._interleaved = header.fields["general.architecture"] in PERMUTED
         file: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, mode="r").view(np.ndarray)
         self._kinds: dict[str, Kind] = {}

@@ -42,10 +42,11 @@ class _Metadata:
     def array(self, key: str, kind: type) -> list[Any]:
         """The elements of an array, each of which is a `kind`; AMK013 otherwise."""
         name = f"tokenizer.ggml.{key}"
+        found = self.fields.get(name)
         try:
-            values = read_gguf_array(self.path, name)
+            values = read_gguf_array(self.path, found) if isinstance(found, GgufArray) else []
         except AmkError as error:
-            raise bad_weights(self.path, error.diagnostics[0].message) from error
+            raise bad_weights(self.path, f"{name}: {error.diagnostics[0].message}") from error
         if not values or not all(type(value) is kind for value in values):
             raise bad_weights(self.path, f"metadata {name!r} should be an array of {kind.__name__}")
         return list(values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -109,6 +108,8 @@ class LanguageModel:
 
     async def agenerate(self, prompt: Prompt, **options: Any) -> Completion:
         """`generate` in a thread; cancelling the task ends the decoding behind the token that is being computed."""
+        import asyncio  # here, because importing it takes as long as a token
+
         stream = self.stream(prompt, **options)
         try:
             return await asyncio.to_thread(stream.run)
@@ -118,6 +119,8 @@ class LanguageModel:
 
     async def astream(self, prompt: Prompt, **options: Any) -> AsyncIterator[Piece]:
         """`stream` in threads; leaving the loop ends the decoding."""
+        import asyncio
+
         stream = self.stream(prompt, **options)
         try:
             while (piece := await asyncio.to_thread(next, stream, None)) is not None:

@@ -31,6 +31,9 @@ DeviceName = Literal["cpu", "cuda"]
 Progress = Callable[[int, int], None]
 
 CPU_WARPS = 2
+"""Of a worker of a plan for the interpreter."""
+EMULATED_WARPS = 4
+"""For the emulator, which runs compiled code: with fewer warps a thread has too few registers."""
 CPU_ROWS = 16_384
 """Vocabulary rows a worker of a plan for the interpreter: few agents are few events, shared memory bounds them."""
 GPU_SLICE = 8
@@ -85,13 +88,14 @@ def plan_for_cpu(
     wanted: Formats | Layered = BF16,
     kv_dtype: CacheDtype = "bf16",
     batch: int = 1,
+    warps: int = CPU_WARPS,
 ) -> Schedule:
-    """A plan with few workers and a cache of `positions`, for the interpreter.
+    """A plan with few workers and a cache of `positions`, for the interpreter or the emulator.
 
     AMK011 if the model has fewer positions.
     """
     workers = max(2, -(-model.vocab // CPU_ROWS), batch * model.kv_heads if batch > 1 else 0)
-    settings = Settings(warps=CPU_WARPS, sampling=sampling, kv_dtype=kv_dtype, batch=batch)
+    settings = Settings(warps=warps, sampling=sampling, kv_dtype=kv_dtype, batch=batch)
     return plan(model, load_target("h200"), settings=settings, wanted=wanted, max_context=positions, workers=workers)
 
 

@@ -45,10 +45,16 @@ class Tokenizer:
         """Tokens of a plain prompt, with the BOS token if the model wants one."""
         return [*self.prefix, *self.process.encode(text, special=True)]
 
-    def chat_text(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def chat_text(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> str:
         """The conversation as the template writes it, up to where the assistant answers.
 
-        AMK012 if there is no usable template.
+        tools: descriptions of functions, for templates that know them. more: further values for the template. AMK012
+        if there is no usable template.
         """
         if self.chat_template is None:
             raise unsupported(
@@ -56,11 +62,17 @@ class Tokenizer:
                 "this model has no chat template",
                 help="give the prompt as plain text (`amk generate --plain`): a base model continues it",
             )
-        return render_chat(self.chat_template, messages, self.special)
+        values = {**self.special, **({"tools": list(tools)} if tools else {})}
+        return render_chat(self.chat_template, messages, {**values, **(more or {})})
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """Tokens of `chat_text`."""
-        return self.process.encode(self.chat_text(messages), special=False)
+        return self.process.encode(self.chat_text(messages, tools, more), special=False)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of `tokens` without the special ones; tokens outside the vocabulary have none."""

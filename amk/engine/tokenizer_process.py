@@ -48,6 +48,11 @@ class TokenizerProcess:
             "split_special": backend.encode_special_tokens,  # a setting that is not part of its text
         }  # fmt: skip
 
+    @property
+    def usable(self) -> bool:
+        """False once a request has failed in a way that ended the process."""
+        return not self._failed
+
     def encode(self, text: str, special: bool) -> list[int]:
         """Tokens of `text`; AMK005 if it is not Unicode text."""
         try:

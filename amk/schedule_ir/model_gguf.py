@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from amk.report.diagnostic import AmkError, Diagnostic, Where, because, shown
 from amk.report.schema import quoted, schema_error
-from amk.schedule_ir.gguf_header import GgufArray, Scalar, read_floats, read_gguf_header
+from amk.schedule_ir.gguf_header import GgufArray, GgufHeader, Scalar, read_floats, read_gguf_header
 from amk.schedule_ir.model_spec import ModelSpec, RopeScaling
 from amk.schedule_ir.name import as_name
 from amk.schedule_ir.rope import llama3_divisors, rope_frequencies
@@ -54,9 +54,9 @@ _ROPE_DIVISORS = "rope_freqs.weight"
 _EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 
 
-def model_from_gguf(path: Path) -> ModelSpec:
-    """The model in the GGUF file at `path`; AMK001, AMK005 or AMK012 as an AmkError otherwise."""
-    header = read_gguf_header(path)
+def model_from_gguf(path: Path, header: GgufHeader | None = None) -> ModelSpec:
+    """The model in the GGUF file at `path`; AMK001, AMK005 or AMK012 as an AmkError otherwise. header: of the file."""
+    header = header or read_gguf_header(path)
     shapes = {name: tensor.shape for name, tensor in header.tensors.items()}
     divisors: Sequence[float] | None = None
     if _ROPE_DIVISORS in header.tensors:

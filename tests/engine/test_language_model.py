@@ -11,45 +11,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import amk
+from amk.api import loading
+from amk.api.card import Card
 from amk.engine.choice import choose, log_softmax
 from amk.engine.completion import StopFilter
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.ranking import gumbel
 from amk.schedule_ir.sampling import Sampling
-from tests.engine import tiny_model
+from tests.engine import tiny_chat
 from tests.reference.llama_numpy import Config, Decoder
 from tests.reference.sampling_numpy import probabilities
-
-TEMPLATE = (
-    "{% for m in messages %}<s>{{ m.role }} {{ m.content }}{% endfor %}{% if add_generation_prompt %}<s>{% endif %}"
-)
-WORDS = ["<s>", "</s>", "</e>", *(chr(code) for code in range(32, 96)), *(f"{a}{b}" for a in "abcde" for b in "xyz")]
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    arrays = {
-        name: array * (6 if array.ndim == 2 else 1) + (1 if name.endswith("norm") else 0)
-        for name, array in tiny_model.weights().items()
-    }
-    tiny_model.write_single(path, arrays, eos_token_id=[1])
-    vocab = {word: index for index, word in enumerate(WORDS)}
-    backend = Tokenizer(models.WordLevel(vocab, unk_token="<s>"))
-    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    backend.decoder = decoders.Fuse()
-    backend.add_special_tokens(["<s>"])
-    backend.save(str(path / "tokenizer.json"))
-    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-    return path
+    return tiny_chat.write(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture(scope="module")
 def model(directory: Path) -> amk.LanguageModel:
-    return amk.load(directory)
+    return amk.load(directory, device="cpu")
 
 
 def reference(directory: Path) -> Decoder:
@@ -90,7 +73,7 @@ def test_an_end_token_ends_the_answer_and_is_not_shown(model: amk.LanguageModel)
 
 
 def test_the_context_ends_the_answer(directory: Path) -> None:
-    with amk.load(directory, max_context=14) as short:
+    with amk.load(directory, device="cpu", max_context=14) as short:
         found = short.generate(PROMPT, ignore_eos=True)
         assert (len(found.tokens), found.finish) == (4, "length")
         with pytest.raises(AmkError, match="AMK014"):
@@ -208,7 +191,7 @@ def test_a_conversation_reads_only_what_is_new(model: amk.LanguageModel) -> None
     first = chat.say("HI", max_tokens=3, ignore_eos=True)
     second = chat.say("BYE", max_tokens=3, ignore_eos=True)
     assert [message["role"] for message in chat.messages] == ["system", "user", "assistant", "user", "assistant"]
-    fresh = amk.load(model.path).generate(chat.messages[:-1], max_tokens=3, ignore_eos=True)
+    fresh = amk.load(model.path, device="cpu").generate(chat.messages[:-1], max_tokens=3, ignore_eos=True)
     assert fresh.tokens == second.tokens
     assert second.usage.cached_tokens >= first.usage.prompt_tokens
 
@@ -230,6 +213,16 @@ def test_async(model: amk.LanguageModel) -> None:
     assert list(answer.tokens) == tokens == list(model.generate(PROMPT, max_tokens=4, ignore_eos=True).tokens)
 
 
+def test_the_emulator_gives_what_the_cpu_gives(directory: Path) -> None:
+    pytest.importorskip("numba")
+    with amk.load(directory, device="emulator", max_context=16, sampling="greedy") as emulated:
+        wanted = greedy(directory, [40, 41], 3)
+        assert list(emulated.generate([40, 41], max_tokens=2, ignore_eos=True).tokens) == wanted[:2]
+        longer = emulated.generate([40, 41, *wanted[:2]], max_tokens=1, logprobs=1, ignore_eos=True)
+        assert longer.usage.cached_tokens == 3
+        assert list(longer.tokens) == wanted[2:]
+
+
 def test_the_interpreter_gives_what_the_cpu_gives(model: amk.LanguageModel, directory: Path) -> None:
     """The weights are exact in bf16, so both compute the same model."""
     with amk.load(directory, device="interpreter", max_context=40) as scheduled:
@@ -247,7 +240,7 @@ def test_what_the_files_ask_for_is_named(directory: Path, tmp_path: Path) -> Non
 
     path = Path(shutil.copytree(directory, tmp_path / "m"))
     (path / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": 0.5, "top_k": 7}))
-    with amk.load(path) as loaded:
+    with amk.load(path, device="cpu") as loaded:
         assert [note.code for note in loaded.notes] == ["AMK015"]
         assert loaded.suggested == {"temperature": 0.5, "top_k": 7, "top_p": 1.0}
         assert loaded.generate(PROMPT, max_tokens=2, **loaded.suggested).tokens
@@ -255,11 +248,36 @@ def test_what_the_files_ask_for_is_named(directory: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("options", "code"),
-    [({"device": "cpu", "gpu": "h200"}, "AMK005"), ({"device": "cuda"}, "AMK010"), ({"gpu": "no-such"}, "AMK010")],
+    [({"device": "cpu", "gpu": "h200"}, "AMK005"), ({"device": "cuda"}, "AMK602"), ({"gpu": "no-such"}, "AMK010")],
 )
-def test_devices_that_cannot_be_had(directory: Path, options: dict[str, Any], code: str) -> None:
+def test_devices_that_cannot_be_had(
+    directory: Path, options: dict[str, Any], code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "usable_card", lambda: None)
     with pytest.raises(AmkError, match=code):
         amk.load(directory, **options)
+
+
+@pytest.mark.parametrize(
+    ("card", "device", "gpu", "words"),
+    [
+        (None, "cpu", None, "no GPU"),
+        (Card("NVIDIA H200", "sm_90a", 132), "cuda", "h200", ""),
+        (Card("NVIDIA H100 80GB HBM3", "sm_90a", 132), "cuda", "h100", ""),
+        (Card("NVIDIA GH200 480GB", "sm_90a", 132), "cuda", "h100", ""),
+        (Card("NVIDIA A100-SXM4-80GB", "sm_80", 108), "cuda", "a100-80gb", ""),
+        (Card("NVIDIA A100-PCIE-40GB", "sm_80", 108), "cuda", "a100-40gb", ""),
+        (Card("NVIDIA L4", "sm_89", 58), "cuda", "l4", ""),
+        (Card("NVIDIA GeForce RTX 3060", "sm_86", 28), "cpu", None, "GeForce RTX 3060"),
+    ],
+)
+def test_the_card_decides_where_nobody_does(
+    card: Card | None, device: str, gpu: str | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "usable_card", lambda: card)
+    found, target, told = loading.chosen(None, scheduled=False)
+    assert (found, target) == (device, gpu)
+    assert all(words in note.message for note in told) and bool(told) is bool(words)
 
 
 def test_a_repository_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +295,7 @@ def test_a_repository_is_fetched_by_its_package(directory: Path, monkeypatch: py
         return str(directory)
 
     monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
-    assert amk.load("owner/name@v1").generate(PROMPT, max_tokens=1).tokens
+    assert amk.load("owner/name@v1", device="cpu").generate(PROMPT, max_tokens=1).tokens
     assert asked == [("owner/name", "v1")]
 
 
@@ -290,11 +308,16 @@ def test_plan_verify_simulate() -> None:
 def test_importing_needs_nothing_heavy() -> None:
     program = (
         "import sys, amk; assert amk.load and amk.AmkError; "
-        "print(*({'torch', 'transformers', 'anthropic', 'ray', 'huggingface_hub', 'cuda'} & set(sys.modules)))"
+        "heavy = {'torch', 'transformers', 'anthropic', 'ray', 'huggingface_hub', 'cuda', 'starlette', 'uvicorn'}; "
+        "print(*((heavy | {'llguidance'}) & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
-    cpu = "import sys, amk.commands.generate, amk.engine.gguf_file; print('z3' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", cpu], capture_output=True, text=True, check=True).stdout == "False\n"
+    cpu = "import sys, amk.commands.generate, amk.engine.gguf_file; "
+    cpu += "print(*({'z3', 'asyncio', 'amk.planner', 'amk.validator', 'amk.lowering'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", cpu], capture_output=True, text=True, check=True).stdout == "\n"
+    verdict = "import sys, amk; amk.verify, amk.plan, amk.simulate; print('amk.engine' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", verdict], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
     light = "import sys, amk; print('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", light], capture_output=True, text=True, check=True).stdout == "False\n"

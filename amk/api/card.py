@@ -1,0 +1,51 @@
+"""The GPU of this machine as a planning target, found without an error where there is none."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from amk.report.diagnostic import AmkError, Diagnostic, Severity
+from amk.schedule_ir.target import Target, targets
+
+_DRIVER = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
+"""One of these exists wherever a driver can be used; looking takes no import of the driver's package."""
+
+
+class Card(NamedTuple):
+    """name: as the driver says it. arch: what code is compiled for. sms: streaming multiprocessors."""
+
+    name: str
+    arch: str
+    sms: int
+
+
+def usable_card() -> Card | None:
+    """The first GPU, if it can run a kernel."""
+    if not any(map(os.path.exists, _DRIVER)):
+        return None
+    from amk.lowering.launch import Device
+
+    try:
+        device = Device.open()
+    except AmkError:
+        return None
+    found = Card(device.name, device.arch, device.sm_count)
+    device.close()
+    return found
+
+
+def target_of(card: Card) -> Target | None:
+    """The known target with the architecture and SMs of a card, by name where several have them; None if there is none.
+
+    A target of another memory size or clock runs as well: both only steer the plan.
+    """
+    fitting = [target for target in targets() if (target.arch, target.sms) == (card.arch, card.sms)]
+    words = card.name.lower().replace("-", " ").split()
+    named = [target for target in fitting if all(word in words for word in target.name.lower().split("-"))]
+    return next(iter(named or fitting), None)
+
+
+def on_the_cpu(reason: str) -> Diagnostic:
+    """The word with which a model that was given no device runs on the CPU."""
+    return Diagnostic("AMK602", f"{reason}: the model computes on the CPU", severity=Severity.NOTE)

@@ -1,0 +1,66 @@
+"""A schedule's compiled kernel in the emulator, with the interface that texts ask of an engine.
+
+Cost: some million instructions a second, so a token of a tiny model takes a second and one of SmolLM2 about an hour.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amk.emulator.decode import EmulatedEngine
+from amk.emulator.machine import Limits
+from amk.engine.request import first_state, request_buffers
+from amk.lowering.kernel import build
+from amk.report.diagnostic import AmkError, Diagnostic, Exit, shown
+from amk.schedule_ir.bfloat import F32
+from amk.schedule_ir.quantised import Quantiser, nearest
+from amk.schedule_ir.row_groups import TensorSource
+from amk.schedule_ir.sampling import GREEDY, Sampling
+from amk.schedule_ir.schedule import Schedule
+
+UNLIMITED = Limits(instructions=1 << 62, seconds=1e9)
+"""A text takes as long as it takes; whoever asked for it can cancel between tokens."""
+MOST_FAULTS = 5
+
+
+class EmulatorEngine:
+    """The kernel of a SAFE schedule. AMK806 without numba, AMK605 without a compiler."""
+
+    def __init__(
+        self, schedule: Schedule, source: TensorSource, quantise: Quantiser = nearest, limits: Limits = UNLIMITED
+    ) -> None:
+        if importlib.util.find_spec("numba") is None:
+            raise AmkError(Diagnostic("AMK806", "numba is not installed"), Exit.INPUT)
+        self.schedule = schedule
+        self._engine = EmulatedEngine(schedule, source, build(schedule).compiled.ptx, limits=limits, quantise=quantise)
+
+    def request(
+        self, prompt: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY, start: int = 0
+    ) -> None:
+        """Start a text at token `start` of the prompt; the cache holds those before it."""
+        engine = self._engine
+        engine.choose_by(sampling)
+        for name, data in request_buffers(self.schedule, [prompt], eos).items():
+            engine.machine.write(name, data)
+        engine.set_state(**first_state([prompt], start))
+
+    def step(self, tokens: int) -> NDArray[np.int32]:
+        """Run `tokens` tokens and return those that were given or chosen. AMK804 if the kernel did what no correct
+        kernel does, AMK803 at a limit."""
+        outcome = self._engine.launch(tokens)
+        if outcome.faults or not outcome.ended:
+            found = tuple(shown(str(fault)) for fault in outcome.faults[:MOST_FAULTS])
+            if outcome.faults and all(fault.kind == "limit" for fault in outcome.faults):
+                raise AmkError(Diagnostic("AMK803", outcome.faults[0].message), Exit.UNKNOWN)
+            raise AmkError(Diagnostic("AMK804", f"{len(outcome.faults)} faults", facts=found), Exit.UNSAFE)
+        return self._engine.output(tokens)
+
+    def logits(self) -> F32:
+        """f32 [vocab] of the last token that ran."""
+        return self._engine.logits()
+
+    def free(self) -> None:
+        """Nothing is held outside the process."""

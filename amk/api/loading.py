@@ -1,0 +1,187 @@
+"""`amk.load`: files, a device, and a model that is ready to answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from amk.api.card import on_the_cpu, target_of, usable_card
+from amk.engine.backend import Backend, ForwardBackend
+from amk.engine.checkpoint import Checkpoint, open_checkpoint
+from amk.engine.forward import ForwardPass
+from amk.engine.generation_config import generation_config, suggested_sampling, unheeded
+from amk.engine.language_model import LanguageModel
+from amk.engine.locate import find_checkpoint
+from amk.engine.tokenizer import Tokenizer, open_tokenizer
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
+
+if TYPE_CHECKING:  # the rest is imported where it is used: the device cpu needs none of it
+    from amk.engine.load import Progress
+    from amk.engine.schedule_backend import ScheduleBackend, ScheduleEngine
+    from amk.planner.formats import Formats, Layered
+    from amk.schedule_ir.quantised import Quantiser
+    from amk.schedule_ir.sampling import Mode
+    from amk.schedule_ir.schedule import CacheDtype, Schedule
+    from amk.schedule_ir.weight_format import FormatName
+
+Device = Literal["cpu", "cuda", "interpreter", "emulator"]
+WITHOUT_GPU = ("interpreter", "emulator")
+"""Devices that run a schedule on the CPU."""
+MOST_INTERPRETED = 256
+"""Positions of a plan for them unless told otherwise: their cache is in memory as a whole."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """A model's files, opened: weights are read when they are needed."""
+
+    path: Path
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+
+
+def open_files(model: str | Path) -> Files:
+    """Find and open what `load` is given. AMK010, AMK012 and AMK013 as there."""
+    path = find_checkpoint(str(model))
+    checkpoint = open_checkpoint(path)
+    return Files(path, checkpoint, open_tokenizer(path, checkpoint.spec.vocab))
+
+
+class Planned(NamedTuple):
+    """What a plan for `load` is made from, in the words of its arguments."""
+
+    formats: Formats | Layered
+    kv_dtype: CacheDtype
+    max_context: int | None
+    sampling: Mode
+    batch: int = 1
+
+
+def load(
+    model: str | Path | Files,
+    gpu: str | None = None,
+    *,
+    dtype: FormatName | None = None,
+    lm_head_dtype: FormatName | None = None,
+    kv_dtype: CacheDtype = "bf16",
+    max_context: int | None = None,
+    sampling: Mode = "top-k-top-p",
+    schedule: Schedule | str | Path | None = None,
+    device: Device | None = None,
+    formats: Formats | Layered | None = None,
+    progress: Progress | None = None,
+    quantise: Quantiser | None = None,
+) -> LanguageModel:
+    """A model that is ready to answer.
+
+    model: a directory with config.json and safetensors, a GGUF file, a repository of the Hugging Face hub
+    ('owner/name', needs huggingface_hub), or a name of `amk models` whose weights lie where `amk generate` looks.
+    gpu: the target to plan for; default: this machine's card, or the device 'cpu' where there is none, which a note
+    says. device: 'cuda' runs a schedule on the GPU; 'cpu' computes with the weights as they are stored, in float32;
+    'interpreter' runs the schedule in numpy and 'emulator' its compiled code, both slowly.
+    dtype, lm_head_dtype, kv_dtype: formats of the planned weights and cache; formats: of every matrix, in their place.
+    max_context: positions of the cache, in tokens; default: all that the model has (cpu) or that fit (cuda). sampling:
+    what the planned schedule can draw. schedule: run this one instead of planning; it is proved SAFE before it runs.
+    progress: is told (bytes packed, bytes in all). quantise: makes codes that the checkpoint does not hold.
+
+    Raises AmkError: AMK010 for an unknown name, AMK012 for a model or tokenizer that amk does not run, AMK013 for
+    weights that are missing or damaged, AMK011 for a plan that does not fit, AMK602 without a usable GPU.
+    """
+    files = model if isinstance(model, Files) else open_files(model)
+    notes = list(unheeded(files.path))
+    if device is None:
+        device, gpu, told = chosen(gpu, schedule is not None)
+        notes += told
+    if device == "cpu":
+        if schedule is not None or gpu is not None:
+            message = "the device cpu runs no schedule and plans for no GPU"
+            raise AmkError(Diagnostic("AMK005", message, help="ask for the device interpreter or cuda"))
+        positions = max_context or files.checkpoint.spec.max_context
+        backend: Backend = ForwardBackend(ForwardPass(files.checkpoint, positions))
+    else:
+        from amk.api.schedules import read_schedule, stored_formats
+        from amk.engine.load import rounding
+
+        forms = formats if formats is not None else stored_formats(files.path, dtype, lm_head_dtype)
+        wanted = Planned(forms, kv_dtype, max_context, sampling)
+        run = planned(files.checkpoint, device, gpu, wanted) if schedule is None else read_schedule(schedule)
+        backend = schedule_backend(run, files.checkpoint, device, progress, quantise)
+        notes += rounding(run, files.checkpoint)
+    suggested = suggested_sampling(generation_config(files.path))
+    return LanguageModel(files.checkpoint.spec, files.tokenizer, backend, notes, suggested)
+
+
+def chosen(gpu: str | None, scheduled: bool) -> tuple[Device, str | None, tuple[Diagnostic, ...]]:
+    """The device and the target where no device is asked for, and what the caller should know about it."""
+    if gpu is not None or scheduled:
+        return "cuda", gpu, ()
+    card = usable_card()
+    if card is None:
+        return "cpu", None, (on_the_cpu("there is no GPU that can be used"),)
+    target = target_of(card)
+    if target is None:
+        return "cpu", None, (on_the_cpu(f"{card.name} ({card.arch}, {card.sms} SMs) is no target that is known"),)
+    return "cuda", target.name, ()
+
+
+def schedule_backend(
+    schedule: Schedule,
+    checkpoint: Checkpoint,
+    device: Device,
+    progress: Progress | None = None,
+    quantise: Quantiser | None = None,
+) -> ScheduleBackend:
+    """The schedule, proved and certified, with the weights; progress, quantise: see `load`.
+
+    AMK016 for a schedule of several sequences.
+    """
+    from amk.engine.admission import admit
+    from amk.engine.load import check_model, gpu_engine
+    from amk.engine.schedule_backend import GPU_SLICE, ScheduleBackend
+    from amk.quantize.search import searched
+
+    quantise = quantise or searched
+    if schedule.batch != 1:
+        message = f"the schedule decodes {schedule.batch} sequences together, a text is one"
+        raise AmkError(Diagnostic("AMK016", message))
+    check_model(schedule.model, checkpoint)
+    admit(schedule)
+    if device in WITHOUT_GPU:
+        return ScheduleBackend(_on_the_cpu(schedule, checkpoint, device, quantise))
+    return ScheduleBackend(gpu_engine(schedule, checkpoint, quantise, progress), GPU_SLICE)
+
+
+def _on_the_cpu(schedule: Schedule, checkpoint: Checkpoint, device: Device, quantise: Quantiser) -> ScheduleEngine:
+    if device == "emulator":
+        from amk.api.emulated import EmulatorEngine
+
+        return EmulatorEngine(schedule, checkpoint, quantise)
+    from amk.engine.cpu_engine import CpuEngine
+
+    return CpuEngine(schedule, checkpoint, quantise=quantise)
+
+
+def planned(checkpoint: Checkpoint, device: Device, gpu: str | None, wanted: Planned) -> Schedule:
+    """A plan for the model; AMK602 where no GPU is named and there is none, AMK010 where it is no known target."""
+    from amk.engine.load import CPU_WARPS, EMULATED_WARPS, plan_for_cpu
+    from amk.planner.decode import plan
+    from amk.planner.settings import PRESETS
+    from amk.schedule_ir.target import load_target
+
+    spec = checkpoint.spec
+    if device in WITHOUT_GPU and gpu is None:
+        positions = wanted.max_context or min(MOST_INTERPRETED, spec.max_context)
+        warps = EMULATED_WARPS if device == "emulator" else CPU_WARPS
+        return plan_for_cpu(spec, positions, wanted.sampling, wanted.formats, wanted.kv_dtype, wanted.batch, warps)
+    settings = replace(PRESETS["fast"], sampling=wanted.sampling, kv_dtype=wanted.kv_dtype, batch=wanted.batch)
+    target = load_target(gpu or _target_here())
+    return plan(spec, target, settings=settings, wanted=wanted.formats, max_context=wanted.max_context)
+
+
+def _target_here() -> str:
+    _, found, told = chosen(None, False)
+    if found is None:
+        help_text = "name a target (`amk targets` lists them) or give a schedule, or use the device cpu"
+        raise AmkError(Diagnostic("AMK602", told[0].message.partition(":")[0], help=help_text), Exit.NO_GPU)
+    return found

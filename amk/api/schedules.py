@@ -1,0 +1,105 @@
+"""`amk.plan`, `amk.verify` and `amk.simulate`; none of them needs weights, an engine or a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
+
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.packed_config import layout_of_directory
+
+if TYPE_CHECKING:  # each function imports what it needs
+    from amk.planner.formats import Formats, Layered
+    from amk.schedule_ir.sampling import Mode
+    from amk.schedule_ir.schedule import CacheDtype, Schedule
+    from amk.schedule_ir.weight_format import FormatName
+    from amk.simulator.predict import Prediction
+    from amk.systems.builder import System
+    from amk.systems.loops import LoopSystem
+    from amk.systems.open_loop import LoopVerdict
+    from amk.systems.verdict import Verdict as SystemVerdict
+    from amk.validator.verify import Verdict
+
+
+def plan(
+    model: str | Path,
+    gpu: str,
+    *,
+    dtype: FormatName | None = None,
+    lm_head_dtype: FormatName | None = None,
+    kv_dtype: CacheDtype = "bf16",
+    max_context: int | None = None,
+    preset: str = "fast",
+    sampling: Mode = "greedy",
+    batch: int = 1,
+) -> Schedule:
+    """The schedule of a model for a GPU, as `amk plan` makes it; arguments as for `load`. AMK011 if it does not fit."""
+    from amk.planner.decode import plan as planned
+    from amk.planner.settings import PRESETS
+    from amk.schedule_ir.model import load_model
+    from amk.schedule_ir.target import load_target
+
+    if preset not in PRESETS:
+        raise AmkError(Diagnostic("AMK005", f"preset {preset!r} is not known", help=f"one of {', '.join(PRESETS)}"))
+    settings = replace(PRESETS[preset], sampling=sampling, kv_dtype=kv_dtype, batch=batch)
+    wanted = stored_formats(Path(model), dtype, lm_head_dtype)
+    spec = load_model(str(model))
+    return planned(spec, load_target(gpu), settings=settings, wanted=wanted, max_context=max_context)
+
+
+@overload
+def verify(schedule: System, *, timeout_s: float | None = None) -> SystemVerdict: ...
+@overload
+def verify(schedule: LoopSystem, *, timeout_s: float | None = None) -> LoopVerdict: ...
+@overload
+def verify(schedule: Schedule | str | Path, *, timeout_s: float | None = None) -> Verdict: ...
+def verify(
+    schedule: Schedule | System | LoopSystem | str | Path, *, timeout_s: float | None = None
+) -> Verdict | SystemVerdict | LoopVerdict:
+    """SAFE, UNSAFE with a witness, or UNKNOWN; timeout_s bounds the solver. AMK001 to 009 for a malformed schedule.
+
+    schedule: a schedule, its file, or what `amk.systems.System` or `LoopSystem` says of any other kernel, which needs
+    no solver.
+    """
+    from amk.systems.builder import System as KernelSystem
+    from amk.systems.loops import LoopSystem as KernelLoops
+    from amk.validator.verify import verify as verified
+
+    if isinstance(schedule, KernelSystem):
+        from amk.systems.observed import tell
+        from amk.systems.verdict import judged
+
+        return tell(judged(schedule.flat()))
+    if isinstance(schedule, KernelLoops):
+        from amk.systems.observed import tell
+        from amk.systems.open_loop import judged_loops
+
+        return tell(judged_loops(schedule))
+
+    return verified(read_schedule(schedule), timeout_s=timeout_s)
+
+
+def simulate(schedule: Schedule | str | Path, pos: int = 128) -> Prediction:
+    """The predicted time of the token at position `pos`, in milliseconds and by phase, without a GPU."""
+    from amk.simulator.predict import predict
+
+    return predict(read_schedule(schedule), pos)
+
+
+def read_schedule(given: Schedule | str | Path) -> Schedule:
+    """A schedule as it is, or from its file."""
+    from amk.schedule_ir.codec import load_schedule
+
+    return load_schedule(Path(given))[0] if isinstance(given, str | Path) else given
+
+
+def stored_formats(
+    path: Path, dtype: FormatName | None = None, lm_head_dtype: FormatName | None = None
+) -> Formats | Layered:
+    """The format of every matrix: what is asked for, else how a directory stores its layers, else bf16."""
+    from amk.planner.formats import formats
+
+    if dtype is None and (layout := layout_of_directory(path)) is not None:
+        return formats(layout.form, lm_head_dtype or "bf16")
+    return formats(dtype or "bf16", lm_head_dtype)

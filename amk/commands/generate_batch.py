@@ -1,0 +1,55 @@
+"""`amk generate` with several prompts on a schedule of as many sequences."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from amk.api.loading import Device, Files, planned
+from amk.api.schedules import read_schedule
+from amk.commands.model_arguments import packing_bar, plan_wanted, quantiser
+from amk.commands.sampling import sampling_of
+from amk.engine.admission import admit
+from amk.engine.generation_config import unheeded
+from amk.engine.load import DeviceName, load, rounding
+from amk.engine.session import Session, check_prompt
+from amk.engine.tokenizer import Tokenizer
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.sampling import require
+from amk.schedule_ir.schedule import mode_of
+
+
+def run_batch(arguments: argparse.Namespace, device: Device, files: Files, prompts: list[list[int]]) -> None:
+    """Print the texts one after the other."""
+    if arguments.stop or arguments.logprobs is not None or arguments.json:
+        raise AmkError(Diagnostic("AMK005", "--stop, --logprobs and --json are for one prompt, or for --device cpu"))
+    longest = max(map(len, prompts)) + arguments.max_tokens
+    if arguments.schedule is not None:
+        schedule = read_schedule(arguments.schedule)
+    else:
+        wanted = plan_wanted(arguments, files, longest, len(prompts))
+        schedule = planned(files.checkpoint, device, arguments.gpu, wanted)
+    require(mode_of(schedule), sampling_of(arguments))
+    arguments.findings.tell((*unheeded(files.path), *rounding(schedule, files.checkpoint)))
+    admit(schedule)
+    for prompt in prompts:
+        check_prompt(schedule, prompt)
+    with packing_bar() as progress:
+        on: DeviceName = "cuda" if device == "cuda" else "cpu"
+        session = load(schedule, files.checkpoint, on, progress, quantiser(arguments))
+    try:
+        _print(session, prompts, arguments.max_tokens, files.checkpoint.spec.eos, files.tokenizer)
+    finally:
+        session.engine.free()
+
+
+def _print(
+    session: Session, prompts: list[list[int]], max_tokens: int, eos: Sequence[int], tokenizer: Tokenizer
+) -> None:
+    """The texts, each under its number: their tokens come interleaved."""
+    streams = [tokenizer.stream() for _ in prompts]
+    parts: list[list[str]] = [[] for _ in prompts]
+    for sequence, token in session.generate_batch(prompts, max_tokens, eos):
+        parts[sequence].append(streams[sequence].push(token))
+    for number, (part, stream) in enumerate(zip(parts, streams, strict=True), 1):
+        print(f"[{number}] {''.join(part)}{stream.finish()}")

@@ -1,0 +1,122 @@
+"""What `generate`, `chat` and `serve` share on the command line: the model, where it runs, how tokens are chosen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, get_args
+
+from amk.api.card import usable_card
+from amk.api.loading import Device, Files, Planned, chosen, load
+from amk.commands.format_arguments import QUANTISER_NAMES, add_format_choice, positive
+from amk.commands.sampling import add_sampling_arguments, sampling_of
+from amk.engine.language_model import LanguageModel
+from amk.report.diagnostic import AmkError, Diagnostic
+
+if TYPE_CHECKING:  # proofs and plans are imported where a schedule runs: the device cpu needs neither
+    from amk.engine.load import Progress
+    from amk.planner.formats import Formats, Layered
+    from amk.schedule_ir.quantised import Quantiser
+
+DEVICES = get_args(Device)
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="a known model, a directory with safetensors, a GGUF file, or a hub's owner/name",
+    )
+    parser.add_argument(
+        "--device", choices=DEVICES,
+        help="cuda: a schedule on the GPU; cpu: in float32 with the weights as stored; interpreter: the schedule in "
+        "numpy; emulator: its compiled code on the CPU (default: cuda where there is a GPU; else cpu, or interpreter "
+        "with --gpu or --schedule)",
+    )  # fmt: skip
+    parser.add_argument("--schedule", metavar="FILE", help="run this schedule instead of planning one")
+    parser.add_argument("--gpu", help="plan for this target (default: this machine's)")
+    add_format_choice(parser)
+    parser.add_argument(
+        "--quantiser", choices=QUANTISER_NAMES, default="search",
+        help="search takes longer for 4 bits (default: search)",
+    )  # fmt: skip
+    add_sampling_arguments(parser)
+    parser.add_argument("--max-context", type=positive, help="cache positions of the plan")
+
+
+def choose_device(arguments: argparse.Namespace) -> Device:
+    """Where to run, which is told if nobody asked; `arguments.gpu` becomes this machine's target where that is planned.
+
+    AMK005 for a schedule or a format of weights on the device cpu, which has neither.
+    """
+    scheduled = arguments.schedule is not None or arguments.gpu is not None
+    formats_asked = arguments.dtype is not None or arguments.lm_head_dtype is not None or arguments.kv_dtype != "bf16"
+    device: Device | None = arguments.device
+    if device is None and scheduled:
+        device = "cuda" if usable_card() is not None else "interpreter"
+    elif device is None and formats_asked and usable_card() is None:
+        device = "cpu"
+    elif device is None:
+        device, arguments.gpu, told = chosen(None, False)
+        arguments.findings.tell(told)
+    if device == "cpu" and (scheduled or formats_asked):
+        message = "the device cpu computes with the weights as they are stored, without a schedule or a GPU to plan for"
+        raise AmkError(Diagnostic("AMK005", message, help="pass --device interpreter, or leave the other options out"))
+    return device
+
+
+def opened(arguments: argparse.Namespace, device: Device, files: Files, longest: int) -> LanguageModel:
+    """The model on its device, with room for `longest` tokens; what loading has to say is told."""
+    sampling = sampling_of(arguments)
+    if device == "cpu":
+        model = load(files, device=device, max_context=arguments.max_context)
+    else:
+        with packing_bar() as progress:
+            model = load(
+                files, arguments.gpu, device=device, formats=asked_formats(arguments), kv_dtype=arguments.kv_dtype,
+                max_context=positions(arguments, files, longest), sampling=sampling.mode, schedule=arguments.schedule,
+                progress=progress, quantise=quantiser(arguments),
+            )  # fmt: skip
+    arguments.findings.tell(model.notes)
+    return model
+
+
+def positions(arguments: argparse.Namespace, files: Files, longest: int) -> int:
+    """Of the cache that is planned."""
+    return int(arguments.max_context or min(longest, files.checkpoint.spec.max_context))
+
+
+def asked_formats(arguments: argparse.Namespace) -> Formats | Layered:
+    from amk.commands.planning import chosen_formats
+
+    return chosen_formats(arguments)
+
+
+def quantiser(arguments: argparse.Namespace) -> Quantiser:
+    from amk.commands.judging import QUANTISERS
+
+    return QUANTISERS[str(arguments.quantiser)]
+
+
+def plan_wanted(arguments: argparse.Namespace, files: Files, longest: int, batch: int) -> Planned:
+    """A plan for `batch` texts of `longest` tokens."""
+    mode = sampling_of(arguments).mode
+    return Planned(asked_formats(arguments), arguments.kv_dtype, positions(arguments, files, longest), mode, batch)
+
+
+@contextmanager
+def packing_bar() -> Iterator[Progress | None]:
+    """A bar on a terminal's standard error, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("packing weights"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("packing weights")
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,31 @@
+"""A small random model with a tokenizer of capital letters and a chat template: it answers, though not in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from tests.engine import tiny_model
+
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m.role }} {{ m.content }}{% endfor %}{% if add_generation_prompt %}<s>{% endif %}"
+)
+WORDS = ["<s>", "</s>", "</e>", *(chr(code) for code in range(32, 96)), *(f"{a}{b}" for a in "abcde" for b in "xyz")]
+
+
+def write(path: Path) -> Path:
+    arrays = {
+        name: array * (6 if array.ndim == 2 else 1) + (1 if name.endswith("norm") else 0)
+        for name, array in tiny_model.weights().items()
+    }
+    tiny_model.write_single(path, arrays, eos_token_id=[1])
+    vocab = {word: index for index, word in enumerate(WORDS)}
+    backend = Tokenizer(models.WordLevel(vocab, unk_token="<s>"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.decoder = decoders.Fuse()
+    backend.add_special_tokens(["<s>"])
+    backend.save(str(path / "tokenizer.json"))
+    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    return path
