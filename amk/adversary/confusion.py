@@ -19,19 +19,19 @@ from pydantic import ValidationError
 from amk.adversary.classes.sync import Mutant
 from amk.adversary.classes.table import BY_NUMBER, CLASSES
 from amk.adversary.edits import Json, apply
-from amk.adversary.oracle.flatten import TooBig
-from amk.adversary.oracle.judge import Ruling, rule
-from amk.adversary.oracle.systems import rule_system
 from amk.checker.certificate import Proof, check_certificate
 from amk.checker.programs import Rejected
+from amk.judges.flat_checker import check
+from amk.judges.oracle.flatten import TooBig
+from amk.judges.oracle.judge import Ruling, rule
+from amk.judges.oracle.systems import rule_system
+from amk.judges.replay import replay
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule, schedule_hash
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.certificate import NotSafe, make_certificate
-from amk.validator.checker import check
 from amk.validator.flat import judge
-from amk.validator.replay import replay
 from amk.validator.schedule_certificate import certify_schedule
 from amk.validator.system import System
 from amk.validator.verify import Verifier

@@ -9,8 +9,8 @@ from amk.adversary.cases import case_text, new_case
 from amk.adversary.classes.table import CLASSES, Class
 from amk.adversary.confusion import drawn, tokens_for
 from amk.adversary.edits import Json, apply
-from amk.adversary.oracle.judge import rule
-from amk.adversary.oracle.systems import rule_system
+from amk.judges.oracle.judge import rule
+from amk.judges.oracle.systems import rule_system
 from amk.validator.system import System
 from amk.validator.verify import verify
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from amk.adversary.cases import repaired
 from amk.adversary.confusion import Outcome, Table, certified, judged_system
 from amk.adversary.edits import Json
-from amk.adversary.oracle.judge import Ruling
+from amk.judges.oracle.judge import Ruling
+from amk.judges.replay import replay
 from amk.schedule_ir.codec import parse_schedule
-from amk.validator.replay import replay
 from amk.validator.system import from_json
 from amk.validator.verify import verify
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from amk.commands.output import add_format, print_json
 from amk.commands.witness_file import read_witness
-from amk.validator.replay import replay
+from amk.judges.replay import replay
 from amk.validator.system import System
 from amk.validator.witness import Witness
 

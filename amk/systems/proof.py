@@ -1,7 +1,7 @@
 """Certificates of flat systems: evidence for SAFE, and its check without the judge.
 
 Property: `check` accepts only if every counter's scope reaches all who use it, and the flat checker
-(`amk/validator/checker.py`) accepts the evidence for each system that the file stands for: `block`, `word`, and `fence`
+(`amk/judges/flat_checker.py`) accepts the evidence for each system that the file stands for: `block`, `word`, `fence`
 without what it says nothing about. It derives these from the file's own JSON by itself; of the judge it uses nothing.
 
 Accepting `fence` proves more than the verdict needs (reads before writes too), so a SAFE file that gives one may have
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from amk.validator.checker import Verdict
-from amk.validator.checker import check as check_flat
+from amk.judges.flat_checker import Verdict
+from amk.judges.flat_checker import check as check_flat
 
 if TYPE_CHECKING:
     from amk.systems.flat_system import FlatSystem

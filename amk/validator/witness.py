@@ -32,10 +32,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from amk.judges.replay import Events, replayed
 from amk.validator.dataflow import Fault
 from amk.validator.liveness import Deadlock, Run, greedy
 from amk.validator.races import Race
-from amk.validator.replay import Events, replayed
 from amk.validator.system import READ, System
 
 FORMAT: Final = "amk.witness/1"

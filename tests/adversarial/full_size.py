@@ -3,7 +3,7 @@
 The validator judges all 32 layers. The oracle would need weeks for them, so it judges the same mutation (same
 generator, same seed) of the plan of the same model with 2 layers, everything else full-size: 132 workers of 8 warps,
 85,000 to 160,000 segments, two tokens, at a position inside the first block or at one that fills every split in turn;
-every conflicting pair by withholding (`amk.adversary.oracle`). Where the two mutations are not the same edits of the
+every conflicting pair by withholding (`amk.judges.oracle`). Where the two mutations are not the same edits of the
 same steps the seed is passed over.
 """
 
@@ -17,13 +17,13 @@ from typing import Any
 from amk.adversary.classes.table import BY_NUMBER, CLASSES
 from amk.adversary.confusion import HEAD, Outcome, Table, certified, schedule_of
 from amk.adversary.edits import Edit, apply
-from amk.adversary.oracle.judge import last_start, rule
 from amk.adversary.subjects import full_size
+from amk.judges.oracle.judge import last_start, rule
+from amk.judges.replay import replay
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.replay import replay
 from amk.validator.verify import verify
 
 SMALL_ONLY = frozenset({5, 6, 18, *range(23, 36)})

@@ -11,9 +11,9 @@ from random import Random
 from typing import Any
 
 from amk.adversary.edits import Json, at
-from amk.adversary.oracle.flatten import TooBig
-from amk.adversary.oracle.judge import rule
 from amk.adversary.subjects import SETTINGS, SHAPES, subject
+from amk.judges.oracle.flatten import TooBig
+from amk.judges.oracle.judge import rule
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.schedule import Schedule

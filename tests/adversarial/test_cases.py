@@ -10,13 +10,13 @@ from amk.adversary.cases import FORMAT, RECIPES, make_case, repaired
 from amk.adversary.classes.table import BY_NUMBER, CLASSES
 from amk.adversary.confusion import tokens_for
 from amk.adversary.minimal import minimal_case, minimal_name
-from amk.adversary.oracle.judge import rule
-from amk.adversary.oracle.systems import rule_system
 from amk.adversary.published import PLANS, plan_case, system_case
+from amk.judges.oracle.judge import rule
+from amk.judges.oracle.systems import rule_system
+from amk.judges.replay import replay
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.flat import judge
-from amk.validator.replay import replay
 from amk.validator.system import from_json
 from amk.validator.verify import verify
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from amk.adversary.confusion import schedule_of
-from amk.adversary.oracle.judge import last_start, rule
 from amk.adversary.recipe import TINY, base_schedule
+from amk.judges.oracle.judge import last_start, rule
+from amk.judges.replay import replay
 from amk.schedule_ir.model import load_model
-from amk.validator.replay import replay
 from amk.validator.verify import verify
 from tests.adversarial.full_size import PLANS, TOKENS, decide, drawn, telling
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from amk.adversary.edits import Json, named, steps
-from amk.adversary.oracle.flatten import TooBig
-from amk.adversary.oracle.judge import rule
 from amk.adversary.subjects import subject
+from amk.judges.oracle.flatten import TooBig
+from amk.judges.oracle.judge import rule
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.ops import OPS

@@ -15,16 +15,16 @@ from amk.adversary.classes.table import BY_NUMBER, CLASSES
 from amk.adversary.confusion import EACH, MANY, Mutation, Table, decide, decide_all, mutation, share, tokens_for
 from amk.adversary.edits import Edit, Json, apply, at, named, steps
 from amk.adversary.minimal import minimal_name
-from amk.adversary.oracle.facts import broken_rules
-from amk.adversary.oracle.flatten import spell
-from amk.adversary.oracle.judge import Ruling, rule, start_positions
-from amk.adversary.oracle.touched import COUNTING, POSITIONAL, Toucher
 from amk.adversary.recipe import base_schedule
 from amk.adversary.subjects import SETTINGS, subject, users
 from amk.adversary.suite import folder
 from amk.checker.facts import check_refills
 from amk.checker.programs import Rejected, programs_of
 from amk.cli import main
+from amk.judges.oracle.facts import broken_rules
+from amk.judges.oracle.flatten import spell
+from amk.judges.oracle.judge import Ruling, rule, start_positions
+from amk.judges.oracle.touched import COUNTING, POSITIONAL, Toucher
 from amk.planner.decode import plan
 from amk.planner.settings import FAST
 from amk.schedule_ir.codec import parse_schedule

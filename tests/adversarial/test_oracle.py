@@ -13,14 +13,14 @@ import pytest
 
 from amk.adversary.classes.table import CLASSES
 from amk.adversary.confusion import mutation, tokens_for
-from amk.adversary.oracle import order as ordering
-from amk.adversary.oracle.flatten import Edges, Spelled, spell
-from amk.adversary.oracle.judge import Judge, telling_positions
-from amk.adversary.oracle.memory import asked, final_content, launch_content, misread, word_needs
-from amk.adversary.oracle.order import Needs, Order, System, execute, system_of
-from amk.adversary.oracle.races import Orders, race
-from amk.adversary.oracle.stretches import stretches
-from amk.adversary.oracle.touched import UNNAMED, Touched, Toucher
+from amk.judges.oracle import order as ordering
+from amk.judges.oracle.flatten import Edges, Spelled, spell
+from amk.judges.oracle.judge import Judge, telling_positions
+from amk.judges.oracle.memory import asked, final_content, launch_content, misread, word_needs
+from amk.judges.oracle.order import Needs, Order, System, execute, system_of
+from amk.judges.oracle.races import Orders, race
+from amk.judges.oracle.stretches import stretches
+from amk.judges.oracle.touched import UNNAMED, Touched, Toucher
 from amk.schedule_ir.schedule import Schedule
 from tests.validator.two_level import random_two_level
 

@@ -20,7 +20,6 @@ from amk.adversary.confusion import mutation
 from amk.adversary.edits import Edit, after, apply, at, find, steps
 from amk.adversary.forgeries import main as forge_many
 from amk.adversary.forgeries import offer, victims
-from amk.adversary.oracle.judge import rule
 from amk.adversary.subjects import reshare, split_programs, subject
 from amk.adversary.suite import folder
 from amk.checker import facts
@@ -29,6 +28,7 @@ from amk.checker.core import EDGES
 from amk.checker.footprints import Footprints
 from amk.checker.words import Readings, Words
 from amk.cli import main
+from amk.judges.oracle.judge import rule
 from amk.planner.decode import plan
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError, Exit

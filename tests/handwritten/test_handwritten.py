@@ -15,6 +15,7 @@ from amk.adversary.edits import Path as Place
 from amk.checker.certificate import check_certificate
 from amk.engine.cpu_engine import CpuEngine
 from amk.engine.session import Session
+from amk.judges.replay import replay
 from amk.lowering.kernel import build
 from amk.schedule_ir.codec import canonical_json, load_schedule, schedule_hash
 from amk.schedule_ir.interpret import Copies
@@ -23,7 +24,6 @@ from amk.schedule_ir.machine.order import named_order
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.local_order import NotComposable
 from amk.validator.memo import Memo
-from amk.validator.replay import replay
 from amk.validator.schedule_certificate import certify_schedule
 from amk.validator.verify import Verdict, verify
 from tests.engine.tiny import RandomTensors, reference_decoder

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from amk.adversary.oracle.judge import rule
 from amk.checker.certificate import check_certificate
+from amk.judges.oracle.judge import rule
 from amk.lowering.emit import emit
 from amk.planner.buffers import HEAD_SUMS
 from amk.planner.decode import plan

@@ -9,8 +9,9 @@ from typing import Any, Literal
 import pytest
 
 from amk.adversary.edits import apply
-from amk.adversary.oracle.judge import rule, start_positions
 from amk.adversary.recipe import strengthened
+from amk.judges.oracle.judge import rule, start_positions
+from amk.judges.replay import replay
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, PRESETS
@@ -24,7 +25,6 @@ from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import Chunk, FormatName
 from amk.simulator.constants import constants_for
 from amk.simulator.predict import step_ms
-from amk.validator.replay import replay
 from amk.validator.verify import verify
 from tests.damage import raised_threshold, rewritten
 from tests.tiny import PLAIN, VARIANTS

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from amk.judges.explore import StateSpaceTooLarge, explore, explore_memory
+from amk.judges.flat_checker import Checked
+from amk.judges.replay import replay
 from amk.systems import proof
 from amk.systems.document import parse_system, written
 from amk.systems.flat_system import FlatSystem
 from amk.systems.proof import certificate, check
 from amk.systems.verdict import judged
-from amk.validator.checker import Checked
-from amk.validator.explore import StateSpaceTooLarge, explore, explore_memory
 from amk.validator.flat import judge
 from amk.validator.liveness import greedy
-from amk.validator.replay import replay
 from amk.validator.system import System
 from tests.systems.weak_runs import Weak
 from tests.validator.random_systems import random_systems

@@ -10,9 +10,9 @@ import pytest
 
 import amk
 from amk.cli import main
+from amk.judges.replay import replay
 from amk.report.diagnostic import AmkError
 from amk.systems import System
-from amk.validator.replay import replay
 from tests.systems.ring import READ, SIGNAL_FULL, WAIT_EMPTY, WAIT_FULL, WRITE, Mistake, ring
 
 HERE = "tests/systems/ring.py"

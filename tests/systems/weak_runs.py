@@ -7,8 +7,8 @@ finds it later. Shares nothing with `amk.systems` but the columns.
 
 from __future__ import annotations
 
+from amk.judges.explore import Programs, StateSpaceTooLarge
 from amk.systems.flat_system import FlatSystem
-from amk.validator.explore import Programs, StateSpaceTooLarge
 
 Clock = tuple[int, ...]
 

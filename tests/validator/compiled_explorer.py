@@ -1,4 +1,4 @@
-"""`explorer.c` through ctypes: what `amk.validator.explore.explore` says of many small systems joined into one."""
+"""`explorer.c` through ctypes: what `amk.judges.explore.explore` says of many small systems joined into one."""
 
 from __future__ import annotations
 

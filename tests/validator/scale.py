@@ -11,10 +11,10 @@ import sys
 import time
 from collections.abc import Callable
 
+from amk.judges.flat_checker import check
 from amk.validator.atoms import blocks, touches_of
 from amk.validator.builder import SystemBuilder
 from amk.validator.certificate import make_certificate
-from amk.validator.checker import check
 from amk.validator.dataflow import find_faults
 from amk.validator.flat import Judgement, judge
 from amk.validator.liveness import greedy

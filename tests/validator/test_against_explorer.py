@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amk.validator.explore import (
+from amk.judges.explore import (
     Exploration,
     Programs,
     explore,

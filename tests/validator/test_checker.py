@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import amk.validator.checker as checker_module
+import amk.judges.flat_checker as checker_module
+from amk.judges.flat_checker import check
 from amk.validator.builder import SystemBuilder
 from amk.validator.certificate import NotSafe, make_certificate
-from amk.validator.checker import check
 from amk.validator.flat import Judgement, judge
 from amk.validator.system import System, from_json
 from tests.cases import cases

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from amk.judges.replay import replay
 from amk.validator import expand as expansion
 from amk.validator.builder import assemble
 from amk.validator.compact import GONE, Compact, compact
 from amk.validator.expand import Flat, expand
 from amk.validator.flat import judge
 from amk.validator.liveness import diagnose, greedy
-from amk.validator.replay import replay
 from amk.validator.system import I64, System
 from amk.validator.witness import Witness, fault_witness, race_witness
 from tests.cases import cases

@@ -16,6 +16,7 @@ import pytest
 from amk.adversary.edits import Edit, apply, steps
 from amk.adversary.recipe import TINY
 from amk.adversary.subjects import move, split_programs, users
+from amk.judges.replay import replay
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 from amk.validator import confirm, evidence, faults
@@ -26,7 +27,6 @@ from amk.validator.dataflow import Fault, find_faults
 from amk.validator.expand import expand
 from amk.validator.liveness import greedy
 from amk.validator.memo import Memo
-from amk.validator.replay import replay
 from amk.validator.verify import STATIC, verify
 from tests.validator.one_edits import buffer, moved
 from tests.validator.plans import SMALL, from_document, small_plan

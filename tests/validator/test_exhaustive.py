@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amk.validator.explore import explore
+from amk.judges.explore import explore
 from tests.validator.batches import differences
 from tests.validator.compiled_explorer import compiler
 from tests.validator.exhaustive import KINDS, SHAPES, batches, canonical, digits, joined, number_of, swapped

@@ -9,6 +9,7 @@ import pytest
 
 from amk.adversary.edits import Edit, Json, Path, after, apply, find, waiting
 from amk.adversary.recipe import base_schedule
+from amk.judges.replay import replay
 from amk.schedule_ir.schedule import Schedule
 from amk.validator import flat_check
 from amk.validator.compose import compose
@@ -17,7 +18,6 @@ from amk.validator.flat_check import FlatCheck
 from amk.validator.liveness import greedy
 from amk.validator.local_order import NotComposable
 from amk.validator.memo import Memo
-from amk.validator.replay import replay
 from amk.validator.verify import verify
 from tests.damage import rewritten
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan

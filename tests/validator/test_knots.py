@@ -11,6 +11,7 @@ import pytest
 
 from amk.adversary.edits import Edit, apply, steps
 from amk.adversary.subjects import move, subject, waits
+from amk.judges.replay import replay
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
@@ -21,7 +22,6 @@ from amk.validator.knots import Blocked, knot
 from amk.validator.liveness import greedy
 from amk.validator.local_order import NotComposable
 from amk.validator.quotient import Quotient
-from amk.validator.replay import replay
 from amk.validator.system import I64
 from amk.validator.trace import BARRIERS
 from amk.validator.verify import verify

@@ -6,8 +6,8 @@ from random import Random
 
 import numpy as np
 
+from amk.judges.explore import explore
 from amk.validator.builder import SystemBuilder
-from amk.validator.explore import explore
 from amk.validator.liveness import Deadlock, diagnose, greedy, replayed
 from amk.validator.system import System
 from tests.cases import cases

@@ -10,8 +10,8 @@ import pytest
 
 from amk.adversary.cases import RECIPES, make_case, repaired
 from amk.adversary.edits import Edit, Json, apply
-from amk.adversary.oracle.judge import rule
 from amk.adversary.recipe import base_schedule
+from amk.judges.oracle.judge import rule
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.schedule import Schedule

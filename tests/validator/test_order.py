@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from amk.judges.explore import explore
 from amk.validator import order
 from amk.validator.builder import SystemBuilder
-from amk.validator.explore import explore
 from amk.validator.liveness import greedy
 from amk.validator.order import ClocksTooLarge, Fixpoint, must_clocks, order_statistic
 from amk.validator.system import I32, I64, System

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from amk.adversary.edits import Edit, Json, apply, at, find, named, steps
-from amk.adversary.oracle.judge import rule
 from amk.adversary.subjects import subject
+from amk.judges.oracle.judge import rule
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.schedule import Schedule

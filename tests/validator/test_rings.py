@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
+from amk.judges.explore import explore, explore_memory
 from amk.planner.decode import plan
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step, steps_of
 from amk.schedule_ir.target import load_target
-from amk.validator.explore import explore, explore_memory
 from amk.validator.flat import judge
 from amk.validator.memo import Memo
 from amk.validator.rings import check_rings, ring_system

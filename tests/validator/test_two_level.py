@@ -13,10 +13,10 @@ import pytest
 
 from amk.adversary.edits import Edit, apply, find, named
 from amk.adversary.subjects import subject
+from amk.judges.explore import explore
 from amk.schedule_ir.codec import parse_schedule
 from amk.validator import quotient, rings
 from amk.validator.builder import SystemBuilder
-from amk.validator.explore import explore
 from amk.validator.flat import judge
 from amk.validator.local_order import LocalOrder
 from amk.validator.system import I64, System

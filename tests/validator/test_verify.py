@@ -7,6 +7,7 @@ import pytest
 
 from amk.adversary.cases import BASES, base_schedule
 from amk.adversary.edits import Edit, Json, after, apply, at, steps
+from amk.judges.flat_checker import check
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, NAIVE
 from amk.report.diagnostic import AmkError
@@ -14,7 +15,6 @@ from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.validator.certify import certify
-from amk.validator.checker import check
 from amk.validator.compose import compose
 from amk.validator.epochs import check_epochs
 from amk.validator.expand import expand

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from amk.judges.replay import replay
 from amk.validator.builder import SystemBuilder
 from amk.validator.flat import judge
-from amk.validator.replay import replay
 from amk.validator.system import System
 from amk.validator.witness import (
     MalformedWitness,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from amk.adversary.oracle.flatten import Spelled
+from amk.judges.oracle.flatten import Spelled
 from amk.schedule_ir.expr import coefficient
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.memory import Buffer

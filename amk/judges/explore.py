@@ -17,8 +17,67 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final, Protocol
 
-from amk.validator.system import ACCUMULATE_FLOAT, ACCUMULATE_INT, DONT_CARE, READ, WRITE, System
+import numpy as np
+from numpy.typing import NDArray
+
+READ: Final = 0
+WRITE: Final = 1
+ACCUMULATE_INT: Final = 2
+ACCUMULATE_FLOAT: Final = 3
+DONT_CARE: Final = -1
+"""Kinds of accesses, and a content that may be any, as the columns of a system have them."""
+
+
+class System(Protocol):
+    """The columns of a flat system (see amk/validator/system-format.md) that say when an event may run."""
+
+    @property
+    def agent_first(self) -> NDArray[np.int64]: ...
+
+    @property
+    def counter_init(self) -> NDArray[np.int64]: ...
+
+    @property
+    def wait_first(self) -> NDArray[np.int64]: ...
+
+    @property
+    def wait_counter(self) -> NDArray[np.int64]: ...
+
+    @property
+    def wait_threshold(self) -> NDArray[np.int64]: ...
+
+    @property
+    def signal_first(self) -> NDArray[np.int64]: ...
+
+    @property
+    def signal_counter(self) -> NDArray[np.int64]: ...
+
+    @property
+    def signal_amount(self) -> NDArray[np.int64]: ...
+
+    @property
+    def access_first(self) -> NDArray[np.int64]: ...
+
+    @property
+    def access_kind(self) -> NDArray[np.int64]: ...
+
+    @property
+    def access_buffer(self) -> NDArray[np.int64]: ...
+
+    @property
+    def access_lo(self) -> NDArray[np.int64]: ...
+
+    @property
+    def access_hi(self) -> NDArray[np.int64]: ...
+
+    @property
+    def access_value(self) -> NDArray[np.int64]: ...
+
+    @property
+    def access_delta(self) -> NDArray[np.int64]: ...
+
 
 Cut = tuple[int, ...]
 Pair = tuple[int, int]

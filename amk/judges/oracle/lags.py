@@ -11,8 +11,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from amk.adversary.oracle.flatten import Spelled
-from amk.adversary.oracle.order import System, execute
+from amk.judges.oracle.flatten import Spelled
+from amk.judges.oracle.order import System, execute
 from amk.schedule_ir.expr import IntArray
 
 HALF_WORD = 2**31

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amk.adversary.oracle.flatten import Spelled
-from amk.adversary.oracle.order import Order
-from amk.adversary.oracle.stretches import Stretches
-from amk.adversary.oracle.touched import Touched
+from amk.judges.oracle.flatten import Spelled
+from amk.judges.oracle.order import Order
+from amk.judges.oracle.stretches import Stretches
+from amk.judges.oracle.touched import Touched
 from amk.schedule_ir.expr import IntArray
 
 

@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from amk.adversary.oracle.facts import broken_rules, policies
-from amk.adversary.oracle.flatten import MAX_SEGMENTS, Spelled, spell
-from amk.adversary.oracle.lags import wrong_comparison
-from amk.adversary.oracle.memory import asked, content_by_space, misread, word_needs
-from amk.adversary.oracle.order import Needs, Order, execute, system_of
-from amk.adversary.oracle.races import Orders, race
-from amk.adversary.oracle.stretches import stretches
-from amk.adversary.oracle.touched import Touched, Toucher
+from amk.judges.oracle.facts import broken_rules, policies
+from amk.judges.oracle.flatten import MAX_SEGMENTS, Spelled, spell
+from amk.judges.oracle.lags import wrong_comparison
+from amk.judges.oracle.memory import asked, content_by_space, misread, word_needs
+from amk.judges.oracle.order import Needs, Order, execute, system_of
+from amk.judges.oracle.races import Orders, race
+from amk.judges.oracle.stretches import stretches
+from amk.judges.oracle.touched import Touched, Toucher
 from amk.schedule_ir.schedule import Schedule
 
 

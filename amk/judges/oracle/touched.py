@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from amk.adversary.oracle.flatten import Spelled, Visit
+from amk.judges.oracle.flatten import Spelled, Visit
 from amk.schedule_ir.expr import Env, IntArray
 from amk.schedule_ir.ops import Access
 from amk.schedule_ir.ops.base import ValueKey

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amk.adversary.oracle.touched import Touched
+from amk.judges.oracle.touched import Touched
 from amk.schedule_ir.expr import IntArray
 
 Span = tuple[int, int, int]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amk.adversary.oracle.flatten import Cell, Edges, Listed, Numbered, Spelled
+from amk.judges.oracle.flatten import Cell, Edges, Listed, Numbered, Spelled
 from amk.schedule_ir.expr import IntArray
 
 TOGETHER = 4_096

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from amk.adversary.oracle.judge import Ruling
-from amk.validator.explore import (
+from amk.judges.explore import (
+    DONT_CARE,
+    READ,
+    WRITE,
     Programs,
     StateSpaceTooLarge,
+    System,
     explore,
     explore_memory,
     withheld,
     withheld_races,
 )
-from amk.validator.system import DONT_CARE, READ, WRITE, System
+from amk.judges.oracle.judge import Ruling
 
 FEW = 1500
 """Cuts up to which everything is visited."""

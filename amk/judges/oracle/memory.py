@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from amk.adversary.oracle.order import Needs
-from amk.adversary.oracle.stretches import Span, Stretches
-from amk.adversary.oracle.touched import CACHED, UNNAMED, Touched, Toucher
+from amk.judges.oracle.order import Needs
+from amk.judges.oracle.stretches import Span, Stretches
+from amk.judges.oracle.touched import CACHED, UNNAMED, Touched, Toucher
 from amk.schedule_ir.expr import IntArray
 from amk.schedule_ir.memory import ITEM_BYTES
 
