@@ -1,10 +1,8 @@
 """Weights by logical name, whatever file they come from.
 
-A checkpoint gives the tensors of a Llama-family model under one set of names, as float32 and only the rows asked for:
-'embed', 'lm_head', 'final_norm', and for layer i 'l{i}.attn_norm', 'l{i}.wq', 'l{i}.wk', 'l{i}.wv', 'l{i}.bq',
-'l{i}.bk', 'l{i}.bv', 'l{i}.q_norm', 'l{i}.k_norm', 'l{i}.wo', 'l{i}.ffn_norm', 'l{i}.w_gate', 'l{i}.w_up',
-'l{i}.w_down'. Matrices are [out, in]; the rows of Q and K are in rotate-half order (pair j, j + head_dim/2).
-'lm_head' is 'embed' when the model ties them.
+A checkpoint gives the tensors of the model's graph under the graph's names, as float32 and only the rows asked for:
+'embed', 'lm_head', 'final_norm', and for layer i 'l{i}.wq', 'l{i}.attn_norm' and so on. Matrices are [out, in]; the
+rows of Q and K are in rotate-half order (pair j, j + head_dim/2). 'lm_head' is 'embed' when the model ties them.
 
 Nothing here unpickles. Files are memory-mapped; a shape is compared with the model's before anything is allocated.
 """
@@ -25,37 +23,9 @@ Shape = tuple[int, ...]
 CHUNK = 1 << 20  # elements converted at a time, so that converting needs little more memory than the result
 
 
-def layer_shapes(spec: ModelSpec) -> dict[str, Shape]:
-    """Shapes of one layer's tensors, keyed by the part of the name after 'l{i}.'."""
-    q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    shapes: dict[str, Shape] = {
-        "attn_norm": (spec.hidden,),
-        "wq": (q, spec.hidden),
-        "wk": (kv, spec.hidden),
-        "wv": (kv, spec.hidden),
-        "wo": (spec.hidden, q),
-        "ffn_norm": (spec.hidden,),
-        "w_gate": (spec.ffn, spec.hidden),
-        "w_up": (spec.ffn, spec.hidden),
-        "w_down": (spec.hidden, spec.ffn),
-    }
-    if spec.qkv_bias:
-        shapes |= {"bq": (q,), "bk": (kv,), "bv": (kv,)}
-    if spec.qk_norm:
-        shapes |= {"q_norm": (spec.head_dim,), "k_norm": (spec.head_dim,)}
-    return shapes
-
-
 def tensor_shapes(spec: ModelSpec) -> dict[str, Shape]:
     """Every logical tensor of the model with its shape; 'lm_head' only when it is not tied to 'embed'."""
-    shapes: dict[str, Shape] = {"embed": (spec.vocab, spec.hidden)}
-    one = layer_shapes(spec)
-    for layer in range(spec.layers):
-        shapes |= {f"l{layer}.{part}": shape for part, shape in one.items()}
-    shapes["final_norm"] = (spec.hidden,)
-    if not spec.tied_embeddings:
-        shapes["lm_head"] = (spec.vocab, spec.hidden)
-    return shapes
+    return dict(spec.tensors())
 
 
 def stored_name(logical: str, per_layer: dict[str, str], top: dict[str, str]) -> str:

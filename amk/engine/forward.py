@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
 from math import prod
 from pathlib import Path
@@ -20,6 +21,7 @@ import numpy as np
 from amk.engine.checkpoint import Checkpoint
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.bfloat import F32
+from amk.schedule_ir.decoder import heads_of, layer_output, normed, rotated
 from amk.schedule_ir.rope import rope_frequencies
 
 BLOCK = 256
@@ -72,21 +74,15 @@ class ForwardPass:
         turn = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
         self._reserve(end)
         for layer in range(self.model.layers):
-            x += self._attention(layer, self._normed(f"l{layer}.attn_norm", x), turn)
-            x += self._feed_forward(layer, self._normed(f"l{layer}.ffn_norm", x))
+            attend = partial(self._attention, layer, turn)
+            x = layer_output(self.model, layer, x, self._product, self._vector, attend)
         self.length = end
-        return self._product(self._normed("final_norm", x if every else x[-1:]), "lm_head")
+        last = normed(self.model, self.model.graph.final_norm, x if every else x[-1:], self._vector)
+        return self._product(last, ("lm_head",))
 
-    def _attention(self, layer: int, x: F32, turn: tuple[F32, F32]) -> F32:
-        model, count, end = self.model, len(x), self.length + len(x)
-        names = [f"l{layer}.w{letter}" for letter in "qkv"]
-        joint = self._product(x, *names)
-        if model.qkv_bias:
-            joint += np.concatenate([self._vector(f"l{layer}.b{letter}") for letter in "qkv"])
-        q, k, v = np.split(joint, [model.q_dim, model.q_dim + model.kv_dim], axis=1)
-        q, k, v = (part.reshape(count, -1, model.head_dim) for part in (q, k, v))
-        if model.qk_norm:
-            q, k = self._normed(f"l{layer}.q_norm", q), self._normed(f"l{layer}.k_norm", k)
+    def _attention(self, layer: int, turn: tuple[F32, F32], joint: F32) -> F32:
+        model, count, end = self.model, len(joint), self.length + len(joint)
+        q, k, v = heads_of(model, layer, joint, self._vector)
         self._keys[layer][:, self.length : end] = rotated(k, turn).swapaxes(0, 1)
         self._values[layer][:, self.length : end] = v.swapaxes(0, 1)
         keys, values = self._keys[layer][:, :end], self._values[layer][:, :end]
@@ -99,23 +95,14 @@ class ForwardPass:
             future = np.arange(end)[None, :] > np.arange(self.length, end)[:, None]
             np.copyto(scores.reshape(model.kv_heads, model.group, count, end), np.float32(-np.inf), where=future)
         out = np.matmul(softmax(scores), values).reshape(model.kv_heads, model.group, count, -1)
-        return self._product(out.transpose(2, 0, 1, 3).reshape(count, -1), f"l{layer}.wo")
-
-    def _feed_forward(self, layer: int, x: F32) -> F32:
-        gate, up = np.split(self._product(x, f"l{layer}.w_gate", f"l{layer}.w_up"), 2, axis=1)
-        with np.errstate(over="ignore"):  # exp(-gate) is infinite where the product is 0
-            return self._product(gate / (1 + np.exp(-gate)) * up, f"l{layer}.w_down")
-
-    def _normed(self, name: str, x: F32) -> F32:
-        mean = np.mean(np.square(x), axis=-1, keepdims=True)
-        return np.asarray(x / np.sqrt(mean + np.float32(self.model.rms_eps)) * self._vector(name), np.float32)
+        return np.asarray(out.transpose(2, 0, 1, 3).reshape(count, -1), np.float32)
 
     def _vector(self, name: str) -> F32:
         if name not in self._vectors:
             self._vectors[name] = self._source.tensor(name)
         return self._vectors[name]
 
-    def _product(self, x: F32, *names: str) -> F32:
+    def _product(self, x: F32, names: tuple[str, ...]) -> F32:
         """x [tokens, in] times the matrices [out, in], one below the other: [tokens, out in all]."""
         kept = self._matrix(names)
         if kept is not None:
@@ -161,13 +148,6 @@ class ForwardPass:
     def _empty(self, positions: int) -> F32:
         """Keys or values of one layer, [KV heads, positions, head_dim]."""
         return np.zeros((self.model.kv_heads, positions, self.model.head_dim), np.float32)
-
-
-def rotated(x: F32, turn: tuple[F32, F32]) -> F32:
-    """x [tokens, heads, head_dim] with every pair (i, i + head_dim / 2) turned by its angle, [tokens, head_dim / 2]."""
-    cos, sin = turn[0][:, None], turn[1][:, None]
-    a, b = np.split(x, 2, axis=-1)
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
 def softmax(x: F32) -> F32:

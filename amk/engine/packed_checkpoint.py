@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from amk.engine.checkpoint import Floats, Shape, check_shape, stored_name
+from amk.engine.checkpoint import Floats, Shape, check_shape
 from amk.engine.refusal import bad_weights, unsupported
-from amk.engine.safetensors_dir import PER_LAYER, TOP, SafetensorsCheckpoint, Stored
+from amk.engine.safetensors_dir import SafetensorsCheckpoint, Stored
 from amk.schedule_ir.packed_config import PackedLayout
 from amk.schedule_ir.quantised import Bytes, Quantised, dequantised
 from amk.schedule_ir.weight_format import WeightFormat, weight_format
@@ -46,7 +46,7 @@ class PackedCheckpoint(SafetensorsCheckpoint):
         if len(shape) == 1 or not name.startswith("l") or name == "lm_head":
             super()._open(name, shape, stored)
             return
-        base = stored_name(name, PER_LAYER, TOP).removesuffix("weight")
+        base = self.spec.graph.tensor(name)[1].removesuffix("weight")
         rows, k = shape
         if rows % PER_WORD or k % PER_WORD:
             raise unsupported(self.path, f"{name} {list(shape)} is not made of whole words of eight codes")

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from amk.engine.checkpoint import CHUNK, Checkpoint, Floats, Shape, check_shape, stored_name
+from amk.engine.checkpoint import CHUNK, Checkpoint, Floats, Shape, check_shape
 from amk.engine.refusal import bad_weights, unsupported
 from amk.schedule_ir.json_file import read_json
 from amk.schedule_ir.model import load_model
@@ -27,27 +27,6 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
 }  # BF16: its bits
-
-TOP = {"embed": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "lm_head": "lm_head.weight"}
-PER_LAYER = {
-    part: "model.layers.{}." + stored
-    for part, stored in {
-        "attn_norm": "input_layernorm.weight",
-        "wq": "self_attn.q_proj.weight",
-        "wk": "self_attn.k_proj.weight",
-        "wv": "self_attn.v_proj.weight",
-        "bq": "self_attn.q_proj.bias",
-        "bk": "self_attn.k_proj.bias",
-        "bv": "self_attn.v_proj.bias",
-        "q_norm": "self_attn.q_norm.weight",
-        "k_norm": "self_attn.k_norm.weight",
-        "wo": "self_attn.o_proj.weight",
-        "ffn_norm": "post_attention_layernorm.weight",
-        "w_gate": "mlp.gate_proj.weight",
-        "w_up": "mlp.up_proj.weight",
-        "w_down": "mlp.down_proj.weight",
-    }.items()
-}
 
 
 @dataclass(frozen=True)
@@ -71,12 +50,13 @@ class SafetensorsCheckpoint(Checkpoint):
         self._values: dict[str, npt.NDArray[np.generic]] = {}
         for name, shape in self.shapes.items():
             self._open(name, shape, stored)
-        self._check_tied(stored.get(TOP["lm_head"]))
+        head = self.spec.graph.tensor("lm_head")[1]
+        self._check_tied(head, stored.get(head))
 
     def _open(self, name: str, shape: Shape, stored: dict[str, Stored]) -> None:
         """Find the values of one logical tensor."""
         assert self.path is not None
-        hf_name = stored_name(name, PER_LAYER, TOP)
+        hf_name = self.spec.graph.tensor(name)[1]
         tensor = stored.get(hf_name)
         check_shape(self.path, name, hf_name, tensor.shape if tensor else None, shape)
         if tensor is None:
@@ -87,7 +67,7 @@ class SafetensorsCheckpoint(Checkpoint):
         self._values[name] = self._mapped(tensor, _DTYPES[tensor.dtype])
         self.stored_as[name] = tensor.dtype
 
-    def _check_tied(self, head: Stored | None) -> None:
+    def _check_tied(self, name: str, head: Stored | None) -> None:
         """AMK012 if config.json ties the output head to the embedding, and the file holds another one."""
         if head is None or not self.spec.tied_embeddings:
             return
@@ -100,7 +80,7 @@ class SafetensorsCheckpoint(Checkpoint):
                 return
         raise unsupported(
             self.path,
-            f"tensor {TOP['lm_head']!r} differs from the embedding that 'tie_word_embeddings' says it is",
+            f"tensor {name!r} differs from the embedding that 'tie_word_embeddings' says it is",
             "versions of transformers disagree about which of the two is the output head",
             help="set tie_word_embeddings to false, or remove the tensor",
         )

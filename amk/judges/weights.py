@@ -54,19 +54,7 @@ class RandomWeights:
 
 def shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Shapes of all tensors; a tied lm_head is not one of its own."""
-    q, kv, hidden, ffn = model.heads * model.head_dim, model.kv_heads * model.head_dim, model.hidden, model.ffn
-    out: dict[str, tuple[int, ...]] = {"embed": (model.vocab, hidden), "final_norm": (hidden,)}
-    if not model.tied_embeddings:
-        out["lm_head"] = (model.vocab, hidden)
-    layer: dict[str, tuple[int, ...]] = {
-        "attn_norm": (hidden,), "wq": (q, hidden), "wk": (kv, hidden), "wv": (kv, hidden), "wo": (hidden, q),
-        "ffn_norm": (hidden,), "w_gate": (ffn, hidden), "w_up": (ffn, hidden), "w_down": (hidden, ffn),
-    }  # fmt: skip
-    if model.qkv_bias:
-        layer |= {"bq": (q,), "bk": (kv,), "bv": (kv,)}
-    if model.qk_norm:
-        layer |= {"q_norm": (model.head_dim,), "k_norm": (model.head_dim,)}
-    return out | {f"l{i}.{name}": shape for i in range(model.layers) for name, shape in layer.items()}
+    return dict(model.tensors())
 
 
 @lru_cache(maxsize=512)

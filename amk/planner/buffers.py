@@ -6,7 +6,16 @@ from amk.planner.formats import Runs
 from amk.planner.settings import Settings, crossing_dtype, has_tags, per_sequence
 from amk.planner.storage import packed_bytes
 from amk.schedule_ir.expr import Expr
-from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix, scale_buffer, scale_shape
+from amk.schedule_ir.graph import Graph
+from amk.schedule_ir.matrices import (
+    MATRICES,
+    ROWS_PER_GROUP,
+    MatrixName,
+    matrix,
+    scale_buffer,
+    scale_shape,
+    vectors,
+)
 from amk.schedule_ir.memory import Buffer, Dtype
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.begin import state_words
@@ -34,17 +43,16 @@ def head_sums(model: ModelSpec, settings: Settings, workers: int) -> list[Buffer
 
 
 def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Runs) -> list[Buffer]:
-    dim, layers, rows = model.head_dim, model.layers, model.q_dim + 2 * model.kv_dim
-
     def constant(name: str, dtype: Dtype, *shape: int, align: int = 16) -> Buffer:
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, role="constant", align=align)
 
     each = per_sequence(settings)
+    norms = [name for name in vectors(model) if name in ("norm", "norm_shift")]
     out = [
         constant("weights", "bf16", packed_bytes(model, chunks) // 2, align=128),
         constant("embedding", "bf16", model.vocab, model.hidden),
-        constant("norm", "f32", 2 * layers + 1, model.hidden),
-        constant("rope", "f32", kv.context, dim),
+        *(constant(name, "f32", *vectors(model)[name]) for name in norms),
+        constant("rope", "f32", kv.context, model.head_dim),
         constant("request", "i32", request_words(settings.batch)),
         constant("prompt", "i32", *each, kv.context),
     ]
@@ -53,11 +61,7 @@ def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Runs) 
             out.append(constant(scale_buffer(name), "f32", *scale_shape(model, name)))
     if settings.sampling != "greedy":
         out.append(constant("sampling", "i32", len(PARAMETERS)))
-    if model.qkv_bias:
-        out.append(constant("qkv_bias", "f32", layers, rows))
-    if model.qk_norm:
-        out += [constant("q_norm", "f32", layers, dim), constant("k_norm", "f32", layers, dim)]
-    return out
+    return out + [constant(name, "f32", *shape) for name, shape in vectors(model).items() if name not in norms]
 
 
 def state(model: ModelSpec, kv: KvLayout, settings: Settings) -> list[Buffer]:
@@ -82,6 +86,25 @@ def of_run(name: str, run: int) -> str:
     return f"{name}.{run}" if run else name
 
 
+def state_name(graph: Graph, number: int) -> str:
+    """The counter and buffer of the hidden state behind so many additions of a layer."""
+    return "h_out" if number == len(graph.additions) else "h_mid"
+
+
+def handed(graph: Graph, name: MatrixName) -> str | None:
+    """The counter and buffer that hand on what becomes of a product; None for a sum that its owner keeps."""
+    then = graph.products[name].then
+    if then != "residual":
+        return {"rows": "qkv", "activation": "act", "logits": "best"}[then]
+    number = graph.additions.index(name)
+    return state_name(graph, number + 1) if graph.published[number] else None
+
+
+def handoffs_of(graph: Graph) -> set[str]:
+    """All of these."""
+    return {counter for name in graph.products if (counter := handed(graph, name)) is not None}
+
+
 def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, runs: int = 1) -> list[Buffer]:
     """What crosses SMs, in `runs` runs of layers. Hidden states and attention outputs are f32, or bf16, which halves
     what every SM reads; the residual stream itself stays fp32 with its owner.
@@ -100,8 +123,7 @@ def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, r
         crossing("split_partial", wide, heads, kv.splits, model.head_dim),
         crossing("split_scale", "f32", heads, kv.splits, 2),
         crossing("attn", wide, *each, model.q_dim),
-        crossing("h_mid", wide, *each, model.hidden),
-        crossing("h_out", wide, *each, model.hidden),
+        *(crossing(h, wide, *each, model.hidden) for h in ("h_mid", "h_out") if h in handoffs_of(model.graph)),
         crossing("act", "bf16", *each, model.ffn),
     ]
     crossed = [

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from amk.planner.buffers import global_buffers, of_run
+from amk.planner.buffers import global_buffers, handoffs_of, of_run
 from amk.planner.fetches import require_whole_fetches
 from amk.planner.fit import choose_context
 from amk.planner.formats import BF16, Chunks, Formats, Layered, Runs, formats, label_of, layered
-from amk.planner.program import Author, RunOfLayers
+from amk.planner.program import Author
 from amk.planner.settings import (
     FAST,
     LONG_RINGS,
@@ -24,6 +24,7 @@ from amk.planner.settings import (
 )
 from amk.planner.shares import act_handoff, attention_tables, head_handoff, loads, row_tables
 from amk.planner.staging import head_layout
+from amk.planner.steps import RunOfLayers
 from amk.planner.storage import SharedPlan, Shares, choose_chunks, choose_parts, largest, shared_plan
 from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -298,9 +299,10 @@ def counters(
     """One counter per hand-off and layer, so that only the token edge needs epoch separation; layers: of each run."""
     heads = model.kv_heads if settings.head_handoff else 1
     shapes: dict[str, tuple[int, ...]] = {}
+    crossing = ("attn", *(name for name in ("h_mid", "act", "h_out") if name in handoffs_of(model.graph)))
     for run, count in enumerate(layers):
         shapes |= {of_run("qkv", run): (count, heads), of_run("split", run): (count, settings.batch * model.kv_heads)}
-        shapes |= {"best": (1,)} | {of_run(n, run): (count,) for n in ("attn", "h_mid", "act", "h_out")}
+        shapes |= {"best": (1,)} | {of_run(n, run): (count,) for n in crossing}
         if settings.act_parts > 1:
             shapes[of_run("act", run)] = (count, settings.act_parts)
     if settings.sampling != "greedy":

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from amk.planner.steps import Writer
 from amk.schedule_ir.ops import WaitOp
 from amk.schedule_ir.ops.census import CensusOp
 from amk.schedule_ir.ops.draw import DrawOp
@@ -15,11 +14,8 @@ from amk.schedule_ir.ops.select_draw import SelectDrawOp
 from amk.schedule_ir.sampling import SEARCHES
 from amk.schedule_ir.schedule import Signal, Step, Wait
 
-if TYPE_CHECKING:
-    from amk.planner.program import Author
 
-
-def draw_steps(author: Author) -> list[Step]:
+def draw_steps(author: Writer) -> list[Step]:
     """Everything between the hand-off of the largest logits and the next token."""
     rounds, candidates = SEARCHES[author.settings.sampling], author.workers * author.settings.warps
     peak = PeakOp(role="all", round=rounds.start, candidates=candidates, best_value="best_value", pick="pick")
@@ -43,7 +39,7 @@ def draw_steps(author: Author) -> list[Step]:
     ]
 
 
-def _round(author: Author, number: int) -> list[Step]:
+def _round(author: Writer, number: int) -> list[Step]:
     """Count, agree on the totals, choose the interval. The hand-off is fenced in every plan: counts have no tags."""
     warps, workers = author.settings.warps, author.workers
     census = CensusOp(role="all", round=number, logits="logits", sampling="sampling", pick="pick", tally="tally")

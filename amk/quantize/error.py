@@ -101,7 +101,7 @@ class TextJudge:
         if len(tokens) < 2:
             raise ValueError("the text has fewer than two tokens")
         kept: Kept = {}
-        stored = StoredTensors(source, by_layer(model, BF16), quantise, kept)
+        stored = StoredTensors(model, source, by_layer(model, BF16), quantise, kept)
         states = hidden_states(model, stored, tokens, embedded(stored, tokens))
         return cls(
             model, source, tokens, log_softmax(logits_of(model, stored, states[-1])), quantise, tuple(states), kept
@@ -110,7 +110,7 @@ class TextJudge:
     def error(self, forms: Forms | Sequence[Forms]) -> TextError:
         """The error of the model with these formats in all layers, or in each."""
         layers = by_layer(self.model, forms)
-        stored = StoredTensors(self.source, layers, self.quantise, self.kept)
+        stored = StoredTensors(self.model, self.source, layers, self.quantise, self.kept)
         changed = (n for n, each in enumerate(layers) if any(each[name] != "bf16" for name in LAYERED_MATRICES))
         first = next(changed, self.model.layers)
         x = hidden_states(self.model, stored, self.tokens, self.states[first], first)[-1]

@@ -7,23 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from amk.schedule_ir.bfloat import F32
+from amk.schedule_ir.decoder import heads_of, layer_output, normed, rotated
 from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.quantised import Quantiser, nearest, rounded
 from amk.schedule_ir.rope import rope_frequencies
 from amk.schedule_ir.row_groups import TensorSource
 from amk.schedule_ir.weight_format import FormatName, weight_format
-
-MATRIX_OF: dict[str, MatrixName] = {
-    "wq": "qkv", "wk": "qkv", "wv": "qkv", "wo": "o", "w_gate": "gate_up", "w_up": "gate_up", "w_down": "down",
-    "lm_head": "lm_head",
-}  # fmt: skip
-"""The streamed matrix that a checkpoint's tensor is part of, by the last part of its name."""
-
 
 Forms = Mapping[MatrixName, FormatName]
 Kept = dict[str, F32]
@@ -37,6 +32,7 @@ ROOM = 2 << 30
 class StoredTensors:
     """Tensors as a plan holds them that has these formats in every layer, lm_head's in the first."""
 
+    model: ModelSpec
     source: TensorSource
     forms: Sequence[Forms]
     quantise: Quantiser = nearest
@@ -44,7 +40,7 @@ class StoredTensors:
 
     def tensor(self, name: str, rows: slice = slice(None)) -> F32:
         place, _, part = name.rpartition(".")
-        matrix = MATRIX_OF.get(part)
+        matrix = self.model.graph.matrix_of.get(part)
         if matrix is None:
             return self.source.tensor(name, rows)
         form = self.forms[int(place[1:]) if place else 0][matrix]
@@ -73,53 +69,28 @@ def hidden_states(model: ModelSpec, weights: TensorSource, tokens: Sequence[int]
     angles = np.arange(len(tokens))[:, None] * rope_frequencies(model)
     turn = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
     found = [x]
+
+    def product(given: F32, names: tuple[str, ...]) -> F32:
+        return np.concatenate([given @ weights.tensor(name).T for name in names], axis=1)
+
     for layer in range(first, model.layers):
-        x = x + _attention(model, weights, layer, _normed(model, weights, f"l{layer}.attn_norm", x), turn)
-        h = _normed(model, weights, f"l{layer}.ffn_norm", x)
-        gate, up = h @ weights.tensor(f"l{layer}.w_gate").T, h @ weights.tensor(f"l{layer}.w_up").T
-        x = x + (gate / (1 + np.exp(-gate)) * up) @ weights.tensor(f"l{layer}.w_down").T
+        attend = partial(_attention, model, weights, layer, turn)
+        x = layer_output(model, layer, x, product, weights.tensor, attend)
         found.append(x)
     return found
 
 
 def logits_of(model: ModelSpec, weights: TensorSource, x: F32) -> F32:
-    return np.asarray(_normed(model, weights, "final_norm", x) @ weights.tensor("lm_head").T, np.float32)
+    last = normed(model, model.graph.final_norm, x, weights.tensor)
+    return np.asarray(last @ weights.tensor("lm_head").T, np.float32)
 
 
-def _normed(model: ModelSpec, weights: TensorSource, name: str, x: F32) -> F32:
-    return _unit(model, x) * weights.tensor(name)
-
-
-def _unit(model: ModelSpec, x: F32) -> F32:
-    """Rows of `x` at root mean square 1."""
-    mean = np.mean(np.square(x), axis=-1, keepdims=True)
-    return np.asarray(x / np.sqrt(mean + np.float32(model.rms_eps)), np.float32)
-
-
-def _attention(model: ModelSpec, weights: TensorSource, layer: int, x: F32, turn: tuple[F32, F32]) -> F32:
-    count, group = len(x), model.heads // model.kv_heads
-    q = _heads(model, weights, layer, "q", x, turn).reshape(count, model.kv_heads, group, model.head_dim)
-    k, v = _heads(model, weights, layer, "k", x, turn), _heads(model, weights, layer, "v", x, None)
+def _attention(model: ModelSpec, weights: TensorSource, layer: int, turn: tuple[F32, F32], joint: F32) -> F32:
+    count, group = len(joint), model.heads // model.kv_heads
+    q, k, v = heads_of(model, layer, joint, weights.tensor)
+    q, k = rotated(q, turn).reshape(count, model.kv_heads, group, model.head_dim), rotated(k, turn)
     scores = np.einsum("tkgd,skd->kgts", q, k, optimize=True) * np.float32(model.head_dim**-0.5)
     scores[:, :, np.triu(np.ones((count, count), bool), 1)] = -np.inf
     share = np.exp(scores - scores.max(axis=-1, keepdims=True))
     share /= share.sum(axis=-1, keepdims=True)
-    out = np.einsum("kgts,skd->tkgd", share, v, optimize=True).reshape(count, -1)
-    return np.asarray(out @ weights.tensor(f"l{layer}.wo").T, np.float32)
-
-
-def _heads(
-    model: ModelSpec, weights: TensorSource, layer: int, letter: str, x: F32, turn: tuple[F32, F32] | None
-) -> F32:
-    """[tokens, heads, head_dim] of queries, keys or values, rotated where `turn` is given."""
-    y = x @ weights.tensor(f"l{layer}.w{letter}").T
-    if model.qkv_bias:
-        y = y + weights.tensor(f"l{layer}.b{letter}")
-    y = y.reshape(len(x), -1, model.head_dim)
-    if turn is None:
-        return np.asarray(y, np.float32)
-    if model.qk_norm:
-        y = _unit(model, y) * weights.tensor(f"l{layer}.{letter}_norm")
-    cos, sin = turn[0][:, None], turn[1][:, None]
-    a, b = np.split(y, 2, axis=-1)
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    return np.asarray(np.einsum("kgts,skd->tkgd", share, v, optimize=True).reshape(count, -1), np.float32)

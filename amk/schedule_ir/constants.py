@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from amk.schedule_ir.bfloat import F32, Bits, to_bf16_bits
+from amk.schedule_ir.matrices import bias_buffer, vectors
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.rope import rope_frequencies
 from amk.schedule_ir.row_groups import TensorSource
@@ -20,13 +22,11 @@ def constants(schedule: Schedule, source: TensorSource) -> dict[str, NDArray[Any
 
     The packed weights, and the request and the prompt, which belong to a launch, are not among them.
     """
+    model = schedule.model
     makers: dict[str, Callable[[], NDArray[Any]]] = {
-        "embedding": lambda: embedding(schedule.model, source),
-        "norm": lambda: norms(schedule.model, source),
-        "rope": lambda: rope_table(schedule.model, schedule.kv.context),
-        "qkv_bias": lambda: qkv_bias(schedule.model, source),
-        "q_norm": lambda: head_norms(schedule.model, source, "q_norm"),
-        "k_norm": lambda: head_norms(schedule.model, source, "k_norm"),
+        "embedding": lambda: embedding(model, source),
+        "rope": lambda: rope_table(model, schedule.kv.context),
+        **{name: partial(vector, model, source, name) for name in vectors(model)},
     }
     return {b.name: makers[b.name]() for b in schedule.buffers if b.role == "constant" and b.name in makers}
 
@@ -40,24 +40,24 @@ def embedding(model: ModelSpec, source: TensorSource) -> Bits:
     return out
 
 
-def norms(model: ModelSpec, source: TensorSource) -> F32:
-    """f32 [2 * layers + 1, hidden]: before attention and before the MLP of each layer in turn, then the final one."""
-    names = [f"l{layer}.{part}_norm" for layer in range(model.layers) for part in ("attn", "ffn")]
-    return np.stack([source.tensor(name) for name in (*names, "final_norm")])
+def vector(model: ModelSpec, source: TensorSource, name: str) -> F32:
+    """The constant `name` of `vectors(model)`: a row for every norm of the model in turn, or for every layer."""
+    graph = model.graph
+    if name in ("norm", "norm_shift"):
+        each = [norm.weight if name == "norm" else norm.shift for norm in graph.norms]
+        last = graph.final_norm.weight if name == "norm" else graph.final_norm.shift
+        assert last is not None
+        names = [f"l{layer}.{tensor.name}" for layer in range(model.layers) for tensor in each if tensor is not None]
+        return np.stack([source.tensor(each) for each in (*names, last.name)])
+    heads = {"q_norm": graph.attention.q_norm, "k_norm": graph.attention.k_norm}.get(name)
+    biases = {bias_buffer(matrix): product.biases for matrix, product in graph.products.items()}
+    parts = biases[name] if heads is None else (heads,)
+    return np.stack(
+        [np.concatenate([source.tensor(f"l{n}.{tensor.name}") for tensor in parts]) for n in range(model.layers)]
+    )
 
 
 def rope_table(model: ModelSpec, context: int) -> F32:
     """f32 [context, head_dim]: cosines, then sines, of the head_dim / 2 angles; angles are computed in float64."""
     angles = np.arange(context, dtype=np.float64)[:, None] * rope_frequencies(model)
     return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-
-
-def qkv_bias(model: ModelSpec, source: TensorSource) -> F32:
-    """f32 [layers, q_dim + 2 * kv_dim]."""
-    rows = [np.concatenate([source.tensor(f"l{layer}.b{x}") for x in "qkv"]) for layer in range(model.layers)]
-    return np.stack(rows)
-
-
-def head_norms(model: ModelSpec, source: TensorSource, name: str) -> F32:
-    """f32 [layers, head_dim]."""
-    return np.stack([source.tensor(f"l{layer}.{name}") for layer in range(model.layers)])

@@ -14,7 +14,7 @@ import numpy as np
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.layout import stream_layout
-from amk.schedule_ir.matrices import MATRICES, matrix, scale_buffer, scale_shape, share_table
+from amk.schedule_ir.matrices import MATRICES, matrix, scale_buffer, scale_shape, share_table, vectors
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.ops import OPS, Op
 from amk.schedule_ir.ops.base import multiplied
@@ -37,14 +37,9 @@ def _cache(s: Schedule) -> tuple[int, ...]:
     return s.model.layers, s.caches, s.kv.context, s.model.head_dim
 
 
-def _norms(s: Schedule) -> tuple[int, ...]:
-    return s.model.layers, s.model.head_dim
-
-
 HOST: Final[dict[str, tuple[str, Shape]]] = {
     "state": ("state", lambda s: (len(state_words(s.batch)),)),
     "embedding": ("constant", lambda s: (s.model.vocab, s.model.hidden)),
-    "norm": ("constant", lambda s: (2 * s.model.layers + 1, s.model.hidden)),
     "rope": ("constant", lambda s: (s.kv.context, s.model.head_dim)),
     "request": ("constant", lambda s: (request_words(s.batch),)),
     "prompt": ("constant", lambda s: (s.batch, s.kv.context)),
@@ -52,13 +47,10 @@ HOST: Final[dict[str, tuple[str, Shape]]] = {
     "k_cache": ("state", _cache),
     "v_cache": ("state", _cache),
     "logits": ("state", lambda s: (s.batch, s.model.vocab)),
-    "qkv_bias": ("constant", lambda s: (s.model.layers, matrix(s.model, "qkv").rows)),
-    "q_norm": ("constant", _norms),
-    "k_norm": ("constant", _norms),
     "sampling": ("constant", lambda s: (len(PARAMETERS),)),
 }
 """Buffers that the host fills or reads by name: what becomes of them between launches, and their shape, but for
-dimensions of 1."""
+dimensions of 1. The norms and biases of the model come with them."""
 
 LEFT_BY: Final[dict[str, tuple[str, ...]]] = {
     "ssq_agents": ("embed", "stage_norm"),
@@ -90,7 +82,8 @@ def _host_buffers(schedule: Schedule) -> Iterator[Unmet]:
         for name in MATRICES
         if any(chunk.apart for stream in schedule.streams for chunk in stream.kinds(name))
     }
-    wanted = {name: (role, shape(schedule)) for name, (role, shape) in HOST.items()} | scales
+    own = {name: ("constant", shape) for name, shape in vectors(schedule.model).items()}
+    wanted = {name: (role, shape(schedule)) for name, (role, shape) in HOST.items()} | scales | own
     found = {buffer.name for buffer in schedule.buffers}
     used = _used(schedule)
     for name in sorted(scales.keys() - found):
@@ -156,7 +149,7 @@ def _streams(schedule: Schedule) -> Iterator[Unmet]:
         yield Unmet(("streams",), "stream", "the kernel has one stream")
     for i, stream in enumerate(schedule.streams):
         at, source = ("streams", i), buffers[stream.source]
-        if stream.source in HOST or stream.source.startswith("scales."):
+        if stream.source in HOST or stream.source in vectors(schedule.model) or stream.source.startswith("scales."):
             yield Unmet((*at, "source"), "source", f"'{stream.source}' is filled with something else than weights")
         if (source.role, source.space) != ("constant", "global"):
             yield Unmet((*at, "source"), "source", f"'{stream.source}' is a constant of global memory")
@@ -215,7 +208,7 @@ def _steps(schedule: Schedule) -> Iterator[Unmet]:
             stream = streams[getattr(op, "stream")]  # noqa: B009
             if len({stream.chunk(name, env.eval_int(getattr(op, "layer", 0))) for env in each}) > 1:
                 yield Unmet((*path, "op"), f"{op.op}.alike", "a step in a loop is code for one kind of chunk")
-        for field, end in (("layer", schedule.model.layers), ("index", 2 * schedule.model.layers + 1)):
+        for field, end in (("layer", schedule.model.layers), ("index", vectors(schedule.model)["norm"][0])):
             if field in type(op).model_fields and not all(0 <= env.eval_int(getattr(op, field)) < end for env in each):
                 yield Unmet((*path, "op", field), f"{op.op}.{field}", f"the {field} is one of {end}")
         site = Site(op, Env(each[0].loops, np.array(workers), tables=tables), geo)

@@ -1,18 +1,18 @@
 """The weight matrices of a decode step and how their rows map to checkpoint tensors.
 
-Rows are grouped by 8 (one tensor-core tile). gate_up interleaves 4 gate and 4 up rows in each group so that SwiGLU
-finds both halves in one worker. Rows and columns are padded with zeros to whole chunks.
+Rows are grouped by 8 (one tensor-core tile). Which tensors are the rows of a matrix is said by the model's graph. Where
+they take turns (gate and up), a group has as many rows of each, so that SwiGLU finds both halves in one worker. Rows
+and columns are padded with zeros to whole chunks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
+from amk.schedule_ir.graph import MATRICES as MATRICES
+from amk.schedule_ir.graph import MatrixName as MatrixName
 from amk.schedule_ir.model_spec import ModelSpec
 
-MatrixName = Literal["qkv", "o", "gate_up", "down", "lm_head"]
-MATRICES: tuple[MatrixName, ...] = ("qkv", "o", "gate_up", "down", "lm_head")
 ROWS_PER_GROUP = 8
 
 
@@ -34,18 +34,9 @@ class Matrix:
 
 
 def matrix(model: ModelSpec, name: MatrixName) -> Matrix:
-    q, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    match name:
-        case "qkv":
-            return Matrix(name, q + 2 * kv, model.hidden)
-        case "o":
-            return Matrix(name, model.hidden, q)
-        case "gate_up":
-            return Matrix(name, 2 * model.ffn, model.hidden)
-        case "down":
-            return Matrix(name, model.hidden, model.ffn)
-        case "lm_head":
-            return Matrix(name, model.vocab, model.hidden, per_layer=False)
+    rows = model.graph.products[name].rows
+    shapes = [model.shape_of(tensor) for tensor in rows]
+    return Matrix(name, sum(shape[0] for shape in shapes), shapes[0][1], per_layer=name != "lm_head")
 
 
 def share_table(name: MatrixName) -> str:
@@ -66,20 +57,42 @@ def scale_shape(model: ModelSpec, name: MatrixName) -> tuple[int, int]:
 
 def tensor_rows(model: ModelSpec, name: MatrixName, layer: int, group: int) -> list[tuple[str, int, int]]:
     """(tensor, first row, row count) runs that make up row group `group`, in packed order; the rest is zero padding."""
+    product = model.graph.products[name]
+    if product.in_turn:
+        each = ROWS_PER_GROUP // len(product.rows)
+        most = model.shape_of(product.rows[0])[0]
+        return [(f"l{layer}.{t.name}", group * each, min(each, most - group * each)) for t in product.rows]
     first = group * ROWS_PER_GROUP
-    if name == "gate_up":
-        half = first // 2
-        return [
-            (f"l{layer}.w_gate", half, min(4, model.ffn - half)),
-            (f"l{layer}.w_up", half, min(4, model.ffn - half)),
-        ]
-    if name != "qkv":
-        tensor = "lm_head" if name == "lm_head" else f"l{layer}.w{'o' if name == 'o' else '_down'}"
-        return [(tensor, first, min(ROWS_PER_GROUP, matrix(model, name).rows - first))]
-    q, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    runs: list[tuple[str, int, int]] = []
-    for tensor, start, rows in (("wq", 0, q), ("wk", q, kv), ("wv", q + kv, kv)):
-        lo, hi = max(first, start), min(first + ROWS_PER_GROUP, start + rows)
+    return [(t, lo, hi - lo) for t, lo, hi in row_runs(model, name, layer, first, first + ROWS_PER_GROUP)]
+
+
+def row_runs(model: ModelSpec, name: MatrixName, layer: int, first: int, end: int) -> list[tuple[str, int, int]]:
+    """(tensor, first row, end row) of logical rows [first, end) of a matrix whose tensors follow each other."""
+    runs, start = [], 0
+    for tensor in model.graph.products[name].rows:
+        stop = start + model.shape_of(tensor)[0]
+        lo, hi = max(first, start), min(end, stop)
         if lo < hi:
-            runs.append((f"l{layer}.{tensor}", lo - start, hi - lo))
+            runs.append((tensor.name if name == "lm_head" else f"l{layer}.{tensor.name}", lo - start, hi - start))
+        start = stop
     return runs
+
+
+def bias_buffer(name: MatrixName) -> str:
+    """The constant with the biases of a matrix's rows, f32 [layers, rows]."""
+    return f"{name}_bias"
+
+
+def vectors(model: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """The constants that are norms and biases, f32, with their shapes."""
+    graph, layers = model.graph, model.layers
+    norms = len(graph.norms) * layers + 1, model.hidden
+    found: dict[str, tuple[int, ...]] = {"norm": norms}
+    if graph.final_norm.shift is not None:
+        found["norm_shift"] = norms
+    for name, product in graph.products.items():
+        if product.biases:
+            found[bias_buffer(name)] = (layers, matrix(model, name).rows)
+    if graph.attention.q_norm is not None:
+        found |= {"q_norm": (layers, model.head_dim), "k_norm": (layers, model.head_dim)}
+    return found

@@ -1,13 +1,16 @@
-"""A Llama-family decoder as data: its shapes, its constants, and the tensors that it owns."""
+"""A decoder as data: its shapes, its constants, and by its family the graph of its layers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from math import prod
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from amk.schedule_ir.families import families
+from amk.schedule_ir.graph import Graph, Tensor
 from amk.schedule_ir.name import Name
+from amk.schedule_ir.outside import unless
 
 # Wide enough for any dense decoder that one device could hold; narrow enough that no product overflows 64 bits.
 _Width = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -35,11 +38,15 @@ class RopeScaling(BaseModel):
 
 
 class ModelSpec(BaseModel):
-    """One model: RMSNorm, RoPE attention with grouped KV heads, SwiGLU; widths in elements, contexts in positions."""
+    """One model: its family's graph with these shapes; widths in elements, contexts in positions.
+
+    rms_eps: what the norms add to the mean square, or LayerNorm to the variance.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     name: Name
+    family: Name = unless("llama")
     source: Annotated[str, Field(max_length=500)]
     layers: _Count
     hidden: _Width
@@ -60,6 +67,8 @@ class ModelSpec(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.family not in families():
+            raise ValueError(f"no family of models is called {self.family} (known: {', '.join(families())})")
         if self.heads % self.kv_heads:
             raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         if self.head_dim % 2:
@@ -70,6 +79,13 @@ class ModelSpec(BaseModel):
         if len(set(self.eos)) < len(self.eos):
             raise ValueError("eos lists a token twice")
         return self
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's, which would hand what follows from the fields on to a copy that has others."""
+        copy = super().model_copy(update=update, deep=deep)
+        for name in copy.__dict__.keys() - type(self).model_fields.keys():
+            del copy.__dict__[name]
+        return copy
 
     @property
     def q_dim(self) -> int:
@@ -84,44 +100,29 @@ class ModelSpec(BaseModel):
         """Query heads per KV head."""
         return self.heads // self.kv_heads
 
+    @cached_property
+    def graph(self) -> Graph:
+        """What the model's layers are made of."""
+        return families()[self.family](self)
+
+    def shape_of(self, tensor: Tensor) -> tuple[int, ...]:
+        return tuple(getattr(self, extent) for extent in tensor.shape)
+
     def layer_tensors(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of one layer's tensors, keyed by their Hugging Face name without `model.layers.<i>.`; rows first."""
-        shapes: dict[str, tuple[int, ...]] = {
-            "input_layernorm.weight": (self.hidden,),
-            "self_attn.q_proj.weight": (self.q_dim, self.hidden),
-            "self_attn.k_proj.weight": (self.kv_dim, self.hidden),
-            "self_attn.v_proj.weight": (self.kv_dim, self.hidden),
-            "self_attn.o_proj.weight": (self.hidden, self.q_dim),
-            "post_attention_layernorm.weight": (self.hidden,),
-            "mlp.gate_proj.weight": (self.ffn, self.hidden),
-            "mlp.up_proj.weight": (self.ffn, self.hidden),
-            "mlp.down_proj.weight": (self.hidden, self.ffn),
-        }
-        if self.qkv_bias:
-            shapes["self_attn.q_proj.bias"] = (self.q_dim,)
-            shapes["self_attn.k_proj.bias"] = (self.kv_dim,)
-            shapes["self_attn.v_proj.bias"] = (self.kv_dim,)
-        if self.qk_norm:
-            shapes["self_attn.q_norm.weight"] = (self.head_dim,)
-            shapes["self_attn.k_norm.weight"] = (self.head_dim,)
-        return shapes
+        """Shapes of one layer's tensors by their name in a checkpoint without the layer; rows first."""
+        return {name: self.shape_of(tensor) for name, tensor in self.graph.layer_tensors.items()}
 
     def global_tensors(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the tensors outside the layers; a tied output head is not a tensor of its own."""
-        shapes: dict[str, tuple[int, ...]] = {
-            "model.embed_tokens.weight": (self.vocab, self.hidden),
-            "model.norm.weight": (self.hidden,),
-        }
-        if not self.tied_embeddings:
-            shapes["lm_head.weight"] = (self.vocab, self.hidden)
-        return shapes
+        tied = {"lm_head"} if self.tied_embeddings else set()
+        return {name: self.shape_of(t) for name, t in self.graph.top_tensors.items() if name not in tied}
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Every tensor of the checkpoint with its full name and shape."""
         yield from self.global_tensors().items()
         for layer in range(self.layers):
             for name, shape in self.layer_tensors().items():
-                yield f"model.layers.{layer}.{name}", shape
+                yield f"l{layer}.{name}", shape
 
     @cached_property
     def layer_params(self) -> int:

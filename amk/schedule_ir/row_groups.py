@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.schedule_ir.bfloat import F32
-from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, matrix
+from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, matrix, row_runs
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.quantised import Bytes, Quantised, Quantiser
 from amk.schedule_ir.weight_format import WeightFormat
@@ -68,10 +68,10 @@ def quantised_groups(
 
 def _groups(fetch: Fetch, model: ModelSpec, name: MatrixName, layer: int, first: int, last: int) -> NDArray[Any]:
     """[last - first, 8, width]; rows past the matrix's end are zero."""
-    if name == "gate_up":
-        return _gate_up_rows(fetch, model, layer, first, last)
+    if model.graph.products[name].in_turn:
+        return _rows_in_turn(fetch, model, name, layer, first, last)
     lo, hi = first * ROWS_PER_GROUP, min(last * ROWS_PER_GROUP, matrix(model, name).rows)
-    pieces = [fetch(tensor, slice(a, b)) for tensor, a, b in _row_runs(model, name, layer, lo, hi)]
+    pieces = [fetch(tensor, slice(a, b)) for tensor, a, b in row_runs(model, name, layer, lo, hi)]
     padding = last * ROWS_PER_GROUP - hi
     if padding:
         pieces.append(np.zeros((padding, pieces[0].shape[1]), pieces[0].dtype))
@@ -79,35 +79,16 @@ def _groups(fetch: Fetch, model: ModelSpec, name: MatrixName, layer: int, first:
     return rows.reshape(last - first, ROWS_PER_GROUP, rows.shape[1])
 
 
-def _row_runs(model: ModelSpec, name: MatrixName, layer: int, lo: int, hi: int) -> list[tuple[str, int, int]]:
-    """(tensor, first row, end row) of logical rows [lo, hi) of a matrix whose rows keep their order."""
-    q, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    parts: list[tuple[str, int]]
-    match name:
-        case "qkv":
-            parts = [(f"l{layer}.wq", q), (f"l{layer}.wk", kv), (f"l{layer}.wv", kv)]
-        case "lm_head":
-            parts = [("lm_head", model.vocab)]
-        case _:
-            parts = [(f"l{layer}.{'wo' if name == 'o' else 'w_down'}", model.hidden)]
-    runs, start = [], 0
-    for tensor, rows in parts:
-        a, b = max(lo, start), min(hi, start + rows)
-        if a < b:
-            runs.append((tensor, a - start, b - start))
-        start += rows
-    return runs
-
-
-def _gate_up_rows(fetch: Fetch, model: ModelSpec, layer: int, first: int, last: int) -> NDArray[Any]:
-    """Four gate rows, then four up rows, in every group."""
-    half = ROWS_PER_GROUP // 2
-    lo, hi = first * half, min(last * half, model.ffn)
-    both = [fetch(f"l{layer}.{tensor}", slice(lo, hi)) for tensor in ("w_gate", "w_up")]
-    width, whole = both[0].shape[1], (hi - lo) // half
-    out = np.zeros((last - first, 2, half, width), both[0].dtype)
-    for place, rows in enumerate(both):
-        out[:whole, place] = rows[: whole * half].reshape(whole, half, width)
+def _rows_in_turn(fetch: Fetch, model: ModelSpec, name: MatrixName, layer: int, first: int, last: int) -> NDArray[Any]:
+    """Equal numbers of rows of every tensor in every group."""
+    tensors = model.graph.products[name].rows
+    each = ROWS_PER_GROUP // len(tensors)
+    lo, hi = first * each, min(last * each, model.shape_of(tensors[0])[0])
+    parts = [fetch(f"l{layer}.{tensor.name}", slice(lo, hi)) for tensor in tensors]
+    width, whole = parts[0].shape[1], (hi - lo) // each
+    out = np.zeros((last - first, len(tensors), each, width), parts[0].dtype)
+    for place, rows in enumerate(parts):
+        out[:whole, place] = rows[: whole * each].reshape(whole, each, width)
         if whole < last - first:
-            out[whole, place, : hi - lo - whole * half] = rows[whole * half :]
+            out[whole, place, : hi - lo - whole * each] = rows[whole * each :]
     return out.reshape(last - first, ROWS_PER_GROUP, width)

@@ -1,7 +1,8 @@
 """Are the steps those of the model: every op of every layer once, whatever their order.
 
-Property: in every program, one token runs exactly the ops of a Llama-family decode step, each for its layer, and the
-optional parts (QKV bias, QK norm) are there iff the model has them. Which bytes connect them is decided by reads-from.
+Property: in every program, one token runs exactly the ops that the model's graph makes (schedule_ir/graph.py), each for
+its layer, and the optional parts (biases, norms of heads) are there iff the graph has them. Which bytes connect them is
+decided by reads-from.
 
 A schedule that draws its tokens has `peak`, rounds of counting, `draw` and `select_draw` in place of `select`; the
 rounds are those of one mode of `schedule_ir/sampling.py`, the same in all programs. The product of `down` may be done
@@ -20,11 +21,14 @@ from math import prod
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import Env, Expr, coefficient
+from amk.schedule_ir.graph import Graph, Product
+from amk.schedule_ir.matrices import share_table
+from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp
+from amk.schedule_ir.ops.base import multiplied
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.ops.stage import StageOp
-from amk.schedule_ir.ops.store_rows import StoreRowsOp
 from amk.schedule_ir.sampling import SEARCHES, Mode
 from amk.schedule_ir.schedule import Program, Schedule, mode_of
 from amk.validator.structure import all_sites
@@ -33,10 +37,7 @@ from amk.validator.trace import Site, require_length, sites, unroll
 Key = tuple[str, int]
 """(op, or op and matrix; layer, norm index or round, -1 if the op has none)."""
 
-LAYER_OPS = (
-    "gemv qkv", "store_rows", "rope_append", "attend", "merge", "combine", "gemv o", "add_residual o",
-    "gemv gate_up", "swiglu", "stage", "gemv down", "add_residual down",
-)  # fmt: skip
+ATTENTION = ("rope_append", "attend", "merge", "combine")
 ROUND_OPS = ("census", "report", "gather", "narrow")
 TOKEN_OPS = ("embed", "argmax_rows")
 REDUCED = ("reduce_splits", "stage_attention")
@@ -44,24 +45,33 @@ REDUCED = ("reduce_splits", "stage_attention")
 FREE_OPS = frozenset({"wait", "signal", "barrier", "prefetch_cache", "refill"})
 """Ops that touch no memory: as many as the plan likes."""
 
-SHARE_OF = {
-    "gemv qkv": "qkv", "store_rows": "qkv", "gemv o": "hidden", "combine": "hidden", "add_residual o": "hidden",
-    "stage_attention": "hidden", "gemv gate_up": "gate_up", "swiglu": "gate_up",
-    "gemv down": "hidden", "stage": "hidden", "add_residual down": "hidden",
-    "gemv lm_head": "lm_head",
-}  # fmt: skip
 
-
-def expected(layers: int, mode: Mode) -> Counter[Key]:
-    """The ops of one launch of one token."""
-    return Counter(_expected(layers, mode))
+def ops_of(node: Product) -> tuple[str, ...]:
+    """The ops of a layer's product: what stages its vector, unless that is a norm, and what is done with its rows."""
+    staged = ("stage",) if node.reads == "act" else ()
+    made = {"rows": "store_rows", "activation": "swiglu", "residual": f"add_residual {node.matrix}"}
+    return (*staged, f"gemv {node.matrix}", *((made[node.then],) if node.then in made else ()))
 
 
 @lru_cache(maxsize=16)
-def _expected(layers: int, mode: Mode) -> Counter[Key]:
+def shares(graph: Graph) -> dict[str, str]:
+    """The share of the matrix without whose rows a worker may leave an op out."""
+    found = {op: share_table(name) for name, node in graph.products.items() for op in ops_of(node)}
+    attended = next(name for name, node in graph.products.items() if node.reads == "attn")
+    return found | dict.fromkeys(("combine", "stage_attention"), share_table(attended))
+
+
+def expected(model: ModelSpec, mode: Mode) -> Counter[Key]:
+    """The ops of one launch of one token."""
+    return Counter(_expected(model.graph, model.layers, mode))
+
+
+@lru_cache(maxsize=16)
+def _expected(graph: Graph, layers: int, mode: Mode) -> Counter[Key]:
     keys: list[Key] = [("begin", -1), ("finish", -1), ("gemv lm_head", 0), *((op, -1) for op in TOKEN_OPS)]
-    keys += [(op, layer) for layer in range(layers) for op in LAYER_OPS]
-    keys += [("stage_norm", index) for index in range(1, 2 * layers + 1)]
+    ops = [op for node in graph.nodes for op in (ops_of(node) if isinstance(node, Product) else ATTENTION)]
+    keys += [(op, layer) for layer in range(layers) for op in ops]
+    keys += [("stage_norm", index) for index in range(1, len(graph.norms) * layers + 1)]
     if mode == "greedy":
         return Counter([*keys, ("select", -1)])
     rounds = SEARCHES[mode]
@@ -80,7 +90,7 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
     require_length(program, 1)
     steps = sites(program, number)
     present: Counter[Key] = Counter(key for site in steps for key in _keys(site))
-    wanted = expected(schedule.model.layers, mode_of(schedule))
+    wanted = expected(schedule.model, mode_of(schedule))
     if any(name in REDUCED for name, _ in present):
         layers = range(schedule.model.layers)
         wanted -= Counter(("combine", layer) for layer in layers)
@@ -163,25 +173,25 @@ def _may_miss(schedule: Schedule, program: Program, key: Key, idle: set[str]) ->
         return program.first > 0
     name = key[0].partition(" part ")[0]
     needed_for = {"embed": {"qkv", "hidden"}, "stage_norm": _readers(schedule, key[1])}.get(key[0])
-    return needed_for <= idle if needed_for is not None else SHARE_OF.get(name) in idle
+    return needed_for <= idle if needed_for is not None else shares(schedule.model.graph).get(name) in idle
 
 
 def _readers(schedule: Schedule, norm: int) -> set[str]:
     """Shares of the matrix that multiplies the vector of norm number `norm`."""
-    if norm % 2:
-        return {"gate_up"}
-    return {"lm_head" if norm == 2 * schedule.model.layers else "qkv"}
+    graph = schedule.model.graph
+    layer, at = divmod(norm, len(graph.norms))
+    return {share_table(graph.reader(graph.norms[at]) if layer < schedule.model.layers else "lm_head")}
 
 
 def _options(schedule: Schedule) -> Iterator[Diagnostic]:
-    model = schedule.model
+    model, graph = schedule.model, schedule.model.graph
     for site in all_sites(schedule):
         op = site.step.op
         wanted: dict[str, bool] = {}
-        if isinstance(op, StoreRowsOp):
-            wanted = {"bias": model.qkv_bias}
+        if "bias" in type(op).model_fields and (name := multiplied(op)) is not None:
+            wanted = {"bias": bool(graph.products[name].biases)}
         elif isinstance(op, RopeAppendOp):
-            wanted = {"q_norm": model.qk_norm, "k_norm": model.qk_norm}
+            wanted = dict.fromkeys(("q_norm", "k_norm"), graph.attention.q_norm is not None)
         for field, needed in wanted.items():
             if (getattr(op, field) is not None) != needed:
                 here, there = ("lacks", "has") if needed else ("has", "lacks")

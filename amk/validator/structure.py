@@ -25,7 +25,7 @@ import numpy as np
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import Env, Expr
-from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, scale_buffer, scale_shape, share_table
+from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, scale_buffer, scale_shape, share_table, vectors
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.add_residual import AddResidualOp
@@ -116,12 +116,10 @@ def _attention_shares(schedule: Schedule) -> Iterator[Diagnostic]:
 def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
     """Buffers that the ops index by layer, position or token have the extent that those can reach."""
     model, kv = schedule.model, schedule.kv
-    rows = model.q_dim + 2 * model.kv_dim
     cache = (model.layers, schedule.caches, kv.context, model.head_dim)
     each = () if schedule.batch == 1 else (schedule.batch,)
     wanted: dict[str, tuple[int, ...]] = {
         "embedding": (model.vocab, model.hidden),
-        "norm": (2 * model.layers + 1, model.hidden),
         "rope": (kv.context, model.head_dim),
         "request": (request_words(schedule.batch),),
         "sampling": (len(PARAMETERS),),
@@ -131,9 +129,7 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
         "k_cache": cache,
         "v_cache": cache,
         "logits": (*each, model.vocab),
-        "qkv_bias": (model.layers, rows),
-        "q_norm": (model.layers, model.head_dim),
-        "k_norm": (model.layers, model.head_dim),
+        **vectors(model),
         **{scale_buffer(name): scale_shape(model, name) for name in MATRICES},
     }
     for i, buffer in enumerate(schedule.buffers):

@@ -128,7 +128,7 @@ def test_a_real_checkpoint_packed_on_the_host(
         found = session.engine.read("logits", np.float32, checkpoint.spec.vocab)  # type: ignore[attr-defined]
     finally:
         session.engine.free()
-    expected = text_logits(checkpoint.spec, StoredTensors(checkpoint, forms, searched), prompt)[-1]
+    expected = text_logits(checkpoint.spec, StoredTensors(checkpoint.spec, checkpoint, forms, searched), prompt)[-1]
     plain = text_logits(checkpoint.spec, checkpoint, prompt)[-1]
     error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
     quantising = np.linalg.norm(plain - expected) / np.linalg.norm(expected)

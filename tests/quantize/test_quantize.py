@@ -27,7 +27,7 @@ MODELS = [tiny_model(), tiny_model(qkv_bias=True, tied_embeddings=True), tiny_mo
 @pytest.mark.parametrize("model", MODELS)
 def test_the_whole_text_at_once_is_the_decoder_token_by_token(model: ModelSpec) -> None:
     source = RandomTensors(model)
-    found = text_logits(model, StoredTensors(source, [BF16] * model.layers), TOKENS)
+    found = text_logits(model, StoredTensors(model, source, [BF16] * model.layers), TOKENS)
     decoder = reference_decoder(model, source.arrays)
     expected = np.stack([decoder.forward([token]) for token in TOKENS])
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
@@ -74,7 +74,9 @@ def test_the_error_over_a_text_is_what_its_words_say(judge: TextJudge) -> None:
     assert (same.kl, same.kl_most, same.argmax) == (0, 0, 1) and same.perplexity == same.reference_perplexity
     found = judge.error(dict.fromkeys(MATRICES, "int4-g128"))
     forms: Any = dict.fromkeys(MATRICES, "int4-g128")
-    logs = log_softmax(text_logits(judge.model, StoredTensors(judge.source, [forms] * judge.model.layers), TOKENS))
+    logs = log_softmax(
+        text_logits(judge.model, StoredTensors(judge.model, judge.source, [forms] * judge.model.layers), TOKENS)
+    )
     p = np.exp(judge.reference)
     each = [float(sum(p[t] * (judge.reference[t] - logs[t]))) for t in range(len(TOKENS))]
     assert found.kl == pytest.approx(np.mean(each)) and found.kl_most == pytest.approx(max(each))
@@ -127,7 +129,7 @@ def test_a_pass_begins_at_the_first_layer_that_differs() -> None:
     model = tiny_model(layers=2)
     judge = TextJudge.of(model, RandomTensors(model), TOKENS)
     layers: list[dict[MatrixName, FormatName]] = [BF16, BF16 | {"o": "int4-g128"}]
-    stored = StoredTensors(judge.source, layers, judge.quantise)
+    stored = StoredTensors(judge.model, judge.source, layers, judge.quantise)
     found = log_softmax(text_logits(judge.model, stored, TOKENS))
     kl = (np.exp(judge.reference) * (judge.reference - found)).sum(axis=-1).mean()
     assert judge.error(layers).kl == pytest.approx(float(kl), rel=1e-9) and kl > 0

@@ -59,7 +59,7 @@ class AddResidualOp(Op):
         groups, lo, hi, start = self._rows(env, geo)
         if lo == hi:
             return []
-        before, value = 2 * layer + (self.matrix == "down"), partial_value(self.matrix, layer)
+        before, value = geo.model.graph.state_before(self.matrix, layer), partial_value(self.matrix, layer)
         return [
             *partial_spans(env, geo, self.part, self.matrix, self.stream, groups, value, self.k_parts),
             *geo.rows("read", self.residual, lo - start, hi - start, ("h", before), geo.model.hidden, lo),

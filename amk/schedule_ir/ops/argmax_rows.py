@@ -70,7 +70,7 @@ class ArgmaxRowsOp(Op):
             return candidate
         return [
             *partial_spans(env, geo, self.part, "lm_head", self.stream, groups, partial_value("lm_head", 0)),
-            *geo.rows("read", self.ssq, 0, self.ssq_agents, ("ssq", 2 * geo.model.layers)),
+            *geo.rows("read", self.ssq, 0, self.ssq_agents, ("ssq", geo.norm_of("lm_head", 0))),
             *geo.rows("write", self.logits, lo, hi, ("logits", 0)),
             *candidate,
         ]

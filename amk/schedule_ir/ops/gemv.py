@@ -12,6 +12,7 @@ from amk.schedule_ir.block_point import BLOCK, whole_blocks
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, scale_shape
 from amk.schedule_ir.memory import Name
+from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.base import (
     F32,
     Access,
@@ -43,13 +44,16 @@ from amk.schedule_ir.ops.precondition import (
 )
 from amk.schedule_ir.outside import unless
 
-X_VALUE = {"qkv": "xn", "gate_up": "xn", "lm_head": "xn", "o": "xo", "down": "xd"}
 
+def staged_value(model: ModelSpec, name: MatrixName, layer: int) -> ValueKey:
+    """The staged vector that matrix `name` of `layer` multiplies, per the model's graph.
 
-def staged_value(name: MatrixName, layer: int, layers: int) -> ValueKey:
-    """The staged vector that matrix `name` of `layer` multiplies, per the model graph."""
-    index = {"qkv": 2 * layer, "gate_up": 2 * layer + 1, "lm_head": 2 * layers}.get(name, layer)
-    return X_VALUE[name], index
+    Norms are counted over the model, what attention and the activation make by layers.
+    """
+    norm = model.graph.norm_of(name, layer, model.layers)
+    if norm is not None:
+        return "xn", norm
+    return "xo" if model.graph.products[name].reads == "attn" else "xd", layer
 
 
 def partial_value(name: MatrixName, layer: int) -> ValueKey:
@@ -138,7 +142,7 @@ class GemvOp(Op):
             return []
         layer = env.eval_int(self.layer)
         width, (first, end) = geo.columns(self.stream, self.matrix, layer), self.columns(geo)
-        x = staged_value(self.matrix, layer, geo.model.layers)
+        x = staged_value(geo.model, self.matrix, layer)
         runs = [(c * width, min(d * width, end - first)) for c, d in _columns(lo, hi, k_chunks)]
         reads = [access for run in runs for access in self._reads(geo, *run, x)]
         slots = range(lo // k_chunks + int(env.agent), (hi - 1) // k_chunks + int(env.agent) + 1)

@@ -62,6 +62,11 @@ class Geometry:
         """Chunks that a row group of matrix `name` of that layer takes in `stream`."""
         return self.matrix(name).k_chunks(self.columns(stream, name, layer))
 
+    def norm_of(self, name: MatrixName, layer: int) -> int:
+        """The number of the norm that the matrix multiplies, per the model's graph; -1 for one that multiplies none."""
+        norm = self.model.graph.norm_of(name, layer, self.model.layers)
+        return -1 if norm is None else norm
+
     @property
     def caches(self) -> int:
         """Caches of a layer: that of kv head h of sequence s is number s * kv_heads + h."""

@@ -179,6 +179,12 @@ def as_model(field: str, part: str) -> Need:
     return Need(field.replace("_", "-"), has(field).equals(model), f"{field} is named if and only if the model has it")
 
 
+def biased() -> Need:
+    """Biases are named if and only if the product has them, per the model's graph."""
+    graph = Term(lambda site: bool(site.geo.model.graph.products[site.matrix].biases))
+    return Need("bias", has("bias").equals(graph), "biases are named if and only if the model's product has them")
+
+
 def wide(field: str) -> Term:
     """Elements of one fetch of a hand-off: 16 bytes with tags, four elements without."""
 

@@ -16,9 +16,8 @@ from amk.schedule_ir.ops.staging import Staging, whole_fetches
 class StageNormOp(Staging):
     """x[i] = h[i] * norm[index, i]; ssq[a] = sum of h[i]^2 over this agent's share of hidden elements.
 
-    h, x and ssq have a row per sequence of the batch. index counts norms: 2l before attention of layer l, 2l + 1 before
-    its MLP, 2*layers before lm_head; it is also the number of the hidden state that is read. 1/rms is applied by the
-    consumer of x.
+    h, x and ssq have a row per sequence of the batch. index counts the norms of the model, of which the last is before
+    lm_head; the graph says of which hidden state each is. 1/rms is applied by the consumer of x.
     """
 
     needs: ClassVar[tuple[Need, ...]] = (*Staging.needs, *whole_fetches(HIDDEN, "h"))
@@ -33,7 +32,7 @@ class StageNormOp(Staging):
         index = env.eval_int(self.index)
         lo, hi = self._staged_share(hidden, env, geo)
         return [
-            *geo.rows("read", self.h, lo, hi, ("h", index)),
+            *geo.rows("read", self.h, lo, hi, ("h", geo.model.graph.state_of(index))),
             *geo.span("read", self.norm, index * hidden + lo, index * hidden + hi, None),
             *self._staged(geo, lo, hi, ("xn", index), hidden),
             *geo.rows("write", self.ssq, agent, agent + 1, ("ssq", index)),

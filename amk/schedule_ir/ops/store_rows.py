@@ -21,7 +21,7 @@ from amk.schedule_ir.ops.base import (
     sum_partials,
 )
 from amk.schedule_ir.ops.gemv import partial_value
-from amk.schedule_ir.ops.precondition import SSQ, SUMS, Need, as_model
+from amk.schedule_ir.ops.precondition import SSQ, SUMS, Need, biased
 
 
 class StoreRowsOp(Op):
@@ -31,7 +31,7 @@ class StoreRowsOp(Op):
     needs: ClassVar[tuple[Need, ...]] = (
         *SUMS,
         SSQ,
-        as_model("bias", "qkv_bias"),
+        biased(),
     )
     op: Literal["store_rows"] = "store_rows"
     layer: Expr
@@ -58,7 +58,7 @@ class StoreRowsOp(Op):
         bias = geo.span("read", self.bias, layer * rows + lo, layer * rows + hi, None) if self.bias else []
         return [
             *partial_spans(env, geo, self.part, "qkv", self.stream, groups, partial_value("qkv", layer)),
-            *geo.rows("read", self.ssq, 0, self.ssq_agents, ("ssq", 2 * layer)),
+            *geo.rows("read", self.ssq, 0, self.ssq_agents, ("ssq", geo.norm_of("qkv", layer))),
             *bias,
             *geo.rows("write", self.out, lo, hi, ("qkv", layer)),
         ]

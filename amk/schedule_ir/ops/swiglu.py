@@ -58,7 +58,7 @@ class SwigluOp(Op):
             return []
         return [
             *partial_spans(env, geo, self.part, "gate_up", self.stream, groups, partial_value("gate_up", layer)),
-            *geo.rows("read", self.ssq, 0, self.ssq_agents, ("ssq", 2 * layer + 1)),
+            *geo.rows("read", self.ssq, 0, self.ssq_agents, ("ssq", geo.norm_of("gate_up", layer))),
             *geo.rows("write", self.act, lo, hi, ("act", layer)),
         ]
 

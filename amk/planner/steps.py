@@ -1,0 +1,210 @@
+"""The vocabulary of a plan's steps: products, publications, waits, barriers, refills."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from amk.planner.buffers import HEAD_SUMS, handed, of_run, state_name
+from amk.planner.formats import Formats
+from amk.planner.settings import Settings, has_tags
+from amk.planner.staging import Written, read_by, staged_for
+from amk.schedule_ir.expr import Expr
+from amk.schedule_ir.graph import Graph
+from amk.schedule_ir.matrices import MatrixName, scale_buffer
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.prefetch_cache import PrefetchCacheOp
+from amk.schedule_ir.ops.refill import RefillOp
+from amk.schedule_ir.schedule import Signal, Step, Wait
+from amk.schedule_ir.weight_format import Staged, WeightFormat, weight_format
+
+LAYER: Expr = {"l": 1}
+"""The number of the layer within its loop, and of the counter's instance."""
+
+
+APART = ("h_mid", "act", "h_out")
+"""Counters behind which no warp writes shared memory that another one may still read. Elsewhere it does: arrays of
+attention overlay those of products, and a token's first sums of squares those of the token before.
+"""
+
+
+class Sums(TypedDict):
+    """Fields of the ops that add up partial sums."""
+
+    stream: str
+    part: str
+
+
+class Squares(TypedDict):
+    """Fields of the ops that divide by the root mean square."""
+
+    ssq: str
+    ssq_agents: int
+
+
+@dataclass(frozen=True)
+class RunOfLayers:
+    """Layers [start, start + count), one loop: formats, refills held back and how many of them go out first.
+
+    after: the formats of the run behind it.
+    """
+
+    number: int
+    start: int
+    count: int
+    wanted: Formats
+    held: dict[MatrixName, int]
+    first: dict[MatrixName, int]
+    after: Formats | None = None
+
+    def format(self, name: MatrixName) -> WeightFormat:
+        return weight_format(self.wanted[name])
+
+
+def refilled(most: int) -> list[Step]:
+    """Let so many copies that were held back go out."""
+    return [Step(op=RefillOp(role="all", stream="weights", most=most))] if most else []
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes steps of one program; every method returns them in program order.
+
+    run: the layers that are written about. head: `staging.head_layout`. strong: counters behind fences where the others
+    are hints.
+    """
+
+    model: ModelSpec
+    settings: Settings
+    workers: int
+    rows: dict[str, int]
+    head_delta: int | None
+    act_delta: int | None
+    slack: int
+    splits: int | None
+    head: Staged | None
+    run: RunOfLayers
+    strong: frozenset[str] = frozenset()
+
+    @property
+    def graph(self) -> Graph:
+        return self.model.graph
+
+    @property
+    def k_parts(self) -> int:
+        return self.settings.k_parts or 1
+
+    @property
+    def layer(self) -> Expr:
+        """The number of the layer."""
+        return {"l": 1, "1": self.run.start} if self.run.start else LAYER
+
+    def own(self, name: str) -> str:
+        """The counter or buffer of this run that hands on what `name` says."""
+        return of_run(name, self.run.number)
+
+    def written_for(self, *names: MatrixName) -> Written:
+        return staged_for(self.head, *((name, self.run.wanted) for name in names))
+
+    def barrier(self) -> Step:
+        return Step(op=BarrierOp(role="all", id=1, agents=self.settings.warps))
+
+    def wait(self, counter: str, index: tuple[Expr, ...], delta: int | None = None) -> list[Step]:
+        """One poller per worker, then everybody; or everybody polls, where nobody overwrites what others still read."""
+        amount = delta or self.workers
+        hint = self.hints(counter)
+        early = amount // self.slack if hint and self.slack else 0
+        wait = Wait(
+            counter=counter, index=index, at_least={"t": amount, "1": amount - early},
+            order="relaxed" if hint else "acquire",
+        )  # fmt: skip
+        if hint and self.settings.pollers == "all" and counter.partition(".")[0] in APART:
+            return [Step(op=WaitOp(role="all"), waits=(wait,))]
+        return [Step(op=WaitOp(role="w0"), waits=(wait,)), self.barrier()]
+
+    def gemv(self, name: MatrixName, part: int = 0, parts: int = 1) -> list[Step]:
+        """The product with `part` of the columns; refills are held back behind the last."""
+        layer: Expr = 0 if name == "lm_head" else self.layer
+        op = GemvOp(
+            role="all", matrix=name, layer=layer, stream="weights", part=self.sums(name),
+            deferred=self.deferred(name) if part == parts - 1 else 0, k_part=part, k_parts=parts,
+            row_scales=scale_buffer(name) if self.settings.scales_apart and self.run.format(name).per_row else None,
+            **read_by(name, self.run.wanted, self.head),
+        )  # fmt: skip
+        meet = [] if part == parts - 1 and self.hints_drained(name) else [self.barrier()]
+        return [self.barrier(), Step(op=op), *meet]
+
+    def sums(self, name: MatrixName) -> str:
+        """The buffer of the partial sums of matrix `name`."""
+        return HEAD_SUMS if name == "lm_head" and self.settings.head_sums == "global" else "part"
+
+    def of_sums(self, name: MatrixName) -> Sums:
+        """The partial sums of the product of matrix `name`."""
+        return Sums(stream="weights", part=self.sums(name))
+
+    def squares(self) -> Squares:
+        """What the rows are divided by."""
+        return Squares(ssq="ssq", ssq_agents=self.settings.warps)
+
+    def deferred(self, name: MatrixName) -> int:
+        return self.run.held.get(name, 0)
+
+    def hints_drained(self, name: MatrixName) -> bool:
+        """Whether a worker says that a result of the product of `name` is coming before its warps have met."""
+        counter = self.handed(name)
+        return self.settings.hint_at == "drained" and counter is not None and self.hints(counter)
+
+    def handed(self, name: MatrixName) -> str | None:
+        """The counter and buffer that hand on what becomes of the product; None for a sum that its owner keeps."""
+        return handed(self.graph, name)
+
+    def state(self, number: int) -> str:
+        """The counter and buffer of the hidden state behind so many additions of a layer."""
+        return state_name(self.graph, number)
+
+    def published(self, name: MatrixName, op: AnyOp, signals: tuple[Signal, ...]) -> list[Step]:
+        """Publish what `op` makes of the product of `name`, and let part of what that held back go out."""
+        first = refilled(self.run.first.get(name, 0))
+        result = self.publish(op, signals)
+        if self.hints_drained(name):
+            result.insert(1, self.barrier())
+        return [*first, *result] if self.settings.refill_first else [*result, *first]
+
+    def staged(self, name: MatrixName | None, *steps: Step) -> list[Step]:
+        """Stage the next input, and let the rest of what `name` held back go out. Behind it, so that what is read does
+        not queue behind copies, unless the settings say otherwise.
+        """
+        if name is None:
+            return list(steps)
+        rest = refilled(self.deferred(name) - self.run.first.get(name, 0))
+        return [*rest, *steps] if self.settings.refill_early else [*steps, *rest]
+
+    def asked_at(self, place: str) -> list[Step]:
+        """Ask for earlier keys and values, if this is the place."""
+        if not self.settings.prefetch_cache or self.settings.prefetch_at != place:
+            return []
+        return [Step(op=PrefetchCacheOp(role="all", layer=self.layer, k_cache="k_cache", v_cache="v_cache"))]
+
+    def role(self, name: MatrixName) -> str:
+        """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""
+        return "all" if self.rows[name] * self.settings.batch > self.settings.wide_epilogue else "w0"
+
+    def signal(self, counter: str, index: tuple[Expr, ...] = (0,), add: Expr = 1) -> Signal:
+        return Signal(counter=counter, index=index, add=add, order="relaxed" if self.hints(counter) else "release")
+
+    def hints(self, counter: str) -> bool:
+        """Whether the counter only says when to look for tagged words."""
+        return has_tags(self.settings, counter) and counter not in self.strong
+
+    def publish(self, op: AnyOp, signals: tuple[Signal, ...]) -> list[Step]:
+        """Run `op`, then signal once per worker. A fenced signal needs every writer behind it, a hint nobody; so it may
+        come first.
+        """
+        if self.settings.hint_at != "published" and all(signal.order == "relaxed" for signal in signals):
+            return [Step(op=SignalOp(role="w0"), signals=signals), Step(op=op)]
+        if op.role == "w0":
+            return [Step(op=op, signals=signals)]
+        meet = [] if all(signal.order == "relaxed" for signal in signals) else [self.barrier()]
+        return [Step(op=op), *meet, Step(op=SignalOp(role="w0"), signals=signals)]
