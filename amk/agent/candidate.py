@@ -1,4 +1,4 @@
-"""A proposal made concrete: settings, the schedule they plan, and the CUDA source it lowers to."""
+"""A design made concrete: the schedule that its settings plan and its edits change, and what tells it from others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Self
 
+from amk.agent.design import Design, same_problem
 from amk.lowering.emit import emit
 from amk.planner.decode import choose_workers, plan
 from amk.planner.formats import BF16, Formats, layered
@@ -14,6 +15,8 @@ from amk.planner.settings import STARTS, Settings
 from amk.planner.space import Space
 from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.codec import canonical_json
+from amk.schedule_ir.edits.apply import apply
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import Target
@@ -26,17 +29,32 @@ KEPT_KEYS = 8192
 
 @dataclass(frozen=True)
 class Candidate:
-    """`key` identifies the lowered program: two settings with one key are the same kernel and the same launch."""
+    """`key` identifies what a GPU sees: two plans with one key are the same kernel and the same launch.
+
+    An edited schedule may be one that cannot be lowered before it is judged, so it has no source and its key is the
+    content of the schedule; once it is SAFE, the gate compares the key of its kernel (`kernel_key`) too. edits: in
+    canonical JSON; repaired: what was mended after them, in words.
+    """
 
     settings: Settings
     schedule: Schedule
     source: str
     key: str
+    edits: tuple[str, ...] = ()
+    repaired: tuple[str, ...] = ()
+
+    @property
+    def design(self) -> Design:
+        return Design(self.settings, self.edits)
+
+    def kernel_key(self) -> str:
+        """The key of the kernel that the schedule lowers to. AmkError if it cannot be lowered."""
+        return program_key(self.schedule, emit(self.schedule)) if self.edits else self.key
 
 
 @dataclass(frozen=True)
 class Impossible:
-    """No schedule exists for the settings; `codes` says why."""
+    """No schedule exists for the design; `codes` says why."""
 
     codes: tuple[str, ...]
     detail: str
@@ -51,8 +69,13 @@ def program_key(schedule: Schedule, source: str) -> str:
     return digest.hexdigest()
 
 
+def content_key(schedule: Schedule) -> str:
+    """sha256 of the canonical text of the schedule, whatever it is called."""
+    return hashlib.sha256(canonical_json(schedule.model_copy(update={"name": "-", "plan": "search"}))).hexdigest()
+
+
 class Workshop:
-    """Settings -> candidate, for one model on one target with one context; remembers recent results.
+    """Design -> candidate, for one model on one target with one context; remembers recent results.
 
     wanted: how each matrix is stored, batch: sequences decoded together; both are part of the problem and no choice of
     the search.
@@ -68,7 +91,7 @@ class Workshop:
     ) -> None:
         self.model, self.target, self.context, self.batch = model, target, context, batch
         self.wanted = BF16 if wanted is None else wanted
-        self._made: OrderedDict[Settings, Candidate | Impossible] = OrderedDict()
+        self._made: OrderedDict[Design, Candidate | Impossible] = OrderedDict()
         self._keys: OrderedDict[Settings, str | None] = OrderedDict()
 
     def __reduce__(self) -> tuple[type[Self], tuple[ModelSpec, Target, int | None, Formats, int]]:
@@ -76,12 +99,14 @@ class Workshop:
         dies before it has read everything waits for ever otherwise."""
         return type(self), (self.model, self.target, self.context, self.wanted, self.batch)
 
-    def make(self, settings: Settings) -> Candidate | Impossible:
-        """Plan and lower `settings`. The context is the run's, so no candidate wins by a smaller cache."""
-        found = self._made.get(settings)
+    def make(self, design: Design | Settings) -> Candidate | Impossible:
+        """Plan the settings and make the edits; a plan without edits is lowered at once. The context is the run's, so
+        no candidate wins by a smaller cache."""
+        design = design if isinstance(design, Design) else Design(design)
+        found = self._made.get(design)
         if found is None:
-            found = self._build(settings)
-            self._made[settings] = found
+            found = self._edited(design) if design.edits else self._build(design.settings)
+            self._made[design] = found
             if len(self._made) > KEPT_PROGRAMS:
                 self._made.popitem(last=False)
         return found
@@ -103,6 +128,20 @@ class Workshop:
     def space(self, start: str) -> Space:
         """The space of a search that starts from the plan of this name."""
         return Space.around(self.numbers(STARTS[start]))
+
+    def _edited(self, design: Design) -> Candidate | Impossible:
+        base = self.make(design.settings)
+        if isinstance(base, Impossible):
+            return base
+        try:
+            made = apply(base.schedule, design.parsed)
+            same_problem(made.schedule, base.schedule)
+        except AmkError as error:
+            return Impossible(tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
+        key = content_key(made.schedule)
+        if key == content_key(base.schedule):
+            return replace(base, edits=design.edits)
+        return Candidate(design.settings, made.schedule, "", key, design.edits, made.repaired)
 
     def _build(self, settings: Settings) -> Candidate | Impossible:
         labelled = replace(self.numbers(settings), plan="search")

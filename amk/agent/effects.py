@@ -54,15 +54,15 @@ class Effects:
             fresh[context.space.start] = 0.0
             self.by_key[context.start_key()] = 0.0
         for index in self._open:
-            if (score := trials[index].score) is not None:
+            if not trials[index].edited and (score := trials[index].score) is not None:
                 fresh[context.history.settings[index]] = score
                 self.by_key.setdefault(trials[index].key or "", score)
         self._open = [index for index in self._open if not trials[index].closed]
         self.scores |= fresh
         for known in self.bases:
             self._place(context, known, fresh)
-        best = [context.space.start, *(context.history.settings[mark.index] for mark in context.state.curve)]
-        for base in best:
+        plans = [mark.index for mark in context.state.curve if not trials[mark.index].edited]
+        for base in (context.space.start, *(context.history.settings[index] for index in plans)):
             if base not in self.bases:
                 self.bases[base] = Base(kernels(context, base))
                 self._place(context, base, self.scores)

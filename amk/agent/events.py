@@ -81,7 +81,9 @@ class Calibrated(Event):
 
 
 class Proposed(Event):
-    """parent: the proposal (-1: the start) that `edit` was made to; edit: the knobs that differ from it."""
+    """parent: the proposal (-1: the start) that `edit` was made to; edit: how this one differs from it, in knobs and in
+    edits of the schedule. edits: all that are made to the plan of `settings`, each in canonical JSON. other: a second
+    parent, whose edits were merged."""
 
     kind: Literal["proposed"] = "proposed"
     index: int
@@ -90,9 +92,11 @@ class Proposed(Event):
     why: Text = ""
     parent: int = -1
     edit: dict[str, Any] = {}
+    edits: tuple[str, ...] = ()
+    other: int | None = None
     handle: Text | None = None
     key: Text | None = None
-    """Of the lowered program; None if there is none."""
+    """Of the lowered program, or of the content of an edited schedule; None if there is none."""
 
 
 class Gated(Event):
@@ -105,6 +109,10 @@ class Gated(Event):
     key: Text | None = None
     codes: tuple[Text, ...] = ()
     detail: Text = ""
+    kernel: Text | None = None
+    """Key of the kernel, known of an edited schedule once it is SAFE."""
+    repaired: tuple[Text, ...] = ()
+    """What was mended after the edits, in words."""
 
 
 class LeaseReserved(Event):

@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 from amk.agent.admitting import packed
 from amk.agent.candidate import Candidate, Impossible, Workshop
 from amk.agent.certify import Certifier, Judgement
+from amk.agent.design import Design
 from amk.agent.events import Gated
 from amk.lowering.kernel import build
 from amk.planner.settings import Settings
@@ -71,9 +72,9 @@ class Gate:
         """Whether `submit` returns what is already judged."""
         return True
 
-    def look(self, index: int, settings: Settings, seen: Mapping[str, int]) -> Gated | Candidate:
+    def look(self, index: int, design: Design | Settings, seen: Mapping[str, int]) -> Gated | Candidate:
         """What can be told without judging. `seen`: program key -> index of the proposal that had it first."""
-        made = self.workshop.make(settings)
+        made = self.workshop.make(design)
         if isinstance(made, Impossible):
             return Gated(index=index, verdict="impossible", codes=made.codes, detail=made.detail[:DETAIL])
         first = seen.get(made.key)
@@ -82,13 +83,13 @@ class Gate:
             return Gated(index=index, verdict="duplicate", key=made.key, detail=f"lowers to the kernel of {what}")
         return made
 
-    def admit(self, index: int, settings: Settings, seen: Mapping[str, int]) -> Judged:
-        looked = self.look(index, settings, seen)
+    def admit(self, index: int, design: Design | Settings, seen: Mapping[str, int]) -> Judged:
+        looked = self.look(index, design, seen)
         return (looked, None) if isinstance(looked, Gated) else self.judge(index, looked)
 
-    def begin(self, index: int, settings: Settings) -> Future[Judged]:
+    def begin(self, index: int, design: Design | Settings) -> Future[Judged]:
         """The judgement of what a session starts from. AMK011 if it can no longer be planned."""
-        made = self.workshop.make(settings)
+        made = self.workshop.make(design)
         if isinstance(made, Impossible):
             raise AmkError(Diagnostic("AMK011", f"the schedule to start from cannot be planned: {made.detail}"))
         return self.submit(index, made)
@@ -132,4 +133,9 @@ class Gate:
             kernel = packed(candidate.schedule, cubin) if cubin and self.runs else b""
         except AmkError as error:
             return refused("unknown", tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
-        return Gated(index=index, verdict="passed", key=candidate.key), Ready(candidate, kernel, judgement)
+        try:
+            kernel_key = candidate.kernel_key()
+        except AmkError as error:
+            return refused("uncompilable", tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
+        passed = Gated(index=index, verdict="passed", key=candidate.key, kernel=kernel_key)
+        return passed, Ready(candidate, kernel, judgement)

@@ -18,11 +18,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from amk.agent import budget, calibration, decide
 from amk.agent.candidate import Candidate
+from amk.agent.design import Design, difference, read_edits
 from amk.agent.events import (
     AnyEvent,
     Decided,
@@ -109,7 +111,7 @@ class Loop:
         self.watch(self.state)
 
     def _search(self) -> str:
-        self._begun = self.gate.begin(self.state.best, self.settings_of(self.state.best))
+        self._begun = self.gate.begin(self.state.best, self.design_of(self.state.best))
         for trial in self.state.open_trials:  # of an earlier session, behind what they are compared with
             self._admit(trial)
         while True:
@@ -159,14 +161,14 @@ class Loop:
         suggestion = self._next()
         if suggestion is None:
             return False
-        settings, outside = self._parsed(suggestion)
-        index, made = len(self.state.trials), self.gate.workshop.make(settings)
+        design, outside = self._parsed(suggestion)
+        index, made = len(self.state.trials), self.gate.workshop.make(design)
         parent = self.state.best if suggestion.parent is None else suggestion.parent
-        base = self.settings_of(parent)
+        base = self.design_of(parent)
         proposed = Proposed(
-            index=index, proposer=suggestion.proposer, settings=self.space.point(settings), why=suggestion.why[:1000],
-            parent=parent, handle=suggestion.handle,
-            edit=self._asked(suggestion, base) if outside else self.space.changes(settings, base),
+            index=index, proposer=suggestion.proposer, settings=self.space.point(design.settings), edits=design.edits,
+            why=suggestion.why[:1000], parent=parent, other=suggestion.other, handle=suggestion.handle,
+            edit=self._asked(suggestion, base.settings) if outside else self._changed(design, base),
             key=made.key if isinstance(made, Candidate) and not outside else None,
         )  # fmt: skip
         self.note(proposed)
@@ -177,12 +179,15 @@ class Loop:
             self._admit(self.state.trials[index])
         return True
 
-    def _parsed(self, suggestion: Suggestion) -> tuple[Settings, str]:
-        """The settings, or those of the start and why they are none."""
+    def _parsed(self, suggestion: Suggestion) -> tuple[Design, str]:
+        """The design, or that of the start and why it is none."""
         try:
-            return self.space.parse(suggestion.settings), ""
-        except OutsideSpaceError as error:
-            return self.space.start, str(error)
+            return Design(self.space.parse(suggestion.settings), read_edits(suggestion.edits)), ""
+        except (OutsideSpaceError, ValueError) as error:
+            return Design(self.space.start), str(error)
+
+    def _changed(self, design: Design, base: Design) -> dict[str, Any]:
+        return difference(design, base, self.space.changes(design.settings, base.settings))
 
     def _asked(self, suggestion: Suggestion, base: Settings) -> dict[str, str]:
         """The change that an unusable suggestion asks for, in words and cut short."""
@@ -214,8 +219,8 @@ class Loop:
         return Context(*known, run.seed, self.journal, self.surroundings)
 
     def _admit(self, trial: Trial) -> None:
-        settings = self.space.parse(trial.proposed.settings)
-        looked = self.gate.look(trial.index, settings, self.state.by_key | {self._start_key(): START})
+        design = self.design_of(trial.index)
+        looked = self.gate.look(trial.index, design, self.state.by_key | {self._start_key(): START})
         if isinstance(looked, Candidate):
             self.pipeline.enter(trial.index, looked)
             if self.gate.immediate:
@@ -228,10 +233,23 @@ class Loop:
         self._judged(trial, self.pipeline.take(trial.index))
 
     def _judged(self, trial: Trial, judged: Judged) -> None:
-        gated, ready = judged
+        gated, ready = self._told_apart(trial, judged)
         if trial.gated is None or ready is None:
             self.note(gated)
         self._count(trial, ready is not None)
+
+    def _told_apart(self, trial: Trial, judged: Judged) -> Judged:
+        """An edited schedule that is SAFE and lowers to a kernel known before is a duplicate of it."""
+        gated, ready = judged
+        if ready is None or gated.kernel in (None, gated.key):
+            return judged
+        first = (self.state.by_key | {self._start_key(): START}).get(gated.kernel or "", trial.index)
+        if first == trial.index:
+            return judged
+        self.pipeline.ready.pop(trial.index, None)
+        what = "the start schedule" if first == START else f"proposal {first}"
+        detail = f"lowers to the kernel of {what}"
+        return Gated(index=trial.index, verdict="duplicate", key=gated.key, detail=detail), None
 
     def _start_key(self) -> str:
         made = self.gate.workshop.make(self.space.start)
@@ -397,11 +415,17 @@ class Loop:
         if best in self.pipeline.ready:
             return self.pipeline.ready[best]
         begun, self._begun = self._begun, None
-        certain = self.gate.certain(begun or self.gate.begin(best, self.settings_of(best)))
+        certain = self.gate.certain(begun or self.gate.begin(best, self.design_of(best)))
         return self.pipeline.ready.setdefault(best, certain)
 
     def settings_of(self, index: int) -> Settings:
-        return self.space.start if index == START else self.space.parse(self.state.trials[index].proposed.settings)
+        return self.design_of(index).settings
+
+    def design_of(self, index: int) -> Design:
+        if index == START:
+            return Design(self.space.start)
+        proposed = self.state.trials[index].proposed
+        return Design(self.space.parse(proposed.settings), proposed.edits)
 
     def _decide(self, trial: Trial, outcome: Outcome, reason: str, ruling: decide.Ruling, against: int) -> None:
         score = self.state.score_of(against) - ruling.log_gain

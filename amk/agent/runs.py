@@ -178,13 +178,12 @@ class Inbox:
 
     folder: Path
 
-    def put(self, changes: dict[str, Any], why: str, source: str = MCP) -> str:
+    def put(self, changes: dict[str, Any], why: str, source: str = MCP, edits: Sequence[Any] = ()) -> str:
         """Leave a suggestion; returns its handle."""
         self.folder.mkdir(parents=True, exist_ok=True)
         handle = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
-        write_whole(
-            self.folder / f"{handle}.json", json.dumps({"settings": changes, "why": why[:1000], "from": source})
-        )
+        record = {"settings": changes, "edits": list(edits), "why": why[:1000], "from": source}
+        write_whole(self.folder / f"{handle}.json", json.dumps(record))
         return handle
 
     def waiting(self, done: set[str]) -> list[Suggestion]:
@@ -198,7 +197,7 @@ class Inbox:
         found: list[Suggestion] = []
         for path in sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []:
             suggestion = None if path.stem in done else _read_suggestion(path)
-            same = suggestion is not None and any(s.settings == suggestion.settings for s in found)
+            same = suggestion is not None and any(s.asks_the_same(suggestion) for s in found)
             room = len(found) < MOST_WAITING and len(found) + len(done) < MOST_SUBMITTED
             if suggestion is None or same or not room:
                 with contextlib.suppress(OSError):
@@ -213,13 +212,13 @@ def _read_suggestion(path: Path) -> Suggestion | None:
         if path.stat().st_size > INBOX_BYTES:
             return None
         record = json.loads(path.read_text(encoding="utf-8"))
-        settings, why = record["settings"], record["why"]
+        settings, why, edits = record["settings"], record["why"], record.get("edits", [])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if not isinstance(settings, dict) or not isinstance(why, str):
+    if not isinstance(settings, dict) or not isinstance(why, str) or not isinstance(edits, list):
         return None
     source = record.get("from")
-    return Suggestion(source if source in SOURCES else MCP, settings, why, path.stem)
+    return Suggestion(source if source in SOURCES else MCP, settings, why, path.stem, edits=tuple(edits))
 
 
 def write_whole(path: Path, text: str) -> None:

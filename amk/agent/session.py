@@ -12,6 +12,7 @@ from typing import Any
 
 from amk.agent import runs
 from amk.agent.candidate import Candidate, Impossible, Workshop
+from amk.agent.design import Design
 from amk.agent.devices import local_gpus, matching, visible
 from amk.agent.gate import Gate
 from amk.agent.gate_pool import GatePool
@@ -132,8 +133,8 @@ def _stations(stack: ExitStack, target: Target, gpus: int | None, address: str) 
 
 
 def recorded_points(state: State) -> tuple[dict[str, Any], ...]:
-    """The proposals of a run, for replay."""
-    return tuple(t.proposed.settings for t in state.trials)
+    """The proposals of a run, for replay: settings, and edits under `edits`."""
+    return tuple({**t.proposed.settings, "edits": list(t.proposed.edits)} for t in state.trials)
 
 
 def workshop_of(state: State) -> Workshop:
@@ -164,8 +165,11 @@ def candidate_of(state: State, index: int) -> Candidate | None:
     assert run is not None
     workshop = workshop_of(state)
     space = workshop.space(run.start)
-    settings = space.start if index == START else space.parse(state.trials[index].proposed.settings)
-    made = workshop.make(settings)
+    design = Design(space.start)
+    if index != START:
+        proposed = state.trials[index].proposed
+        design = Design(space.parse(proposed.settings), proposed.edits)
+    made = workshop.make(design)
     return None if isinstance(made, Impossible) else made
 
 

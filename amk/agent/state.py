@@ -50,6 +50,11 @@ class Trial:
         return self.gated.key if self.gated else self.proposed.key
 
     @property
+    def edited(self) -> bool:
+        """Whether it is more than a plan of the planner."""
+        return bool(self.proposed.edits)
+
+    @property
     def evaluated(self) -> bool:
         """Whether a GPU (or its model) was used for it."""
         return bool(self.measured or self.faults)
@@ -144,6 +149,11 @@ class State:
     def best_score(self) -> float:
         return self.curve[-1].score if self.curve else 0.0
 
+    @property
+    def best_plan(self) -> int:
+        """The latest kept plan of the planner, without edits; the start if there is none."""
+        return next((m.index for m in reversed(self.curve) if not self.trials[m.index].edited), START)
+
     def score_of(self, index: int) -> float:
         """Log time of a kept trial, or of the start, relative to the start."""
         return 0.0 if index == START else self.trials[index].score or 0.0
@@ -237,8 +247,9 @@ class State:
         trial = self.trials[event.index]
         if isinstance(event, Gated):
             trial.gated = event
-            if event.key is not None:
-                self.by_key.setdefault(event.key, event.index)
+            for key in (event.key, event.kernel):
+                if key is not None:
+                    self.by_key.setdefault(key, event.index)
             return
         trial.decided = event
         if event.outcome == "kept" and event.score is not None:

@@ -28,6 +28,7 @@ from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from amk.agent import decide
+from amk.agent.design import Design
 from amk.agent.effects import Effects, Item, Knobs, both
 from amk.agent.events import Surveyed
 from amk.agent.rulings import promise
@@ -202,7 +203,7 @@ class Surroundings:
         self.effects.update(context)
         worth = {change: self._worth(context, base, change) for change in fates}
         passed = context.history.passed
-        undecided = [context.history.settings[trial.index] for trial in context.state.open_trials]
+        undecided = [context.history.settings[t.index] for t in context.state.open_trials if not t.edited]
         singles = [Single(change, fate, worth[change], change in passed) for change, fate in fates.items()]
         return Survey(
             self.best, needed, singles, under_way=[context.space.changes(settings, base) for settings in undecided]
@@ -255,8 +256,8 @@ class Surroundings:
         return fate
 
     def _fate(self, context: Context, settings: Settings) -> Fate:
-        if context.state.best != self.best:
-            self.best, self.settled = context.state.best, {}
+        if context.state.best_plan != self.best:
+            self.best, self.settled = context.state.best_plan, {}
         if (known := self.settled.get(settings)) is not None:
             return known
         found = fate(context, settings)
@@ -273,7 +274,7 @@ def sum_of(one: Single, other: Single) -> float | None:
 def fate(context: Context, settings: Settings) -> Fate:
     """How a point was settled."""
     if settings in context.history.seen:
-        index = context.history.settings.index(settings)
+        index = context.history.designs.index(Design(settings))
         return "tried" if context.state.trials[index].closed else "pending"
     if settings == context.space.start:
         return "duplicate"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import math
 import os
 import sys
@@ -242,7 +243,7 @@ def _to_measure(arguments: argparse.Namespace, journal: Journal) -> None:
     inbox, found = runs.Inbox(journal.folder / runs.INBOX), candidates(read_state(folder))
     for worth in found:
         why = f"#{worth.trial.index} of {folder.name}: {100 * math.expm1(worth.gain):+.2f}% simulated"
-        inbox.put(worth.trial.proposed.settings, why, runs.SIMULATED)
+        inbox.put(worth.trial.proposed.settings, why, runs.SIMULATED, list(map(json.loads, worth.trial.proposed.edits)))
     print(
         f"{folder.name} was simulated: its {len(found)} best candidates are measured first, in a new run",
         file=sys.stderr,

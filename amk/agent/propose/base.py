@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from amk.agent.candidate import Workshop
+from amk.agent.design import Design
 from amk.agent.journal import Journal
 from amk.agent.propose.couples import REFUSALS, Couples, Item
 from amk.agent.rulings import promised
@@ -33,14 +34,20 @@ PAIRED = 150
 
 @dataclass(frozen=True)
 class Suggestion:
-    """`settings` are untrusted values by knob name; `handle` names a suggestion from outside; `parent` is the proposal
-    that they are a change to (None: the incumbent of the moment)."""
+    """`settings` are untrusted values by knob name, `edits` untrusted edits of their plan; `handle` names a suggestion
+    from outside; `parent` is the proposal that they are a change to (None: the incumbent of the moment), `other` a
+    second one, whose edits were merged."""
 
     proposer: str
     settings: dict[str, Any]
     why: str = ""
     handle: str | None = None
     parent: int | None = None
+    edits: tuple[Any, ...] = ()
+    other: int | None = None
+
+    def asks_the_same(self, other: Suggestion) -> bool:
+        return (self.settings, self.edits) == (other.settings, other.edits)
 
 
 @dataclass(frozen=True)
@@ -54,10 +61,14 @@ class Refusal:
 
 @dataclass
 class History:
-    """Trials of the run as settings, kept up to date with the state."""
+    """Trials of the run, kept up to date with the state: their designs, and of these the settings.
+
+    What is learned of settings (`seen`, `refusals`, `couples`) follows from plans without edits alone.
+    """
 
     space: Space
     settings: list[Settings] = field(default_factory=list)
+    designs: list[Design] = field(default_factory=list)
     seen: set[Settings] = field(default_factory=set)
     refusals: dict[tuple[str, ...], list[Refusal]] = field(default_factory=dict)
     passed: set[Item] = field(default_factory=set)
@@ -80,7 +91,9 @@ class History:
             except OutsideSpaceError:
                 parsed = self.space.start
             self.settings.append(parsed)
-            self.seen.add(parsed)
+            self.designs.append(Design(parsed, trial.proposed.edits))
+            if not trial.edited:
+                self.seen.add(parsed)
         while self._judged < len(state.trials) and state.trials[self._judged].gated is not None:
             self._learn(state.trials[self._judged])
             self._judged += 1
@@ -89,6 +102,8 @@ class History:
         """What refused proposals have in common and no passing one has is what the gate refuses."""
         values = frozenset(self.space.point(self.settings[trial.index]).items())
         gated = trial.gated
+        if trial.edited:
+            return
         if gated is None or gated.verdict == "passed":
             self._passes(values)
         elif gated.verdict in ("unsafe", "unknown", "uncompilable"):
@@ -146,21 +161,28 @@ class Context:
         return np.random.default_rng([self.seed, len(self.state.trials), zlib.crc32(label.encode())])
 
     def scored(self) -> list[tuple[Settings, float]]:
-        """Settings with their log time relative to the start, in order of trial, the start first; what passed its
-        screen and waits for its race has the score that the screen promises."""
+        """Settings of plans without edits with their log time relative to the start, in order of trial, the start
+        first; what passed its screen and waits for its race has the score that the screen promises."""
         found = [(self.space.start, 0.0)]
         for trial in self.state.trials:
+            if trial.edited:
+                continue
             if (score := trial.score if trial.closed else promised(self.state, trial)) is not None:
                 found.append((self.history.settings[trial.index], score))
         return found
 
     def pending(self) -> list[Settings]:
         """Open proposals of which nothing was measured yet."""
-        open_trials = self.state.open_trials
+        open_trials = (t for t in self.state.open_trials if not t.edited)
         return [self.history.settings[t.index] for t in open_trials if promised(self.state, t) is None]
 
     def incumbent(self) -> Settings:
-        return self.space.start if self.state.best == START else self.history.settings[self.state.best]
+        """Settings of the best plan without edits, which is what settings are changed of."""
+        best = self.state.best_plan
+        return self.space.start if best == START else self.history.settings[best]
+
+    def design(self, index: int) -> Design:
+        return Design(self.space.start) if index == START else self.history.designs[index]
 
     def leader(self) -> Settings:
         """What was measured fastest, kept or not: small steps are made from it before their sum is worth a keep."""
@@ -198,7 +220,7 @@ class Context:
         return self.workshop.key(self.space.start) or ""
 
     def suggest(self, proposer: str, settings: Settings, why: str = "") -> list[Suggestion]:
-        return [Suggestion(proposer, dict(self.space.point(settings)), why)]
+        return [Suggestion(proposer, dict(self.space.point(settings)), why, parent=self.state.best_plan)]
 
 
 class Proposer(Protocol):

@@ -115,7 +115,7 @@ class Llm:
         return context.state.evals - self._asked_at >= pause(context.state, self.name)
 
     def _begin(self, context: Context) -> None:
-        base, parent = dict(context.space.point(context.incumbent())), context.state.best
+        base, parent = dict(context.space.point(context.incumbent())), context.state.best_plan
         self._asked_at = context.state.evals
         request, traced = self.request(context), traced_schedule(context)
 

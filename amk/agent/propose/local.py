@@ -67,7 +67,7 @@ def knob_worth(context: Context) -> dict[str, float]:
     tried: dict[str, list[float]] = {}
     scores = dict(context.scored()[-MEMORY:])
     for trial in context.state.trials[-MEMORY:]:
-        if trial.score is None or trial.decided is None or trial.decided.log_gain is None:
+        if trial.edited or trial.score is None or trial.decided is None or trial.decided.log_gain is None:
             continue
         settings = context.history.settings[trial.index]
         for other, score in scores.items():

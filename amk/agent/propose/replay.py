@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,4 +19,8 @@ class Replay:
 
     def ask(self, context: Context) -> Sequence[Suggestion]:
         done = len(context.trials_of(self.name))
-        return [Suggestion(self.name, p, f"recorded proposal {i}") for i, p in enumerate(self.points)][done : done + 1]
+        for number, point in enumerate(self.points[done : done + 1], done):
+            settings = {name: value for name, value in point.items() if name != "edits"}
+            edits = tuple(json.loads(text) for text in point.get("edits", ()))
+            return [Suggestion(self.name, settings, f"recorded proposal {number}", edits=edits)]
+        return []

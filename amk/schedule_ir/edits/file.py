@@ -33,7 +33,7 @@ def parse_edits(content: bytes, file: str) -> EditList:
 
 def edits_json(edits: EditList) -> bytes:
     """The text of the list: an edit a line, fields that have their default left out."""
-    lines = [json.dumps(_shown(edit), sort_keys=True) for edit in edits.edits]
+    lines = [json.dumps(shown(edit), sort_keys=True) for edit in edits.edits]
     inner = ",\n".join(f"  {line}" for line in lines)
     body = f"[\n{inner}\n ]" if lines else "[]"
     return f'{{\n "edits": {body},\n "format": "{edits.format}",\n "repair": {json.dumps(edits.repair)}\n}}\n'.encode(
@@ -41,7 +41,7 @@ def edits_json(edits: EditList) -> bytes:
     )
 
 
-def _shown(edit: Edit) -> dict[str, Any]:
+def shown(edit: Edit) -> dict[str, Any]:
     fields = type(edit).model_fields
     full = edit.model_dump(mode="json")
     return {

@@ -1,0 +1,125 @@
+"""What is searched: settings of the planner, and typed edits of the schedule that it plans with them.
+
+A design names one schedule: the plan of its settings, then each edit in order, then the repairs that have only one
+answer. Settings are the edits that every plan has; a design without further edits is a plan of the planner. Edits are
+kept as canonical JSON, so that designs can be compared, hashed, journaled and read back without loss.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from amk.planner.settings import Settings
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.edits.apply import said
+from amk.schedule_ir.edits.file import shown
+from amk.schedule_ir.edits.kinds import Edit, Knobs
+from amk.schedule_ir.matrices import MATRICES
+from amk.schedule_ir.schedule import Schedule, mode_of
+
+MAX_EDITS: Final = 64
+"""Of one design: a list that has grown beyond is not read by anybody."""
+MAX_TEXT: Final = 64 * 1024
+_EDIT: TypeAdapter[Edit] = TypeAdapter(Edit)
+
+
+@dataclass(frozen=True)
+class Design:
+    """edits: each in canonical JSON, in the order in which they are made."""
+
+    settings: Settings
+    edits: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Settings, edits: Sequence[Edit]) -> Design:
+        return cls(settings, tuple(map(text_of, edits)))
+
+    @property
+    def parsed(self) -> tuple[Edit, ...]:
+        return tuple(map(edit_of, self.edits))
+
+
+def text_of(edit: Edit) -> str:
+    """Canonical JSON of an edit; fields that have their default are left out."""
+    return json.dumps(shown(edit), sort_keys=True)
+
+
+@lru_cache(maxsize=4096)
+def edit_of(text: str) -> Edit:
+    """The edit in canonical JSON."""
+    return _EDIT.validate_json(text)
+
+
+def read_edits(edits: Sequence[Any]) -> tuple[str, ...]:
+    """Edits from outside, checked, as canonical JSON. ValueError, in words, for anything else.
+
+    Settings are given apart, so that their change is told as what it is: an edit of kind `knobs` is refused.
+    """
+    if len(edits) > MAX_EDITS:
+        raise ValueError(f"a design has {MAX_EDITS} edits at most, not {len(edits)}")
+    found = []
+    for number, edit in enumerate(edits):
+        try:
+            text = json.dumps(edit, allow_nan=False)
+            if len(text) > MAX_TEXT:
+                raise ValueError(f"edit {number} is longer than {MAX_TEXT} characters")
+            made = _EDIT.validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ValueError(f"edit {number} is no edit of a schedule: {where}: {first['msg']}"[:500]) from error
+        except (TypeError, RecursionError) as error:
+            raise ValueError(f"edit {number} is no edit of a schedule") from error
+        if isinstance(made, Knobs):
+            raise ValueError(f"edit {number}: settings of the planner are given as settings, not as an edit")
+        found.append(text_of(made))
+    return tuple(found)
+
+
+def told(edits: Sequence[str]) -> list[str]:
+    """Each edit on one line."""
+    return [said(edit_of(text)) for text in edits]
+
+
+def difference(design: Design, parent: Design, changes: dict[str, Any]) -> dict[str, Any]:
+    """How a design differs from its parent: `changes` of knobs, edits that came, edits that went, each on a line."""
+    came = [text for text in design.edits if text not in parent.edits]
+    went = [text for text in parent.edits if text not in design.edits]
+    return {**changes, **({"edits": told(came)} if came else {}), **({"without": told(went)} if went else {})}
+
+
+PROBLEM: Final = ("version", "model", "target", "dtype", "batch")
+CACHE: Final = ("context", "dtype")
+
+
+def same_problem(edited: Schedule, plan: Schedule) -> None:
+    """AMK018 if the edits changed what is computed, for how long a text, or from which weights, instead of how."""
+    changed = [name for name in PROBLEM if getattr(edited, name) != getattr(plan, name)]
+    changed += [f"kv.{name}" for name in CACHE if getattr(edited.kv, name) != getattr(plan.kv, name)]
+    changed += ["launch.max_tokens"] if edited.launch.max_tokens != plan.launch.max_tokens else []
+    changed += ["sampling"] if _mode(edited) != _mode(plan) else []
+    changed += ["format of the weights"] if _formats(edited) != _formats(plan) else []
+    if changed:
+        raise AmkError(Diagnostic("AMK018", f"the edits change the problem: {', '.join(changed)}"))
+
+
+def _mode(schedule: Schedule) -> object:
+    try:
+        return mode_of(schedule)
+    except (AmkError, LookupError, ValueError):
+        return None
+
+
+def _formats(schedule: Schedule) -> object:
+    """By stream source, layer and matrix."""
+    layers = range(schedule.model.layers)
+    return [
+        {(m, layer): stream.chunk(m, layer).format for m in MATRICES for layer in layers if m in stream.chunks}
+        for stream in schedule.streams
+    ]
