@@ -74,23 +74,36 @@ class Result:
 
 def run_one(make: Callable[[], Proposer], problem: Problem, seed: int, evals: int) -> Result:
     """One run in a folder of its own, which is deleted."""
-    proposer, backend, limits = make(), problem.backend(seed), Limits(evals=evals)
-    workshop = problem.workshop
+    backend = problem.backend(seed)
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder)) as journal:
-        journal.append(
-            RunStarted(
-                run="compare", model=workshop.model.name, target=workshop.target.name, dtype="bf16",
-                context=workshop.context or workshop.model.max_context, positions=problem.positions,
-                start=problem.space.start.plan, settings=problem.space.point(problem.space.start), seed=seed,
-                proposer=proposer.name, backend=backend.label, simulated=True, limits=limits, manifest="", version="",
-            )
-        )  # fmt: skip
-        journal.append(
-            SessionStarted(session=1, device=backend.device, backend=backend.label, simulated=True, limits=limits)
-        )
-        loop = Loop(journal, problem.space, Gate(workshop, problem.certify, not_compiled), (backend,), proposer)
+        loop = begun(journal, make(), problem, backend, seed, evals)
         loop.run()
-        return Result(proposer.name, seed, true_curve(loop, backend, evals))
+        return Result(loop.proposer.name, seed, true_curve(loop, backend, evals))
+
+
+def begun(
+    journal: Journal,
+    proposer: Proposer,
+    problem: Problem,
+    backend: SimulatedBackend,
+    seed: int,
+    evals: int,
+    start: str | None = None,
+) -> Loop:
+    """The loop of a new run on a simulated machine; start: the name of the plan that it starts from, if it has one."""
+    workshop, limits = problem.workshop, Limits(evals=evals)
+    journal.append(
+        RunStarted(
+            run="compare", model=workshop.model.name, target=workshop.target.name, dtype="bf16",
+            context=workshop.context or workshop.model.max_context, positions=problem.positions,
+            start=start or problem.space.start.plan, settings=problem.space.point(problem.space.start), seed=seed,
+            proposer=proposer.name, backend=backend.label, simulated=True, limits=limits, manifest="", version="",
+        )
+    )  # fmt: skip
+    journal.append(
+        SessionStarted(session=1, device=backend.device, backend=backend.label, simulated=True, limits=limits)
+    )
+    return Loop(journal, problem.space, Gate(workshop, problem.certify, not_compiled), (backend,), proposer)
 
 
 def spent(state: State) -> dict[int, int]:

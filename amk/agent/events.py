@@ -94,6 +94,8 @@ class Proposed(Event):
     edit: dict[str, Any] = {}
     edits: tuple[str, ...] = ()
     other: int | None = None
+    operator: Text = ""
+    """Which of its ways the proposer took, so that it can learn which pay."""
     handle: Text | None = None
     key: Text | None = None
     """Of the lowered program, or of the content of an edited schedule; None if there is none."""

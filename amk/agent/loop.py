@@ -167,7 +167,8 @@ class Loop:
         base = self.design_of(parent)
         proposed = Proposed(
             index=index, proposer=suggestion.proposer, settings=self.space.point(design.settings), edits=design.edits,
-            why=suggestion.why[:1000], parent=parent, other=suggestion.other, handle=suggestion.handle,
+            why=suggestion.why[:1000], parent=parent, other=suggestion.other, operator=suggestion.operator,
+            handle=suggestion.handle,
             edit=self._asked(suggestion, base.settings) if outside else self._changed(design, base),
             key=made.key if isinstance(made, Candidate) and not outside else None,
         )  # fmt: skip

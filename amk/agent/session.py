@@ -21,6 +21,7 @@ from amk.agent.journal import Journal
 from amk.agent.loop import Loop
 from amk.agent.measure import Backend
 from amk.agent.prices import price_of
+from amk.agent.propose.arms import Arms
 from amk.agent.propose.base import Context, History, Proposer
 from amk.agent.propose.beam import Beam
 from amk.agent.propose.combine import Combine
@@ -31,6 +32,7 @@ from amk.agent.propose.local import Local
 from amk.agent.propose.portfolio import Portfolio
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
+from amk.agent.propose.structure import Structure
 from amk.agent.propose.surrogate import Surrogate
 from amk.agent.propose.sweep import Sweep
 from amk.agent.simulated import SimulatedBackend
@@ -39,7 +41,9 @@ from amk.agent.transport import Cassette, Transport
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.target import Target
 
-PROPOSERS = ("portfolio", "random", "local", "evolution", "beam", "surrogate", "llm", "replay")
+PROPOSERS = (
+    "portfolio", "knobs", "structure", "random", "local", "evolution", "beam", "surrogate", "llm", "replay"
+)  # fmt: skip
 CASSETTE = "llm.jsonl"
 REPORT = "report.html"
 WORKER_LOG = "worker-{}.log"
@@ -60,6 +64,10 @@ def offline(name: str, recorded: tuple[dict[str, Any], ...] = (), prior: bool = 
     if name == "beam" and not prior:
         raise AmkError(Diagnostic("AMK005", "the beam proposes by the simulator, which --no-prior forbids"))
     arms: tuple[Proposer, ...] = (Surrogate(), Leap(), Combine(), Evolution(), Local())
+
+    def turned() -> Proposer:
+        return Portfolio((Beam(), *arms) if prior else arms, Sweep(), last=RandomDraw(), name="knobs")
+
     simple: dict[str, Callable[[], Proposer]] = {
         "random": RandomDraw,
         "local": Local,
@@ -69,7 +77,9 @@ def offline(name: str, recorded: tuple[dict[str, Any], ...] = (), prior: bool = 
         "leap": Leap,
         "surrogate": Surrogate,
         "replay": lambda: Replay(recorded),
-        "portfolio": lambda: Portfolio((Beam(), *arms) if prior else arms, Sweep(), last=RandomDraw()),
+        "knobs": turned,
+        "structure": Structure,
+        "portfolio": lambda: Arms((Structure(), turned())),
         "sweep": Sweep,
     }
     return simple[name]()

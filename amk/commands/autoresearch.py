@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from amk.agent.runs import Plan
     from amk.agent.state import State
 
-PROPOSERS = ("portfolio", "random", "local", "evolution", "beam", "surrogate", "llm", "replay")
+PROPOSERS = (
+    "portfolio", "knobs", "structure", "random", "local", "evolution", "beam", "surrogate", "llm", "replay"
+)  # fmt: skip
 DEFAULT_EVALS = 200
 PROBLEM: dict[str, object] = {"dtype": "bf16", "batch": 1}
 """What else a run is about, with its default: `--resume` looks for model, GPU and seed."""

@@ -32,6 +32,7 @@ import numpy as np
 from amk.agent.candidate import Candidate, Impossible, Workshop
 from amk.agent.certify import Certifier
 from amk.agent.compare import Perturbed, Problem, Result, run_one, speedups
+from amk.agent.design import Design
 from amk.agent.gate import Ready
 from amk.agent.measure import Block, Job
 from amk.agent.noise import Noise
@@ -79,7 +80,8 @@ class Repeating:
 
 
 def proposer(name: str) -> Proposer:
-    return Repeating() if name == REFERENCE else offline(name)
+    """`portfolio` is that of the proposers that turn knobs: structural search is compared elsewhere."""
+    return Repeating() if name == REFERENCE else offline("knobs" if name == "portfolio" else name)
 
 
 class Grid(Workshop):
@@ -100,7 +102,8 @@ class Grid(Workshop):
         assert isinstance(made, Candidate)
         self.any = made.schedule
 
-    def make(self, settings: Settings) -> Candidate | Impossible:
+    def make(self, design: Design | Settings) -> Candidate | Impossible:
+        settings = design.settings if isinstance(design, Design) else design
         if self.ms.get(settings) is None:
             return Impossible(("AMK011",), "not in the table")
         return Candidate(settings, self.any, "", f"{self.program[settings]:064d}")

@@ -36,7 +36,7 @@ PAIRED = 150
 class Suggestion:
     """`settings` are untrusted values by knob name, `edits` untrusted edits of their plan; `handle` names a suggestion
     from outside; `parent` is the proposal that they are a change to (None: the incumbent of the moment), `other` a
-    second one, whose edits were merged."""
+    second one, whose edits were merged; `operator` is the way that the proposer took."""
 
     proposer: str
     settings: dict[str, Any]
@@ -45,6 +45,7 @@ class Suggestion:
     parent: int | None = None
     edits: tuple[Any, ...] = ()
     other: int | None = None
+    operator: str = ""
 
     def asks_the_same(self, other: Suggestion) -> bool:
         return (self.settings, self.edits) == (other.settings, other.edits)

@@ -27,11 +27,13 @@ Replan = Callable[[Schedule, kinds.Knobs], Schedule]
 
 @dataclass(frozen=True)
 class Applied:
-    """applied: the edits made, repaired: what was mended after them, in words."""
+    """applied: the edits made, repaired: what was mended after them, in words. roots: the programs of the result, every
+    node under the name that it had before, which is the one that further edits of the list use."""
 
     schedule: Schedule
     applied: tuple[str, ...]
     repaired: tuple[str, ...]
+    roots: Mapping[str, Branch]
 
 
 def apply(
@@ -54,7 +56,7 @@ def apply(
             found = [replace(d, message=f"edit {number} ({edit.do}): {d.message}") for d in error.diagnostics]
             raise AmkError(found, error.exit_code) from error
     mended = tuple(repaired_draft(draft, rest)) if repair else ()
-    return Applied(draft.done(), tuple(told), mended)
+    return Applied(draft.done(), tuple(told), mended, draft.roots)
 
 
 def said(edit: kinds.Edit) -> str:

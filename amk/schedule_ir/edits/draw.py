@@ -6,7 +6,7 @@ for `apply` and the verdict to say. The draw depends on the schedule and the gen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,12 @@ ALIGN = 128
 
 
 class Scene:
-    """The places of one schedule."""
+    """The places of one schedule. roots: its programs, if their nodes have names of their own (`Applied.roots`)."""
 
-    def __init__(self, schedule: Schedule, rng: np.random.Generator) -> None:
+    def __init__(self, schedule: Schedule, rng: np.random.Generator, roots: Mapping[str, Branch] | None = None) -> None:
         self.schedule, self._rng = schedule, rng
-        self.nodes = [(p, n) for program in schedule.programs for p, n in walk(tree(program))]
+        trees = roots.values() if roots is not None else map(tree, schedule.programs)
+        self.nodes = [(p, n) for root in trees for p, n in walk(root)]
         self.leaves = [n for _, n in self.nodes if isinstance(n, Leaf)]
 
     def one(self, among: Sequence[Any]) -> Any:
@@ -47,7 +48,11 @@ class Scene:
 
 def draw(schedule: Schedule, rng: np.random.Generator) -> kinds.Edit:
     """One edit, its kind drawn first; LookupError if the schedule has a place for none."""
-    scene = Scene(schedule, rng)
+    return drawn(Scene(schedule, rng), rng)
+
+
+def drawn(scene: Scene, rng: np.random.Generator) -> kinds.Edit:
+    """As `draw`."""
     for _ in range(TRIES):
         try:
             return DRAWS[int(rng.integers(len(DRAWS)))](scene)

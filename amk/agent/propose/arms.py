@@ -1,0 +1,71 @@
+"""The default: several searches side by side, each asked as often as it earns.
+
+An arm is a proposer that may have proposers of its own: the portfolio of those that turn knobs, structural search, what
+earlier runs found, a language model. Credit is gain per second of a device: the discounted sum of what an arm's
+proposals were faster than everything before them, over what their measurements took, chosen by an upper confidence
+bound; it is read from the journal, so a resumed run deals as before. What was proposed and not measured yet counts as
+drawn. What the gate refuses took no device and costs an arm nothing, except that it took a judgement: a proposal of
+which nothing was measured counts as JUDGEMENT of a mean measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log, sqrt
+
+from amk.agent.propose.base import Context, Proposer, Suggestion
+from amk.agent.propose.portfolio import gains
+from amk.agent.state import State, Trial
+
+DISCOUNT = 0.98
+EXPLORE = 0.25
+REWARD = 20.0
+"""Of a log gain over everything before: 5% earns all."""
+JUDGEMENT = 0.1
+
+
+@dataclass(frozen=True)
+class Arms:
+    """Proposals of a proposer that is no arm are those of the last arm, which has proposers of its own."""
+
+    arms: tuple[Proposer, ...]
+    name: str = "portfolio"
+
+    def ask(self, context: Context) -> Sequence[Suggestion]:
+        for arm in self.order(context.state):
+            if found := arm.ask(context):
+                return found
+        return []
+
+    def order(self, state: State) -> list[Proposer]:
+        """By upper confidence bound, best first; an arm that was never used comes before all."""
+        names = [arm.name for arm in self.arms]
+        drawn, cost, reward = ([0.0] * len(names) for _ in range(3))
+        typical, factor = _typical(state), 1.0
+        for trial, gain in reversed(gains(state)):
+            who = trial.proposed.proposer
+            arm = names.index(who) if who in names else len(names) - 1
+            drawn[arm] += factor
+            if gain is not None or trial.closed:
+                cost[arm] += factor * max(JUDGEMENT, _seconds(trial) / typical)
+                reward[arm] += factor * min(1.0, max(0.0, REWARD * (gain or 0.0)))
+                factor *= DISCOUNT
+        total = 1.0 + sum(drawn)
+
+        def bound(arm: int) -> float:
+            if not drawn[arm]:
+                return float("inf")
+            return reward[arm] / (cost[arm] or 1.0) + EXPLORE * sqrt(log(total) / drawn[arm])
+
+        return [self.arms[arm] for arm in sorted(range(len(names)), key=bound, reverse=True)]
+
+
+def _seconds(trial: Trial) -> float:
+    return sum(m.seconds for m in trial.measured.values()) + sum(f.seconds for f in trial.faults)
+
+
+def _typical(state: State) -> float:
+    """Mean device seconds of an evaluation."""
+    measured = [seconds for trial in state.trials if (seconds := _seconds(trial)) > 0]
+    return sum(measured) / len(measured) if measured else 1.0

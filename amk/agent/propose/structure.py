@@ -1,0 +1,229 @@
+"""Structural search: children of the population by typed edits of the schedule.
+
+A child has a parent of the archive (half of the time the best) and is made in one of four ways: a drawn edit, of a
+kind that paid and at a place where the simulator sees time go; edits that were measured to pay elsewhere, merged; a
+knob turned under the edits; an edit left out, so that lists keep what matters. What the gate refused of edits is not
+proposed again. Where the run lets the simulator advise, of LOOKS children the one that it thinks fastest is proposed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import log, sqrt
+
+import numpy as np
+
+from amk.agent.candidate import Candidate
+from amk.agent.design import MAX_EDITS, Design, edit_of, text_of, told
+from amk.agent.feedback import fate
+from amk.agent.propose.archive import Archive, Elite, family, looked, merged, place
+from amk.agent.propose.base import Context, Suggestion
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.edits import kinds
+from amk.schedule_ir.edits.apply import apply
+from amk.schedule_ir.edits.directed import KINDS, Hot, directed
+from amk.simulator.predict import step_ms
+
+TRIES = 40
+LOOKS = 3
+"""Children that the simulator is asked about for one proposal."""
+CLEAR = 0.002
+"""Simulated log gain over the parent at which no further child is looked at."""
+HOPELESS = -0.01
+"""Simulated log gain below which a child is not proposed."""
+PAYS = 0.001
+"""Measured log gain of an edit over its parent that is worth merging."""
+EXPLORE = 0.3
+REWARD = 30.0
+"""Of a log gain; 3% earns nearly all."""
+MERGE, KNOB, DROP = "merge", "knob", "drop"
+
+
+@dataclass(frozen=True)
+class Child:
+    design: Design
+    parent: int
+    operator: str
+    why: str
+    other: int | None = None
+
+
+@dataclass
+class Structure:
+    name: str = "structure"
+    archive: Archive = field(default_factory=Archive)
+    _ms: dict[str, float] = field(default_factory=dict)
+
+    def ask(self, context: Context) -> Sequence[Suggestion]:
+        rng = context.rng(self.name)
+        elites = self.archive.elites(context)
+        found: list[tuple[float, Child]] = []
+        for _ in range(TRIES):
+            child = self._child(context, elites, rng)
+            gain = None if child is None else self._gain(context, child)
+            if child is None or gain is None or gain < HOPELESS:
+                continue
+            found.append((gain, child))
+            if gain >= CLEAR or len(found) == LOOKS or not _advised(context):
+                break
+        return [self._suggestion(context, max(found, key=lambda each: each[0])[1])] if found else []
+
+    def _suggestion(self, context: Context, child: Child) -> Suggestion:
+        settings = dict(context.space.point(child.design.settings))
+        edits = tuple(map(json.loads, child.design.edits))
+        return Suggestion(
+            self.name, settings, child.why, parent=child.parent, edits=edits, other=child.other, operator=child.operator
+        )
+
+    def _child(self, context: Context, elites: Sequence[Elite], rng: np.random.Generator) -> Child | None:
+        """None if this draw came to nothing."""
+        parent = elites[0] if rng.random() < 0.5 else elites[int(rng.integers(len(elites)))]
+        for operator in self._order(context, rng):
+            if (child := self._made(context, parent, operator, rng)) is not None:
+                return child
+        return None
+
+    def _made(self, context: Context, parent: Elite, operator: str, rng: np.random.Generator) -> Child | None:
+        match operator:
+            case "merge":
+                return _merge(context, parent, rng)
+            case "knob":
+                settings = context.space.mutate(parent.design.settings, rng)
+                return Child(Design(settings, parent.design.edits), parent.index, KNOB, "a knob under the edits")
+            case "drop":
+                return _drop(parent, rng)
+        return self._mutant(context, parent, operator, rng)
+
+    def _mutant(self, context: Context, parent: Elite, kind: str, rng: np.random.Generator) -> Child | None:
+        base = context.workshop.make(parent.design.settings)
+        if not isinstance(base, Candidate):
+            return None
+        try:
+            made = apply(base.schedule, parent.design.parsed)
+            times = self.archive.times(context, parent.index)
+            new = [
+                text_of(edit) for edit in fresh(directed(Hot(made.schedule, rng, times.us, made.roots), kind), parent)
+            ]
+        except (LookupError, AmkError):
+            return None
+        if any(text in refused(context) for text in new):
+            return None
+        where = f"; most time is lost in {times.bottleneck}" if times.bottleneck else ""
+        design = Design(parent.design.settings, (*replaced(parent.design.edits, new), *new))
+        return Child(design, parent.index, kind, f"{kind}: {'; '.join(told(new))[:300]}{where}")
+
+    def _gain(self, context: Context, child: Child) -> float | None:
+        """Simulated log gain over the parent, 0 where the simulator is not to be asked; None if the child is not new,
+        or no schedule."""
+        if len(child.design.edits) > MAX_EDITS:
+            return None
+        made = context.workshop.make(child.design)
+        if not isinstance(made, Candidate) or made.key in context.state.by_key or made.key == context.start_key():
+            return None
+        if not _advised(context):
+            return 0.0
+        parent = context.workshop.make(context.design(child.parent))
+        if not isinstance(parent, Candidate):
+            return None
+        try:
+            return log(self._time(parent, looked(context)) / self._time(made, looked(context)))
+        except AmkError:
+            return None
+
+    def _time(self, made: Candidate, pos: int) -> float:
+        if made.key not in self._ms:
+            self._ms[made.key] = step_ms(made.schedule, pos)
+        return self._ms[made.key]
+
+    def _order(self, context: Context, rng: np.random.Generator) -> list[str]:
+        """Ways to make a child, by an upper confidence bound on what they earned; refused ones earned nothing."""
+        earned: dict[str, list[float]] = defaultdict(list)
+        for trial in context.trials_of(self.name):
+            gain = fate(context.state, trial).gain
+            if trial.closed:
+                earned[trial.proposed.operator].append(0.0 if gain is None else min(1.0, max(0.0, REWARD * gain)))
+        total = 1 + sum(map(len, earned.values()))
+
+        def bound(way: str) -> float:
+            seen = earned[way]
+            spread = EXPLORE * sqrt(log(total + 1) / (len(seen) + 1))
+            return (sum(seen) + 0.2) / (len(seen) + 1) + spread + 0.2 * float(rng.random())
+
+        return sorted((*KINDS, MERGE, KNOB, DROP), key=bound, reverse=True)
+
+
+def _advised(context: Context) -> bool:
+    return context.state.run is not None and context.state.run.prior
+
+
+def fresh(edits: Sequence[kinds.Edit], parent: Elite) -> Iterator[kinds.Edit]:
+    """The edits, what they add under names that the parent's edits do not use."""
+    for edit in edits:
+        name = getattr(edit, "name", "")
+        if isinstance(name, str) and name.startswith("+"):
+            edit = edit.model_copy(update={"name": f"{name}{len(parent.design.edits)}"})
+        yield edit
+
+
+def replaced(old: Sequence[str], new: Sequence[str]) -> tuple[str, ...]:
+    """Without the edits that the new ones undo."""
+    undone = {place(edit_of(text)) for text in new}
+    return tuple(text for text in old if place(edit_of(text)) not in undone)
+
+
+def refused(context: Context) -> set[str]:
+    """Edits whose coming made the gate refuse a design, and that no design that passed has."""
+    passed: set[str] = set()
+    found: set[str] = set()
+    for trial in context.state.trials:
+        if trial.gated is None or not trial.edited:
+            continue
+        if trial.gated.verdict == "passed":
+            passed |= set(trial.proposed.edits)
+        elif trial.gated.verdict in ("unsafe", "unknown", "uncompilable"):
+            before = context.design(trial.proposed.parent).edits
+            came = [text for text in trial.proposed.edits if text not in before]
+            found |= set(came) if len(came) < 3 else set()
+    return found - passed
+
+
+def paying(context: Context) -> list[tuple[float, int, tuple[str, ...]]]:
+    """(log gain over its parent, trial, edits that came) of everything that was measured to pay, most first."""
+    found = []
+    for trial in context.state.trials:
+        gain = fate(context.state, trial).gain if trial.edited else None
+        if gain is not None and gain > PAYS:
+            before = context.design(trial.proposed.parent).edits
+            came = tuple(text for text in trial.proposed.edits if text not in before)
+            found += [(gain, trial.index, came)] if came else []
+    return sorted(found, key=lambda each: -each[0])
+
+
+def _merge(context: Context, parent: Elite, rng: np.random.Generator) -> Child | None:
+    """The parent with edits that paid elsewhere: all of them, or some."""
+    edits, other, count = parent.design.edits, None, 0
+    keep = 1.0 if rng.random() < 0.5 else 0.5
+    for _, index, came in paying(context):
+        if rng.random() < keep and (new := merged(edits, came)) != edits:
+            edits, count = new, count + 1
+            other = index if other is None else other
+    if not count:
+        return None
+    return Child(
+        Design(parent.design.settings, edits), parent.index, MERGE, f"{count} edits that paid elsewhere", other
+    )
+
+
+def _drop(parent: Elite, rng: np.random.Generator) -> Child | None:
+    """The parent without one edit, or without those of one family: whether they matter."""
+    edits = parent.design.edits
+    if len(edits) < 2:
+        return None
+    gone = edits[int(rng.integers(len(edits)))]
+    rest = tuple(text for text in edits if text != gone)
+    if rng.random() < 0.3:
+        rest = tuple(text for text in edits if family(text) != family(gone))
+    return Child(Design(parent.design.settings, rest), parent.index, DROP, "whether what is left out matters")
