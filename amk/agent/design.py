@@ -63,23 +63,24 @@ def read_edits(edits: Sequence[Any]) -> tuple[str, ...]:
     """
     if len(edits) > MAX_EDITS:
         raise ValueError(f"a design has {MAX_EDITS} edits at most, not {len(edits)}")
-    found = []
-    for number, edit in enumerate(edits):
-        try:
-            text = json.dumps(edit, allow_nan=False)
-            if len(text) > MAX_TEXT:
-                raise ValueError(f"edit {number} is longer than {MAX_TEXT} characters")
-            made = _EDIT.validate_json(text)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ValueError(f"edit {number} is no edit of a schedule: {where}: {first['msg']}"[:500]) from error
-        except (TypeError, RecursionError) as error:
-            raise ValueError(f"edit {number} is no edit of a schedule") from error
+    return tuple(_read(number, edit) for number, edit in enumerate(edits))
+
+
+def _read(number: int, edit: Any) -> str:
+    try:
+        text = json.dumps(edit, allow_nan=False)
+        if len(text) > MAX_TEXT:
+            raise ValueError(f"it is longer than {MAX_TEXT} characters")
+        made = _EDIT.validate_json(text)
         if isinstance(made, Knobs):
-            raise ValueError(f"edit {number}: settings of the planner are given as settings, not as an edit")
-        found.append(text_of(made))
-    return tuple(found)
+            raise ValueError("settings of the planner are given as settings")
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"edit {number} is no edit of a schedule: {where}: {first['msg']}"[:500]) from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"edit {number} is no edit of a schedule: {error}"[:500]) from error
+    return text_of(made)
 
 
 def told(edits: Sequence[str]) -> list[str]:

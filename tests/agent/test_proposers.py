@@ -19,8 +19,8 @@ from amk.planner.space import Space
 from amk.simulator.predict import Simulator
 from tests.agent.conftest import CONTEXT, MakeLoop, fences_kept
 
-INFORMED = ("local", "evolution", "surrogate", "beam", "combine", "leap", "portfolio")
-NAMES = ("random", *INFORMED)
+INFORMED = ("local", "evolution", "surrogate", "beam", "combine", "leap", "knobs")
+NAMES = ("random", "structure", "portfolio", *INFORMED)
 FEW = 6
 """Plans that a beam simulates where it need not find anything."""
 

@@ -1,0 +1,192 @@
+"""Candidates that are edits of a plan: read, made, gated, journaled, resumed, bred."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amk.agent.candidate import Candidate, Impossible, Workshop
+from amk.agent.design import Design, difference, edit_of, read_edits, told
+from amk.agent.events import EVENT, Proposed
+from amk.agent.propose.archive import FAMILIES, Archive, merged
+from amk.agent.propose.arms import Arms
+from amk.agent.propose.base import Context, Suggestion
+from amk.agent.propose.structure import Structure, refused
+from amk.agent.session import offline
+from amk.planner.settings import FAST, PHASED
+from amk.planner.space import Space
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.edits.apply import apply
+from amk.schedule_ir.edits.directed import KINDS, Hot, directed
+from amk.schedule_ir.edits.kinds import Edit
+from tests.agent.conftest import MakeLoop
+
+HELD = {"do": "set_op", "field": "deferred", "node": "decode/t/l/gemv.gate_up", "value": 1}
+GONE = {"do": "remove", "node": "decode/t/l/no.such"}
+UNSAFE = {"do": "set", "of": "stream", "name": "weights", "field": "refill_fence", "value": False}
+"""What the certifier of the tests refuses."""
+
+
+@dataclass
+class Scripted:
+    """Proposes designs one by one."""
+
+    edits: Sequence[Sequence[Any]]
+    name: str = "scripted"
+
+    def ask(self, context: Context) -> list[Suggestion]:
+        done = len(context.trials_of(self.name))
+        start = dict(context.space.point(context.space.start))
+        return [Suggestion(self.name, start, "as scripted", edits=tuple(e)) for e in self.edits[done : done + 1]]
+
+
+def made(workshop: Workshop, *edits: dict[str, Any]) -> Candidate | Impossible:
+    return workshop.make(Design(FAST, read_edits(edits)))
+
+
+def test_edits_are_read_once_and_written_the_same() -> None:
+    (text,) = read_edits([HELD])
+    assert json.loads(text) == HELD and read_edits([json.loads(text)]) == (text,)
+    assert told([text]) == ["set op: node decode/t/l/gemv.gate_up, field deferred, value 1"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "move", None, {"do": "teleport"}, {"do": "remove"}, {**HELD, "more": 1}, {**HELD, "value": float("nan")},
+        {"do": "knobs", "settings": {"warps": 4}}, {**HELD, "node": "x" * 70_000}, {**HELD, "value": {1, 2}},
+    ],
+)  # fmt: skip
+def test_what_is_no_edit_is_refused_in_words(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="edit 0"):
+        read_edits([wrong])
+
+
+def test_a_list_has_an_end() -> None:
+    with pytest.raises(ValueError, match="64 edits"):
+        read_edits([HELD] * 65)
+
+
+def test_an_edited_candidate_is_the_plan_with_its_edits(workshop: Workshop) -> None:
+    plan, edited = workshop.make(FAST), made(workshop, HELD)
+    assert isinstance(plan, Candidate) and isinstance(edited, Candidate)
+    assert edited.schedule == apply(plan.schedule, edited.design.parsed).schedule != plan.schedule
+    assert len({plan.key, edited.key, edited.kernel_key()}) == 3
+    assert workshop.make(Design(FAST)) == plan
+
+
+def test_edits_that_come_to_nothing_are_the_plan_itself(workshop: Workshop) -> None:
+    plan = workshop.make(FAST)
+    assert isinstance(plan, Candidate)
+    (stream,) = plan.schedule.streams
+    same = made(workshop, {"do": "set", "of": "stream", "name": stream.name, "field": "slots", "value": stream.slots})
+    assert isinstance(same, Candidate) and same.key == plan.key
+
+
+@pytest.mark.parametrize(
+    ("edit", "what"),
+    [
+        (GONE, "no.such"),
+        ({"do": "set_header", "of": "kv", "field": "context", "value": 1024}, "kv.context"),
+        ({"do": "set_header", "of": "launch", "field": "max_tokens", "value": 1}, "launch.max_tokens"),
+    ],
+)
+def test_edits_do_not_change_the_problem(workshop: Workshop, edit: dict[str, Any], what: str) -> None:
+    found = made(workshop, edit)
+    assert isinstance(found, Impossible) and found.codes[0].startswith("AMK0") and what in found.detail
+
+
+def test_a_run_of_edits_is_judged_journaled_and_resumed(make_loop: MakeLoop, tmp_path: Path) -> None:
+    lists = [[HELD], [UNSAFE], [GONE], ["nonsense"], [HELD]]
+    loop = make_loop(Scripted(lists), evals=5)
+    loop.run()
+    verdicts = [t.gated.verdict if t.gated else None for t in loop.state.trials]
+    assert verdicts == ["passed", "unsafe", "impossible", "impossible", "duplicate"]
+    first, unsafe, _, nonsense, _ = loop.state.trials
+    assert first.evaluated and first.edited and first.proposed.edit == {"edits": told(first.proposed.edits)}
+    assert unsafe.gated is not None and unsafe.gated.codes == ("AMK507",)
+    assert nonsense.gated is not None and nonsense.gated.codes == ("outside_space",)
+    loop.journal.close()
+    again = make_loop(Scripted(lists), evals=5)
+    assert again.design_of(0) == loop.design_of(0) == Design(Space.around(PHASED).start, read_edits([HELD]))
+    assert [t.proposed for t in again.state.trials] == [t.proposed for t in loop.state.trials]
+
+
+def test_an_edited_schedule_that_is_a_known_kernel_is_a_duplicate(
+    make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate lowers it once it is SAFE: here all lower to one kernel, which the first of them has."""
+    monkeypatch.setattr(Candidate, "kernel_key", lambda self: "one kernel")
+    loop = make_loop(Scripted([[HELD], [{**HELD, "value": 2}]]), evals=3)
+    loop.run()
+    assert [t.gated.verdict for t in loop.state.trials if t.gated] == ["passed", "duplicate"]
+    assert loop.state.evals == 1 and "proposal 0" in str(loop.state.trials[1].gated)
+
+
+def test_journals_from_before_edits_are_read() -> None:
+    old = {"kind": "proposed", "index": 0, "proposer": "local", "settings": {"warps": 8}, "key": "k"}
+    event = EVENT.validate_python(old)
+    assert isinstance(event, Proposed) and event.edits == () and event.operator == ""
+
+
+def test_a_child_is_told_by_what_came_and_what_went() -> None:
+    (one,), (other,) = read_edits([HELD]), read_edits([UNSAFE])
+    found = difference(Design(FAST, (one,)), Design(FAST, (other,)), {"warps": 4})
+    assert found == {"warps": 4, "edits": told([one]), "without": told([other])}
+
+
+def test_merging_keeps_the_first_of_two_edits_of_one_place() -> None:
+    more = {**HELD, "value": 2}
+    drop = {"do": "remove", "node": HELD["node"]}
+    one, other = read_edits([HELD]), read_edits([more, UNSAFE, drop])
+    assert merged(one, other) == (*one, other[1])
+    assert merged(other, one) == other
+
+
+def test_every_kind_of_edit_has_a_family() -> None:
+    kinds = {cls.model_fields["do"].default for cls in Edit.__args__[0].__args__}  # type: ignore[attr-defined]
+    assert kinds - {"knobs"} == set(FAMILIES)
+
+
+def test_directed_draws_apply_also_to_an_edited_schedule(workshop: Workshop) -> None:
+    """Drawn one after the other, each from what the earlier made of the plan, under the plan's names."""
+    plan, rng = workshop.make(FAST), np.random.default_rng(5)
+    assert isinstance(plan, Candidate)
+    edits: list[Edit] = []
+    used: set[str] = set()
+    for kind in KINDS:
+        now = apply(plan.schedule, edits)
+        try:
+            drawn = directed(Hot(now.schedule, rng, {}, now.roots), kind)
+            apply(plan.schedule, [*edits, *drawn])
+        except (LookupError, AmkError):
+            continue
+        used.add(kind)
+        edits += [e for e in drawn if not getattr(e, "name", "").startswith("+")]
+    assert len(used) >= 6 and len(edits) >= 5
+
+
+def test_a_search_of_edits_learns_and_repeats_nothing(make_loop: MakeLoop) -> None:
+    loop = make_loop(Structure(), evals=5)
+    loop.run()
+    trials = loop.state.trials
+    assert loop.state.evals == 5 and len({t.key for t in trials}) == len(trials)
+    assert all(t.proposed.operator and t.proposed.edits for t in trials)
+    elites = Archive().elites(loop.context())
+    assert len({e.cell for e in elites}) == len(elites) and elites[0].score <= 0
+    assert Structure().ask(loop.context()) == Structure().ask(loop.context())
+    assert all(edit_of(text) for text in refused(loop.context()))
+
+
+def test_an_arm_that_earns_nothing_is_asked_less(make_loop: MakeLoop) -> None:
+    """One arm proposes what the gate refuses, the other draws: both are asked first, then the one that earns."""
+    idle = Scripted([[{**HELD, "node": f"decode/t/no.{n}"}] for n in range(40)], name="idle")
+    loop = make_loop(Arms((idle, offline("random"))), evals=4)
+    loop.run()
+    by_arm = [t.proposed.proposer for t in loop.state.trials]
+    assert by_arm[:2] == ["idle", "random"] and by_arm.count("random") > by_arm.count("idle")
+    assert [arm.name for arm in Arms((idle, offline("random"))).order(loop.state)] == ["random", "idle"]
