@@ -137,5 +137,7 @@ class Gate:
             kernel_key = candidate.kernel_key()
         except AmkError as error:
             return refused("uncompilable", tuple(d.code for d in error.diagnostics), error.diagnostics[0].message)
-        passed = Gated(index=index, verdict="passed", key=candidate.key, kernel=kernel_key)
+        passed = Gated(
+            index=index, verdict="passed", key=candidate.key, kernel=kernel_key, repaired=candidate.repaired[:20]
+        )
         return passed, Ready(candidate, kernel, judgement)

@@ -15,8 +15,8 @@ from amk.agent.events import EVENT, Proposed
 from amk.agent.propose.archive import FAMILIES, Archive, merged
 from amk.agent.propose.arms import Arms
 from amk.agent.propose.base import Context, Suggestion
+from amk.agent.propose.replay import Replay
 from amk.agent.propose.structure import Structure, refused
-from amk.agent.session import offline
 from amk.planner.settings import FAST, PHASED
 from amk.planner.space import Space
 from amk.report.diagnostic import AmkError
@@ -183,10 +183,12 @@ def test_a_search_of_edits_learns_and_repeats_nothing(make_loop: MakeLoop) -> No
 
 
 def test_an_arm_that_earns_nothing_is_asked_less(make_loop: MakeLoop) -> None:
-    """One arm proposes what the gate refuses, the other draws: both are asked first, then the one that earns."""
-    idle = Scripted([[{**HELD, "node": f"decode/t/no.{n}"}] for n in range(40)], name="idle")
-    loop = make_loop(Arms((idle, offline("random"))), evals=4)
+    """One arm proposes what the gate refuses, the first change of the other pays: once that is measured, only the other
+    is asked, as long as it has something new."""
+    idle = Scripted([[{**HELD, "node": f"decode/t/no.{n}"}] for n in range(6)], name="idle")
+    arms = Arms((idle, Replay(tuple({"run_ahead": True, "wide_epilogue": n} for n in (16, 32, 64, 256)))))
+    loop = make_loop(arms, evals=3)
     loop.run()
     by_arm = [t.proposed.proposer for t in loop.state.trials]
-    assert by_arm[:2] == ["idle", "random"] and by_arm.count("random") > by_arm.count("idle")
-    assert [arm.name for arm in Arms((idle, offline("random"))).order(loop.state)] == ["random", "idle"]
+    assert by_arm[:2] == ["idle", "replay"] and by_arm[3:6] == ["replay"] * 3, by_arm
+    assert loop.state.curve and [arm.name for arm in arms.order(loop.state)] == ["replay", "idle"]

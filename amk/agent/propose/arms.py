@@ -2,8 +2,9 @@
 
 An arm is a proposer that may have proposers of its own: the portfolio of those that turn knobs, structural search, what
 earlier runs found, a language model. Credit is gain per second of a device: the discounted sum of what an arm's
-proposals were faster than everything before them, over what their measurements took, chosen by an upper confidence
-bound; it is read from the journal, so a resumed run deals as before. What was proposed and not measured yet counts as
+proposals were faster than everything before them, over the seconds of their timed steps, chosen by an upper confidence
+bound; it is read from the journal, and no clock of the host is in it, so a run that is repeated or resumed deals as
+before. What was proposed and not measured yet counts as
 drawn. What the gate refuses took no device and costs an arm nothing, except that it took a judgement: a proposal of
 which nothing was measured counts as JUDGEMENT of a mean measurement.
 """
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 
+from amk.agent.measure import steps_of
 from amk.agent.propose.base import Context, Proposer, Suggestion
 from amk.agent.propose.portfolio import gains
 from amk.agent.state import State, Trial
@@ -62,7 +64,12 @@ class Arms:
 
 
 def _seconds(trial: Trial) -> float:
-    return sum(m.seconds for m in trial.measured.values()) + sum(f.seconds for f in trial.faults)
+    """What the timed steps of the measurements took, from their medians; a fault counts as nothing."""
+    return sum(
+        2 * len(m.log_ratios) * (sum(m.candidate_ms) + sum(m.incumbent_ms))
+        * steps_of(phase, sum(m.incumbent_ms) / len(m.incumbent_ms)) / 1e3
+        for phase, m in trial.measured.items()
+    )  # fmt: skip
 
 
 def _typical(state: State) -> float:
