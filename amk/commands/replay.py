@@ -2,10 +2,14 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from amk.commands.output import add_format, print_json
-from amk.commands.witness_file import read_witness
+from amk.commands.witness_file import MAX_BYTES, read_witness
 from amk.judges.replay import replay
+from amk.schedule_ir.json_file import read_json
+from amk.systems.run_witness import FORMAT as RUN
+from amk.systems.run_witness import replay_run
 from amk.validator.system import System
 from amk.validator.witness import Witness
 
@@ -16,6 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    raw = read_json(arguments.witness, MAX_BYTES)
+    if isinstance(raw, dict) and raw.get("format") == RUN:
+        return _replay_run(arguments, raw)
     found = read_witness(arguments.witness)
     holds = replay(found.raw["system"], found.raw["witness"])
     if arguments.format == "json":
@@ -23,6 +30,17 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         shown = _described(found.system, found.witness)
         print(f"{'CONFIRMED' if holds else 'NOT CONFIRMED'}  {found.witness.kind}: {shown}")
+    return 0 if holds else 1
+
+
+def _replay_run(arguments: argparse.Namespace, raw: dict[str, Any]) -> int:
+    """A run of a system with barriers by phase or flags."""
+    holds = replay_run(raw, str(arguments.witness))
+    if arguments.format == "json":
+        print_json({"holds": holds, "kind": raw["kind"], "schedule": None})
+    else:
+        steps = sum(count for _, count in raw["order"])
+        print(f"{'CONFIRMED' if holds else 'NOT CONFIRMED'}  {raw['kind']}: after {steps} events")
     return 0 if holds else 1
 
 

@@ -56,13 +56,13 @@ def _placed(diagnostic: Diagnostic, path: Path) -> Diagnostic:
 
 
 def summary(verdict: Verdict) -> dict[str, Any]:
-    block, found = verdict.system.block, verdict.finding
+    block = verdict.system.block
     return {
         "verdict": verdict.verdict,
         "system": verdict.system.name,
         "sha256": block.digest,
         "deterministic": verdict.deterministic,
-        "witness": None if found is None or found.witness is None else found.witness.kind,
+        "witness": verdict.witness_kind,
         "stats": {
             "agents": block.agents, "events": block.events, "counters": block.counters,
             "accesses": len(block.access_lo), "seconds": verdict.seconds,
@@ -72,16 +72,16 @@ def summary(verdict: Verdict) -> dict[str, Any]:
 
 def _print(arguments: argparse.Namespace, verdict: Verdict, told: list[Diagnostic]) -> None:
     arguments.findings.tell(told)
-    block, found = verdict.system.block, verdict.finding
+    block = verdict.system.block
     print(f"{verdict.verdict}  {verdict.system.name}: {block.agents:,} agents, {block.events:,} events")
     if verdict.safe:
         print(
             f"  any interleaving; deterministic: {'yes' if verdict.deterministic else 'no, a float sum has no order'}"
         )
         print(f"  {block.counters:,} counters, {len(block.access_lo):,} accesses, {verdict.seconds:.2f} s")
-    elif found is not None and found.witness is not None:
+    elif verdict.witness_kind is not None:
         where = f"written to {arguments.witness}" if arguments.witness else "not written; use --witness FILE"
-        print(f"  witness ({found.witness.kind}) {where}")
+        print(f"  witness ({verdict.witness_kind}) {where}")
     if told:
         print(f"  `amk explain {told[0].code}` says more")
 
@@ -90,7 +90,8 @@ def _certified(verdict: Verdict, path: Path) -> dict[str, Any]:
     try:
         return certificate(verdict.system)
     except NotSafe as error:
-        reason = because("its `fence` leaves reads before writes open, which is allowed, and which the checker refuses")
+        fence = "its `fence` leaves reads before writes open, which is allowed, and which the checker refuses"
+        reason = because(fence if verdict.system.given is not None else str(error))
         message = "the system is SAFE, and the flat checker cannot be shown why"
         where = Where(file=str(path))
         raise AmkError(Diagnostic("AMK215", message, where=where, facts=(reason,)), Exit.UNKNOWN) from error

@@ -8,13 +8,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from amk.systems.builder import Agent, Buffer, Counter, System
+    from amk.systems.builder import Agent, System
+    from amk.systems.constructs import Barrier, Flag, Kernel
     from amk.systems.loops import LoopSystem
+    from amk.systems.names import Buffer, Counter
     from amk.systems.verdict import Verdict
 
-__all__ = ["Agent", "Buffer", "Counter", "LoopSystem", "System", "Verdict"]
+__all__ = ["Agent", "Barrier", "Buffer", "Counter", "Flag", "Kernel", "LoopSystem", "System", "Verdict"]
 
-_HOME = dict.fromkeys(("Agent", "Buffer", "Counter", "System"), "amk.systems.builder") | {
+_HOME = {
+    "Agent": "amk.systems.builder",
+    "System": "amk.systems.builder",
+    "Barrier": "amk.systems.constructs",
+    "Flag": "amk.systems.constructs",
+    "Kernel": "amk.systems.constructs",
+    "Buffer": "amk.systems.names",
+    "Counter": "amk.systems.names",
     "LoopSystem": "amk.systems.loops",
     "Verdict": "amk.systems.verdict",
 }

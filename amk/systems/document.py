@@ -34,6 +34,7 @@ from amk.systems.flat_judge import (
 )
 from amk.systems.flat_judge import FORMAT as COLUMNS_FORMAT
 from amk.systems.flat_system import SCOPES, SYS, FlatSystem, Given
+from amk.systems.rules import HIGHEST, Rules, mixed
 
 FORMAT: Final = "amk.flat/1"
 _SAYS_SO: Final = re.compile(rb'"format"\s*:\s*"amk\.flat/')
@@ -102,6 +103,10 @@ class Orders(_Frozen):
     gpu: Column | None = Field(None, description="per agent: number of its GPU")
     cluster: Column | None = Field(None, description="per agent: number of its cluster on the GPU")
     cta: Column | None = Field(None, description="per agent: number of its CTA in the cluster")
+    wait_rule: Column | None = Field(None, description="per wait: 0 at least, 1 parity, 2 equal, 3 next phase")
+    signal_rule: Column | None = Field(None, description="per signal: 0 add, 1 store, 2 expect bytes, 3 complete bytes")
+    phase: Column | None = Field(None, description="per counter: arrivals of one phase of a barrier, 0 if it is none")
+    proxy: Column | None = Field(None, description="per event: 0 generic, 1 async, 2 fence.proxy.async")
 
 
 class Sources(_Frozen):
@@ -270,7 +275,24 @@ class _Reader:
         given = np.bincount(block.signal_counter[relaxed], block.signal_amount[relaxed], minlength=block.counters)
         if block.counters and int((given + block.counter_init).max()) >= MAX_AMOUNT:
             raise _Wrong("/orders/signal", f"relaxed signals add {MAX_AMOUNT} or more to one counter")
-        return replace(system, acquires=read["wait"] == 1, releases=~relaxed, scope=read["scope"], place=place)
+        rules = self._rules(orders, block)
+        return replace(
+            system, acquires=read["wait"] == 1, releases=~relaxed, scope=read["scope"], place=place, rules=rules
+        )
+
+    def _rules(self, orders: Orders, block: System) -> Rules | None:
+        sizes = (len(block.wait_counter), len(block.signal_counter), block.counters, block.events)
+        columns = []
+        for (name, highest), length in zip(HIGHEST.items(), sizes, strict=True):
+            raw = getattr(orders, name)
+            given = np.zeros(length, dtype=np.int64) if raw is None else self._raw(raw)
+            columns.append(_column(f"/orders/{name}", given, 0, highest, length))
+        found = Rules(*columns)
+        if found.silent:
+            return None
+        if (reason := mixed(block, found)) is not None:
+            raise _Wrong("/orders", reason)
+        return found
 
     def _with_sources(self, system: FlatSystem) -> FlatSystem:
         sources = self.document.sources
@@ -296,6 +318,9 @@ def to_json(system: FlatSystem) -> dict[str, Any]:
         "scope": system.scope.tolist(),
         **{name: system.place[:, k].tolist() for k, name in enumerate(("gpu", "cluster", "cta"))},
     }
+    if (rules := system.rules) is not None:
+        columns = (rules.wait, rules.signal, rules.phase, rules.proxy)
+        found["orders"] |= {n: c.tolist() for n, c in zip(HIGHEST, columns, strict=True) if c.any()}
     if system.sources:
         found["sources"] = {"places": list(system.sources), "event": system.source.tolist()}
     return found

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from amk.systems.flat_judge import I64, MAX_AMOUNT, Bools, MalformedSystem, System
+from amk.systems.rules import Rules
 
 SCOPES: Final = ("cta", "cluster", "gpu", "sys")
 SYS: Final = SCOPES.index("sys")
@@ -49,6 +50,8 @@ class FlatSystem:
     sources: tuple[str, ...] = ()
     name: str = "system"
     given: Given | None = field(default=None)
+    rules: Rules | None = None
+    """None: nothing but counters."""
 
     @classmethod
     def plain(cls, block: System, name: str = "system", given: Given | None = None) -> FlatSystem:

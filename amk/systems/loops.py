@@ -26,7 +26,8 @@ from math import lcm
 from typing import Any, Final, Literal, Self, get_args
 
 from amk.systems.affine import MAX_PERIOD, Index
-from amk.systems.builder import Agent, Scope, System, caller, refuse
+from amk.systems.builder import Agent, System
+from amk.systems.names import Scope, caller, refuse
 
 Part = Literal["before", "lap", "behind"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
@@ -193,7 +194,7 @@ class LoopSystem:
         for name, lo, hi, value in self._initial:
             made.initial(buffers[name], lo, hi, value)
         for agent in self.agents:
-            stream = made.agent(agent.name, **agent.place)
+            stream = made.agent(agent.name, agent.place["cta"], agent.place["cluster"], agent.place["gpu"])
             for operation, lap in agent.events(laps):
                 with made.at(operation.source):
                     _do(stream, operation, lap, counters, buffers)

@@ -21,15 +21,19 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "amk.flat-certificate/1"
 Json = dict[str, Any]
+RULES: Final = ("wait_rule", "signal_rule", "phase", "proxy")
 BOXES: Final = ("buffer", "lo", "hi", "value", "delta")
 
 
 def certificate(system: FlatSystem) -> Json:
-    """Evidence for a SAFE system; raises `NotSafe` for any other, and where `fence` has races that do not matter."""
+    """Evidence for a SAFE system; raises `NotSafe` for any other, where `fence` has races that do not matter, and for
+    a system with barriers by phase, flags or proxies."""
     from amk.systems.verdict import without
-    from amk.validator.certificate import make_certificate
+    from amk.validator.certificate import NotSafe, make_certificate
     from amk.validator.flat import judge
 
+    if system.rules is not None:
+        raise NotSafe("barriers by phase, flags and proxies have no certificate yet")
     systems = {"block": system.block}
     if system.word is not system.block:
         systems["word"] = system.word
@@ -46,6 +50,8 @@ def check(document: Json, evidence: object) -> Verdict:
     if not isinstance(given, dict):
         return Verdict(False, "systems: malformed")
     block, orders = _filled(document["systems"]["block"]), document.get("orders") or {}
+    if any(orders.get(name) for name in RULES):
+        return Verdict(False, "barriers by phase, flags and proxies have no certificate yet")
     if out_of_scope(block, orders):
         return Verdict(False, "a counter is used beyond its scope")
     wanted = {"block": block} | _others(document, block, orders)

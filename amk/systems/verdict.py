@@ -47,10 +47,12 @@ from amk.systems.flat_judge import (
 )
 from amk.systems.flat_system import SCOPES, FlatSystem, Given, too_narrow
 from amk.systems.happens_before import unordered_somewhere
+from amk.systems.machine import Trouble
 from amk.systems.wording import blocked, does, legs, where, who
 
 Status = Literal["SAFE", "UNSAFE", "UNKNOWN"]
 EVIDENCE: Final = "amk.evidence/1"
+UNDECIDED: Final = frozenset(("AMK205", "AMK514", "AMK515"))
 FAULT_CODES: Final = {"uninitialised": "AMK105", "stale": "AMK104", "partial": "AMK104"}
 
 
@@ -63,6 +65,8 @@ class Finding:
     witness: Witness | None = None
     deadlock: Deadlock | None = None
     race: Race | None = None
+    run: tuple[Trouble, tuple[int, ...]] | None = None
+    """What a run of a system with rules shows, and its events in order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +82,7 @@ class Verdict:
     def verdict(self) -> Status:
         if self.finding is None:
             return "SAFE"
-        return "UNKNOWN" if self.finding.diagnostic.code == "AMK205" else "UNSAFE"
+        return "UNKNOWN" if self.finding.diagnostic.code in UNDECIDED else "UNSAFE"
 
     @property
     def safe(self) -> bool:
@@ -107,9 +111,22 @@ class Verdict:
     def __repr__(self) -> str:
         return f"<{self.explain()}>"
 
+    @property
+    def witness_kind(self) -> str | None:
+        """What the witness shows; None if there is none."""
+        if self.finding is None:
+            return None
+        if self.finding.run is not None:
+            return self.finding.run[0].kind
+        return None if self.finding.witness is None else self.finding.witness.kind
+
     def witness_json(self) -> dict[str, Any] | None:
         """What `amk replay` reads; None if no run shows what is wrong."""
         found = self.finding
+        if found is not None and found.run is not None:
+            from amk.systems.run_witness import run_json
+
+            return run_json(self.system, *found.run)
         if found is None or found.witness is None or found.system is None:
             return None
         return {"format": EVIDENCE, "system": found.system.to_json(), "witness": found.witness.to_json()}
@@ -120,6 +137,10 @@ def judged(system: FlatSystem) -> Verdict:
     start = perf_counter()
     judgement: Judgement | None = None
     finding = next(_scopes(system), None)
+    if finding is None and system.rules is not None:
+        from amk.systems.rules_verdict import judged_rules  # which says in these words what is wrong
+
+        return judged_rules(system)
     if finding is None:
         try:
             if system.given is None:

@@ -35,13 +35,20 @@ def does(system: System, event: int) -> str:
     parts = []
     for k in range(*system.wait_first[event : event + 2].tolist()):
         parts.append(f"waits for {system.counter_name(int(system.wait_counter[k]))} >= {int(system.wait_threshold[k])}")
+    parts += touches(system, event)
+    for k in range(*system.signal_first[event : event + 2].tolist()):
+        parts.append(f"adds {int(system.signal_amount[k])} to {system.counter_name(int(system.signal_counter[k]))}")
+    return ", ".join(parts) or "does nothing"
+
+
+def touches(system: System, event: int) -> list[str]:
+    """Its accesses: `writes slots[0:16]`."""
+    parts = []
     for k in range(*system.access_first[event : event + 2].tolist()):
         verb = VERBS[KIND_NAMES[int(system.access_kind[k])]]
         name, lo, hi = system.buffer_name(int(system.access_buffer[k])), system.access_lo[k], system.access_hi[k]
         parts.append(f"{verb} {name}[{int(lo)}:{int(hi)}]")
-    for k in range(*system.signal_first[event : event + 2].tolist()):
-        parts.append(f"adds {int(system.signal_amount[k])} to {system.counter_name(int(system.signal_counter[k]))}")
-    return ", ".join(parts) or "does nothing"
+    return parts
 
 
 def blocked(system: FlatSystem, head: BlockedHead) -> str:

@@ -1,0 +1,60 @@
+"""Counters and buffers of a system that is being written down, and complaints at the caller's line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys as interpreter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from amk.report.diagnostic import AmkError, Diagnostic, Where
+
+if TYPE_CHECKING:
+    from amk.systems.builder import System
+
+Scope = Literal["cta", "cluster", "gpu", "sys"]
+_OURS = (os.path.dirname(__file__) + os.sep, contextlib.__file__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Counter:
+    """A counter that only grows: an mbarrier's phase count, a flag in global memory, a slot's generation."""
+
+    system: System
+    number: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """Bytes 0 to size - 1 of something."""
+
+    system: System
+    number: int
+    name: str
+    size: int
+
+
+def caller() -> tuple[str, int]:
+    """File and line of the innermost frame outside this package."""
+    frame = interpreter._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def short(file: str) -> str:
+    """Relative to the working directory, where the file is below it."""
+    return file.removeprefix(f"{os.getcwd()}{os.sep}")
+
+
+def refuse(code: str, message: str) -> AmkError:
+    file, line = caller()
+    return AmkError(Diagnostic(code, message, where=Where(file=file, line=line)))
+
+
+def integer(what: str, value: object, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value < high:
+        raise refuse("AMK005", f"{what} is {str(value)[:40]!r}; it must be an integer from {low} to {high - 1}")
+    return value

@@ -1,0 +1,195 @@
+"""Barriers by phase and flags by value as counters that only grow, with what must hold for that to be the same.
+
+A barrier is the count of all arrivals and bytes that it ever got, a flag the number of stores. One complete run tells
+which phase each wait means, and so its threshold. That the wait means this phase in every run needs *brackets*: while
+the wait is pending, the count is never low enough for the phase before of the same parity, and never high enough for
+the phase after it.
+
+Property: if every bracket holds in the system of counters, both systems have the same runs. (By induction over a run:
+as long as no bracket is broken, a wait is met in one iff it is in the other; the first broken bracket would be broken
+in both.) A wait for the next phase means the phase of the arrival before it, so there the arrival is in a bracket; so
+is everything that arrives at a barrier that counts bytes, whose phases are then made of the same arrivals in each run.
+
+A bracket from above holds iff the event must happen before a watcher, an agent that waits for the count and does
+nothing else. From below it holds if the arrivals that must happen before the event are enough.
+
+Cost: a greedy run, and clocks of as many waits more as there are different upper ends.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from amk.systems.flat_judge import I64, Clocks, Counts, System
+from amk.systems.flat_system import FlatSystem
+from amk.systems.machine import Machine
+from amk.systems.rules import ADD, EQUAL, EXPECT, NEXT_PHASE, PARITY, STORE, Rules
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Until the event starts, and from when its agent gets there, low <= count of the counter; count < high, if any."""
+
+    event: int
+    counter: int
+    low: int
+    high: int | None
+    waits: bool
+    """It is of a wait, which is no evidence for its own bracket."""
+
+
+@dataclass(frozen=True, eq=False)
+class Grown:
+    """The system of counters, with watchers behind its own agents; events keep their numbers."""
+
+    block: System
+    brackets: tuple[Bracket, ...]
+    watcher: dict[tuple[int, int], int]
+    """Event that waits for the counter to be at least that."""
+
+
+def grown(system: FlatSystem, run: Machine) -> Grown:
+    """run: a complete run of the system."""
+    rules = system.rules or Rules.plain(system.block)
+    reader = _Reader(system, rules, run)
+    block = reader.counters()
+    brackets = tuple(reader.brackets())
+    most = block.counter_init.copy()
+    np.add.at(most, block.signal_counter, block.signal_amount)
+    highs = {(b.counter, b.high) for b in brackets if b.high is not None and b.high <= most[b.counter]}
+    return _watched(block, brackets, highs)
+
+
+class _Reader:
+    def __init__(self, system: FlatSystem, rules: Rules, run: Machine) -> None:
+        self.block, self.rules, self.run = system.block, rules, run
+        self.initial = system.block.counter_init.tolist()
+        self.next_phase = set(system.block.wait_counter[rules.wait == NEXT_PHASE].tolist())
+        self.bytes = set(system.block.signal_counter[rules.signal == EXPECT].tolist())
+
+    def counters(self) -> System:
+        block, rules = self.block, self.rules
+        threshold, amount, init = block.wait_threshold.copy(), block.signal_amount.copy(), block.counter_init.copy()
+        for row in np.flatnonzero(rules.wait != 0).tolist():
+            threshold[row] = self.threshold(row)
+        amount[np.isin(rules.signal, (STORE, EXPECT))] = 1
+        init[block.signal_counter[rules.signal == STORE]] = 0
+        return replace(block, wait_threshold=threshold, signal_amount=amount, counter_init=init)
+
+    def threshold(self, row: int) -> int:
+        counter, met = int(self.block.wait_counter[row]), self.run.met[row]
+        if self.rules.wait[row] == EQUAL:
+            return met
+        if self.rules.wait[row] == PARITY:
+            return self.total(counter, met)
+        agent = int(self.block.agent_of[self.block.wait_event[row]])
+        return self.total(counter, self.arrived(agent, counter, int(self.block.wait_event[row])) + 1)
+
+    def total(self, counter: int, phases: int) -> int:
+        return self.run.totals[counter][phases]
+
+    def arrived(self, agent: int, counter: int, event: int) -> int:
+        """The phase of the agent's last arrival before the event; -1: there is none."""
+        block = self.block
+        mine = (block.signal_counter == counter) & (block.agent_of[block.signal_event] == agent)
+        rows = np.flatnonzero(mine & (block.signal_event < event))
+        return self.run.sent[int(rows[-1])] if len(rows) else -1
+
+    def brackets(self) -> list[Bracket]:
+        found = []
+        for row in np.flatnonzero(self.rules.wait != 0).tolist():
+            event, counter = int(self.block.wait_event[row]), int(self.block.wait_counter[row])
+            if self.rules.wait[row] != NEXT_PHASE:
+                found.append(Bracket(event, counter, *self.around(row, counter), waits=True))
+        for row, (event, counter) in enumerate(
+            zip(self.block.signal_event.tolist(), self.block.signal_counter.tolist(), strict=True)
+        ):
+            sent = self.run.sent[row]
+            if self.rules.signal[row] == STORE:
+                found.append(Bracket(event, counter, sent, sent + 1, waits=False))
+            elif counter in self.bytes or (counter in self.next_phase and self.rules.signal[row] == ADD):
+                low, high = self.total(counter, sent), self.upper(counter, sent + 1)
+                found.append(Bracket(event, counter, low, high, waits=False))
+        return found
+
+    def upper(self, counter: int, phases: int) -> int | None:
+        totals = self.run.totals[counter]
+        return totals[phases] if phases < len(totals) else None
+
+    def around(self, row: int, counter: int) -> tuple[int, int | None]:
+        met = self.run.met[row]
+        if self.rules.wait[row] == PARITY:
+            return self.total(counter, max(0, met - 1)), self.upper(counter, met + 1)
+        values = [self.initial[counter], *self.run.stored.get(counter, ())]
+        wanted = values[met]
+        low = next((k + 1 for k in range(met - 1, -1, -1) if values[k] == wanted), 0)
+        high = next((k for k in range(met + 1, len(values)) if values[k] != wanted), None)
+        return low, high
+
+
+def _watched(block: System, brackets: tuple[Bracket, ...], highs: set[tuple[int, int]]) -> Grown:
+    """One agent per counter, that waits for its upper ends in turn."""
+    chains: dict[int, list[int]] = defaultdict(list)
+    for counter, high in sorted(highs):
+        chains[counter].append(high)
+    watcher: dict[tuple[int, int], int] = {}
+    first, event = block.agent_first.tolist(), block.events
+    rows = []
+    for counter, chain in chains.items():
+        for high in chain:
+            watcher[counter, high] = event
+            rows.append((counter, high))
+            event += 1
+        first.append(event)
+    more = len(rows)
+
+    def longer(name: str) -> I64:
+        column: I64 = getattr(block, name)
+        return np.append(column, np.full(more, column[-1], dtype=np.int64))
+
+    wait_first = np.append(block.wait_first, block.wait_first[-1] + 1 + np.arange(more))
+    extended = replace(
+        block,
+        agent_first=np.array(first, dtype=np.int64),
+        event_tag=np.append(block.event_tag, np.full(more, -1, dtype=np.int64)),
+        wait_first=wait_first,
+        wait_counter=np.append(block.wait_counter, np.array([c for c, _ in rows], dtype=np.int64)),
+        wait_threshold=np.append(block.wait_threshold, np.array([h for _, h in rows], dtype=np.int64)),
+        signal_first=longer("signal_first"),
+        access_first=longer("access_first"),
+        agent_names=(*block.agent_names, *(f"watcher {c}" for c in chains)) if block.agent_names else (),
+    )
+    return Grown(extended, brackets, watcher)
+
+
+def broken(system: Grown, clocks: Clocks) -> tuple[Bracket, bool] | None:
+    """A bracket that is not proved, and whether it is its upper end; clocks: of `system.block`."""
+    block = system.block
+    rows_of: dict[int, I64] = {}
+    for bracket in system.brackets:
+        rows = rows_of.setdefault(bracket.counter, np.flatnonzero(block.signal_counter == bracket.counter))
+        if bracket.low > int(block.counter_init[bracket.counter]):
+            events = block.signal_event[rows]
+            done = block.index_of[events] < _over(bracket, clocks)[block.agent_of[events]]
+            if int(block.counter_init[bracket.counter] + block.signal_amount[rows][done].sum()) < bracket.low:
+                return bracket, False
+        watcher = system.watcher.get((bracket.counter, bracket.high or 0))
+        if watcher is not None:
+            pair = np.array([[bracket.event], [watcher]], dtype=np.int64)
+            if not bool(clocks.precedes(pair[0], pair[1])[0]):
+                return bracket, True
+    return None
+
+
+def _over(bracket: Bracket, clocks: Clocks) -> Counts:
+    """[agents] How many first events of each are over when the agent of the bracket gets to its event."""
+    index = int(clocks.system.index_of[bracket.event])
+    if not bracket.waits:
+        return clocks.at(bracket.event)
+    agent = int(clocks.system.agent_of[bracket.event])
+    before = clocks.at(bracket.event - 1) if index else np.zeros_like(clocks.rows[0])
+    before[agent] = index
+    return before

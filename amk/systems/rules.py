@@ -1,0 +1,70 @@
+"""What waits and signals do that are not plain counters: phases of barriers, flags that are stored, proxies of memory.
+
+A file says them as numbers per row (`orders.wait_rule` and so on); a system without any has no `Rules`.
+
+* `PARITY`: wait until the phase of that parity is over (PTX ISA, `mbarrier.try_wait.parity`): the number of completed
+  phases is odd iff the parity is 0. A wait that comes a phase early passes at once, one that comes two late blocks.
+* `NEXT_PHASE`: wait until the phase is over in which this agent arrived last (`bar.sync`, `barrier.cluster.wait`).
+* `EQUAL`: wait until the flag holds that value.
+* `ADD`: on a barrier, that many arrivals. `EXPECT`: one arrival that makes the phase wait for that many bytes
+  (`mbarrier.arrive.expect_tx`). `COMPLETE`: that many bytes have come (`mbarrier::complete_tx::bytes`).
+* `STORE`: the flag holds amount - 1 from now on, whatever it held (amounts are positive).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from amk.systems.flat_judge import I64, System
+
+AT_LEAST, PARITY, EQUAL, NEXT_PHASE = range(4)
+ADD, STORE, EXPECT, COMPLETE = range(4)
+GENERIC, ASYNC, FENCE = range(3)
+HIGHEST: Final = {"wait_rule": 4, "signal_rule": 4, "phase": 1 << 20, "proxy": 3}
+
+
+@dataclass(frozen=True, eq=False)
+class Rules:
+    """wait [waits], signal [signals]: see above. phase [counters]: arrivals of a phase, 0 for what is no barrier.
+    proxy [events]: how it touches memory, or that it is a `fence.proxy.async`."""
+
+    wait: I64
+    signal: I64
+    phase: I64
+    proxy: I64
+
+    @classmethod
+    def plain(cls, block: System) -> Rules:
+        sizes = (len(block.wait_counter), len(block.signal_counter), block.counters, block.events)
+        return cls(*(np.zeros(size, dtype=np.int64) for size in sizes))
+
+    @property
+    def silent(self) -> bool:
+        """Nothing but counters is used."""
+        return not any(column.any() for column in (self.wait, self.signal, self.phase, self.proxy))
+
+
+def mixed(block: System, rules: Rules) -> str | None:
+    """Why these rules do not fit the counters they are of, if they do not."""
+    phased = rules.phase > 0
+    waits, signals = phased[block.wait_counter], phased[block.signal_counter]
+    stored = np.zeros(block.counters, dtype=bool)
+    stored[block.signal_counter[rules.signal == STORE]] = True
+    equal = np.zeros(block.counters, dtype=bool)
+    equal[block.wait_counter[rules.wait == EQUAL]] = True
+    if (waits != np.isin(rules.wait, (PARITY, NEXT_PHASE))).any():
+        return "waits for a parity or the next phase are for barriers, others for what is none"
+    if (~signals & np.isin(rules.signal, (EXPECT, COMPLETE))).any():
+        return "bytes are expected and completed at barriers alone"
+    if (stored & phased).any() or (equal & ~stored).any():
+        return "a value is stored to a flag, and only a flag is waited for to be equal"
+    if stored[block.signal_counter[rules.signal != STORE]].any():
+        return "a flag that is stored to is not added to as well"
+    if stored[block.wait_counter[rules.wait != EQUAL]].any():
+        return "a flag that is stored to is waited for to be equal"
+    if (block.counter_init[phased] != 0).any():
+        return "a barrier begins in its first phase, without arrivals"
+    return None
