@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from amk.systems.flat_judge import MAX_AMOUNT, MAX_THRESHOLD
 from amk.systems.names import Buffer, Counter, Scope, integer, refuse
-from amk.systems.rules import ADD, COMPLETE, EQUAL, EXPECT, FENCE, NEXT_PHASE, PARITY, STORE
+from amk.systems.rules import ADD, COMPLETE, EQUAL, EXPECT, FENCE, NEXT_PHASE, ONLY_EXPECT, PARITY, STORE
 
 if TYPE_CHECKING:
     from amk.systems.builder import Agent, System
@@ -162,9 +162,13 @@ class AgentConstructs:
         integer("the number of arrivals", count, 1, _barrier(barrier).arrivals + 1)
         self._signal(barrier, count, order, ADD)
 
-    def expect(self, barrier: Barrier, size: int) -> None:
-        """`mbarrier.arrive.expect_tx`: one arrival, and the phase also waits for `size` bytes."""
-        self._signal(_barrier(barrier), integer("the bytes", size, 1, MAX_AMOUNT), "release", EXPECT)
+    def expect(self, barrier: Barrier, size: int, arrives: bool = True) -> None:
+        """`mbarrier.arrive.expect_tx`: one arrival, and the phase also waits for `size` bytes.
+
+        arrives False: `mbarrier.expect_tx`, which is no arrival.
+        """
+        rule = EXPECT if arrives else ONLY_EXPECT
+        self._signal(_barrier(barrier), integer("the bytes", size, 1, MAX_AMOUNT), "release", rule)
 
     def wait_parity(self, barrier: Barrier, parity: int, order: Literal["acquire", "relaxed"] = "acquire") -> None:
         """`mbarrier.try_wait.parity`, in a loop: the phase of this parity is over."""
@@ -200,7 +204,15 @@ class AgentConstructs:
         if source is not None:
             engine.read(*source, value, proxy="async")
         engine.write(*target, value, proxy="async")
-        engine._signal(_barrier(barrier), target[2] - target[1], "release", COMPLETE)
+        engine.complete(barrier, target[2] - target[1])
+
+    def complete(self, barrier: Barrier, size: int) -> None:
+        """`mbarrier.complete_tx`: `size` bytes that a phase expects have come. `load` does it by itself."""
+        self._signal(_barrier(barrier), integer("the bytes", size, 1, MAX_AMOUNT), "release", COMPLETE)
+
+    def issue(self, what: str) -> Agent:
+        """An asynchronous operation of another kind (`tcgen05.mma`, say), as an agent: say what it does, in turn."""
+        return self._engine(what)
 
     def store(self, source: Bytes, target: Bytes | None, value: object = None, add: bool = False) -> None:
         """A bulk or TMA store of the current group; target None: memory that nobody else touches. add: a reduction."""

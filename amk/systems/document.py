@@ -104,7 +104,9 @@ class Orders(_Frozen):
     cluster: Column | None = Field(None, description="per agent: number of its cluster on the GPU")
     cta: Column | None = Field(None, description="per agent: number of its CTA in the cluster")
     wait_rule: Column | None = Field(None, description="per wait: 0 at least, 1 parity, 2 equal, 3 next phase")
-    signal_rule: Column | None = Field(None, description="per signal: 0 add, 1 store, 2 expect bytes, 3 complete bytes")
+    signal_rule: Column | None = Field(
+        None, description="per signal: 0 add, 1 store, 2 expect, 3 complete, 4 only expect"
+    )
     phase: Column | None = Field(None, description="per counter: arrivals of one phase of a barrier, 0 if it is none")
     proxy: Column | None = Field(None, description="per event: 0 generic, 1 async, 2 fence.proxy.async")
 

@@ -30,6 +30,7 @@ from amk.systems.rules import (
     FENCE,
     GENERIC,
     NEXT_PHASE,
+    ONLY_EXPECT,
     PARITY,
     STORE,
     Rules,
@@ -181,9 +182,10 @@ class Machine:
 
     def _arrive(self, agent: int, counter: int, phase: Phase, amount: int, rule: int) -> bool:
         self.joined[agent, counter] = phase.number
-        phase.pending -= {ADD: amount, EXPECT: 1, COMPLETE: 0}[rule]
-        phase.bytes += {ADD: 0, EXPECT: amount, COMPLETE: -amount}[rule]
-        phase.told += amount if rule == EXPECT else 0
+        phase.pending -= {ADD: amount, EXPECT: 1}.get(rule, 0)
+        phase.bytes += {ADD: 0, COMPLETE: -amount}.get(rule, amount)
+        # in the count of `phases`, each call that expects bytes is one
+        phase.told += {EXPECT: amount, ONLY_EXPECT: amount + 1}.get(rule, 0)
         if phase.pending < 0:
             return False
         if phase.pending == 0 and phase.bytes == 0:
@@ -272,7 +274,7 @@ Choice = Callable[[list[int]], int]
 
 
 def ran(system: FlatSystem, choose: Choice | None = None) -> tuple[Machine, Trouble | None]:
-    """A run to its end or first trouble; choose: one of the agents that can go on, otherwise each as far as it can."""
+    """A run to its end or first trouble; choose: who of those that can goes on; otherwise one step of each in turn."""
     machine = Machine(system)
     trouble = next((t for t in _steps(machine, choose) if t is not None), None)
     return machine, trouble or machine.end()
@@ -288,7 +290,7 @@ def _steps(machine: Machine, choose: Choice | None) -> Iterator[Trouble | None]:
             yield machine.step(choose(ready))
             continue
         for agent in ready:
-            while machine.enabled(agent):
+            if machine.enabled(agent):
                 yield machine.step(agent)
 
 

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from amk.systems.builder import System
 
 Scope = Literal["cta", "cluster", "gpu", "sys"]
-_OURS = (os.path.dirname(__file__) + os.sep, contextlib.__file__)
+_HERE = os.path.dirname(__file__) + os.sep
+_OURS = (_HERE, contextlib.__file__)
+_KERNELS = _HERE + "incidents" + os.sep
+"""Kernels of this package that are written down as anybody's would be."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +43,8 @@ def caller() -> tuple[str, int]:
     """File and line of the innermost frame outside this package."""
     frame = interpreter._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        if frame.f_code.co_filename.startswith(_KERNELS):
+            break
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 

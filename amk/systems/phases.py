@@ -26,7 +26,7 @@ import numpy as np
 from amk.systems.flat_judge import I64, Clocks, Counts, System
 from amk.systems.flat_system import FlatSystem
 from amk.systems.machine import Machine
-from amk.systems.rules import ADD, EQUAL, EXPECT, NEXT_PHASE, PARITY, STORE, Rules
+from amk.systems.rules import ADD, EQUAL, EXPECT, NEXT_PHASE, ONLY_EXPECT, PARITY, STORE, Rules
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ class _Reader:
         self.block, self.rules, self.run = system.block, rules, run
         self.initial = system.block.counter_init.tolist()
         self.next_phase = set(system.block.wait_counter[rules.wait == NEXT_PHASE].tolist())
-        self.bytes = set(system.block.signal_counter[rules.signal == EXPECT].tolist())
+        self.bytes = set(system.block.signal_counter[np.isin(rules.signal, (EXPECT, ONLY_EXPECT))].tolist())
 
     def counters(self) -> System:
         block, rules = self.block, self.rules
         threshold, amount, init = block.wait_threshold.copy(), block.signal_amount.copy(), block.counter_init.copy()
         for row in np.flatnonzero(rules.wait != 0).tolist():
             threshold[row] = self.threshold(row)
-        amount[np.isin(rules.signal, (STORE, EXPECT))] = 1
+        amount[np.isin(rules.signal, (STORE, EXPECT, ONLY_EXPECT))] = 1
         init[block.signal_counter[rules.signal == STORE]] = 0
         return replace(block, wait_threshold=threshold, signal_amount=amount, counter_init=init)
 

@@ -7,7 +7,8 @@ A file says them as numbers per row (`orders.wait_rule` and so on); a system wit
 * `NEXT_PHASE`: wait until the phase is over in which this agent arrived last (`bar.sync`, `barrier.cluster.wait`).
 * `EQUAL`: wait until the flag holds that value.
 * `ADD`: on a barrier, that many arrivals. `EXPECT`: one arrival that makes the phase wait for that many bytes
-  (`mbarrier.arrive.expect_tx`). `COMPLETE`: that many bytes have come (`mbarrier::complete_tx::bytes`).
+  (`mbarrier.arrive.expect_tx`); `ONLY_EXPECT` is no arrival (`mbarrier.expect_tx`). `COMPLETE`: that many bytes have
+  come (`mbarrier::complete_tx::bytes`).
 * `STORE`: the flag holds amount - 1 from now on, whatever it held (amounts are positive).
 """
 
@@ -21,9 +22,9 @@ import numpy as np
 from amk.systems.flat_judge import I64, System
 
 AT_LEAST, PARITY, EQUAL, NEXT_PHASE = range(4)
-ADD, STORE, EXPECT, COMPLETE = range(4)
+ADD, STORE, EXPECT, COMPLETE, ONLY_EXPECT = range(5)
 GENERIC, ASYNC, FENCE = range(3)
-HIGHEST: Final = {"wait_rule": 4, "signal_rule": 4, "phase": 1 << 20, "proxy": 3}
+HIGHEST: Final = {"wait_rule": 4, "signal_rule": 5, "phase": 1 << 20, "proxy": 3}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ def mixed(block: System, rules: Rules) -> str | None:
     equal[block.wait_counter[rules.wait == EQUAL]] = True
     if (waits != np.isin(rules.wait, (PARITY, NEXT_PHASE))).any():
         return "waits for a parity or the next phase are for barriers, others for what is none"
-    if (~signals & np.isin(rules.signal, (EXPECT, COMPLETE))).any():
+    if (~signals & np.isin(rules.signal, (EXPECT, COMPLETE, ONLY_EXPECT))).any():
         return "bytes are expected and completed at barriers alone"
     if (stored & phased).any() or (equal & ~stored).any():
         return "a value is stored to a flag, and only a flag is waited for to be equal"

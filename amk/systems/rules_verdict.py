@@ -4,7 +4,7 @@ Property: UNSAFE iff a run of the rules themselves was found that shows it (`mac
 every bracket is proved, so that the system of counters has the same runs (`phases`), and that system is SAFE, and every
 asynchronous access has its proxy fence (`proxies`). UNKNOWN otherwise, with what is not proved.
 
-Runs that are looked at: each agent as far as it can; each agent as early, and as late, as it can; some at random.
+Runs that are looked at: one step of each agent in turn; each agent as early, and as late, as it can; some at random.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from amk.systems.wording import touches, where, who
 SECONDS: Final = 3.0
 AT_RANDOM: Final = 24
 MOST_AGENTS: Final = 24
+EARLY: Final = "let the reader wait for the write: look at the phase, the parity or the barrier that it waits for"
 
 
 def judged_rules(system: FlatSystem) -> Verdict:
@@ -142,7 +143,7 @@ def told(system: FlatSystem, event: int) -> str:
         added = plain if rules.phase[block.signal_counter[row]] else f"adds {amount} to {name}"
         kinds = (
             added, f"stores {amount - 1} to {name}", f"arrives at {name}, which then expects {amount} bytes",
-            f"brings {amount} bytes to {name}",
+            f"brings {amount} bytes to {name}", f"lets {name} expect {amount} bytes, without arriving",
         )  # fmt: skip
         parts.append(kinds[int(rules.signal[row])])
     return ", ".join([*touches(block, event), *parts]) or ("is a proxy fence" if rules.proxy[event] else "does nothing")
@@ -160,7 +161,7 @@ def found(run: Machine, trouble: Trouble) -> Finding:
     elif trouble.kind == "arrivals":
         diagnostic = _arrivals(system, trouble)
     else:
-        diagnostic = _fault(system, trouble)
+        diagnostic = _fault(system, run, trouble)
     return Finding(diagnostic, run=(trouble, tuple(run.order)))
 
 
@@ -176,6 +177,7 @@ def _facts(system: FlatSystem, events: tuple[int, ...]) -> list[Fact]:
 
 def _race(system: FlatSystem, run: Machine, trouble: Trouble) -> Diagnostic:
     facts = _facts(system, trouble.events)
+    facts += _waited(run, trouble.events[1])
     facts.append(because(f"in a run of {len(run.order)} events neither happens before the other"))
     kinds = {
         int(system.block.access_kind[row])
@@ -209,14 +211,35 @@ def _arrivals(system: FlatSystem, trouble: Trouble) -> Diagnostic:
     return Diagnostic("AMK404", message, where=where(system, trouble.events[0]), facts=facts, help=help_text)
 
 
-def _fault(system: FlatSystem, trouble: Trouble) -> Diagnostic:
+def _waited(run: Machine, event: int) -> list[Fact]:
+    """The last wait of the event's agent before it, and what it found."""
+    block, system = run.block, run.system
+    first = int(block.agent_first[run.agent_of[event]])
+    last = next((e for e in range(event, first - 1, -1) if run.waits[e] and not _issue(block, e)), None)
+    if last is None:
+        return [because(f"{block.agent_name(run.agent_of[event])} waits for nothing before")]
+    row = run.first_row[0][last]
+    counter = int(block.wait_counter[row])
+    told_so = told(system, last)
+    if run.phases[counter] is None:
+        return [shown(f"{who(system, last)}: {told_so}")]
+    over = run.met[row]
+    return [shown(f"{who(system, last)}: {told_so}, which it found with {over} phase{'s' * (over != 1)} over")]
+
+
+def _issue(block: System, event: int) -> bool:
+    """It is the start of an asynchronous operation, which only waits to be issued."""
+    return " issues " in block.counter_name(int(block.wait_counter[int(block.wait_first[event])]))
+
+
+def _fault(system: FlatSystem, run: Machine, trouble: Trouble) -> Diagnostic:
     event, name = trouble.events[0], _name(system, trouble)
     if event < 0:
         return Diagnostic("AMK104", f"{name} does not hold at the end what it should")
     said = "nothing has written it" if trouble.kind == "uninitialised" else "it holds something else than is meant"
     code = "AMK105" if trouble.kind == "uninitialised" else "AMK104"
-    facts = tuple(_facts(system, trouble.events))
-    return Diagnostic(code, f"{name} is read, and {said}", where=where(system, event), facts=facts)
+    facts = (*_facts(system, trouble.events), *_waited(run, event))
+    return Diagnostic(code, f"{name} is read, and {said}", where=where(system, event), facts=facts, help=EARLY)
 
 
 def _deadlock(system: FlatSystem, run: Machine, trouble: Trouble) -> Diagnostic:

@@ -73,7 +73,10 @@ class Made:
         pieces = self.rng.choice((1, 2))
         for k in range(2):
             self.call("producer", "wait_parity", empty, 1 - k)
-            self.call("producer", "expect", full, pieces * BOX)
+            apart = self.rng.random() < 0.3
+            self.call("producer", "expect", full, pieces * BOX, not apart)
+            if apart:
+                self.call("producer", "arrive", full)
             for piece in range(pieces):
                 self.call("producer", "load", None, (data, piece * BOX, piece * BOX + BOX), full, k)
             self.call("consumer", "wait_parity", full, k)

@@ -41,17 +41,21 @@ class Rules:
         value = block.get("access_value") or [-1] * len(block["access_lo"])
         names = ("buffer", "lo", "hi", "kind")
         self.accesses = cut("access", *(block[f"access_{name}"] for name in names), value)
+        columns = [block.get(f"initial_{name}") or [] for name in ("buffer", "lo", "hi", "value")]
+        self.initial: dict[int, dict[int, int]] = {}
+        for buffer, lo, hi, content in zip(*columns, strict=True):
+            self.initial.setdefault(buffer, {}).update(dict.fromkeys(range(lo, hi), content))
         self.agent_of = [w for w in range(self.agents) for _ in range(self.first[w], self.first[w + 1])]
 
-    def wrong(self) -> set[str]:
-        """Everything that some interleaving shows."""
+    def wrong(self, all_of_it: bool = True) -> set[str]:
+        """Everything that some interleaving shows; or something of it, if there is something."""
         nothing: frozenset[int] = frozenset()
         counters = tuple((0, size, 0, nothing, nothing) if size else (v, 0, 0, nothing, nothing)
                          for v, size in zip(self.init, self.phase, strict=True))  # fmt: skip
         nobody = tuple((nothing, nothing) for _ in range(self.agents))
         start = ((0,) * self.agents, counters, nobody, (), ())
         stack, seen, found = [start], {start}, set[str]()
-        while stack:
+        while stack and (all_of_it or not found):
             state = stack.pop()
             moved = False
             for agent in range(self.agents):
@@ -110,8 +114,8 @@ class Rules:
         value, pending, missing, given, over = counter
         if not self.phase[number]:
             return (amount - 1, 0, 0, mine, over) if rule == 1 else (value + amount, 0, 0, given | mine, over)
-        pending -= {0: amount, 2: 1, 3: 0}[rule]
-        missing += {0: 0, 2: amount, 3: -amount}[rule]
+        pending -= {0: amount, 2: 1, 3: 0, 4: 0}[rule]
+        missing += {0: 0, 2: amount, 3: -amount, 4: amount}[rule]
         given = given | mine
         if pending < 0:
             found.add("arrivals")
@@ -122,12 +126,13 @@ class Rules:
     def touch(self, event: int, past: frozenset[int], fenced: frozenset[int], memory: State, found: set[str]) -> State:
         """memory: (event, row) of the accesses that happened, in order."""
         for row, (buffer, lo, hi, kind, value) in enumerate(self.accesses[event]):
-            held: dict[int, int] = {}
+            held = dict(self.initial.get(buffer, {}))
             for other, k in memory:
                 b, first, end, what, content = self.accesses[other][k]
                 if b != buffer or first >= hi or lo >= end:
                     continue
-                if self.agent_of[other] != self.agent_of[event] and (kind, what) != (0, 0) and other not in past:
+                alike = kind == what != 1
+                if self.agent_of[other] != self.agent_of[event] and not alike and other not in past:
                     found.add("race")
                 elif what != 0 and self.proxy[other] == 0 and self.proxy[event] == 1 and other not in fenced:
                     found.add("unfenced")

@@ -22,3 +22,44 @@ def test_the_page_shows_what_is_said() -> None:
     assert explained(code).startswith("SAFE")
     told = explained(code.replace("c.wait(full, k + 1)", "c.wait(full, k)")).splitlines()[1:]
     assert all(f"    {line}\n" in page for line in told) and len(told) == 6
+
+
+GUIDE = PAGE.parent / "guides" / "kernel-author.md"
+MISTAKES = {
+    ("phase ^ 1)", "phase)"): ("AMK201", "empty 0 is in phase 0, which still needs 1 of 1 arrivals"),
+    ('sys.mbarrier(f"empty {s}")', 'sys.mbarrier(f"empty {s}", 2)'): ("AMK201", "still needs 1 of 2 arrivals"),
+    ("p.expect(full[s], BYTES)", "p.expect(full[s], 2 * BYTES)"): (
+        "AMK201",
+        "still needs 0 of 1 arrivals and 4096 bytes",
+    ),
+}
+
+
+def told(code: str) -> str:
+    names: dict[str, Any] = {}
+    exec(compile(code.replace("print(", "("), "ring.py", "exec"), names)
+    return str(amk.verify(names["kernel"]()).explain())
+
+
+def test_the_guide_s_ring_is_right_and_its_mistakes_are_told_as_it_says() -> None:
+    page = GUIDE.read_text(encoding="utf-8")
+    code = page.partition("```python\n")[2].partition("```")[0]
+    assert told(code).startswith("SAFE")
+    for (before, after), (finding, words) in MISTAKES.items():
+        assert before in code and words in page
+        found = told(code.replace(before, after))
+        assert finding in found and words in found, found
+    lines = code.splitlines()
+    read = next(n for n, line in enumerate(lines) if "c.read(" in line)
+    lines[read], lines[read + 1] = lines[read + 1], lines[read]
+    assert "AMK302" in told("\n".join(lines)) and "slots" in told("\n".join(lines))
+
+
+def test_the_compiler_guide_s_file_gets_the_finding_that_it_shows() -> None:
+    from amk.systems.document import parse_system
+    from amk.systems.verdict import judged
+
+    page = (PAGE.parent / "guides" / "compiler-author.md").read_text(encoding="utf-8")
+    text = page.partition("```json\n")[2].partition("```")[0]
+    found = judged(parse_system(text.encode(), "hand-off.json")).explain().splitlines()[1:3]
+    assert all(line.strip() in page for line in found), found

@@ -1,0 +1,1 @@
+"""The public benchmark: see card.md."""
