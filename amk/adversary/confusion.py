@@ -34,7 +34,7 @@ from amk.validator.certificate import NotSafe, make_certificate
 from amk.validator.flat import judge
 from amk.validator.schedule_certificate import certify_schedule
 from amk.validator.system import System
-from amk.validator.verify import Verifier
+from amk.validator.verify import verify
 
 TITLES = {str(c.number): c.title for c in CLASSES}
 OPEN = frozenset(str(c.number) for c in CLASSES if c.open)
@@ -43,7 +43,6 @@ MANY, EACH = 100, 20
 """With so many cases of a class, so many must be SAFE and so many UNSAFE."""
 TRIES = 40
 """Draws until a generator's mutant is well-formed; they nearly always are at once."""
-VERIFY = Verifier()
 """One per process: mutants of one plan share most of what is asked about them."""
 JUDGED: dict[str, Outcome] = {}
 """By the mutant's digest, in this process."""
@@ -213,7 +212,7 @@ def decide(case: Mutation) -> Outcome:
         verdict, uncertified = judged_system(case.subject)
         ruling = rule_system(case.subject)
         return Outcome(str(case.number), case.seed, verdict, (), ruling, None, uncertified, flat=True)
-    found = VERIFY(case.subject)
+    found = verify(case.subject)
     codes = tuple(d.code for d in found.diagnostics)
     replayed = None
     if found.evidence is not None:

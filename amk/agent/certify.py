@@ -38,11 +38,10 @@ TIMEOUT = 120.0
 
 
 def installed() -> Certifier:
-    """The validator of this installation as a certifier; what it has proved of one schedule serves the next."""
-    from amk.validator.verify import Verifier
+    """The validator of this installation as a certifier."""
+    from amk.validator.verify import verify
 
-    verifier = Verifier()
-    return lambda schedule: judged(schedule, verifier(schedule, timeout_s=TIMEOUT))
+    return lambda schedule: judged(schedule, verify(schedule, timeout_s=TIMEOUT))
 
 
 def judged(schedule: Schedule, verdict: Verdict) -> Judgement:

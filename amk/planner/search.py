@@ -47,7 +47,7 @@ from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import Target
 from amk.simulator.constants import Constants, constants_for
 from amk.simulator.predict import steps_ms
-from amk.validator.verify import Verifier
+from amk.validator.verify import verify
 
 WIDTH = 6
 DRAWS = 16
@@ -320,13 +320,12 @@ def search(
 
 def _verified(made: Search, rounds: int, why_not: Callable[[Schedule], str | None]) -> Found:
     refused: list[str] = []
-    verifier = Verifier()
     begun = frozenset(s.key for s in (made.look(made.space.start), *made.presets()) if s is not None)
     default, naive = (made.known.get(made.problem.preset(s, made.space.start)) for s in (FAST, NAIVE))
     ranked = sorted(made.ranked(), key=lambda state: default is not None and state.slower_somewhere(default))
     for state in _likely_first(ranked, refused, begun):
         schedule = made.problem.schedule(state.settings)
-        verdict = verifier(schedule)
+        verdict = verify(schedule)
         reason = why_not(schedule) if verdict.safe else verdict.status
         if reason is None:
             return Found(state, schedule, default, naive, made.expansions, rounds, made.pruned, tuple(refused))

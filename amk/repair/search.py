@@ -21,7 +21,7 @@ from amk.repair import data_edits, sync_edits
 from amk.repair.scene import Candidate, Scene, scene
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.verify import Verdict, Verifier
+from amk.validator.verify import Verdict, verify
 
 Family = Callable[[Scene], Iterator[Candidate]]
 
@@ -85,7 +85,7 @@ def find_repair(schedule: Schedule, verdict: Verdict, seconds: float) -> Repair 
     if verdict.safe or not verdict.diagnostics:
         return None
     until = time.process_time() + seconds
-    start, verifier = scene(schedule, verdict), Verifier()
+    start = scene(schedule, verdict)
     seen: set[str] = set()
     for tried, candidate in enumerate(candidates(start), 1):
         left = until - time.process_time()
@@ -96,7 +96,7 @@ def find_repair(schedule: Schedule, verdict: Verdict, seconds: float) -> Repair 
         if text in seen:
             continue
         seen.add(text)
-        found = _judged(text, verifier)
+        found = _judged(text)
         if found is not None:
             return Repair(candidate.description, found[0], start.document, document, found[1], tried)
     return None
@@ -122,11 +122,11 @@ def _in_turn(running: list[Iterator[Candidate]]) -> Iterator[Candidate]:
                 yield candidate
 
 
-def _judged(text: str, verifier: Verifier) -> tuple[Schedule, Verdict] | None:
+def _judged(text: str) -> tuple[Schedule, Verdict] | None:
     """The schedule with its verdict if it is one and is SAFE."""
     try:
         schedule = Schedule.model_validate_json(text)
-        verdict = verifier(schedule)
+        verdict = verify(schedule)
     except (ValidationError, AmkError):
         return None
     return (schedule, verdict) if verdict.safe else None

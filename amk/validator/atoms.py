@@ -73,32 +73,30 @@ class Block:
 def touches_of(run: Run) -> Touches:
     """Accesses of executed events, initial content, and, if the run is complete, final content."""
     system = run.system
-    executed = len(run.order)
     position = run.position[system.access_event]
-    kept = np.flatnonzero(position < executed)
+    kept = np.flatnonzero(position < len(run.order))
     kept = kept[np.lexsort((system.access_kind[kept], position[kept]))]
-    finals = slice(None) if run.complete else slice(0, 0)
-    before, after = len(system.initial_buffer), len(system.final_buffer[finals])
 
-    def column(name: str) -> I64:
-        parts = (getattr(system, f"initial_{name}"), getattr(system, f"access_{name}")[kept])
-        return np.concatenate((*parts, getattr(system, f"final_{name}")[finals]))
+    def columns(what: str, *names: str) -> list[I64]:
+        return [np.asarray(getattr(system, f"{what}_{name}"), np.int64) for name in names]
 
-    def padded(initial: int, middle: I64, final: int) -> I64:
-        return np.concatenate((np.full(before, initial), middle, np.full(after, final)))
+    edge = ("buffer", "lo", "hi", "value", "delta")
+    rows = np.stack(columns("access", "event", "buffer", "kind", *edge[1:]), axis=1)
+    initial, final = (np.stack(columns(what, *edge), axis=1) for what in ("initial", "final"))
+    return touches_in(rows[kept], initial, final if run.complete else final[:0])
 
-    buffer = column("buffer") * (2 * MAX_BYTES)
-    low, high = buffer + column("lo"), buffer + column("hi")
-    key = np.unique(np.concatenate((low, high)))
-    return Touches(
-        event=padded(OUTSIDE, system.access_event[kept], OUTSIDE),
-        kind=padded(WRITE, system.access_kind[kept], READ),
-        value=column("value"),
-        delta=column("delta"),
-        first=np.searchsorted(key, low),
-        last=np.searchsorted(key, high),
-        atom_key=key,
+
+def touches_in(rows: I64, initial: I64, final: I64) -> Touches:
+    """rows [n, 7]: (event, buffer, kind, lo, hi, value, delta) in run order, an event's reads first; initial and final
+    content [n, 5]: (buffer, lo, hi, value, delta)."""
+    before, after = (
+        np.insert(edge, (0, 1), (OUTSIDE, kind), axis=1) for edge, kind in ((initial, WRITE), (final, READ))
     )
+    event, buffer, kind, lo, hi, value, delta = np.concatenate((before, rows, after)).T
+    low, high = buffer * (2 * MAX_BYTES) + lo, buffer * (2 * MAX_BYTES) + hi
+    key = np.unique(np.concatenate((low, high)))
+    first, last = np.searchsorted(key, low), np.searchsorted(key, high)
+    return Touches(event=event, kind=kind, value=value, delta=delta, first=first, last=last, atom_key=key)
 
 
 def _radix_order(values: I32) -> I64:

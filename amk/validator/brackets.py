@@ -19,7 +19,6 @@ import numpy as np
 
 from amk.validator.abreast import places_abreast
 from amk.validator.implied_order import ImpliedOrder
-from amk.validator.memo import Keyed
 from amk.validator.order import Clocks
 from amk.validator.quotient import Group, Quotient
 from amk.validator.system import I32, I64, Bools, Counts, System
@@ -53,14 +52,6 @@ class Ordering(Protocol):
 
     def precedes_plainly(self, before: I64, after: I64) -> Bools:
         """`precedes`, but for what takes runs to find: False says nothing."""
-        ...
-
-    def precedes_otherwise(self, before: I64, after: I64) -> Bools:
-        """`precedes` of what neither chains nor a worker by itself order; all there is, where there are no chains."""
-        ...
-
-    def undecided(self, before: I64) -> bool:
-        """May `precedes_otherwise` say yes of one of these?"""
         ...
 
     def precedes_each(self, before: I64, after: I64) -> Bools:
@@ -156,13 +147,8 @@ class BracketOrder:
     Nodes are numbered group by group, worker by worker: node_base + (worker - first) * nodes + node.
     """
 
-    def __init__(
-        self, quotient: Quotient, keyed: Keyed[Quotient] | None = None, clocks_key: bytes = b"", alone_key: bytes = b""
-    ) -> None:
-        """keyed: the quotient, if what follows from it is to be kept; clocks_key, alone_key: then those of its clocks
-        and of what its workers do alone, with the numbers of their nodes."""
-        assert keyed is None or (clocks_key and alone_key), "what is kept is kept under all that it follows from"
-        self.quotient, self.keyed, self.clocks_key, self.alone_key = quotient, keyed, clocks_key, alone_key
+    def __init__(self, quotient: Quotient) -> None:
+        self.quotient = quotient
         self.implied = ImpliedOrder(quotient)
         self.system = quotient.groups[0].order.trace.local_system
         self._base = np.array([g.node_base for g in quotient.groups], np.int64)
@@ -265,27 +251,6 @@ class BracketOrder:
         """`precedes` of what chains order."""
         every, clocks = np.arange(len(before)), self.quotient.clocks
         return chained(views(clocks, self.places(before)), views(clocks, self.places(after)), every, every)
-
-    def precedes_alone(self, before: I64, after: I64) -> Bools:
-        """`precedes` of what a worker orders by itself."""
-        ordered: Bools = np.zeros(len(before), dtype=bool)
-        self.add_local(before, after, ordered)
-        return ordered
-
-    def precedes_otherwise(self, before: I64, after: I64) -> Bools:
-        """`precedes` of what neither chains nor a worker by itself order."""
-        ordered: Bools = np.zeros(len(before), dtype=bool)
-        self._ask(before, after, ordered)
-        return ordered
-
-    def undecided(self, before: I64) -> bool:
-        return bool(self._several(before).any())
-
-    def workers(self, numbers: I64) -> I64:
-        """Of nodes."""
-        group, worker, _ = self._local(numbers)
-        first: I64 = np.array([g.first for g in self.quotient.groups])[group] + worker
-        return first
 
     def precedes_each(self, before: I64, after: I64) -> Bools:
         """`precedes` of every pair, all of `after` for the first of `before` first."""

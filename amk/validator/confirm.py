@@ -182,7 +182,7 @@ class Confirmer:
 
     @cached_property
     def footprints(self) -> Footprints:
-        return Footprints(self.result.schedule, self.result.memo.evaluations)
+        return Footprints(self.result.schedule, self.result.evaluations)
 
     @cached_property
     def fits(self) -> bool:
@@ -278,7 +278,7 @@ class Confirmer:
         result = self.result
         return partial(
             expand, result.schedule, clash.pos, result.tokens, edges, clash.workers, None, True,
-            result.memo.evaluations, brief=True,
+            result.evaluations, brief=True,
         )  # fmt: skip
 
     def _known(self, clash: Clash) -> bool:

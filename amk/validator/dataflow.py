@@ -115,19 +115,3 @@ def find_faults(blocks: Iterable[Block], limit: int | None = 64) -> DataflowRepo
         if limit is not None and total > limit:
             break
     return DataflowReport(total == 0, tuple(faults), total > len(faults))
-
-
-def find_faults_each(blocks: Iterable[Block], first_atoms: I64, limit: int) -> list[DataflowReport]:
-    """`find_faults` of each of several buffers, by the first atom of each."""
-    faults: list[list[Fault]] = [[] for _ in first_atoms]
-    total = np.zeros(len(first_atoms), np.int64)
-    for block in blocks:
-        bad, code, guilty = _faults_in(block)
-        of = np.searchsorted(first_atoms, block.atom[bad], side="right") - 1
-        np.add.at(total, of, 1)
-        for n in np.flatnonzero(np.bincount(of)).tolist():
-            mine = np.flatnonzero(of == n)[: limit - len(faults[n])]
-            rows = zip(bad[mine].tolist(), code[mine].tolist(), guilty[mine].tolist(), strict=True)
-            faults[n] += [_describe(block, *row) for row in rows]
-    told = zip(faults, total.tolist(), strict=True)
-    return [DataflowReport(not count, tuple(one), count > len(one)) for one, count in told]

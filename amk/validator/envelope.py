@@ -34,7 +34,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -46,8 +45,8 @@ from amk.validator.crews import Asked, Crewed, Joined
 from amk.validator.evaluator import COLUMNS, SHARED
 from amk.validator.footprint import Footprints
 from amk.validator.local_order import crew as crew_node
-from amk.validator.memo import given
 from amk.validator.privates import ABSENT, Private
+from amk.validator.quotient import Group
 from amk.validator.slopes import TOKEN_BITS
 from amk.validator.system import DONT_CARE, I64, READ, Bools
 from amk.validator.trace import Item, Trace
@@ -55,22 +54,6 @@ from amk.validator.trace import Item, Trace
 NO_DATA: Final = (WaitOp, SignalOp, BarrierOp)
 UNITS: Final = 3
 """Private memories of a worker: shared memory, its part of the key cache, its part of the value cache."""
-
-
-@dataclass(frozen=True, eq=False)
-class Team:
-    """All workers of one program, and what each runs. node_base: number of the first node."""
-
-    number: int
-    first: int
-    count: int
-    trace: Trace
-    node_base: int
-
-    @property
-    def nodes(self) -> int:
-        """Of a worker: events and crews."""
-        return self.trace.events + len(self.trace.items)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,15 +68,13 @@ class Visit:
 @dataclass(frozen=True, eq=False)
 class Layout:
     """When a worker visits its steps. base: number of each visit's first slot, one slot per agent; times: all (token +
-    1, layer); nodes [times, 2 slots]: of events, then of crews, -1 where there is none. shape: digest of all this, and
-    of the trace, but for what the steps do.
+    1, layer); nodes [times, 2 slots]: of events, then of crews, -1 where there is none.
     """
 
     visits: list[Visit]
     base: list[int]
     times: list[tuple[int, int]]
     nodes: I64
-    shape: bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +82,7 @@ class Part:
     """What a team touches: a crew per visit. own: caches; least: of a visit, the crew where it reads least, and its
     agents that read tagged words at some positions only."""
 
-    team: Team
+    team: Group
     layout: Layout
     crews: list[Crewed]
     own: tuple[int, ...]
@@ -128,33 +109,25 @@ class Envelope:
         self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
         self.last = schedule.kv.context - 1
         self.classes = 0
-        self.representatives: list[tuple[Team, int]] = []
         self.moving: set[tuple[int, int]] = set()
         self.private: list[I64] = [np.zeros((0, COLUMNS + 1), np.int64)]
         self._parts: list[Part] = []
         self._caches: dict[int, int] = {}
 
-    def joined(self, synced: tuple[tuple[int, int], ...]) -> tuple[list[list[Joined]], list[object]]:
-        """What every team touches in global memory; and everything that `common` follows from, which schedules may well
-        share. synced: (program, number) of the steps that wait or signal."""
-        acting, tagged = frozenset(synced), tuple(self.tagged)
-        made_of: list[object] = [tagged, frozenset(self.moving)]
-        found: list[list[Joined]] = []
-        for part in self._parts:
-            sites = [(int(v.item.site.path[1]), v.item.site.number) in acting for v in part.layout.visits]
-            found.append([crew.joined((part.own, tagged, acts)) for crew, acts in zip(part.crews, sites, strict=True)])
-            team = part.team
-            made_of += (team.number, team.first, team.count, team.node_base, part.layout.shape, *found[-1])
-            for at, crew, some in part.least:
-                made_of += (at, crew.rows, some)
-        return found, made_of
+    def _joined(self, part: Part) -> list[Joined]:
+        """What a team touches in global memory."""
+        steps = [v.item.step for v in part.layout.visits]
+        return [
+            crew.joined((part.own, tuple(self.tagged), bool(step.waits or step.signals)))
+            for crew, step in zip(part.crews, steps, strict=True)
+        ]
 
-    def common(self, joined: list[list[Joined]]) -> tuple[I64, I64]:
+    def common(self) -> tuple[I64, I64]:
         """Rows of all teams in global memory; and reads of tagged words that happen at every position."""
         rows, least = ([np.zeros((0, COLUMNS + 1), np.int64)] for _ in range(2))
-        for part, several in zip(self._parts, joined, strict=True):
+        for part in self._parts:
             base = part.layout.base
-            placed = zip(several, base, strict=True)
+            placed = zip(self._joined(part), base, strict=True)
             rows += _spread(part, [Placed(j.rows, j.slope, b + j.agent, j.worker, j.crewed) for j, b in placed])
             least += _spread(part, [_kept(crew, base[at], some, self.tagged) for at, crew, some in part.least])
         return np.concatenate(rows), np.concatenate(least)
@@ -178,11 +151,11 @@ class Envelope:
         other = np.where(split == 0, kv.block, 0)
         return tuple(np.where((kv.splits > 1) & (other <= self.last), other, 0).tolist())
 
-    def _visited(self, team: Team) -> tuple[Layout, list[Crewed]]:
+    def _visited(self, team: Group) -> tuple[Layout, list[Crewed]]:
         """Steps with data, once per layer or token where those do not follow from each other."""
         irregular: frozenset[int] = frozenset()
         while True:
-            layout, crews = layout_of(team.trace, irregular), list[Crewed]()
+            layout, crews = layout_of(team.order.trace, irregular), list[Crewed]()
             for visit in layout.visits:
                 crews.append(self._crew(team, visit))
                 if not crews[-1].regular:
@@ -191,14 +164,14 @@ class Envelope:
             else:
                 return layout, crews
 
-    def _crew(self, team: Team, visit: Visit, least: bool = False) -> Crewed:
+    def _crew(self, team: Group, visit: Visit, least: bool = False) -> Crewed:
         workers, item = range(team.first, team.first + team.count), visit.item
         where = self.positions(item, workers)
         pos = self.least_positions(item, workers) if least else where
-        agents = len(team.trace.roles[item.step.op.role])
+        agents = len(team.order.trace.roles[item.step.op.role])
         return self.footprints.crew(item, agents, Asked(workers, pos, where, visit.repeats))
 
-    def add(self, team: Team) -> None:
+    def add(self, team: Group) -> None:
         """Rows of every worker of the team in global memory, and of one worker per class in private memory."""
         layout, crews = self._visited(team)
         caches = tuple((cache, SHARED - unit) for cache, unit in self._caches.items())
@@ -214,7 +187,7 @@ class Envelope:
         self.private += _spread(part, made)
         self._parts.append(part)
 
-    def _least(self, team: Team, layout: Layout, crews: list[Crewed]) -> list[tuple[int, Crewed, tuple[int, ...]]]:
+    def _least(self, team: Group, layout: Layout, crews: list[Crewed]) -> list[tuple[int, Crewed, tuple[int, ...]]]:
         """Crews of those steps whose reads of tagged words depend on the position, where these always happen."""
         found, kinds = [], (tuple(self._caches), tuple(self.tagged), False)
         for at, (visit, crew) in enumerate(zip(layout.visits, crews, strict=True)):
@@ -223,10 +196,10 @@ class Envelope:
             if some:
                 found.append((at, self._crew(team, visit, least=True), some))
             if some or (reading and visit.item.step.op.perhaps):
-                self.moving |= {(team.number, crew_node(team.trace, i)) for i in visit.times[:, 2].tolist()}
+                self.moving |= {(team.number, crew_node(team.order.trace, i)) for i in visit.times[:, 2].tolist()}
         return found
 
-    def _classes(self, team: Team, private: list[Private]) -> I64:
+    def _classes(self, team: Group, private: list[Private]) -> I64:
         """[workers] class number of each class's first worker, -1 for the others."""
         number = np.full(team.count, -1, np.int64)
         first: dict[int, I64] = {}
@@ -241,19 +214,12 @@ class Envelope:
         for worker in sorted({text: worker for worker, text in reversed([*enumerate(texts)])}.values()):
             number[worker] = self.classes
             self.classes += 1
-            self.representatives.append((team, worker))
         return number
-
-
-_LAYOUTS: WeakKeyDictionary[Trace, dict[frozenset[int], Layout]] = WeakKeyDictionary()
 
 
 def layout_of(trace: Trace, irregular: frozenset[int] = frozenset()) -> Layout:
     """irregular: numbers of the steps whose layers do not follow from each other."""
-    known = _LAYOUTS.setdefault(trace, {})
-    if irregular not in known:
-        known[irregular] = _laid_out(trace, _visits(trace, irregular))
-    return known[irregular]
+    return _laid_out(trace, _visits(trace, irregular))
 
 
 def _visits(trace: Trace, irregular: frozenset[int]) -> list[Visit]:
@@ -282,9 +248,7 @@ def _laid_out(trace: Trace, visits: list[Visit]) -> Layout:
             nodes[number[token, layer], 0, low:high] = trace.event_of[item, role.start : role.stop]
             nodes[number[token, layer], 1, low:high] = crew_node(trace, item)
     nodes = nodes.reshape(len(times), 2 * base[-1])
-    nodes.setflags(write=False)
-    told = (trace.warps, len(trace.items), trace.first, trace.item, trace.leave, tuple(base), tuple(times), nodes)
-    return Layout(visits, base[:-1], times, nodes, given(told).key)
+    return Layout(visits, base[:-1], times, nodes)
 
 
 def _kept(crew: Crewed, base: int, some: tuple[int, ...], tagged: list[int]) -> Placed:

@@ -118,7 +118,7 @@ class _Stuck:
 
 def _ended(result: Composition) -> _Stuck:
     flat = expand(
-        result.schedule, positions(result)[0], result.tokens, touching=(), evaluations=result.memo.evaluations,
+        result.schedule, positions(result)[0], result.tokens, touching=(), evaluations=result.evaluations,
         brief=True,
     )  # fmt: skip
     run = greedy(flat.system)

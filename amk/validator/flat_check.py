@@ -23,11 +23,10 @@ from amk.validator.atoms import blocks, touches_of
 from amk.validator.compose import TOKENS, Composition, groups_of
 from amk.validator.counter_events import Instances
 from amk.validator.dataflow import find_faults
+from amk.validator.evaluator import Evaluations
 from amk.validator.expand import Flat, expand
-from amk.validator.in_order import LIMIT, InOrder, parts_of
 from amk.validator.liveness import Run, greedy
-from amk.validator.memo import Memo
-from amk.validator.memory_check import Blocking, early_writes, unseen_writes
+from amk.validator.memory_check import LIMIT, Blocking, accesses
 from amk.validator.order import Clocks, must_clocks
 from amk.validator.quotient import Edges, Group
 from amk.validator.system import I64, Bools, System
@@ -65,10 +64,7 @@ class FlatOrder:
     def precedes(self, before: I64, after: I64) -> Bools:
         return self.clocks.precedes(before, after)
 
-    precedes_otherwise = precedes_plainly = precedes
-
-    def undecided(self, before: I64) -> bool:
-        return True
+    precedes_plainly = precedes
 
     def precedes_each(self, before: I64, after: I64) -> Bools:
         return self.precedes(np.repeat(before, len(after)), np.tile(after, len(before)))
@@ -88,8 +84,8 @@ class FlatOrder:
 class FlatCheck:
     """The flat systems of launches of one schedule, position by position."""
 
-    def __init__(self, schedule: Schedule, tokens: int = TOKENS, memo: Memo | None = None) -> None:
-        self.schedule, self.tokens, self.memo = schedule, tokens, memo or Memo()
+    def __init__(self, schedule: Schedule, tokens: int = TOKENS, evaluations: Evaluations | None = None) -> None:
+        self.schedule, self.tokens, self.evaluations = schedule, tokens, evaluations or Evaluations()
         self.instances = Instances(schedule.counters)
         self.groups = groups_of(schedule, tokens, self.instances)
         self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
@@ -108,7 +104,7 @@ class FlatCheck:
 
     def _flat(self, pos: int, edges: Edges, sure: bool = True) -> Flat:
         self.known = expand(
-            self.schedule, pos, self.tokens, edges, like=self.known, sure=sure, evaluations=self.memo.evaluations
+            self.schedule, pos, self.tokens, edges, like=self.known, sure=sure, evaluations=self.evaluations
         )
         return self.known
 
@@ -118,22 +114,22 @@ class FlatCheck:
     def at(self, pos: int) -> Composition:
         """What `compose` answers, for launches that start at `pos`; nodes are flat events."""
         block = self._flat(pos, "block", sure=False)
-        result = Composition(self.schedule, self.tokens, self.groups, self.instances, self.memo, at=pos)
+        result = Composition(self.schedule, self.tokens, self.groups, self.instances, self.evaluations, at=pos)
         result.outside, result.clashes = block.footprints.outside, block.footprints.clashes
         result.written_constants = frozenset(block.footprints.written_constants)
         result.private, result.weak = ("shared memory",), True
-        ran = FlatRun(block, greedy(block.system))
-        result.blocking, result.complete = (lambda: ran), ran.run.complete
-        if not ran.run.complete:
+        result.block = FlatRun(block, greedy(block.system))
+        result.complete = result.block.run.complete
+        if not result.complete:
             return result
         word = self._order(self._flat(pos, "word", sure=False))
         least, fence = (self._order(self._flat(pos, edges)) for edges in ("word", "fence"))
         blocking = Blocking(least, lambda: self._order(self._flat(pos, "wait")))
         result.order, result.dataflow = least, find_faults(blocks(touches_of(word.run)), LIMIT)
-        rows = _rows(word.system)
-        found = InOrder(parts_of(rows, word.placed(rows[:, 0])), self.memo)
-        result.races, result.unseen = unseen_writes(found, self.tagged, least, fence)
-        result.overwritten = early_writes(found, self.tagged, blocking)
+        rows, nothing = _rows(word.system), np.zeros((0, 5), np.int64)
+        found = accesses(rows, word.placed(rows[:, 0]), self.tagged, (nothing, nothing))
+        result.races, result.unseen = found.unseen(least, fence)
+        result.overwritten = found.overwritten(blocking)
         result.hints, result.fence = blocking.with_hints, fence
         return result
 

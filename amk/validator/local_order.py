@@ -16,33 +16,27 @@ A *chain* is a list of nodes, each wholly before the next, that synchronise with
     pre[x, c]   number of its nodes some part of which precedes some part of x: what x as a whole may be blocked by
 
 Cost: one clock pass over a single worker; all workers of a program share it. Only barriers order anything, so the pass
-is over their events alone, and kept under these: programs whose other steps differ have it in common. Each entry of
+is over their events alone. Each entry of
 `past` that is not about the event's own warp is 0 or ends with an event that others waited for, hence one of a barrier;
 numbering the others too is a monotone map of these entries, which minima, maxima and order statistics commute with.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 
 from amk.validator.builder import assemble
 from amk.validator.liveness import Run, greedy
-from amk.validator.memo import Memo
 from amk.validator.order import must_clocks
-from amk.validator.rounds import past_of_rounds, rounds_of
 from amk.validator.system import I64, Bools
 from amk.validator.trace import BARRIERS, Trace
 
-KEPT: Final = 8
-"""Sets of chains, and single ones, that an order keeps."""
 Brackets = tuple[I64, I64, I64]
 """lo, hi and pre of a chain."""
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class NotComposable(RuntimeError):
@@ -51,9 +45,7 @@ class NotComposable(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class LocalOrder:
-    """past, need, late [nodes, warps]; leader [nodes] an event of the node. complete: C3. chains: see `chains_of`;
-    brackets: those of single chains.
-    """
+    """past, need, late [nodes, warps]; leader [nodes] an event of the node. complete: C3."""
 
     trace: Trace
     complete: bool
@@ -61,8 +53,6 @@ class LocalOrder:
     need: I64
     late: I64
     leader: I64
-    chains: dict[tuple[bytes, ...], Chains] = field(default_factory=dict)
-    brackets: dict[bytes, Brackets] = field(default_factory=dict)
 
     @cached_property
     def run(self) -> Run:
@@ -99,19 +89,17 @@ def crew(trace: Trace, item: int) -> int:
 
 def barrier_past(warps: int, warp: I64, waits: I64, signals: I64) -> I64 | None:
     """`past` of events of barriers, by the warps that run them; None if these do not all run."""
-    if (rounds := rounds_of(warp, waits, signals)) is not None:
-        return past_of_rounds(warps, warp, waits, rounds)
     run = greedy(assemble(warps, warp, [0] * BARRIERS, waits, signals, ())[0])
     return must_clocks(run).matrix().astype(np.int64) if run.complete else None
 
 
-def _past(trace: Trace, memo: Memo) -> I64 | None:
+def _past(trace: Trace) -> I64 | None:
     """`past` of all events, by that of the last event of a barrier up to each; None if they do not all run."""
     waits, signals = trace.barrier_waits, trace.barrier_signals
     events = np.unique(np.concatenate((waits[:, 0], signals[:, 0])))
     warp = trace.warp_of[events]
     rows = (np.column_stack((np.searchsorted(events, t[:, 0]), t[:, 1:])) for t in (waits, signals))
-    found = memo(barrier_past, trace.warps, warp, *rows).value
+    found = barrier_past(trace.warps, warp, *rows)
     if found is None:
         return None
     first = np.searchsorted(warp, np.arange(trace.warps))
@@ -125,9 +113,9 @@ def _past(trace: Trace, memo: Memo) -> I64 | None:
     return past
 
 
-def local_order(trace: Trace, memo: Memo | None = None) -> LocalOrder:
-    """Clocks of the events and crews of one worker; memo: those of other programs' barriers."""
-    past = _past(trace, memo or Memo())
+def local_order(trace: Trace) -> LocalOrder:
+    """Clocks of the events and crews of one worker."""
+    past = _past(trace)
     complete = past is not None
     if past is None:
         past = must_clocks(greedy(trace.local_system)).matrix().astype(np.int64)
@@ -208,42 +196,14 @@ def require_order(order: LocalOrder, items: I64) -> None:
 
 
 def chains_of(order: LocalOrder, chains: list[I64]) -> Chains:
-    """Brackets of every node with respect to the chains; kept with the order, because quotients mostly share them."""
-    key = tuple(chain.tobytes() for chain in chains)
-    if key not in order.chains:
-        _make_room(order.chains)
-        order.chains[key] = _chains_of(order, [_fixed(chain.copy()) for chain in chains])
-    return order.chains[key]
-
-
-def _fixed(array: I64) -> I64:
-    array.setflags(write=False)
-    return array
-
-
-def _chains_of(order: LocalOrder, chains: list[I64]) -> Chains:
+    """Brackets of every node with respect to the chains."""
     shape = (order.nodes, len(chains))
     lo, hi, pre = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     slot, of = np.full(order.nodes, -1, np.int64), np.full(order.nodes, -1, np.int64)
     for k, chain in enumerate(chains):
         slot[chain], of[chain] = np.arange(len(chain)), k
-        lo[:, k], hi[:, k], pre[:, k] = _brackets_of(order, chain)
-    return Chains(order, tuple(chains), *map(_fixed, (slot, of, lo, hi, pre)))
-
-
-def _brackets_of(order: LocalOrder, chain: I64) -> Brackets:
-    """Kept with the order: sets of chains that differ mostly have some in common."""
-    key = chain.tobytes()
-    if key not in order.brackets:
-        _make_room(order.brackets)
-        lo, hi, pre = map(_fixed, _brackets(order, chain))
-        order.brackets[key] = lo, hi, pre
-    return order.brackets[key]
-
-
-def _make_room(kept: dict[K, V]) -> None:
-    if len(kept) >= KEPT:
-        kept.pop(next(iter(kept)))
+        lo[:, k], hi[:, k], pre[:, k] = _brackets(order, chain)
+    return Chains(order, tuple(chains), slot, of, lo, hi, pre)
 
 
 def _brackets(order: LocalOrder, chain: I64) -> Brackets:

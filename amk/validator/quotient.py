@@ -33,7 +33,6 @@ from amk.validator.counter_events import Instances
 from amk.validator.liveness import Run, greedy, replayed
 from amk.validator.local_order import Chains, LocalOrder, chains_of, crew_chains, require_order, warp_chains
 from amk.validator.order import Clocks, must_clocks
-from amk.validator.sorting import by_key
 from amk.validator.system import I64, Bools, System
 from amk.validator.trace import Trace
 from amk.validator.words import Words
@@ -110,43 +109,6 @@ class Quotient:
     @cached_property
     def clocks(self) -> Clocks:
         return must_clocks(self.run)
-
-    @property
-    def synchronisation(self) -> tuple[I64, ...]:
-        """What runs and clocks follow from."""
-        s = self.system
-        return (
-            s.agent_first, s.counter_init, s.wait_first, s.wait_counter, s.wait_threshold, s.signal_first,
-            s.signal_counter, s.signal_amount,
-        )  # fmt: skip
-
-    @property
-    def ran(self) -> bool:
-        """Is there a run already?"""
-        return "run" in self.__dict__
-
-    def adopt(self, run: Run, clocks: Clocks | None = None) -> None:
-        """Results of an equal system, which quotients that differ in their nodes may have in common."""
-        self.__dict__ |= {"run": run} | ({} if clocks is None else {"clocks": clocks})
-
-    @cached_property
-    def labels(self) -> I64:
-        """[events] the worker and node of each event; joints are numbered. Other quotients may have the same."""
-        workers = [
-            (group.first + np.arange(group.count))[:, None] << 32 | np.concatenate([*chains.chains, NOTHING])[None, :]
-            for group, chains in zip(self.groups, self.chains, strict=True)
-        ]
-        rest = np.arange(int(self.lengths.sum()) - sum(part.size for part in workers))
-        return np.concatenate([*(part.reshape(-1) for part in workers), -1 - rest])
-
-    def in_order_of(self, labels: I64, position: I64) -> I64:
-        """All events in the order of these positions; those without a position follow the one before in their chain."""
-        by_label = np.argsort(labels)
-        at = by_label[np.minimum(np.searchsorted(labels[by_label], self.labels), len(labels) - 1)]
-        place = np.where(labels[at] == self.labels, position[at], 0)
-        floor = self.system.agent_of * (len(position) + 1)
-        place = np.maximum.accumulate(place + floor) - floor
-        return by_key(place)
 
     def _chains(self, group: Group) -> Chains:
         signals = group.signals[group.signals[:, 4] == 0] if self.strong else group.signals
@@ -301,19 +263,3 @@ def _bare(agent_first: I64, counter_init: I64, *waits_and_signals: I64) -> Syste
         access_first=np.zeros(events + 1, np.int64), access_buffer=none, access_lo=none, access_hi=none,
         access_kind=none, access_value=none, access_delta=none,
     )  # fmt: skip
-
-
-def run_of(*synchronisation: I64) -> Run:
-    """The run of a quotient with this synchronisation."""
-    return greedy(_bare(*synchronisation))
-
-
-def clocks_of(*synchronisation: I64) -> Clocks:
-    """The clocks of a quotient with this synchronisation."""
-    return must_clocks(run_of(*synchronisation))
-
-
-def clocks_abreast(order: I64, *synchronisation: I64) -> Clocks | None:
-    """The same, found with the run in this order; None if there is no such run."""
-    run = replayed(_bare(*synchronisation), order)
-    return None if run is None else must_clocks(run)

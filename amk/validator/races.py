@@ -22,13 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from amk.validator.atoms import OUTSIDE, Block, Touches
-from amk.validator.order import Clocks
-from amk.validator.system import ACCUMULATE_FLOAT, I64, MAX_BYTES, WRITE, Bools
+from amk.validator.system import ACCUMULATE_FLOAT, I64, MAX_BYTES, READ, WRITE, Bools
 
 PAIRS: Final = 1 << 20
 
@@ -61,12 +60,31 @@ class RaceReport:
     truncated: bool
 
 
-def _ordered(clocks: Clocks, touches: Touches, before: I64, after: I64) -> Bools:
+class Precedes(Protocol):
+    def precedes(self, before: I64, after: I64) -> Bools:
+        """Elementwise: does one event finish before the other starts, in every execution?"""
+        ...
+
+
+@dataclass(frozen=True)
+class ByFirst:
+    """What orders a pair of accesses, by whether the first one reads; None: such pairs are not asked about."""
+
+    reads: Precedes | None
+    others: Precedes | None
+
+
+def _ordered(order: ByFirst, touches: Touches, before: I64, after: I64) -> Bools:
     """Elementwise on touches; initial and final content are ordered against everything, an event against itself."""
     a, b = touches.event[before], touches.event[after]
-    if clocks.system.events == 0:
-        return np.ones(len(a), dtype=bool)
-    ordered: Bools = (a == b) | (a == OUTSIDE) | (b == OUTSIDE) | clocks.precedes(a, b)
+    ordered: Bools = (a == b) | (a == OUTSIDE) | (b == OUTSIDE)
+    left = np.flatnonzero(~ordered)
+    reads = touches.kind[before[left]] == READ
+    for one, some in ((order.reads, left[reads]), (order.others, left[~reads])):
+        if one is None:
+            ordered[some] = True
+        elif len(some):
+            ordered[some] = one.precedes(a[some], b[some])
     return ordered
 
 
@@ -77,7 +95,7 @@ def _group_starts(block: Block) -> I64:
     return np.flatnonzero(starts)
 
 
-def before_each(block: Block) -> tuple[I64, I64]:
+def _before_each(block: Block) -> tuple[I64, I64]:
     """Per position of the block: where the group before its group begins on the same atom, and its size; 0 if there is
     none.
     """
@@ -88,9 +106,9 @@ def before_each(block: Block) -> tuple[I64, I64]:
     return np.repeat(starts - previous, size), np.repeat(previous, size)
 
 
-def neighbour_pairs(block: Block) -> Iterator[tuple[I64, I64]]:
+def _neighbour_pairs(block: Block) -> Iterator[tuple[I64, I64]]:
     """Positions (i, j) in the block: j, and every member i of the group before j's group on the same atom."""
-    begin, count = before_each(block)
+    begin, count = _before_each(block)
     upto = np.cumsum(count)
     low = 0
     while low < len(count):
@@ -103,17 +121,17 @@ def neighbour_pairs(block: Block) -> Iterator[tuple[I64, I64]]:
         low = high
 
 
-def _unordered(block: Block, clocks: Clocks) -> tuple[I64, I64]:
+def _unordered(block: Block, clocks: ByFirst) -> tuple[I64, I64]:
     """Members (i, j) of neighbouring groups that nothing orders."""
     left, right = [], []
-    for before, after in neighbour_pairs(block):
+    for before, after in _neighbour_pairs(block):
         bad = np.flatnonzero(~_ordered(clocks, block.touches, block.touch[before], block.touch[after]))
         left.append(before[bad])
         right.append(after[bad])
     return np.concatenate(left), np.concatenate(right)
 
 
-def _unordered_sums(block: Block, clocks: Clocks) -> tuple[I64, I64]:
+def _unordered_sums(block: Block, clocks: ByFirst) -> tuple[I64, I64]:
     """Neighbouring float accumulations (i, j) that nothing orders."""
     adding = block.touches.kind[block.touch] == ACCUMULATE_FLOAT
     i = np.flatnonzero(adding[1:] & adding[:-1] & (block.atom[1:] == block.atom[:-1]))
@@ -121,7 +139,7 @@ def _unordered_sums(block: Block, clocks: Clocks) -> tuple[I64, I64]:
     return bad, bad + 1
 
 
-def _all_pairs(block: Block, clocks: Clocks, atoms: I64, sums: bool) -> tuple[I64, I64]:
+def _all_pairs(block: Block, clocks: ByFirst, atoms: I64, sums: bool) -> tuple[I64, I64]:
     """Every conflicting pair (or pair of float accumulations) of these atoms that nothing orders."""
     left, right = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     for atom in np.unique(atoms).tolist():
@@ -147,7 +165,7 @@ def _rows(block: Block, i: I64, j: I64) -> I64:
     return np.stack(columns, axis=1)
 
 
-def record(rows: I64, found: dict[tuple[int, int], Race], limit: int | None) -> None:
+def _record(rows: I64, found: dict[tuple[int, int], Race], limit: int | None) -> None:
     """Add one entry per pair of events, up to the limit; rows [n, 7] (event, event, kind, kind, buffer, lo, hi)."""
     keys = np.min(rows[:, :2], axis=1) << 32 | np.max(rows[:, :2], axis=1)
     for n in np.sort(np.unique(keys, return_index=True)[1]).tolist():
@@ -158,8 +176,9 @@ def record(rows: I64, found: dict[tuple[int, int], Race], limit: int | None) -> 
         found.setdefault((first, second), Race(first, second, buffer, lo, hi, first_kind, second_kind))
 
 
-def find_races(blocks: Iterable[Block], clocks: Clocks, limit: int | None = 64) -> RaceReport:
+def find_races(blocks: Iterable[Block], order: Precedes | ByFirst, limit: int | None = 64) -> RaceReport:
     """Decide race freedom and determinism; list up to ``limit`` pairs of each sort (None: all there are)."""
+    clocks = order if isinstance(order, ByFirst) else ByFirst(order, order)
     races: dict[tuple[int, int], Race] = {}
     sums: dict[tuple[int, int], Race] = {}
     for block in blocks:
@@ -168,6 +187,6 @@ def find_races(blocks: Iterable[Block], clocks: Clocks, limit: int | None = 64) 
             (_unordered_sums(block, clocks), True, sums),
         ):
             pairs = _all_pairs(block, clocks, block.atom[i], adding) if limit is None and len(i) else (i, j)
-            record(_rows(block, *pairs), found, limit)
+            _record(_rows(block, *pairs), found, limit)
     truncated = limit is not None and bool(races or sums)
     return RaceReport(bool(races), not sums, tuple(races.values()), tuple(sums.values()), truncated)

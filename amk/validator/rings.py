@@ -26,8 +26,6 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.builder import SystemBuilder
-from amk.validator.memo import Memo
-from amk.validator.parts import streams_only
 from amk.validator.smt import Obligation, obligation
 from amk.validator.structure import all_sites
 from amk.validator.system import System
@@ -60,22 +58,19 @@ def ring_obligations() -> list[Obligation]:
     ]  # fmt: skip
 
 
-def check_rings(schedule: Schedule, memo: Memo) -> Iterator[Diagnostic]:
-    """The static side conditions, of a schedule without waits and signals; `TooLarge` if two tokens are."""
+def check_rings(schedule: Schedule) -> Iterator[Diagnostic]:
+    """The static side conditions; `TooLarge` if two tokens are."""
     buffers = {b.name: b for b in schedule.buffers}
     roles = {r.name: r for r in schedule.roles}
     for program in schedule.programs if schedule.streams else ():
         require_length(program, TOKENS)
-    # findings say where a step is, which only the whole schedule knows
-    streamed = memo(in_turn, streams_only(schedule)).value if schedule.streams else True
-    ran = [] if streamed else _ran(schedule)
+    ran = _ran(schedule) if schedule.streams else []
     for i, stream in enumerate(schedule.streams):
         path = ("streams", i)
         agents = roles[stream.role].count
         yield from _room(stream, buffers, agents, path)
-        if not streamed:
-            yield from _drained(schedule, stream, path)
-            yield from _refilled(schedule, stream, ran)
+        yield from _drained(schedule, stream, path)
+        yield from _refilled(schedule, stream, ran)
         if stream.engine == "bulk" and not stream.refill_fence:
             message = f"slots of '{stream.name}' are refilled by bulk copies without a proxy fence after the reads"
             policy = because(
@@ -87,13 +82,6 @@ def check_rings(schedule: Schedule, memo: Memo) -> Iterator[Diagnostic]:
 def _ran(schedule: Schedule) -> list[list[Item]]:
     """Steps that use rings, by program: of two tokens, so that the order around each loop's edge is seen too."""
     return [unroll(p, n, TOKENS, (RefillOp, GemvOp)) for n, p in enumerate(schedule.programs)]
-
-
-def in_turn(schedule: Schedule) -> bool:
-    """Is nothing to be found on which chunks are drained and refilled, and in which order? See `streams_only`."""
-    ran = _ran(schedule)
-    checks = (c for s in schedule.streams for c in (_drained(schedule, s, ()), _refilled(schedule, s, ran)))
-    return not any(True for found in checks for _ in found)
 
 
 def _refilled(schedule: Schedule, stream: Stream, ran: list[list[Item]]) -> Iterator[Diagnostic]:

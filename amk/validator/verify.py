@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from threading import Lock
-from typing import Literal
+from typing import Final, Literal
 
 from amk.report.diagnostic import AmkError, Diagnostic, Severity, Where, because
 from amk.report.schema import json_pointer
@@ -27,18 +26,16 @@ from amk.validator.aliases import check_clashes
 from amk.validator.compose import TOKENS, Composition, compose
 from amk.validator.confirm import Evidence
 from amk.validator.epochs import check_epochs, check_wrap
+from amk.validator.evaluator import Evaluations
 from amk.validator.evidence import explain
 from amk.validator.flat_check import FlatCheck
 from amk.validator.local_order import NotComposable
-from amk.validator.memo import Memo, given
 from amk.validator.memory_model import check_constants, check_said, check_scopes, check_strong, weak_orders
 from amk.validator.model_graph import check_model_graph
 from amk.validator.needs import check_needs
-from amk.validator.one_token import one_token_follows
 from amk.validator.order import ClocksTooLarge
 from amk.validator.outside import check_outside
 from amk.validator.owners import check_owners
-from amk.validator.parts import without_sync
 from amk.validator.position import position_obligations
 from amk.validator.reduce import layer_loops, reduce_layers
 from amk.validator.registers import check_registers
@@ -90,35 +87,12 @@ def verify(
     compiled: CompiledResources | None = None,
     timeout_s: float | None = None,
     solver: Solver = "z3",
-    memo: Memo | None = None,
 ) -> Verdict:
-    """Decide. Raises AmkError (exit 2) if the schedule is not well-formed or a solver is missing; nothing else.
-
-    memo: results of earlier checks; it changes the time this takes and nothing else.
-    """
+    """Decide. Raises AmkError (exit 2) if the schedule is not well-formed or a solver is missing; nothing else."""
     if found := check_references(schedule):
         raise AmkError(found)
     with _no_collector():
-        return _Verification(schedule, compiled, timeout_s, solver, memo or Memo()).run()
-
-
-class Verifier:
-    """`verify` for processes that look at many schedules that are alike; safe to share between threads."""
-
-    def __init__(self) -> None:
-        self.memo = Memo()
-        self._one_at_a_time = Lock()
-
-    def __call__(
-        self,
-        schedule: Schedule,
-        *,
-        compiled: CompiledResources | None = None,
-        timeout_s: float | None = None,
-        solver: Solver = "z3",
-    ) -> Verdict:
-        with self._one_at_a_time:
-            return verify(schedule, compiled=compiled, timeout_s=timeout_s, solver=solver, memo=self.memo)
+        return _Verification(schedule, compiled, timeout_s, solver).run()
 
 
 @contextmanager
@@ -133,42 +107,15 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _rings(memo: Memo, data: Schedule) -> list[Diagnostic]:
-    return list(check_rings(data, memo))
+def _tags(schedule: Schedule) -> Iterable[Diagnostic]:
+    return check_tags(schedule, [last_items(p, n) for n, p in enumerate(schedule.programs)])
 
 
-def _tags(data: Schedule) -> list[Diagnostic]:
-    return list(check_tags(data, [last_items(p, n) for n, p in enumerate(data.programs)]))
-
-
-class _Undecided(Exception):
-    """A solver's answer that another try may change; it is not kept."""
-
-
-def _proof(name: str, code: str, script: str, timeout_ms: int, solver: Solver) -> Proof:
-    (found,) = prove([Obligation(name, code, script)], timeout_ms, solver)
-    if found.outcome == "unknown":
-        raise _Undecided(found)
-    return found
-
-
-Check = Callable[..., list[Diagnostic]]
-Looks = Literal["written", "data", "parts"]
-STATIC: tuple[tuple[str, Check, Looks], ...] = (
-    ("structure", check_structure, "written"),
-    ("widths", check_widths, "written"),
-    ("model graph", check_model_graph, "data"),
-    ("registers", check_registers, "written"),
-    ("rings", _rings, "parts"),
-    ("owners", check_owners, "data"),
-    ("tags", _tags, "data"),
-    ("wrap", check_wrap, "written"),
-    ("strong", check_strong, "written"),
-    ("said", check_said, "written"),
-)
-"""Checks that look at the schedule as written, or at its data: without waits, signals and counters (those of `parts`
-get a memo first). The resource, composed, epoch and SMT checks follow them.
-"""
+STATIC: Final[tuple[Callable[[Schedule], Iterable[Diagnostic]], ...]] = (
+    check_structure, check_widths, check_model_graph, check_registers, check_rings, check_owners, _tags, check_wrap,
+    check_strong, check_said,
+)  # fmt: skip
+"""Checks of the schedule as written. The resource, composed, epoch and SMT checks follow them."""
 
 
 class _Verification:
@@ -178,11 +125,10 @@ class _Verification:
         compiled: CompiledResources | None,
         timeout_s: float | None,
         solver: Solver,
-        memo: Memo,
     ) -> None:
-        self.memo = memo
         self.schedule, self.compiled, self.solver = schedule, compiled, solver
         self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self.evaluations = Evaluations()
         self.found: list[Diagnostic] = []
         self.open: list[Diagnostic] = []
         self.notes: list[Diagnostic] = []
@@ -218,21 +164,17 @@ class _Verification:
             raise _Late
 
     def _static(self) -> None:
-        data = given(without_sync(self.schedule))
-        for _, check, looks in STATIC:
+        for check in STATIC:
             self._in_time()
-            if looks == "written":
-                self._sort(check(self.schedule))
-            else:
-                self._sort((self.memo.within if looks == "parts" else self.memo)(check, data).value)
+            self._sort(check(self.schedule))
         self._sort(check_resources(self.schedule, self.compiled))
 
     def _needs(self) -> None:
         """Last, because what else is wrong, or open, mostly says more."""
         if not self.found and not self.open:
-            self._sort(self.memo(check_needs, given(without_sync(self.schedule))).value)
+            self._sort(check_needs(self.schedule))
 
-    def _sort(self, diagnostics: list[Diagnostic]) -> None:
+    def _sort(self, diagnostics: Iterable[Diagnostic]) -> None:
         for diagnostic in diagnostics:
             (self.open if diagnostic.code in UNDECIDED else self.found).append(diagnostic)
 
@@ -251,15 +193,15 @@ class _Verification:
         self.stats |= {"layers checked": reduced.model.layers, "workers": reduced.launch.workers}
         met: list[Diagnostic] = []
         try:
-            result = compose(reduced, memo=self.memo)
+            result = compose(reduced, evaluations=self.evaluations)
             met = list(check_clashes(result.clashes))
             nodes = sum(g.count * g.nodes for g in result.groups)
             self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
             self._in_time()
             doubt = self._judge(result)
-            if doubt is None and not self.found and not one_token_follows(result):
+            if doubt is None and not self.found:
                 # also if something is open: a launch of one token may be wrong whatever separates two
-                doubt = self._judge(compose(reduced, 1, self.memo))
+                doubt = self._judge(compose(reduced, 1, self.evaluations))
         except NotComposable as error:
             doubt = Diagnostic("AMK205", str(error), where=PROGRAMS)
         if doubt is not None:
@@ -270,7 +212,7 @@ class _Verification:
     def _flat(self, reduced: Schedule, doubt: Diagnostic) -> None:
         """Event by event, position by position, until something is wrong; `doubt` stays if that is too much."""
         for tokens in (TOKENS, 1):
-            flat = FlatCheck(reduced, tokens, self.memo)
+            flat = FlatCheck(reduced, tokens, self.evaluations)
             positions, complete = flat.positions()
             self.stats["positions checked"] = len(positions)
             known = len(self.open)
@@ -323,21 +265,13 @@ class _Verification:
         self.found.append(finding.diagnostic)
         return None
 
-    def _proved(self, obligation: Obligation, timeout_ms: int) -> Proof:
-        try:
-            return self.memo(_proof, obligation.name, obligation.code, obligation.script, timeout_ms, self.solver).value
-        except _Undecided as answer:
-            (found,) = answer.args
-            assert isinstance(found, Proof)
-            return found
-
     def _obligations(self) -> None:
         if self.found:
             return
         self._in_time()
         left = 2.0 if self.deadline is None else max(0.05, self.deadline - time.monotonic())
         obligations = obligations_of(self.schedule)
-        self.proofs = [self._proved(o, int(min(left, 2.0) * 1000)) for o in obligations]
+        self.proofs = prove(obligations, int(min(left, 2.0) * 1000), self.solver)
         self.stats["obligations"] = len(obligations)
         for proof in self.proofs:
             if proof.outcome == "proved":

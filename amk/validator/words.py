@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.memo import Memo, given
 from amk.validator.ranked_words import RankedWords, ranked_words
 from amk.validator.system import I64
 from amk.validator.trace import Item
@@ -37,7 +36,7 @@ class Words:
 
     needs: (group, worker, item, joint, rank) rows, one per reading crew: its set of writers, and which of the targets
     of that joint it waits for. Rank r of a joint means: its writers have finished the steps in row r of its targets (k
-    per writer counter).
+    per writer counter). doubled: two warps of a step write one tagged word.
     """
 
     writes: I64
@@ -46,6 +45,7 @@ class Words:
     joints: list[I64]
     targets: list[I64]
     never: list[Diagnostic]
+    doubled: bool = False
 
     @cached_property
     def empty(self) -> bool:
@@ -103,125 +103,34 @@ def _finding(message: str, path: tuple[str | int, ...], *reasons: str) -> Diagno
 POISON: Final = 2**32 - 1
 """The tag that words have when the host has poisoned them; memory that is new has 0."""
 Trouble = tuple[str | int, ...]
-"""(buffer, what, ...): what `_told` explains."""
-KNOWN: Final = 6
-"""Of so many rows of a buffer, the latest, a memo knows the words."""
-
-
-@dataclass(frozen=True, eq=False)
-class Counted:
-    """Words with the ranks of steps for items, and what is wrong with them. key: digest of the words' content.
-
-    doubled: two warps of a step write one tagged word.
-    """
-
-    words: Words
-    troubles: list[Trouble]
-    doubled: bool
-
-    @cached_property
-    def key(self) -> bytes:
-        found = self.words
-        return given((found.writes, found.needs, found.counters, tuple(found.joints), tuple(found.targets))).key
+"""(buffer, what, ...): what `_explained` says."""
 
 
 def words(schedule: Schedule, items: list[list[Item]], rows: I64) -> Words:
     """Counters and needs from the global rows (group, worker, item, buffer, kind, lo, hi) on tagged buffers."""
-    mine = rows.copy()
-    places = ranked(mine)
-    tags = tags_of(schedule, items, places, steps_of(mine))
-    return told(schedule, items, places, counted(Memo(), tags, mine))
+    found = [Words(np.zeros((0, 4), np.int64), np.zeros((0, 5), np.int64), 0, [], [], [])]
+    rows = rows[np.argsort(rows[:, 3], kind="stable")]
+    for mine in np.split(rows, np.flatnonzero(np.diff(rows[:, 3])) + 1) if len(rows) else ():
+        buffer = int(mine[0, 3])
+        steps, rank = np.unique(mine[:, 0] << 32 | mine[:, 2], return_inverse=True)
+        places = np.stack((steps >> 32, steps & 0xFFFFFFFF), axis=1)
+        tag = schedule.buffers[buffer].tag or 0
+        tags = np.array([tag_of(tag, items[group][item]) for group, item in places.tolist()], np.int64)
+        own = np.concatenate((mine[:, :2], rank.reshape(-1, 1), mine[:, 4:]), axis=1)
+        made = ranked_words(own, tags)
+        found.append(_numbered(made, places[:, 1]))
+        found[-1].never.extend(_explained(schedule, items, places, (buffer, *trouble)) for trouble in made.troubles)
+    return _together(found)
 
 
-def ranked(*tables: I64) -> I64:
-    """The steps [n, 2] (group, item) of rows (group, worker, item, ...) in order; the rows get ranks for items."""
-    most = 1 + max(int(rows[:, 2].max(initial=0)) for rows in tables)
-    steps = [rows[:, 0] * most + rows[:, 2] for rows in tables]
-    there = np.bincount(np.concatenate(steps)) > 0
-    rank = np.cumsum(there) - 1
-    for rows, step in zip(tables, steps, strict=True):
-        rows[:, 2] = rank[step]
-    return np.stack(np.divmod(np.flatnonzero(there), most), axis=1)
-
-
-def steps_of(*tables: I64) -> I64:
-    """[n, 2] the buffers of ranked rows with the ranks of the steps that touch them, each once, in order."""
-    size = 1 + max(int(rows[:, 2].max(initial=0)) for rows in tables)
-    pairs = np.flatnonzero(np.bincount(np.concatenate([rows[:, 3] * size + rows[:, 2] for rows in tables])))
-    return np.stack(np.divmod(pairs, size), axis=1)
-
-
-def tags_of(schedule: Schedule, items: list[list[Item]], places: I64, steps: I64) -> I64:
-    """(buffer, rank, tag) of the `steps_of` rows; `places`: as `ranked` found them."""
-    buffer, rank = steps.T
-    known: dict[tuple[object, ...], int] = {}
-    tags = []
-    for number, (group, at) in zip(buffer.tolist(), places[rank].tolist(), strict=True):
-        item = items[group][at]
-        key = (number, *item.loops.items())
-        if key not in known:
-            known[key] = tag_of(schedule.buffers[number].tag or 0, item)
-        tags.append(known[key])
-    return np.stack((buffer, rank, np.array(tags, np.int64)), axis=1)
-
-
-def counted(memo: Memo, tags: I64, rows: I64) -> Counted:
-    """Words of ranked rows; tags: see `tags_of`.
-
-    memo: results for single buffers, which know of the order of their own steps only.
-    """
-    none, found = Words(np.zeros((0, 4), np.int64), np.zeros((0, 5), np.int64), 0, [], [], []), list[_OfBuffer]()
-    # fewer than 2^10 buffers, and sorting numbers of 16 bits is linear
-    rows = rows.take(np.argsort(rows[:, 3].astype(np.int16), kind="stable"), axis=0)
-    starts = np.flatnonzero(np.diff(rows[:, 3], prepend=-1))
-    for mine in np.split(rows, starts[1:]) if len(rows) else ():
-        found.append(_of_buffer(memo, tags[tags[:, 0] == mine[0, 3]], mine))
-    troubles = [trouble for one in found for trouble in one.troubles]
-    return Counted(_together([none, *(one.words for one in found)]), troubles, any(one.doubled for one in found))
-
-
-class _OfBuffer(NamedTuple):
-    """tags and rows of a buffer, and what was made of them."""
-
-    tags: I64
-    rows: I64
-    words: Words
-    troubles: list[Trouble]
-    doubled: bool
-
-
-def _of_buffer(memo: Memo, tags: I64, mine: I64) -> _OfBuffer:
-    buffer = int(mine[0, 3])
-    known: list[_OfBuffer] = memo.words.setdefault(buffer, [])
-    for one in reversed(known):
-        if np.array_equal(one.rows, mine) and np.array_equal(one.tags, tags):
-            return one
-    there = np.bincount(mine[:, 2]) > 0
-    place = np.flatnonzero(there)
-    rank = (np.cumsum(there) - 1)[mine[:, 2]]
-    own = np.concatenate((mine[:, :2], rank[:, None], mine[:, 4:]), axis=1)
-    found = memo(ranked_words, own, tags[np.searchsorted(tags[:, 1], place), 2]).value
-    troubles = [(buffer, *(t if t[0] == "owners" else (*t[:3], int(place[t[3]]), *t[4:]))) for t in found.troubles]
-    made = _OfBuffer(tags, mine, _numbered(found, place), troubles, found.doubled)
-    memo.words[buffer] = [*known[1 - KNOWN :], made]
-    return made
-
-
-def told(schedule: Schedule, items: list[list[Item]], places: I64, found: Counted) -> Words:
-    """The words with items for ranks, and the findings on them."""
-    named = _numbered(found.words, places[:, 1])
-    named.never.extend(_told(schedule, items, places, trouble) for trouble in found.troubles)
-    return named
-
-
-def _numbered(found: RankedWords | Words, item: I64) -> Words:
+def _numbered(found: RankedWords, item: I64) -> Words:
     """item: that of each rank."""
     writes, needs = found.writes.copy(), found.needs.copy()
     writes[:, 2], needs[:, 2] = item[writes[:, 2]], item[needs[:, 2]]
-    return Words(writes, needs, found.counters, found.joints, found.targets, [])
+    return Words(writes, needs, found.counters, found.joints, found.targets, [], found.doubled)
 
 
-def _told(schedule: Schedule, items: list[list[Item]], places: I64, trouble: tuple[Any, ...]) -> Diagnostic:
+def _explained(schedule: Schedule, items: list[list[Item]], places: I64, trouble: tuple[Any, ...]) -> Diagnostic:
     buffer, what, *numbers = trouble
     name = schedule.buffers[buffer].name
     if what == "owners":
@@ -249,4 +158,5 @@ def _together(parts: list[Words]) -> Words:
     members = [joint + base for base, part in zip(first, parts, strict=False) for joint in part.joints]
     targets = [target for part in parts for target in part.targets]
     never = [finding for part in parts for finding in part.never]
-    return Words(np.concatenate(writes), np.concatenate(needs), counters, members, targets, never)
+    doubled = any(part.doubled for part in parts)
+    return Words(np.concatenate(writes), np.concatenate(needs), counters, members, targets, never, doubled)

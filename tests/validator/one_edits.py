@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from random import Random
 
+from pydantic import ValidationError
+
 from amk.adversary.edits import Edit, Json, Path, steps
 from amk.adversary.subjects import move, signals, waits
+from amk.schedule_ir.schedule import Schedule
 
 Maker = Callable[[Json, Random], list[Edit]]
 
@@ -117,3 +121,13 @@ def mutants(document: Json, seed: int, each: int) -> Iterator[tuple[str, list[Ed
         for kind, make in KINDS.items():
             if kind != "no barrier" or any(s["op"]["op"] == "barrier" for _, s in steps(document)):
                 yield kind, make(document, rng)
+
+
+def valid(document: Json) -> str | None:
+    """The text of the document, if it is a schedule."""
+    text = json.dumps(document)
+    try:
+        Schedule.model_validate_json(text)
+    except ValidationError:
+        return None
+    return text

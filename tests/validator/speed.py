@@ -1,8 +1,7 @@
 """How long the validator takes, recorded: ``python -m tests.validator.speed PART... --record FILE``.
 
 processes   `amk verify` as a whole process: seconds of the processor (user and system) and of the clock, peak memory
-edits       the verdict after one edit of a step, share or ring, with the results for the plan at hand, and cold;
-            milliseconds of the processor, median and worst of `--seeds` edits of each kind
+verdicts    verdicts within a process, and the certificate of llama3-8b with its check
 witnesses   `amk verify --witness` as a process on a race of llama3-8b with all of its 32 layers in the flat system
 growth      the flat check on 1,000 to 1,000,000 events, and the composed one on 8 to 132 workers, with a plot
 
@@ -32,18 +31,17 @@ from typing import Any
 from amk.adversary.edits import Edit, apply, steps
 from amk.adversary.subjects import waits
 from amk.bench.provenance import commit
+from amk.checker.certificate import check_certificate
 from amk.planner.decode import plan
 from amk.planner.settings import PRESETS
 from amk.report.chart import Chart, Series, svg
-from amk.report.diagnostic import AmkError
-from amk.schedule_ir.codec import save_schedule
+from amk.schedule_ir.codec import save_schedule, schedule_hash
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
-from amk.validator.memo import Memo
+from amk.validator.schedule_certificate import certify_schedule
 from amk.validator.verify import verify
 from tests.validator import growth
-from tests.validator.one_edits import mutants
 
 PLOT = Path(__file__).parents[2] / "amk" / "validator" / "growth.svg"
 PROCESSES: dict[str, tuple[str, str, str, int | None]] = {
@@ -113,63 +111,27 @@ def witnesses() -> dict[str, Any]:
         }
 
 
-def _said(schedule: Schedule, memo: Memo | None) -> str:
-    try:
-        return verify(schedule, memo=memo).status
-    except AmkError:
-        return "malformed"
-
-
-def _clocked(text: str, memo: Memo | None) -> tuple[float, str]:
-    """(milliseconds of the processor, what was said) of a schedule that nobody has seen."""
-    schedule = Schedule.model_validate_json(text)
-    start = time.process_time()
-    said = _said(schedule, memo)
-    return round(1000 * (time.process_time() - start), 1), said
-
-
-def _warm(text: str, plan: Schedule) -> tuple[float, str]:
-    """The same with the plan's results at hand and nothing else, as a process has that goes on."""
-    memo = Memo()
-    for _ in range(2):
-        verify(plan, memo=memo)
-    gc.collect()
-    return _clocked(text, memo)
-
-
-def edits(seeds: int = 12, repeats: int = 3) -> dict[str, Any]:
-    """Per plan and kind: [median, worst] over the seeds, in milliseconds, with the plan's results at hand and cold.
-
-    Every edit is one of the plan itself, and results of other edits are not at hand. Other work on the machine makes
-    the same work take more time of the processor, so each edit is measured `repeats` times and the best one counts.
-    """
+def verdicts() -> dict[str, Any]:
+    """Cold verdicts within a process that has loaded everything, and a certificate with its check."""
     found: dict[str, Any] = {}
-    for preset in ("fast", "naive"):
-        document = json.loads(planned("llama3-8b", "h200", preset, None).model_dump_json())
-        rows: dict[str, list[tuple[float, float, str]]] = {}
-        first = Schedule.model_validate_json(json.dumps(document))
-        for kind, change in (one for seed in range(1, seeds + 1) for one in mutants(document, seed, 1)):
-            text = json.dumps(apply(document, change)[0])
-            runs = [_warm(text, first) for _ in range(repeats)]
-            cold, again = _clocked(text, None)
-            assert {said for _, said in runs} == {again}, (preset, kind, change)
-            rows.setdefault(kind, []).append((min(runs)[0], cold, again))
-        found[preset] = {kind: _summary(many) for kind, many in rows.items()}
-        every = [row for many in rows.values() for row in many]
-        found[preset]["all"] = _summary(every)
-        found[preset]["all SAFE"] = _summary([row for row in every if row[2] == "SAFE"])
-    return found
-
-
-def _summary(rows: list[tuple[float, float, str]]) -> dict[str, Any]:
-    warm, cold = [r[0] for r in rows], [r[1] for r in rows]
-    said = [r[2] for r in rows]
-    return {
-        "warm_ms": [round(median(warm), 1), max(warm)] if rows else [],
-        "cold_ms": [round(median(cold), 1), max(cold)] if rows else [],
-        "over_100_ms": sum(w > 100 for w in warm),
-        "verdicts": {s: said.count(s) for s in sorted(set(said))},
-    }
+    for model, target, preset, context in PROCESSES.values():
+        schedule, runs = planned(model, target, preset, context), []
+        for _ in range(TIMES):
+            gc.collect()
+            start = time.process_time()
+            status = verify(schedule).status
+            runs.append(time.process_time() - start)
+        found[f"{model}, {target}, {preset}, {schedule.kv.context} positions"] = {
+            "status": status,
+            "cpu_s": [round(t, 3) for t in sorted(runs)],
+        }
+    schedule = planned("llama3-8b", "h200", "fast", None)
+    start = time.process_time()
+    certificate = json.loads(json.dumps(certify_schedule(schedule, checked=False)))
+    made = time.process_time()
+    reason = check_certificate(schedule, schedule_hash(schedule), certificate).reason
+    seconds = {"make_s": round(made - start, 2), "check_s": round(time.process_time() - made, 2), "refused": reason}
+    return found | {"certificate of llama3-8b": seconds}
 
 
 def _composed() -> list[dict[str, Any]]:
@@ -222,35 +184,29 @@ def _plot(flat: list[dict[str, Any]], composed: list[dict[str, Any]]) -> str:
     )  # fmt: skip
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
-    "processes": lambda _: processes(),
-    "edits": lambda options: edits(options.seeds, options.repeats),
-    "growth": lambda _: grown(),
-    "witnesses": lambda _: witnesses(),
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "processes": processes,
+    "verdicts": verdicts,
+    "growth": grown,
+    "witnesses": witnesses,
 }
-
-
-def _chosen(part: str, options: argparse.Namespace) -> list[str]:
-    return ["--seeds", str(options.seeds), "--repeats", str(options.repeats)] if part == "edits" else []
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="+", choices=sorted(PARTS))
     parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, default=12, help="edits of each kind")
-    parser.add_argument("--repeats", type=int, default=3, help="measurements of each edit, of which the best counts")
     options = parser.parse_args()
     record = json.loads(options.record.read_text()) if options.record.exists() else {"format": 1}
     for part in options.parts:
         run = {
-            "command": shlex.join(["python", "-m", "tests.validator.speed", part, *_chosen(part, options)]),
+            "command": shlex.join(["python", "-m", "tests.validator.speed", part]),
             "commit": commit(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "python": platform.python_version(),
             "hardware": f"{os.cpu_count()} cores, {platform.machine()}, no GPU",
         }
-        record[part] = {"run": run, **PARTS[part](options)}
+        record[part] = {"run": run, **PARTS[part]()}
         options.record.write_text(json.dumps(record, indent=1) + "\n")
         print(json.dumps(record[part], indent=1))
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -17,9 +18,8 @@ from amk.validator.counter_events import Instances
 from amk.validator.quotient import Group, Quotient
 from amk.validator.system import I64
 from amk.validator.words import words
-from tests.validator.one_edits import mutants
+from tests.validator.one_edits import mutants, valid
 from tests.validator.plans import MODELS, SMALL, small_plan
-from tests.validator.test_incremental import _valid
 from tests.validator.two_level import _Draw, schedule_of
 
 PAIRS = 20_000
@@ -60,7 +60,7 @@ def test_no_edit_of_a_plan_does_either_and_most_keep_the_run(name: str) -> None:
     rng, document = np.random.default_rng(2), json.loads(small_plan(SMALL[name]).model_dump_json())
     kept = other = 0
     for _, edits in mutants(document, 21, 3):
-        text = _valid(apply(document, edits)[0])
+        text = valid(apply(document, edits)[0])
         if text is None:
             continue
         try:
@@ -110,3 +110,14 @@ def test_random_programs_that_several_workers_run_agree() -> None:
         assert not order.precedes(before[late], after[late]).any()
         runs, partial = runs + 1, partial + order.implied.needed
     assert runs > 100 and partial > 20
+
+
+def test_nobody_leaves_a_barrier_after_others_do() -> None:
+    order = compose(small_plan()).groups[0].order
+    trace, past = order.trace, order.past.copy()
+    one = int(np.flatnonzero(trace.leave)[0])
+    (other,) = np.flatnonzero(trace.leave & (trace.item == trace.item[one]) & (trace.warp_of == trace.warps - 1))
+    past[one, -1] = trace.index_of[other]
+    assert replace(order, past=past).in_step
+    past[one, -1] += 1
+    assert not replace(order, past=past).in_step

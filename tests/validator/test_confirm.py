@@ -26,7 +26,6 @@ from amk.validator.confirm import Confirmer, Place, Touching, positions
 from amk.validator.dataflow import Fault, find_faults
 from amk.validator.expand import expand
 from amk.validator.liveness import greedy
-from amk.validator.memo import Memo
 from amk.validator.verify import STATIC, verify
 from tests.validator.one_edits import buffer, moved
 from tests.validator.plans import SMALL, from_document, small_plan
@@ -41,7 +40,7 @@ def edited(document: Any, rng: Random) -> Schedule:
     while True:
         with suppress(AmkError):
             schedule = from_document(apply(document, rng.choice((buffer, moved))(document, rng))[0])
-            if not any(check(Memo(), schedule) if how == "parts" else check(schedule) for _, check, how in STATIC):
+            if not any(any(True for _ in check(schedule)) for check in STATIC):
                 return schedule
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from random import Random
 
 import numpy as np
 import pytest
 
-from amk.adversary.edits import apply
-from amk.report.diagnostic import AmkError
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.aliases import Clash, clash_of, meet, united
@@ -17,16 +14,11 @@ from amk.validator.crews import Asked, Crewed
 from amk.validator.envelope import NO_DATA
 from amk.validator.evaluator import SHARED, Evaluations
 from amk.validator.footprint import Footprints
-from amk.validator.memo import Memo, given
 from amk.validator.privates import ABSENT, in_order, private
 from amk.validator.slopes import FAMILY_SHIFT
-from amk.validator.still import still, synced
 from amk.validator.system import I64
-from amk.validator.touched import Touched, gathered, touched
-from amk.validator.trace import Item, trace_of, unroll
-from amk.validator.words import counted, steps_of, tags_of
-from tests.validator.one_edits import mutants
-from tests.validator.plans import MODELS, SMALL, from_document, small_plan
+from amk.validator.trace import Item, unroll
+from tests.validator.plans import MODELS, SMALL, small_plan
 from tests.validator.test_footprints import _elsewhere, _meeting
 
 
@@ -133,52 +125,3 @@ def test_spans_meet_where_a_byte_is_in_both() -> None:
         assert meet(one, apart) == bool(mine & theirs) and not meet(one[:0], apart) and not meet(one, apart[:0])
         met += bool(mine & theirs)
     assert 50 < met < 250
-
-
-def _touched(schedule: Schedule, evaluations: Evaluations) -> Touched:
-    quiet = still(schedule)
-    traces = [trace_of(p, n, quiet.roles, quiet.launch.warps, 2) for n, p in enumerate(quiet.programs)]
-    return touched(gathered(quiet, evaluations, *traces), synced(schedule))
-
-
-def test_what_edited_schedules_have_in_common_is_what_a_first_look_finds() -> None:
-    """Also of those whose programs run the same number of steps, in the same place, at the same times."""
-    plain = small_plan(SMALL["fast"], MODELS["qk-norm"])
-    document, evaluations = json.loads(plain.model_dump_json()), Evaluations()
-    quiet = still(plain)
-    traces = [trace_of(p, n, quiet.roles, quiet.launch.warps, 2) for n, p in enumerate(quiet.programs)]
-    common, moved = set[int](), Random(2)
-    for change in [c for seed in range(2) for _, c in mutants(document, seed, 1)]:
-        try:
-            edited = from_document(apply(document, change)[0])
-        except AmkError:
-            continue
-        for schedule in (edited, _elsewhere(edited, moved)):
-            found, fresh = _touched(schedule, evaluations), _touched(schedule, Evaluations())
-            np.testing.assert_array_equal(found.rows, fresh.rows)
-            np.testing.assert_array_equal(found.places, fresh.places)
-            for one, other in zip(vars(found.tagged.value).values(), vars(fresh.tagged.value).values(), strict=True):
-                np.testing.assert_array_equal(one, other)
-            assert found.tagged.key == fresh.tagged.key
-        # a table alone, with the traces of before
-        tables = edited.model_dump()["tables"]
-        other = quiet.model_copy(update={"tables": tables})
-        one, first = (touched(gathered(other, e, *traces), synced(plain)) for e in (evaluations, Evaluations()))
-        np.testing.assert_array_equal(one.rows, first.rows)
-        common.add(id(one.common))
-    assert 1 < len(common) < 10
-
-
-def test_words_with_other_tags_are_other_words() -> None:
-    """Of the same rows, with one memo."""
-    plain, memo, told = small_plan(SMALL["fast"], MODELS["qk-norm"]), Memo(), set[bytes]()
-    found = _touched(plain, memo.evaluations)
-    items = [trace_of(p, n, plain.roles, plain.launch.warps, 2).items for n, p in enumerate(still(plain).programs)]
-    tags = tags_of(plain, items, found.places, steps_of(found.tagged.value.most))
-    for change in (np.zeros_like(tags), np.arange(len(tags))[:, None] % 7 * np.array([0, 0, 1]), -3 * tags):
-        other = tags + change * np.array([0, 0, 1])
-        for _ in range(2):
-            words, fresh = (counted(m, other, found.tagged.value.most) for m in (memo, Memo()))
-            assert words.key == fresh.key and words.troubles == fresh.troubles and not words.doubled
-            told.add(given((words.key, tuple(words.troubles))).key)
-    assert len(told) == 3

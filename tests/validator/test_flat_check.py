@@ -13,11 +13,11 @@ from amk.judges.replay import replay
 from amk.schedule_ir.schedule import Schedule
 from amk.validator import flat_check
 from amk.validator.compose import compose
+from amk.validator.evaluator import Evaluations
 from amk.validator.expand import expand
 from amk.validator.flat_check import FlatCheck
 from amk.validator.liveness import greedy
 from amk.validator.local_order import NotComposable
-from amk.validator.memo import Memo
 from amk.validator.verify import verify
 from tests.damage import rewritten
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
@@ -65,7 +65,7 @@ def test_overlapping_writes_of_one_buffer_are_decided_event_by_event() -> None:
 
 @pytest.mark.parametrize(("events", "status"), [(flat_check.EVENTS, "SAFE"), (0, "UNKNOWN")])
 def test_only_all_positions_are_safe(monkeypatch: pytest.MonkeyPatch, events: int, status: str) -> None:
-    def refuse(schedule: Schedule, memo: Memo) -> NoReturn:
+    def refuse(schedule: Schedule, evaluations: Evaluations) -> NoReturn:
         raise NotComposable("made up")
 
     monkeypatch.setattr("amk.validator.verify.compose", refuse)

@@ -26,10 +26,9 @@ from amk.schedule_ir.schedule import Schedule
 from amk.validator.needs import check_needs
 from amk.validator.owners import KEPT, check_owners
 from amk.validator.structure import all_sites
-from amk.validator.verify import Verifier
+from amk.validator.verify import verify
 from amk.validator.widths import check_widths
 
-VERIFY = Verifier()
 FILLED = frozenset({name for _, _, name in BUFFER_FIELDS.values() if name}) - KEPT - {"output", "logits"}
 
 
@@ -40,7 +39,7 @@ def parsed(document: Json) -> Schedule:
 def status(document: Json) -> str:
     """The verdict; `refused` if the document is not well-formed."""
     try:
-        return VERIFY(parsed(document)).status
+        return verify(parsed(document)).status
     except AmkError:
         return "refused"
 
@@ -119,7 +118,7 @@ def test_rings_and_their_mbarriers_have_bytes_of_their_own() -> None:
     for field in ("ring", "full"):
         for buffer in (b["name"] for b in base["buffers"] if b["space"] == "shared" and b["name"] != stream[field]):
             found = parsed(edited(base, Edit("replace", ("streams", 0, field), buffer)))
-            assert not VERIFY(found).safe, f"{field} := {buffer}"
+            assert not verify(found).safe, f"{field} := {buffer}"
     twice = edited(base, Edit("insert", ("streams", 1), stream | {"name": "other"}))
     assert {d.code for d in check_owners(parsed(twice))} == {"AMK301", "AMK106"}
 

@@ -9,9 +9,7 @@ import pytest
 
 from amk.validator.brackets import Ordering
 from amk.validator.builder import SystemBuilder
-from amk.validator.in_order import InOrder, parts_of
-from amk.validator.memo import Memo
-from amk.validator.memory_check import Blocking, early_writes, unseen_writes
+from amk.validator.memory_check import NOTHING, Accesses, Blocking, accesses
 from amk.validator.system import I64, READ, WRITE, Bools
 
 BUFFER = 0
@@ -37,8 +35,8 @@ def line(sure: bool) -> Ordering:
     return cast(Ordering, Line(sure))
 
 
-def in_order(rows: I64) -> InOrder:
-    return InOrder(parts_of(rows, line(True).placed(rows[:, 0])), Memo())
+def in_order(rows: I64, tagged: list[int]) -> Accesses:
+    return accesses(rows, line(True).placed(rows[:, 0]), tagged, (NOTHING, NOTHING))
 
 
 def touched(first: int, second: int) -> Any:
@@ -58,7 +56,7 @@ def touched(first: int, second: int) -> Any:
 )
 def test_a_write_must_be_visible_and_a_read_over(first: int, time: bool, fence: bool, racy: bool, unseen: bool) -> None:
     rows = touched(first, READ if first == WRITE else WRITE)
-    races, hidden = unseen_writes(in_order(rows), [], line(time), line(fence))
+    races, hidden = in_order(rows, []).unseen(line(time), line(fence))
     assert (races.racy, hidden.racy) == (racy, unseen)
 
 
@@ -74,10 +72,10 @@ def test_a_write_must_be_visible_and_a_read_over(first: int, time: bool, fence: 
 def test_words_are_kept_until_they_are_found(first: int, words: bool, hints: bool, early: bool) -> None:
     rows = touched(first, READ if first == WRITE else WRITE)
     blocking = Blocking(line(words), lambda: line(hints))
-    assert early_writes(in_order(rows), [BUFFER], blocking).racy == early
+    assert in_order(rows, [BUFFER]).overwritten(blocking).racy == early
     assert (blocking.with_hints is not None) == (first == READ and not words)
 
 
 def test_plain_bytes_are_nobodys_words() -> None:
     blocking = Blocking(line(False), lambda: line(False))
-    assert not early_writes(in_order(touched(READ, WRITE)), [], blocking).racy
+    assert not in_order(touched(READ, WRITE), []).overwritten(blocking).racy

@@ -12,7 +12,6 @@ from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step, steps_of
 from amk.schedule_ir.target import load_target
 from amk.validator.flat import judge
-from amk.validator.memo import Memo
 from amk.validator.rings import check_rings, ring_system
 from tests.validator.plans import small_plan
 
@@ -32,30 +31,27 @@ def test_refilling_before_the_read_is_a_race() -> None:
     assert judge(system).races.racy and explore(system).races
 
 
-def _codes(schedule: Schedule, memo: Memo) -> set[str]:
-    """What is found, and that it is the same with earlier results at hand."""
-    found = list(check_rings(schedule, memo))
-    assert found == list(check_rings(schedule, Memo())) == list(check_rings(schedule, memo))
-    return {d.code for d in found}
+def _codes(schedule: Schedule) -> set[str]:
+    return {d.code for d in check_rings(schedule)}
 
 
 def test_static_conditions_hold_for_plans_and_fail_one_by_one() -> None:
-    schedule, memo = small_plan(), Memo()
-    assert not list(check_rings(schedule, memo))
+    schedule = small_plan()
+    assert not list(check_rings(schedule))
     stream = schedule.streams[0]
 
     def codes(**change: object) -> set[str]:
         streams = (stream.model_copy(update=change),)
-        return _codes(schedule.model_copy(update={"streams": streams}), memo)
+        return _codes(schedule.model_copy(update={"streams": streams}))
 
     assert codes(slots=stream.slots + 1) == {"AMK103"}
     assert codes(refill_fence=False) == {"AMK507"}
     assert "AMK106" in codes(role="w0")
     assert "AMK507" in codes(source="state")
     less = tuple(b.model_copy(update={"shape": (64,)}) if b.name == stream.source else b for b in schedule.buffers)
-    assert _codes(schedule.model_copy(update={"buffers": less}), memo) == {"AMK103"}
+    assert _codes(schedule.model_copy(update={"buffers": less})) == {"AMK103"}
     longer = {name: tuple(64 * n for n in column) for name, column in schedule.tables.items()}
-    assert _codes(schedule.model_copy(update={"tables": longer}), memo) == {"AMK103"}
+    assert _codes(schedule.model_copy(update={"tables": longer})) == {"AMK103"}
 
 
 def test_ring_and_mbarriers_each_need_their_own_room() -> None:
@@ -69,7 +65,7 @@ def test_ring_and_mbarriers_each_need_their_own_room() -> None:
             b.model_copy(update={"shape": (2 * b.shape[0], *b.shape[1:]), "offset": 1 << 20}) if b.name in larger else b
             for b in schedule.buffers
         )
-        found = check_rings(more.model_copy(update={"buffers": buffers}), Memo())
+        found = check_rings(more.model_copy(update={"buffers": buffers}))
         return [d.message.split(" ")[1] if d.message.startswith("the") else "full" for d in found if d.code == "AMK103"]
 
     assert short() == ["ring", "full"]
@@ -80,8 +76,7 @@ def test_refills_held_back_are_issued_before_the_next_product() -> None:
     schedule = plan(load_model("llama3.2-1b"), load_target("h200"), max_context=256)
     held = [s.op for p in schedule.programs for s in steps_of(p.body) if isinstance(s.op, GemvOp) and s.op.deferred]
     assert {op.matrix for op in held} == {"gate_up", "lm_head"}
-    memo = Memo()
-    assert not list(check_rings(schedule, memo))
+    assert not list(check_rings(schedule))
 
     def codes(change: Callable[[Step], Step | None]) -> set[str]:
         def rewritten(body: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -89,7 +84,7 @@ def test_refills_held_back_are_issued_before_the_next_product() -> None:
             return tuple(n for n in out if n is not None)
 
         programs = tuple(p.model_copy(update={"body": rewritten(p.body)}) for p in schedule.programs)
-        return _codes(schedule.model_copy(update={"programs": programs}), memo)
+        return _codes(schedule.model_copy(update={"programs": programs}))
 
     def too_many(step: Step) -> Step:
         change = {"deferred": schedule.streams[0].slots + 1}

@@ -24,7 +24,6 @@ from amk.judges.judge import Ruling, judge
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.memo import Memo
 from amk.validator.schedule_certificate import evidence
 from amk.validator.verify import Verdict, verify
 
@@ -82,17 +81,16 @@ class Outcome:
         return {k: v for k, v in asdict(self).items() if v not in ("", (), {}, 0)}
 
 
-def remembering() -> Verify:
-    """`verify` with the results of earlier edits at hand, which change the time that it takes and nothing else."""
-    memo = Memo()
-    return lambda schedule: verify(schedule, timeout_s=SECONDS, memo=memo)
+def in_time(schedule: Schedule) -> Verdict:
+    """`verify`, which may not take longer than SECONDS."""
+    return verify(schedule, timeout_s=SECONDS)
 
 
 class Survey:
     """The edits of one base. verify: who decides, for tests that plant a hole."""
 
     def __init__(self, document: Json, verify: Verify | None = None) -> None:
-        self._document, self._verify = document, verify or remembering()
+        self._document, self._verify = document, verify or in_time
         base = Schedule.model_validate_json(json.dumps(document))
         self._hash = schedule_hash(base)
         self._base = base
