@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from amk.api.loading import load
     from amk.api.schedules import plan, simulate, verify
+    from amk.engine.answer_stream import Stream
     from amk.engine.completion import Completion, Options, Piece, Score, TokenLogprob, Usage
-    from amk.engine.language_model import Chat, LanguageModel, Stream
+    from amk.engine.conversation import Chat
+    from amk.engine.language_model import LanguageModel
     from amk.report.diagnostic import AmkError
 
 __version__ = "0.1.0"
@@ -38,7 +40,9 @@ _HOME = {
     "load": "amk.api.loading",
     **dict.fromkeys(("plan", "simulate", "verify"), "amk.api.schedules"),
     **dict.fromkeys(("Completion", "Options", "Piece", "Score", "TokenLogprob", "Usage"), "amk.engine.completion"),
-    **dict.fromkeys(("Chat", "LanguageModel", "Stream"), "amk.engine.language_model"),
+    "Chat": "amk.engine.conversation",
+    "LanguageModel": "amk.engine.language_model",
+    "Stream": "amk.engine.answer_stream",
     "AmkError": "amk.report.diagnostic",
 }
 

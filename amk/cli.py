@@ -48,6 +48,7 @@ COMMANDS = {
     "emulate": Command("amk.commands.emulate", "run a schedule's PTX on the CPU, without a GPU"),
     "generate": Command("amk.commands.generate", "generate text on a GPU or on the CPU"),
     "chat": Command("amk.commands.chat", "talk with a model in the terminal"),
+    "serve": Command("amk.commands.serve", "serve a model with OpenAI's HTTP interface"),
     "matrix": Command("amk.commands.matrix", "plan, verify and compile every model for every target"),
     "quantize": Command("amk.commands.quantize", "measure what each weight format costs in accuracy"),
     "bench": Command("amk.commands.bench", "measure a decode step beside torch on this machine's GPU"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,13 @@ class Options:
     max_tokens: of the answer. temperature, top_k, top_p, seed: see `amk generate --help`; equal seeds give equal texts.
     stop: strings that end the answer and are not part of it. logprobs: number of alternatives told for each token, 0 to
     20; None tells nothing. logit_bias: added to the logits of tokens, -100 and less excludes one. mask: see `Mask`.
-    ignore_eos: go on behind an end-of-text token. AMK015 for a value outside its range.
+    ignore_eos: go on behind an end-of-text token.
+
+    What the whole answer is, at most one of: json_schema, a text that follows this schema (as an object, or as JSON);
+    regex, one that this expression matches; grammar, one of this grammar in Lark's syntax; choices, one of these. The
+    first three need `amk[grammar]`.
+
+    AMK015 for a value outside its range.
     """
 
     max_tokens: int = 128
@@ -42,6 +48,10 @@ class Options:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     mask: Mask | None = None
     ignore_eos: bool = False
+    json_schema: Mapping[str, Any] | str | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    choices: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -50,7 +60,16 @@ class Options:
             raise AmkError(Diagnostic("AMK015", f"logprobs is {self.logprobs}, it must be 0 to {MOST_LOGPROBS}"))
         if "" in self.stops:
             raise AmkError(Diagnostic("AMK015", "an empty stop string would end every answer before its first token"))
+        if sum(self.restrictions.values()) > 1:
+            named = ", ".join(name for name, given in self.restrictions.items() if given)
+            raise AmkError(Diagnostic("AMK015", f"{named} together say two things about an answer"))
         _ = self.sampling
+
+    @property
+    def restrictions(self) -> dict[str, bool]:
+        """What the answer may be restricted by, and whether it is."""
+        given = {name: getattr(self, name) is not None for name in ("json_schema", "regex", "grammar")}
+        return given | {"choices": len(self.choices) > 0}
 
     @property
     def sampling(self) -> Sampling:

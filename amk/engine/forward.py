@@ -17,8 +17,10 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amk.engine.checkpoint import Checkpoint
+from amk.engine.room import Token
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.bfloat import F32
 from amk.schedule_ir.decoder import heads_of, layer_output, normed, rotated
@@ -50,16 +52,25 @@ class ForwardPass:
         self._keys = [self._empty(0) for _ in range(model.layers)]
         self._values = [self._empty(0) for _ in range(model.layers)]
 
-    def read(self, tokens: Sequence[int], every: bool = False) -> F32:
+    def read(self, tokens: Sequence[Token], every: bool = False) -> F32:
         """Append `tokens` (at least one) to the text: logits f32 [vocab] after the last, or [tokens, vocab] after each.
 
         AMK014 if the cache has no room for them.
         """
+        found = self._blocks(tokens, last=not every)
+        return self._logits(found) if every else self._logits(found)[0]
+
+    def states(self, tokens: Sequence[Token]) -> F32:
+        """As `read`: what lm_head is multiplied with, f32 [tokens, hidden size], behind the last norm."""
+        return self._normed(self._blocks(tokens, last=False))
+
+    def _blocks(self, tokens: Sequence[Token], last: bool) -> F32:
+        """Append tokens: what leaves the last layer for each of them, or for the last one."""
         if self.length + len(tokens) > self.context:
             held = f"the cache holds {self.context:,} positions, the text has {self.length + len(tokens):,}"
             raise AmkError(Diagnostic("AMK014", held, help="load the model with a larger max_context"))
-        found = [self._read_block(tokens[at : at + BLOCK], every) for at in range(0, len(tokens), BLOCK)]
-        return np.concatenate(found) if every else found[-1][-1]
+        found = [self._read_block(tokens[at : at + BLOCK]) for at in range(0, len(tokens), BLOCK)]
+        return found[-1][-1:] if last else np.concatenate(found)
 
     def keep(self, length: int) -> None:
         """Forget everything behind the first `length` tokens; ValueError if there are fewer."""
@@ -67,20 +78,55 @@ class ForwardPass:
             raise ValueError(f"the text has {self.length} tokens, {length} cannot be kept")
         self.length = length
 
-    def _read_block(self, tokens: Sequence[int], every: bool) -> F32:
-        x = np.concatenate([self._embedded(token) for token in tokens])
-        end = self.length + len(tokens)
-        angles = np.arange(self.length, end)[:, None] * self._frequencies
-        turn = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-        self._reserve(end)
-        for layer in range(self.model.layers):
-            attend = partial(self._attention, layer, turn)
-            x = layer_output(self.model, layer, x, self._product, self._vector, attend)
-        self.length = end
-        last = normed(self.model, self.model.graph.final_norm, x if every else x[-1:], self._vector)
-        return self._product(last, ("lm_head",))
+    def branches(self, nodes: Sequence[int], parents: Sequence[int]) -> F32:
+        """Logits f32 [nodes, vocab] after the text and the path to each node of a tree, which is not appended.
 
-    def _attention(self, layer: int, turn: tuple[F32, F32], joint: F32) -> F32:
+        parents: of each node the number of one before it, or -1 for a node that follows the text. All nodes are read at
+        once: each sees the text, those on its path and itself.
+        """
+        count = len(nodes)
+        depth, hidden = np.zeros(count, np.int64), np.ones((count, self.length + count), np.bool_)
+        hidden[:, : self.length] = False
+        for node, parent in enumerate(parents):
+            if parent >= 0:
+                depth[node] = depth[parent] + 1
+                hidden[node] = hidden[parent]
+            hidden[node, self.length + node] = False
+        return self._logits(self._states(nodes, self.length + depth, hidden))
+
+    def embeddings(self, tokens: Sequence[Token]) -> F32:
+        """f32 [tokens, hidden size]: what enters the first layer."""
+        return np.concatenate([self._embedded(token) for token in tokens])
+
+    def _read_block(self, tokens: Sequence[Token]) -> F32:
+        end = self.length + len(tokens)
+        positions = np.arange(self.length, end)
+        hidden = np.arange(end)[None, :] > positions[:, None] if len(tokens) > 1 else None
+        x = self._states(tokens, positions, hidden)
+        self.length = end
+        return x
+
+    def _normed(self, x: F32) -> F32:
+        return normed(self.model, self.model.graph.final_norm, x, self._vector)
+
+    def _logits(self, x: F32) -> F32:
+        return self._product(self._normed(x), ("lm_head",))
+
+    def _states(self, tokens: Sequence[Token], positions: NDArray[np.int64], hidden: NDArray[np.bool_] | None) -> F32:
+        """What leaves the last layer, [tokens, hidden size]; keys and values go behind those of the text.
+
+        hidden: [tokens, all positions that the cache then has], true where a token does not see one; None: it sees all.
+        """
+        x = self.embeddings(tokens)
+        angles = positions[:, None] * self._frequencies
+        turn = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        self._reserve(self.length + len(tokens))
+        for layer in range(self.model.layers):
+            attend = partial(self._attention, layer, turn, hidden)
+            x = layer_output(self.model, layer, x, self._product, self._vector, attend)
+        return x
+
+    def _attention(self, layer: int, turn: tuple[F32, F32], hidden: NDArray[np.bool_] | None, joint: F32) -> F32:
         model, count, end = self.model, len(joint), self.length + len(joint)
         q, k, v = heads_of(model, layer, joint, self._vector)
         self._keys[layer][:, self.length : end] = rotated(k, turn).swapaxes(0, 1)
@@ -91,9 +137,8 @@ class ForwardPass:
         rows = np.ascontiguousarray(grouped).reshape(model.kv_heads, model.group * count, model.head_dim)
         scores = np.matmul(rows, keys.swapaxes(1, 2))
         scores *= np.float32(model.head_dim**-0.5)
-        if count > 1:
-            future = np.arange(end)[None, :] > np.arange(self.length, end)[:, None]
-            np.copyto(scores.reshape(model.kv_heads, model.group, count, end), np.float32(-np.inf), where=future)
+        if hidden is not None:
+            np.copyto(scores.reshape(model.kv_heads, model.group, count, end), np.float32(-np.inf), where=hidden)
         out = np.matmul(softmax(scores), values).reshape(model.kv_heads, model.group, count, -1)
         return np.asarray(out.transpose(2, 0, 1, 3).reshape(count, -1), np.float32)
 
@@ -129,17 +174,22 @@ class ForwardPass:
             self._kept[names] = joint
         return self._kept[names]
 
-    def _embedded(self, token: int) -> F32:
+    def _embedded(self, token: Token) -> F32:
         """The embedding of a token, [1, hidden]; tied ones are rows of the kept lm_head."""
+        if isinstance(token, bytes):
+            return np.frombuffer(token, np.float32)[None]
         kept = self._kept.get(("lm_head",)) if self.model.tied_embeddings else None
         return kept[token : token + 1] if kept is not None else self._source.tensor("embed", slice(token, token + 1))
 
     def _reserve(self, positions: int) -> None:
-        """Room for so many positions in the cache, which grows by half of what it has."""
+        """Room for so many positions in the cache, which grows by half of what it has.
+
+        They are more than the context for a wide tree only, whose nodes have positions inside it.
+        """
         have = self._keys[0].shape[1]
         if positions <= have:
             return
-        room = min(self.context, max(positions, have + have // 2, BLOCK))
+        room = max(positions, min(self.context, max(have + have // 2, BLOCK)))
         for cache in (self._keys, self._values):
             for layer, old in enumerate(cache):
                 cache[layer] = self._empty(room)

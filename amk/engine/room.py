@@ -6,10 +6,20 @@ from collections.abc import Sequence
 
 from amk.report.diagnostic import AmkError, Diagnostic, because
 
+Token = int | bytes
+"""A token of the vocabulary, or an embedding in its place: the bytes of f32 [hidden size]."""
 
-def check_room(prompt: Sequence[int], vocab: int, context: int) -> None:
-    """AMK014 for a text without tokens, with one that is not in the vocabulary, or longer than the context."""
-    wrong = next((token for token in prompt if not 0 <= token < vocab), None)
+
+def check_room(prompt: Sequence[Token], vocab: int, context: int, hidden: int | None = None) -> None:
+    """AMK014 for a text without tokens, with one that is not in the vocabulary, or longer than the context.
+
+    hidden: length of an embedding; None where there may be none. AMK015 for one that is not so.
+    """
+    if any(isinstance(token, bytes) and len(token) != 4 * (hidden or 0) for token in prompt):
+        message = "the prompt has embeddings, which only the device cpu takes"
+        message = message if hidden is None else f"the embeddings of the prompt do not have {hidden:,} numbers each"
+        raise AmkError(Diagnostic("AMK015", message))
+    wrong = next((token for token in prompt if isinstance(token, int) and not 0 <= token < vocab), None)
     if not prompt:
         raise AmkError(Diagnostic("AMK014", "the prompt has no tokens"))
     if wrong is not None:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.engine.backend import common
-from amk.engine.room import check_room
+from amk.engine.room import Token, check_room
+from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.bfloat import F32
 from amk.schedule_ir.ops.select import REQUEST
 from amk.schedule_ir.sampling import GREEDY, Sampling, require
@@ -37,18 +38,35 @@ class ScheduleBackend:
 
     def __init__(self, engine: ScheduleEngine, slice: int = 1) -> None:
         self.engine, self.context, self._slice = engine, engine.schedule.kv.context, slice
-        self._read: list[int] = []
+        self._read: list[Token] = []
         self.cached = 0
 
-    def logits(self, tokens: Sequence[int]) -> F32:
+    def logits(self, tokens: Sequence[Token]) -> F32:
         self._begin(tokens, len(tokens) - 1)
         self._step(tokens, len(tokens))
         return self.engine.logits()
 
-    def every(self, tokens: Sequence[int], first: int = 0) -> F32:
+    def every(self, tokens: Sequence[Token], first: int = 0) -> F32:
         return np.array([self.logits(tokens[: end + 1]) for end in range(first, len(tokens))], np.float32)
 
-    def extend(self, tokens: Sequence[int], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
+    def states(self, tokens: Sequence[Token]) -> F32:
+        raise _untold("hidden states")
+
+    def embeddings(self, tokens: Sequence[int]) -> F32:
+        raise _untold("embeddings")
+
+    def branches(self, tokens: Sequence[Token], nodes: Sequence[int], parents: Sequence[int]) -> F32:
+        paths: list[list[int]] = []
+        for token, parent in zip(nodes, parents, strict=True):
+            paths.append([*(paths[parent] if parent >= 0 else ()), token])
+        order = sorted(range(len(paths)), key=lambda node: paths[node])  # what two paths share stays in the cache
+        rows = np.empty((1 + len(paths), self.engine.schedule.model.vocab), np.float32)
+        rows[0] = self.logits(tokens)
+        for node in order:
+            rows[1 + node] = self.logits([*tokens, *paths[node]])
+        return rows
+
+    def extend(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
         launch = self.engine.schedule.launch.max_tokens
         count = min(most, self._slice, launch, self.context - len(tokens) + 1)
         self._begin(tokens, len(tokens) - 1, tuple(eos), sampling)
@@ -62,7 +80,7 @@ class ScheduleBackend:
         self.engine.free()
 
     def _begin(
-        self, tokens: Sequence[int], wanted: int, eos: tuple[int, ...] = (), sampling: Sampling = GREEDY
+        self, tokens: Sequence[Token], wanted: int, eos: tuple[int, ...] = (), sampling: Sampling = GREEDY
     ) -> None:
         """Start at the first token that the cache does not hold; AMK015 for a choice that the schedule cannot make."""
         schedule = self.engine.schedule
@@ -70,11 +88,16 @@ class ScheduleBackend:
         require(mode_of(schedule), sampling)
         self.cached = min(common(self._read, tokens), wanted)
         self._read = self._read[: self.cached]
-        self.engine.request(list(tokens), eos[: len(REQUEST) - 1], sampling, self.cached)
+        self.engine.request([int(token) for token in tokens], eos[: len(REQUEST) - 1], sampling, self.cached)
 
-    def _step(self, tokens: Sequence[int], end: int) -> None:
+    def _step(self, tokens: Sequence[Token], end: int) -> None:
         """Run the given tokens up to `end`, in as few launches as the output buffer allows."""
         while len(self._read) < end:
             count = min(end - len(self._read), self.engine.schedule.launch.max_tokens)
             self.engine.step(count)
             self._read = list(tokens[: len(self._read) + count])
+
+
+def _untold(what: str) -> AmkError:
+    message = f"a schedule does not give {what}"
+    return AmkError(Diagnostic("AMK015", message, help="load the model with device='cpu'"))

@@ -40,6 +40,7 @@ TITLES = {
     "AMK016": "batch cannot be decoded as asked",
     "AMK017": "weights are rounded to the format of the schedule",
     "AMK018": "edit does not apply to the schedule",
+    "AMK019": "request cannot be served now",
     "AMK101": "output is not fully covered",
     "AMK102": "output is written twice",
     "AMK103": "access is out of bounds",

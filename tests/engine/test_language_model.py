@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import amk
 from amk.api import loading
 from amk.api.card import Card
+from amk.engine import scoring
 from amk.engine.choice import choose, log_softmax
 from amk.engine.completion import StopFilter
 from amk.report.diagnostic import AmkError
@@ -130,6 +133,52 @@ def test_logits_and_scores(model: amk.LanguageModel, directory: Path) -> None:
     assert second.logprobs == pytest.approx((table[-2, 5], table[-1, 6]), abs=1e-3)
     assert second.logprob == pytest.approx(sum(second.logprobs))
     assert model.score(PROMPT, "AB")[0].tokens == tuple(model.encode("AB"))
+
+
+@pytest.mark.parametrize("most", [1, 4, 256])
+def test_shared_prefixes_change_no_score(model: amk.LanguageModel, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree in one pass, in several, and each continuation by itself."""
+    monkeypatch.setattr(scoring, "MOST_NODES", most)
+    tokens = model.encode(PROMPT)
+    texts = [[5], [5, 6], [5, 6, 7], [5, 7, 7], [8, 6, 7], [5, 6, 7], [9], [8] * 10]
+    for text, found in zip(texts, model.score(PROMPT, texts), strict=True):
+        table = log_softmax(model.logits([*tokens, *text])[len(tokens) - 1 :])
+        assert found.tokens == tuple(text)
+        assert found.logprobs == pytest.approx(table[np.arange(len(text)), text], abs=1e-4)
+    for wrong in ([], [1000], [5] * 119):
+        with pytest.raises(AmkError, match="AMK014"):
+            model.score(PROMPT, [[5], wrong])
+    assert len(model.score(PROMPT, [[5] * 118])[0].tokens) == 118
+
+
+def test_states_out_and_embeddings_in(model: amk.LanguageModel, directory: Path) -> None:
+    tokens = model.encode(PROMPT)
+    head = load_file(directory / "model.safetensors")["lm_head.weight"]
+    np.testing.assert_allclose(model.hidden(PROMPT) @ head.T, model.logits(PROMPT), rtol=1e-4, atol=1e-4)
+    rows = model.embeddings(tokens)
+    np.testing.assert_array_equal(rows, load_file(directory / "model.safetensors")["model.embed_tokens.weight"][tokens])
+    assert model.generate(rows, max_tokens=4).tokens == model.generate(tokens, max_tokens=4).tokens
+    np.testing.assert_array_equal(model.logits(rows), model.logits(tokens))
+    assert np.abs(model.logits(rows + 1) - model.logits(rows)).max() > 0.01
+    assert model.score(rows, [[5, 6]])[0].logprob == pytest.approx(model.score(tokens, [[5, 6]])[0].logprob, abs=1e-4)
+    with pytest.raises(AmkError, match="AMK015"):
+        model.generate(rows[:, :-1])
+
+
+def test_choices_expressions_and_schemas(model: amk.LanguageModel) -> None:
+    for seed in range(4):
+        drawn = {"temperature": 1.0, "seed": seed}
+        found = model.generate(PROMPT, choices=["YES", "YESTERDAY", "NO"], **drawn)
+        assert found.text in ("YES", "YESTERDAY", "NO") and found.finish == "stop"
+        assert re.fullmatch("[A-C]{2,4}", model.generate(PROMPT, regex="[A-C]{2,4}", **drawn).text)
+        schema = {"enum": ["RED", "BLUE"]}
+        assert json.loads(model.generate(PROMPT, json_schema=schema, **drawn).text) in ("RED", "BLUE")
+        assert model.generate(PROMPT, grammar='start: "A" "B"+ "C"', max_tokens=40, **drawn).text.startswith("AB")
+    never = np.zeros(model.spec.vocab, bool)
+    for wrong in ({"choices": "YES"}, {"choices": [""]}, {"choices": ["A"], "regex": "A"}, {"regex": "("},
+                  {"choices": ["A"], "mask": lambda answer: never}):  # fmt: skip
+        with pytest.raises(AmkError, match="AMK015"):
+            model.generate(PROMPT, **wrong)
 
 
 def test_bias_and_mask(model: amk.LanguageModel) -> None:

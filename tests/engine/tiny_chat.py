@@ -12,7 +12,14 @@ from tests.engine import tiny_model
 TEMPLATE = (
     "{% for m in messages %}<s>{{ m.role }} {{ m.content }}{% endfor %}{% if add_generation_prompt %}<s>{% endif %}"
 )
-WORDS = ["<s>", "</s>", "</e>", *(chr(code) for code in range(32, 96)), *(f"{a}{b}" for a in "abcde" for b in "xyz")]
+WORDS = [
+    "<s>",
+    "</s>",
+    "</e>",
+    "\u0120",
+    *(chr(code) for code in range(33, 96)),
+    *(f"{a}{b}" for a in "abcde" for b in "xyz"),
+]
 
 
 def write(path: Path) -> Path:
@@ -23,8 +30,10 @@ def write(path: Path) -> Path:
     tiny_model.write_single(path, arrays, eos_token_id=[1])
     vocab = {word: index for index, word in enumerate(WORDS)}
     backend = Tokenizer(models.WordLevel(vocab, unk_token="<s>"))
-    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    backend.decoder = decoders.Fuse()
+    characters = pre_tokenizers.Split("", "isolated")
+    bytes_of_text = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([bytes_of_text, characters])
+    backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(["<s>"])
     backend.save(str(path / "tokenizer.json"))
     (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))

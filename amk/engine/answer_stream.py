@@ -1,0 +1,92 @@
+"""An answer that comes piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from amk.engine.completion import Completion, Finish, Options, Piece, StopFilter, TokenLogprob, Usage
+from amk.engine.room import Token
+
+if TYPE_CHECKING:  # it makes streams
+    from amk.engine.language_model import LanguageModel
+
+
+class Stream:
+    """An answer that comes piece by piece. It computes when asked for the next piece, never ahead of a launch."""
+
+    def __init__(self, model: LanguageModel, prompt: Sequence[Token], options: Options) -> None:
+        self._model, self._prompt, self._options = model, prompt, options
+        self._answer: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._ready: list[tuple[int, TokenLogprob | None]] = []
+        self._decoder, self._stops = model.tokenizer.stream(), StopFilter(options.stops)
+        self._text: list[str] = []
+        self._cached = 0
+        self._finish: Finish | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Piece:
+        """The next piece; StopIteration after the last. Raises what `generate` raises."""
+        if self._finish is not None:
+            raise StopIteration
+        if not self._ready:
+            self._compute()
+        token, logprob = self._ready.pop(0)
+        self._answer.append(token)
+        if logprob is not None:
+            self._logprobs.append(logprob)
+        ended = not self._options.ignore_eos and token in self._model.spec.eos
+        text = "" if ended else self._stops.push(self._decoder.push(token))
+        if self._stops.stopped or ended:
+            text += self._end("stop")
+        elif len(self._answer) >= self._limit:
+            text += self._end("length")
+        self._text.append(text)
+        return Piece(text, token, logprob)
+
+    def run(self) -> Completion:
+        """All pieces, and the completion."""
+        for _ in self:
+            pass
+        return self.completion
+
+    def cancel(self) -> None:
+        """End the answer where it stands; from any thread. Nothing happens if it has ended."""
+        if self._finish is None:
+            self._finish = "cancelled"
+
+    @property
+    def completion(self) -> Completion:
+        """What came so far; its finish is 'cancelled' before the end."""
+        usage = Usage(len(self._prompt), self._cached, len(self._answer))
+        told = tuple(self._logprobs) if self._options.logprobs is not None else None
+        return Completion("".join(self._text), tuple(self._answer), self._finish or "cancelled", usage, told)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    @property
+    def _limit(self) -> int:
+        return min(self._options.max_tokens, self._model.context - len(self._prompt) + 1)
+
+    def _compute(self) -> None:
+        most = self._limit - len(self._answer)
+        tokens = [*self._prompt, *self._answer]
+        self._ready, cached = self._model._next(tokens, self._answer, max(most, 1), self._options)
+        if not self._answer:
+            self._cached = cached
+
+    def _end(self, finish: Finish) -> str:
+        """Text that was held back."""
+        if self._finish is None:
+            self._finish = finish
+        return self._stops.push(self._decoder.finish()) + self._stops.finish()

@@ -1,0 +1,150 @@
+"""The one thread that computes: it takes requests from the queue and runs each to its end.
+
+A model has one cache, so answers are computed one after the other; what a request shares with the one before it is not
+read again. A client that reads slowly does not hold the thread: its pieces, at most as many as its answer has tokens,
+wait in the request. A request that was cancelled ends behind the token that is being computed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass, field
+
+from amk.engine.answer_stream import Stream
+from amk.engine.completion import Completion, Options, Piece
+from amk.engine.language_model import LanguageModel
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from amk.serve.fair_queue import FairQueue
+from amk.serve.metrics import Metrics
+from amk.serve.settings import Limits
+
+Event = Piece | Completion | AmkError
+
+
+class Busy(Exception):
+    """There is no room in the queue, or (`stopping`) the server is about to end."""
+
+    def __init__(self, stopping: bool) -> None:
+        super().__init__("the server is stopping" if stopping else "too many requests are waiting")
+        self.stopping = stopping
+
+
+@dataclass(eq=False)
+class Request:
+    """One prompt on its way. `events` yields pieces, and last a completion or an error."""
+
+    client: str
+    prompt: list[int]
+    options: Options
+    loop: asyncio.AbstractEventLoop
+    queued_at: float = field(default_factory=time.monotonic)
+    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    cancelled: bool = False
+    stopped: bool = False
+
+    def tell(self, event: Event) -> None:
+        """From the computing thread; nothing happens where the loop is gone."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.events.put_nowait, event)
+
+
+class Decoding:
+    """Starts its thread at once. failure: the error after which the device cannot be trusted, else None."""
+
+    def __init__(self, model: LanguageModel, limits: Limits, metrics: Metrics) -> None:
+        self._model, self._limits, self._metrics = model, limits, metrics
+        self._queue: FairQueue[Request] = FairQueue(limits.waiting, limits.waiting_of_one)
+        self._running: Request | None = None
+        self._stopping = False
+        self.failure: AmkError | None = None
+        metrics.watch(waiting=lambda: len(self._queue), running=lambda: int(self._running is not None))
+        self._thread = threading.Thread(target=self._run, name="amk-decoding", daemon=True)
+        self._thread.start()
+
+    @property
+    def ready(self) -> bool:
+        return self._thread.is_alive() and not self._stopping and self.failure is None
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive() and self.failure is None
+
+    def submit(self, request: Request) -> None:
+        """Raises Busy."""
+        if not self._queue.put(request.client, request):
+            raise Busy(self._stopping)
+
+    def cancel(self, request: Request) -> None:
+        """Nobody waits for the answer any more: it ends behind the token that is being computed, or never begins."""
+        request.cancelled = True
+        if self._queue.remove(request.client, request):
+            self._metrics.cancelled.inc()
+
+    def drain(self) -> None:
+        """Refuse what waits and what comes; the request that runs goes on."""
+        self._stopping = True
+        for request in self._queue.close():
+            request.tell(_stopping())
+
+    def stop(self, seconds: float) -> bool:
+        """End the request that runs, then the thread; false if it does not end in time."""
+        self.drain()
+        running = self._running
+        if running is not None:
+            running.stopped = True
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (request := self._queue.take()) is not None:
+            self._running = request
+            try:
+                self._answer(request)
+            except AmkError as error:
+                if error.exit_code not in (Exit.INPUT, Exit.UNKNOWN):
+                    self.failure = error
+                request.tell(error)
+            except Exception as error:  # noqa: BLE001  the boundary: one request's fault must not end the others'
+                request.tell(AmkError(Diagnostic("AMK901", f"{type(error).__name__}: {error}"), Exit.INTERNAL))
+            finally:
+                self._running = None
+
+    def _answer(self, request: Request) -> None:
+        begun = last = time.monotonic()
+        if request.cancelled:
+            return
+        self._metrics.queued.observe(begun - request.queued_at)
+        if begun - request.queued_at > self._limits.queue_seconds:
+            raise _late(f"the request waited for more than {self._limits.queue_seconds:g} s")
+        with Stream(self._model, request.prompt, request.options) as stream:
+            for number, piece in enumerate(stream):
+                now = time.monotonic()
+                (self._metrics.between if number else self._metrics.first).observe(
+                    now - (last if number else request.queued_at)
+                )
+                last = now
+                if request.cancelled:
+                    self._metrics.cancelled.inc()
+                    break
+                request.tell(piece)
+                if stop := self._why_stopped(request, now - begun):
+                    raise stop
+            self._metrics.count(stream.completion.usage)
+            request.tell(stream.completion)
+
+    def _why_stopped(self, request: Request, seconds: float) -> AmkError | None:
+        if request.stopped:
+            return _stopping()
+        if seconds > self._limits.answer_seconds:
+            return _late(f"the answer took more than {self._limits.answer_seconds:g} s")
+        return None
+
+
+def _late(message: str) -> AmkError:
+    return AmkError(Diagnostic("AMK019", message), Exit.UNKNOWN)
+
+
+def _stopping() -> AmkError:
+    return AmkError(Diagnostic("AMK019", "the server is stopping"), Exit.UNKNOWN)

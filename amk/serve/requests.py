@@ -1,0 +1,189 @@
+"""Bodies of requests in OpenAI's interface, checked: what is not done is refused by its name, never ignored.
+
+Fields beyond OpenAI's: `top_k`, `chat_template_kwargs` (values for the template) and the response format `grammar`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from amk.engine.completion import MOST_LOGPROBS, Options
+
+Off = Literal[0, False] | None
+"""A field that may be there with the value that does nothing."""
+_Text = Annotated[str, Field(max_length=1 << 20)]
+_Stop = Annotated[str, Field(min_length=1, max_length=1000)]
+_Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
+_Nothing = Annotated[dict[str, Any] | list[Any] | None, Field(max_length=0)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Part(_Strict):
+    type: Literal["text"]
+    text: _Text
+
+
+class Message(BaseModel):
+    """What else a message has is for the template."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="allow", allow_inf_nan=False)
+
+    role: Annotated[str, Field(max_length=100)]
+    content: _Text | list[Part] | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        parts = self.content if isinstance(self.content, list) else []
+        text = "".join(part.text for part in parts) if isinstance(self.content, list) else self.content
+        return {**(self.model_extra or {}), "role": self.role, "content": text}
+
+
+class JsonSchema(_Strict):
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class ResponseFormat(_Strict):
+    """grammar: syntax and definition say what the answer is made of."""
+
+    type: Literal["text", "json_object", "json_schema", "grammar"]
+    json_schema: JsonSchema | None = None
+    syntax: Literal["lark", "regex"] = "lark"
+    definition: Annotated[str, Field(max_length=1 << 16)] | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        missing = {"json_schema": self.json_schema is None, "grammar": self.definition is None}
+        if missing.get(self.type):
+            raise ValueError("json_schema is missing" if self.type == "json_schema" else "definition is missing")
+        return self
+
+    def restriction(self) -> dict[str, Any]:
+        """The same as an option."""
+        if self.type == "json_object":
+            return {"json_schema": {"type": "object"}}
+        if self.json_schema is not None:
+            return {"json_schema": self.json_schema.schema_}
+        return {} if self.type == "text" else {"regex" if self.syntax == "regex" else "grammar": self.definition}
+
+
+class StreamOptions(_Strict):
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class _Request(_Strict):
+    """What both kinds of request share."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
+    stop: _Stop | Annotated[list[_Stop], Field(max_length=16)] | None = None
+    logit_bias: (
+        dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None
+    ) = None
+    response_format: ResponseFormat | None = None
+    n: Literal[1] | None = None
+    frequency_penalty: Off = None
+    presence_penalty: Off = None
+    user: Any = None
+    metadata: Any = None
+    store: Off = None
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+
+    @property
+    def asked_tokens(self) -> int | None:
+        raise NotImplementedError
+
+    @property
+    def asked_logprobs(self) -> int | None:
+        raise NotImplementedError
+
+    @property
+    def usage_in_stream(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def options(self, most: int, suggested: Mapping[str, Any]) -> Options:
+        """How to decode. most: tokens of an answer; suggested: sampling for requests that say nothing about it.
+
+        AMK015 for a value outside its range.
+        """
+        drawn: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, **suggested}
+        given = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+        drawn |= {key: value for key, value in given.items() if value is not None}
+        if drawn["temperature"] == 0:
+            drawn |= {"top_p": 1.0, "top_k": 0}
+        seed = secrets.randbits(63) if self.seed is None else self.seed % (1 << 64)
+        return Options(
+            max_tokens=min(self.asked_tokens or most, most),
+            seed=seed,
+            stop=self.stop or (),
+            logprobs=self.asked_logprobs,
+            logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
+            **(self.response_format.restriction() if self.response_format is not None else {}),
+            **drawn,
+        )
+
+
+class ChatRequest(_Request):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Literal["auto", "none"] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: _Nothing = None
+    modalities: list[Literal["text"]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def asked_tokens(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def asked_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class CompletionRequest(_Request):
+    """POST /v1/completions."""
+
+    prompt: _Text | _Tokens | Annotated[list[_Text | _Tokens], Field(min_length=1, max_length=64)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = 16
+    logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+    best_of: Literal[1] | None = None
+    echo: Literal[False] | None = None
+    suffix: Literal[""] | None = None
+
+    @property
+    def asked_tokens(self) -> int | None:
+        return self.max_tokens or 16
+
+    @property
+    def asked_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """Each of its own."""
+        given: Any = self.prompt
+        single = isinstance(given, str) or isinstance(given[0], int)
+        return [given] if single else list(given)

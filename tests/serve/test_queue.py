@@ -1,0 +1,119 @@
+"""Whose turn it is, who is refused, and what ends when its client goes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amk.serve.fair_queue import FairQueue
+from amk.serve.settings import Limits
+from tests.serve.serving import PATIENCE, Running, serving
+
+CHAT = "/v1/chat/completions"
+USER = [{"role": "user", "content": "HI"}]
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=12), st.sets(st.integers(0, 11), max_size=4))
+def test_clients_take_turns_and_each_is_served_in_its_order(clients: list[str], gone: set[int]) -> None:
+    queue: FairQueue[int] = FairQueue(100, 100)
+    for index, client in enumerate(clients):
+        assert queue.put(client, index)
+    for index in gone & set(range(len(clients))):
+        assert queue.remove(clients[index], index) and not queue.remove(clients[index], index)
+    left = [index for index in range(len(clients)) if index not in gone]
+    assert len(queue) == len(left)
+    taken = [queue.take() for _ in left]
+    turns: dict[str, int] = {}
+    rounds = []
+    for index in taken:
+        assert index is not None
+        turns[clients[index]] = turns.get(clients[index], 0) + 1
+        rounds.append(turns[clients[index]])
+    assert rounds == sorted(rounds)  # nobody's second turn comes before another's first
+    for client in "abc":
+        mine = [index for index in taken if index is not None and clients[index] == client]
+        assert mine == sorted(mine)
+
+
+def test_bounds_of_a_queue() -> None:
+    queue: FairQueue[int] = FairQueue(3, 2)
+    assert queue.put("a", 1) and queue.put("a", 2) and not queue.put("a", 3)
+    assert queue.put("b", 4) and not queue.put("c", 5)
+    assert queue.close() == [1, 2, 4] and not queue.put("a", 6) and queue.take() is None
+
+
+def in_thread(running: Running, found: list[Any], **fields: Any) -> threading.Thread:
+    thread = threading.Thread(target=lambda: found.append(running.post(CHAT, messages=USER, **fields)), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_full_queue_refuses_with_429(directory: Path) -> None:
+    with serving(directory, Limits(waiting=1)) as running:
+        running.device.hold()
+        found: list[Any] = []
+        threads = [in_thread(running, found, max_tokens=2)]
+        running.wait_for("amk_running", 1)
+        threads.append(in_thread(running, found, max_tokens=2))
+        running.wait_for("amk_waiting", 1)
+        status, headers, _ = running.ask(
+            "POST", CHAT, b'{"model": "tiny", "messages": [{"role": "user", "content": "HI"}]}'
+        )
+        assert status == 429 and headers["retry-after"] == "1"
+        running.device.release()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert [status for status, _ in found] == [200, 200]
+
+
+def test_an_answer_ends_when_its_client_goes(directory: Path) -> None:
+    for stream in (True, False):
+        with serving(directory) as running:
+            running.device.hold()
+            client = running.opened(stream=stream, max_tokens=100, logit_bias={"1": -100})
+            assert running.device.asked.acquire(timeout=PATIENCE)
+            waiting = running.opened(stream=stream, max_tokens=100, logit_bias={"1": -100})
+            running.wait_for("amk_waiting", 1)
+            waiting.close()
+            running.wait_for("amk_cancelled_total", 1)
+            assert running.metric("amk_waiting") == 0
+            running.device.permit(1)
+            assert running.device.asked.acquire(timeout=PATIENCE)
+            client.close()
+            running.wait_until_noticed()
+            running.device.permit(1)
+            running.wait_for("amk_cancelled_total", 2)
+            running.wait_for("amk_running", 0)
+            assert 1 <= running.metric("amk_tokens_total", kind="completion") <= 3
+            running.device.release()
+            assert running.post(CHAT, messages=USER, max_tokens=2)[0] == 200
+
+
+def test_draining_lets_the_answer_that_runs_end(directory: Path) -> None:
+    with serving(directory) as running:
+        running.device.hold()
+        found: list[Any] = []
+        first = in_thread(running, found, max_tokens=3, temperature=0)
+        running.wait_for("amk_running", 1)
+        second = in_thread(running, found, max_tokens=3)
+        running.wait_for("amk_waiting", 1)
+        running.server.decoding.drain()
+        second.join(PATIENCE)
+        assert found[0][0] == 503 and running.ask("GET", "/health/ready")[0] == 503
+        assert running.post(CHAT, messages=USER)[0] == 503
+        running.device.release()
+        first.join(PATIENCE)
+        assert found[1][0] == 200 and found[1][1]["usage"]["completion_tokens"] == 3
+
+
+def test_answers_that_take_too_long_say_so(directory: Path) -> None:
+    with serving(directory, Limits(answer_seconds=1e-9)) as running:
+        status, found = running.post(CHAT, messages=USER, max_tokens=50, logit_bias={"1": -100})
+        assert status == 503 and "took more than" in found["error"]["message"]
+    with serving(directory, Limits(queue_seconds=1e-9)) as running:
+        status, found = running.post(CHAT, messages=USER, max_tokens=50, logit_bias={"1": -100})
+        assert status == 503 and "waited" in found["error"]["message"]

@@ -1,0 +1,106 @@
+"""Requests that are wrong, hostile or too large are refused in OpenAI's words, and the server goes on."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from amk.serve.requests import ChatRequest, CompletionRequest
+from amk.serve.settings import Limits
+from tests.serve.serving import NAME, PATIENCE, Running, serving
+
+CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
+USER = [{"role": "user", "content": "HI"}]
+
+
+def test_health_and_metrics(running: Running) -> None:
+    assert running.ask("GET", "/health")[0] == running.ask("GET", "/health/ready")[0] == 200
+    running.post(COMPLETE, prompt="A", max_tokens=2)
+    text = running.ask("GET", "/metrics")[2].decode()
+    for name in ("amk_requests_total", "amk_tokens_total", "amk_first_token_seconds_bucket", "amk_waiting 0.0"):
+        assert name in text
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[]", 400),
+        (b"null", 400),
+        (b"\xff\xfe", 400),
+        (b'{"model": "tiny"}', 400),
+        (b"[" * 100_000, 400),
+        (b'{"model": "tiny", "prompt": "A", "max_tokens": 1e400}', 400),
+        (b'{"model": "tiny", "prompt": "A", "temperature": NaN}', 400),
+        (b'{"model": "tiny", "prompt": "\\ud800"}', 400),
+        (b'{"model": "tiny", "prompt": "A", "unknown": 1}', 400),
+        (b'{"model": "tiny", "prompt": [1, 999]}', 400),
+        (b'{"model": "tiny", "prompt": []}', 400),
+        (b'{"model": "tiny", "prompt": ""}', 400),
+        (b'{"model": "tiny", "prompt": "A", "logit_bias": {"999": 1}}', 400),
+        (b'{"model": "tiny", "prompt": "A", "stop": [""]}', 400),
+        (b'{"model": "other", "prompt": "A"}', 404),
+    ],
+)
+def test_malformed_bodies(running: Running, body: bytes, status: int) -> None:
+    found, headers, content = running.ask("POST", COMPLETE, body)
+    assert found == status and headers["content-type"] == "application/json"
+    error = json.loads(content)["error"]
+    assert error["message"] and error["type"] == "invalid_request_error"
+    assert running.post(COMPLETE, prompt="A", max_tokens=1)[0] == 200
+
+
+def test_other_ways_to_ask_wrongly(running: Running) -> None:
+    assert running.ask("POST", CHAT, b"{}", {"content-type": "text/plain"})[0] == 415
+    assert running.ask("GET", CHAT)[0] == 405
+    assert running.ask("GET", "/v1/embeddings")[0] == 404
+    assert running.ask("GET", "/v1/models/other")[0] == 404
+    status, found = running.post(CHAT, messages=USER, response_format={"type": "json_schema"})
+    assert status == 400 and "json_schema is missing" in found["error"]["message"]
+
+
+def test_oversized_bodies(directory: Path) -> None:
+    with serving(directory, Limits(body_bytes=2000)) as running:
+        large = json.dumps({"model": NAME, "prompt": "A" * 3000}).encode()
+        assert running.ask("POST", COMPLETE, large)[0] == 413
+        with socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE) as client:
+            head = f"POST {COMPLETE} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            client.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+            client.sendall(b"400\r\n" + b"A" * 1024 + b"\r\n" + b"400\r\n" + b"A" * 1024 + b"\r\n")
+            assert b" 413 " in client.recv(1000)
+        assert running.post(COMPLETE, prompt="A", max_tokens=1)[0] == 200
+
+
+def test_a_body_that_does_not_arrive(directory: Path) -> None:
+    with serving(directory, Limits(body_seconds=0.05)) as running, running.opened() as client:
+        client.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n".encode())
+        client.sendall(b"Content-Length: 100\r\n\r\n{")
+        received = b""
+        while b" 408 " not in received:
+            part = client.recv(65536)
+            assert part, received
+            received += part
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_value_of_a_field_is_a_fault_of_the_server(running: Running, data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from((ChatRequest, CompletionRequest)))
+    body: dict[str, Any] = {"max_tokens": 2} | ({"messages": USER} if kind is ChatRequest else {"prompt": "A"})
+    field = data.draw(st.sampled_from(sorted(set(kind.model_fields) - {"model", "stream"})))
+    status, found = running.post(CHAT if kind is ChatRequest else COMPLETE, **body | {field: data.draw(values)})
+    assert status in (200, 400), found
