@@ -56,6 +56,7 @@ COMMANDS = {
     "schema": Command("amk.commands.schema", "print the JSON Schema of a schedule"),
     "explain": Command("amk.commands.explain", "explain a diagnostic code"),
     "verify": Command("amk.commands.verify", "prove a schedule safe, or show how it fails"),
+    "import": Command("amk.commands.import_system", "read other projects' kernels as systems for `amk verify`"),
     "trace": Command("amk.commands.trace", "draw a schedule, a witness or a recorded launch as a timeline"),
     "check-certificate": Command("amk.commands.check_certificate", "check the evidence for SAFE independently"),
     "replay": Command("amk.commands.replay", "run a witness and see whether it holds"),

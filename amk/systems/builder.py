@@ -87,7 +87,9 @@ class System(SystemConstructs):
         try:
             yield
         except AmkError as error:
-            placed = [replace(d, where=Where(file=place[0], line=place[1])) for d in error.diagnostics]
+            here = Where(file=place[0], line=place[1])
+            known = (d.where is not None and d.where.path is not None for d in error.diagnostics)
+            placed = [d if own else replace(d, where=here) for d, own in zip(error.diagnostics, known, strict=True)]
             raise AmkError(placed) from error
         finally:
             self._place = before

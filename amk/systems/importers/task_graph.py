@@ -1,0 +1,155 @@
+"""The task graph that Mirage's persistent kernels (MPK) dump: tasks, events that count their triggers, tensors.
+
+A task starts when the event it depends on has been triggered as often as it counts, reads its inputs, writes its
+outputs, and triggers its event once. Which worker runs a task is decided at run time, so every task is an agent of its
+own: SAFE is safe for every assignment, provided that no worker blocks on a task that is queued behind another (tasks
+that depend on later tasks are refused by name).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.report.schema import schema_error
+from amk.systems.builder import Agent, System
+from amk.systems.names import Buffer, Counter
+
+NO_EVENT: Final = 0x7FFFFFFFFFFFFFFE
+LOCAL: Final = 1 << 32
+"""Event numbers from here on are of another GPU, or of NVSHMEM."""
+BYTES: Final = {93: 1, 94: 2, 95: 4, 96: 8}
+"""Of a data type, by the type's number without its last digit."""
+MOST_BOXES: Final = 4096
+Box = tuple[int, int]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+
+class Tensor(_Model):
+    base_ptr: str
+    offset: int = Field(ge=0)
+    data_type: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class Task(_Model):
+    task_type: int
+    dependent_event: int
+    trigger_event: int
+    inputs: tuple[Tensor, ...] | None = ()
+    outputs: tuple[Tensor, ...] | None = ()
+
+
+class Event(_Model):
+    num_triggers: int = Field(ge=0)
+
+
+class TaskGraph(_Model):
+    all_tasks: tuple[Task, ...]
+    all_events: tuple[Event, ...]
+
+
+def task_graph(value: object, file: str) -> System:
+    """value: the JSON of the dump; file: what diagnostics call it."""
+    try:
+        graph = TaskGraph.model_validate_json(_text(value))
+    except ValidationError as error:
+        raise schema_error(error, file) from error
+    return _Reader(graph, file).system()
+
+
+def _text(value: object) -> str:
+    import json
+
+    return json.dumps(value)
+
+
+class _Reader:
+    def __init__(self, graph: TaskGraph, file: str) -> None:
+        self.graph, self.file = graph, file
+        self.sys = System(file)
+        self.buffers: dict[str, Buffer] = {}
+        self.sizes = self._sizes()
+
+    def _sizes(self) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for number, task in enumerate(self.graph.all_tasks):
+            for kind in ("inputs", "outputs"):
+                for k, tensor in enumerate(getattr(task, kind) or ()):
+                    boxes = self.boxes(tensor, f"/all_tasks/{number}/{kind}/{k}")
+                    sizes[tensor.base_ptr] = max(sizes.get(tensor.base_ptr, 1), *(hi for _, hi in boxes))
+        return sizes
+
+    def refuse(self, code: str, message: str, path: str) -> AmkError:
+        return AmkError(Diagnostic(code, message, where=Where(file=self.file, path=path)))
+
+    def boxes(self, tensor: Tensor, path: str) -> list[Box]:
+        """Bytes [lo, hi) of each contiguous run."""
+        item = BYTES.get(tensor.data_type // 10)
+        if item is None:
+            raise self.refuse("AMK205", f"data type {tensor.data_type} has no size here", path)
+        if len(tensor.dims) != len(tensor.strides) or min((*tensor.dims, 1)) < 1 or min((*tensor.strides, 0)) < 0:
+            raise self.refuse("AMK005", "a tensor has positive dims, and as many strides", path)
+        run, outer = item, list(zip(tensor.dims, tensor.strides, strict=True))
+        while outer and outer[-1][1] * item == run:
+            run *= outer.pop()[0]
+        starts = [tensor.offset]
+        for size, stride in outer:
+            starts = [start + k * stride * item for start in starts for k in range(size)]
+            if len(starts) > MOST_BOXES:
+                raise self.refuse("AMK205", f"a tensor of more than {MOST_BOXES} runs of bytes", path)
+        return [(start, start + run) for start in starts]
+
+    def system(self) -> System:
+        events = [self.sys.counter(f"event {n}") for n in range(len(self.graph.all_events))]
+        first: dict[int, int] = {}
+        for number, task in enumerate(self.graph.all_tasks):
+            first.setdefault(task.trigger_event, number)
+        for number, task in enumerate(self.graph.all_tasks):
+            agent = self.sys.agent(f"task {number} (type {task.task_type})", cta=number)
+            with self.sys.at((f"{self.file}:all_tasks", number)):
+                self.task(agent, number, task, events, first)
+        return self.sys
+
+    def task(self, agent: Agent, number: int, task: Task, events: list[Counter], first: dict[int, int]) -> None:
+        path = f"/all_tasks/{number}"
+        waited = self.event(task.dependent_event, f"{path}/dependent_event")
+        if waited is not None and self.graph.all_events[waited].num_triggers:
+            if first.get(task.dependent_event, -1) > number:
+                message = "the task depends on tasks behind it; whether a worker blocks on it is not decided here"
+                raise self.refuse("AMK205", message, path)
+            agent.wait(events[waited], self.graph.all_events[waited].num_triggers)
+        for tensor, write in self.touched(task):
+            buffer = self.buffer(tensor.base_ptr)
+            for lo, hi in self.boxes(tensor, path):
+                (agent.write if write else agent.read)(buffer, lo, hi)
+        triggered = self.event(task.trigger_event, f"{path}/trigger_event")
+        if triggered is not None:
+            agent.signal(events[triggered])
+
+    @staticmethod
+    def touched(task: Task) -> Iterator[tuple[Tensor, bool]]:
+        yield from ((tensor, False) for tensor in task.inputs or ())
+        yield from ((tensor, True) for tensor in task.outputs or ())
+
+    def buffer(self, name: str) -> Buffer:
+        if name not in self.buffers:
+            self.buffers[name] = self.sys.buffer(name, self.sizes[name])
+            self.sys.initial(self.buffers[name], 0, self.sizes[name])
+        return self.buffers[name]
+
+    def event(self, number: int, path: str) -> int | None:
+        if number in (NO_EVENT, -1):
+            return None
+        if number >= LOCAL:
+            raise self.refuse("AMK205", "an event of another GPU or of NVSHMEM", path)
+        if not 0 <= number < len(self.graph.all_events):
+            raise self.refuse("AMK009", f"there is no event {number}", path)
+        return number
