@@ -15,7 +15,7 @@ from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import Op
 from amk.schedule_ir.ops.attend import AttendOp
-from amk.schedule_ir.ops.base import PER_SEQUENCE, multiplied
+from amk.schedule_ir.ops.base import multiplied, per_sequence
 from amk.schedule_ir.ops.precondition import Site
 from amk.schedule_ir.schedule import Schedule
 
@@ -43,13 +43,14 @@ def step_struct(name: str, op: Op, schedule: Schedule, slices: frozenset[str] = 
             each = buffers[value].elements // schedule.launch.workers
             sliced = value in slices or _sliced(field, buffers[value])
             lines.append(_buffer_accessor(field, buffers[value], each if sliced else None))
-            if schedule.batch > 1 and field in PER_SEQUENCE:
+            if schedule.batch > 1 and per_sequence(op, field):
                 row = buffers[value].elements // schedule.batch
                 lines.append(f"  static constexpr int k{camel(field)}Row = {row};")
         elif _is_expression(info.annotation):
             lines.append(f"  static __device__ __forceinline__ int {field}(const Ctx& c) {{ return {_layer(value)}; }}")
         elif isinstance(value, int):
-            lines.append(f"  static constexpr int k{camel(field)} = {value};")
+            lines.append(f"  static constexpr int k{camel(field)} = {int(value)};")
+    lines += [f"  static constexpr int k{camel(name)} = {n};" for name, n in op.numbers(schedule.geometry()).items()]
     site = Site(op, Env(loops={"t": 0, "n": 0, "l": 0}, worker=0), schedule.geometry())
     lines += [f'  static_assert({need.holds.shown(site)}, "{need.message}");' for need in static_needs(op)]
     return f"struct {name} {{\n" + "\n".join(lines) + "\n};\n"

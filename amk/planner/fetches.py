@@ -38,8 +38,8 @@ def require_whole_fetches(model: ModelSpec, settings: Settings, reduced: bool, w
         _refuse(f"{settings.warps} warps stage at most {most:,} elements at once, hidden is {model.hidden:,}")
     if reduced and wide != 4:
         _refuse("splits are reduced in fetches of 4 elements: tagged words hold 4 only as bf16")
-    if not reduced and LANES * wide % model.head_dim:
-        _refuse(f"a warp combines {LANES * wide} elements at once, which are no whole heads of {model.head_dim}")
+    if not reduced and model.head_dim % wide:
+        _refuse(f"a head of {model.head_dim} is combined in fetches of {wide} elements")
 
 
 def fewest_warps(settings: Settings, model: ModelSpec) -> int:

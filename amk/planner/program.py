@@ -12,23 +12,23 @@ from amk.planner.steps import LAYER, RunOfLayers, Writer
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.graph import Attention, Norm, Product
 from amk.schedule_ir.matrices import MatrixName, bias_buffer
-from amk.schedule_ir.ops import AnyOp
-from amk.schedule_ir.ops.add_residual import AddResidualOp
+from amk.schedule_ir.ops import OPS, AnyOp
 from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.begin import BeginOp
 from amk.schedule_ir.ops.combine import CombineOp, share_heads
 from amk.schedule_ir.ops.embed import EmbedOp
+from amk.schedule_ir.ops.embed_hidden import EmbedHiddenOp
 from amk.schedule_ir.ops.finish import FinishOp
+from amk.schedule_ir.ops.layer_norm import LayerNormOp
 from amk.schedule_ir.ops.merge import MergeOp
 from amk.schedule_ir.ops.reduce_splits import ReduceSplitsOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.ops.select import SelectOp
 from amk.schedule_ir.ops.stage import StageOp
 from amk.schedule_ir.ops.stage_attention import StageAttentionOp
+from amk.schedule_ir.ops.stage_hidden import StageHiddenOp
 from amk.schedule_ir.ops.stage_norm import StageNormOp
-from amk.schedule_ir.ops.store_rows import StoreRowsOp
-from amk.schedule_ir.ops.swiglu import SwigluOp
 from amk.schedule_ir.schedule import Loop, Node, Signal, Step
 
 
@@ -73,35 +73,53 @@ class Author(Writer):
         ]
 
     def norm(self, norm: Norm, held: MatrixName | None) -> list[Step]:
-        """Stage a norm; that of the state which a layer is given was staged at the end of the layer before."""
+        """Stage a norm. An RMSNorm of the state that a layer is given was staged at the end of the layer before; of
+        LayerNorm the state itself is there, once for all norms that read it."""
         at = self.graph.norms.index(norm)
-        if not at:
-            return []
-        h = self.state(norm.reads)
-        return [
-            *self.wait(self.own(h), (LAYER,)),
-            *self.staged(held, self.normed(at, h, self.written_for(self.graph.reader(norm)))),
-        ]
+        fields = self.written_for(self.graph.reader(norm))
+        if not self.whole_norms:
+            h = self.state(norm.reads)
+            return [*self.wait(self.own(h), (LAYER,)), *self.staged(held, self.normed(at, h, fields))] if at else []
+        step = self.layer_normed(self.graph.reader(norm), self.layer, fields)
+        if at and norm.reads == self.graph.norms[at - 1].reads:
+            return self.staged(held, step)
+        return [*(self.hidden(norm.reads, held) if at else ()), self.barrier(), step]
+
+    def hidden(self, number: int, held: MatrixName | None) -> list[Step]:
+        """Stage the hidden state behind `number` additions of the layer as it is, with its moments."""
+        h, added = self.own(self.state(number)), self.graph.additions[number - 1]
+        stage = StageHiddenOp(role="all", matrix=added, layer=self.layer, h=h, hidden="hidden", moments="moments")
+        return [*self.wait(h, (LAYER,)), *self.staged(held, Step(op=stage))]
+
+    def layer_normed(self, matrix: MatrixName, layer: Expr, fields: Written) -> Step:
+        op = LayerNormOp(
+            role="all", matrix=matrix, layer=layer, hidden="hidden", moments="moments",
+            moment_agents=self.settings.warps, norm="norm", shift="norm_shift", **fields,
+        )  # fmt: skip
+        return Step(op=op)
 
     def result(self, node: Product) -> AnyOp:
-        """What becomes of the product's rows."""
-        role, summed = self.role(node.matrix), self.of_sums(node.matrix)
-        bias = bias_buffer(node.matrix) if node.biases else None
-        if node.then == "rows":
-            return StoreRowsOp(role=role, layer=self.layer, bias=bias, out=self.own("qkv"), **summed, **self.squares())
-        if node.then == "activation":
-            return SwigluOp(role=role, layer=self.layer, act=self.own("act"), **summed, **self.squares())
-        h, parts = self.handed(node.matrix), self.k_parts if node.reads == "act" else 1
-        assert node.matrix in ("o", "down") and h is not None
-        return AddResidualOp(
-            role=role, matrix=node.matrix, layer=self.layer, residual="residual", h=self.own(h), k_parts=parts,
-            **summed,
-        )  # fmt: skip
+        """What becomes of the product's rows: the op that the graph names, whose fields are filled in by name."""
+        handed = self.handed(node.matrix)
+        out = None if handed is None else self.own(handed)
+        fields = {
+            "matrix": node.matrix, "layer": self.layer, "residual": "residual", "out": out, "act": out, "h": out,
+            "bias": bias_buffer(node.matrix) if node.biases else None,
+            "k_parts": self.k_parts if node.reads == "act" else 1,
+            **self.of_sums(node.matrix), **self.squares(), **dict(node.settings),
+        }  # fmt: skip
+        op = OPS[node.taken_by]
+        return op.model_validate(
+            {"role": self.role(node.matrix), **{name: fields[name] for name in op.model_fields if name in fields}}
+        )
 
     def signals(self, node: Product) -> tuple[Signal, ...]:
-        """That the result is there: to all, to the heads that read it, or to the parts of the next product that do."""
+        """That the result is there: to all, to the heads that read it, or to the parts of the next product that do.
+
+        None of a sum that its owner keeps."""
         handed = self.handed(node.matrix)
-        assert handed is not None
+        if handed is None:
+            return ()
         counter = self.own(handed)
         if node.then == "rows" and self.head_delta is not None:
             heads = range(self.model.kv_heads)
@@ -164,6 +182,8 @@ class Author(Writer):
 
     def end(self, held: MatrixName | None) -> list[Step]:
         """Stage what the next layer reads first, or lm_head."""
+        if self.whole_norms:
+            return self.hidden(len(self.graph.additions), held)
         last = self.state(len(self.graph.additions))
         return [
             *self.wait(self.own(last), (LAYER,)),
@@ -182,7 +202,9 @@ class Author(Writer):
             role="all", logits="logits", best_value="best_value", best_index="best_index", **self.of_sums("lm_head"),
             **self.squares(),
         )  # fmt: skip
+        last = self.layer_normed("lm_head", 0, self.written_for("lm_head"))
         steps = [
+            *([self.barrier(), last] if self.whole_norms else []),
             *self.gemv("lm_head"),
             *self.published("lm_head", best, (self.signal("best"),)),
             *self.wait("best", (0,)),
@@ -195,6 +217,23 @@ class Author(Writer):
             best_index="best_index", request="request", prompt="prompt", output="output",
         )  # fmt: skip
         return [*steps, Step(op=select)]
+
+    @property
+    def whole_norms(self) -> bool:
+        """Whether norms are applied as a whole before a product, not in part by those who read its rows."""
+        return self.graph.norm == "layer"
+
+    def embedded(self) -> Step:
+        """What the first layer reads of the token's row, and the residual."""
+        if self.whole_norms:
+            whole = EmbedHiddenOp(
+                role="all", table="embedding", hidden="hidden", moments="moments", residual="residual"
+            )
+            return Step(op=whole)
+        embed = EmbedOp(
+            role="all", table="embedding", norm="norm", ssq="ssq", residual="residual", **self.written_for("qkv")
+        )
+        return Step(op=embed)
 
     def layers(self) -> Loop:
         body: list[Step] = []
@@ -210,13 +249,10 @@ class Author(Writer):
 
     def body(self, runs: Sequence[RunOfLayers]) -> tuple[Node, ...]:
         """The whole program; `runs` are all layers."""
-        embed = EmbedOp(
-            role="all", table="embedding", norm="norm", ssq="ssq", residual="residual",
-            **replace(self, run=runs[0]).written_for("qkv"),
-        )  # fmt: skip
+        embed = replace(self, run=runs[0]).embedded()
         loops = [replace(self, run=run).layers() for run in runs]
         return (
             Step(op=BeginOp(role="all", state="state")),
-            Loop(var="t", count=None, body=(Step(op=embed), *loops, *replace(self, run=runs[-1]).choice())),
+            Loop(var="t", count=None, body=(embed, *loops, *replace(self, run=runs[-1]).choice())),
             Step(op=FinishOp(role="w0", state="state")),
         )

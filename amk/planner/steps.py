@@ -40,7 +40,7 @@ class Sums(TypedDict):
 class Squares(TypedDict):
     """Fields of the ops that divide by the root mean square."""
 
-    ssq: str
+    ssq: str | None
     ssq_agents: int
 
 
@@ -145,8 +145,9 @@ class Writer:
         return Sums(stream="weights", part=self.sums(name))
 
     def squares(self) -> Squares:
-        """What the rows are divided by."""
-        return Squares(ssq="ssq", ssq_agents=self.settings.warps)
+        """What the rows are divided by: nothing, where the norm was applied as a whole."""
+        rms = self.graph.norm == "rms"
+        return Squares(ssq="ssq" if rms else None, ssq_agents=self.settings.warps if rms else 0)
 
     def deferred(self, name: MatrixName) -> int:
         return self.run.held.get(name, 0)
@@ -202,9 +203,9 @@ class Writer:
         """Run `op`, then signal once per worker. A fenced signal needs every writer behind it, a hint nobody; so it may
         come first.
         """
-        if self.settings.hint_at != "published" and all(signal.order == "relaxed" for signal in signals):
+        if signals and self.settings.hint_at != "published" and all(signal.order == "relaxed" for signal in signals):
             return [Step(op=SignalOp(role="w0"), signals=signals), Step(op=op)]
-        if op.role == "w0":
+        if op.role == "w0" or not signals:
             return [Step(op=op, signals=signals)]
         meet = [] if all(signal.order == "relaxed" for signal in signals) else [self.barrier()]
         return [Step(op=op), *meet, Step(op=SignalOp(role="w0"), signals=signals)]

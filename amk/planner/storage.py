@@ -120,8 +120,11 @@ def fixed_buffers(
     attention: list[Array] = [("att", "f32", (warps, group, dim + PARTIAL_EXTRA)), ("q", "f32", (group, dim))]
     kept: list[Array] = [
         ("residual", "f32", (*each, max(counts["hidden.count"]) * ROWS_PER_GROUP)),
-        ("ssq", "f32", (*each, warps)),
     ]
+    if model.graph.norm == "rms":
+        kept.append(("ssq", "f32", (*each, warps)))
+    else:
+        kept += [("hidden", "f32", (*each, model.hidden)), ("moments", "f32", (*each, 2 * warps))]
     if settings.sampling != "greedy":
         kept += [("pick", "i32", (warps, len(PICK)))]
         kept += [(name, "i32", (warps, TALLY)) for name in ("tally", "gathered")]

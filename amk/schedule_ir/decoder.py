@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from amk.schedule_ir.bfloat import F32
-from amk.schedule_ir.graph import Attention, Graph, Norm
+from amk.schedule_ir.graph import Attention, Norm, Product
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops import OPS
 
 Multiply = Callable[[F32, tuple[str, ...]], F32]
 """x [tokens, in] times matrices [out, in], given by name, one below the other: [tokens, out in all]."""
@@ -36,12 +37,15 @@ def layer_output(model: ModelSpec, layer: int, x: F32, multiply: Multiply, vecto
         if node.then == "residual":
             states.append(states[-1] + made)
         else:
-            values["qkv" if node.then == "rows" else "act"] = made if node.then == "rows" else activated(graph, made)
+            values["qkv" if node.then == "rows" else "act"] = made if node.then == "rows" else activated(node, made)
     return states[-1]
 
 
 def normed(model: ModelSpec, norm: Norm, x: F32, vector: Vector, place: str = "") -> F32:
     """The norm of x, [tokens, hidden]."""
+    if norm.shift is not None:
+        centred = np.asarray(x - np.mean(x, axis=-1, keepdims=True), np.float32)
+        return unit(model, centred) * vector(place + norm.weight.name) + vector(place + norm.shift.name)
     return unit(model, x) * vector(place + norm.weight.name)
 
 
@@ -51,11 +55,9 @@ def unit(model: ModelSpec, x: F32) -> F32:
     return np.asarray(x / np.sqrt(mean + np.float32(model.rms_eps)), np.float32)
 
 
-def activated(graph: Graph, x: F32) -> F32:
+def activated(node: Product, x: F32) -> F32:
     """What the MLP makes of its first product, [tokens, ffn] of [tokens, rows]."""
-    gate, up = np.split(x, 2, axis=1)
-    with np.errstate(over="ignore"):  # exp(-gate) is infinite where the product is 0
-        return np.asarray(gate / (1 + np.exp(-gate)) * up, np.float32)
+    return OPS[node.taken_by].activated(x, dict(node.settings))
 
 
 def heads_of(model: ModelSpec, layer: int, joint: F32, vector: Vector) -> tuple[F32, F32, F32]:

@@ -22,6 +22,9 @@ Extent = Literal["hidden", "q_dim", "kv_dim", "ffn", "head_dim", "vocab"]
 NormKind = Literal["rms", "layer"]
 Activation = Literal["silu", "gelu", "gelu-tanh"]
 """Of the MLP: silu(gate) * up, or gelu(up), exact or by tanh."""
+Then = Literal["rows", "activation", "residual", "logits"]
+TAKEN_BY: dict[Then, str] = {"rows": "store_rows", "residual": "add_residual", "logits": "argmax_rows"}
+"""The op that takes the rows of a product, where the graph names none."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +58,22 @@ class Product:
 
     in_turn: row groups of the matrix have equal numbers of rows of every tensor, else one tensor follows the other.
     then: the rows are those of q, k and v; go through the activation; are added to the residual stream; are logits.
+    op: what takes the rows and does that, where there is a choice. settings: fields of that op, with their values.
     """
 
     matrix: MatrixName
     reads: Norm | Literal["attn", "act"]
     rows: tuple[Tensor, ...]
-    then: Literal["rows", "activation", "residual", "logits"]
+    then: Then
     biases: tuple[Tensor, ...] = ()
     in_turn: bool = False
+    op: str = ""
+    settings: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def taken_by(self) -> str:
+        """The op that takes the rows."""
+        return self.op or TAKEN_BY[self.then]
 
 
 @dataclass(frozen=True)
@@ -77,20 +88,25 @@ Node = Product | Attention
 
 
 class Variant(Protocol):
-    """What a family's graph may depend on."""
+    """What a family's graph may depend on. parallel: attention and MLP read the same hidden state."""
 
     @property
     def qkv_bias(self) -> bool: ...
     @property
     def qk_norm(self) -> bool: ...
+    @property
+    def activation(self) -> Activation: ...
+    @property
+    def parallel(self) -> bool: ...
 
 
 @dataclass(frozen=True)
 class Graph:
-    """nodes: of a layer. prefix: of a layer's tensors in Hugging Face's files, `{}` being its number."""
+    """norm: that of all hidden states. nodes: of a layer. prefix: of a layer's tensors in Hugging Face's files, with
+    `{}` for its number.
+    """
 
     norm: NormKind
-    activation: Activation
     nodes: tuple[Node, ...]
     embedding: Tensor
     head: Product

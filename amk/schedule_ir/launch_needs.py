@@ -53,11 +53,8 @@ HOST: Final[dict[str, tuple[str, Shape]]] = {
 dimensions of 1. The norms and biases of the model come with them."""
 
 LEFT_BY: Final[dict[str, tuple[str, ...]]] = {
-    "ssq_agents": ("embed", "stage_norm"),
-    "attend_agents": ("attend",),
-    "candidates": ("argmax_rows", "draw"),
-    "tally_agents": ("census",),
-    "gather_agents": ("gather",),
+    field: tuple(name for name, op in OPS.items() if op.leaves == field)
+    for field in sorted({op.leaves for op in OPS.values() if op.leaves is not None})
 }
 """Fields that say how many agents left a part, and the ops that do; candidates are those of all workers."""
 
@@ -182,7 +179,7 @@ def _counts(schedule: Schedule) -> Iterator[Unmet]:
         each = schedule.launch.workers if field == "candidates" else 1
         left = {roles[op.role] * each for _, op in ops if op.op in writers}
         for path, op in ops:
-            if field in type(op).model_fields and left != {getattr(op, field)}:
+            if field in type(op).model_fields and (left or {0}) != {getattr(op, field)}:
                 message = f"{field} is the number of agents that leave a part: {sorted(left)}"
                 yield Unmet((*path, "op", field), "counts", message)
     parts: dict[str, set[int]] = {}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from amk.schedule_ir.families import families
-from amk.schedule_ir.graph import Graph, Tensor
+from amk.schedule_ir.graph import Activation, Graph, Tensor
 from amk.schedule_ir.name import Name
 from amk.schedule_ir.outside import unless
 
@@ -40,7 +40,8 @@ class RopeScaling(BaseModel):
 class ModelSpec(BaseModel):
     """One model: its family's graph with these shapes; widths in elements, contexts in positions.
 
-    rms_eps: what the norms add to the mean square, or LayerNorm to the variance.
+    rms_eps: what the norms add to the mean square, or LayerNorm to the variance. rotary_dim: elements of a head that
+    are rotated, all unless given.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -62,6 +63,9 @@ class ModelSpec(BaseModel):
     tied_embeddings: bool = False
     qkv_bias: bool = False
     qk_norm: bool = False
+    activation: Activation = unless("silu")
+    parallel: bool = unless(False)
+    rotary_dim: Annotated[int, Field(ge=2, le=1024, multiple_of=2)] | None = unless(None)
     bos: _Token | None = None
     eos: Annotated[tuple[_Token, ...], Field(max_length=64, strict=False)] = ()
 
@@ -73,6 +77,8 @@ class ModelSpec(BaseModel):
             raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         if self.head_dim % 2:
             raise ValueError(f"head_dim ({self.head_dim}) must be even, RoPE rotates pairs")
+        if self.rotary_dim is not None and self.rotary_dim > self.head_dim:
+            raise ValueError(f"rotary_dim ({self.rotary_dim}) is more than head_dim ({self.head_dim})")
         for token in (*self.eos, *(() if self.bos is None else (self.bos,))):
             if token >= self.vocab:
                 raise ValueError(f"token id {token} is outside the vocabulary of {self.vocab}")

@@ -12,8 +12,10 @@ from typing import get_args
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import AGENT, CONST, WORKER, Expr, symbols
+from amk.schedule_ir.matrices import bias_buffer
 from amk.schedule_ir.name import closest
-from amk.schedule_ir.ops import Op
+from amk.schedule_ir.ops import OPS, Op
+from amk.schedule_ir.ops.base import multiplied
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Signal, Step, Wait
 from amk.schedule_ir.weight_format import Staged
 
@@ -29,11 +31,11 @@ WIDE = ("f32", "bf16")
 """What hidden states and attention outputs may cross between workers as."""
 STAGED = get_args(Staged)
 
-BUFFER_FIELDS: dict[str, tuple[str | None, str | None, str | None]] = {
+_SHARED: dict[str, tuple[str | None, str | None, str | None]] = {
     "state": ("global", "i32", "state"),
     "table": ("global", "bf16", "embedding"),
     "norm": ("global", "f32", "norm"),
-    "bias": ("global", "f32", "qkv_bias"),
+    "bias": ("global", "f32", None),
     "rope": ("global", "f32", "rope"),
     "q_norm": ("global", "f32", "q_norm"),
     "k_norm": ("global", "f32", "k_norm"),
@@ -71,11 +73,14 @@ BUFFER_FIELDS: dict[str, tuple[str | None, str | None, str | None]] = {
     "mix": ("shared", "f32", None),
     "attn": ("global", None, None),
 }
-"""Field of an op -> space (None: either), dtype (None: f32 or bf16; staged: a layout of staged vectors; cache: that of
-the KV layout), and the buffer it must be where the host knows it by name.
-"""
+"""Fields that several ops have, as `BufferField` says."""
 
-OPTIONAL = frozenset({"qkv_bias", "q_norm", "k_norm", "sampling"})
+BUFFER_FIELDS: dict[str, tuple[str | None, str | None, str | None]] = _SHARED | {
+    name: field[:3] for op in OPS.values() for name, field in op.own_fields.items()
+}
+"""Field of an op -> space, dtype, and the buffer it must be; `bias` must be that of the op's matrix."""
+
+OPTIONAL = frozenset({"norm_shift", "q_norm", "k_norm", "sampling"})
 """Buffers of parts that a model or a plan may lack."""
 
 
@@ -267,6 +272,8 @@ def _op(names: _Names, op: Op, path: Path, scope: tuple[str, ...]) -> Iterator[D
             yield from _scoped(names, value, (*path, field), scope, {"t", WORKER, AGENT, *names.tables})
         elif field in BUFFER_FIELDS and value is not None:
             space, dtype, name = BUFFER_FIELDS[field]
+            if field == "bias" and (matrix := multiplied(op)) is not None:
+                name = bias_buffer(matrix)
             allowed = {None: WIDE, "staged": STAGED, "cache": names.cache}.get(dtype, (dtype,))
             buffer = names.buffers.get(value)
             if buffer is None:

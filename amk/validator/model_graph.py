@@ -24,7 +24,7 @@ from amk.schedule_ir.expr import Env, Expr, coefficient
 from amk.schedule_ir.graph import Graph, Product
 from amk.schedule_ir.matrices import share_table
 from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.ops import AnyOp
+from amk.schedule_ir.ops import OPS, AnyOp
 from amk.schedule_ir.ops.base import multiplied
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
@@ -39,7 +39,7 @@ Key = tuple[str, int]
 
 ATTENTION = ("rope_append", "attend", "merge", "combine")
 ROUND_OPS = ("census", "report", "gather", "narrow")
-TOKEN_OPS = ("embed", "argmax_rows")
+TOKEN_OPS = ("argmax_rows",)
 REDUCED = ("reduce_splits", "stage_attention")
 """What may stand for `combine`: each worker of a kv head reduces a slice, then everybody stages the whole."""
 FREE_OPS = frozenset({"wait", "signal", "barrier", "prefetch_cache", "refill"})
@@ -49,8 +49,8 @@ FREE_OPS = frozenset({"wait", "signal", "barrier", "prefetch_cache", "refill"})
 def ops_of(node: Product) -> tuple[str, ...]:
     """The ops of a layer's product: what stages its vector, unless that is a norm, and what is done with its rows."""
     staged = ("stage",) if node.reads == "act" else ()
-    made = {"rows": "store_rows", "activation": "swiglu", "residual": f"add_residual {node.matrix}"}
-    return (*staged, f"gemv {node.matrix}", *((made[node.then],) if node.then in made else ()))
+    taken = f"{node.taken_by} {node.matrix}" if "matrix" in OPS[node.taken_by].model_fields else node.taken_by
+    return (*staged, f"gemv {node.matrix}", *(() if node.then == "logits" else (taken,)))
 
 
 @lru_cache(maxsize=16)
@@ -58,6 +58,7 @@ def shares(graph: Graph) -> dict[str, str]:
     """The share of the matrix without whose rows a worker may leave an op out."""
     found = {op: share_table(name) for name, node in graph.products.items() for op in ops_of(node)}
     attended = next(name for name, node in graph.products.items() if node.reads == "attn")
+    found |= {f"layer_norm {name}": share_table(name) for name in graph.products}
     return found | dict.fromkeys(("combine", "stage_attention"), share_table(attended))
 
 
@@ -71,13 +72,25 @@ def _expected(graph: Graph, layers: int, mode: Mode) -> Counter[Key]:
     keys: list[Key] = [("begin", -1), ("finish", -1), ("gemv lm_head", 0), *((op, -1) for op in TOKEN_OPS)]
     ops = [op for node in graph.nodes for op in (ops_of(node) if isinstance(node, Product) else ATTENTION)]
     keys += [(op, layer) for layer in range(layers) for op in ops]
-    keys += [("stage_norm", index) for index in range(1, len(graph.norms) * layers + 1)]
+    keys += _normalised(graph, layers)
     if mode == "greedy":
         return Counter([*keys, ("select", -1)])
     rounds = SEARCHES[mode]
     keys += [("peak", rounds.start), ("draw", rounds.stop), ("select_draw", -1)]
     keys += [(op, number) for number in rounds for op in ROUND_OPS]
     return Counter(keys)
+
+
+def _normalised(graph: Graph, layers: int) -> Iterator[Key]:
+    """What stages norms: an RMSNorm with its hidden state, LayerNorms of a state that is staged once."""
+    norms = len(graph.norms) * layers
+    if graph.norm == "rms":
+        yield from (("embed", -1), *(("stage_norm", index) for index in range(1, norms + 1)))
+        return
+    yield from (("embed_hidden", -1), ("layer_norm lm_head", 0))
+    normed = [f"layer_norm {graph.reader(norm)}" for norm in graph.norms]
+    staged = [f"stage_hidden {name}" for name, read in zip(graph.additions, graph.published, strict=True) if read]
+    yield from ((op, layer) for layer in range(layers) for op in (*normed, *staged))
 
 
 def check_model_graph(schedule: Schedule) -> list[Diagnostic]:
@@ -172,7 +185,12 @@ def _may_miss(schedule: Schedule, program: Program, key: Key, idle: set[str]) ->
     if key[0] == "finish":
         return program.first > 0
     name = key[0].partition(" part ")[0]
-    needed_for = {"embed": {"qkv", "hidden"}, "stage_norm": _readers(schedule, key[1])}.get(key[0])
+    everything = {"qkv", "hidden", "gate_up", "lm_head"}
+    needed_for = {"embed": {"qkv", "hidden"}, "embed_hidden": everything}.get(key[0])
+    if name == "stage_norm":
+        needed_for = _readers(schedule, key[1])
+    elif name.startswith("stage_hidden "):
+        needed_for = everything
     return needed_for <= idle if needed_for is not None else shares(schedule.model.graph).get(name) in idle
 
 
@@ -188,6 +206,7 @@ def _options(schedule: Schedule) -> Iterator[Diagnostic]:
     for site in all_sites(schedule):
         op = site.step.op
         wanted: dict[str, bool] = {}
+        yield from _settings(graph, site)
         if "bias" in type(op).model_fields and (name := multiplied(op)) is not None:
             wanted = {"bias": bool(graph.products[name].biases)}
         elif isinstance(op, RopeAppendOp):
@@ -197,3 +216,15 @@ def _options(schedule: Schedule) -> Iterator[Diagnostic]:
                 here, there = ("lacks", "has") if needed else ("has", "lacks")
                 message = f"{op.op} {here} {field}, model {model.name} {there} it"
                 yield Diagnostic("AMK106", message, where=Where(path=json_pointer((*site.path, "op"))))
+
+
+def _settings(graph: Graph, site: Site) -> Iterator[Diagnostic]:
+    """The fields that the graph gives the op that takes a product's rows."""
+    op = site.step.op
+    name = multiplied(op)
+    if name is None or graph.products[name].taken_by != op.op:
+        return
+    for field, value in graph.products[name].settings:
+        if getattr(op, field) != value:
+            message = f"{op.op} has {field} {getattr(op, field)}, the model {value}"
+            yield Diagnostic("AMK106", message, where=Where(path=json_pointer((*site.path, "op", field))))

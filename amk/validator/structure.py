@@ -27,27 +27,20 @@ from amk.report.schema import json_pointer
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, scale_buffer, scale_shape, share_table, vectors
 from amk.schedule_ir.memory import Stream
-from amk.schedule_ir.ops import BarrierOp
+from amk.schedule_ir.ops import OPS, BarrierOp
 from amk.schedule_ir.ops.add_residual import AddResidualOp
-from amk.schedule_ir.ops.argmax_rows import ArgmaxRowsOp
-from amk.schedule_ir.ops.attend import AttendOp
-from amk.schedule_ir.ops.base import PER_SEQUENCE, Op, multiplied
+from amk.schedule_ir.ops.base import Op, multiplied, per_sequence
 from amk.schedule_ir.ops.begin import state_words
-from amk.schedule_ir.ops.census import CensusOp
-from amk.schedule_ir.ops.draw import DrawOp
-from amk.schedule_ir.ops.embed import EmbedOp
-from amk.schedule_ir.ops.gather import GatherOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ops.stage import StageOp
-from amk.schedule_ir.ops.stage_norm import StageNormOp
 from amk.schedule_ir.ops.staging import Staging
 from amk.schedule_ir.ranking import PARAMETERS
 from amk.schedule_ir.schedule import Schedule, Signal, Wait
 from amk.schedule_ir.weight_format import Chunk
 from amk.validator.trace import Path, Site, sites
 
-REPEATED = ("ssq_agents", "attend_agents", "candidates", "tally_agents", "gather_agents")
+REPEATED = tuple(sorted({op.leaves for op in OPS.values() if op.leaves is not None}))
 """Fields that repeat how many warps write parts of something."""
 
 
@@ -152,8 +145,8 @@ def _sequences(schedule: Schedule) -> Iterator[Diagnostic]:
         if getattr(op, "scales", None) is not None:
             message = f"{op.op} has x in blocks, the batch has {schedule.batch} sequences"
             yield _finding("AMK106", message, path, "blocks are those of one sequence")
-        for field in PER_SEQUENCE:
-            name = getattr(op, field, None)
+        for field in type(op).model_fields:
+            name = getattr(op, field) if per_sequence(op, field) else None
             if name is not None and (len(shapes[name]) < 2 or shapes[name][0] != schedule.batch):
                 message = f"'{name}' has shape {list(shapes[name])}, {field} needs one row for each sequence"
                 yield _finding("AMK103", message, (*path, field), f"the batch has {schedule.batch} sequences")
@@ -334,19 +327,11 @@ def _repeated_numbers(schedule: Schedule) -> Iterator[Diagnostic]:
     writers: dict[str, set[int]] = {name: set() for name in REPEATED}
     for site in all_sites(schedule):
         op = site.step.op
-        if isinstance(op, EmbedOp | StageNormOp):
-            writers["ssq_agents"].add(size[op.role])
-        elif isinstance(op, AttendOp):
-            writers["attend_agents"].add(size[op.role])
-        elif isinstance(op, ArgmaxRowsOp | DrawOp):
-            writers["candidates"].add(size[op.role] * schedule.launch.workers)
-        elif isinstance(op, CensusOp):
-            writers["tally_agents"].add(size[op.role])
-        elif isinstance(op, GatherOp):
-            writers["gather_agents"].add(size[op.role])
+        if op.leaves is not None:
+            writers[op.leaves].add(size[op.role] * (schedule.launch.workers if op.leaves == "candidates" else 1))
     for site in all_sites(schedule):
         for field in _numbers_in(type(site.step.op)):
-            value, sizes = getattr(site.step.op, field), writers[field]
+            value, sizes = getattr(site.step.op, field), writers[field] or {0}
             if value is not None and sizes != {value}:
                 message = f"{field} is {value}, the steps that write these parts have {sorted(sizes)}"
                 yield _finding("AMK106", message, (*site.path, "op", field))

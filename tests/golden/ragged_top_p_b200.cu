@@ -193,12 +193,14 @@ struct S4 {
   using Matrix = Plan::Qkv;
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static constexpr bool kHasSsq = true;
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
   static constexpr int kSsqAgents = 8;
   static constexpr bool kHasBias = false;
   static __device__ __forceinline__ amk::Tagged<float> out(const Ctx& c) { return {c.globals.b_qkv, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static_assert(((!((kSsqAgents % 4) == 0) || (Plan::kBatch == 1)) || ((8 % 4) == 0)), "sums of squares are read four at a time");
-  static_assert((kHasBias == false), "bias is named if and only if the model has it");
+  static_assert((kHasSsq == true), "rows are divided by the root mean square if and only if the norm leaves that to them");
+  static_assert((kHasBias == false), "biases are named if and only if the model's product has them");
 };
 struct S5 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -254,7 +256,6 @@ struct S8 {
   static_assert((Plan::kBatch == 1), "in a batch splits are reduced");
   static_assert(((Plan::kHeadDim % 4) == 0), "a head is whole fetches");
   static_assert((kHasScales || (((Plan::kHeads * Plan::kHeadDim) % (4 * kAgents)) == 0)), "every warp's share is whole fetches");
-  static_assert((((4 * 32) % Plan::kHeadDim) == 0), "a lane's pieces are whole heads apart");
   static_assert((2 <= kHeads), "mix has room for all heads of a share");
 };
 struct S9 {
@@ -283,9 +284,13 @@ struct S10 {
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static constexpr bool kHasH = true;
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_mid, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static constexpr bool kHasBias = false;
   static constexpr int kKParts = 1;
   static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((kHasBias == false), "biases are named if and only if the model's product has them");
+  static_assert((kHasH == true), "a sum is published if and only if a norm reads it");
   static_assert((false || ((Plan::kHidden % 2) == 0)), "two elements share a word");
   static_assert(((false || (Plan::kBatch == 1)) || ((192 % 2) == 0)), "every sequence's row is whole words");
 };
@@ -388,9 +393,13 @@ struct S16 {
   static __device__ __forceinline__ int layer(const Ctx& c) { return 1 * c.l + 0; }
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
   static __device__ __forceinline__ float* residual(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7296); }
+  static constexpr bool kHasH = true;
   static __device__ __forceinline__ amk::Tagged<amk::bf16> h(const Ctx& c) { return {c.globals.b_h_out, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static constexpr bool kHasBias = false;
   static constexpr int kKParts = 1;
   static_assert(((Matrix::kChunks % kKParts) == 0), "the parts are equal numbers of chunks");
+  static_assert((kHasBias == false), "biases are named if and only if the model's product has them");
+  static_assert((kHasH == true), "a sum is published if and only if a norm reads it");
   static_assert((false || ((Plan::kHidden % 2) == 0)), "two elements share a word");
   static_assert(((false || (Plan::kBatch == 1)) || ((192 % 2) == 0)), "every sequence's row is whole words");
 };
@@ -437,12 +446,14 @@ struct S19 {
   static constexpr int kFirst = 0, kAgents = 8;
   using Matrix = Plan::LmHead;
   static __device__ __forceinline__ float* part(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 768); }
+  static constexpr bool kHasSsq = true;
   static __device__ __forceinline__ float* ssq(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 7552); }
   static constexpr int kSsqAgents = 8;
   static __device__ __forceinline__ amk::Plain<float> logits(const Ctx& c) { return {c.globals.b_logits}; }
   static __device__ __forceinline__ amk::Tagged<float> best_value(const Ctx& c) { return {c.globals.b_best_value, static_cast<amk::u32>(1 + c.epoch)}; }
   static __device__ __forceinline__ amk::Tagged<int> best_index(const Ctx& c) { return {c.globals.b_best_index, static_cast<amk::u32>(1 + c.epoch)}; }
   static_assert(((!((kSsqAgents % 4) == 0) || (Plan::kBatch == 1)) || ((8 % 4) == 0)), "sums of squares are read four at a time");
+  static_assert((kHasSsq == true), "rows are divided by the root mean square if and only if the norm leaves that to them");
   static_assert(((Plan::kBatch == 1) || (24 == 24)), "a candidate has one place");
 };
 struct S20 {

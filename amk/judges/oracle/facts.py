@@ -170,7 +170,7 @@ def _meetings(schedule: Schedule) -> Iterator[str]:
                 roles.setdefault(step.op.id, set()).add(step.op.role)
                 if step.op.agents != size[step.op.role]:
                     yield "a barrier counts other warps than join it"
-            if getattr(step.op, "ssq_agents", size["all"]) != size["all"]:
+            if not _adds_all(step.op, size["all"]):
                 yield "a sum leaves out, or invents, parts"
             if isinstance(step.op, GemvOp):
                 owner = next(s.role for s in schedule.streams if s.name == step.op.stream)
@@ -180,6 +180,15 @@ def _meetings(schedule: Schedule) -> Iterator[str]:
                 yield "a ring is refilled by other warps than own it"
         if any(len(names) > 1 for names in roles.values()):
             yield "two roles share a barrier"
+
+
+def _adds_all(op: Op, warps: int) -> bool:
+    """Sums of squares and moments are those of all warps; whoever reads none counts none."""
+    for counted, parts in (("ssq_agents", "ssq"), ("moment_agents", "moments")):
+        there = warps if getattr(op, parts, None) is not None else 0
+        if getattr(op, counted, there) != there:
+            return False
+    return True
 
 
 def _touches(schedule: Schedule) -> Iterator[str]:

@@ -18,13 +18,13 @@ def graph(model: Variant) -> Graph:
         Product("qkv", attn_norm, tuple(_projection(x) for x in "qkv"), "rows", _biases(model)),
         Attention(q_norm, k_norm),
         Product("o", "attn", (Tensor("wo", ("hidden", "q_dim"), "self_attn.o_proj.weight"),), "residual"),
-        Product("gate_up", ffn_norm, tuple(_wide(x) for x in ("gate", "up")), "activation", in_turn=True),
+        Product("gate_up", ffn_norm, tuple(_wide(x) for x in ("gate", "up")), "activation", in_turn=True, op="swiglu"),
         Product("down", "act", (Tensor("w_down", ("hidden", "ffn"), "mlp.down_proj.weight"),), "residual"),
     )
     final = Norm(Tensor("final_norm", ("hidden",), "model.norm.weight"))
     head = Product("lm_head", final, (Tensor("lm_head", ("vocab", "hidden"), "lm_head.weight"),), "logits")
     embedding = Tensor("embed", ("vocab", "hidden"), "model.embed_tokens.weight")
-    return Graph("rms", "silu", nodes, embedding, head, "model.layers.{}.")
+    return Graph("rms", nodes, embedding, head, "model.layers.{}.")
 
 
 def _projection(letter: str) -> Tensor:

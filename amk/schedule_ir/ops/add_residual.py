@@ -21,20 +21,33 @@ from amk.schedule_ir.ops.base import (
     sum_partials,
 )
 from amk.schedule_ir.ops.gemv import partial_value
-from amk.schedule_ir.ops.precondition import ALONE, HIDDEN, PARTS, SUMS, Need, row, untagged
+from amk.schedule_ir.ops.precondition import ALONE, HIDDEN, PARTS, SUMS, Need, Site, Term, biased, has, row, untagged
 from amk.schedule_ir.outside import unless
 
 
-class AddResidualOp(Op):
-    """residual[r] += sum of partials; h[row] = residual[r] for the worker's hidden rows; agents share whole row groups.
+def _published() -> Term:
+    """Whether a norm reads the hidden state behind this addition, per the model's graph."""
 
-    k_parts: steps in which `gemv` made the partial sums. The residual is fp32, private to the worker that owns the row,
-    and has one writer: results do not depend on timing.
+    def holds(site: Site) -> bool:
+        graph = site.geo.model.graph
+        return graph.published[graph.additions.index(site.matrix)]
+
+    return Term(holds)
+
+
+class AddResidualOp(Op):
+    """residual[r] += sum of partials + bias[layer, row]; h[row] = residual[r] for the worker's hidden rows.
+
+    Agents share whole row groups. Without h the sum stays with its owner, as no norm reads it. k_parts: steps in which
+    `gemv` made the partial sums. The residual is fp32, private to the worker that owns the row, and has one writer:
+    results do not depend on timing.
     """
 
     needs: ClassVar[tuple[Need, ...]] = (
         *SUMS,
         PARTS,
+        biased(),
+        Need("published", has("h").equals(_published()), "a sum is published if and only if a norm reads it"),
         Need("pairs", untagged("h") | HIDDEN.multiple_of(2), "two elements share a word"),
         Need("rows", untagged("h") | ALONE | row("h").multiple_of(2), "every sequence's row is whole words"),
     )
@@ -44,7 +57,8 @@ class AddResidualOp(Op):
     stream: Name
     part: Name
     residual: Name
-    h: Name
+    h: Name | None
+    bias: Name | None = unless(None)
     k_parts: int = unless(1, ge=1, le=8)
 
     def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int, int]:
@@ -59,12 +73,14 @@ class AddResidualOp(Op):
         groups, lo, hi, start = self._rows(env, geo)
         if lo == hi:
             return []
+        hidden = geo.model.hidden
         before, value = geo.model.graph.state_before(self.matrix, layer), partial_value(self.matrix, layer)
         return [
             *partial_spans(env, geo, self.part, self.matrix, self.stream, groups, value, self.k_parts),
-            *geo.rows("read", self.residual, lo - start, hi - start, ("h", before), geo.model.hidden, lo),
-            *geo.rows("write", self.residual, lo - start, hi - start, ("h", before + 1), geo.model.hidden, lo),
-            *geo.rows("write", self.h, lo, hi, ("h", before + 1)),
+            *geo.rows("read", self.residual, lo - start, hi - start, ("h", before), hidden, lo),
+            *geo.rows("write", self.residual, lo - start, hi - start, ("h", before + 1), hidden, lo),
+            *(geo.rows("write", self.h, lo, hi, ("h", before + 1)) if self.h else []),
+            *(geo.span("read", self.bias, layer * hidden + lo, layer * hidden + hi, None) if self.bias else []),
         ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
@@ -73,8 +89,12 @@ class AddResidualOp(Op):
             return
         layer = env.eval_int(self.layer)
         y = sum_partials(env, geo, mem, self.part, self.matrix, layer, self.stream, groups, self.k_parts)[:, : hi - lo]
+        if self.bias:
+            base = layer * geo.model.hidden
+            y += mem.read(self.bias, base + lo, base + hi)
         for s in range(geo.batch):
             at = geo.row(self.residual, s) + lo - start
             total = np.asarray(mem.read(self.residual, at, at + hi - lo), np.float32) + y[s]
             mem.write(self.residual, at, total)
-            mem.write(self.h, geo.row(self.h, s) + lo, total)
+            if self.h:
+                mem.write(self.h, geo.row(self.h, s) + lo, total)

@@ -23,7 +23,8 @@ from amk.schedule_ir.ops.base import (
     sum_partials,
 )
 from amk.schedule_ir.ops.gemv import partial_value
-from amk.schedule_ir.ops.precondition import ALONE, SSQ, SUMS, Need, row, untagged
+from amk.schedule_ir.ops.precondition import ALONE, RESCALED, SSQ, SUMS, Need, row, untagged
+from amk.schedule_ir.outside import unless
 
 NO_ROWS = np.float32(-3.0e38)
 """Candidate value of an agent that owns no row."""
@@ -42,20 +43,22 @@ def head_rows(env: Env, geo: Geometry, role: str) -> tuple[range, int, int, int]
 class ArgmaxRowsOp(Op):
     """logits[row] = sum of partials / rms; best_value, best_index[worker, a] = the agent's largest logit, per sequence.
 
-    Of equal logits the lowest row counts."""
+    Of equal logits the lowest row counts. ssq: as in `store_rows`."""
 
     sums_of: ClassVar[MatrixName | None] = "lm_head"
     needs: ClassVar[tuple[Need, ...]] = (
         *SUMS,
         SSQ,
+        RESCALED,
         Need("candidates", ALONE | row("best_index").equals(row("best_value")), "a candidate has one place"),
         Need("logits", untagged("logits"), "logits have no tags"),
     )
+    leaves: ClassVar[str | None] = "candidates"
     op: Literal["argmax_rows"] = "argmax_rows"
     stream: Name
     part: Name
-    ssq: Name
-    ssq_agents: Count
+    ssq: Name | None = unless(None)
+    ssq_agents: Count = unless(0)
     logits: Name
     best_value: Name
     best_index: Name
@@ -70,7 +73,7 @@ class ArgmaxRowsOp(Op):
             return candidate
         return [
             *partial_spans(env, geo, self.part, "lm_head", self.stream, groups, partial_value("lm_head", 0)),
-            *geo.rows("read", self.ssq, 0, self.ssq_agents, ("ssq", geo.norm_of("lm_head", 0))),
+            *geo.squares(self.ssq, self.ssq_agents, geo.norm_of("lm_head", 0)),
             *geo.rows("write", self.logits, lo, hi, ("logits", 0)),
             *candidate,
         ]
@@ -80,7 +83,8 @@ class ArgmaxRowsOp(Op):
         values, indices = [NO_ROWS] * geo.batch, [0] * geo.batch
         if lo < hi:
             y = sum_partials(env, geo, mem, self.part, "lm_head", 0, self.stream, groups)[:, : hi - lo]
-            y = y * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
+            if self.ssq is not None:
+                y = y * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
             values, indices = list(y.max(axis=1)), [lo + int(at) for at in np.argmax(y, axis=1)]
             for s in range(geo.batch):
                 mem.write(self.logits, geo.row(self.logits, s) + lo, y[s])

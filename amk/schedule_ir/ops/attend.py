@@ -27,6 +27,7 @@ class AttendOp(Op):
         Need("dims", DIM.multiple_of(8), "a lane reads 8 dims"),
         Need("lap", SPLITS * BLOCK * DIM * 2 < INDEX, "two laps of the splits are counted in 32 bits"),
     )
+    leaves: ClassVar[str | None] = "attend_agents"
     op: Literal["attend"] = "attend"
     layer: Expr
     q: Name

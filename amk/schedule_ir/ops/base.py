@@ -6,6 +6,7 @@ exactly the written bytes and does not depend on any byte outside the reads.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol
 
@@ -17,6 +18,7 @@ from amk.schedule_ir.expr import WORKER, Env
 from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName, share_table
 from amk.schedule_ir.memory import Frozen, Name
 from amk.schedule_ir.ops.geometry import Access as Access
+from amk.schedule_ir.ops.geometry import BufferField as BufferField
 from amk.schedule_ir.ops.geometry import Geometry as Geometry
 from amk.schedule_ir.ops.geometry import ValueKey as ValueKey
 from amk.schedule_ir.ops.precondition import Need
@@ -80,6 +82,10 @@ class Op(Frozen):
     """How often in a row the lanes of a warp meet within the op; once more, each time that it adds up `sums`."""
     needs: ClassVar[tuple[Need, ...]] = ()
     """What the device code relies on beyond names, dtypes and the bounds of `accesses`."""
+    leaves: ClassVar[str | None] = None
+    """The field of later ops that says how many agents left a part in this one."""
+    own_fields: ClassVar[Mapping[str, BufferField]] = {}
+    """Fields that name buffers and are not in references.py, which has those that many ops have."""
     role: Name
     if TYPE_CHECKING:
         op: str  # the discriminator, which every subclass declares with a default of its own
@@ -117,11 +123,26 @@ class Op(Frozen):
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         """Do what the device body does, in numpy, for one agent."""
 
+    def numbers(self, geo: Geometry) -> dict[str, int]:
+        """Constants of the device code that follow from the model and are no fields: `kName` for `name`."""
+        return {}
+
+    @classmethod
+    def activated(cls, rows: F32, settings: Mapping[str, int]) -> F32:
+        """What an activation makes of whole rows [tokens, rows of the product], the tensors one after the other."""
+        raise TypeError(f"{cls.__name__} is no activation")
+
+
+def per_sequence(op: Op, field: str) -> bool:
+    """Whether the field's buffer holds a row for each sequence of a batch."""
+    own = type(op).own_fields.get(field)
+    return field in PER_SEQUENCE or (own is not None and own.each)
+
 
 def multiplied(op: Op) -> MatrixName | None:
     """The matrix that an op with a stream multiplies, or whose partial sums it adds up."""
     name: MatrixName | None = getattr(op, "matrix", op.sums_of)
-    return name
+    return name if "stream" in type(op).model_fields else None
 
 
 def split(total: int, parts: int, index: int) -> tuple[int, int]:

@@ -37,6 +37,7 @@ class CensusOp(Op):
         ROUND,
         Need("logits", untagged("logits"), "logits have no tags"),
     )
+    leaves: ClassVar[str | None] = "tally_agents"
     op: Literal["census"] = "census"
     round: Count
     logits: Name

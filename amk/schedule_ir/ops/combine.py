@@ -17,7 +17,8 @@ from amk.schedule_ir.ops.staging import Staging, staged_share
 LANES, OUTPUTS = 32, 4
 """Of a warp; of a lane's fetch."""
 PIECES, FETCHES = 4, 20
-"""A lane takes up to so many pieces of its share at once, and fetches from all splits that it has registers for."""
+"""A lane takes up to so many pieces of its share at once, one if they are not whole heads apart, and fetches from all
+splits that it has registers for."""
 
 
 def share_heads(heads: int, dim: int, agents: int, blocks: bool = False) -> int:
@@ -55,7 +56,6 @@ class CombineOp(Staging):
             has("scales") | (HEADS * DIM).multiple_of(wide("split_partial") * AGENTS),
             "every warp's share is whole fetches",
         ),
-        Need("heads-apart", (wide("split_partial") * LANES).multiple_of(DIM), "a lane's pieces are whole heads apart"),
         Need("room", _heads_of_share() <= own("heads"), "mix has room for all heads of a share"),
     )
     op: Literal["combine"] = "combine"
@@ -89,7 +89,8 @@ class CombineOp(Staging):
     def work(self, env: Env, geo: Geometry) -> Work:
         """Also what a lane leaves out: splits are taken several at a time, those that own no position too."""
         work, (lo, hi) = super().work(env, geo), self._outputs(env, geo)
-        pieces = max(1, min(PIECES, -(-(hi - lo) // (LANES * OUTPUTS))))
+        whole = LANES * OUTPUTS % geo.model.head_dim == 0
+        pieces = max(1, min(PIECES if whole else 1, -(-(hi - lo) // (LANES * OUTPUTS))))
         active, batch = active_splits(env.pos, geo), min(FETCHES // pieces, geo.kv_splits)
         each = (hi - lo) * ITEM_BYTES[geo.buffers[self.split_partial].dtype]
         idle = -(-active // batch) * batch - active

@@ -25,6 +25,7 @@ class DrawOp(Op):
         RANKED,
         Need("logits", untagged("logits"), "logits have no tags"),
     )
+    leaves: ClassVar[str | None] = "candidates"
     op: Literal["draw"] = "draw"
     round: Count
     logits: Name

@@ -27,6 +27,7 @@ class EmbedOp(Staging):
         *Staging.needs,
         Need("pairs", HIDDEN.multiple_of(2), "elements are read two at a time"),
     )
+    leaves: ClassVar[str | None] = "ssq_agents"
     op: Literal["embed"] = "embed"
     table: Name
     norm: Name

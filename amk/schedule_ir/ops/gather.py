@@ -19,6 +19,7 @@ class GatherOp(Op):
         ROUND,
         Need("counts", untagged("counted"), "counts have no tags"),
     )
+    leaves: ClassVar[str | None] = "gather_agents"
     op: Literal["gather"] = "gather"
     round: Count
     counted: Name

@@ -15,6 +15,19 @@ ValueKey = tuple[str, int]
 """A logical value of a token: its family, and the layer, norm or hidden state that it belongs to."""
 
 
+class BufferField(NamedTuple):
+    """What a field of an op may name.
+
+    space: None for either. dtype: None for f32 or bf16, staged for a layout of staged vectors, cache for that of the KV
+    layout. name: the buffer it must be where the host knows it by name. each: with a row for each sequence of a batch.
+    """
+
+    space: str | None
+    dtype: str | None
+    name: str | None = None
+    each: bool = False
+
+
 class Access(NamedTuple):
     """Bytes [lo, hi) of `buffer`, holding bytes [origin, origin + hi - lo) of logical value `value` of token `t`.
 
@@ -97,6 +110,10 @@ class Geometry:
             at = self.row(buffer, s)
             out += self.span(kind, buffer, at + lo, at + hi, value, first + (at if width is None else s * width))
         return out
+
+    def squares(self, ssq: str | None, agents: int, norm: int) -> list[Access]:
+        """The reads of the sums of squares of norm number `norm`; none where the norm was applied as a whole."""
+        return [] if ssq is None else self.rows("read", ssq, 0, agents, ("ssq", norm))
 
     def span(
         self,

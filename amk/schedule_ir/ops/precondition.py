@@ -310,6 +310,11 @@ SSQ = Need(
     ~own("ssq_agents").multiple_of(4) | ALONE | row("ssq").multiple_of(4),
     "sums of squares are read four at a time",
 )
+RESCALED = Need(
+    "rescaled",
+    has("ssq").equals(Term(lambda site: site.geo.model.graph.norm == "rms")),
+    "rows are divided by the root mean square if and only if the norm leaves that to them",
+)
 PARTS = Need("parts", K_CHUNKS.multiple_of(own("k_parts")), "the parts are equal numbers of chunks")
 ROUND = Need("round", own("round") < LAST, "the round is one of a search")
 RANKED = Need("one-sequence", ALONE, "tokens are drawn for one sequence")

@@ -21,6 +21,7 @@ class StageNormOp(Staging):
     """
 
     needs: ClassVar[tuple[Need, ...]] = (*Staging.needs, *whole_fetches(HIDDEN, "h"))
+    leaves: ClassVar[str | None] = "ssq_agents"
     op: Literal["stage_norm"] = "stage_norm"
     index: Expr
     h: Name

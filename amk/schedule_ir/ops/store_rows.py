@@ -21,24 +21,29 @@ from amk.schedule_ir.ops.base import (
     sum_partials,
 )
 from amk.schedule_ir.ops.gemv import partial_value
-from amk.schedule_ir.ops.precondition import SSQ, SUMS, Need, biased
+from amk.schedule_ir.ops.precondition import RESCALED, SSQ, SUMS, Need, biased
+from amk.schedule_ir.outside import unless
 
 
 class StoreRowsOp(Op):
-    """out[row] = sum of partials / rms + bias[layer, row] for the worker's qkv rows; agents share whole row groups."""
+    """out[row] = sum of partials / rms + bias[layer, row] for the worker's qkv rows; agents share whole row groups.
+
+    ssq: the sums of squares that rms is of; without them the input was normalised as a whole.
+    """
 
     sums_of: ClassVar[MatrixName | None] = "qkv"
     needs: ClassVar[tuple[Need, ...]] = (
         *SUMS,
         SSQ,
+        RESCALED,
         biased(),
     )
     op: Literal["store_rows"] = "store_rows"
     layer: Expr
     stream: Name
     part: Name
-    ssq: Name
-    ssq_agents: Count
+    ssq: Name | None = unless(None)
+    ssq_agents: Count = unless(0)
     bias: Name | None = None
     out: Name
 
@@ -58,7 +63,7 @@ class StoreRowsOp(Op):
         bias = geo.span("read", self.bias, layer * rows + lo, layer * rows + hi, None) if self.bias else []
         return [
             *partial_spans(env, geo, self.part, "qkv", self.stream, groups, partial_value("qkv", layer)),
-            *geo.rows("read", self.ssq, 0, self.ssq_agents, ("ssq", geo.norm_of("qkv", layer))),
+            *geo.squares(self.ssq, self.ssq_agents, geo.norm_of("qkv", layer)),
             *bias,
             *geo.rows("write", self.out, lo, hi, ("qkv", layer)),
         ]
@@ -68,7 +73,8 @@ class StoreRowsOp(Op):
         if lo == hi:
             return
         y = sum_partials(env, geo, mem, self.part, "qkv", env.eval_int(self.layer), self.stream, groups)[:, : hi - lo]
-        y *= inverse_rms(geo, mem, self.ssq, self.ssq_agents)
+        if self.ssq is not None:
+            y *= inverse_rms(geo, mem, self.ssq, self.ssq_agents)
         if self.bias:
             base = env.eval_int(self.layer) * geo.matrix("qkv").rows
             y += mem.read(self.bias, base + lo, base + hi)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import (
+    F32,
     Access,
     Count,
     Geometry,
@@ -61,6 +63,12 @@ class SwigluOp(Op):
             *geo.rows("read", self.ssq, 0, self.ssq_agents, ("ssq", geo.norm_of("gate_up", layer))),
             *geo.rows("write", self.act, lo, hi, ("act", layer)),
         ]
+
+    @classmethod
+    def activated(cls, rows: F32, settings: Mapping[str, int]) -> F32:
+        gate, up = np.split(rows, 2, axis=1)
+        with np.errstate(over="ignore"):  # exp(-gate) is infinite where the product is 0
+            return np.asarray(gate / (1 + np.exp(-gate)) * up, np.float32)
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         groups, lo, hi = self._rows(env, geo)

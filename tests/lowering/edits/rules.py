@@ -57,7 +57,10 @@ OPCODE, OPERAND = "synchronisation: opcode", "synchronisation: operand"
 PREDICATE, PLACE = "synchronisation: predicate", "synchronisation: place"
 SYNC, RING = r"amk/sync\.cuh", r"amk/ring\.cuh"
 WAITING = r"amk/(?:watchdog|ring|cells)\.cuh"
-OPS = r"amk/(?:ops/\w+|fetches|staged|rows|block_point|cache|weights|quantised_gemv|tensor_core|ranking|context)\.cuh"
+OPS = (
+    r"amk/(?:ops/\w+|fetches|staged|rows|token_rows|block_point|cache|weights|quantised_gemv|tensor_core|ranking|context)"
+    r"\.cuh"
+)
 CONDITION = r"\b(if (?:constexpr )?|while )\(((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))+)\)( |$)"
 
 RULES = (

@@ -1,4 +1,4 @@
-// logits[row] = sum of partials / rms; best_value, best_index[worker, a] = the agent's largest logit, lowest row first;
+// logits[row] = sum of partials (/ rms); best_value, best_index[worker, a] = the agent's largest logit, lowest row first;
 // for each sequence.
 //
 // Threads: each agent a contiguous share of the worker's row groups, a row a lane. Reads part (f32, shared or the worker's
@@ -31,7 +31,8 @@ __device__ __forceinline__ void argmax_one(C& c) {
   const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
   float* logits = S::logits(c).data;
   const int slot = c.worker * S::kAgents + agent;
-  const float scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
+  float scale = 1.f;
+  if constexpr (S::kHasSsq) scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
   float value = -3.0e38f;
   int index = 0x7fffffff;
   for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; !ablation::kNoArgmax && r < end && r < rows; r += 32) {
@@ -59,7 +60,8 @@ __device__ __forceinline__ void argmax_batch(C& c) {
   int index[kBatch];
 #pragma unroll
   for (int s = 0; s < kBatch; ++s) {
-    scale[s] = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + s * S::kSsqRow), value[s] = -3.0e38f, index[s] = 0x7fffffff;
+    scale[s] = 1.f, value[s] = -3.0e38f, index[s] = 0x7fffffff;
+    if constexpr (S::kHasSsq) scale[s] = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + s * S::kSsqRow);
   }
 #pragma unroll 1
   for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; !ablation::kNoArgmax && r < end && r < rows; r += 32) {

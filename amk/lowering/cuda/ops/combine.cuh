@@ -46,12 +46,13 @@ __device__ __forceinline__ void combine(C& c) {
   static_assert(P::kBatch == 1, "in a batch splits are reduced");
   constexpr int kDim = P::kHeadDim, kOutputs = P::kHeads * kDim, kWide = From::kWide, kStride = 32 * kWide;
   constexpr bool kBlocks = S::kHasScales;
-  constexpr int kShare = kStagedMost<kOutputs, kBlocks, S::kAgents>, kAll = (kShare + kStride - 1) / kStride, kPieces = kAll < 4 ? kAll : 4;
+  constexpr int kShare = kStagedMost<kOutputs, kBlocks, S::kAgents>, kAll = (kShare + kStride - 1) / kStride;
+  // A lane takes several pieces of its share at once if they are whole heads apart.
+  constexpr int kPieces = kStride % kDim != 0 ? 1 : kAll < 4 ? kAll : 4;
   constexpr int kLeast = kPieces == kAll ? staged_least<kOutputs, kBlocks, S::kAgents>() : 0;
   constexpr int kSplits = P::kKvSplits, kFit = 20 / kPieces, kBatch = kFit < kSplits ? kFit : kSplits;
   constexpr int kPairs = S::kHeads * kSplits, kScales = (kPairs + 31) / 32;
   static_assert(kDim % kWide == 0 && (kBlocks || kOutputs % (kWide * S::kAgents) == 0), "shares are whole fetches");
-  static_assert(kStride % kDim == 0, "a lane's pieces are whole heads apart");
   // From one piece of a lane to its next, in rows of [heads, splits].
   constexpr int kRows = kStride / kDim * kSplits;
   const int agent = c.warp - S::kFirst;

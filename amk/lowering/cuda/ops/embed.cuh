@@ -4,7 +4,7 @@
 // Threads: each warp its contiguous share. Reads global table (bf16), norm (f32); writes shared x, scales, sums as block_point.cuh
 // has it, ssq, residual (f32).
 #pragma once
-#include "amk/rows.cuh"
+#include "amk/token_rows.cuh"
 
 namespace amk::ops {
 
@@ -42,14 +42,7 @@ template <class S, class C>
 __device__ __forceinline__ void embed(C& c) {
   using P = typename C::P;
   constexpr int kBatch = P::kBatch;
-  const int agent = c.warp - S::kFirst;
-  const auto row = [&](int s) {
-    // Registers are not indexed by a variable.
-    int token = c.tokens[0];
-#pragma unroll
-    for (int k = 1; k < kBatch; ++k) token = k == s ? c.tokens[k] : token;
-    return S::table(c).data + static_cast<long long>(token) * P::kHidden;
-  };
+  const auto row = [&](int s) { return token_row<S>(c, s); };
   if constexpr (kBatch == 1) {
     embed_row<S>(c, row(0), 0, S::ssq(c));
   } else if constexpr (kRowsOf<S, P::kHidden, kBatch, true>) {
@@ -58,15 +51,7 @@ __device__ __forceinline__ void embed(C& c) {
 #pragma unroll 1
     for (int s = 0; s < kBatch; ++s) embed_row<S>(c, row(s), s * S::kXRow, S::ssq(c) + s * S::kSsqRow);
   }
-  const int first = P::Hidden::first_row(c), rows = P::Hidden::end_row(c) - first;
-  const int begin = share_begin(rows, S::kAgents, agent), count = share_begin(rows, S::kAgents, agent + 1) - begin;
-#pragma unroll 1
-  for (int n = c.lane; n < count * kBatch; n += 32) {
-    const int s = n % kBatch, r = begin + n / kBatch;
-    float* residual = S::residual(c) + r;
-    if constexpr (kBatch > 1) residual += s * S::kResidualRow;
-    *residual = __bfloat162float(row(s)[first + r]);
-  }
+  first_residuals<S>(c);
 }
 
 }  // namespace amk::ops

@@ -1,4 +1,4 @@
-// out[row] = sum of partials / rms (+ bias[layer, row]) for the worker's qkv rows.
+// out[row] = sum of partials (/ rms) (+ bias[layer, row]) for the worker's qkv rows.
 //
 // Threads: each agent a contiguous share of the worker's row groups, a row of a sequence a lane. Reads shared part, ssq (f32), global
 // bias (f32); writes global out (hand-off).
@@ -14,7 +14,8 @@ __device__ __forceinline__ void store_rows(C& c) {
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
   constexpr int kBatch = P::kBatch, kSlot = 8 * kBatch;
   const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * kSlot;
-  float scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
+  float scale = 1.f;
+  if constexpr (S::kHasSsq) scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c));
   const auto out = S::out(c);
   for (int from = share_begin(count, S::kAgents, agent) * kSlot; from < end; from += 32) {
     const int number = from + c.lane;
@@ -22,7 +23,8 @@ __device__ __forceinline__ void store_rows(C& c) {
     const bool live = number < end && at.row < rows;
     int to = first + at.row;
     if constexpr (kBatch > 1) {
-      to += at.sequence * S::kOutRow, scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + at.sequence * S::kSsqRow);
+      to += at.sequence * S::kOutRow;
+      if constexpr (S::kHasSsq) scale = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + at.sequence * S::kSsqRow);
     }
     float y = 0.f;
     if (live) {
