@@ -16,8 +16,9 @@ from safetensors import SafetensorError, safe_open
 
 from amk.engine.checkpoint import CHUNK, Checkpoint, Floats, Shape, check_shape
 from amk.engine.refusal import bad_weights, unsupported
+from amk.schedule_ir.graph import Tensor
 from amk.schedule_ir.json_file import read_json
-from amk.schedule_ir.model import load_model
+from amk.schedule_ir.model import ModelSpec, load_model
 
 INDEX = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 64 << 20
@@ -56,9 +57,10 @@ class SafetensorsCheckpoint(Checkpoint):
     def _open(self, name: str, shape: Shape, stored: dict[str, Stored]) -> None:
         """Find the values of one logical tensor."""
         assert self.path is not None
-        hf_name = self.spec.graph.tensor(name)[1]
+        described, hf_name = self.spec.graph.tensor(name)
         tensor = stored.get(hf_name)
-        check_shape(self.path, name, hf_name, tensor.shape if tensor else None, shape)
+        whole = shape[0] * described.part[1], *shape[1:]
+        check_shape(self.path, name, hf_name, tensor.shape if tensor else None, whole)
         if tensor is None:
             return
         if tensor.dtype not in _DTYPES:
@@ -93,11 +95,31 @@ class SafetensorsCheckpoint(Checkpoint):
         return data.view(dtype).reshape(tensor.shape)
 
     def _read(self, name: str, start: int, stop: int, out: Floats) -> None:
-        values = self._values[name][start:stop]
+        described = self.spec.graph.tensor(name)[0]
+        rows: slice | npt.NDArray[np.intp] = slice(start, stop)
+        if described.part[1] > 1 or described.partly:
+            rows = stored_rows(self.spec, described, start, stop)
+        values = self._values[name][rows]
         if values.dtype == _DTYPES["BF16"]:
             np.left_shift(values, 16, out=out.view(np.uint32), dtype=np.uint32)
         else:
             out[...] = values
+
+
+def stored_rows(spec: ModelSpec, tensor: Tensor, start: int, stop: int) -> npt.NDArray[np.intp]:
+    """Where a file keeps rows [start, stop) of a tensor whose heads take turns with others', or are rotated in part.
+
+    Of such a head the file has the rotated rows in front, in rotate-half order of their own, then the others; here
+    pairs are half a head apart, the rotated ones first.
+    """
+    head, row = np.divmod(np.arange(start, stop), spec.head_dim)
+    half, pair = np.divmod(row, spec.head_dim // 2)
+    turned = (spec.rotary_dim or spec.head_dim) // 2
+    if tensor.partly:
+        rest = turned * 2 + half * (spec.head_dim // 2 - turned) + pair - turned
+        row = np.where(pair < turned, half * turned + pair, rest)
+    part, parts = tensor.part
+    return np.asarray((head * parts + part) * spec.head_dim + row, np.intp)
 
 
 def _files(path: Path) -> dict[str, Path]:

@@ -1,10 +1,11 @@
-"""A decoder of the Llama and Qwen families in plain numpy, one token at a time: what every schedule has to compute.
+"""A decoder of the Llama, Qwen and GPT-NeoX families in plain numpy, a token at a time: what schedules have to compute.
 
 Property: the logits are those of the model's published definition, in float64, on the given numbers. Nothing here knows
 of schedules, workers, buffers, chunks or footprints; the only input besides numbers is the model's description.
 
 Sources: the model cards and papers of Llama 2, Llama 3.1, Qwen2.5 and Qwen3; RoPE (arXiv 2104.09864) in the form that
-turns elements i and i + head_dim / 2 of a head together; RMSNorm (arXiv 1910.07467); SwiGLU (arXiv 2002.05202).
+turns elements i and i + head_dim / 2 of a head together; RMSNorm (arXiv 1910.07467); SwiGLU (arXiv 2002.05202);
+GPT-NeoX-20B (arXiv 2204.06745), LayerNorm (arXiv 1607.06450), GELU (arXiv 1606.08415).
 
 Cost: one product with every weight per token.
 """
@@ -36,7 +37,8 @@ class ForwardPass:
 
     tensors: 'embed' and 'lm_head' [vocab, hidden], 'final_norm' [hidden], and for layer i 'l{i}.attn_norm',
     'l{i}.ffn_norm' [hidden], 'l{i}.wq|wk|wv|wo|w_gate|w_up|w_down' [out, in], and where the model has them
-    'l{i}.bq|bk|bv' [out] and 'l{i}.q_norm|k_norm' [head_dim]. kept: what the cache makes of keys and values.
+    'l{i}.bq|bk|bv' [out] and 'l{i}.q_norm|k_norm' [head_dim]; GPT-NeoX has shifts beside norms ('l{i}.attn_shift',
+    'final_shift'), 'l{i}.bo|b_up|b_down' [out] and no w_gate. kept: what the cache makes of keys and values.
     """
 
     model: ModelSpec
@@ -64,12 +66,33 @@ class ForwardPass:
         """Read `token` at the next position; the logits that follow it, f64 [vocab]."""
         model, get = self.model, self._get
         stream = get("embed")[token].copy()
+        neox = model.family == "gpt_neox"
         for layer in range(model.layers):
-            stream += get(f"l{layer}.wo") @ self._attention(layer, self._normed(stream, f"l{layer}.attn_norm"))
-            inner = self._normed(stream, f"l{layer}.ffn_norm")
-            gate, up = get(f"l{layer}.w_gate") @ inner, get(f"l{layer}.w_up") @ inner
-            stream += get(f"l{layer}.w_down") @ (gate / (1 + np.exp(-gate)) * up)
-        return np.asarray(get("lm_head") @ self._normed(stream, "final_norm"))
+            stream = self._neox_block(layer, stream) if neox else self._llama_block(layer, stream)
+        return np.asarray(
+            get("lm_head") @ (self._centred(stream, "final") if neox else self._normed(stream, "final_norm"))
+        )
+
+    def _llama_block(self, layer: int, stream: Floats) -> Floats:
+        get = self._get
+        stream = stream + get(f"l{layer}.wo") @ self._attention(layer, self._normed(stream, f"l{layer}.attn_norm"))
+        inner = self._normed(stream, f"l{layer}.ffn_norm")
+        gate, up = get(f"l{layer}.w_gate") @ inner, get(f"l{layer}.w_up") @ inner
+        return np.asarray(stream + get(f"l{layer}.w_down") @ (gate / (1 + np.exp(-gate)) * up))
+
+    def _neox_block(self, layer: int, stream: Floats) -> Floats:
+        """Attention and MLP of the same hidden state, or the MLP of the one with attention added."""
+        get = self._get
+        attended = get(f"l{layer}.wo") @ self._attention(layer, self._centred(stream, f"l{layer}.attn"))
+        if self.model.qkv_bias:
+            attended = attended + get(f"l{layer}.bo")
+        inner = self._centred(stream if self.model.parallel else stream + attended, f"l{layer}.ffn")
+        wide = get(f"l{layer}.w_up") @ inner + get(f"l{layer}.b_up")
+        if self.model.activation == "gelu":
+            share = np.array([1 + math.erf(value / math.sqrt(2)) for value in wide.tolist()]) / 2
+        else:
+            share = (1 + np.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3))) / 2
+        return np.asarray(stream + attended + get(f"l{layer}.w_down") @ (wide * share) + get(f"l{layer}.b_down"))
 
     def _get(self, name: str) -> Floats:
         return np.asarray(self.tensors[name], np.float64)
@@ -77,6 +100,12 @@ class ForwardPass:
     def _normed(self, values: Floats, name: str) -> Floats:
         mean_square = float(values @ values) / values.size
         return np.asarray(values / math.sqrt(mean_square + self.model.rms_eps) * self._get(name))
+
+    def _centred(self, values: Floats, name: str) -> Floats:
+        """LayerNorm."""
+        off = values - values.mean()
+        unit = off / math.sqrt(float(off @ off) / off.size + self.model.rms_eps)
+        return np.asarray(unit * self._get(f"{name}_norm") + self._get(f"{name}_shift"))
 
     def _heads(self, layer: int, letter: str, values: Floats) -> list[Floats]:
         """The heads of one projection, biased and normalised where the model says so."""
@@ -113,9 +142,11 @@ def angles_per_position(model: ModelSpec) -> Floats:
 
     theta^(-2i / d); with `llama3` scaling a pair that makes fewer than low_freq_factor turns in the original context
     turns `factor` times slower, one that makes more than high_freq_factor as before, and between them a mean of both,
-    linear in the number of turns (Llama 3.1's published `apply_scaling`).
+    linear in the number of turns (Llama 3.1's published `apply_scaling`). Of a head that is rotated in part, d is that
+    part, and the pairs behind it are not turned.
     """
-    own = np.array([model.rope_theta ** (-2 * i / model.head_dim) for i in range(model.head_dim // 2)])
+    part = model.rotary_dim or model.head_dim
+    own = np.array([model.rope_theta ** (-2 * i / part) if 2 * i < part else 0.0 for i in range(model.head_dim // 2)])
     scaling = model.rope_scaling
     if scaling is None:
         return own

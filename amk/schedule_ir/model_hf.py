@@ -22,14 +22,22 @@ ARCHITECTURES = {
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "gpt_neox": "GPTNeoXForCausalLM",
 }
+
+_GELU = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_fast": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+}
+"""What transformers calls the forms of GELU."""
 
 # Fields that must have the given value where they are present at all (null counts as absent).
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "hidden_act": ("silu", "swish"),
     "mlp_bias": (False,),
     "rope_interleaved": (False,),
-    "partial_rotary_factor": (1.0,),
     "num_experts": (0,),
     "num_local_experts": (0,),
     "attn_logit_softcapping": (),
@@ -115,7 +123,7 @@ def model_from_hf_config(values: object, name: str, source: str, file: str | Non
     _refuse_other_storage(config)
     heads = config.required("num_attention_heads", int)
     hidden = config.required("hidden_size", int)
-    theta, scaling = _rope(config)
+    theta, scaling, rotary = _rope(config, kind)
     fields = {
         "name": name,
         "source": source[:500],
@@ -123,23 +131,53 @@ def model_from_hf_config(values: object, name: str, source: str, file: str | Non
         "hidden": hidden,
         "ffn": config.required("intermediate_size", int),
         "heads": heads,
-        "kv_heads": _kv_heads(config, kind, heads),
-        "head_dim": _head_dim(config, kind, hidden, heads),
         "vocab": config.required("vocab_size", int),
         "max_context": config.required("max_position_embeddings", int),
-        "rms_eps": config.get("rms_norm_eps", float, int, default=1e-6),
         "rope_theta": theta,
         "rope_scaling": scaling,
         "tied_embeddings": config.get("tie_word_embeddings", bool, default=False),
-        "qkv_bias": kind == "qwen2",
-        "qk_norm": kind == "qwen3",
         "bos": config.get("bos_token_id", int),
         "eos": token_ids(config.get("eos_token_id", int, list)),
     }
+    fields |= _neox(config, hidden, heads, rotary) if kind == "gpt_neox" else _llama(config, kind, hidden, heads)
     try:
         return ModelSpec.model_validate(fields)
     except ValidationError as error:
         raise _in_hf_words(error, file) from error
+
+
+def _llama(config: _Config, kind: str, hidden: int, heads: int) -> dict[str, Any]:
+    """What a model of the family `llama` has in its own way."""
+    return {
+        "kv_heads": _kv_heads(config, kind, heads),
+        "head_dim": _head_dim(config, kind, hidden, heads),
+        "rms_eps": config.get("rms_norm_eps", float, int, default=1e-6),
+        "qkv_bias": kind == "qwen2",
+        "qk_norm": kind == "qwen3",
+    }
+
+
+def _neox(config: _Config, hidden: int, heads: int, rotary: float) -> dict[str, Any]:
+    """What a model of the family `gpt_neox` has in its own way. rotary: the share of a head that is rotated."""
+    if heads <= 0 or hidden % heads:
+        raise config.wrong("num_attention_heads", "'hidden_size' is no multiple of the heads")
+    dim = hidden // heads
+    if config.get("head_dim", int, default=dim) != dim:
+        raise config.unsupported("head_dim", "'head_dim' is other than 'hidden_size' / 'num_attention_heads'")
+    turned = int(dim * rotary)
+    if not 0 < turned <= dim or turned % 2:
+        key = "rotary_pct" if "rotary_pct" in config.values else _rope_key(config)
+        raise config.unsupported(key, f"{turned} of the {dim} elements of a head are rotated, an even number can be")
+    return {
+        "family": "gpt_neox",
+        "kv_heads": heads,
+        "head_dim": dim,
+        "rms_eps": config.get("layer_norm_eps", float, int, default=1e-5),
+        "qkv_bias": config.get("attention_bias", bool, default=True),
+        "activation": _GELU[config.get("hidden_act", str, default="gelu")],
+        "parallel": config.get("use_parallel_residual", bool, default=True),
+        "rotary_dim": None if turned == dim else turned,
+    }
 
 
 def token_ids(value: Any) -> tuple[Any, ...]:
@@ -180,7 +218,10 @@ def _refuse_other_mathematics(config: _Config, kind: str) -> None:
         value = config.values.get(key)
         if value is not None and value not in neutral:
             raise config.unsupported(key, f"'{key}' is not supported with this value")
-    if config.get("attention_bias", bool, default=False):
+    known, usual = (tuple(_GELU), "gelu") if kind == "gpt_neox" else (("silu", "swish"), "silu")
+    if config.get("hidden_act", str, default=usual) not in known:
+        raise config.unsupported("hidden_act", f"this activation is not supported (supported: {', '.join(known)})")
+    if kind != "gpt_neox" and config.get("attention_bias", bool, default=False):
         # In Llama and Qwen3 this adds a bias to o_proj as well; Qwen2 has its own fixed q, k, v biases.
         raise config.unsupported("attention_bias", "attention biases that include the output projection")
     if (reason := _sliding_window(config, kind)) is not None:
@@ -192,8 +233,8 @@ def _sliding_window(config: _Config, kind: str) -> tuple[str, str] | None:
     kinds = config.get("layer_types", list)
     if kinds is not None and kinds != ["full_attention"] * config.required("num_hidden_layers", int):
         return "layer_types", "'layer_types' is other than 'full_attention' for each of 'num_hidden_layers'"
-    if kind == "llama":
-        return None  # LlamaConfig has no such field
+    if kind in ("llama", "gpt_neox"):
+        return None  # the class has no such field
     positions = config.required("max_position_embeddings", int)
     # MistralConfig: an absent field means 4,096, null means none. The Qwen classes need the switch as well.
     if kind == "mistral" and "sliding_window" not in config.values:
@@ -227,27 +268,49 @@ def _head_dim(config: _Config, kind: str, hidden: int, heads: int) -> Any:
     return hidden // heads
 
 
-def _rope(config: _Config) -> tuple[Any, dict[str, Any] | None]:
-    """`(theta, scaling)` in ModelSpec's words."""
+def _rope_key(config: _Config) -> str:
+    """The field that holds RoPE parameters, if there is one."""
+    return next((key for key in ("rope_scaling", "rope_parameters") if config.get(key, dict)), "rope_parameters")
+
+
+def _rope(config: _Config, kind: str) -> tuple[Any, dict[str, Any] | None, Any]:
+    """`(theta, scaling)` in ModelSpec's words, and the share of a head that is rotated."""
     given = {key: found for key in ("rope_scaling", "rope_parameters") if (found := config.get(key, dict))}
     if len(given) == 2 and given["rope_scaling"] != given["rope_parameters"]:
         raise config.unsupported("rope_scaling", "'rope_scaling' and 'rope_parameters' say different things")
-    key = next(iter(given), "rope_parameters")
+    key = _rope_key(config)
     inner = _Config(given.get(key, {}), config.file)
-    thetas = {t for c in (config, inner) if (t := c.get("rope_theta", float, int)) is not None}
-    if len(thetas) > 1:
-        raise config.wrong("rope_theta", f"'rope_theta' and '{key}' disagree")
-    theta = thetas.pop() if thetas else 10000.0
     if any(isinstance(value, dict) for value in inner.values.values()):
         raise config.unsupported(key, "RoPE parameters that differ between layers")
-    if inner.get("partial_rotary_factor", float, int, default=1.0) != 1.0:
-        raise config.unsupported(key, "partial rotary embedding")
+    neox = kind == "gpt_neox"
+    theta = _one_of(config, inner, key, "rope_theta", "rotary_emb_base" if neox else "rope_theta", 10000.0)
+    named = "rotary_pct" if neox else "partial_rotary_factor"
+    part = _one_of(config, inner, key, "partial_rotary_factor", named, 0.25 if neox else 1.0)
+    if part != 1.0 and not neox:
+        raise config.unsupported(named if named in config.values else key, "partial rotary embedding")
     kind = inner.get("rope_type", str, default=inner.get("type", str, default="default"))
     if kind == "default":
-        return theta, None
+        return theta, None, part
     if kind != "llama3":
         raise config.unsupported(key, f"RoPE type {quoted(kind)} (supported: default, llama3)")
-    return theta, {
+    return theta, _llama3(config, inner), part
+
+
+def _one_of(config: _Config, inner: _Config, key: str, inside: str, outside: str, default: float) -> Any:
+    """A number that RoPE parameters (in field `key`) may have as `inside`, and the model as `outside`."""
+    for other in {"rope_theta", "partial_rotary_factor"} & {inside} - {outside}:
+        if config.get(other, float, int) is not None:
+            raise config.unsupported(other, f"a model of this type says '{outside}' instead")
+    found = {
+        value for c, name in ((config, outside), (inner, inside)) if (value := c.get(name, float, int)) is not None
+    }
+    if len(found) > 1:
+        raise config.wrong(outside, f"'{outside}' and '{key}' disagree")
+    return found.pop() if found else default
+
+
+def _llama3(config: _Config, inner: _Config) -> dict[str, Any]:
+    return {
         "factor": inner.required("factor", float, int),
         "low_freq_factor": inner.required("low_freq_factor", float, int),
         "high_freq_factor": inner.required("high_freq_factor", float, int),

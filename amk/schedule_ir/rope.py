@@ -7,14 +7,18 @@ from amk.schedule_ir.model_spec import ModelSpec, RopeScaling
 
 
 def rope_frequencies(model: ModelSpec) -> NDArray[np.float64]:
-    """Radians per position of pair i of a head, shape [head_dim // 2]: theta^(-2i / head_dim), then llama3 scaling.
+    """Radians per position of pair i of a head, shape [head_dim // 2]: theta^(-2i / rotary_dim), then llama3 scaling.
 
-    Pair i is elements (i, i + head_dim / 2) in the Hugging Face layout of q and k. Source of the base: Su et al.,
-    RoFormer (arXiv 2104.09864), section 3.2.2.
+    Pair i is elements (i, i + head_dim / 2) of a head of q and k in rotate-half order. Pairs from rotary_dim / 2 on, of
+    a head that is rotated in part, are turned by nothing. Source of the base: Su et al., RoFormer (arXiv 2104.09864),
+    section 3.2.2.
     """
-    exponents = np.arange(0, model.head_dim, 2, dtype=np.float64) / model.head_dim
+    turned = model.rotary_dim or model.head_dim
+    exponents = np.arange(0, turned, 2, dtype=np.float64) / turned
     base: NDArray[np.float64] = model.rope_theta**-exponents
-    return base if model.rope_scaling is None else base / llama3_divisors(base, model.rope_scaling)
+    if model.rope_scaling is not None:
+        base = base / llama3_divisors(base, model.rope_scaling)
+    return np.pad(base, (0, model.head_dim // 2 - base.size))
 
 
 def llama3_divisors(frequencies: NDArray[np.float64], scaling: RopeScaling) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from amk.planner.settings import Settings
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FormatName
-from tests.engine.tiny import RandomTensors, tiny_model
+from tests.engine.tiny import NEOX, RandomTensors, tiny_model
 from tests.tiny import NORMED, PLAIN
 
 ROUNDING = 2.0**-7
@@ -43,6 +43,11 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
     "naive sm_80": (
         tiny_model(), "a100", "bf16", 4, {"handoff": "fenced", "run_ahead": False, "wide_epilogue": 0},
     ),
+    "LayerNorm, parallel, sm_90a": (tiny_model(**NEOX), "h200", "bf16", 4, {}),
+    "LayerNorm, one after the other, int8 sm_120a": (
+        tiny_model(**NEOX | {"parallel": False, "activation": "gelu-tanh", "head_dim": 24}), "rtx5090", "int8", 7, WIDE,
+    ),
+    "LayerNorm, batch of 2, sm_80": (tiny_model(**NEOX), "a100", "bf16", 8, {"batch": 2, "handoff": "fenced"}),
     "norms of heads, 13 workers": (NORMED, "h200", "bf16", 13, {"kv_splits": 2, "warps": 8, "chunk_bytes": 2048}),
 }  # fmt: skip
 

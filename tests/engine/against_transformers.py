@@ -20,7 +20,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit
 transformers.logging.set_verbosity(transformers.logging.CRITICAL)
 transformers.logging.disable_progress_bar()
 
-TYPES = ("llama", "mistral", "qwen2", "qwen3")
+TYPES = ("llama", "mistral", "qwen2", "qwen3", "gpt_neox")
 PROMPT = [int(token) for token in np.random.default_rng(1).integers(3, 83, 24)]
 
 SIZES: dict[str, Any] = {
@@ -42,6 +42,7 @@ OF_TYPE: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
     "qwen2": {},
     "qwen3": {},
+    "gpt_neox": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
 }
 
 

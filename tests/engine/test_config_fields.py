@@ -19,6 +19,7 @@ pytest.importorskip("transformers")
 
 from safetensors.torch import load_file, save_file
 
+from amk.engine.checkpoint import open_checkpoint
 from tests.engine.against_transformers import (
     ABSENT,
     OF_TYPE,
@@ -46,6 +47,12 @@ LEGACY: dict[str, list[Any]] = {
         {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
     ],
     "partial_rotary_factor": [0.5, 1.0],
+    "rotary_pct": [0.25, 0.5, 1.0, 0.3, 2.0],
+    "rotary_emb_base": [500, 10000],
+    "layer_norm_eps": [0.5],
+    "use_parallel_residual": [False],
+    "num_key_value_heads": [1, 4],
+    "rms_norm_eps": [0.5],
     "original_max_position_embeddings": [8],
     "rope_interleaved": [True],
     "attention_bias": [True, False],
@@ -74,7 +81,9 @@ LEGACY: dict[str, list[Any]] = {
 """Fields that no class declares any more but files still have, or that belong to other classes."""
 
 PLAUSIBLE: dict[str, list[Any]] = {
-    "hidden_act": ["gelu", "relu", "swish", "silu", "gelu_pytorch_tanh"],
+    "hidden_act": [
+        "gelu", "relu", "swish", "silu", "gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_python", "quick_gelu",
+    ],
     "rope_parameters": [
         {"rope_type": "default", "rope_theta": 500.0}, {"rope_theta": 500.0}, {"rope_type": "default"}, {}, LLAMA3,
         LLAMA3 | {"factor": 2.0}, LLAMA3 | {"low_freq_factor": 0.5}, LLAMA3 | {"high_freq_factor": 2.0},
@@ -147,6 +156,10 @@ PAIRS: list[dict[str, Any]] = [
     {"use_sliding_window": False, "sliding_window": 8, "layer_types": ["sliding_attention"] * 2},
     {"model_type": ABSENT},
     {"hidden_activation": "gelu"},
+    {"rope_parameters": ABSENT, "rotary_pct": 1.0, "rotary_emb_base": 500},
+    {"rope_parameters": ABSENT, "rotary_pct": 0.5},
+    {"rope_parameters": ABSENT, "rotary_pct": 0.3},
+    {"rope_parameters": LLAMA3, "rotary_pct": 0.5},
 ]
 """Fields that act together."""
 
@@ -217,12 +230,13 @@ def test_a_tied_head_is_the_embedding_and_nothing_else(kind: str, tmp_path: Path
     mine, theirs = by_amk(tied, PROMPT), by_transformers(tied, PROMPT)
     assert mine.logits is not None and theirs.logits is not None
     np.testing.assert_allclose(mine.logits, theirs.logits, rtol=1e-4, atol=1e-4)
-    stored = load_file(tied / "model.safetensors")
-    stored["lm_head.weight"] = stored["model.embed_tokens.weight"].clone()
+    stored, graph = load_file(tied / "model.safetensors"), open_checkpoint(tied).spec.graph
+    head = graph.tensor("lm_head")[1]
+    stored[head] = stored[graph.tensor("embed")[1]].clone()
     save_file(stored, tied / "model.safetensors")
     again = by_amk(tied, PROMPT)
     assert again.logits is not None and np.array_equal(again.logits, mine.logits)
-    stored["lm_head.weight"][40, 7] += 1
+    stored[head][40, 7] += 1
     save_file(stored, tied / "model.safetensors")
     refusal = by_amk(tied, PROMPT).refusal
     assert refusal.code == "AMK012" and names(refusal, "tie_word_embeddings")

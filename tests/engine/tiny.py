@@ -33,6 +33,12 @@ TINY: dict[str, Any] = {
 }
 
 
+NEOX: dict[str, Any] = {
+    "family": "gpt_neox", "kv_heads": 4, "qkv_bias": True, "activation": "gelu", "parallel": True, "rotary_dim": 8,
+}  # fmt: skip
+"""LayerNorm, attention and MLP beside each other, heads rotated in part, GELU."""
+
+
 def tiny_model(**changes: Any) -> ModelSpec:
     return ModelSpec(**(TINY | changes))
 
@@ -50,21 +56,9 @@ class RandomTensors:
 
     def __init__(self, model: ModelSpec, seed: int = 0) -> None:
         draw = np.random.default_rng(seed)
-        q, kv, hidden = model.heads * model.head_dim, model.kv_heads * model.head_dim, model.hidden
-        shapes: dict[str, tuple[int, ...]] = {"embed": (model.vocab, hidden), "final_norm": (hidden,)}
-        if not model.tied_embeddings:
-            shapes["lm_head"] = (model.vocab, hidden)
-        for i in range(model.layers):
-            layer = {
-                "attn_norm": (hidden,), "wq": (q, hidden), "wk": (kv, hidden), "wv": (kv, hidden), "wo": (hidden, q),
-                "ffn_norm": (hidden,), "w_gate": (model.ffn, hidden), "w_up": (model.ffn, hidden),
-                "w_down": (hidden, model.ffn),
-            }  # fmt: skip
-            if model.qkv_bias:
-                layer |= {"bq": (q,), "bk": (kv,), "bv": (kv,)}
-            if model.qk_norm:
-                layer |= {"q_norm": (model.head_dim,), "k_norm": (model.head_dim,)}
-            shapes |= {f"l{i}.{name}": shape for name, shape in layer.items()}
+        own = model.layer_tensors()
+        layer = sorted(own, key=lambda name: name in ("bq", "bk", "bv", "q_norm", "k_norm"))  # those not all have last
+        shapes = model.global_tensors() | {f"l{i}.{name}": own[name] for i in range(model.layers) for name in layer}
         self.arrays: dict[str, NDArray[np.float32]] = {}
         for name, shape in shapes.items():
             values = draw.standard_normal(shape).astype(np.float32)

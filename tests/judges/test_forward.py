@@ -40,6 +40,61 @@ MODELS = {
 }
 
 
+NEOX: dict[str, Any] = {
+    "family": "gpt_neox", "kv_heads": 4, "head_dim": 8, "qkv_bias": True, "activation": "gelu", "parallel": True,
+    "rotary_dim": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"parallel": False}, {"qkv_bias": False, "activation": "gelu-tanh", "rotary_dim": None}], ids=str
+)
+def test_logits_of_gpt_neox_are_those_of_transformers(changes: dict[str, Any]) -> None:
+    """Its heads lie in turn in one tensor, the rotated elements of a head in front: spelled out element by element."""
+    torch = pytest.importorskip("torch", reason="the comparison needs torch")
+    transformers = pytest.importorskip("transformers", reason="the comparison needs transformers")
+    spec = model(**NEOX | changes)
+    dim, turned = spec.head_dim, spec.rotary_dim or spec.head_dim
+    config = transformers.GPTNeoXConfig(
+        vocab_size=spec.vocab, hidden_size=spec.hidden, intermediate_size=spec.ffn, num_hidden_layers=spec.layers,
+        num_attention_heads=spec.heads, max_position_embeddings=spec.max_context, layer_norm_eps=spec.rms_eps,
+        rope_parameters={"rope_type": "default", "rope_theta": spec.rope_theta, "partial_rotary_factor": turned / dim},
+        use_parallel_residual=spec.parallel, attention_bias=spec.qkv_bias,
+        hidden_act="gelu" if spec.activation == "gelu" else "gelu_new",
+    )  # fmt: skip
+    made = transformers.GPTNeoXForCausalLM(config).double().eval()
+    arrays, given = RandomWeights(spec).arrays, {}
+    pairs = [(j, j + dim // 2) for j in range(dim // 2)]
+    rotated = [a for a, _ in pairs[: turned // 2]] + [b for _, b in pairs[: turned // 2]]
+    order = rotated + [element for element in range(dim) if element not in rotated]
+    for i in range(spec.layers):
+        for kind in ("weight", "bias") if spec.qkv_bias else ("weight",):
+            q, k, v = (arrays[f"l{i}.{'w' if kind == 'weight' else 'b'}{x}"] for x in "qkv")
+            rows = [
+                part[head * dim + element]
+                for head in range(spec.heads)
+                for part, places in ((q, order), (k, order), (v, range(dim)))
+                for element in places
+            ]
+            given[f"gpt_neox.layers.{i}.attention.query_key_value.{kind}"] = np.array(rows)
+    names = {
+        "attn_norm": "input_layernorm.weight", "attn_shift": "input_layernorm.bias", "bo": "attention.dense.bias",
+        "ffn_norm": "post_attention_layernorm.weight", "ffn_shift": "post_attention_layernorm.bias",
+        "wo": "attention.dense.weight", "w_up": "mlp.dense_h_to_4h.weight", "b_up": "mlp.dense_h_to_4h.bias",
+        "w_down": "mlp.dense_4h_to_h.weight", "b_down": "mlp.dense_4h_to_h.bias", "embed": "gpt_neox.embed_in.weight",
+        "final_norm": "gpt_neox.final_layer_norm.weight", "final_shift": "gpt_neox.final_layer_norm.bias",
+        "lm_head": "lm_head.weight" if "lm_head.weight" in made.state_dict() else "embed_out.weight",
+    }  # fmt: skip
+    for own, array in arrays.items():
+        layer, _, part = own.rpartition(".")
+        if part in names:
+            given[(f"gpt_neox.layers.{layer[1:]}." if layer else "") + names[part]] = array
+    made.load_state_dict({name: torch.tensor(array, dtype=torch.float64) for name, array in given.items()})
+    with torch.no_grad():
+        expected = made(torch.tensor([TOKENS])).logits[0].numpy()
+    np.testing.assert_allclose(logits_of(spec, TOKENS), expected, rtol=1e-5, atol=1e-5)
+
+
 def logits_of(spec: ModelSpec, tokens: list[int]) -> np.ndarray:
     run = ForwardPass(spec, RandomWeights(spec).arrays)
     return np.array([run.feed(token) for token in tokens])

@@ -22,12 +22,13 @@ ONE_PER_ARCH = {
     "sm_80": "a100", "sm_86": "a10g", "sm_89": "l4", "sm_90a": "h200", "sm_100a": "b200", "sm_120a": "rtx5090",
 }  # fmt: skip
 ARCHS = tuple(ONE_PER_ARCH)
-FAST_MODELS, NAIVE_MODELS = ("llama3-8b", "qwen2.5-0.5b", "qwen3-0.6b"), ("smollm2-135m", "llama3.2-1b")
+FAST_MODELS = ("llama3-8b", "qwen2.5-0.5b", "qwen3-0.6b", "pythia-410m")
+NAIVE_MODELS = ("smollm2-135m", "pythia-2.8b", "llama3.2-1b")
 CASES = [
-    *(("fast", FAST_MODELS[n % 3], arch) for n, arch in enumerate(ARCHS)),
-    *(("naive", NAIVE_MODELS[n % 2], arch) for n, arch in enumerate(ARCHS)),
+    *(("fast", FAST_MODELS[n % 4], arch) for n, arch in enumerate(ARCHS)),
+    *(("naive", NAIVE_MODELS[n % 3], arch) for n, arch in enumerate(ARCHS)),
 ]
-"""Every architecture has one of the three models with the default plan; `SOLID` has a fourth on every target."""
+"""Every architecture has one of the four models with the default plan; `SOLID` has a fifth on every target."""
 
 FORMATS: list[tuple[str, FormatName, FormatName, str]] = [
     *(("llama3-8b", "int8", "int8", arch) for arch in ("sm_86", "sm_100a")),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from amk.cli import main
+from amk.judges.forward import ForwardPass
 from amk.quantize.choose import CANDIDATES, choose
 from amk.quantize.error import BF16, SYNTHETIC, TextJudge, log_softmax, matrix_error, stored_bytes, synthetic
 from amk.quantize.forward import StoredTensors, text_logits
@@ -18,7 +19,7 @@ from amk.schedule_ir.matrices import MATRICES, MatrixName
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.quantised import nearest
 from amk.schedule_ir.weight_format import FORMATS, FormatName, weight_format
-from tests.engine.tiny import RandomTensors, reference_decoder, tiny_model
+from tests.engine.tiny import NEOX, RandomTensors, reference_decoder, tiny_model
 
 TOKENS = [3, 17, 5, 60, 2, 9, 11, 40, 1, 33, 8]
 MODELS = [tiny_model(), tiny_model(qkv_bias=True, tied_embeddings=True), tiny_model(qk_norm=True, heads=4, kv_heads=1)]
@@ -31,6 +32,15 @@ def test_the_whole_text_at_once_is_the_decoder_token_by_token(model: ModelSpec) 
     decoder = reference_decoder(model, source.arrays)
     expected = np.stack([decoder.forward([token]) for token in TOKENS])
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("changes", [{}, {"parallel": False, "activation": "gelu-tanh", "qkv_bias": False}])
+def test_the_whole_text_at_once_is_another_familys_definition(changes: dict[str, Any]) -> None:
+    model = tiny_model(**NEOX | changes)
+    source = RandomTensors(model)
+    found = text_logits(model, StoredTensors(model, source, [BF16] * model.layers), TOKENS)
+    judge = ForwardPass(model, source.arrays)
+    np.testing.assert_allclose(found, [judge.feed(token) for token in TOKENS], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", SYNTHETIC)

@@ -26,12 +26,15 @@ from amk.schedule_ir.ops.base import Access, Op
 from amk.schedule_ir.ops.begin import token_register
 from amk.schedule_ir.sampling import Sampling
 from amk.schedule_ir.schedule import Node, Schedule, Step
-from tests.engine.tiny import tiny_model, tiny_plan
+from tests.engine.tiny import NEOX, tiny_model, tiny_plan
 
 Array = NDArray[Any]
 POSITIONS = (0, 7, 8, 9, 47)
 SELECTED = ("prompt", "best_value", "best_index", "draw_value", "draw_index")
-CHOSEN_BY_DATA = {("embed", "embedding"), *((op, b) for op in ("select", "select_draw") for b in SELECTED)}
+CHOSEN_BY_DATA = {
+    *((op, "embedding") for op in ("embed", "embed_hidden")),
+    *((op, b) for op in ("select", "select_draw") for b in SELECTED),
+}
 """(op, buffer) whose declared reads are every byte that some token could select."""
 
 
@@ -75,6 +78,14 @@ PLANS = {
     "halves, lm_head digits": lambda: tiny_plan(tiny_model(hidden=96), wanted=formats("fp8", "int4-g64"), warps=5),
     "digits, splits reduced": lambda: tiny_plan(
         tiny_model(), workers=8, kv_block=8, reduce_from=2, wanted=formats("int8-g64", "fp8")
+    ),
+    "LayerNorm, parallel": lambda: tiny_plan(tiny_model(**NEOX)),
+    "LayerNorm, parallel, digits": lambda: tiny_plan(
+        tiny_model(**NEOX, ffn=160), wanted=formats("int8"), chunk_bytes=1024
+    ),
+    "LayerNorm, one after the other, batch of two, fenced": lambda: tiny_plan(
+        tiny_model(**NEOX | {"parallel": False, "qkv_bias": False, "activation": "gelu-tanh"}),
+        workers=13, batch=2, handoff="fenced",
     ),
     "padded chunks": lambda: narrow_chunks(tiny_plan(tiny_model(hidden=96, ffn=160), workers=3)),
 }  # fmt: skip
@@ -126,7 +137,9 @@ def fresh_arrays(schedule: Schedule, seed: int) -> dict[str, Array]:
             arrays[buffer.name] = draw.standard_normal(buffer.elements).astype(np.float32)
         else:
             arrays[buffer.name] = draw.integers(0, schedule.model.vocab, buffer.elements)
-    arrays["ssq"] = np.abs(arrays["ssq"])  # sums of squares
+    for squares in ("ssq", "moments"):
+        if squares in arrays:
+            arrays[squares] = np.abs(arrays[squares])
     if "sampling" in arrays:
         arrays["sampling"] = Sampling(temperature=0.8, top_k=9, top_p=0.7, seed=5).words().astype(np.int64)
     return arrays

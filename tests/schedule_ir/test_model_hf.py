@@ -15,6 +15,8 @@ from amk.schedule_ir.model_spec import ModelSpec
 
 
 def architecture(model: ModelSpec) -> str:
+    if model.family != "llama":
+        return model.family
     return "qwen2" if model.qkv_bias else "qwen3" if model.qk_norm else "mistral" if "mis" in model.name else "llama"
 
 
@@ -41,6 +43,8 @@ def hf_config(model: ModelSpec, spelling: str) -> dict[str, Any]:
         "use_cache": True,
         "sliding_window": None,
     }
+    if kind == "gpt_neox":
+        return neox_config(model, config, spelling)
     scaling = None
     if model.rope_scaling:
         scaling = model.rope_scaling.model_dump()
@@ -52,6 +56,20 @@ def hf_config(model: ModelSpec, spelling: str) -> dict[str, Any]:
     return config | {"dtype": "bfloat16", "rope_parameters": parameters}
 
 
+def neox_config(model: ModelSpec, config: dict[str, Any], spelling: str) -> dict[str, Any]:
+    """The same for a class that has other names and more fields."""
+    for absent in ("num_key_value_heads", "head_dim", "rms_norm_eps", "sliding_window"):
+        del config[absent]
+    config |= {
+        "hidden_act": "gelu", "layer_norm_eps": model.rms_eps, "use_parallel_residual": True, "attention_bias": True,
+    }  # fmt: skip
+    part = (model.rotary_dim or model.head_dim) / model.head_dim
+    if spelling == "old":
+        return config | {"torch_dtype": "float16", "rotary_pct": part, "rotary_emb_base": int(model.rope_theta)}
+    parameters = {"rope_theta": model.rope_theta, "partial_rotary_factor": part, "rope_type": "default"}
+    return config | {"dtype": "float16", "rope_parameters": parameters}
+
+
 @pytest.mark.parametrize("spelling", ["old", "new"])
 @pytest.mark.parametrize("name", shipped_models())
 def test_both_spellings_give_the_same_model(name: str, spelling: str) -> None:
@@ -59,12 +77,15 @@ def test_both_spellings_give_the_same_model(name: str, spelling: str) -> None:
     assert model_from_hf_config(hf_config(model, spelling), name, model.source) == model
 
 
-@pytest.mark.parametrize("name", ["smollm2-135m", "tinyllama-1.1b", "qwen2.5-7b"])
+@pytest.mark.parametrize("name", ["smollm2-135m", "tinyllama-1.1b", "qwen2.5-7b", "pythia-410m"])
 def test_absent_fields_take_the_architecture_defaults(name: str) -> None:
     model = load_model(name)
     config = hf_config(model, "old")
-    for key in ("head_dim", "hidden_act", "architectures", "sliding_window", "rope_scaling"):
-        del config[key]
+    for key in (
+        "head_dim", "hidden_act", "architectures", "sliding_window", "rope_scaling", "rotary_pct", "rotary_emb_base",
+        "layer_norm_eps", "use_parallel_residual", "attention_bias",
+    ):  # fmt: skip
+        config.pop(key, None)
     if not model.tied_embeddings:
         del config["tie_word_embeddings"]
     assert model_from_hf_config(config, name, model.source) == model
@@ -80,6 +101,10 @@ def mistral(**changes: Any) -> dict[str, Any]:
 
 def qwen(**changes: Any) -> dict[str, Any]:
     return hf_config(load_model("qwen2.5-7b"), "old") | changes
+
+
+def neox(**changes: Any) -> dict[str, Any]:
+    return hf_config(load_model("pythia-410m"), "old") | changes
 
 
 def refusal(config: object) -> tuple[str, str | None, str]:
@@ -113,6 +138,13 @@ def refusal(config: object) -> tuple[str, str | None, str]:
         (mistral(sliding_window="absent"), "/sliding_window"),
         (qwen(use_sliding_window=True, sliding_window=4096, max_window_layers=21), "/sliding_window"),
         (qwen(layer_types=["full_attention", "sliding_attention"]), "/layer_types"),
+        (neox(hidden_act="silu"), "/hidden_act"),
+        (neox(head_dim=128), "/head_dim"),
+        (neox(rotary_pct=0.02), "/rotary_pct"),
+        (neox(rotary_pct=1.5), "/rotary_pct"),
+        (neox(rope_theta=500.0), "/rope_theta"),
+        (neox(partial_rotary_factor=0.5), "/partial_rotary_factor"),
+        (neox(rope_scaling={"rope_type": "linear", "factor": 2.0}), "/rope_scaling"),
     ],
 )
 def test_other_mathematics_is_refused(config: dict[str, Any], path: str) -> None:

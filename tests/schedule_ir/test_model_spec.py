@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.graph import Attention, Norm
 from amk.schedule_ir.model import load_model, models_directory, shipped_models
 from amk.schedule_ir.model_spec import ModelSpec
 
@@ -38,6 +39,12 @@ PUBLISHED = {
     "qwen2.5-7b": 7_615_616_512,
     "qwen3-0.6b": 596_049_920,
     "qwen3-8b": 8_190_735_360,
+    "pythia-70m": 70_426_624,
+    "pythia-160m": 162_322_944,
+    "pythia-410m": 405_334_016,
+    "pythia-1b": 1_011_781_632,
+    "pythia-1.4b": 1_414_647_808,
+    "pythia-2.8b": 2_775_208_960,
 }
 
 
@@ -168,3 +175,32 @@ def test_unknown_name_suggests_the_closest() -> None:
     with pytest.raises(AmkError) as caught:
         load_model("LLAMA3-8")
     assert "llama3-8b" in str(caught.value.diagnostics[0].help)
+
+
+def test_a_copy_with_other_fields_has_its_own_graph() -> None:
+    model = load_model("llama3.2-1b")
+    assert not model.graph.products["qkv"].biases
+    biased = model.model_copy(update={"qkv_bias": True})
+    assert [tensor.name for tensor in biased.graph.products["qkv"].biases] == ["bq", "bk", "bv"]
+    assert biased.params == model.params + model.layers * (model.q_dim + 2 * model.kv_dim)
+
+
+def test_a_family_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValidationError, match="no family of models is called mamba"):
+        ModelSpec.model_validate(SMALL | {"family": "mamba"})
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_graph_makes_every_value_before_it_is_read_and_holds_every_matrix_once(name: str) -> None:
+    graph, made, states = load_model(name).graph, set[str](), 0
+    for node in graph.nodes:
+        if isinstance(node, Attention):
+            assert "rows" in made
+            made.add("attn")
+            continue
+        assert node.reads.reads <= states if isinstance(node.reads, Norm) else node.reads in made
+        made.add("act" if node.then == "activation" else node.then)
+        states += node.then == "residual"
+    rows = [tensor.name for product in graph.products.values() for tensor in product.rows]
+    matrices = [t.name for t in (*graph.layer_tensors.values(), *graph.top_tensors.values()) if len(t.shape) == 2]
+    assert sorted(rows) == sorted(set(matrices) - {"embed"})

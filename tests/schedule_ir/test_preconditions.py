@@ -25,9 +25,11 @@ from amk.schedule_ir.ops.precondition import Site
 from amk.schedule_ir.schedule import Schedule, steps_of
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FORMATS, Chunk
+from tests.engine.tiny import NEOX
 from tests.tiny import BIASED, NORMED, PLAIN, VARIANTS, tiny
 
 Document = dict[str, Any]
+CENTRED = tiny(**NEOX | {"heads": 2, "kv_heads": 2})
 
 
 def made(model: ModelSpec = PLAIN, settings: Settings = FAST, gpu: str = "h200", **more: Any) -> Schedule:
@@ -45,6 +47,7 @@ BASES: dict[str, Callable[[], Schedule]] = {
     "int8": lambda: made(settings=replace(FAST, scales_apart=True), wanted=formats("int8")),
     "refilled": lambda: made(tiny(hidden=512, ffn=4096, heads=8)),
     "int4": lambda: made(wanted=formats("int4-g64")),
+    "LayerNorm": lambda: made(CENTRED),
 }
 """Together they have every op and every operand."""
 
@@ -74,7 +77,7 @@ def other_models(geo: Geometry) -> Iterator[Geometry]:
     numbers = ("hidden", "ffn", "heads", "kv_heads", "head_dim")
     changes: list[Document] = [{key: getattr(geo.model, key) + add} for key in numbers for add in (1, 2, 4, 2**20)]
     changes += [{"heads": 3, "head_dim": 63}]
-    changes += [{key: not getattr(geo.model, key)} for key in ("qkv_bias", "qk_norm")]
+    changes += [{key: not getattr(geo.model, key)} for key in ("qkv_bias", "qk_norm", "parallel")]
     for change in changes:
         yield replace(geo, model=geo.model.model_copy(update=change))
 
@@ -108,7 +111,7 @@ def other_ops(op: Op, geo: Geometry) -> Iterator[Op]:
     for key, value in vars(op).items():
         if isinstance(value, int):
             yield from (op.model_copy(update={key: n}) for n in (int(key == "k_parts"), value + 1, 3, 8, 1000))
-        elif key in ("bias", "q_norm", "k_norm", "also", "scales", "sums", "row_scales"):
+        elif key in ("bias", "q_norm", "k_norm", "also", "scales", "sums", "row_scales", "ssq", "h"):
             yield from (op.model_copy(update={key: name}) for name in (None, "h_out", "norm"))
 
 

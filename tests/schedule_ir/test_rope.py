@@ -23,12 +23,15 @@ def piecewise(frequency: float, factor: float, low: float, high: float, original
 @pytest.mark.parametrize("name", shipped_models())
 def test_frequencies(name: str) -> None:
     model = load_model(name)
-    expected = [model.rope_theta ** (-2 * i / model.head_dim) for i in range(model.head_dim // 2)]
+    turned = model.rotary_dim or model.head_dim
+    expected = [model.rope_theta ** (-2 * i / turned) for i in range(turned // 2)]
     if (scaling := model.rope_scaling) is not None:
         arguments = (scaling.factor, scaling.low_freq_factor, scaling.high_freq_factor, scaling.original_context)
         expected = [piecewise(frequency, *arguments) for frequency in expected]
     found = rope_frequencies(model)
     assert found.dtype == np.float64 and found.shape == (model.head_dim // 2,)
+    assert not found[turned // 2 :].any()
+    found = found[: turned // 2]
     np.testing.assert_allclose(found, expected, rtol=1e-13)
     assert found[0] == 1.0 and np.all(np.diff(found) < 0)
 

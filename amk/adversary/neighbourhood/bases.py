@@ -16,6 +16,9 @@ from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.target import load_target
 
 CONTEXT = 12
+NEOX: dict[str, Any] = {
+    "family": "gpt_neox", "kv_heads": 2, "qkv_bias": True, "activation": "gelu", "parallel": True, "rotary_dim": 8,
+}  # fmt: skip
 SMALLEST = ModelSpec(
     name="smallest", source="made for the neighbourhoods", layers=2, hidden=32, ffn=64, heads=2, kv_heads=1,
     head_dim=32, vocab=40, max_context=CONTEXT, rms_eps=1e-5, rope_theta=1e4,
@@ -71,6 +74,10 @@ MADE: dict[str, Callable[[], Json]] = {
     "splits reduced": lambda: _made(replace(TAGGED, reduce_from=2), workers=4, layers=1, hidden=64),
     "sm_80": lambda: _made(
         replace(FAST, handoff="mixed", warps=2, refill_early=True, pollers="all"), gpu="a100", layers=1
+    ),
+    "LayerNorm, parallel": lambda: _made(TAGGED, layers=1, **NEOX),
+    "LayerNorm, one after the other, fenced": lambda: _made(
+        replace(PHASED, warps=2), layers=1, **NEOX | {"parallel": False, "activation": "gelu-tanh"}
     ),
     "refills held back": lambda: _made(
         replace(PHASED, warps=2, run_ahead=True, slots=2, held_refills=1.0, first_refills=0.5), layers=1

@@ -1,0 +1,91 @@
+"""GELU of the worker's rows of the first product of an MLP without a gate (Hendrycks and Gimpel, arXiv 1606.08415)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from amk.schedule_ir.expr import Env, Expr
+from amk.schedule_ir.matrices import ROWS_PER_GROUP, MatrixName
+from amk.schedule_ir.memory import Name
+from amk.schedule_ir.ops.base import (
+    F32,
+    Access,
+    Geometry,
+    Memory,
+    Op,
+    owned_groups,
+    owned_rows,
+    partial_spans,
+    split,
+    sum_partials,
+)
+from amk.schedule_ir.ops.gemv import partial_value
+from amk.schedule_ir.ops.precondition import ALONE, FFN, SUMS, Need, biased, row, untagged
+
+
+def gelu(x: F32, tanh: bool) -> F32:
+    """x * Phi(x) of any shape, or with Phi(x) by tanh(sqrt(2 / pi) (x + 0.044715 x^3)); computed in float64."""
+    wide = np.asarray(x, np.float64)
+    if tanh:
+        inner = np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3))
+    else:
+        scaled = (wide / np.sqrt(2)).ravel().tolist()
+        inner = np.fromiter(map(math.erf, scaled), np.float64, wide.size).reshape(wide.shape)
+    return np.asarray(wide * 0.5 * (1 + inner), np.float32)
+
+
+class GeluOp(Op):
+    """act[row] = gelu(sum of partials + bias[layer, row]); agents share whole row groups. tanh: approximated."""
+
+    sums_of: ClassVar[MatrixName | None] = "gate_up"
+    needs: ClassVar[tuple[Need, ...]] = (
+        *SUMS,
+        biased(),
+        Need("pairs", untagged("act") | FFN.multiple_of(2), "two elements share a word"),
+        Need("act-rows", untagged("act") | ALONE | row("act").multiple_of(2), "every sequence's row is whole words"),
+    )
+    op: Literal["gelu"] = "gelu"
+    layer: Expr
+    stream: Name
+    part: Name
+    bias: Name | None = None
+    tanh: bool
+    act: Name
+
+    def _rows(self, env: Env, geo: Geometry) -> tuple[range, int, int]:
+        """Local groups of the agent and the logical rows [lo, hi) they hold."""
+        first, count = owned_groups(env, "gate_up")
+        g0, g1 = split(count, geo.role_size[self.role], int(env.agent))
+        end = owned_rows(env, geo, "gate_up")[1]
+        return range(g0, g1), min((first + g0) * ROWS_PER_GROUP, end), min((first + g1) * ROWS_PER_GROUP, end)
+
+    def accesses(self, env: Env, geo: Geometry) -> list[Access]:
+        layer, ffn = env.eval_int(self.layer), geo.model.ffn
+        groups, lo, hi = self._rows(env, geo)
+        if lo == hi:
+            return []
+        return [
+            *partial_spans(env, geo, self.part, "gate_up", self.stream, groups, partial_value("gate_up", layer)),
+            *(geo.span("read", self.bias, layer * ffn + lo, layer * ffn + hi, None) if self.bias else []),
+            *geo.rows("write", self.act, lo, hi, ("act", layer)),
+        ]
+
+    @classmethod
+    def activated(cls, rows: F32, settings: Mapping[str, int]) -> F32:
+        return gelu(rows, bool(settings["tanh"]))
+
+    def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
+        groups, lo, hi = self._rows(env, geo)
+        if lo == hi:
+            return
+        layer = env.eval_int(self.layer)
+        y = sum_partials(env, geo, mem, self.part, "gate_up", layer, self.stream, groups)[:, : hi - lo]
+        if self.bias:
+            base = layer * geo.model.ffn
+            y += mem.read(self.bias, base + lo, base + hi)
+        for s, own_rows in enumerate(gelu(y, self.tanh)):
+            mem.write(self.act, geo.row(self.act, s) + lo, own_rows)
