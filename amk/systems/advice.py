@@ -18,6 +18,7 @@ from amk.report.diagnostic import Diagnostic, because
 from amk.systems.edits import Edit, against_deadlock, against_race
 from amk.systems.flat_judge import Deadlock, MalformedSystem, Race, greedy
 from amk.systems.flat_system import FlatSystem
+from amk.systems.rule_edits import against
 from amk.systems.verdict import Finding, Verdict, judged
 from amk.systems.wording import at
 
@@ -46,6 +47,8 @@ def _verified(system: FlatSystem, finding: Finding) -> Edit | None:
         edits = against_deadlock(system, finding.deadlock.knot)
     elif finding.race is not None:
         edits = against_race(system, finding.race)
+    elif finding.run is not None:
+        edits = against(system, finding.run[0])
     else:
         return None
     end = perf_counter() + SECONDS

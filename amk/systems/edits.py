@@ -153,14 +153,14 @@ def _same_statement(system: FlatSystem, event: int) -> Bools:
     return same
 
 
-def moved_signals(block: System, releases: Bools, rows: I64, events: I64) -> tuple[System, Bools]:
-    """The system in which these signals are of these events."""
+def moved_signals(block: System, releases: Bools, rows: I64, events: I64) -> tuple[System, Bools, I64]:
+    """The system in which these signals are of these events, and the order in which it has the signals."""
     event = block.signal_event.copy()
     event[rows] = events
     order = np.argsort(event, kind="stable")
     first = np.concatenate(([0], np.cumsum(np.bincount(event, minlength=block.events))))
     signal = {f"signal_{name}": getattr(block, f"signal_{name}")[order] for name in ("counter", "amount")}
-    return replace(block, signal_first=first, **signal), releases[order]
+    return replace(block, signal_first=first, **signal), releases[order], order
 
 
 def against_race(system: FlatSystem, race: Race) -> Iterator[Edit]:

@@ -8,7 +8,11 @@ the phase after it.
 Property: if every bracket holds in the system of counters, both systems have the same runs. (By induction over a run:
 as long as no bracket is broken, a wait is met in one iff it is in the other; the first broken bracket would be broken
 in both.) A wait for the next phase means the phase of the arrival before it, so there the arrival is in a bracket; so
-is everything that arrives at a barrier that counts bytes, whose phases are then made of the same arrivals in each run.
+is everything that arrives at a barrier that counts bytes, or that some call arrives at several times: its phases are
+then made of the same arrivals in each run, and no arrival reaches over the end of its phase.
+
+A call that expects bytes and does not arrive must come before some arrival of its phase: otherwise the arrivals could
+end the phase before it.
 
 A bracket from above holds iff the event must happen before a watcher, an agent that waits for the count and does
 nothing else. From below it holds if the arrivals that must happen before the event are enough.
@@ -49,6 +53,8 @@ class Grown:
     brackets: tuple[Bracket, ...]
     watcher: dict[tuple[int, int], int]
     """Event that waits for the counter to be at least that."""
+    arrivals: dict[int, tuple[Bracket, tuple[int, ...]]]
+    """Of every event that only expects bytes: its bracket, and the arrivals of its phase."""
 
 
 def grown(system: FlatSystem, run: Machine) -> Grown:
@@ -60,7 +66,7 @@ def grown(system: FlatSystem, run: Machine) -> Grown:
     most = block.counter_init.copy()
     np.add.at(most, block.signal_counter, block.signal_amount)
     highs = {(b.counter, b.high) for b in brackets if b.high is not None and b.high <= most[b.counter]}
-    return _watched(block, brackets, highs)
+    return _watched(block, brackets, highs, reader.arrivals(brackets))
 
 
 class _Reader:
@@ -68,7 +74,9 @@ class _Reader:
         self.block, self.rules, self.run = system.block, rules, run
         self.initial = system.block.counter_init.tolist()
         self.next_phase = set(system.block.wait_counter[rules.wait == NEXT_PHASE].tolist())
-        self.bytes = set(system.block.signal_counter[np.isin(rules.signal, (EXPECT, ONLY_EXPECT))].tolist())
+        several = (rules.signal == ADD) & (system.block.signal_amount > 1)
+        self.whole = set(system.block.signal_counter[several & (rules.phase[system.block.signal_counter] > 0)].tolist())
+        self.whole |= set(system.block.signal_counter[np.isin(rules.signal, (EXPECT, ONLY_EXPECT))].tolist())
 
     def counters(self) -> System:
         block, rules = self.block, self.rules
@@ -110,9 +118,20 @@ class _Reader:
             sent = self.run.sent[row]
             if self.rules.signal[row] == STORE:
                 found.append(Bracket(event, counter, sent, sent + 1, waits=False))
-            elif counter in self.bytes or (counter in self.next_phase and self.rules.signal[row] == ADD):
+            elif counter in self.whole or (counter in self.next_phase and self.rules.signal[row] == ADD):
                 low, high = self.total(counter, sent), self.upper(counter, sent + 1)
                 found.append(Bracket(event, counter, low, high, waits=False))
+        return found
+
+    def arrivals(self, brackets: tuple[Bracket, ...]) -> dict[int, tuple[Bracket, tuple[int, ...]]]:
+        block, found = self.block, {}
+        of = {(bracket.event, bracket.counter): bracket for bracket in brackets if not bracket.waits}
+        arrive = np.flatnonzero(np.isin(self.rules.signal, (ADD, EXPECT)))
+        for row in np.flatnonzero(self.rules.signal == ONLY_EXPECT).tolist():
+            event, counter = int(block.signal_event[row]), int(block.signal_counter[row])
+            alike = (k for k in arrive.tolist() if block.signal_counter[k] == counter)
+            same = tuple(int(block.signal_event[k]) for k in alike if self.run.sent[k] == self.run.sent[row])
+            found[event] = (of[event, counter], same)
         return found
 
     def upper(self, counter: int, phases: int) -> int | None:
@@ -130,7 +149,12 @@ class _Reader:
         return low, high
 
 
-def _watched(block: System, brackets: tuple[Bracket, ...], highs: set[tuple[int, int]]) -> Grown:
+def _watched(
+    block: System,
+    brackets: tuple[Bracket, ...],
+    highs: set[tuple[int, int]],
+    arrivals: dict[int, tuple[Bracket, tuple[int, ...]]],
+) -> Grown:
     """One agent per counter, that waits for its upper ends in turn."""
     chains: dict[int, list[int]] = defaultdict(list)
     for counter, high in sorted(highs):
@@ -162,7 +186,7 @@ def _watched(block: System, brackets: tuple[Bracket, ...], highs: set[tuple[int,
         access_first=longer("access_first"),
         agent_names=(*block.agent_names, *(f"watcher {c}" for c in chains)) if block.agent_names else (),
     )
-    return Grown(extended, brackets, watcher)
+    return Grown(extended, brackets, watcher, arrivals)
 
 
 def broken(system: Grown, clocks: Clocks) -> tuple[Bracket, bool] | None:
@@ -181,6 +205,9 @@ def broken(system: Grown, clocks: Clocks) -> tuple[Bracket, bool] | None:
             pair = np.array([[bracket.event], [watcher]], dtype=np.int64)
             if not bool(clocks.precedes(pair[0], pair[1])[0]):
                 return bracket, True
+    for event, (bracket, arrivals) in system.arrivals.items():
+        if not any(bool(clocks.precedes(np.array([event]), np.array([other]))[0]) for other in arrivals):
+            return bracket, True
     return None
 
 

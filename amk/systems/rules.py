@@ -69,3 +69,14 @@ def mixed(block: System, rules: Rules) -> str | None:
     if (block.counter_init[phased] != 0).any():
         return "a barrier begins in its first phase, without arrivals"
     return None
+
+
+def never_arrived(block: System, rules: Rules) -> int | None:
+    """A wait for the next phase of a barrier at which its agent has not arrived before, which PTX leaves undefined."""
+    for row in np.flatnonzero(rules.wait == NEXT_PHASE).tolist():
+        event, counter = int(block.wait_event[row]), int(block.wait_counter[row])
+        first = int(block.agent_first[block.agent_of[event]])
+        before = (block.signal_event >= first) & (block.signal_event < event)
+        if not (before & (block.signal_counter == counter)).any():
+            return event
+    return None

@@ -22,7 +22,7 @@ from amk.systems.flat_system import FlatSystem, ordering
 from amk.systems.machine import LARGEST, Choice, Machine, Trouble, ran
 from amk.systems.phases import Grown, broken, grown
 from amk.systems.proxies import unfenced
-from amk.systems.rules import AT_LEAST, EQUAL, NEXT_PHASE, PARITY, Rules, mixed
+from amk.systems.rules import AT_LEAST, EQUAL, NEXT_PHASE, PARITY, Rules, mixed, never_arrived
 from amk.systems.verdict import Finding, Verdict
 from amk.systems.wording import touches, where, who
 
@@ -39,6 +39,8 @@ def judged_rules(system: FlatSystem) -> Verdict:
     reason = mixed(system.block, system.rules)
     if reason is None and system.block.events > LARGEST:
         reason = f"{system.block.events:,} events; with barriers by phase or flags at most {LARGEST:,} are decided"
+    if reason is None and (lone := never_arrived(system.block, system.rules)) is not None:
+        reason = f"{who(system, lone)} waits for the others at a barrier where it has not arrived"
     if reason is not None:
         return Verdict(system, Finding(Diagnostic("AMK205", reason)), None, perf_counter() - start)
     run, trouble = ran(system)

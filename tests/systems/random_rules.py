@@ -55,7 +55,8 @@ class Made:
         laps = rng.choice((2, 3)) if consumers == 1 else 2
         data = sys.buffer("data", slots * BOX)
         full = [sys.mbarrier(f"full {s}") for s in range(slots)]
-        empty = [sys.mbarrier(f"empty {s}", consumers) for s in range(slots)]
+        weights = [rng.choice((1, 1, 2)) for _ in range(consumers)]
+        empty = [sys.mbarrier(f"empty {s}", sum(weights)) for s in range(slots)]
         for k in range(laps):
             s, phase = k % slots, k // slots % 2
             self.call("producer", "wait_parity", empty[s], 1 - phase)
@@ -64,7 +65,9 @@ class Made:
             for n in range(consumers):
                 self.call(f"consumer {n}", "wait_parity", full[s], phase)
                 self.call(f"consumer {n}", "read", data, s * BOX, s * BOX + BOX, k)
-                self.call(f"consumer {n}", "arrive", empty[s])
+                self.call(f"consumer {n}", "arrive", empty[s], weights[n])
+            if rng.random() < 0.1:
+                self.call("stranger", "arrive", empty[s])
 
     def bulk(self) -> None:
         """Loads into one slot, read by a warp."""
@@ -74,7 +77,8 @@ class Made:
         for k in range(2):
             self.call("producer", "wait_parity", empty, 1 - k)
             apart = self.rng.random() < 0.3
-            self.call("producer", "expect", full, pieces * BOX, not apart)
+            who = "helper" if apart and self.rng.random() < 0.3 else "producer"
+            self.call(who, "expect", full, pieces * BOX, not apart)
             if apart:
                 self.call("producer", "arrive", full)
             for piece in range(pieces):

@@ -153,7 +153,7 @@ WRONG: dict[str, tuple[Callable[[], System], str, str]] = {
     "more bytes expected than copied": (lambda: tma_ring(expect=128), "AMK201", "0 of 1 arrivals and 64 bytes"),
     "fewer bytes expected than copied": (lambda: tma_ring(expect=32), "AMK201", "to expect 32 bytes that came"),
     "empty counts two arrivals": (lambda: tma_ring(arrivals=2), "AMK201", "still needs 1 of 2 arrivals"),
-    "no proxy fence before the store": (lambda: tma_ring(fence=False), "AMK507", "execute `fence.proxy.async`"),
+    "no proxy fence before the store": (lambda: tma_ring(fence=False), "AMK507", "`fence.proxy.async`"),
     "the tile is overwritten while it is stored": (lambda: tma_ring(read=False), "AMK302", "out[0:64]"),
     "the CTA ends while its store reads": (lambda: tma_ring(last=False), "AMK302", "end of CTA 0"),
     "an arrival at another CTA of scope cta": (lambda: cluster(scope="cta"), "AMK505", "has scope cta"),
@@ -188,6 +188,56 @@ def test_one_mistake_is_found_and_named(name: str, tmp_path: Path, capsys: pytes
     if verdict.witness_kind is not None:
         assert main(["replay", str(witness)]) == 0
         assert "CONFIRMED" in capsys.readouterr().out
+
+
+HELP = {
+    "the producer starts with the wrong parity": "with the other parity",
+    "more bytes expected than copied": "expect 64 bytes, as many as come",
+    "fewer bytes expected than copied": "expect 64 bytes, as many as come",
+    "empty counts two arrivals": "count 1 arrivals instead of 2",
+    "no proxy fence before the store": "execute `fence.proxy.async` behind the write",
+}
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_a_change_that_was_tried_is_said(name: str) -> None:
+    """With it the system is SAFE, and it is what was broken."""
+    advice = amk.verify(WRONG[name][0]()).diagnostics[0].advice
+    assert HELP[name] in advice and "with this change the system is SAFE" in advice
+
+
+def test_who_waits_without_having_arrived_is_unknown_by_name() -> None:
+    sys = System()
+    meet = sys.barrier("meet", 1)
+    with sys.agent("first") as first, sys.agent("second") as second:
+        first.sync(meet)
+        second.wait_others(meet)
+    verdict = amk.verify(sys)
+    assert verdict.verdict == "UNKNOWN" and "second, event 0" in verdict.explain()
+
+
+def test_bytes_that_are_expected_too_late_end_a_phase_too_early() -> None:
+    """Whoever of two comes first: the run that is looked at first shows nothing."""
+    for helps in (True, False):
+        sys = System()
+        data, full = sys.buffer("data", 4), sys.mbarrier("full")
+        with sys.agent("helper") as helper, sys.agent("producer") as p, sys.agent("consumer") as c:
+            (helper if helps else p).expect(full, 4, arrives=False)
+            p.arrive(full)
+            p.load(None, (data, 0, 4), full, value=1)
+            c.wait_parity(full, 0)
+            c.read(data, 0, 4, value=1)
+        assert amk.verify(sys).verdict == ("UNSAFE" if helps else "SAFE")
+
+
+def test_arrivals_may_not_reach_over_the_end_of_a_phase() -> None:
+    sys = System()
+    bar = sys.mbarrier("bar", 2)
+    with sys.agent("a") as a, sys.agent("b") as b, sys.agent("c") as c:
+        a.arrive(bar)
+        b.arrive(bar)
+        c.arrive(bar, 2)
+    assert amk.verify(sys).diagnostics[0].code == "AMK404"
 
 
 def test_what_a_file_holds_is_read_back() -> None:
