@@ -312,9 +312,10 @@ def test_whole_outputs_are_covered() -> None:
             "act": geo.batch * model.ffn, "h_out": geo.batch * model.hidden, "logits": geo.batch * model.vocab,
             "best_value": geo.buffers["best_value"].elements,
         }  # fmt: skip
+        assert geo.model.graph.published[0] == ("h_mid" in geo.buffers)
         for buffer, width in widths.items():
             assert all(places == set(range(width)) for (b, _), places in rows.items() if b == buffer)
-            assert any(b == buffer for b, _ in rows)
+            assert any(b == buffer for b, _ in rows) == (buffer in geo.buffers)  # nothing else is published
 
 
 def test_a_wrong_footprint_is_noticed() -> None:
