@@ -197,7 +197,7 @@ def broken(system: Grown, clocks: Clocks) -> tuple[Bracket, bool] | None:
         rows = rows_of.setdefault(bracket.counter, np.flatnonzero(block.signal_counter == bracket.counter))
         if bracket.low > int(block.counter_init[bracket.counter]):
             events = block.signal_event[rows]
-            done = block.index_of[events] < _over(bracket, clocks)[block.agent_of[events]]
+            done = block.index_of[events] < over(bracket, clocks)[block.agent_of[events]]
             if int(block.counter_init[bracket.counter] + block.signal_amount[rows][done].sum()) < bracket.low:
                 return bracket, False
         watcher = system.watcher.get((bracket.counter, bracket.high or 0))
@@ -211,7 +211,7 @@ def broken(system: Grown, clocks: Clocks) -> tuple[Bracket, bool] | None:
     return None
 
 
-def _over(bracket: Bracket, clocks: Clocks) -> Counts:
+def over(bracket: Bracket, clocks: Clocks) -> Counts:
     """[agents] How many first events of each are over when the agent of the bracket gets to its event."""
     index = int(clocks.system.index_of[bracket.event])
     if not bracket.waits:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amk.judges.flat_checker import Verdict
 from amk.judges.flat_checker import check as check_flat
+from amk.systems.rule_proof import Refused, extended
 
 if TYPE_CHECKING:
     from amk.systems.flat_system import FlatSystem
@@ -29,17 +30,34 @@ def certificate(system: FlatSystem) -> Json:
     """Evidence for a SAFE system; raises `NotSafe` for any other, where `fence` has races that do not matter, and for
     a system with barriers by phase, flags or proxies."""
     from amk.systems.verdict import without
-    from amk.validator.certificate import NotSafe, make_certificate
+    from amk.validator.certificate import make_certificate
     from amk.validator.flat import judge
 
     if system.rules is not None:
-        raise NotSafe("barriers by phase, flags and proxies have no certificate yet")
+        return _with_rules(system)
     systems = {"block": system.block}
     if system.word is not system.block:
         systems["word"] = system.word
     if system.given is not None:
         systems["fence"] = without(system.given.fence, system.given.unfenced)
     return {"format": FORMAT, "systems": {name: make_certificate(judge(one)) for name, one in systems.items()}}
+
+
+def _with_rules(system: FlatSystem) -> Json:
+    """Of a system with barriers by phase, flags or proxies."""
+    from amk.systems.document import to_json
+    from amk.systems.rule_evidence import evidence
+    from amk.systems.verdict import judged
+    from amk.validator.certificate import NotSafe, make_certificate
+    from amk.validator.flat import judge
+
+    if not judged(system).safe:
+        raise NotSafe("the system is not safe")
+    if not (system.acquires.all() and system.releases.all()):
+        raise NotSafe("barriers by phase, flags and proxies with relaxed operations have no certificate")
+    document = to_json(system)
+    claims, extended_system = evidence(system, _filled(document["systems"]["block"]), document["orders"])
+    return {"format": FORMAT, "rules": claims, "systems": {"block": make_certificate(judge(extended_system))}}
 
 
 def check(document: Json, evidence: object) -> Verdict:
@@ -50,11 +68,14 @@ def check(document: Json, evidence: object) -> Verdict:
     if not isinstance(given, dict):
         return Verdict(False, "systems: malformed")
     block, orders = _filled(document["systems"]["block"]), document.get("orders") or {}
-    if any(orders.get(name) for name in RULES):
-        return Verdict(False, "barriers by phase, flags and proxies have no certificate yet")
     if out_of_scope(block, orders):
         return Verdict(False, "a counter is used beyond its scope")
-    wanted = {"block": block} | _others(document, block, orders)
+    try:
+        ruled = any(any(orders.get(name) or ()) for name in RULES)
+        wanted = {"block": extended(block, orders, evidence.get("rules"))} if ruled else {"block": block}
+    except Refused as error:
+        return Verdict(False, str(error))
+    wanted |= {} if ruled else _others(document, block, orders)
     if set(given) != set(wanted):
         return Verdict(False, f"evidence for {sorted(map(str, given))}; the file stands for {sorted(wanted)}")
     deterministic = True

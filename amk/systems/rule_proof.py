@@ -1,0 +1,374 @@
+"""The check of evidence for systems with barriers by phase, flags and proxies; shares nothing with the judge.
+
+Evidence says, per wait, how many phases were over or stores done when it was met in some run (`met`), the same before
+each signal (`sent`), and which events come before which (`before`). From the file and these numbers alone `extended`
+makes a system of counters, and refuses if the numbers leave a condition of `phases.py` open:
+
+* a parity is that of the phases said; a flag holds the value after the stores said; phases are made of the arrivals
+  said, as many as they count, and of the bytes that they expect;
+* while a wait or an arrival in brackets is pending, the count is between its ends: from below by signals that come
+  before, from above because the event comes before a watcher of the upper end;
+* a call that only expects bytes comes before an arrival of its phase;
+* an ordinary write and an asynchronous access of common bytes are in order: the access first, or a fence between.
+
+What comes before what is itself proved: the system gets a byte per event, written by whom it belongs to and read, with
+the value that was written, by everyone who is said to come behind. The flat checker accepts it only if in every run the
+write is before the read. So accepting the extended system proves the file SAFE.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, Final
+
+from amk.systems.rules import (
+    ADD,
+    ASYNC,
+    COMPLETE,
+    EQUAL,
+    EXPECT,
+    FENCE,
+    GENERIC,
+    NEXT_PHASE,
+    ONLY_EXPECT,
+    PARITY,
+    STORE,
+)
+
+MOST: Final = 1 << 20
+"""Pairs of events in evidence, and accesses that are compared."""
+Json = dict[str, Any]
+Pair = tuple[int, int]
+
+
+class Refused(Exception):
+    """The evidence leaves something open."""
+
+
+def need(holds: bool, reason: str) -> None:
+    if not holds:
+        raise Refused(reason)
+
+
+class Reading:
+    """The file's rows and the evidence's numbers, and what is derived of them."""
+
+    def __init__(self, block: Json, orders: Json, claims: Any) -> None:
+        need(isinstance(claims, dict), "rules: malformed")
+        self.block = block
+        waits, signals = len(block["wait_counter"]), len(block["signal_counter"])
+        self.counters, self.events = len(block["counter_init"]), block["agent_first"][-1]
+        self.wait_rule = orders.get("wait_rule") or [0] * waits
+        self.signal_rule = orders.get("signal_rule") or [0] * signals
+        self.phase = orders.get("phase") or [0] * self.counters
+        self.proxy = orders.get("proxy") or [0] * self.events
+        self.met, self.sent = numbers(claims.get("met"), waits), numbers(claims.get("sent"), signals)
+        firsts = block["agent_first"]
+        self.agent_of = [w for w in range(len(firsts) - 1) for _ in range(firsts[w], firsts[w + 1])]
+        self.wait_event, self.signal_event = owners(block["wait_first"]), owners(block["signal_first"])
+        self.rows_of: dict[int, list[int]] = defaultdict(list)
+        for row, counter in enumerate(block["signal_counter"]):
+            self.rows_of[counter].append(row)
+        self.before: dict[Pair, list[Pair]] = defaultdict(list)
+        self.highs: dict[int, set[int]] = defaultdict(set)
+        self.totals = {c: self.phases(c) for c in range(self.counters) if self.phase[c]}
+        self.amount = [self.weight(row) for row in range(signals)]
+
+    def stored(self, counter: int) -> bool:
+        """It is a flag."""
+        return any(self.signal_rule[row] == STORE for row in self.rows_of[counter])
+
+    def weight(self, row: int) -> int:
+        """What a signal adds to the count."""
+        one = self.signal_rule[row] in (STORE, EXPECT, ONLY_EXPECT)
+        return 1 if one else int(self.block["signal_amount"][row])
+
+    def whole(self, counter: int) -> bool:
+        """Every signal of the barrier is said to be of one phase, and must be."""
+        rows, amount = self.rows_of[counter], self.block["signal_amount"]
+        several = any(self.signal_rule[r] != ADD or amount[r] > 1 for r in rows)
+        next_phase = (self.wait_rule[k] == NEXT_PHASE for k, c in enumerate(self.block["wait_counter"]) if c == counter)
+        return several or any(next_phase)
+
+    def phases(self, counter: int) -> list[int]:
+        """The count at the end of each phase that can end, from 0 on."""
+        size, rows, amount = self.phase[counter], self.rows_of[counter], self.block["signal_amount"]
+        if not self.whole(counter):
+            return [size * n for n in range(len(rows) // size + 1)]
+        by: dict[int, list[int]] = defaultdict(list)
+        for row in rows:
+            by[self.sent[row]].append(row)
+        totals = [0]
+        for number in range(len(by)):
+            need(number in by, "the phases of a barrier are not numbered in turn")
+            mine = by[number]
+            arrivals = sum({ADD: amount[r], EXPECT: 1}.get(self.signal_rule[r], 0) for r in mine)
+            expected = sum(amount[r] for r in mine if self.signal_rule[r] in (EXPECT, ONLY_EXPECT))
+            come = sum(amount[r] for r in mine if self.signal_rule[r] == COMPLETE)
+            calls = sum(self.signal_rule[r] == ONLY_EXPECT for r in mine)
+            if number == len(by) - 1 and arrivals < size:
+                break
+            need(arrivals == size and expected == come, "a phase is not made of what it counts")
+            totals.append(totals[-1] + size + expected + calls)
+        return totals
+
+    def known(self, event: int, target: int, agent: int) -> bool:
+        """The event is said to come before the target, which is of the agent, or is of it and before."""
+        mine = self.agent_of[event]
+        if mine == agent:
+            return event < target
+        return any(event <= x and y <= target for x, y in self.before[mine, agent])
+
+
+def numbers(column: Any, length: int) -> list[int]:
+    good = isinstance(column, list) and len(column) == length and all(type(n) is int and n >= 0 for n in column)
+    need(good, "rules: malformed")
+    return list(column)
+
+
+def owners(first: list[int]) -> list[int]:
+    """The event of each row."""
+    return [event for event in range(len(first) - 1) for _ in range(first[event], first[event + 1])]
+
+
+Bracket = tuple[int, int, int, int | None, bool]
+"""event, counter, low, high, whether it is of a wait"""
+
+
+@dataclass
+class Skeleton:
+    """The system of counters with watchers, and what must be in order in it."""
+
+    reading: Reading
+    columns: Json
+    brackets: list[Bracket]
+    watchers: dict[Pair, int]
+
+
+def skeleton(block: Json, orders: Json, claims: Any) -> Skeleton:
+    """From the file and what is said of its waits and signals."""
+    reading = Reading(block, orders, claims)
+    thresholds, brackets = _waits(reading)
+    brackets += _signals(reading)
+    watchers = _watchers(reading, brackets)
+    init = [0 if reading.stored(c) else n for c, n in enumerate(block["counter_init"])]
+    made = {**block, "wait_threshold": thresholds, "signal_amount": reading.amount, "counter_init": init}
+    return Skeleton(reading, _with_watchers(made, watchers), brackets, watchers)
+
+
+def extended(block: Json, orders: Json, claims: Any) -> Json:
+    """The system of counters that is SAFE only if the file is."""
+    weak = 0 in (orders.get("wait") or ()) or 0 in (orders.get("signal") or ())
+    need(not weak, "barriers by phase, flags and proxies with relaxed operations have no certificate")
+    found = skeleton(block, orders, claims)
+    pairs = _pairs(found.reading, claims)
+    _bracketed(found.reading, found.brackets, found.watchers)
+    _expected_in_time(found.reading)
+    _fenced(found.reading)
+    return with_order(found.columns, pairs)
+
+
+def _values(reading: Reading, counter: int) -> list[int]:
+    """What the flag holds after each number of stores."""
+    rows = sorted(reading.rows_of[counter], key=lambda row: reading.sent[row])
+    need([reading.sent[row] for row in rows] == list(range(len(rows))), "the stores of a flag are not in turn")
+    return [reading.block["counter_init"][counter], *(reading.block["signal_amount"][row] - 1 for row in rows)]
+
+
+def _waits(reading: Reading) -> tuple[list[int], list[Bracket]]:
+    block, brackets = reading.block, []
+    thresholds = list(block["wait_threshold"])
+    for row, rule in enumerate(reading.wait_rule):
+        counter, event, met = block["wait_counter"][row], reading.wait_event[row], reading.met[row]
+        if rule == PARITY:
+            totals = reading.totals[counter]
+            need(met < len(totals) and met % 2 != thresholds[row], "a wait is met by a phase of another parity")
+            thresholds[row] = totals[met]
+            high = totals[met + 1] if met + 1 < len(totals) else None
+            brackets.append((event, counter, totals[max(0, met - 1)], high, True))
+        elif rule == EQUAL:
+            values = _values(reading, counter)
+            wanted = block["wait_threshold"][row]
+            need(met < len(values) and values[met] == wanted, "a wait is met by another value")
+            low = next((k + 1 for k in range(met - 1, -1, -1) if values[k] == wanted), 0)
+            high = next((k for k in range(met + 1, len(values)) if values[k] != wanted), None)
+            thresholds[row] = met
+            brackets.append((event, counter, low, high, True))
+        elif rule == NEXT_PHASE:
+            thresholds[row] = _next(reading, event, counter)
+    return thresholds, brackets
+
+
+def _next(reading: Reading, event: int, counter: int) -> int:
+    """The count at the end of the phase in which the agent arrived last before the event."""
+    agent = reading.agent_of[event]
+    rows = [r for r in reading.rows_of[counter] if reading.signal_event[r] < event]
+    mine = [r for r in rows if reading.agent_of[reading.signal_event[r]] == agent]
+    need(bool(mine), "an agent waits for the others where it has not arrived")
+    ended = reading.sent[max(mine)] + 1
+    need(ended < len(reading.totals[counter]), "a phase that is waited for does not end")
+    return reading.totals[counter][ended]
+
+
+def _signals(reading: Reading) -> list[Bracket]:
+    brackets: list[Bracket] = []
+    for counter, rows in reading.rows_of.items():
+        if reading.phase[counter] and not reading.whole(counter):
+            continue
+        stored = reading.stored(counter)
+        if not reading.phase[counter] and not stored:
+            continue
+        if stored:
+            _values(reading, counter)
+        for row in rows:
+            sent, event = reading.sent[row], reading.signal_event[row]
+            if stored:
+                brackets.append((event, counter, sent, sent + 1, False))
+                continue
+            totals = reading.totals[counter]
+            need(sent < len(totals), "an arrival is of a phase that does not begin")
+            brackets.append((event, counter, totals[sent], totals[sent + 1] if sent + 1 < len(totals) else None, False))
+    return brackets
+
+
+def _watchers(reading: Reading, brackets: list[Bracket]) -> dict[Pair, int]:
+    """Event of each (counter, upper end) that the count can reach, in turn."""
+    wanted: set[Pair] = set()
+    for _, counter, _, high, _ in brackets:
+        most = sum(reading.amount[row] for row in reading.rows_of[counter])
+        if not reading.stored(counter):
+            most += reading.block["counter_init"][counter]
+        if high is not None and high <= most:
+            wanted.add((counter, high))
+    # those of one counter are one agent
+    agents = len(reading.block["agent_first"]) - 1
+    of = {counter: agents + n for n, counter in enumerate(dict.fromkeys(counter for counter, _ in sorted(wanted)))}
+    reading.agent_of += [of[counter] for counter, _ in sorted(wanted)]
+    return {pair: reading.events + n for n, pair in enumerate(sorted(wanted))}
+
+
+def _pairs(reading: Reading, claims: Json) -> list[Pair]:
+    """What comes before what, by agents."""
+    raw = claims.get("before")
+    need(isinstance(raw, list) and len(raw) <= MOST, "rules: malformed")
+    assert isinstance(raw, list)
+    pairs = []
+    for pair in raw:
+        good = isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair)
+        need(good and 0 <= pair[0] < reading.events and 0 <= pair[1] < len(reading.agent_of), "rules: malformed")
+        x, y = pair
+        reading.before[reading.agent_of[x], reading.agent_of[y]].append((x, y))
+        pairs.append((x, y))
+    return pairs
+
+
+def _bracketed(reading: Reading, brackets: list[Bracket], watchers: dict[Pair, int]) -> None:
+    for event, counter, low, high, waits in brackets:
+        agent = reading.agent_of[event]
+        # a wait is no evidence for itself: what comes before it comes before the event before it, or is that
+        target = event - 1 if waits else event
+        count = 0 if reading.stored(counter) else reading.block["counter_init"][counter]
+        for row in reading.rows_of[counter]:
+            other = reading.signal_event[row]
+            own = reading.agent_of[other] == agent and other < event
+            begins = waits and event == reading.block["agent_first"][agent]
+            if own or (not begins and reading.known(other, target, agent)):
+                count += reading.amount[row]
+        need(count >= low, "a count may be below what a wait or an arrival means")
+        watcher = watchers.get((counter, high)) if high is not None else None
+        if watcher is not None:
+            need(reading.known(event, watcher, reading.agent_of[watcher]), "a count may be above what a wait means")
+
+
+def _expected_in_time(reading: Reading) -> None:
+    for row, rule in enumerate(reading.signal_rule):
+        if rule != ONLY_EXPECT:
+            continue
+        counter, event = reading.block["signal_counter"][row], reading.signal_event[row]
+        alike = (r for r in reading.rows_of[counter] if reading.signal_rule[r] in (ADD, EXPECT))
+        later = (reading.signal_event[r] for r in alike if reading.sent[r] == reading.sent[row])
+        need(any(reading.known(event, e, reading.agent_of[e]) for e in later), "bytes may be expected too late")
+
+
+def _fenced(reading: Reading) -> None:
+    """Ordinary writes and asynchronous accesses of common bytes are in order, by a fence."""
+    block = reading.block
+    touch = owners(block["access_first"])
+    columns = zip(touch, *(block[f"access_{n}"] for n in ("buffer", "lo", "hi", "kind")), strict=True)
+    rows = [row for row in columns if reading.proxy[row[0]] != FENCE]
+    writes: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for event, buffer, lo, hi, kind in rows:
+        if kind and reading.proxy[event] == GENERIC:
+            writes[buffer].append((event, lo, hi))
+    fences: dict[int, list[int]] = defaultdict(list)
+    for event, proxy in enumerate(reading.proxy):
+        if proxy == FENCE:
+            fences[reading.agent_of[event]].append(event)
+    compared = 0
+    for event, buffer, lo, hi, _ in rows:
+        if reading.proxy[event] != ASYNC:
+            continue
+        compared += len(writes[buffer])
+        need(compared <= MOST, "too many pairs of writes and asynchronous accesses")
+        for other in {w for w, first, end in writes[buffer] if first < hi and lo < end}:
+            need(_in_order(reading, other, event, fences), "a write and an asynchronous access lack a proxy fence")
+
+
+def _in_order(reading: Reading, write: int, access: int, fences: dict[int, list[int]]) -> bool:
+    agent = reading.agent_of[access]
+    if reading.known(access, write, reading.agent_of[write]):
+        return True
+    for mine, events in fences.items():
+        for fence in events:
+            if reading.known(write, fence, mine) and reading.known(fence, access, agent):
+                return True
+    return False
+
+
+def _with_watchers(columns: Json, watchers: dict[Pair, int]) -> Json:
+    first, waits = list(columns["agent_first"]), list(columns["wait_first"])
+    last = None
+    for counter, _ in watchers:
+        if counter == last:
+            first[-1] += 1
+        else:
+            first.append(first[-1] + 1)
+        last = counter
+        waits.append(waits[-1] + 1)
+    more = len(watchers)
+    made = {
+        "agent_first": first,
+        "wait_first": waits,
+        "wait_counter": columns["wait_counter"] + [counter for counter, _ in watchers],
+        "wait_threshold": columns["wait_threshold"] + [high for _, high in watchers],
+    }
+    for table in ("signal", "access"):
+        made[f"{table}_first"] = columns[f"{table}_first"] + [columns[f"{table}_first"][-1]] * more
+    return {**columns, **made}
+
+
+def with_order(columns: Json, pairs: list[Pair]) -> Json:
+    """The system in which every event of a pair's beginning writes its byte and every one of its end reads that."""
+    buffer = 1 + max(
+        (max(columns[f"{table}_buffer"], default=-1) for table in ("access", "initial", "final")), default=-1
+    )
+    value = 1 + max(
+        (max(columns[f"{table}_value"], default=-1) for table in ("access", "initial", "final")), default=-1
+    )
+    more: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for x, y in pairs:
+        more[x].add((x, 1))
+        more[y].add((x, 0))
+    names = ("buffer", "lo", "hi", "kind", "value", "delta")
+    made: dict[str, list[int]] = {name: [] for name in names}
+    first = [0]
+    for event in range(len(columns["access_first"]) - 1):
+        start, end = columns["access_first"][event : event + 2]
+        for name in names:
+            made[name] += columns[f"access_{name}"][start:end]
+        for byte, kind in sorted(more.get(event, ())):
+            for name, entry in zip(names, (buffer, byte, byte + 1, kind, value, 0), strict=True):
+                made[name].append(entry)
+        first.append(len(made["lo"]))
+    return {**columns, "access_first": first, **{f"access_{name}": made[name] for name in names}}

@@ -1,0 +1,202 @@
+"""Certificates of systems with barriers by phase, flags and proxies: SAFE ones have one, and no others."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from amk.cli import main
+from amk.systems import System, rule_evidence
+from amk.systems.document import to_json
+from amk.systems.flat_judge import judge
+from amk.systems.flat_system import FlatSystem
+from amk.systems.incidents import load
+from amk.systems.machine import Machine, ran
+from amk.systems.proof import _filled, certificate, check
+from amk.systems.rule_proof import Refused, extended, skeleton
+from amk.systems.verdict import judged
+from tests.systems.random_rules import random_rules
+from tests.systems.test_rules import RIGHT, WRONG, tma_ring
+
+MORE = int(os.environ.get("AMK_SYSTEMS", "1"))
+Json = dict[str, Any]
+
+
+def accepted(flat: FlatSystem) -> bool:
+    document = json.loads(json.dumps(to_json(flat)))
+    return check(document, json.loads(json.dumps(certificate(flat)))).accepted
+
+
+def test_certificates_of_right_kernels_are_accepted() -> None:
+    for make in RIGHT:
+        assert accepted(make().flat())
+    for incident in load().values():
+        assert accepted(incident.made(True).flat()), incident.name
+
+
+def test_certificates_of_random_safe_kernels_are_accepted() -> None:
+    tried = 0
+    for seed in range(40 * MORE):
+        flat = random_rules(Random(seed)).flat()
+        if flat.rules is not None and judged(flat).safe:
+            assert accepted(flat), seed
+            tried += 1
+    assert tried > 15
+
+
+def complete(flat: FlatSystem, rng: Random) -> Iterator[Machine]:
+    """Runs that end, whatever they show on their way: what a forger has."""
+    for _ in range(6):
+        machine = Machine(flat)
+        while ready := [agent for agent in range(len(machine.at)) if machine.enabled(agent)]:
+            machine.step(rng.choice(ready))
+        if machine.at == machine.ends:
+            yield machine
+
+
+def claims_of(flat: FlatSystem, machine: Machine, block: Json, orders: Json) -> Json:
+    """Everything that is so: how the run met its waits, and all of the order that helps."""
+    claims: Json = {
+        "met": [machine.met[row] for row in range(len(block["wait_counter"]))],
+        "sent": [machine.sent[row] for row in range(len(block["signal_counter"]))],
+    }
+    found = skeleton(block, orders, claims)
+    clocks = judge(rule_evidence._system(found.columns)).clocks
+    parts = (rule_evidence._brackets, rule_evidence._expected, rule_evidence._fences)
+    claims["before"] = sorted({pair for part in parts for pair in part(found, clocks)})
+    claims["before"] = [list(pair) for pair in claims["before"]]
+    return claims
+
+
+def forged(rng: Random, claims: Json) -> Json:
+    """The same with a number or a pair changed."""
+    made = copy.deepcopy(claims)
+    name = rng.choice(("met", "sent", "before"))
+    if made[name]:
+        k = rng.randrange(len(made[name]))
+        if name == "before":
+            made[name][k] = [rng.choice(made[name])[0], rng.choice(made[name])[1]]
+        else:
+            made[name][k] = max(0, made[name][k] + rng.choice((-2, -1, 1, 2)))
+    return made
+
+
+def proves(block: Json, orders: Json, claims: Json) -> bool:
+    """The check would accept it, with a certificate that the judge gives for the extended system."""
+    try:
+        return judge(rule_evidence._system(extended(block, orders, claims))).safe
+    except Refused:
+        return False
+
+
+def meetings(arrives: int, phases: int) -> FlatSystem:
+    """One only arrives, ahead of the other as far as it likes: some runs end, in others a phase is missed."""
+    sys = System("meetings")
+    meet = sys.barrier("meet", 2)
+    with sys.agent("ahead") as ahead, sys.agent("other") as other:
+        for k in range(phases):
+            (ahead.arrive if k < arrives else ahead.sync)(meet)
+            other.sync(meet)
+    return sys.flat()
+
+
+def alternating(phases: int, resets: bool) -> FlatSystem:
+    """A flag that is set again before the other has seen it, or that is stored to from both sides."""
+    sys = System("alternating")
+    flag = sys.flag("flag")
+    with sys.agent("giver") as giver, sys.agent("taker") as taker:
+        for k in range(phases):
+            giver.set(flag, 1 + k)
+            taker.wait_equal(flag, 1 + k)
+            if resets:
+                taker.set(flag, 0)
+    return sys.flat()
+
+
+def parities(phases: int) -> FlatSystem:
+    """A producer that never waits: the consumer may be two phases late, and blocks."""
+    sys = System("parities")
+    full = sys.mbarrier("full")
+    with sys.agent("producer") as producer, sys.agent("consumer") as consumer:
+        for k in range(phases):
+            producer.arrive(full)
+            consumer.wait_parity(full, k % 2)
+    return sys.flat()
+
+
+def skipping() -> FlatSystem:
+    """The second wait means the third phase, and passes in the second: it has the parity of the first."""
+    sys = System("skipping")
+    full, data = sys.mbarrier("full"), sys.buffer("data", 12)
+    with sys.agent("producer") as producer, sys.agent("consumer") as consumer:
+        for k in range(3):
+            producer.write(data, 4 * k, 4 * k + 4, value=k)
+            producer.arrive(full)
+        for k in (0, 2):
+            consumer.wait_parity(full, 0)
+            consumer.read(data, 4 * k, 4 * k + 4, value=k)
+    return sys.flat()
+
+
+def unsafe_systems() -> Iterator[FlatSystem]:
+    """Of some only brackets say that they are: their system of counters is SAFE."""
+    yield from (meetings(arrives, phases) for arrives, phases in ((1, 2), (2, 2), (3, 3)))
+    yield from (alternating(phases, resets) for phases in (2, 3) for resets in (False, True))
+    yield from (parities(phases) for phases in (2, 3, 4))
+    yield skipping()
+    yield from (make().flat() for make, code, _ in WRONG.values() if code != "AMK505")
+    for seed in range(40 * MORE):
+        flat = random_rules(Random(1000 + seed)).flat()
+        if flat.rules is not None and not judged(flat).safe:
+            yield flat
+
+
+def test_nothing_proves_an_unsafe_kernel() -> None:
+    rng, tried, refused = Random(8), 0, 0
+    for flat in unsafe_systems():
+        document = json.loads(json.dumps(to_json(flat)))
+        block, orders = _filled(document["systems"]["block"]), document["orders"]
+        assert flat.name in ("random", *(make().name for make, *_ in WRONG.values())) or not judged(flat).safe
+        for machine in complete(flat, rng):
+            try:
+                claims = claims_of(flat, machine, block, orders)
+            except Refused:
+                refused += 1
+                continue
+            for attempt in [claims, *(forged(rng, claims) for _ in range(3))]:
+                assert not proves(block, orders, attempt), flat.name
+                tried += 1
+    assert tried > 40 and refused < tried, (tried, refused)
+
+
+@pytest.mark.parametrize("what", ["met", "sent", "before", "rules"])
+def test_malformed_evidence_is_refused(what: str) -> None:
+    flat = tma_ring().flat()
+    document, evidence = json.loads(json.dumps(to_json(flat))), json.loads(json.dumps(certificate(flat)))
+    for bad in (None, [], {}, [[1]], [-1], "x", [[0, 10**9]]):
+        changed = copy.deepcopy(evidence)
+        if what == "rules":
+            changed["rules"] = bad
+        else:
+            changed["rules"][what] = bad
+        assert not check(document, changed).accepted
+    del evidence["rules"]
+    assert not check(document, evidence).accepted
+
+
+def test_it_works_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad, proof = tmp_path / "good.json", tmp_path / "bad.json", tmp_path / "proof.json"
+    tma_ring().save(good)
+    tma_ring(fence=False).save(bad)
+    assert main(["verify", str(good), "--certificate", str(proof)]) == 0
+    assert main(["check-certificate", str(good), str(proof)]) == 0
+    assert main(["check-certificate", str(bad), str(proof)]) == 1
+    assert "ACCEPTED" in capsys.readouterr().out
+    assert ran(tma_ring().flat())[1] is None
