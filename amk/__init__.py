@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from amk import hf
     from amk.api.loading import load
     from amk.api.schedules import plan, simulate, verify
     from amk.engine.answer_stream import Stream
@@ -30,6 +31,7 @@ __all__ = [
     "TokenLogprob",
     "Usage",
     "__version__",
+    "hf",
     "load",
     "plan",
     "simulate",
@@ -48,6 +50,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "hf":
+        return import_module("amk.hf")
     if name not in _HOME:
         raise AttributeError(f"module 'amk' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -88,9 +88,12 @@ class LanguageModel:
         """A conversation; its turns reuse the cache. AMK012 where the model has no chat template."""
         return Chat(self, system)
 
-    def logits(self, prompt: Prompt) -> F32:
-        """f32 [tokens, vocab]: logits after every token of the prompt."""
-        return self._locked(self.encode(prompt), 0)
+    def logits(self, prompt: Prompt, *, last: bool = False) -> F32:
+        """f32 [tokens, vocab]: logits after every token of the prompt; last: f32 [vocab], after its last one only."""
+        tokens = self.encode(prompt)
+        with self._lock:
+            self._check_open()
+            return self._backend.logits(tokens) if last else self._backend.every(tokens, 0)
 
     def hidden(self, prompt: Prompt) -> F32:
         """f32 [tokens, hidden size]: states behind the last norm, which lm_head turns into logits.
@@ -166,11 +169,6 @@ class LanguageModel:
 
     def _plain(self, text: str) -> list[int]:
         return self.tokenizer.process.encode(text, special=False)
-
-    def _locked(self, tokens: Sequence[Token], first: int) -> F32:
-        with self._lock:
-            self._check_open()
-            return self._backend.every(tokens, first)
 
     def _check_open(self) -> None:
         if not self._open:

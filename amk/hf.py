@@ -1,0 +1,142 @@
+"""Decoding for transformers: `model.generate(**inputs, custom_generate=amk.hf.decode(...))`.
+
+transformers prepares the request as it always does; the prompt and every token are computed by amk, with its own copy
+of the weights and its own cache. Needs torch and transformers, which are imported by whoever calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amk.api.loading import load
+from amk.engine.language_model import LanguageModel
+from amk.report.diagnostic import AmkError, Diagnostic
+
+
+def decode(source: LanguageModel | str | Path, *, streamer: Any = None, **options: Any) -> Callable[..., Any]:
+    """A function for `custom_generate` that decodes with amk.
+
+    source: what `amk.load` returned, or what it takes, with its `options`; of the checkpoint that the model of
+    transformers has. streamer: one of transformers'; `generate` hands its own to no function.
+
+    Greedy decoding and sampling, logits processors, stopping criteria, left padding and several sequences work as in
+    transformers. Sequences have one cache: greedy ones without processors are decoded one after the other, others read
+    their texts again at every step. The function returns what `generate` returns: tokens i64 [sequences, length], or
+    with return_dict_in_generate an object with `sequences`.
+
+    It raises AMK012 for another model, AMK015 for beam search, assisted decoding, guidance, and for scores,
+    attentions or hidden states.
+    """
+    model = source if isinstance(source, LanguageModel) else load(source, **options)
+
+    def generate(
+        theirs: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **more: Any
+    ) -> Any:
+        _check(model, theirs, generation_config)
+        mask = more.get("attention_mask")
+        seen = [True] * len(input_ids) if mask is None else mask.bool()
+        prompts = [ids[where].reshape(-1).tolist() for ids, where in zip(input_ids, seen, strict=True)]
+        request = _Request(model, logits_processor, stopping_criteria, generation_config, streamer)
+        return request.answered(input_ids, prompts)
+
+    return generate
+
+
+class _Request:
+    """One call of `generate`."""
+
+    def __init__(self, model: LanguageModel, processors: Any, criteria: Any, config: Any, streamer: Any) -> None:
+        self._model, self._processors, self._criteria = model, processors, criteria
+        self._config, self._streamer = config, streamer
+
+    def answered(self, ids: Any, prompts: list[list[int]]) -> Any:
+        """What `generate` returns. ids: i64 [sequences, length] with padding; prompts: without."""
+        import torch
+
+        if self._streamer is not None:
+            self._streamer.put(ids.cpu())
+        if self._processors or self._config.do_sample:
+            found = self._chosen_there(ids, prompts)
+        else:
+            rows = [self._most_probable(ids[row : row + 1], prompt)[0] for row, prompt in enumerate(prompts)]
+            found = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self._padding)
+        if self._streamer is not None:
+            self._streamer.end()
+        if not self._config.return_dict_in_generate:
+            return found
+        from transformers.generation import GenerateDecoderOnlyOutput
+
+        return GenerateDecoderOnlyOutput(sequences=found)
+
+    def _most_probable(self, ids: Any, prompt: list[int]) -> Any:
+        """One sequence with its greedy answer, [1, length]."""
+        room = max(self._model.context - len(prompt) + 1, 1)
+        with self._model.stream(prompt, max_tokens=room, ignore_eos=True) as stream:
+            for piece in stream:
+                ids = self._longer(ids, [piece.token])
+                if bool(self._criteria(ids, None).all()):
+                    break
+        return ids
+
+    def _chosen_there(self, ids: Any, texts: list[list[int]]) -> Any:
+        """All sequences step by step: transformers chooses by its own rules from amk's logits."""
+        import torch
+
+        going = [True] * len(texts)
+        while any(going):
+            rows = [self._model.logits(text, last=True) if on else None for text, on in zip(texts, going, strict=True)]
+            some = next(row for row in rows if row is not None)
+            logits = torch.from_numpy(np.stack([some if row is None else row for row in rows])).to(ids.device)
+            scores = self._processors(ids, logits)
+            if self._config.do_sample:
+                chosen = torch.multinomial(torch.softmax(scores, dim=-1), num_samples=1)[:, 0].tolist()
+            else:
+                chosen = scores.argmax(dim=-1).tolist()
+            tokens = [token if on else self._padding for token, on in zip(chosen, going, strict=True)]
+            ids = self._longer(ids, tokens)
+            for text, token in zip(texts, tokens, strict=True):
+                text.append(token)
+            ended = self._criteria(ids, None).tolist()
+            going = [on and not end for on, end in zip(going, ended, strict=True)]
+        return ids
+
+    def _longer(self, ids: Any, tokens: list[int]) -> Any:
+        import torch
+
+        if self._streamer is not None:
+            self._streamer.put(torch.tensor(tokens))
+        return torch.cat([ids, torch.tensor(tokens, device=ids.device)[:, None]], dim=-1)
+
+    @property
+    def _padding(self) -> int:
+        found = self._config._pad_token_tensor
+        return 0 if found is None else int(found)
+
+
+def _check(model: LanguageModel, theirs: Any, config: Any) -> None:
+    spec, other = model.spec, theirs.config.get_text_config()
+    pairs = {
+        "vocab_size": (spec.vocab, other.vocab_size),
+        "hidden_size": (spec.hidden, other.hidden_size),
+        "num_hidden_layers": (spec.layers, other.num_hidden_layers),
+    }
+    for name, (ours, their) in pairs.items():
+        if ours != their:
+            message = f"the models differ: {name} is {ours:,} in {spec.name} and {their:,} in transformers"
+            raise AmkError(Diagnostic("AMK012", message))
+    asked = {
+        "num_beams": (config.num_beams or 1) > 1,
+        "prompt_lookup_num_tokens": config.prompt_lookup_num_tokens is not None,
+        "guidance_scale": config.guidance_scale not in (None, 1, 1.0),
+        **{name: bool(getattr(config, name)) for name in _NOT_TOLD},
+    }
+    for name, wanted in asked.items():
+        if wanted:
+            raise AmkError(Diagnostic("AMK015", f"decoding for transformers does not do {name}"))
+
+
+_NOT_TOLD = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")

@@ -1,0 +1,97 @@
+"""`custom_generate=amk.hf.decode(...)` gives what transformers' own `generate` gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import amk  # noqa: E402
+from amk.engine.refusal import AmkError  # noqa: E402
+from tests.engine import tiny_chat  # noqa: E402
+from tests.engine.tiny_model import CONFIG  # noqa: E402
+
+PROMPTS = torch.tensor([[40, 41, 42, 43], [0, 0, 44, 45]])
+INPUTS = {"input_ids": PROMPTS, "attention_mask": (PROMPTS != 0).long()}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, amk.LanguageModel]:
+    path: Path = tiny_chat.write(tmp_path_factory.mktemp("hf") / "tiny")
+    return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), amk.load(path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"repetition_penalty": 1.5, "min_new_tokens": 3},
+        {"eos_token_id": [50, 60, 70]},
+        {"max_length": 9},
+        {"bad_words_ids": [[30], [31]], "no_repeat_ngram_size": 2},
+    ],
+)
+def test_greedy_texts(pair: tuple[Any, amk.LanguageModel], options: dict[str, Any]) -> None:
+    theirs, ours = pair
+    asked = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0} | options
+    if "max_length" in asked:
+        del asked["max_new_tokens"]
+    wanted = theirs.generate(**INPUTS, **asked)
+    assert torch.equal(theirs.generate(**INPUTS, **asked, custom_generate=amk.hf.decode(ours)), wanted)
+
+
+def test_drawn_texts_take_the_same_numbers(pair: tuple[Any, amk.LanguageModel]) -> None:
+    theirs, ours = pair
+    asked: dict[str, Any] = {
+        "max_new_tokens": 10,
+        "do_sample": True,
+        "temperature": 0.7,
+        "top_k": 20,
+        "pad_token_id": 0,
+    }
+    torch.manual_seed(4)
+    wanted = theirs.generate(PROMPTS[:1], **asked)
+    torch.manual_seed(4)
+    assert torch.equal(theirs.generate(PROMPTS[:1], **asked, custom_generate=amk.hf.decode(ours)), wanted)
+
+
+def test_dictionary_streamer_and_files(pair: tuple[Any, amk.LanguageModel]) -> None:
+    theirs, ours = pair
+
+    class Heard:
+        def __init__(self) -> None:
+            self.tokens: list[int] = []
+            self.ended = False
+
+        def put(self, value: Any) -> None:
+            self.tokens += value.reshape(-1).tolist()
+
+        def end(self) -> None:
+            self.ended = True
+
+    heard = Heard()
+    decode = amk.hf.decode(ours.path, device="cpu", streamer=heard)
+    found = theirs.generate(
+        PROMPTS[:1], max_new_tokens=5, do_sample=False, return_dict_in_generate=True, pad_token_id=0,
+        custom_generate=decode,
+    )  # fmt: skip
+    assert found.sequences[0].tolist() == heard.tokens and heard.ended
+    assert torch.equal(found.sequences, theirs.generate(PROMPTS[:1], max_new_tokens=5, do_sample=False, pad_token_id=0))
+
+
+def test_what_is_refused(pair: tuple[Any, amk.LanguageModel]) -> None:
+    theirs, ours = pair
+    decode = amk.hf.decode(ours)
+    with pytest.raises(AmkError, match="AMK015"):
+        theirs.generate(PROMPTS[:1], max_new_tokens=2, num_beams=2, custom_generate=decode)
+    with pytest.raises(AmkError, match="AMK015"):
+        asked = {"return_dict_in_generate": True, "output_logits": True}
+        theirs.generate(PROMPTS[:1], max_new_tokens=2, custom_generate=decode, **asked)
+    config = {key: value for key, value in CONFIG.items() if key != "architectures"} | {"num_hidden_layers": 1}
+    other = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config))
+    with pytest.raises(AmkError, match="AMK012"):
+        other.generate(PROMPTS[:1], max_new_tokens=2, custom_generate=decode)

@@ -1,0 +1,140 @@
+"""The real checkpoint over many turns, on a long text, and against the clock; beside transformers, for the record.
+
+python -m pytest tests/engine/test_smollm2_evidence.py --long -k conversation --record FILE
+"""
+
+from __future__ import annotations
+
+import os
+import pydoc_data.topics
+import resource
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import amk
+from amk.engine.choice import log_softmax
+from tests.engine.smollm2_in_transformers import greedy, in_transformers
+from tests.prompts import PROMPTS
+
+pytestmark = [pytest.mark.checkpoint, pytest.mark.long]
+
+ANSWER = 48
+"""Tokens of an answer at most."""
+WINDOW, WINDOWS = 512, 8
+"""Tokens of a piece of text, and pieces."""
+REPEATS = 5
+
+Record = Callable[[str, Any], None]
+
+
+@pytest.fixture(scope="module")
+def model(smollm2_path: Path) -> amk.LanguageModel:
+    return amk.load(smollm2_path, device="cpu")
+
+
+def test_a_conversation_of_twenty_turns(model: amk.LanguageModel, smollm2_path: Path, record_property: Record) -> None:
+    """Every answer is the greedy one of transformers for the same conversation, though the turns share a cache."""
+    other, chat = in_transformers(smollm2_path), model.chat("You answer briefly.")
+    differing, cached, tokens = [], 0, 0
+    for number, text in enumerate(PROMPTS, 1):
+        prompt = model.encode([*chat.messages, {"role": "user", "content": text}])
+        answer = chat.say(text, max_tokens=ANSWER)
+        if list(answer.tokens) != greedy(other, prompt, ANSWER):
+            differing.append(number)
+        cached, tokens = cached + answer.usage.cached_tokens, tokens + len(answer.tokens)
+    record_property("turns", len(PROMPTS))
+    record_property("answer_tokens", tokens)
+    record_property("prompt_tokens_of_the_last_turn", len(prompt))
+    record_property("prompt_tokens_not_read_again", cached)
+    record_property("turns_that_differ", differing)
+    assert differing == []
+
+
+def test_perplexity(model: amk.LanguageModel, smollm2_path: Path, record_property: Record) -> None:
+    """Of Python's own help, in windows that each begin anew; transformers in float32 and in bfloat16."""
+    torch = pytest.importorskip("torch")
+    text = "\n".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
+    tokens = model.encode(text[: WINDOW * WINDOWS * 8])
+    windows = [tokens[at * WINDOW : (at + 1) * WINDOW] for at in range(WINDOWS)]
+    assert len(windows[-1]) == WINDOW
+    other = in_transformers(smollm2_path)
+
+    def theirs(window: list[int]) -> Any:
+        with torch.no_grad():
+            return other(torch.tensor([window])).logits[0].float().numpy()
+
+    found = {"amk": _perplexity(windows, model.logits), "transformers_float32": _perplexity(windows, theirs)}
+    other.bfloat16()
+    found["transformers_bfloat16"] = _perplexity(windows, theirs)
+    for name, value in found.items():
+        record_property(name, round(value, 5))
+    record_property("tokens", WINDOW * WINDOWS)
+    apart = found["amk"] / found["transformers_bfloat16"] - 1
+    record_property("amk_over_bfloat16_percent", round(100 * apart, 4))
+    assert found["amk"] == pytest.approx(found["transformers_float32"], rel=1e-5)
+    assert abs(apart) < 0.001
+
+
+def _perplexity(windows: list[list[int]], logits: Callable[[list[int]], Any]) -> float:
+    told = [
+        log_softmax(np.asarray(logits(window))[:-1])[np.arange(len(window) - 1), window[1:]].astype(np.float64)
+        for window in windows
+    ]
+    return float(np.exp(-np.concatenate(told).mean()))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_time(smollm2_path: Path, threads: int, record_property: Record) -> None:
+    """Of the command until its first word, in processor time; of a prompt of 512 tokens and of 64 tokens after it."""
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": str(threads)}
+    command = [sys.executable, "-m", "amk", "generate", "--model", str(smollm2_path), "--device", "cpu"]
+    command += ["--prompt", "What is the capital of France?", "--max-tokens", "1"]
+    first = []
+    for _ in range(REPEATS):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert subprocess.run(command, capture_output=True, text=True, env=environment).stdout == "The\n"
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        first.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    _told(record_property, "first_word_processor_seconds", first)
+    program = [sys.executable, "-c", _DECODING, str(smollm2_path)]
+    rows = [
+        [
+            float(part)
+            for part in subprocess.run(program, capture_output=True, text=True, env=environment).stdout.split()
+        ]
+        for _ in range(REPEATS)
+    ]
+    names = ("prompt_seconds", "prompt_processor_seconds", "tokens_per_second", "tokens_per_processor_second")
+    for name, column in zip(names, zip(*rows, strict=True), strict=True):
+        _told(record_property, name, list(column))
+    record_property("load_average", round(os.getloadavg()[0], 1))
+    assert statistics.median(first) < 20
+
+
+_DECODING = """
+import sys, time
+import amk
+model = amk.load(sys.argv[1], device="cpu")
+model.generate([5, 6, 7], max_tokens=1)  # reads the weights
+prompt = list(range(1000, 1512))
+def now(): return time.perf_counter(), time.process_time()
+begin = now()
+stream = model.stream(prompt, max_tokens=65, ignore_eos=True)
+next(stream)
+middle = now()
+assert len(list(stream)) == 64
+end = now()
+print(middle[0] - begin[0], middle[1] - begin[1], 64 / (end[0] - middle[0]), 64 / (end[1] - middle[1]))
+"""
+
+
+def _told(record_property: Record, name: str, values: list[float]) -> None:
+    spread = f"{min(values):.3g} to {max(values):.3g}"
+    record_property(name, {"median": round(statistics.median(values), 3), "spread": spread, "runs": len(values)})
