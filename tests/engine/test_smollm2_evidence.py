@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.checkpoint, pytest.mark.long]
 
 ANSWER = 48
 """Tokens of an answer at most."""
-WINDOW, WINDOWS = 512, 8
+WINDOW, WINDOWS = 512, 3
 """Tokens of a piece of text, and pieces."""
 REPEATS = 5
 
