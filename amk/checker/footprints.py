@@ -70,6 +70,7 @@ class Footprints:
         self.families: dict[str, int] = {}
         self.contents: dict[tuple[str, int] | None, int] = {}
         self._known: dict[tuple[int, int], dict[tuple[str, ...], dict[tuple[int, ...], I64]]] = {}
+        self._together: dict[tuple[int, int, int], list[tuple[dict[str, int], tuple[I64, I64]]]] = {}
 
     def places(self, worker: int) -> list[int]:
         """First, last, in the worker's first block, in another split's."""
@@ -96,11 +97,10 @@ class Footprints:
                     continue
                 tag = self._tag_of(item)
                 for agent, warp in enumerate(program.roles[j]):
-                    found = [self._of(item, worker, agent) for worker in program.workers]
-                    entries = np.concatenate(found)
+                    worker, entries = self._of_program(item, program, agent)
                     if len(entries):
                         made = np.empty((len(entries), 12), np.int64)
-                        made[:, 0] = np.repeat(program.workers, [len(f) for f in found])
+                        made[:, 0] = worker
                         made[:, 1], made[:, 2], made[:, 3:10], made[:, 11] = j, warp, entries, entries[:, 0]
                         made[:, 10] = tag[made[:, 3]]
                         made[:, 7] += np.where(made[:, 7] >= 0, item.token + 1, 0)
@@ -108,6 +108,19 @@ class Footprints:
                             made[:, 9] &= ~2  # a given token is taken without a look at the candidates
                         parts.append(made)
         return self._placed(np.concatenate(parts))
+
+    def _of_program(self, item: Item, program: Program, agent: int) -> tuple[I64, I64]:
+        """(worker, entry) of all workers; known from an earlier iteration that differs in nothing that was asked."""
+        step, loops = (id(item.step), agent), item.loops
+        known = self._together.setdefault((*step, program.workers.start), [])
+        for asked, found in known:
+            if all(loops[name] == value for name, value in asked.items()):
+                return found
+        each = [self._of(item, worker, agent) for worker in program.workers]
+        asked = {name: loops[name] for names in self._known[step] for name in names if name in loops}
+        made = np.repeat(program.workers, [len(entries) for entries in each]), np.concatenate(each)
+        known.append((asked, made))
+        return made
 
     def _of(self, item: Item, worker: int, agent: int) -> I64:
         """Entries (buffer, lo, hi, kind, value, displacement, positions), known from an evaluation that asked the same
