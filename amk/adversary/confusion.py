@@ -30,10 +30,10 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule, schedule_hash
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.certificate import NotSafe, make_certificate
-from amk.validator.flat import judge
-from amk.validator.schedule_certificate import certify_schedule
-from amk.validator.system import System
+from amk.validator.export.certificate import NotSafe, make_certificate
+from amk.validator.export.of_schedule import certify_schedule
+from amk.validator.memory.flat import judge
+from amk.validator.program.system import System
 from amk.validator.verify import verify
 
 TITLES = {str(c.number): c.title for c in CLASSES}

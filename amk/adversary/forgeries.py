@@ -28,8 +28,8 @@ from amk.checker.core import EDGES
 from amk.checker.programs import Rejected
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule
-from amk.validator.certificate import NotSafe
-from amk.validator.schedule_certificate import certify_schedule, claims_of, coded, run_times
+from amk.validator.export.certificate import NotSafe
+from amk.validator.export.of_schedule import certify_schedule, claims_of, coded, run_times
 from amk.validator.verify import verify
 
 Claims = dict[str, Any]

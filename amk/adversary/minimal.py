@@ -11,7 +11,7 @@ from amk.adversary.confusion import drawn, tokens_for
 from amk.adversary.edits import Json, apply
 from amk.judges.oracle.judge import rule
 from amk.judges.oracle.systems import rule_system
-from amk.validator.system import System
+from amk.validator.program.system import System
 from amk.validator.verify import verify
 
 DRAWS = 60

@@ -14,10 +14,10 @@ from amk.adversary.cases import case_text, new_case
 from amk.adversary.edits import Edit, Json, apply, named, waiting
 from amk.adversary.recipe import Make, base_schedule, drop, field_of, op_field, put, signal_of, wait_of
 from amk.adversary.subjects import subject
-from amk.validator.builder import SystemBuilder
-from amk.validator.flat import judge
-from amk.validator.system import ACCUMULATE_INT, System
-from amk.validator.witness import deadlock_witness, fault_witness, race_witness
+from amk.validator.evidence.witness import deadlock_witness, fault_witness, race_witness
+from amk.validator.memory.flat import judge
+from amk.validator.program.builder import SystemBuilder
+from amk.validator.program.system import ACCUMULATE_INT, System
 
 HAZY = "HazyResearch Megakernels"
 QWEN = "AlpinDale qwen_megakernel"

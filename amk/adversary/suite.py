@@ -12,7 +12,7 @@ from amk.adversary.edits import Json
 from amk.judges.oracle.judge import Ruling
 from amk.judges.replay import replay
 from amk.schedule_ir.codec import parse_schedule
-from amk.validator.system import from_json
+from amk.validator.program.system import from_json
 from amk.validator.verify import verify
 
 STATED = {"SAFE": "SAFE", "UNSAFE": "UNSAFE", "UNKNOWN": "OPEN"}

@@ -16,7 +16,7 @@ from amk.lowering.stamp import stamp_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.schedule_certificate import evidence
+from amk.validator.export.of_schedule import evidence
 
 
 def packed(schedule: Schedule, cubin: bytes) -> bytes:

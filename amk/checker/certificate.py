@@ -32,7 +32,7 @@ from amk.checker.epochs import check_epochs
 from amk.checker.footprints import READ, WRITE, Footprints
 from amk.checker.layers import short
 from amk.checker.programs import MAX_ITEMS, TOKENS, Rejected, programs_of, require
-from amk.checker.words import Words
+from amk.checker.words import FlagWords
 from amk.schedule_ir.launch_needs import unmet
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
@@ -82,7 +82,7 @@ class Proof:
         self.counters = Counters(self.schedule, self.programs)
         self.footprints = Footprints(self.schedule, self.programs)
         self.rows = self.footprints.rows()
-        self.words = Words(self.schedule, schedule.model.layers, self.rows, self.footprints.rows_of_splits)
+        self.words = FlagWords(self.schedule, schedule.model.layers, self.rows, self.footprints.rows_of_splits)
         self._orders: dict[str, tuple[dict[tuple[int, int], bytes], bytes, Order]] = {}
 
     def check(self, times: object, clocks: object) -> None:
@@ -121,13 +121,13 @@ class Proof:
 
     def claims(self, raw: object) -> Claims:
         """[[instance, threshold, [value, repeat, value, repeat, ...]], ...]"""
-        squads, claims = self.counters.squads * self.schedule.launch.workers, dict[tuple[int, int], I64]()
+        warp_classes, claims = self.counters.warp_classes * self.schedule.launch.workers, dict[tuple[int, int], I64]()
         for instance, threshold, coded in read(CLOCKS, raw, "clocks"):
             require(instance < len(self.counters.init), "clocks: no such counter")
-            require(len(coded) % 2 == 0 and sum(coded[1::2]) == squads, "clocks: malformed")
+            require(len(coded) % 2 == 0 and sum(coded[1::2]) == warp_classes, "clocks: malformed")
             require(max(coded[::2]) <= MAX_ITEMS, "clocks: not a post-fixpoint")
             claims[instance, threshold] = np.repeat(np.array(coded[::2], np.int64), coded[1::2])
-            require(len(claims) * squads <= 1 << 26, "clocks: malformed")
+            require(len(claims) * warp_classes <= 1 << 26, "clocks: malformed")
         return claims
 
     def order(self, edges: str, claims: Claims) -> Order:

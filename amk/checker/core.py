@@ -1,18 +1,21 @@
-"""The rules that decide. Everything else in this package only spells the schedule out into the tables read here.
+"""The rules that decide. Everything else in this package only spells the schedule out into the tables read
+    here.
 
-Given the warps of every worker (`Program`), waits and signals (`Counters`), tagged words (`Words`), accesses, and from
-the certificate level[w, j] (when worker w runs item j) and K(c, t) (a vector per awaited threshold):
+Given the warps of every worker (`Program`), waits and signals (`Counters`), flag words (`FlagWords`), accesses, and
+from the certificate level[w, j] (when worker w runs item j) and K(c, t) (a vector per awaited threshold):
 
 (1) Run. level grows along every warp; when item j runs, the signals of earlier items meet its waits, and the words it
     reads are written. So one complete run exists; counters only grow, so no other gets stuck.
-(2) Order. S[w, j][x] = how many first items are over on all warps of squad x (warps of one worker that run the same
+(2) Order. S[w, j][x] = how many first items are over on all warps of warp class x (warps of one worker that run the
+same
     items) before any warp of w starts item j, in every run, if the K hold; and the K follow from S. README.md has the
     rule and why there is then no exception.
-(3) Races. Along the run, the accesses of a byte are cut into groups: one write, or the reads between two. All pairs of
+(3) Races. Along the run, the accesses of a byte are cut into groups: one write, or the reads between two. All pairs
+of
     neighbouring groups are ordered by (2), and so by induction all conflicting pairs.
 (4) Values. Along the run each byte read holds what the reader means. By (3) every run reads the same.
 
-An order is of one kind of edges: `fence` (releases, acquires), `time` (and tagged words), `wait` (and all that blocks).
+An order is of one kind of edges: `fence` (releases, acquires), `time` (and flag words), `wait` (and all that blocks).
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ import numpy.typing as npt
 from amk.checker.counters import AMOUNT, INSTANCE, ITEM, WARP, WEAK, WORKER, Counters
 from amk.checker.footprints import DONT_CARE, PLACE, READ, WRITE
 from amk.checker.programs import TOKENS, Program, require
-from amk.checker.words import Reading, Readings, Words, spread
+from amk.checker.words import FlagWords, Reading, Readings, spread
 
 I16 = npt.NDArray[np.int16]
 I64 = npt.NDArray[np.int64]
@@ -42,7 +45,7 @@ INCIDENCES: Final = 1 << 27
 PART: Final = 1 << 21
 
 
-def check_run(programs: list[Program], counters: Counters, words: Words, level: I64) -> None:
+def check_run(programs: list[Program], counters: Counters, words: FlagWords, level: I64) -> None:
     """(1) level [workers, items]."""
     for program in programs:
         for warp in range(program.warps):
@@ -63,25 +66,25 @@ def check_run(programs: list[Program], counters: Counters, words: Words, level: 
 
 
 class Order:
-    """(2) for one kind of edges. starts [workers, items, squads] is S; the squads with number k of all workers are
-    columns k * workers to (k + 1) * workers."""
+    """(2) for one kind of edges. starts [workers, items, warp classes] is S; the warp classes with number k of
+    all workers are columns k * workers to (k + 1) * workers."""
 
     def __init__(
-        self, edges: str, programs: list[Program], counters: Counters, words: Words, level: I64, claims: Claims
+        self, edges: str, programs: list[Program], counters: Counters, words: FlagWords, level: I64, claims: Claims
     ) -> None:
         self.programs, self.counters, self.words, self.claims = programs, counters, words, claims
         self.readings = {} if edges == "fence" else words.readings
         self.hints = edges == "wait"
         self.workers, longest = level.shape
-        self.columns = counters.squads * self.workers
+        self.columns = counters.warp_classes * self.workers
         require(self.columns * self.workers * max(longest, programs[0].warps) <= CELLS, "schedule: too large")
         self.starts: I16 = np.zeros((self.workers, longest, self.columns), np.int16)
         self.group = np.zeros(self.workers, np.int64)
-        self.ahead = np.zeros((len(programs), longest, counters.squads, counters.squads), np.int64)
+        self.ahead = np.zeros((len(programs), longest, counters.warp_classes, counters.warp_classes), np.int64)
         for g, program in enumerate(programs):
             self.group[program.workers] = g
-            items, squads, _ = program.ahead.shape
-            self.ahead[g, :items, :squads, :squads] = program.ahead
+            items, warp_classes, _ = program.ahead.shape
+            self.ahead[g, :items, :warp_classes, :warp_classes] = program.ahead
         waits = counters.waits[(counters.waits[:, WEAK] == 0) | self.hints]
         self._waits: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         for w, j, *rest in waits[:, [WORKER, ITEM, WARP, INSTANCE, AMOUNT]].tolist():
@@ -90,16 +93,16 @@ class Order:
         deque(self._states(), maxlen=0)
 
     def _states(self) -> Iterator[tuple[int, I64, I16]]:
-        """(item, workers, state [workers, warps, squads]) along the run: what each warp knows as the item starts. Then
-        comes what the words tell that it reads, and at barriers what all know."""
+        """(item, workers, state [workers, warps, warp classes]) along the run: what each warp knows as the item
+        starts. Then comes what the words tell that it reads, and at barriers what all know."""
         state = np.zeros((self.workers, self.programs[0].warps, self.columns), np.int16)
         steps = [(g, j) for g, program in enumerate(self.programs) for j in range(len(program.items))]
         runs = [(now, g, j) for g, j in steps for now in set(self.level[self.programs[g].workers, j].tolist())]
         for now, g, j in sorted(runs):
             workers, role = np.array(self.programs[g].workers), self.programs[g].roles[j]
-            who, crew = workers[self.level[workers, j] == now], slice(role.start, role.stop)
-            mine = (slice(who[0], who[-1] + 1) if len(who) == who[-1] - who[0] + 1 else who), crew
-            ahead = self.programs[g].ahead[j][self.programs[g].squad[crew]]
+            who, warp_group = workers[self.level[workers, j] == now], slice(role.start, role.stop)
+            mine = (slice(who[0], who[-1] + 1) if len(who) == who[-1] - who[0] + 1 else who), warp_group
+            ahead = self.programs[g].ahead[j][self.programs[g].warp_class[warp_group]]
             column = who[:, None, None] + self.workers * np.arange(ahead.shape[1])
             own = who[:, None, None], np.arange(role.start, role.stop)[:, None], column
             state[own] = np.maximum(state[own], ahead)
@@ -121,11 +124,11 @@ class Order:
             require(self.holds(instance, threshold, claim).all(), "clocks: not a post-fixpoint")
 
     def holds(self, instance: int, threshold: int, claim: I64) -> Bools:
-        """[squads]"""
-        worker, item, weight, least, loose = self.counters.crews(instance, self.hints)
+        """[warp classes]"""
+        worker, item, weight, least, loose = self.counters.warp_groups(instance, self.hints)
         given = loose + weight @ (self.starts[worker, item] < claim)
-        for squad, missing in enumerate(least.T):
-            own = worker + squad * self.workers
+        for warp_class, missing in enumerate(least.T):
+            own = worker + warp_class * self.workers
             last = (self.starts[worker, item, own] < claim[own]) & (claim[own] <= item + 1)
             np.subtract.at(given, own[last], missing[last])
         held: Bools = (claim == 0) | (given < threshold - self.counters.init[instance])
@@ -135,10 +138,10 @@ class Order:
         """Elementwise for rows (worker, item, warp, array): p is over before q starts, in every run. Within a step a
         warp orders what it does to one array."""
         (w, i, a), (x, j, b) = p[:, :3].T, q[:, :3].T
-        squad = self.counters.squad[w, a]
-        column = w + squad * self.workers
+        warp_class = self.counters.warp_class[w, a]
+        column = w + warp_class * self.workers
         over: Bools = (w == OUTSIDE) | (x == OUTSIDE) | (self.starts[x, j, column] > i) | (p == q).all(axis=1)
-        knows = self.ahead[self.group[x], j, self.counters.squad[x, b], squad]
+        knows = self.ahead[self.group[x], j, self.counters.warp_class[x, b], warp_class]
         over |= (w == x) & ((knows > i) | ((a == b) & (i < j)))
         unsure = np.flatnonzero(~over)
         if len(unsure):
@@ -174,8 +177,8 @@ class Order:
         return case.starts
 
     def _of_warps(self, q: I64, x: I64) -> I16:
-        """Elementwise: how many first items of squad x are over before a warp starts an item (q: worker, item, warp).
-        At least S, which is what all warps of the item know; asked only where S does not do."""
+        """Elementwise: how many first items of warp class x are over before a warp starts an item (q: worker, item,
+        warp). At least S, which is what all warps of the item know; asked only where S does not do."""
         known = np.zeros(len(q), np.int16)
         for j, who, state in self._states():
             at = np.flatnonzero((q[:, 1] == j) & np.isin(q[:, 0], who))

@@ -16,7 +16,7 @@ from amk.schedule_ir.expr import CONST, EPOCH, Env, Expr
 from amk.schedule_ir.schedule import Schedule, Signal, Wait
 
 I64 = npt.NDArray[np.int64]
-Crews = tuple[I64, I64, I64, I64, int]
+WarpGroups = tuple[I64, I64, I64, I64, int]
 WORKER, ITEM, WARP, INSTANCE, AMOUNT, WEAK = range(6)
 MOST: Final = 1 << 40
 WORD: Final = 1 << 32
@@ -40,24 +40,32 @@ class Counters:
         touched = np.unique(np.concatenate((self.waits, rows))[:, [INSTANCE, WORKER]], axis=0)[:, 0]
         narrow = np.repeat([c.scope == "cta" for c in schedule.counters], [c.count for c in schedule.counters])
         require(not narrow[touched[1:][touched[1:] == touched[:-1]]].any(), "scope: a block's counter joins several")
-        self.squad = np.array([p.squad for p in sorted(programs, key=lambda p: p.workers.start) for _ in p.workers])
-        self.squads = int(self.squad.max()) + 1
-        self._crews: dict[tuple[int, bool], Crews] = {}
+        self.warp_class = np.array(
+            [p.warp_class for p in sorted(programs, key=lambda p: p.workers.start) for _ in p.workers]
+        )
+        self.warp_classes = int(self.warp_class.max()) + 1
+        self._crews: dict[tuple[int, bool], WarpGroups] = {}
 
-    def crews(self, instance: int, hints: bool) -> Crews:
-        """(worker, item, weight, least, loose) of what the instance gets. Per crew that signals: all that it gives, and
-        for each squad what is missing at least while one of its warps is not over; loose: what signals give that order
-        nothing (none if `hints`)."""
+    def warp_groups(self, instance: int, hints: bool) -> WarpGroups:
+        """(worker, item, weight, least, loose) of what the instance gets. Per warp group that signals: all that it
+        gives, and for each warp class what is missing at least while one of its warps is not over; loose: what
+        signals give that order nothing (none if `hints`)."""
         key = instance, hints
         if key not in self._crews:
             rows = self.signals[self.signals[:, INSTANCE] == instance]
             weak = (rows[:, WEAK] != 0) & (not hints)
-            crews, which = np.unique(rows[~weak][:, [WORKER, ITEM]], axis=0, return_inverse=True)
-            each = np.zeros((len(crews), self.squad.shape[1]), np.int64)
+            warp_groups, which = np.unique(rows[~weak][:, [WORKER, ITEM]], axis=0, return_inverse=True)
+            each = np.zeros((len(warp_groups), self.warp_class.shape[1]), np.int64)
             np.add.at(each, (which.reshape(-1), rows[~weak, WARP]), rows[~weak, AMOUNT])
-            least = np.full((len(crews), self.squads), MOST)
-            np.minimum.at(least, (np.arange(len(crews))[:, None], self.squad[crews[:, 0]]), each)
-            self._crews[key] = crews[:, 0], crews[:, 1], each.sum(axis=1), least, int(rows[weak, AMOUNT].sum())
+            least = np.full((len(warp_groups), self.warp_classes), MOST)
+            np.minimum.at(least, (np.arange(len(warp_groups))[:, None], self.warp_class[warp_groups[:, 0]]), each)
+            self._crews[key] = (
+                warp_groups[:, 0],
+                warp_groups[:, 1],
+                each.sum(axis=1),
+                least,
+                int(rows[weak, AMOUNT].sum()),
+            )
         return self._crews[key]
 
     def _all(self, programs: list[Program], waiting: bool) -> I64:

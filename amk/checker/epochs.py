@@ -1,7 +1,8 @@
-"""(6) From two tokens to all: arithmetic of the awaited counters, and separation of a token's signals from the next's.
+"""(6) From two tokens to all: arithmetic of the awaited counters, and separation of a token's signals from
+    the next's.
 
 Signals are writes to the counter: they are separated only by what makes a write visible (`fence`). A token's signal
-that tagged words alone put before the next token's may still land after it. Hints order nothing but themselves, and
+that flag words alone put before the next token's may still land after it. Hints order nothing but themselves, and
 rest on what cannot exist without what (`wait`).
 """
 

@@ -58,25 +58,25 @@ class Program:
         return [isinstance(item.step.op, BarrierOp) for item in self.items]
 
     @cached_property
-    def squad(self) -> I64:
-        """[warps] the squad of each warp: those that run the same items."""
+    def warp_class(self) -> I64:
+        """[warps] the warp class of each warp: those that run the same items."""
         runs = {role: n for n, role in enumerate(dict.fromkeys(self.roles))}
         kinds = [tuple(n for role, n in runs.items() if warp in role) for warp in range(self.warps)]
         return np.array([sorted(set(kinds)).index(kind) for kind in kinds], np.int64)
 
     @cached_property
     def ahead(self) -> I64:
-        """[items, squads a, squads b] how many first items are over on all warps of b when one of a starts the item.
-        Items that b does not run count as over."""
-        n, size = len(self.items), np.bincount(self.squad)
+        """[items, warp classes a, warp classes b] how many first items are over on all warps of b when one of a
+        starts the item. Items that b does not run count as over."""
+        n, size = len(self.items), np.bincount(self.warp_class)
         follows = np.full((n + 1, len(size)), n, np.int64)
         state = np.zeros((len(size), len(size)), np.int64)
         found = np.zeros((n, *state.shape), np.int64)
         for j in reversed(range(n)):
             follows[j] = follows[j + 1]
-            follows[j, self.squad[self.roles[j]]] = j
+            follows[j, self.warp_class[self.roles[j]]] = j
         for j, role in enumerate(self.roles):
-            found[j], mine = state, np.unique(self.squad[role])
+            found[j], mine = state, np.unique(self.warp_class[role])
             single = mine[size[mine] == 1]
             state[single, single] = j + 1
             if self.barrier[j]:

@@ -1,9 +1,10 @@
-"""Tagged words: who waits for whom by reading them.
+"""Flag words: who waits for whom by reading them.
 
-Every byte of a tagged buffer is written by one worker, whose steps carry growing tags. A warp that has read words with
-tag v knows that the step of the owner that writes tag v had started; nothing more is claimed. Reads that happen at some
-positions only (and those of `select`, which looks at candidates only when it has to choose) order nothing, except in
-`cases`: each position belongs to a split, and what is read at the first and at the last that do is read at it.
+Every byte of a tagged buffer is written by one worker, whose steps carry growing tags. A warp that has read words
+with tag v knows that the step of the owner that writes tag v had started; nothing more is claimed. Reads that happen
+at some positions only (and those of `select`, which looks at candidates only when it has to choose) order nothing,
+except in `cases`: each position belongs to a split, and what is read at the first and at the last that do is read at
+it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Readings = dict[tuple[int, int], list[Reading]]
 """By (item, warp)."""
 
 
-class Words:
+class FlagWords:
     """Rejects words with two owners, tags that do not grow or that wrap within a launch, words that nobody writes.
     split_rows: the rows of the steps at the first and the last position of each split."""
 
@@ -66,7 +67,7 @@ class Words:
     def cases(self) -> list[Readings]:
         """What is read at least at the positions of each split."""
         rows = self.split_rows() if self.split_rows else []
-        return [Words(self.schedule, self.layers, r).readings for r in rows] or [self.readings]
+        return [FlagWords(self.schedule, self.layers, r).readings for r in rows] or [self.readings]
 
     def _add(self, written: I64, read: I64) -> None:
         workers = self.schedule.launch.workers

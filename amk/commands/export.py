@@ -10,7 +10,7 @@ from amk.agent.runs import find, write_whole
 from amk.agent.session import candidate_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.codec import canonical_json
-from amk.validator.schedule_certificate import evidence
+from amk.validator.export.of_schedule import evidence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,8 +10,8 @@ from amk.judges.replay import replay
 from amk.schedule_ir.json_file import read_json
 from amk.systems.run_witness import FORMAT as RUN
 from amk.systems.run_witness import replay_run
-from amk.validator.system import System
-from amk.validator.witness import Witness
+from amk.validator.evidence.witness import Witness
+from amk.validator.program.system import System
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

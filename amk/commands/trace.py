@@ -26,7 +26,7 @@ from amk.trace.from_recording import of_recording
 from amk.trace.from_schedule import Choice, of_schedule
 from amk.trace.from_witness import NotOfThisSchedule, of_witness
 from amk.trace.recording import Recording, read_recording
-from amk.validator.trace import TooLarge
+from amk.validator.program.trace import TooLarge
 from amk.validator.verify import Verdict, verify
 
 LARGE = 10 * 2**20

@@ -136,12 +136,12 @@ def _print_text(arguments: argparse.Namespace, schedule: Schedule, verdict: Verd
 
 
 def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:
-    from amk.validator.flat_file import flat_file
-    from amk.validator.local_order import NotComposable
-    from amk.validator.outside import check_outside
-    from amk.validator.promela import promela
-    from amk.validator.system import from_json
-    from amk.validator.trace import TooLarge
+    from amk.validator.export.flat_file import flat_file
+    from amk.validator.export.promela import promela
+    from amk.validator.order.within_cta import NotComposable
+    from amk.validator.program.system import from_json
+    from amk.validator.program.trace import TooLarge
+    from amk.validator.static.outside import check_outside
 
     last = schedule.kv.context - arguments.tokens
     if arguments.tokens < 1 or not 0 <= arguments.pos <= last:
@@ -166,7 +166,7 @@ def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:
 
 
 def _certificate(schedule: Schedule) -> str:
-    from amk.validator.schedule_certificate import evidence
+    from amk.validator.export.of_schedule import evidence
 
     return json.dumps(evidence(schedule), separators=(",", ":"))
 

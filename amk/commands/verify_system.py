@@ -18,7 +18,7 @@ from amk.schedule_ir.positions import Positions
 from amk.systems.document import MAX_FILE, load_system
 from amk.systems.proof import certificate
 from amk.systems.verdict import Verdict, judged
-from amk.validator.certificate import NotSafe
+from amk.validator.export.certificate import NotSafe
 
 EXITS = {"SAFE": Exit.SAFE, "UNSAFE": Exit.UNSAFE, "UNKNOWN": Exit.UNKNOWN}
 SCHEDULES_ONLY = ("fix", "output", "emit_system", "emit_promela", "emit_smt", "timeout")

@@ -8,9 +8,9 @@ from typing import Any
 
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.schedule_ir.json_file import read_json
-from amk.validator.confirm import FORMAT
-from amk.validator.system import MalformedSystem, System, from_json
-from amk.validator.witness import MalformedWitness, Witness, witness_from_json
+from amk.validator.evidence.confirm import FORMAT
+from amk.validator.evidence.witness import MalformedWitness, Witness, witness_from_json
+from amk.validator.program.system import MalformedSystem, System, from_json
 
 MAX_BYTES = 512 * 2**20
 

@@ -17,8 +17,8 @@ from amk.lowering.stamp import stamp_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, shown
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.resources import CompiledResources, check_resources
-from amk.validator.schedule_certificate import evidence
+from amk.validator.export.of_schedule import evidence
+from amk.validator.static.resources import CompiledResources, check_resources
 from amk.validator.verify import Verdict, verify
 
 

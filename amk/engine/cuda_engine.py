@@ -22,7 +22,7 @@ from amk.lowering.watchdog import BlockedWait, check_log, empty_log, plain_words
 from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.sampling import GREEDY, Sampling, require
 from amk.schedule_ir.schedule import Schedule, mode_of
-from amk.validator.resources import CompiledResources
+from amk.validator.static.resources import CompiledResources
 
 LOG_RECORDS = 64
 STALL_NS = 2_000_000_000

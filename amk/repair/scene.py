@@ -11,10 +11,10 @@ from typing import Any
 from amk.adversary.edits import Edit, Json, Path, at, steps
 from amk.schedule_ir.schedule import Schedule
 from amk.trace.steps import Steps
-from amk.validator.compose import TOKENS
-from amk.validator.confirm import Evidence
-from amk.validator.reduce import reduce_layers
-from amk.validator.trace import trace
+from amk.validator.evidence.confirm import Evidence
+from amk.validator.induction.layers import reduce_layers
+from amk.validator.memory.composition import TOKENS
+from amk.validator.program.trace import trace
 from amk.validator.verify import Verdict
 
 MAX_STEPS = 400

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.gemv import GemvOp
-from amk.validator.trace import Item
+from amk.validator.program.trace import Item
 
 Kind = Literal["meet", "gemv", "pass", "work"]
 

@@ -24,7 +24,7 @@ from amk.simulator.floor import simulated_floor_ms
 from amk.simulator.program import Unrolled, Window, layer_count
 from amk.simulator.runs import runs
 from amk.simulator.words import Footprints, Words
-from amk.validator.trace import Item
+from amk.validator.program.trace import Item
 
 WINDOWS = (3, 5, 9)
 AGREE = 0.005

@@ -1,6 +1,6 @@
 """What each worker does in one token, with the numbers that time depends on.
 
-The programs are unrolled by the validator's own expansion (`amk.validator.trace.unroll`), over a window of layers: all
+The programs are unrolled as the validator does (`amk.validator.program.trace.unroll`), over a window of layers: all
 layers have the same steps, so what they cost is the same and only counter indices differ.
 
 Workers are grouped: two are alike when every step gives both the same work, the same chunks, the same waits and the
@@ -21,9 +21,9 @@ from amk.schedule_ir.layout import StreamLayout, stream_layout
 from amk.schedule_ir.ops import BarrierOp, Geometry, SignalOp, WaitOp, Work
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Loop, Node, Program, Schedule
-from amk.validator.counter_events import Instances
-from amk.validator.probe import Probe
-from amk.validator.trace import Item, Path, unroll
+from amk.validator.program.counter_events import Instances
+from amk.validator.program.environment import Probe
+from amk.validator.program.trace import Item, Path, unroll
 
 NO_WORK = Work(0, 0, 0, 0, 0)
 Cell = int

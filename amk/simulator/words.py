@@ -15,8 +15,8 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.schedule import Schedule
 from amk.simulator.program import Window
-from amk.validator.probe import Probe
-from amk.validator.trace import Item, Path
+from amk.validator.program.environment import Probe
+from amk.validator.program.trace import Item, Path
 
 Key = tuple[str, int]
 Hull = tuple[int, int]

@@ -3,14 +3,15 @@
 Nothing else here imports the validator, but `proof`, which takes the checker.
 """
 
-from amk.validator.atoms import blocks, touches_of
-from amk.validator.builder import assemble
-from amk.validator.dataflow import Fault
-from amk.validator.flat import Judgement, judge
-from amk.validator.liveness import BlockedHead, Deadlock, Run, diagnose, greedy, replayed
-from amk.validator.order import Clocks, ClocksTooLarge, must_clocks
-from amk.validator.races import Race, find_races
-from amk.validator.system import (
+from amk.validator.evidence.witness import Slice, Witness, deadlock_witness, fault_witness, race_witness
+from amk.validator.memory.atoms import blocks, touches_of
+from amk.validator.memory.dataflow import Fault
+from amk.validator.memory.flat import Judgement, judge
+from amk.validator.memory.races import Race, find_races
+from amk.validator.order.clocks import Clocks, ClocksTooLarge, must_clocks
+from amk.validator.order.greedy_run import BlockedHead, Deadlock, Run, diagnose, greedy, replayed
+from amk.validator.program.builder import assemble
+from amk.validator.program.system import (
     ACCUMULATE_FLOAT,
     ACCUMULATE_INT,
     BOXES,
@@ -34,7 +35,6 @@ from amk.validator.system import (
     MalformedSystem,
     System,
 )
-from amk.validator.witness import Slice, Witness, deadlock_witness, fault_witness, race_witness
 
 __all__ = [
     "ACCUMULATE_FLOAT", "ACCUMULATE_INT", "BOXES", "COLUMNS", "CSR", "DONT_CARE", "FORMAT", "I64", "KIND_NAMES",

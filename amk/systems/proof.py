@@ -30,8 +30,8 @@ def certificate(system: FlatSystem) -> Json:
     """Evidence for a SAFE system; raises `NotSafe` for any other, where `fence` has races that do not matter, and for
     a system with barriers by phase, flags or proxies."""
     from amk.systems.verdict import without
-    from amk.validator.certificate import make_certificate
-    from amk.validator.flat import judge
+    from amk.validator.export.certificate import make_certificate
+    from amk.validator.memory.flat import judge
 
     if system.rules is not None:
         return _with_rules(system)

@@ -16,8 +16,8 @@ from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.schedule import Schedule
 from amk.trace.logical import NEVER, LogicalRun, logical_run
 from amk.trace.steps import MEANING, UNIT, Agents, Steps, kind_of
-from amk.validator.expand import expand
-from amk.validator.reduce import reduce_layers
+from amk.validator.evidence.flat_system import expand
+from amk.validator.induction.layers import reduce_layers
 
 WORKERS = 8
 

@@ -14,11 +14,11 @@ from amk.report.timeline import Arrow, Kind, Span, Timeline, Track
 from amk.schedule_ir.schedule import Schedule
 from amk.trace.from_schedule import WORKERS
 from amk.trace.steps import Agents, Steps, kind_of
-from amk.validator.compose import TOKENS
-from amk.validator.reduce import reduce_layers
-from amk.validator.system import READ, System
-from amk.validator.trace import trace
-from amk.validator.witness import Witness
+from amk.validator.evidence.witness import Witness
+from amk.validator.induction.layers import reduce_layers
+from amk.validator.memory.composition import TOKENS
+from amk.validator.program.system import READ, System
+from amk.validator.program.trace import trace
 
 MANY = 16
 STUCK_PART = 0.06

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from amk.validator.system import I64, System
+from amk.validator.program.system import I64, System
 
 F64 = npt.NDArray[np.float64]
 NEVER: Final = np.inf

@@ -28,7 +28,7 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Schedule
 from amk.trace.recording import Recording
 from amk.trace.steps import kind_of
-from amk.validator.trace import Item, unroll
+from amk.validator.program.trace import Item, unroll
 
 F64 = npt.NDArray[np.float64]
 GRID: Final = 500

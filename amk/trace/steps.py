@@ -16,8 +16,8 @@ from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Schedule, Step
 from amk.trace.logical import F64
-from amk.validator.system import I64, System
-from amk.validator.trace import Item, Trace
+from amk.validator.program.system import I64, System
+from amk.validator.program.trace import Item, Trace
 
 SYNC_LENGTH: Final = 0.25
 UNIT: Final = "steps"

@@ -22,30 +22,30 @@ from amk.report.diagnostic import AmkError, Diagnostic, Severity, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.aliases import check_clashes
-from amk.validator.compose import TOKENS, Composition, compose
-from amk.validator.confirm import Evidence
-from amk.validator.epochs import check_epochs, check_wrap
-from amk.validator.evaluator import Evaluations
-from amk.validator.evidence import explain
-from amk.validator.flat_check import FlatCheck
-from amk.validator.local_order import NotComposable
-from amk.validator.memory_model import check_constants, check_said, check_scopes, check_strong, weak_orders
-from amk.validator.model_graph import check_model_graph
-from amk.validator.needs import check_needs
-from amk.validator.order import ClocksTooLarge
-from amk.validator.outside import check_outside
-from amk.validator.owners import check_owners
-from amk.validator.position import position_obligations
-from amk.validator.reduce import layer_loops, reduce_layers
-from amk.validator.registers import check_registers
-from amk.validator.resources import CompiledResources, check_resources
-from amk.validator.rings import check_rings, ring_obligations
+from amk.validator.evidence.confirm import Evidence
+from amk.validator.evidence.explanation import explain
+from amk.validator.evidence.flat_check import FlatCheck
+from amk.validator.induction.layers import layer_loops, reduce_layers
+from amk.validator.induction.tokens import check_epochs, check_wrap
+from amk.validator.memory.composition import TOKENS, Composition, compose
+from amk.validator.memory.memory_model import check_constants, check_said, check_scopes, check_strong, weak_orders
+from amk.validator.order.clocks import ClocksTooLarge
+from amk.validator.order.within_cta import NotComposable
+from amk.validator.program.aliases import check_clashes
+from amk.validator.program.evaluator import Evaluations
+from amk.validator.program.flag_words import check_tags
+from amk.validator.program.trace import TooLarge, last_items
 from amk.validator.smt import Obligation, Proof, Solver, prove
-from amk.validator.structure import check_structure
-from amk.validator.trace import TooLarge, last_items
-from amk.validator.widths import check_widths
-from amk.validator.words import check_tags
+from amk.validator.static.model_graph import check_model_graph
+from amk.validator.static.needs import check_needs
+from amk.validator.static.outside import check_outside
+from amk.validator.static.owners import check_owners
+from amk.validator.static.position import position_obligations
+from amk.validator.static.registers import check_registers
+from amk.validator.static.resources import CompiledResources, check_resources
+from amk.validator.static.rings import check_rings, ring_obligations
+from amk.validator.static.structure import check_structure
+from amk.validator.static.widths import check_widths
 
 Status = Literal["SAFE", "UNSAFE", "UNKNOWN"]
 OUTSIDE = frozenset(f"AMK{code}" for code in range(208, 215))

@@ -16,8 +16,8 @@ from amk.judges.oracle.systems import rule_system
 from amk.judges.replay import replay
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.flat import judge
-from amk.validator.system import from_json
+from amk.validator.memory.flat import judge
+from amk.validator.program.system import from_json
 from amk.validator.verify import verify
 
 FOLDER = Path(__file__).parents[2] / "adversarial"

@@ -32,9 +32,9 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
-from amk.validator.certificate import NotSafe
-from amk.validator.schedule_certificate import certify_schedule
-from amk.validator.system import System
+from amk.validator.export.certificate import NotSafe
+from amk.validator.export.of_schedule import certify_schedule
+from amk.validator.program.system import System
 from amk.validator.verify import verify
 
 

@@ -38,7 +38,7 @@ from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
-from amk.validator.schedule_certificate import evidence
+from amk.validator.export.of_schedule import evidence
 from tests.tiny import PLAIN
 
 CUDA = Path(str(resources.files("amk.lowering") / "cuda"))

@@ -8,8 +8,8 @@ from typing import Any
 from amk.checker.certificate import check_certificate
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.certificate import NotSafe
-from amk.validator.schedule_certificate import certify_schedule
+from amk.validator.export.certificate import NotSafe
+from amk.validator.export.of_schedule import certify_schedule
 
 Certificate = dict[str, Any]
 

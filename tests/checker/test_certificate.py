@@ -26,7 +26,7 @@ from amk.checker import facts
 from amk.checker.certificate import Proof, check_certificate
 from amk.checker.core import EDGES
 from amk.checker.footprints import Footprints
-from amk.checker.words import Readings, Words
+from amk.checker.words import FlagWords, Readings
 from amk.cli import main
 from amk.judges.oracle.judge import rule
 from amk.planner.decode import plan
@@ -36,9 +36,9 @@ from amk.schedule_ir.codec import load_schedule, save_schedule, schedule_hash
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
-from amk.validator.certificate import NotSafe
-from amk.validator.rings import ring_obligations
-from amk.validator.schedule_certificate import certify_schedule, claims_of, run_times
+from amk.validator.export.certificate import NotSafe
+from amk.validator.export.of_schedule import certify_schedule, claims_of, run_times
+from amk.validator.static.rings import ring_obligations
 from amk.validator.verify import verify
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
 
@@ -131,7 +131,7 @@ def test_what_one_warp_knows_serves_its_own_accesses_only() -> None:
     readers = np.array([[1, read, 0], [1, read, 1]])
     writers = np.array([[0, written, 0]] * 2)
     assert order.before(writers, readers).tolist() == [True, False]
-    assert order.starts[1, read, 0] <= written, "not all of the crew know"
+    assert order.starts[1, read, 0] <= written, "not all of the warp group know"
 
 
 @pytest.mark.parametrize("seed", ["evidence/56/0", "evidence/68/3"])
@@ -156,11 +156,11 @@ def test_signals_tell_nothing_of_warps_that_do_not_give_them(role: str, warps: i
     item = next(j for j, i in enumerate(proof.programs[0].items) if getattr(i.step.op, "h", "") == "h_out")
     assert [proof.programs[0].items[item - n].step.op.op for n in (0, 1)] == ["add_residual", "gemv"]
     instance, threshold = proof.counters.base["h_out"][0], 2 * warps
-    assert proof.counters.squad.shape == (2, 2)
+    assert proof.counters.warp_class.shape == (2, 2)
 
     def follows(warp: int, over: int) -> bool:
         claim = np.zeros(order.columns, np.int64)
-        claim[proof.counters.squad[1, warp] * order.workers + 1] = over
+        claim[proof.counters.warp_class[1, warp] * order.workers + 1] = over
         return bool(order.holds(instance, threshold, claim).all())
 
     for warp in range(2):
@@ -251,7 +251,7 @@ def test_words_of_a_split_are_read_at_each_of_its_positions(size: tuple[int, int
     assert all(always <= case for case in cases) and (len(cases) == 1 or any(always < case for case in cases))
     for position in range(kv.context):
         rows = Footprints(proof.schedule, proof.programs, [position] * 4).rows()
-        here = read_words(Words(proof.schedule, schedule.model.layers, rows).readings)
+        here = read_words(FlagWords(proof.schedule, schedule.model.layers, rows).readings)
         assert cases[position // kv.block % kv.splits] <= here
 
 

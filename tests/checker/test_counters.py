@@ -1,4 +1,4 @@
-"""What the checker says of the amounts that warps of one squad give."""
+"""What the checker says of the amounts that warps of one warp class give."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def giving(role: str, add: Any) -> dict[str, Any]:
 def test_what_is_missing_at_least_is_what_the_warp_that_gives_least_gives(
     role: str, add: Any, weight: int, least: int | None
 ) -> None:
-    """While any warp of a squad is not over: it may be the one with the smallest amount."""
+    """While any warp of a warp class is not over: it may be the one with the smallest amount."""
     schedule = schedule_of([[giving(role, add)], []])
     counters = Counters(schedule, programs_of(schedule))
     base = counters.base["g0"][0]
-    worker, _, total, missing, loose = counters.crews(base, hints=False)
+    worker, _, total, missing, loose = counters.warp_groups(base, hints=False)
     assert set(worker) == {0} and set(total) == {weight} and loose == 0
-    squads = counters.squad[0]
+    warp_classes = counters.warp_class[0]
     if least is not None:
-        assert len(set(squads)) == 1 and set(missing[:, squads[0]]) == {least}
+        assert len(set(warp_classes)) == 1 and set(missing[:, warp_classes[0]]) == {least}
         return
-    assert ROLES[role][1] == 2 and squads[0] == squads[1] != squads[2]
-    assert set(missing[:, squads[0]]) == {2} and set(missing[:, squads[2]]) == {0}
+    assert ROLES[role][1] == 2 and warp_classes[0] == warp_classes[1] != warp_classes[2]
+    assert set(missing[:, warp_classes[0]]) == {2} and set(missing[:, warp_classes[2]]) == {0}

@@ -8,15 +8,15 @@ from random import Random
 import numpy as np
 
 from amk.checker.programs import programs_of
-from amk.validator.expand import expand
-from amk.validator.liveness import greedy
-from amk.validator.order import must_clocks
-from amk.validator.trace import BARRIERS
+from amk.validator.evidence.flat_system import expand
+from amk.validator.order.clocks import must_clocks
+from amk.validator.order.greedy_run import greedy
+from amk.validator.program.trace import BARRIERS
 from tests.validator.two_level import random_two_level
 
 
 def test_what_squads_are_said_to_be_past_they_are_past() -> None:
-    """By program order and barriers alone: items that all warps of a squad are through with when another starts one."""
+    """By program order and barriers alone: items that all warps of a class are through with when another starts one."""
     rng, said = Random(11), 0
     for _ in range(40):
         schedule = random_two_level(rng)
@@ -32,7 +32,7 @@ def test_what_squads_are_said_to_be_past_they_are_past() -> None:
             for j, role in enumerate(program.roles):
                 for a in role:
                     for b in range(program.warps):
-                        upto = program.ahead[j, program.squad[a], program.squad[b]]
+                        upto = program.ahead[j, program.warp_class[a], program.warp_class[b]]
                         mine = [i for i in range(upto) if b in program.roles[i] and (i, b) != (j, a)]
                         over += ids[0, trace.event_of[mine, b]].tolist()
                         starts += [int(ids[0, trace.event_of[j, a]])] * len(mine)

@@ -27,7 +27,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.schedule_ir.codec import save_schedule, schedule_hash
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
 from amk.schedule_ir.target import load_target
-from amk.validator.schedule_certificate import evidence
+from amk.validator.export.of_schedule import evidence
 from tests.engine.tiny import tiny_model, tiny_plan
 from tests.tiny import tiny
 

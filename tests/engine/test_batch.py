@@ -24,10 +24,10 @@ from amk.schedule_ir.machine.order import named_order
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
-from amk.validator.evaluator import Evaluations
-from amk.validator.footprint import Footprints
-from amk.validator.schedule_certificate import certify_schedule
-from amk.validator.trace import unroll
+from amk.validator.export.of_schedule import certify_schedule
+from amk.validator.program.evaluator import Evaluations
+from amk.validator.program.footprint import Footprints
+from amk.validator.program.trace import unroll
 from amk.validator.verify import verify
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 from tests.tiny import PLAIN, VARIANTS

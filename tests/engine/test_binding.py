@@ -25,7 +25,7 @@ from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
-from amk.validator.schedule_certificate import evidence
+from amk.validator.export.of_schedule import evidence
 from tests.tiny import tiny
 
 SYNC, RING = "amk/sync.cuh", "amk/ring.cuh"

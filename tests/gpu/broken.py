@@ -18,10 +18,10 @@ from amk.lowering import emit as emitter
 from amk.lowering.compile import compile_cuda
 from amk.lowering.stamp import stamped
 from amk.schedule_ir.schedule import Schedule, Step
-from amk.validator.confirm import Evidence
-from amk.validator.expand import expand
-from amk.validator.system import System
-from amk.validator.trace import OUTSIDE_TOKENS
+from amk.validator.evidence.confirm import Evidence
+from amk.validator.evidence.flat_system import expand
+from amk.validator.program.system import System
+from amk.validator.program.trace import OUTSIDE_TOKENS
 from amk.validator.verify import verify
 
 CLASSES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 18, 20, 21, 22, 36, 42)

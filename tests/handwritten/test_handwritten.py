@@ -22,9 +22,9 @@ from amk.schedule_ir.interpret import Copies
 from amk.schedule_ir.machine.fault import Deadlock
 from amk.schedule_ir.machine.order import named_order
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.evaluator import Evaluations
-from amk.validator.local_order import NotComposable
-from amk.validator.schedule_certificate import certify_schedule
+from amk.validator.export.of_schedule import certify_schedule
+from amk.validator.order.within_cta import NotComposable
+from amk.validator.program.evaluator import Evaluations
 from amk.validator.verify import Verdict, verify
 from tests.engine.tiny import RandomTensors, reference_decoder
 from tests.handwritten import split_attention, sync_agent

@@ -15,7 +15,7 @@ from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
-from amk.validator.schedule_certificate import certify_schedule
+from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.verify import verify
 from tests.engine.tiny import tiny_model, tiny_plan
 

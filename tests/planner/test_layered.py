@@ -22,8 +22,8 @@ from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import LAYERED
 from amk.simulator.predict import predict, step_ms
 from amk.validator import verify as deciding
-from amk.validator.reduce import reduce_layers
-from amk.validator.schedule_certificate import certify_schedule
+from amk.validator.export.of_schedule import certify_schedule
+from amk.validator.induction.layers import reduce_layers
 from amk.validator.verify import verify
 from tests.damage import raised_threshold, rewritten
 from tests.tiny import tiny

@@ -14,7 +14,7 @@ from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule, Step
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FormatName, weight_format
-from amk.validator.structure import check_structure
+from amk.validator.static.structure import check_structure
 from tests.damage import rewritten
 from tests.tiny import PLAIN, RAGGED
 

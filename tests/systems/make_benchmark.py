@@ -16,7 +16,7 @@ from typing import Any
 from amk.adversary.cases import repaired
 from amk.systems.document import to_json
 from amk.systems.incidents import load
-from amk.validator.flat_file import flat_file
+from amk.validator.export.flat_file import flat_file
 from tests.systems.random_rules import random_rules
 from tests.systems.rule_runs import Rules, TooMany
 from tests.systems.test_rules import RIGHT, WRONG

@@ -14,8 +14,8 @@ from amk.systems import System
 from amk.systems.columns import integers, lifted
 from amk.systems.document import parse_system, to_json, written
 from amk.systems.verdict import judged
-from amk.validator import order
-from amk.validator.liveness import greedy
+from amk.validator.order import clocks as order
+from amk.validator.order.greedy_run import greedy
 from tests.validator.random_systems import random_systems
 
 NUMBERS = (

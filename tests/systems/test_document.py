@@ -16,7 +16,7 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import save_schedule
 from amk.systems.document import parse_system, schema, to_json, written
 from amk.systems.verdict import judged
-from amk.validator.flat_file import flat_file
+from amk.validator.export.flat_file import flat_file
 from amk.validator.verify import verify
 from tests.systems.ring import ring
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan

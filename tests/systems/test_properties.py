@@ -20,9 +20,9 @@ from amk.systems.document import parse_system, written
 from amk.systems.flat_system import FlatSystem
 from amk.systems.proof import certificate, check
 from amk.systems.verdict import judged
-from amk.validator.flat import judge
-from amk.validator.liveness import greedy
-from amk.validator.system import System
+from amk.validator.memory.flat import judge
+from amk.validator.order.greedy_run import greedy
+from amk.validator.program.system import System
 from tests.systems.weak_runs import Weak
 from tests.validator.random_systems import random_systems
 

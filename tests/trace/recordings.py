@@ -10,7 +10,7 @@ from amk.trace.logical import logical_run
 from amk.trace.phases import token_items
 from amk.trace.recording import Recording
 from amk.trace.steps import Steps
-from amk.validator.expand import expand
+from amk.validator.evidence.flat_system import expand
 
 CYCLES = 1000
 """Cycles of one logical step."""

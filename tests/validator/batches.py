@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amk.validator.flat import judge
-from amk.validator.races import Race
-from amk.validator.system import I64, System
+from amk.validator.memory.flat import judge
+from amk.validator.memory.races import Race
+from amk.validator.program.system import I64, System
 from tests.validator.compiled_explorer import MAX_AGENTS, Truth, explore_all
 
 

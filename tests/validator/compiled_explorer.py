@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from amk.validator.system import I64, System
+from amk.validator.program.system import I64, System
 
 SOURCE = Path(__file__).with_name("explorer.c")
 MAX_AGENTS = 6

@@ -13,7 +13,7 @@ import time
 from math import log
 from typing import Any
 
-from amk.validator.flat import judge
+from amk.validator.memory.flat import judge
 from tests.validator.scale import decode_shaped
 
 WORKERS = 16

@@ -15,7 +15,7 @@ from typing import Any
 from amk.adversary.classes.table import CLASSES
 from amk.adversary.confusion import HEAD, Table, decide, mutation
 from amk.adversary.forgeries import Victim, offer, victims
-from amk.validator.flat import judge
+from amk.validator.memory.flat import judge
 from tests import long_run
 from tests.adversarial.full_size import full_size_slice
 from tests.adversarial.fuzz import fuzzed, outcome

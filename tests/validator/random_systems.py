@@ -12,8 +12,8 @@ from random import Random
 
 import numpy as np
 
-from amk.validator.builder import SystemBuilder
-from amk.validator.system import ACCUMULATE_FLOAT, ACCUMULATE_INT, DONT_CARE, READ, WRITE, System
+from amk.validator.program.builder import SystemBuilder
+from amk.validator.program.system import ACCUMULATE_FLOAT, ACCUMULATE_INT, DONT_CARE, READ, WRITE, System
 from tests.validator.batches import Batch
 
 KINDS = (READ, READ, READ, WRITE, WRITE, WRITE, ACCUMULATE_INT, ACCUMULATE_FLOAT)

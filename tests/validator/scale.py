@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable
 
 from amk.judges.flat_checker import check
-from amk.validator.atoms import blocks, touches_of
-from amk.validator.builder import SystemBuilder
-from amk.validator.certificate import make_certificate
-from amk.validator.dataflow import find_faults
-from amk.validator.flat import Judgement, judge
-from amk.validator.liveness import greedy
-from amk.validator.order import must_clocks
-from amk.validator.races import find_races
-from amk.validator.system import System
+from amk.validator.export.certificate import make_certificate
+from amk.validator.memory.atoms import blocks, touches_of
+from amk.validator.memory.dataflow import find_faults
+from amk.validator.memory.flat import Judgement, judge
+from amk.validator.memory.races import find_races
+from amk.validator.order.clocks import must_clocks
+from amk.validator.order.greedy_run import greedy
+from amk.validator.program.builder import SystemBuilder
+from amk.validator.program.system import System
 
 TILE = 64
 

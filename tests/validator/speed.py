@@ -39,7 +39,7 @@ from amk.schedule_ir.codec import save_schedule, schedule_hash
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
-from amk.validator.schedule_certificate import certify_schedule
+from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.verify import verify
 from tests.validator import growth
 

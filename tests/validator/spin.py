@@ -8,8 +8,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from amk.validator.promela import promela
-from amk.validator.system import System
+from amk.validator.export.promela import promela
+from amk.validator.program.system import System
 from tests.validator.compiled_explorer import compiler
 
 

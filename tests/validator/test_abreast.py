@@ -1,4 +1,4 @@
-"""The run of all workers abreast: it puts nothing before what it must come after, and plans have it."""
+"""The run of all workers lockstep: it puts nothing before what it must come after, and plans have it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from amk.adversary.edits import apply
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.abreast import ranks
-from amk.validator.brackets import BracketOrder
-from amk.validator.compose import compose, groups_of
-from amk.validator.counter_events import Instances
-from amk.validator.quotient import Group, Quotient
-from amk.validator.system import I64
-from amk.validator.words import words
+from amk.validator.memory.composition import compose, groups_of
+from amk.validator.order.between_ctas import Group, InterCtaSystem
+from amk.validator.order.intervals import IntervalOrder
+from amk.validator.order.lockstep import ranks
+from amk.validator.program.counter_events import Instances
+from amk.validator.program.flag_words import words
+from amk.validator.program.system import I64
 from tests.validator.one_edits import mutants, valid
 from tests.validator.plans import MODELS, SMALL, small_plan
 from tests.validator.two_level import _Draw, schedule_of
@@ -32,9 +32,9 @@ def _with_data(group: Group) -> I64:
     return np.flatnonzero(np.isin(np.append(group.order.trace.item, np.arange(len(items))), data))
 
 
-def _out_of_order(order: BracketOrder, rng: np.random.Generator) -> int:
+def _out_of_order(order: IntervalOrder, rng: np.random.Generator) -> int:
     """Pairs of nodes that the run has the wrong way round, among random ones and neighbours in the run."""
-    groups = order.quotient.groups
+    groups = order.inter_cta.groups
     nodes = _with_data(groups[0])
     worker = rng.integers(0, groups[0].count, (2, PAIRS))
     before, after = worker * groups[0].nodes + rng.choice(nodes, (2, PAIRS)) + groups[0].node_base
@@ -51,7 +51,7 @@ def test_no_plan_has_a_node_before_one_that_it_must_come_after(name: str) -> Non
     result = compose(small_plan(SMALL[name], MODELS["deep"]))
     for order in (result.order, result.fence, result.hints):
         if order is not None:
-            assert isinstance(order, BracketOrder) and order.quotient.abreast is not None
+            assert isinstance(order, IntervalOrder) and order.inter_cta.lockstep is not None
             assert _out_of_order(order, rng) == 0
 
 
@@ -67,8 +67,8 @@ def test_no_edit_of_a_plan_does_either_and_most_keep_the_run(name: str) -> None:
             order = compose(Schedule.model_validate_json(text)).order
         except (RuntimeError, IndexError, KeyError):
             continue  # not well-formed, or outside the class
-        if isinstance(order, BracketOrder):
-            kept, other = kept + (order.quotient.abreast is not None), other + (order.quotient.abreast is None)
+        if isinstance(order, IntervalOrder):
+            kept, other = kept + (order.inter_cta.lockstep is not None), other + (order.inter_cta.lockstep is None)
             assert _out_of_order(order, rng) == 0
     assert kept > 15
 
@@ -96,16 +96,16 @@ def test_random_programs_that_several_workers_run_agree() -> None:
         if not groups[0].order.complete:
             continue
         items = [g.order.trace.items for g in groups]
-        quotient = Quotient(groups, instances, words(schedule, items, np.zeros((0, 7), np.int64)), "block")
-        if quotient.abreast is None:
+        inter_cta = InterCtaSystem(groups, instances, words(schedule, items, np.zeros((0, 7), np.int64)), "block")
+        if inter_cta.lockstep is None:
             continue
-        order, local = BracketOrder(quotient), _with_data(groups[0])
+        order, local = IntervalOrder(inter_cta), _with_data(groups[0])
         one = ranks(groups[0].order.trace)[0][local] * groups[0].count
         step = (one + np.arange(groups[0].count)[:, None]).reshape(-1)
         nodes = np.concatenate([w * groups[0].nodes + local for w in range(groups[0].count)])
         before, after = (m.reshape(-1) for m in np.meshgrid(nodes, nodes, indexing="ij"))
         placed = order.placed(nodes)
-        # a crew and its own events are one and the same
+        # a warp group and its own events are one and the same
         late = ((placed[:, None] > placed[None, :]) & (step[:, None] != step[None, :])).reshape(-1)
         assert not order.precedes(before[late], after[late]).any()
         runs, partial = runs + 1, partial + order.implied.needed

@@ -17,9 +17,9 @@ from amk.judges.explore import (
     must_precede,
     withheld_races,
 )
-from amk.validator.flat import Judgement, judge
-from amk.validator.races import Race
-from amk.validator.system import System
+from amk.validator.memory.flat import Judgement, judge
+from amk.validator.memory.races import Race
+from amk.validator.program.system import System
 from tests.cases import cases
 from tests.validator.batches import differences
 from tests.validator.compiled_explorer import compiler, explore_all

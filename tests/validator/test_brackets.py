@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amk.validator import brackets
-from amk.validator.brackets import Views, chained
+from amk.validator.order import intervals as intervals
+from amk.validator.order.intervals import Views, chained
 
 
 def _views(rng: np.random.Generator, nodes: int, agents: int, chains: int) -> Views:
@@ -35,9 +35,9 @@ def _shown(views: Views, i: int, j: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("at_once", [7, brackets.AT_ONCE])
+@pytest.mark.parametrize("at_once", [7, intervals.AT_ONCE])
 def test_chains_order_what_their_clocks_show(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brackets, "AT_ONCE", at_once)
+    monkeypatch.setattr(intervals, "AT_ONCE", at_once)
     ordered = total = 0
     for seed in range(40):
         rng = np.random.default_rng(seed)

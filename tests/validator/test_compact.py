@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from amk.judges.replay import replay
-from amk.validator import expand as expansion
-from amk.validator.builder import assemble
-from amk.validator.compact import GONE, Compact, compact
-from amk.validator.expand import Flat, expand
-from amk.validator.flat import judge
-from amk.validator.liveness import diagnose, greedy
-from amk.validator.system import I64, System
-from amk.validator.witness import Witness, fault_witness, race_witness
+from amk.validator.evidence import flat_system as expansion
+from amk.validator.evidence.compact import GONE, Compact, compact
+from amk.validator.evidence.flat_system import Flat, expand
+from amk.validator.evidence.witness import Witness, fault_witness, race_witness
+from amk.validator.memory.flat import judge
+from amk.validator.order.greedy_run import diagnose, greedy
+from amk.validator.program.builder import assemble
+from amk.validator.program.system import I64, System
 from tests.cases import cases
 from tests.validator.plans import MODELS, SMALL, small_plan
 from tests.validator.random_systems import random_systems

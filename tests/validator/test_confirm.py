@@ -19,13 +19,14 @@ from amk.adversary.subjects import move, split_programs, users
 from amk.judges.replay import replay
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
-from amk.validator import confirm, evidence, faults
-from amk.validator.atoms import blocks, touches_of
-from amk.validator.compose import Composition, compose
-from amk.validator.confirm import Confirmer, Place, Touching, positions
-from amk.validator.dataflow import Fault, find_faults
-from amk.validator.expand import expand
-from amk.validator.liveness import greedy
+from amk.validator.evidence import confirm, faults
+from amk.validator.evidence import explanation as evidence
+from amk.validator.evidence.confirm import Confirmer, Place, Touching, positions
+from amk.validator.evidence.flat_system import expand
+from amk.validator.memory.atoms import blocks, touches_of
+from amk.validator.memory.composition import Composition, compose
+from amk.validator.memory.dataflow import Fault, find_faults
+from amk.validator.order.greedy_run import greedy
 from amk.validator.verify import STATIC, verify
 from tests.validator.one_edits import buffer, moved
 from tests.validator.plans import SMALL, from_document, small_plan
@@ -66,8 +67,8 @@ def test_evident_faults_are_in_the_flat_system_of_that_position(preset: str) -> 
             if faults._evident(result, fault, reader, writer, pos):
                 flat = expand(changed, pos, 2, "word")
                 events = faults._flat_events(flat, *reader) if reader else [-1]
-                # where something races, the run of all workers abreast is one that shows it
-                runs = [faults.abreast(result, flat)] if result.abreast else []
+                # where something races, the run of all workers in lockstep is one that shows it
+                runs = [faults.lockstep(result, flat)] if result.lockstep else []
                 for run in [*runs, greedy(flat.system)] if result.unraced else runs:
                     assert run is not None and run.complete
                     found = find_faults(blocks(touches_of(run)), None).faults
@@ -77,12 +78,12 @@ def test_evident_faults_are_in_the_flat_system_of_that_position(preset: str) -> 
 
 
 def test_no_fault_is_evident_if_the_order_of_accesses_may_be_of_no_flat_run() -> None:
-    """Two programs have no run of all workers abreast; where they race, which access comes first is anybody's guess."""
+    """Two programs have no run in lockstep; where they race, which access comes first is anybody's guess."""
     document = json.loads(small_plan(SMALL["naive"]).model_dump_json())
     document = apply(document, split_programs(document, 2))[0]
     (wait,) = (path for path in users(document, "best")[0] if path[1] == 1)
     result = compose(from_document(apply(document, [Edit("remove", wait)])[0]))
-    assert result.live and not result.abreast and not result.unraced and result.dataflow is not None
+    assert result.live and not result.lockstep and not result.unraced and result.dataflow is not None
     found = [(fault, *places(result, fault)) for fault in result.dataflow.faults[:6]]
     assert not any(faults.evident_fault(result, *fault) for fault in found)
     assert not all(faults.confirmed_fault(result, *fault) for fault in found)
@@ -98,7 +99,7 @@ def test_a_step_leaves_nothing_at_positions_where_it_does_not_write() -> None:
     )
     merge, combine = (next(p for p, s in steps(document) if s["op"]["op"] == op) for op in ("merge", "combine"))
     result = compose(from_document(apply(document, move(document, combine, merge[-1] - combine[-1]))[0]))
-    assert result.abreast and result.dataflow is not None
+    assert result.lockstep and result.dataflow is not None
     seen = Counter[tuple[str, int, bool]]()
     for fault in result.dataflow.faults[:16]:
         shown = faults.evident_fault(result, fault, *places(result, fault))

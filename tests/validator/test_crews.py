@@ -9,15 +9,15 @@ import pytest
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.aliases import Clash, clash_of, meet, united
-from amk.validator.crews import Asked, Crewed
-from amk.validator.envelope import NO_DATA
-from amk.validator.evaluator import SHARED, Evaluations
-from amk.validator.footprint import Footprints
-from amk.validator.privates import ABSENT, in_order, private
-from amk.validator.slopes import FAMILY_SHIFT
-from amk.validator.system import I64
-from amk.validator.trace import Item, unroll
+from amk.validator.memory.position_abstraction import NO_DATA
+from amk.validator.program.aliases import Clash, clash_of, meet, united
+from amk.validator.program.evaluator import SHARED, Evaluations
+from amk.validator.program.footprint import Footprints
+from amk.validator.program.private_memory import ABSENT, in_order, private
+from amk.validator.program.slopes import FAMILY_SHIFT
+from amk.validator.program.step_rows import Asked, StepRows
+from amk.validator.program.system import I64
+from amk.validator.program.trace import Item, unroll
 from tests.validator.plans import MODELS, SMALL, small_plan
 from tests.validator.test_footprints import _elsewhere, _meeting
 
@@ -54,11 +54,11 @@ def _alike(rows: I64, agent: I64, worker: I64, workers: int) -> list[object]:
     return found
 
 
-def _check_private(crew: Crewed, expected: tuple[I64, I64, I64], workers: int) -> None:
-    """Of crews whose families are those of `FAMILY_SHIFT`, unnamed content included."""
+def _check_private(warp_group: StepRows, expected: tuple[I64, I64, I64], workers: int) -> None:
+    """Of warp groups whose families are those of `FAMILY_SHIFT`, unnamed content included."""
     rows, agent, worker = expected
     at = np.flatnonzero(rows[:, 0] == SHARED)
-    found, alike = crew.private(workers, ()), _alike(rows[at], agent[at], worker[at], workers)
+    found, alike = warp_group.private(workers, ()), _alike(rows[at], agent[at], worker[at], workers)
     np.testing.assert_array_equal(found.rows, rows[at])
     np.testing.assert_array_equal((found.agent, found.worker), (agent[at], worker[at]))
     assert [[a == b for b in found.label] for a in found.label] == [[a == b for b in alike] for a in alike]
@@ -81,22 +81,24 @@ def test_crews_of_moved_buffers_are_those_of_a_first_look_and_of_each_warp(name:
             repeats = "l" in item.loops
             asked = Asked(workers, (pos,) * len(workers), (pos,) * len(workers), repeats)
             remembered, fresh = Footprints(schedule, evaluations), Footprints(schedule)
-            crew, first = (one.crew(item, agents, asked) for one in (remembered, fresh))
-            assert crew.regular and crew.clash == first.clash == _clash(schedule, item, agents, pos, repeats)
+            warp_group, first = (one.warp_group(item, agents, asked) for one in (remembered, fresh))
+            assert warp_group.regular and warp_group.clash == first.clash == _clash(
+                schedule, item, agents, pos, repeats
+            )
             assert remembered.outside == fresh.outside and remembered.clashes == fresh.clashes
             expected = _rows(schedule, item, agents, pos)
-            _check_private(crew, expected, len(workers))
+            _check_private(warp_group, expected, len(workers))
             # of global memory nothing is moved
-            mine = crew.joined(((), (), True))
+            mine = warp_group.joined(((), (), True))
             np.testing.assert_array_equal(mine.rows, first.joined(((), (), True)).rows)
             assert set(map(tuple, mine.rows[:, [0, 1, 4, 5]].tolist())) == {
                 (b, kind, value, delta) for b, kind, _, _, value, delta in expected[0].tolist() if b >= 0
             }
-            clashing += crew.clash is not None
-            quiet += bool(_meeting(schedule, item)) and crew.clash is None
+            clashing += warp_group.clash is not None
+            quiet += bool(_meeting(schedule, item)) and warp_group.clash is None
     assert clashing > 5 and quiet > 5
-    crews = [one for evaluator in evaluations.evaluators.values() for one in evaluator.crews.results()]
-    assert 2 * len({id(crew.joins) for crew in crews}) < len(crews)
+    warp_groups = [one for evaluator in evaluations.evaluators.values() for one in evaluator.warp_groups.results()]
+    assert 2 * len({id(warp_group.joins) for warp_group in warp_groups}) < len(warp_groups)
 
 
 def test_rows_of_different_buffers_that_fall_on_the_same_bytes_are_alike() -> None:

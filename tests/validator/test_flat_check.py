@@ -11,13 +11,13 @@ from amk.adversary.edits import Edit, Json, Path, after, apply, find, waiting
 from amk.adversary.recipe import base_schedule
 from amk.judges.replay import replay
 from amk.schedule_ir.schedule import Schedule
-from amk.validator import flat_check
-from amk.validator.compose import compose
-from amk.validator.evaluator import Evaluations
-from amk.validator.expand import expand
-from amk.validator.flat_check import FlatCheck
-from amk.validator.liveness import greedy
-from amk.validator.local_order import NotComposable
+from amk.validator.evidence import flat_check
+from amk.validator.evidence.flat_check import FlatCheck
+from amk.validator.evidence.flat_system import expand
+from amk.validator.memory.composition import compose
+from amk.validator.order.greedy_run import greedy
+from amk.validator.order.within_cta import NotComposable
+from amk.validator.program.evaluator import Evaluations
 from amk.validator.verify import verify
 from tests.damage import rewritten
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
@@ -41,7 +41,7 @@ def without(document: Json, names: tuple[str, ...]) -> Schedule:
     [(HINTS[:2], True, True), ((HINTS[0], "before attention reads q"), False, False)],
 )
 def test_steps_that_overlap_are_decided(names: tuple[str, ...], composed: bool, safe: bool) -> None:
-    """Without the barrier after a hint warps read tagged words while warp 0 still waits: harmless by itself."""
+    """Without the barrier after a hint warps read flag words while warp 0 still waits: harmless by itself."""
     schedule = without(base_schedule("tagged"), names)
     assert compose(schedule).safe == composed
     check = FlatCheck(schedule)
@@ -87,7 +87,7 @@ def test_it_agrees_with_the_composed_check(settings: str) -> None:
 
 
 def test_a_warp_waits_for_the_words_that_it_reads_itself() -> None:
-    """A warp of a step that reads tagged words waits for its share; late writers of the others do not hold it."""
+    """A warp of a step that reads flag words waits for its share; late writers of the others do not hold it."""
     schedule = small_plan(SMALL["fast"])
     flat = expand(schedule, 0, 1, "word")
     stage = next(i for i, item in enumerate(flat.traces[0].items) if item.step.op.op == "stage")

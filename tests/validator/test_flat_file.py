@@ -12,7 +12,7 @@ from amk.cli import main
 from amk.report.diagnostic import Exit
 from amk.schedule_ir.codec import save_schedule, schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.flat_file import flat_file
+from amk.validator.export.flat_file import flat_file
 from amk.validator.verify import verify
 from tests.validator.flat_reader import safe
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan

@@ -12,13 +12,13 @@ import pytest
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops import Access
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.aliases import Meeting, aliased, clash_of
-from amk.validator.contents import code
-from amk.validator.envelope import NO_DATA
-from amk.validator.evaluator import SHARED, Evaluations
-from amk.validator.footprint import Footprints
-from amk.validator.system import DONT_CARE, I64, READ, WRITE
-from amk.validator.trace import Item, unroll
+from amk.validator.memory.position_abstraction import NO_DATA
+from amk.validator.program.aliases import Meeting, aliased, clash_of
+from amk.validator.program.contents import code
+from amk.validator.program.evaluator import SHARED, Evaluations
+from amk.validator.program.footprint import Footprints
+from amk.validator.program.system import DONT_CARE, I64, READ, WRITE
+from amk.validator.program.trace import Item, unroll
 from tests.validator.plans import MODELS, SMALL, small_plan
 
 Content = tuple[int, int, int, int]

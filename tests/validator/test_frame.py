@@ -23,11 +23,11 @@ from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.rope_append import RopeAppendOp
 from amk.schedule_ir.references import BUFFER_FIELDS
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.needs import check_needs
-from amk.validator.owners import KEPT, check_owners
-from amk.validator.structure import all_sites
+from amk.validator.static.needs import check_needs
+from amk.validator.static.owners import KEPT, check_owners
+from amk.validator.static.structure import all_sites
+from amk.validator.static.widths import check_widths
 from amk.validator.verify import verify
-from amk.validator.widths import check_widths
 
 FILLED = frozenset({name for _, _, name in BUFFER_FIELDS.values() if name}) - KEPT - {"output", "logits"}
 

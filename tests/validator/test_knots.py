@@ -15,15 +15,15 @@ from amk.judges.replay import replay
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
-from amk.validator import evidence
-from amk.validator.compose import Composition, compose
-from amk.validator.expand import Flat, expand
-from amk.validator.knots import Blocked, knot
-from amk.validator.liveness import greedy
-from amk.validator.local_order import NotComposable
-from amk.validator.quotient import Quotient
-from amk.validator.system import I64
-from amk.validator.trace import BARRIERS
+from amk.validator.evidence import explanation as evidence
+from amk.validator.evidence.flat_system import Flat, expand
+from amk.validator.evidence.wait_cycles import Blocked, knot
+from amk.validator.memory.composition import Composition, compose
+from amk.validator.order.between_ctas import InterCtaSystem
+from amk.validator.order.greedy_run import greedy
+from amk.validator.order.within_cta import NotComposable
+from amk.validator.program.system import I64
+from amk.validator.program.trace import BARRIERS
 from amk.validator.verify import verify
 from tests.validator.one_edits import KINDS
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
@@ -43,7 +43,7 @@ def stuck(name: str, rng: Random) -> Composition | None:
         result = compose(schedule)
     except (AmkError, IndexError, NotComposable, ValueError):
         return None
-    return None if result.never or not isinstance(result.block, Quotient) or result.live else result
+    return None if result.never or not isinstance(result.block, InterCtaSystem) or result.live else result
 
 
 def brought_without(flat: Flat, total: int, events: list[int]) -> I64:
@@ -120,7 +120,7 @@ def held_up_by_words(at_least: int) -> Composition:
     (wait,) = (p for p, s in steps(document) if p[1] == 2 and "h_out" in [w["counter"] for w in s["waits"]])
     changed = Edit("replace", (*wait, "waits", 0, "at_least"), {"t": 4, "1": at_least})
     result = compose(from_document(apply(document, [changed])[0]))
-    assert not result.live and not result.never and isinstance(result.block, Quotient)
+    assert not result.live and not result.never and isinstance(result.block, InterCtaSystem)
     return result
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from amk.adversary.subjects import subject
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.compose import Composition, compose
-from amk.validator.lags import LAG, check_lags
-from amk.validator.reduce import reduce_layers
-from amk.validator.system import I64
+from amk.validator.induction.layers import reduce_layers
+from amk.validator.induction.wrap_around import LAG, check_lags
+from amk.validator.memory.composition import Composition, compose
+from amk.validator.program.system import I64
 
 WORKERS = 2
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from amk.schedule_ir.ops import Geometry, Op
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.envelope import NO_DATA
-from amk.validator.evaluator import Evaluator, Unplaced
-from amk.validator.lanes import Differ, Lanes, lanes
-from amk.validator.system import I64
-from amk.validator.tables import Tables
-from amk.validator.trace import unroll
+from amk.validator.memory.position_abstraction import NO_DATA
+from amk.validator.program.evaluator import Evaluator, Unplaced
+from amk.validator.program.per_worker import Differ, PerWorker, per_worker
+from amk.validator.program.system import I64
+from amk.validator.program.tables import Tables
+from amk.validator.program.trace import unroll
 from tests.validator.plans import MODELS, SMALL, small_plan
 
 WORKERS = 6
@@ -164,13 +164,13 @@ def _together(program: Program, columns: list[I64]) -> list[tuple[int, ...]]:
     while left:
         those = left.pop()
         try:
-            values: list[Any] = list(_run(program, [*(lanes(column[those]) for column in columns), 3, -2]))
+            values: list[Any] = list(_run(program, [*(per_worker(column[those]) for column in columns), 3, -2]))
         except Differ as differ:
             assert len(np.unique(differ.labels)) > 1
             left += [those[differ.labels == label] for label in np.unique(differ.labels)]
             continue
         for n, worker in enumerate(those.tolist()):
-            found[worker] = tuple(int(v.values[n]) if isinstance(v, Lanes) else v for v in values)
+            found[worker] = tuple(int(v.values[n]) if isinstance(v, PerWorker) else v for v in values)
     return [found[worker] for worker in range(len(columns[0]))]
 
 

@@ -7,9 +7,9 @@ from random import Random
 import numpy as np
 
 from amk.judges.explore import explore
-from amk.validator.builder import SystemBuilder
-from amk.validator.liveness import Deadlock, diagnose, greedy, replayed
-from amk.validator.system import System
+from amk.validator.order.greedy_run import Deadlock, diagnose, greedy, replayed
+from amk.validator.program.builder import SystemBuilder
+from amk.validator.program.system import System
 from tests.cases import cases
 from tests.validator.random_systems import random_systems
 

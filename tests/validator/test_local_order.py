@@ -10,10 +10,10 @@ import pytest
 
 from amk.adversary.edits import apply
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.liveness import greedy
-from amk.validator.local_order import chains_of, crew_chains, local_order, warp_chains
-from amk.validator.order import must_clocks
-from amk.validator.trace import Trace, trace
+from amk.validator.order.clocks import must_clocks
+from amk.validator.order.greedy_run import greedy
+from amk.validator.order.within_cta import chains_of, group_chains, local_order, warp_chains
+from amk.validator.program.trace import Trace, trace
 from tests.validator.one_edits import mutants, valid
 from tests.validator.plans import MODELS, SMALL, small_plan
 from tests.validator.two_level import random_two_level, schedule_of, step
@@ -44,7 +44,7 @@ def test_crews_of_a_chain_are_each_wholly_before_the_next() -> None:
             order = local_order(trace(schedule, number, 2))
             role = [item.step.op.role for item in order.trace.items]
             for items in (np.arange(len(role)), np.array([i for i, name in enumerate(role) if name == role[0]], int)):
-                chains = crew_chains(order, items[::-1])
+                chains = group_chains(order, items[::-1])
                 assert sorted(np.concatenate([items[:0], *chains]).tolist()) == (order.trace.events + items).tolist()
                 for chain in chains:
                     for before, after in zip(chain[:-1].tolist(), chain[1:].tolist(), strict=True):
@@ -85,7 +85,7 @@ def test_brackets_count_the_nodes_of_a_chain_that_come_before() -> None:
         for number in range(len(schedule.programs)):
             order = local_order(trace(schedule, number, 2))
             items, events = np.arange(len(order.trace.items)), np.arange(order.trace.events)
-            found = chains_of(order, warp_chains(order, events)[:2] + crew_chains(order, items)[:6])
+            found = chains_of(order, warp_chains(order, events)[:2] + group_chains(order, items)[:6])
             for k, chain in enumerate(found.chains):
                 need = order.need[chain][None]
                 wholly = (order.past[:, None] >= need).all(axis=2)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from amk.validator.builder import SystemBuilder
-from amk.validator.flat import Judgement, judge
-from amk.validator.races import find_races
-from amk.validator.system import ACCUMULATE_FLOAT, ACCUMULATE_INT, READ, WRITE
+from amk.validator.memory.flat import Judgement, judge
+from amk.validator.memory.races import find_races
+from amk.validator.program.builder import SystemBuilder
+from amk.validator.program.system import ACCUMULATE_FLOAT, ACCUMULATE_INT, READ, WRITE
 
 
 def two_agents(kinds: tuple[int, int], ordered: bool, spans: tuple[int, int, int, int] = (0, 4, 0, 4)) -> Judgement:

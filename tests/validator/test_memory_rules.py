@@ -15,9 +15,9 @@ from amk.judges.oracle.judge import rule
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.schedule import Schedule
-from amk.validator import memory_model
-from amk.validator.certificate import NotSafe
-from amk.validator.schedule_certificate import certify_schedule
+from amk.validator.export.certificate import NotSafe
+from amk.validator.export.of_schedule import certify_schedule
+from amk.validator.memory import memory_model
 from amk.validator.verify import verify
 
 BROKEN = {
@@ -54,7 +54,7 @@ def parsed(document: Json) -> Schedule:
 
 def table() -> dict[str, list[str]]:
     """Cells of each rule's row in the README of the validator."""
-    text = (Path(memory_model.__file__).with_name("README.md")).read_text()
+    text = (Path(memory_model.__file__).parents[1] / "README.md").read_text()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| M"]
     return {row[0].split(":")[0]: row for row in rows}
 

@@ -9,9 +9,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from amk.validator.builder import assemble
-from amk.validator.flat import Judgement, judge
-from amk.validator.system import System
+from amk.validator.memory.flat import Judgement, judge
+from amk.validator.program.builder import assemble
+from amk.validator.program.system import System
 from tests.cases import cases
 from tests.validator.random_systems import random_system
 

@@ -15,7 +15,7 @@ from amk.cli import main
 from amk.lowering.kernel import build
 from amk.report.diagnostic import AmkError, Exit
 from amk.schedule_ir.codec import canonical_json
-from amk.validator.outside import check_outside
+from amk.validator.static.outside import check_outside
 from amk.validator.verify import OUTSIDE as CODES
 from amk.validator.verify import verify
 from tests.validator.plans import from_document, small_plan

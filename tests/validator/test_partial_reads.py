@@ -1,5 +1,5 @@
-"""Whoever reads a tagged word comes after the whole step that wrote it, as the composed order has it: steps of which
-somebody reads the words of some warps alone touch nothing else that another worker can touch.
+"""Whoever reads a flag word comes after the whole step that wrote it, as the composed order has it: steps of
+which somebody reads the words of some warps alone touch nothing else that another worker can touch.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import pytest
 
 from amk.planner.settings import Handoff
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.compose import compose
-from amk.validator.evaluator import Evaluations
-from amk.validator.footprint import Footprints
-from amk.validator.step_accesses import warp_accesses
-from amk.validator.system import I64, READ
+from amk.validator.memory.composition import compose
+from amk.validator.program.evaluator import Evaluations
+from amk.validator.program.footprint import Footprints
+from amk.validator.program.step_accesses import warp_accesses
+from amk.validator.program.system import I64, READ
 from tests.validator.plans import MODELS, SMALL, small_plan
 
 POS = 9

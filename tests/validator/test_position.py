@@ -14,12 +14,12 @@ from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops import Access
 from amk.schedule_ir.ops.attention import active_splits, agent_positions, owns_position
 from amk.validator import smt
-from amk.validator.envelope import NO_DATA, Envelope
-from amk.validator.footprint import Footprints
-from amk.validator.position import position_obligations
-from amk.validator.rings import ring_obligations
+from amk.validator.memory.position_abstraction import NO_DATA, PositionAbstraction
+from amk.validator.program.footprint import Footprints
+from amk.validator.program.trace import unroll
 from amk.validator.smt import obligation, prove
-from amk.validator.trace import unroll
+from amk.validator.static.position import position_obligations
+from amk.validator.static.rings import ring_obligations
 from tests.validator.plans import SMALL, small_plan
 
 
@@ -59,12 +59,12 @@ def test_attention_ops_follow_the_arithmetic_at_every_position(settings: str) ->
 
 
 def test_the_envelope_contains_what_is_touched_at_every_position() -> None:
-    """Outside the cache: bytes at any position are bytes of the envelope's position, with the same content."""
+    """Outside the cache: bytes at any position are bytes of the abstraction's, with the same content."""
     schedule = small_plan(SMALL["fast"])
     geo = schedule.geometry()
     caches = {"k_cache", "v_cache"}
-    envelope = Envelope(schedule, Footprints(schedule))
-    tables = envelope.footprints.tables
+    abstraction = PositionAbstraction(schedule, Footprints(schedule))
+    tables = abstraction.footprints.tables
     constant = {b.name for b in schedule.buffers if b.role == "constant"}
 
     def cells(accesses: list[Access]) -> set[tuple[object, ...]]:
@@ -76,7 +76,7 @@ def test_the_envelope_contains_what_is_touched_at_every_position() -> None:
     assert len(positional) == 4
     for item in positional:
         for worker in range(schedule.launch.workers):
-            top = envelope.positions(item, range(worker, worker + 1))[0]
+            top = abstraction.positions(item, range(worker, worker + 1))[0]
             for agent in range(schedule.launch.warps):
                 env = Env(loops=item.loops, worker=worker, agent=agent, tables=tables)
                 most = cells(item.step.op.accesses(replace(env, pos=top), geo))

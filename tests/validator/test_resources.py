@@ -16,9 +16,9 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import RESERVED_SMEM_PER_BLOCK
-from amk.validator.certificate import NotSafe
-from amk.validator.resources import CompiledResources, check_resources
-from amk.validator.schedule_certificate import certify_schedule
+from amk.validator.export.certificate import NotSafe
+from amk.validator.export.of_schedule import certify_schedule
+from amk.validator.static.resources import CompiledResources, check_resources
 from amk.validator.verify import verify
 
 SMALL: Json = subject("fenced", 2, 2, 1).document

@@ -11,8 +11,8 @@ from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.refill import RefillOp
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step, steps_of
 from amk.schedule_ir.target import load_target
-from amk.validator.flat import judge
-from amk.validator.rings import check_rings, ring_system
+from amk.validator.memory.flat import judge
+from amk.validator.static.rings import check_rings, ring_system
 from tests.validator.plans import small_plan
 
 

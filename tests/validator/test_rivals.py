@@ -7,8 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from amk.validator import rivals
-from amk.validator.system import I64, WRITE
+from amk.validator.evidence import other_witnesses as rivals
+from amk.validator.program.system import I64, WRITE
 
 
 def drawn(rng: np.random.Generator) -> I64:

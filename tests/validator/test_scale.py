@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from amk.validator.flat import judge
-from amk.validator.system import System
+from amk.validator.memory.flat import judge
+from amk.validator.program.system import System
 from tests.validator.scale import decode_shaped, measure
 
 

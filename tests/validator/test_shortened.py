@@ -9,10 +9,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from amk.validator.builder import SystemBuilder
-from amk.validator.liveness import Run, greedy
-from amk.validator.shortened import PART, shortened
-from amk.validator.system import System
+from amk.validator.evidence.shortened_runs import PART, shortened
+from amk.validator.order.greedy_run import Run, greedy
+from amk.validator.program.builder import SystemBuilder
+from amk.validator.program.system import System
 from tests.cases import cases
 from tests.validator.random_systems import random_systems
 
@@ -39,7 +39,7 @@ def held_events(system: System, rng: Random) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("part", [PART, 3])
 def test_shortened_runs_end_where_greedy_ones_do(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amk.validator.shortened.PART", part)
+    monkeypatch.setattr("amk.validator.evidence.shortened_runs.PART", part)
     rng, seen = Random(3), Counter[str]()
     for system in random_systems(cases(400, 1500), 17, max_agents=6, max_events=9):
         if not (run := greedy(system)).complete:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amk.validator.sorting import FEW, SHORT, by_key, by_keys, distinct
+from amk.validator.program.sorting import FEW, SHORT, by_key, by_keys, distinct
 
 SPANS = (
     (0, 2), (0, 50), (-7, 7), (-9, SHORT - 9), (0, 10**6), (-(2**40), 2**40), (-(2**62), 2**62), (-(2**63), 2**63 - 1)

@@ -15,11 +15,12 @@ from amk.adversary.edits import Edit, apply, find, named
 from amk.adversary.subjects import subject
 from amk.judges.explore import explore
 from amk.schedule_ir.codec import parse_schedule
-from amk.validator import quotient, rings
-from amk.validator.builder import SystemBuilder
-from amk.validator.flat import judge
-from amk.validator.local_order import LocalOrder
-from amk.validator.system import I64, System
+from amk.validator.memory.flat import judge
+from amk.validator.order import between_ctas as inter_cta
+from amk.validator.order.within_cta import LocalOrder
+from amk.validator.program.builder import SystemBuilder
+from amk.validator.program.system import I64, System
+from amk.validator.static import rings
 from amk.validator.verify import verify
 from tests.validator.two_level import awaited, compare, given, random_two_level, schedule_of, step
 
@@ -44,13 +45,13 @@ def test_wrong_rule_one_chain_per_worker_is_caught(monkeypatch: pytest.MonkeyPat
         events = np.unique(events)
         return [events[np.argsort(order.run.position[events], kind="stable")]] if len(events) else []
 
-    monkeypatch.setattr(quotient, "warp_chains", merged)
+    monkeypatch.setattr(inter_cta, "warp_chains", merged)
     assert wrong(12, 60)
 
 
 def test_wrong_rule_without_local_prefixes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Barriers, and the back-pressure of rings, hold one chain of a worker behind another."""
-    monkeypatch.setattr(quotient.Quotient, "_add_prefixes", lambda self, g: None)
+    monkeypatch.setattr(inter_cta.InterCtaSystem, "_add_prefixes", lambda self, g: None)
     assert wrong(13, 60)
 
 

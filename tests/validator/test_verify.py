@@ -14,18 +14,18 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
-from amk.validator.certify import certify
-from amk.validator.compose import compose
-from amk.validator.epochs import check_epochs
-from amk.validator.expand import expand
-from amk.validator.flat import Judgement, judge
-from amk.validator.liveness import greedy
-from amk.validator.local_order import NotComposable
-from amk.validator.races import Race
-from amk.validator.reduce import KEPT, reduce_layers
-from amk.validator.resources import CompiledResources
-from amk.validator.structure import check_structure
-from amk.validator.system import READ, System
+from amk.validator.evidence.flat_system import expand
+from amk.validator.export.of_system import certify
+from amk.validator.induction.layers import KEPT, reduce_layers
+from amk.validator.induction.tokens import check_epochs
+from amk.validator.memory.composition import compose
+from amk.validator.memory.flat import Judgement, judge
+from amk.validator.memory.races import Race
+from amk.validator.order.greedy_run import greedy
+from amk.validator.order.within_cta import NotComposable
+from amk.validator.program.system import READ, System
+from amk.validator.static.resources import CompiledResources
+from amk.validator.static.structure import check_structure
 from amk.validator.verify import verify
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
 
@@ -123,7 +123,7 @@ def _flat_is_safe(schedule: Schedule, weak: bool) -> bool:
 
 
 def _overwritten(schedule: Schedule, tagged: set[int], pos: int) -> bool:
-    """A tagged word may be written again before one of its readers has found it."""
+    """A flag word may be written again before one of its readers has found it."""
     wait = judge(expand(schedule, pos, 2, "wait", sure=True).system, None)
     found = [r for r in wait.races.races if r.buffer in tagged and READ in (r.first_kind, r.second_kind)]
     return any(_value(wait.run.system, r.first, r.buffer) != _value(wait.run.system, r.second, r.buffer) for r in found)

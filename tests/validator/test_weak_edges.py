@@ -9,11 +9,11 @@ import pytest
 
 from amk.adversary.edits import Edit, apply
 from amk.adversary.subjects import subject, users
-from amk.validator.compose import groups_of
-from amk.validator.counter_events import Instances
-from amk.validator.quotient import Quotient
+from amk.validator.memory.composition import groups_of
+from amk.validator.order.between_ctas import InterCtaSystem
+from amk.validator.program.counter_events import Instances
+from amk.validator.program.flag_words import words
 from amk.validator.verify import verify
-from amk.validator.words import words
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
 
 
@@ -26,7 +26,7 @@ def test_a_relaxed_signal_is_no_node_of_an_order() -> None:
     groups = groups_of(schedule, 2, instances)
     weak = sum(int(g.signals[:, 4].sum()) for g in groups)
     nothing = words(schedule, [g.order.trace.items for g in groups], np.zeros((0, 7), np.int64))
-    every, fenced = (Quotient(groups, instances, nothing, edges) for edges in ("block", "fence"))
+    every, fenced = (InterCtaSystem(groups, instances, nothing, edges) for edges in ("block", "fence"))
     assert weak == 4  # two workers, two tokens
     assert int(fenced.lengths[-1]) == weak and int(fenced.lengths[:-1].sum()) == int(every.lengths[:-1].sum()) - weak
 

@@ -1,4 +1,4 @@
-"""Two events that the strict quotient enables together are enabled together in the flat system."""
+"""Two events that the strict inter-CTA system enables together are enabled together in the flat system."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from amk.adversary.edits import apply
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.brackets import BracketOrder
-from amk.validator.compose import compose, groups_of
-from amk.validator.confirm import order_of
-from amk.validator.counter_events import Instances
-from amk.validator.expand import Flat, expand
-from amk.validator.liveness import greedy
-from amk.validator.local_order import NotComposable
-from amk.validator.quotient import Edges, Quotient
-from amk.validator.reduce import reduce_layers
-from amk.validator.system import System
-from amk.validator.withheld import Event, Withheld
-from amk.validator.words import words
+from amk.validator.evidence.confirm import order_of
+from amk.validator.evidence.flat_system import Flat, expand
+from amk.validator.evidence.maximal_runs import Event, MaximalRuns
+from amk.validator.induction.layers import reduce_layers
+from amk.validator.memory.composition import compose, groups_of
+from amk.validator.order.between_ctas import Edges, InterCtaSystem
+from amk.validator.order.greedy_run import greedy
+from amk.validator.order.intervals import IntervalOrder
+from amk.validator.order.within_cta import NotComposable
+from amk.validator.program.counter_events import Instances
+from amk.validator.program.flag_words import words
+from amk.validator.program.system import System
 from tests.validator.one_edits import KINDS
 from tests.validator.plans import MODELS, SMALL, small_plan
 from tests.validator.two_level import random_two_level
@@ -77,7 +77,7 @@ def test_without_tagged_words_both_systems_agree() -> None:
         if not all(g.order.complete for g in groups):
             continue
         nothing = words(schedule, [g.order.trace.items for g in groups], np.zeros((0, 7), np.int64))
-        withheld = Withheld(Quotient(groups, instances, nothing, "wait", strict=True))
+        withheld = MaximalRuns(InterCtaSystem(groups, instances, nothing, "wait", strict=True))
         flat = expand(schedule, 0, 1, "wait")
         for x, y, events in pairs(flat, rng, 60):
             truth = enabled(flat.system, events)
@@ -112,8 +112,8 @@ def test_what_the_strict_quotient_enables_is_enabled_at_every_position(name: str
             continue
         edges = rng.choice(EDGES)
         strict, block = result.strict(edges), result.block
-        assert isinstance(block, Quotient)
-        withheld, near = Withheld(strict, strict.abreast), Withheld(block, block.run)
+        assert isinstance(block, InterCtaSystem)
+        withheld, near = MaximalRuns(strict, strict.lockstep), MaximalRuns(block, block.run)
         order = order_of(result, edges)
         assert order is not None
         flat = expand(result.schedule, rng.randrange(schedule.kv.context - 2), 2, edges, sure=True)
@@ -135,6 +135,6 @@ def test_what_the_strict_quotient_enables_is_enabled_at_every_position(name: str
 
 def test_only_a_strict_quotient_is_asked() -> None:
     result = compose(reduce_layers(small_plan(SMALL["fast"], MODELS["qk-norm"])), 2)
-    assert isinstance(result.order, BracketOrder) and result.order.quotient.edges == "word"
+    assert isinstance(result.order, IntervalOrder) and result.order.inter_cta.edges == "word"
     with pytest.raises(ValueError, match="strict"):
-        Withheld(result.order.quotient)
+        MaximalRuns(result.order.inter_cta)

@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 from amk.judges.replay import replay
-from amk.validator.builder import SystemBuilder
-from amk.validator.flat import judge
-from amk.validator.system import System
-from amk.validator.witness import (
+from amk.validator.evidence.witness import (
     MalformedWitness,
     Witness,
     deadlock_witness,
@@ -20,6 +17,9 @@ from amk.validator.witness import (
     race_witness,
     witness_from_json,
 )
+from amk.validator.memory.flat import judge
+from amk.validator.program.builder import SystemBuilder
+from amk.validator.program.system import System
 from tests.cases import cases
 from tests.validator.random_systems import random_systems
 

@@ -16,15 +16,15 @@ import numpy as np
 from amk.adversary.subjects import subject
 from amk.schedule_ir.codec import parse_schedule
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.brackets import BracketOrder
-from amk.validator.compose import groups_of
-from amk.validator.counter_events import Instances
-from amk.validator.expand import expand
-from amk.validator.liveness import greedy
-from amk.validator.order import Clocks, must_clocks
-from amk.validator.quotient import Group, Quotient
-from amk.validator.system import System
-from amk.validator.words import words
+from amk.validator.evidence.flat_system import expand
+from amk.validator.memory.composition import groups_of
+from amk.validator.order.between_ctas import Group, InterCtaSystem
+from amk.validator.order.clocks import Clocks, must_clocks
+from amk.validator.order.greedy_run import greedy
+from amk.validator.order.intervals import IntervalOrder
+from amk.validator.program.counter_events import Instances
+from amk.validator.program.flag_words import words
+from amk.validator.program.system import System
 
 WARPS = 3
 ROLES = {"all": (0, 3), "w0": (0, 1), "w1": (1, 1), "w2": (2, 1), "pair": (0, 2)}
@@ -109,7 +109,7 @@ class Comparison:
 
 
 def compare(schedule: Schedule) -> Comparison:
-    """Liveness, and the order of every two events and crews, composed against flat."""
+    """Liveness, and the order of every two events and warp groups, composed against flat."""
     instances = Instances(schedule.counters)
     groups = groups_of(schedule, 1, instances)
     flat = expand(schedule, 0, 1)
@@ -117,12 +117,12 @@ def compare(schedule: Schedule) -> Comparison:
     live = all(g.order.complete for g in groups)
     if live:
         nothing = words(schedule, [g.order.trace.items for g in groups], np.zeros((0, 7), np.int64))
-        quotient = Quotient(groups, instances, nothing, "block")
-        live = quotient.run.complete
+        inter_cta = InterCtaSystem(groups, instances, nothing, "block")
+        live = inter_cta.run.complete
     if not live or not run.complete:
         wrong = () if live == run.complete else (f"composed runs to the end: {live}, flat: {run.complete}",)
         return Comparison(False, False, 0, wrong)
-    order, clocks = BracketOrder(quotient), must_clocks(run)
+    order, clocks = IntervalOrder(inter_cta), must_clocks(run)
     ids = np.concatenate([numbers.reshape(-1) for numbers in flat.event_id])
     nodes = _nodes(groups)
     composed = _matrix(order, nodes)
@@ -132,15 +132,15 @@ def compare(schedule: Schedule) -> Comparison:
     np.fill_diagonal(composed, False)
     bad = np.argwhere(composed != truth).tolist()
     told = tuple(f"events {a} and {b}: composed {composed[a, b]}" for a, b in bad[:3])
-    partial, implied = not _conjunctive(flat.system, clocks), _implied(quotient, nodes, truth)
+    partial, implied = not _conjunctive(flat.system, clocks), _implied(inter_cta, nodes, truth)
     return Comparison(True, partial, implied, told + _crews(groups, order, truth)[:3])
 
 
-def _implied(quotient: Quotient, nodes: np.ndarray, truth: np.ndarray) -> int:
-    """Orders that brackets alone do not give."""
-    brackets = BracketOrder(quotient)
-    brackets.implied.left = 0
-    return int((truth & ~_matrix(brackets, nodes)).sum())
+def _implied(inter_cta: InterCtaSystem, nodes: np.ndarray, truth: np.ndarray) -> int:
+    """Orders that intervals alone do not give."""
+    intervals = IntervalOrder(inter_cta)
+    intervals.implied.left = 0
+    return int((truth & ~_matrix(intervals, nodes)).sum())
 
 
 def _conjunctive(system: System, clocks: Clocks) -> bool:
@@ -156,14 +156,14 @@ def _conjunctive(system: System, clocks: Clocks) -> bool:
     return True
 
 
-def _matrix(order: BracketOrder, nodes: np.ndarray) -> np.ndarray:
+def _matrix(order: IntervalOrder, nodes: np.ndarray) -> np.ndarray:
     i, j = np.meshgrid(nodes, nodes, indexing="ij")
     made: np.ndarray = order.precedes(i.reshape(-1), j.reshape(-1)).reshape(i.shape)
     return made
 
 
-def _crews(groups: list[Group], order: BracketOrder, truth: np.ndarray) -> tuple[str, ...]:
-    """A crew that is said to precede another does so with every member."""
+def _crews(groups: list[Group], order: IntervalOrder, truth: np.ndarray) -> tuple[str, ...]:
+    """A warp group that is said to precede another does so with every member."""
     numbers, members, base = [], [], 0
     for group in groups:
         trace = group.order.trace
@@ -174,7 +174,7 @@ def _crews(groups: list[Group], order: BracketOrder, truth: np.ndarray) -> tuple
     said = _matrix(order, np.array(numbers))
     np.fill_diagonal(said, False)
     return tuple(
-        f"crews {a} and {b} are said to be ordered"
+        f"warp groups {a} and {b} are said to be ordered"
         for a, b in np.argwhere(said).tolist()
         if not truth[np.ix_(members[a], members[b])].all()
     )

@@ -15,8 +15,8 @@ from random import Random
 from amk.adversary.subjects import draw
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.builder import SystemBuilder
-from amk.validator.system import System
+from amk.validator.program.builder import SystemBuilder
+from amk.validator.program.system import System
 
 LONGEST = 7
 """Chunks of a pipeline; more show nothing new and take the judges longer."""

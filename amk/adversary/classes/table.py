@@ -8,7 +8,7 @@ from random import Random
 
 from amk.adversary.classes import data, pipelines, rules, slots, sync
 from amk.adversary.classes.sync import Mutant
-from amk.validator.system import System
+from amk.validator.program.system import System
 
 Generator = Callable[[Random], Mutant] | Callable[[Random], System] | Callable[[Random], Mutant | System]
 

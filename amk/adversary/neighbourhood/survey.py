@@ -24,7 +24,7 @@ from amk.judges.judge import Ruling, judge
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.schedule_certificate import evidence
+from amk.validator.export.of_schedule import evidence
 from amk.validator.verify import Verdict, verify
 
 SECONDS = 20.0

@@ -1,0 +1,153 @@
+"""The check event by event, where the composed check cannot take a schedule apart or finds what no run
+    confirms.
+
+The composed check takes a step that touches flag words as one, whichever warps run it, and wants the writes of one
+buffer wholly one after the other. Here every warp is an agent of its own, and the questions of `compose` are put to
+the flat system at every position.
+
+Property: as `compose`, for the launches of two tokens that start at one position. `FlatCheck.positions` lists all
+of them, or some if there are too many. Tokens beyond the second follow from `epochs`, as there. A finding at one
+position is UNSAFE with its witness; only no finding at all positions is SAFE.
+
+Cost: three or four flat systems and their clocks per position; `EVENTS` bounds what is done in all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.evidence.flat_system import Flat, expand
+from amk.validator.memory.atoms import blocks, touches_of
+from amk.validator.memory.composition import TOKENS, Composition, groups_of
+from amk.validator.memory.dataflow import find_faults
+from amk.validator.memory.memory_check import LIMIT, Blocking, accesses
+from amk.validator.order.between_ctas import Edges, Group
+from amk.validator.order.clocks import Clocks, must_clocks
+from amk.validator.order.greedy_run import Run, greedy
+from amk.validator.program.counter_events import Instances
+from amk.validator.program.evaluator import Evaluations
+from amk.validator.program.system import I64, Bools, System
+
+EVENTS: Final = 120_000
+"""Flat events times positions that are checked."""
+LARGEST: Final = 30_000
+"""Events of the largest system that is looked at."""
+SAMPLED: Final = 6
+"""Positions looked at when there are too many."""
+
+
+SYNCHRONISATION: Final = (
+    "agent_first", "wait_first", "wait_counter", "wait_threshold", "signal_first", "signal_counter", "signal_amount"
+)  # fmt: skip
+
+
+class FlatOrder:
+    """Order of the flat events under one kind of edges (`Ordering`)."""
+
+    def __init__(self, flat: Flat, groups: list[Group], known: dict[bytes, Clocks]) -> None:
+        """known: clocks by the waits and signals that they follow from; most positions agree on these."""
+        self.flat, self.groups = flat, groups
+        self.system: System = flat.system
+        key = b"".join(getattr(flat.system, name).tobytes() for name in SYNCHRONISATION)
+        if key not in known:
+            known[key] = must_clocks(greedy(flat.system))
+        self.run: Run = replace(known[key].run, system=flat.system)
+        self.clocks = replace(known[key], run=self.run)
+
+    def placed(self, numbers: I64) -> I64:
+        found: I64 = self.run.position[numbers]
+        return found
+
+    def precedes(self, before: I64, after: I64) -> Bools:
+        return self.clocks.precedes(before, after)
+
+    precedes_plainly = precedes
+
+    def precedes_each(self, before: I64, after: I64) -> Bools:
+        return self.precedes(np.repeat(before, len(after)), np.tile(after, len(before)))
+
+    def node(self, number: int) -> tuple[Group, int, int]:
+        trace, worker, event = self.flat.owner(number)
+        return next(g for g in self.groups if g.first == trace.program.first), worker, event
+
+    def numbers(self, worker: I64, event: I64) -> I64:
+        found = np.empty_like(worker)
+        for group in self.groups:
+            mine = (worker >= group.first) & (worker < group.first + group.count)
+            found[mine] = self.flat.event_id[group.number][worker[mine] - group.first, event[mine]]
+        return found
+
+
+class FlatCheck:
+    """The flat systems of launches of one schedule, position by position."""
+
+    def __init__(self, schedule: Schedule, tokens: int = TOKENS, evaluations: Evaluations | None = None) -> None:
+        self.schedule, self.tokens, self.evaluations = schedule, tokens, evaluations or Evaluations()
+        self.instances = Instances(schedule.counters)
+        self.groups = groups_of(schedule, tokens, self.instances)
+        self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
+        self.known: Flat | None = None
+        self._clocks: dict[bytes, Clocks] = {}
+
+    def positions(self) -> tuple[list[int], bool]:
+        """Where a launch may start, and whether these are all positions."""
+        last = self.schedule.kv.context - self.tokens
+        events = sum(g.count * g.order.trace.events for g in self.groups)
+        room = EVENTS // events if events <= LARGEST else 0
+        if room > last:
+            return list(range(last + 1)), True
+        count = min(room, SAMPLED)
+        return sorted({last * i // max(count - 1, 1) for i in range(count)}), False
+
+    def _flat(self, pos: int, edges: Edges, sure: bool = True) -> Flat:
+        self.known = expand(
+            self.schedule, pos, self.tokens, edges, like=self.known, sure=sure, evaluations=self.evaluations
+        )
+        return self.known
+
+    def _order(self, flat: Flat) -> FlatOrder:
+        return FlatOrder(flat, self.groups, self._clocks)
+
+    def at(self, pos: int) -> Composition:
+        """What `compose` answers, for launches that start at `pos`; nodes are flat events."""
+        block = self._flat(pos, "block", sure=False)
+        result = Composition(self.schedule, self.tokens, self.groups, self.instances, self.evaluations, at=pos)
+        result.outside, result.clashes = block.footprints.outside, block.footprints.clashes
+        result.written_constants = frozenset(block.footprints.written_constants)
+        result.private, result.weak = ("shared memory",), True
+        result.block = FlatRun(block, greedy(block.system))
+        result.complete = result.block.run.complete
+        if not result.complete:
+            return result
+        word = self._order(self._flat(pos, "word", sure=False))
+        least, fence = (self._order(self._flat(pos, edges)) for edges in ("word", "fence"))
+        blocking = Blocking(least, lambda: self._order(self._flat(pos, "wait")))
+        result.order, result.dataflow = least, find_faults(blocks(touches_of(word.run)), LIMIT)
+        rows, nothing = _rows(word.system), np.zeros((0, 5), np.int64)
+        found = accesses(rows, word.placed(rows[:, 0]), self.tagged, (nothing, nothing))
+        result.races, result.unseen = found.unseen(least, fence)
+        result.overwritten = found.overwritten(blocking)
+        result.hints, result.fence = blocking.with_hints, fence
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class FlatRun:
+    """A flat system and its greedy run."""
+
+    flat: Flat
+    run: Run
+
+
+def _rows(system: System) -> I64:
+    """(event, buffer, kind, lo, hi, value, delta) of every access."""
+    event = np.repeat(np.arange(system.events), np.diff(system.access_first))
+    columns = (
+        event, system.access_buffer, system.access_kind, system.access_lo, system.access_hi, system.access_value,
+        system.access_delta,
+    )  # fmt: skip
+    return np.stack([np.asarray(c, np.int64) for c in columns], axis=1)

@@ -1,0 +1,384 @@
+"""The flat system: every warp of every worker is an agent, every access at its real position.
+
+Weight streams are taken whole: by the stream lemma a private self-refilled ring adds no edges between agents, so its
+chunks are never enumerated (`rings` proves the lemma's conditions and has the system with every copy as an event).
+
+Edges: `block` and `wait` have every wait; `word` leaves out what orders nothing but itself (hints, relaxed
+operations: their signals still count, from an agent without a past); `fence` leaves out flag words too. See
+`inter_cta`. Tagged words make single events wait for single events, see `word_events`.
+
+Numbering: agent = worker * warps + warp. Buffers: those of the schedule, then shared memory of each worker. Counters:
+instances, then 16 barriers per worker. event_tag = local event of the worker's trace.
+
+Initial content: the launch state, and cache rows below the first position. Final content: outputs, state, last
+logits, and every cache row up to the last position.
+
+A system of more than `WHOLE` events is made without those that nobody can notice if it may be (see `compact`).
+
+Errors: `TooLarge` beyond `MAX_EVENTS` events, those left out not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from amk.schedule_ir.memory import ITEM_BYTES
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.evidence.compact import GONE, compact
+from amk.validator.evidence.word_events import MISSING, join_nodes
+from amk.validator.memory.memory_check import boundary_content
+from amk.validator.memory.position_abstraction import NO_DATA
+from amk.validator.order.between_ctas import Edges
+from amk.validator.order.within_cta import NotComposable
+from amk.validator.program.builder import assemble
+from amk.validator.program.contents import CACHED, code
+from amk.validator.program.counter_events import CounterEvents, Instances
+from amk.validator.program.evaluator import Evaluations
+from amk.validator.program.flag_words import tag_of, words
+from amk.validator.program.footprint import Footprints
+from amk.validator.program.step_accesses import item_accesses
+from amk.validator.program.system import I64, WRITE, Bools, System
+from amk.validator.program.trace import BARRIERS, Item, TooLarge, Trace, trace
+
+MAX_EVENTS: Final = 2_500_000
+WHOLE: Final = 250_000
+"""Events up to which a system has all of them, whoever asks."""
+MAX_LISTED: Final = 6_000_000
+"""Events that are numbered, whether or not they are left out."""
+
+EVALUATED: Final = 64 << 20
+"""Bytes of footprints that are kept while a brief system is made: few are asked for again."""
+
+
+@dataclass(frozen=True, eq=False)
+class Flat:
+    """The system with the maps back: event_id[group][worker - first, local event], `GONE` if it is left out.
+
+    accesses [n, 7]: (event before renumbering, buffer, lo, hi, kind, value, delta) of listed workers at position `pos`.
+    """
+
+    schedule: Schedule
+    pos: int
+    accesses: I64
+    system: System
+    traces: list[Trace]
+    event_id: list[I64]
+    instances: Instances
+    footprints: Footprints
+
+    def owner(self, event: int) -> tuple[Trace, int, int]:
+        """(trace, worker, local event) of a flat event."""
+        for trace_, ids in zip(self.traces, self.event_id, strict=True):
+            worker = int(self.system.agent_of[event]) // trace_.warps - trace_.program.first
+            if 0 <= worker < len(ids):
+                return trace_, worker + trace_.program.first, int(self.system.event_tag[event])
+        raise IndexError(event)
+
+    def waiter(self, event: int, counter: int) -> tuple[Trace, int, int]:
+        """`owner` of a flat event's wait for this counter: an event that became one with the next one, or that one."""
+        trace_, worker, last = self.owner(event)
+        before = (
+            int(self.system.event_tag[event - 1])
+            if self.system.index_of[event]
+            else int(trace_.first[trace_.warp_of[last]]) - 1
+        )
+        rows = CounterEvents(self.schedule, trace_, self.instances).waits
+        rows = rows[(rows[:, 0] == worker) & (rows[:, 2] == counter)][:, 1]
+        barrier = counter - self.instances.total - BARRIERS * worker
+        if 0 <= barrier < BARRIERS:
+            rows = trace_.barrier_waits[trace_.barrier_waits[:, 1] == barrier, 0]
+        return trace_, worker, int(min(rows[(rows > before) & (rows <= last)], default=last))
+
+
+def expand(
+    schedule: Schedule,
+    pos: int,
+    tokens: int,
+    edges: Edges = "block",
+    touching: Collection[int] | None = None,
+    like: Flat | None = None,
+    sure: bool = False,
+    evaluations: Evaluations | None = None,
+    brief: bool = False,
+) -> Flat:
+    """The flat system of a launch of `tokens` tokens that starts at position `pos`, epoch 0.
+
+    touching: only these workers' accesses are listed (all events stay), for witnesses of large schedules; those of
+    the others are evaluated where they may touch flag words, because these make waits. like: a flat
+    system of the same schedule and number of tokens, whose parts are used again. sure: without the waits of reads
+    that may not happen (`Op.perhaps`), for what must be ordered whatever the data say. evaluations: earlier
+    footprints. brief: if there are more than `WHOLE` events, only those that matter (see `compact`).
+    """
+    footprints = like.footprints if like else Footprints(schedule, evaluations)
+    return _Expansion(schedule, pos, tokens, edges, touching, like, sure, footprints, brief).build()
+
+
+def left_at_most(schedule: Schedule, trace: Trace, signalling: I64, listed: int) -> int:
+    """Events of a program's workers in a brief system, at most; signalling: local events that signal; listed: workers
+    whose accesses are listed."""
+    tagged = {b.name for b in schedule.buffers if b.tagged}
+    steps = {item.site.number: item for item in trace.items}
+    there = {number for number, item in steps.items() if names(item, tagged)}
+    heavy = np.array([item.site.number in there for item in trace.items], bool)[trace.item]
+    heavy[trace.barrier_signals[:, 0]] = heavy[signalling] = True
+    count = trace.program.count
+    return min(count * trace.events, count * (int(heavy.sum()) + trace.warps) + listed * trace.events)
+
+
+def names(item: Item, buffers: Collection[str]) -> bool:
+    """Does the step name one of these buffers?"""
+    return not {value for _, value in item.step.op if isinstance(value, str)}.isdisjoint(buffers)
+
+
+class _Expansion:
+    """Rows of all tables, gathered group by group."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        pos: int,
+        tokens: int,
+        edges: Edges,
+        touching: Collection[int] | None,
+        like: Flat | None,
+        sure: bool,
+        footprints: Footprints,
+        brief: bool,
+    ) -> None:
+        self.sure, self.footprints, self.brief = sure, footprints, brief
+        self.schedule, self.pos, self.tokens, self.edges = schedule, pos, tokens, edges
+        self.instances = like.instances if like else Instances(schedule.counters)
+        self.traces = like.traces if like else [trace(schedule, n, tokens) for n in range(len(schedule.programs))]
+        self.known = like.accesses if like and like.pos == pos else None
+        self.touching = None if touching is None else sorted(touching)
+        self.tagged_names = {b.name for b in schedule.buffers if b.tagged}
+        self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
+        self.agents = schedule.launch.workers * schedule.launch.warps
+        self.extra = 0
+        self.counters: dict[int, CounterEvents] = {}
+        self.base = np.cumsum([0, *(t.program.count * t.events for t in self.traces)]).tolist()
+        self.loose: list[I64] = [np.zeros((0, 3), np.int64)]
+        self.agent: list[I64] = []
+        self.waits: list[I64] = []
+        self.signals: list[I64] = []
+        self.parts: list[I64] = [np.zeros((0, 7), np.int64)]
+
+    def build(self) -> Flat:
+        self._check_size()
+        base, numbers, tags = 0, [], []
+        for trace_ in self.traces:
+            count = trace_.program.count
+            numbers.append(base + np.arange(count * trace_.events).reshape(count, trace_.events))
+            tags.append(np.tile(np.arange(trace_.events), count))
+            self._group_events(trace_, base)
+            if self.known is None:
+                self._group_accesses(trace_, base)
+            base += count * trace_.events
+        self.accesses = np.concatenate(self.parts) if self.known is None else self.known
+        self.parts.clear()
+        launch = self.schedule.launch
+        init = [*self.instances.init().tolist(), *([0] * (BARRIERS * launch.workers))]
+        self._add_void(base, tags)
+        self._add_words(tags, init)
+        self.accesses = self._touched(self.accesses)
+        initial, final = self._boundary()
+        called = {
+            "agent_names": self._agent_names(),
+            "counter_names": self._counter_names(len(init)),
+            "buffer_names": self._buffer_names(),
+        }
+        agent, tag = np.concatenate(self.agent), np.concatenate(tags)
+        rows = np.concatenate(self.waits), np.concatenate(self.signals), self.accesses
+        for parts in (self.agent, self.waits, self.signals):
+            parts.clear()
+        if not self.brief:
+            system, ids = assemble(self.agents, agent, init, *rows, initial, final, tag, called)
+        else:
+            self.footprints.trim(0)
+            left = compact(agent, *rows)
+            agent, tag, rows = agent[left.kept], tag[left.kept], tuple(map(left.rows, rows))  # type: ignore[assignment]
+            system, ids = assemble(self.agents, agent, init, *rows, initial, final, tag, called)
+            ids = np.append(ids, GONE)[left.into]
+        event_id = [ids[n] for n in numbers]
+        return Flat(
+            self.schedule, self.pos, self.accesses, system, self.traces, event_id, self.instances, self.footprints
+        )
+
+    def _check_size(self) -> None:
+        total = sum(t.events * t.program.count for t in self.traces)
+        self.brief &= total > WHOLE
+        if self.brief and total <= MAX_LISTED:
+            signalling = [self._counters(t).signals[:, 1] for t in self.traces]
+            parts = zip(self.traces, signalling, strict=True)
+            total = sum(left_at_most(self.schedule, t, events, self._listed(t)) for t, events in parts)
+        if total > MAX_EVENTS:
+            raise TooLarge(f"{total:,} flat events, at most {MAX_EVENTS:,}")
+
+    def _counters(self, trace_: Trace) -> CounterEvents:
+        """The waits and signals of a program, evaluated once."""
+        number = trace_.program.first
+        if number not in self.counters:
+            self.counters[number] = CounterEvents(self.schedule, trace_, self.instances)
+        return self.counters[number]
+
+    def _listed(self, trace_: Trace) -> int:
+        """Workers of the program whose accesses are listed."""
+        program = trace_.program
+        span = range(program.first, program.first + program.count)
+        return program.count if self.touching is None else sum(w in span for w in self.touching)
+
+    def _group_events(self, trace_: Trace, base: int) -> None:
+        program, size = trace_.program, trace_.events
+        workers = np.arange(program.first, program.first + program.count)
+        self.agent.append((workers[:, None] * trace_.warps + trace_.warp_of).reshape(-1))
+        bars = self.instances.total + BARRIERS * workers
+        for table, rows in ((self.waits, trace_.barrier_waits), (self.signals, trace_.barrier_signals)):
+            event = base + (workers - program.first)[:, None] * size + rows[:, 0]
+            amount = np.broadcast_to(rows[:, 2], event.shape)
+            columns = (event, bars[:, None] + rows[:, 1], amount)
+            table.append(np.stack([column.reshape(-1) for column in columns], axis=1))
+        events = self._counters(trace_)
+        for table, rows in ((self.waits, events.waits), (self.signals, events.signals)):
+            weak = rows[:, 4] != 0 if self.edges in ("word", "fence") else np.zeros(len(rows), bool)
+            event = base + (rows[:, 0] - program.first) * size + rows[:, 1]
+            made = np.stack((event, rows[:, 2], np.maximum(rows[:, 3], 0)), axis=1)
+            table.append(made[~weak])
+            if table is self.signals:
+                self.loose.append(made[weak])
+
+    def _add_void(self, events: int, tags: list[I64]) -> None:
+        """Weak signals count, but come from an agent that knows nothing."""
+        loose = np.concatenate(self.loose)
+        self.extra = events + len(loose)
+        loose[:, 0] = events + np.arange(len(loose))
+        self.agent.append(np.full(len(loose), self.agents))
+        tags.append(np.full(len(loose), -1))
+        self.signals.append(loose)
+        self.agents += 1
+
+    def _add_words(self, tags: list[I64], init: list[int]) -> None:
+        """One counter per writing event and per join node, which waits for its writers; readers wait for it."""
+        if self.edges == "fence" or not self.tagged:
+            return
+        table = self.accesses[np.isin(self.accesses[:, 1], self.tagged)]
+        group, worker, item = self._place(table[:, 0])
+        rows = np.stack((group, worker, item, *table[:, [1, 4, 2, 3]].T), axis=1)
+        warp_groups = words(self.schedule, [t.items for t in self.traces], rows)
+        if order := [d for d in warp_groups.never if d.code != "AMK202"]:
+            raise NotComposable(order[0].message)
+        if self.sure:
+            always = ~self._perhaps(table, group, item)
+            table, group, item = table[always], group[always], item[always]
+        tag = self._tags(group, item, table[:, 1])
+        found = join_nodes(np.stack((table[:, 0], table[:, 1], tag, *table[:, [4, 2, 3]].T), axis=1))
+        writers = sorted({w for join_node in found.writers for w in join_node} - {MISSING})
+        counter = {w: len(init) + i for i, w in enumerate(writers)} | {MISSING: len(init) + len(writers)}
+        base = len(init) + len(counter)
+        init += [0] * (len(counter) + len(found.writers))
+        self.signals.append(np.array([(w, counter[w], 1) for w in writers], np.int64).reshape(-1, 3))
+        self.waits.append(np.array([(e, base + j, 1) for e, j in found.readers], np.int64).reshape(-1, 3))
+        first, count = self.extra, len(found.writers)
+        self.extra += count
+        self.agent.append(self.agents + np.arange(count))
+        self.agents += count
+        tags.append(np.full(count, -1))
+        needs = [(first + j, counter[w], 1) for j, members in enumerate(found.writers) for w in members]
+        self.waits.append(np.array(needs, np.int64).reshape(-1, 3))
+        self.signals.append(np.array([(first + j, base + j, 1) for j in range(count)], np.int64).reshape(-1, 3))
+
+    def _perhaps(self, table: I64, group: I64, item: I64) -> Bools:
+        """Reads that the data may make unnecessary."""
+        steps = [[bool(i.step.op.perhaps) for i in t.items] for t in self.traces]
+        found: Bools = np.array([steps[g][i] for g, i in zip(group.tolist(), item.tolist(), strict=True)], bool)
+        found &= table[:, 4] != WRITE
+        return found
+
+    def _tags(self, group: I64, item: I64, buffer: I64) -> I64:
+        """The tag that each access writes or looks for."""
+        key, which = np.unique(np.stack((group, item, buffer), axis=1), axis=0, return_inverse=True)
+        value = [tag_of(self.schedule.buffers[b].tag or 0, self.traces[g].items[i]) for g, i, b in key.tolist()]
+        tags: I64 = np.array(value, np.int64)[which.reshape(-1)]
+        return tags
+
+    def _place(self, event: I64) -> tuple[I64, I64, I64]:
+        """(group, worker, item) of events in the order of listing."""
+        group = np.searchsorted(np.array(self.base[1:]), event, side="right")
+        worker, item = np.empty_like(event), np.empty_like(event)
+        for g, trace_ in enumerate(self.traces):
+            at = group == g
+            worker[at], local = np.divmod(event[at] - self.base[g], trace_.events)
+            worker[at] += trace_.program.first
+            item[at] = trace_.item[local]
+        return group, worker, item
+
+    def _touched(self, rows: I64) -> I64:
+        if self.touching is None:
+            return rows
+        return rows[np.isin(self._place(rows[:, 0])[1], self.touching)]
+
+    def _group_accesses(self, trace_: Trace, base: int) -> None:
+        program = trace_.program
+        span = range(program.first, program.first + program.count)
+        few = [span]
+        if self.touching is not None:
+            mine = np.array([w for w in self.touching if w in span], np.int64)
+            runs = np.split(mine, np.flatnonzero(np.diff(mine) > 1) + 1)
+            few = [range(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
+        for i, item in enumerate(trace_.items):
+            if isinstance(item.step.op, NO_DATA):
+                continue
+            for warp in trace_.roles[item.step.op.role]:
+                for workers in [span] if self._on_words(item) else few:
+                    worker, rows = item_accesses(self.footprints, trace_, i, warp, workers, self.pos)
+                    if self.touching is not None and workers is span:
+                        # of workers that are not listed, only words matter
+                        at = np.flatnonzero(np.isin(rows[:, 0], self.tagged) | np.isin(worker, self.touching))
+                        worker, rows = worker[at], rows[at]
+                    event = base + (worker - span.start) * trace_.events + trace_.event_of[i, warp]
+                    self.parts.append(np.concatenate((event[:, None], rows), axis=1))
+            if self.brief:
+                self.footprints.trim(EVALUATED)
+
+    def _on_words(self, item: Item) -> bool:
+        """Does the step name a tagged buffer, where these matter?"""
+        return self.edges != "fence" and names(item, self.tagged_names)
+
+    def _boundary(self) -> tuple[I64, I64]:
+        initial, final = boundary_content(self.schedule, self.tokens)
+        return (
+            np.concatenate((initial, self._cache_rows(self.pos))),
+            np.concatenate((final, self._cache_rows(self.pos + self.tokens))),
+        )
+
+    def _cache_rows(self, upto: int) -> I64:
+        """Positions [0, upto) of every layer and head hold what was appended for them."""
+        schedule = self.schedule
+        row = schedule.model.head_dim * ITEM_BYTES[schedule.kv.dtype]
+        found = []
+        for family in sorted(CACHED) if upto else ():
+            number = self.footprints.number[f"{family}_cache"]
+            for layer in range(schedule.model.layers):
+                for head in range(schedule.caches):
+                    start = (layer * schedule.caches + head) * schedule.kv.context * row
+                    value = code(family, layer)
+                    found.append((number, start, start + upto * row, value, 0))
+        return np.array(found, np.int64).reshape(-1, 5)
+
+    def _buffer_names(self) -> tuple[str, ...]:
+        workers = self.schedule.launch.workers
+        return (*(b.name for b in self.schedule.buffers), *(f"shared memory of worker {w}" for w in range(workers)))
+
+    def _agent_names(self) -> tuple[str, ...]:
+        launch = self.schedule.launch
+        warps = [f"worker {w} warp {a}" for w in range(launch.workers) for a in range(launch.warps)]
+        others = ["weak signals", *(f"words {j}" for j in range(self.agents - len(warps) - 1))]
+        return (*warps, *others)
+
+    def _counter_names(self, total: int) -> tuple[str, ...]:
+        names = [self.instances.name(i) for i in range(self.instances.total)]
+        names += [f"barrier {b} of worker {w}" for w in range(self.schedule.launch.workers) for b in range(BARRIERS)]
+        return (*names, *(f"words {i}" for i in range(total - len(names))))

@@ -1,0 +1,1 @@
+"""Certificates and systems in the forms that others read."""

@@ -1,0 +1,1 @@
+"""From few layers and tokens to all, and counters that wrap."""

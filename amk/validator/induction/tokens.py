@@ -1,0 +1,186 @@
+"""From two tokens to all tokens.
+
+Property: for every counter instance c that something waits for, with D = increments of c per token:
+  (E1) every wait's threshold grows by D from each occurrence of that wait to its next, and lies in (-D, D] relative
+  to
+       the token's start (init counted out);
+  (E2) the instance is signalled, and waited for, inside the token loop only: a threshold that is the same in every
+       launch falls behind, orders nothing in later ones, and from 2^31 on the comparison says no;
+  (E3) if an order rests on a wait for c: every increment of token n+1 must-happen-after all increments of token n, by
+       waits of that kind: acquiring ones, or all of them where hints keep flag words from being overwritten. Tagged
+       words do not separate increments that an acquire counts: a word written behind a signal may be seen before it.
+
+Argument. Take the first increment, in some execution of n tokens, that comes before an increment of an earlier token
+on the same counter. Up to there the counter's value in token n lies between nD and (n+1)D, so a wait of token n
+holds iff the increments of token n (or n-1, for thresholds <= 0) suffice, exactly as in the two-token system; all
+tokens have equal bodies, so the orders found between tokens 0 and 1 hold between n and n+1, E3 included: there is no
+such increment. Thus dependences never lead back in the token, liveness of one token and its successor is liveness of
+all, and neighbouring touches of a byte are at most one token apart, as for layers in `reduce`. Launch boundaries are
+full barriers and leave every counter at a multiple of D. Flag words have one owner each, so E3 is program order.
+
+AMK203 if a condition fails: D below the growth of a threshold starves a later token; otherwise the verdict is
+UNKNOWN. AMK204 if a counter starts, or one signal adds, beyond what can be compared; what the sums allow is decided
+in `lags`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from amk.report.diagnostic import Diagnostic, Where, because
+from amk.report.schema import json_pointer
+from amk.schedule_ir.expr import coefficient
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.induction.wrap_around import LAG, check_lags
+from amk.validator.memory.composition import Composition
+from amk.validator.order.between_ctas import Group
+from amk.validator.order.intervals import Ordering
+from amk.validator.program.system import I64
+from amk.validator.program.trace import sites
+from amk.validator.static.outside import amounts
+
+WORD: Final = 2**32
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """wrong: thresholds outgrow the increments, or comparisons their words (UNSAFE). open: not separated, or not known
+    to be close enough (UNKNOWN). wrap: tokens until 2^32.
+    """
+
+    wrong: tuple[Diagnostic, ...]
+    open: tuple[Diagnostic, ...]
+    wrap: int
+
+
+def check_epochs(result: Composition) -> Epochs:
+    """The conditions on a composition that is live and has an order."""
+    instances = result.instances
+    init = instances.init()
+    signals = [_with_token(g, g.signals) for g in result.groups]
+    waits = [_with_token(g, g.waits) for g in result.groups]
+    every = np.concatenate(signals)
+    first = every[every[:, 5] == 0]
+    delta = np.bincount(first[:, 2], first[:, 3], minlength=instances.total).astype(np.int64)
+    starving, loose = _thresholds(result, waits, every, delta, init)
+    assert result.order is not None
+    every_wait = np.concatenate(waits)
+    acquired = np.unique(every_wait[every_wait[:, 4] == 0, 2])
+    loose += _separation(result, every, acquired, result.fence or result.order)
+    if result.hints is not None:
+        loose += _separation(result, every, np.setdiff1d(every_wait[:, 2], acquired), result.hints)
+    wrap = [(WORD - int(init[i])) // int(d) for i, d in enumerate(delta.tolist()) if d]
+    # a buffer that no step uses may have any tag
+    tags = (b.tag for b in result.schedule.buffers if b.tag is not None)
+    wrap += [(WORD - coefficient(tag, "1")) // coefficient(tag, "t") for tag in tags if coefficient(tag, "t") > 0]
+    lags = check_lags(result, every_wait, every)
+    return Epochs((*starving[:8], *lags.early), (*loose[:8], *lags.open), min(wrap, default=WORD))
+
+
+def _thresholds(
+    result: Composition, waits: list[I64], signals: I64, delta: I64, init: I64
+) -> tuple[list[Diagnostic], list[Diagnostic]]:
+    """E1 and E2, wait by wait: (starving, loose) findings. Rows as in `check_epochs`."""
+    starving, loose = list[Diagnostic](), list[Diagnostic]()
+    zero, one = (np.concatenate(each) for each in zip(*map(_occurrences, waits), strict=True))
+    gain, grown, base = delta[zero[:, 2]], one[:, 3] - zero[:, 3], zero[:, 3] - init[zero[:, 2]]
+    same = zero[:, 2] == one[:, 2]
+    far = (base <= -gain) | (base > gain)
+    outside = [np.unique(rows[rows[:, 5] < 0, 2]) for rows in (np.concatenate(waits), signals)]
+    waited = np.unique(np.concatenate(waits)[:, 2])
+    doubtful = np.concatenate((zero[~same | (grown != gain) | far, 2], outside[0], np.intersect1d(outside[1], waited)))
+    for instance in np.unique(doubtful).tolist():
+        mine = zero[:, 2] == instance
+        name, gains, counter = result.instances.name(instance), int(delta[instance]), _family(result, instance)
+        growth = set(grown[mine & same].tolist())
+        if max(growth, default=gains) > gains:
+            message = f"{name} gains {gains} per token, a threshold grows by {max(growth)}"
+            why = "a later token waits for increments that never come"
+            starving.append(_finding(result.schedule, counter, message, why))
+        elif growth - {gains} or not same[mine].all():
+            message = f"{name} gains {gains} per token, thresholds grow by {_either(growth)}"
+            why = "the wait falls further behind with every token, so two tokens do not speak for all"
+            loose.append(_finding(result.schedule, counter, message, why))
+        if far[mine].any():
+            message = f"a threshold of {name} reaches beyond the tokens next to its own"
+            loose.append(_finding(result.schedule, counter, message))
+        for what, where in zip(("waited for", "signalled"), outside, strict=True):
+            if instance in where:
+                loose.append(_finding(result.schedule, counter, f"{name} is {what} outside the token loop"))
+    return starving, loose
+
+
+def _occurrences(rows: I64) -> tuple[I64, I64]:
+    """The rows of tokens 0 and 1 of one program, each of token 0 at the place of its own next occurrence.
+
+    Both tokens are unrolled from one body, so a wait has the same place among the rows of each: rows stand step by step
+    as they run, warp by warp, entry by entry, worker by worker. ValueError if they do not.
+    """
+    zero, one = (rows[rows[:, 5] == token] for token in (0, 1))
+    if zero.shape != one.shape or (zero[:, [0, 4]] != one[:, [0, 4]]).any():
+        raise ValueError("the waits of two tokens do not correspond")
+    return zero, one
+
+
+def _family(result: Composition, instance: int) -> str:
+    return result.instances.family(instance)[0].name
+
+
+def _either(numbers: set[int]) -> str:
+    return " or ".join(map(str, sorted(numbers))) or "numbers that differ between its waits"
+
+
+def check_wrap(schedule: Schedule) -> list[Diagnostic]:
+    """AMK204 for counters that start, and signals that add, beyond what the wrapping comparison can tell apart."""
+    found = []
+    for i, counter in enumerate(schedule.counters):
+        if counter.init >= LAG:
+            path = json_pointer(("counters", i, "init"))
+            found.append(Diagnostic("AMK204", f"'{counter.name}' starts at {counter.init:,}", where=Where(path=path)))
+    for number, program in enumerate(schedule.programs):
+        for site in sites(program, number):
+            for i, signal in enumerate(site.step.signals):
+                most = amounts(schedule, site, number, signal)[1]
+                if most >= LAG:
+                    path = json_pointer((*site.path, "signals", i, "add"))
+                    message = f"a signal adds {most:,} to '{signal.counter}'"
+                    found.append(Diagnostic("AMK204", message, where=Where(path=path)))
+    return found
+
+
+def _with_token(group: Group, rows: I64) -> I64:
+    """Rows with the token of their event as sixth column."""
+    trace = group.order.trace
+    token = np.array([item.token for item in trace.items], np.int64)
+    return np.concatenate((rows, token[trace.item[rows[:, 1]]][:, None]), axis=1)
+
+
+def _finding(schedule: Schedule, counter: str, message: str, *reasons: str) -> Diagnostic:
+    number = next(i for i, c in enumerate(schedule.counters) if c.name == counter)
+    facts = tuple(because(r) for r in reasons)
+    return Diagnostic("AMK203", message, where=Where(path=json_pointer(("counters", number))), facts=facts)
+
+
+def _separation(result: Composition, every: I64, instances: I64, order: Ordering) -> list[Diagnostic]:
+    """E3: every signal of token 0 precedes every signal of token 1 on the same instance."""
+    node = order.numbers(every[:, 0], every[:, 1])
+    found = []
+    for instance in instances.tolist():
+        mine = every[:, 2] == instance
+        before, after = node[mine & (every[:, 5] == 0)], node[mine & (every[:, 5] == 1)]
+        bad = np.flatnonzero(~order.precedes_each(before, after))
+        if len(bad):
+            a, b = divmod(int(bad[0]), len(after))
+            early, late = order.node(int(after[b])), order.node(int(before[a]))
+            counter = result.instances.family(instance)[0].name
+            name = result.instances.name(instance)
+            message = f"worker {early[1]} may signal {name} for token 1 before worker {late[1]} does for token 0"
+            found.append(
+                _finding(
+                    result.schedule, counter, message, "the total then does not tell which increments have happened"
+                )
+            )
+    return found

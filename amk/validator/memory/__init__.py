@@ -1,0 +1,1 @@
+"""Accesses in order: races, reads-from, rules of the memory model."""

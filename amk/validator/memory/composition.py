@@ -1,0 +1,231 @@
+"""The composed check: every worker of a full-size schedule in well under a second.
+
+Property: liveness, race freedom and reads-from of the schedule for any number of tokens, all positions included.
+
+Two tokens show every neighbourhood but one: in a launch of one token what stands before the loop meets what stands
+behind it (`begin` loads the state that `finish` stores). So `verify` composes a launch of one token too.
+
+Assumptions: structure, positions and streams are checked elsewhere (barriers are joined by exactly their role, cache
+rows never cross workers, weight rings are private). Tokens beyond the second follow from `epochs`; layers beyond the
+third from `reduce`.
+
+Algorithm (section 11 of the theory): one clock pass over one worker per program (`local_order`), one over the
+interface nodes of all workers (`inter_cta`), intervals for everything between; then the race and reads-from passes
+of the flat check on the rows of the `abstraction`. Kinds of edges (see `inter_cta`) answer questions:
+    block   does every agent finish?
+    word    are conflicting accesses separated in time, and does every read find the value it expects?
+    wait    like word, with hints: is a flag word kept until every reader has found it?
+    fence   is a write visible to whoever touches the bytes next? Only pairs that begin with a write need this: a read
+            is over when its event is, because the op has used what it read.
+Without hints, relaxed operations and flag words all are one. `memory_model` argues for what each kind may order.
+
+Cost: llama3-8b on 132 workers has about 10^6 incidences and 10^4 inter-CTA system events.
+
+Witness: races and faults name composite nodes; `confirm` finds the flat events and replays them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Literal, Protocol
+
+import numpy as np
+
+from amk.report.diagnostic import Diagnostic
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.memory.accesses import touched
+from amk.validator.memory.dataflow import DataflowReport
+from amk.validator.memory.memory_check import Accesses, Blocking, accesses, boundary_content
+from amk.validator.memory.races import RaceReport
+from amk.validator.order.between_ctas import Edges, Group, InterCtaSystem
+from amk.validator.order.greedy_run import Run
+from amk.validator.order.intervals import IntervalOrder, Ordering, placed_in_lockstep
+from amk.validator.order.within_cta import local_order
+from amk.validator.program.aliases import Clash
+from amk.validator.program.counter_events import CounterEvents, Instances
+from amk.validator.program.evaluator import Evaluations
+from amk.validator.program.flag_words import FlagWords, words
+from amk.validator.program.system import I64, READ
+from amk.validator.program.trace import trace_of
+
+TOKENS: Final = 2
+Kept = Literal["most", "always", "sure"]
+"""Which reads of flag words count: all, those at every position, or all but those that depend on the data."""
+
+
+class Ran(Protocol):
+    """Something that has been run."""
+
+    @property
+    def run(self) -> Run: ...
+
+
+@dataclass(eq=False)
+class Composition:
+    """Result of the composed check of `schedule` (already reduced) for `tokens` tokens, as far as it got.
+
+    stuck: programs whose worker alone does not finish. never: words that nobody writes, tags out of order. races,
+    dataflow: over composite nodes with word edges; overwritten: flag words that a reader may still look for; unseen:
+    writes that fences do not order. outside, clashes, written_constants: see `Touched`. evaluations: footprints.
+    hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is
+    not `order`. at: the only position that was looked at. private: what the buffers behind the schedule's are, in
+    turn. block: what has the edges of `block`. complete: does every agent finish with them?
+    strict: strict inter-CTA systems; None if the flat system cannot tell the words apart. lockstep: accesses are in
+    the order of the run of all workers in lockstep. pending: makes `overwritten` and `hints` what they are said to
+    be; until then the former has words that hints may keep. Only where content is wrong, and that mostly says enough.
+    """
+
+    schedule: Schedule
+    tokens: int
+    groups: list[Group]
+    instances: Instances
+    evaluations: Evaluations
+    outside: dict[tuple[str | int, ...], str] = field(default_factory=dict)
+    clashes: dict[tuple[str | int, ...], Clash] = field(default_factory=dict)
+    written_constants: frozenset[str] = frozenset()
+    stuck: tuple[str, ...] = ()
+    never: list[Diagnostic] = field(default_factory=list)
+    block: Ran | None = None
+    complete: bool = False
+    order: Ordering | None = None
+    races: RaceReport | None = None
+    overwritten: RaceReport | None = None
+    unseen: RaceReport | None = None
+    hints: Ordering | None = None
+    fence: Ordering | None = None
+    dataflow: DataflowReport | None = None
+    classes: int = 0
+    incidences: int = 0
+    weak: bool = False
+    at: int | None = None
+    strict: Callable[[Edges], InterCtaSystem] | None = None
+    lockstep: bool = False
+    pending: Callable[[], None] | None = None
+    private: tuple[str, ...] = ("shared memory", "the key cache", "the value cache")
+
+    @property
+    def live(self) -> bool:
+        return not self.stuck and not self.never and self.complete
+
+    @property
+    def unraced(self) -> bool:
+        """Is it known that no two accesses race?"""
+        reports = self.races, self.overwritten, self.unseen
+        return self.races is not None and self.pending is None and not any(r.racy for r in reports if r is not None)
+
+    @property
+    def safe(self) -> bool:
+        if self.races is None or self.dataflow is None or not self.dataflow.correct:
+            return False
+        return self.live and self.unraced
+
+
+def groups_of(schedule: Schedule, tokens: int, instances: Instances) -> list[Group]:
+    """One group per program; raises `TooLarge`."""
+    found: list[Group] = []
+    nodes = 0
+    for number, program in enumerate(schedule.programs):
+        order = local_order(trace_of(program, number, schedule.roles, schedule.launch.warps, tokens))
+        counters = CounterEvents(schedule, order.trace, instances)
+        found.append(Group(number, program.first, program.count, order, counters.waits, counters.signals, nodes))
+        nodes += program.count * order.nodes
+    return found
+
+
+def compose(schedule: Schedule, tokens: int = TOKENS, evaluations: Evaluations | None = None) -> Composition:
+    """Check the schedule; raises `TooLarge`, `ClocksTooLarge` or `NotComposable`. evaluations: earlier footprints."""
+    return _Composer(schedule, tokens, evaluations or Evaluations()).run()
+
+
+class _Composer:
+    def __init__(self, schedule: Schedule, tokens: int, evaluations: Evaluations) -> None:
+        instances = Instances(schedule.counters)
+        self.schedule, self.groups = schedule, groups_of(schedule, tokens, instances)
+        self.inter_ctas: dict[tuple[Edges, Kept, bool], InterCtaSystem] = {}
+        self.result = Composition(schedule, tokens, self.groups, instances, evaluations)
+
+    def run(self) -> Composition:
+        result = self.result
+        result.stuck = tuple(self.schedule.programs[g.number].name for g in self.groups if not g.order.complete)
+        if result.stuck:
+            return result
+        self.seen = touched(self.schedule, self.groups, result.evaluations)
+        self.items = [group.order.trace.items for group in self.groups]
+        most = self._words(self.seen.most)
+        self.words: dict[Kept, FlagWords] = {
+            "most": most,
+            "always": most if most.never else self._words(self.seen.always),
+        }
+        result.classes, result.written_constants = self.seen.abstraction.classes, self.seen.constants
+        result.outside, result.clashes = self.seen.outside, self.seen.clashes
+        if result.outside or result.written_constants:
+            return result  # wrong whatever else there is
+        result.never = most.never
+        result.weak = not most.empty or any(bool(g.waits[:, 4].any() or g.signals[:, 4].any()) for g in self.groups)
+        if result.never:
+            return result
+        result.strict = None if most.doubled else self.strict
+        result.block = self._quotient("block")
+        result.lockstep, result.complete = result.block.lockstep is not None, result.block.run.complete
+        if result.complete:
+            self._check_memory()
+        return result
+
+    def _words(self, rows: I64) -> FlagWords:
+        return words(self.schedule, self.items, rows)
+
+    def _quotient(self, edges: Edges, words: Kept = "most", strict: bool = False) -> InterCtaSystem:
+        if (edges, words, strict) not in self.inter_ctas:
+            made = InterCtaSystem(self.groups, self.result.instances, self.words[words], edges, strict)
+            self.inter_ctas[edges, words, strict] = made
+        return self.inter_ctas[edges, words, strict]
+
+    def strict(self, edges: Edges) -> InterCtaSystem:
+        """With all words that a step looks for at some position, whatever the data say."""
+        if "sure" not in self.words:
+            rows = self.seen.most
+            perhaps = [[bool(item.step.op.perhaps) for item in items] for items in self.items]
+            sure = np.array([not perhaps[g][i] for g, i in rows[:, [0, 2]].tolist()], bool)
+            self.words["sure"] = self._words(rows[(rows[:, 4] != READ) | sure])
+        return self._quotient(edges, "sure", strict=True)
+
+    def _order(self, edges: Edges, words: Kept = "most") -> IntervalOrder:
+        return IntervalOrder(self._quotient(edges, words))
+
+    def _accesses(self, run: IntervalOrder) -> Accesses:
+        """In the order of a run; the one of all workers in lockstep knows nothing of waits and signals.
+
+        If it is a run with the edges of `block`, it is one with others: these only leave waits out, and let weak
+        signals come earlier.
+        """
+        rows, boundary = self.seen.rows, boundary_content(self.schedule, self.result.tokens)
+        placed = placed_in_lockstep(self.groups, rows[:, 0]) if self.result.lockstep else run.placed(rows[:, 0])
+        return accesses(rows, placed, self.seen.abstraction.tagged, boundary)
+
+    def _check_memory(self) -> None:
+        """Reads-from with all edges, races with those of every position, visibility with those of fences."""
+        result = self.result
+        if not result.weak:
+            order = self._order("block")
+            found = self._accesses(order)
+            result.order, result.races = order, found.races(order)
+            result.incidences, result.dataflow = found.faults()
+            return
+        found, least = self._accesses(self._order("word")), self._order("word", "always")
+        result.incidences, result.dataflow = found.faults()
+        result.order, result.fence = least, self._order("fence")
+        result.races, result.unseen = found.unseen(least, result.fence)
+        words = Blocking(least, lambda: least)
+        result.overwritten = found.overwritten(words)
+        if words.with_hints is not None:
+            result.pending = partial(self._ask_hints, found, least)
+            if result.dataflow.correct or not result.lockstep:
+                result.pending()
+
+    def _ask_hints(self, found: Accesses, least: IntervalOrder) -> None:
+        """Clocks with hints may take long, because thresholds of hints may be anything."""
+        hints = self._order("wait", "always")
+        self.result.hints, self.result.pending = hints, None
+        self.result.overwritten = found.overwritten(Blocking(least, lambda: hints))

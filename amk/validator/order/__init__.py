@@ -1,0 +1,1 @@
+"""What happens before what: greedy run, clocks, order within and between CTAs."""

@@ -1,0 +1,282 @@
+"""The interface nodes of all workers as one flat system; `intervals` orders everything else through them.
+
+Every chain of every worker is an agent. A chain's node also waits for the local prefix of the worker's other chains,
+so that barriers between them (and the back-pressure they carry) are kept. Flag words add one join node agent per
+distinct set of writers: it waits for them and readers wait for it, which saves a wait per (reader, writer) pair.
+Joints of one set run in tag order; as every writer's steps do too, that adds no constraint.
+
+Kinds of edges:
+    block   everything that can block, hints included: decides liveness. A warp group counts as one blocking unit
+    (`pre`). wait    the same as an order: what cannot exist before what else is over.
+    word    what orders flag words and whatever is read before it is overwritten: fenced counters and flag words.
+    fence   what orders all memory: acquire waits on release signals.
+Weak signals on a counter that an acquire waits for still count, but come from an agent without a past.
+
+A *strict* inter-CTA system is one of whose runs every node is a run of the flat system too: a step happens as a
+whole, after everything that any part of it comes after, and each of its events after all that the step waits for
+(see `withheld`). So is that of `block`: an event that signals does so after the words that its step reads, and words
+are written after what an event of their step waits for. As an order either would say too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, Literal
+
+import numpy as np
+
+from amk.validator.order.clocks import Clocks, must_clocks
+from amk.validator.order.greedy_run import Run, greedy, replayed
+from amk.validator.order.lockstep import join_steps, join_waits, lockstep_places
+from amk.validator.order.within_cta import Chains, LocalOrder, chains_of, group_chains, require_order, warp_chains
+from amk.validator.program.builder import by_event
+from amk.validator.program.counter_events import Instances
+from amk.validator.program.flag_words import FlagWords
+from amk.validator.program.sorting import by_key
+from amk.validator.program.system import I64, Bools, System
+from amk.validator.program.trace import Trace
+
+NOTHING: Final = np.zeros(0, np.int64)
+Columns = tuple[I64, I64, I64]
+"""event, counter, threshold or amount."""
+Edges = Literal["block", "wait", "word", "fence"]
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """All workers of one program. waits, signals: rows of `CounterEvents`. node_base: number of its first node."""
+
+    number: int
+    first: int
+    count: int
+    order: LocalOrder
+    waits: I64
+    signals: I64
+    node_base: int
+
+    @property
+    def nodes(self) -> int:
+        return self.order.nodes
+
+
+def projected(groups: list[Group], edges: Edges) -> list[Group]:
+    """The groups with the waits that these edges keep, and the signals on counters that these wait for."""
+    strong = edges not in ("block", "wait")
+    waits = [g.waits[g.waits[:, 4] == 0] if strong else g.waits for g in groups]
+    counters = 1 + max((int(r[:, 2].max(initial=-1)) for r in (*waits, *(g.signals for g in groups))), default=-1)
+    awaited = np.zeros(counters, bool)
+    for rows in waits:
+        awaited[rows[:, 2]] = True
+    signals = [g.signals if awaited.all() else g.signals[awaited[g.signals[:, 2]]] for g in groups]
+    return [replace(g, waits=w, signals=s) for g, w, s in zip(groups, waits, signals, strict=True)]
+
+
+class InterCtaSystem:
+    """Builds the system of one kind of edges and runs it."""
+
+    def __init__(
+        self, groups: list[Group], instances: Instances, words: FlagWords, edges: Edges, strict: bool = False
+    ) -> None:
+        self.groups, self.instances, self.edges = projected(groups, edges), instances, edges
+        self.strict = strict
+        self.whole = strict or edges == "block"
+        self.words = words if edges != "fence" else None
+        self.strong = edges not in ("block", "wait")
+        groups = self.groups
+        self.chains = [self._chains(g) for g in groups]
+        self.base = np.cumsum([0, *(g.count * len(c) for g, c in zip(groups, self.chains, strict=True))])
+        lengths = [np.tile([len(c) for c in ch.chains], g.count) for g, ch in zip(groups, self.chains, strict=True)]
+        self.join_nodes = [len(t) for t in self.words.targets] if self.words else []
+        void = sum(int(g.signals[:, 4].sum()) for g in groups) if self.strong else 0
+        self.lengths = np.concatenate([*lengths, self.join_nodes, [void]]).astype(np.int64)
+        self.chain_first = np.concatenate(([0], np.cumsum(self.lengths)))
+        self.init = instances.init()
+        self.waits: list[Columns] = [(NOTHING, NOTHING, NOTHING)]
+        self.signals: list[Columns] = [(NOTHING, NOTHING, NOTHING)]
+        self.system: System = self._build()
+
+    @cached_property
+    def lockstep(self) -> Run | None:
+        """The run of all workers in lockstep, if this inter-CTA system has it."""
+        order = lockstep_events(self)
+        return None if order is None else replayed(self.system, order)
+
+    @cached_property
+    def run(self) -> Run:
+        return self.lockstep or greedy(self.system)
+
+    @cached_property
+    def clocks(self) -> Clocks:
+        return must_clocks(self.run)
+
+    def _chains(self, group: Group) -> Chains:
+        signals = group.signals[group.signals[:, 4] == 0] if self.strong else group.signals
+        events = np.concatenate((group.waits[:, 1], signals[:, 1]))
+        found = warp_chains(group.order, events)
+        if self.words is not None:
+            writes = _of_group(self.words.writes, group.number)
+            for one in written_items(writes):
+                require_order(group.order, one)
+            needs = _of_group(self.words.needs, group.number)[:, 2]
+            found += group_chains(group.order, np.concatenate((writes[:, 2], needs)))
+        return chains_of(group.order, found)
+
+    def events(self, g: int, worker: I64, node: I64) -> I64:
+        """Inter-CTA system events of chain nodes of group `g`; worker counts from the group's first."""
+        chains = self.chains[g]
+        numbers: I64 = self.chain_first[self.base[g] + worker * len(chains) + chains.of[node]] + chains.slot[node]
+        return numbers
+
+    def owner(self, event: int) -> tuple[Trace, int, int]:
+        """(trace, worker, local node) of the inter-CTA system event of a worker."""
+        agent = int(self.system.agent_of[event])
+        g = int(np.searchsorted(self.base, agent, side="right")) - 1
+        group, chains = self.groups[g], self.chains[g]
+        worker, chain = divmod(agent - int(self.base[g]), len(chains))
+        return group.order.trace, group.first + worker, int(chains.chains[chain][self.system.index_of[event]])
+
+    def _build(self) -> System:
+        void = int(self.chain_first[-2])
+        for g, group in enumerate(self.groups):
+            rows = group.waits
+            event = self.events(g, rows[:, 0] - group.first, rows[:, 1])
+            self.waits.append((event, rows[:, 2], np.maximum(rows[:, 3], 0)))
+            rows = group.signals
+            weak = rows[:, 4] != 0 if self.strong else np.zeros(len(rows), bool)
+            loose, tight = np.flatnonzero(weak), np.flatnonzero(~weak)
+            event = np.empty(len(rows), np.int64)
+            event[tight] = self.events(g, rows[tight, 0] - group.first, rows[tight, 1])
+            event[loose] = void + np.arange(len(loose))
+            void += len(loose)
+            self.signals.append((event, rows[:, 2], rows[:, 3]))
+            self._add_prefixes(g)
+        self.words_base = len(self.init)
+        if self.words:
+            self._add_words(self.words)
+        tables = (
+            by_event(int(self.chain_first[-1]), *map(np.concatenate, zip(*t, strict=True)))
+            for t in (self.waits, self.signals)
+        )
+        return _bare(self.chain_first, self.init, *(column for table in tables for column in table))
+
+    def is_prefix(self, counter: I64) -> Bools:
+        """Which of these counters only count the nodes of a chain, for the chains of the same worker."""
+        found: Bools = (counter >= self.instances.total) & (counter < self.words_base)
+        return found
+
+    def _fresh(self, count: int) -> int:
+        first = len(self.init)
+        self.init = np.append(self.init, np.zeros(count, np.int64))
+        return first
+
+    def _add_prefixes(self, g: int) -> None:
+        """One private counter per chain counts its finished nodes; the other chains of the worker wait for them."""
+        group, chains = self.groups[g], self.chains[g]
+        if len(chains) < 2:
+            return
+        workers = np.arange(group.count)
+        base = self._fresh(group.count * len(chains)) + workers * len(chains)
+        prefix = _with_members(chains) if self.whole else chains.lo
+        for a, chain in enumerate(chains.chains):
+            need = [np.maximum.accumulate(prefix[other, a]) for other in chains.chains]
+            need[a] = np.zeros(0, np.int64)
+            # only prefixes that somebody waits for are counted
+            ends = np.unique(np.concatenate(need))
+            ends = ends[ends > 0]
+            event = self.events(g, workers[:, None], chain[None, ends - 1]).reshape(-1)
+            own = np.repeat(base + a, len(ends))
+            self.signals.append((event, own, np.ones_like(own)))
+            for b, other in enumerate(chains.chains):
+                fresh = np.flatnonzero(np.diff(need[b], prepend=0) > 0)
+                if a != b and len(fresh):
+                    event = self.events(g, workers[:, None], other[None, fresh]).reshape(-1)
+                    rank = np.tile(np.searchsorted(ends, need[b][fresh]) + 1, group.count)
+                    self.waits.append((event, np.repeat(base + a, len(fresh)), rank))
+
+    def _add_words(self, words: FlagWords) -> None:
+        base = self._fresh(words.counters)
+        joint_base = self._fresh(len(words.join_nodes))
+        for g, group in enumerate(self.groups):
+            rows = _of_group(words.writes, g)
+            event = self.events(g, rows[:, 1] - group.first, group.order.trace.events + rows[:, 2])
+            self.signals.append((event, base + rows[:, 3], np.ones_like(event)))
+            table = _of_group(words.needs, g)[:, 1:]
+            event = self.events(g, table[:, 0] - group.first, group.order.trace.events + table[:, 1])
+            self.waits.append((event, joint_base + table[:, 2], table[:, 3] + 1))
+            if self.whole:
+                which, node = _members(self.chains[g], table[:, 1])
+                event = self.events(g, table[which, 0] - group.first, node)
+                self.waits.append((event, joint_base + table[which, 2], table[which, 3] + 1))
+        # the events of join nodes stand one after the other
+        ranks = self.lengths[len(self.lengths) - 1 - len(words.join_nodes) : -1]
+        join_node, first = np.repeat(np.arange(len(ranks)), ranks), int(self.chain_first[-2]) - int(ranks.sum())
+        self.signals.append((first + np.arange(len(join_node)), joint_base + join_node, np.ones_like(join_node)))
+        event, counter, target = join_waits(words)
+        self.waits.append((first + event, base + counter, target))
+
+
+def lockstep_events(inter_cta: InterCtaSystem) -> I64 | None:
+    """The events of the inter-CTA system by (step, worker, rank), join nodes behind the writes that they wait
+    for; None if the workers do not all run one program, or its steps do not follow each other."""
+    if len(inter_cta.groups) != 1 or not inter_cta.groups[0].order.in_step:
+        return None
+    group, chains = inter_cta.groups[0], inter_cta.chains[0].chains
+    local = np.concatenate([*chains, np.zeros(0, np.int64)])
+    every = lockstep_places(
+        group.order.trace, group.count, np.repeat(np.arange(group.count), len(local)), np.tile(local, group.count)
+    )
+    last = join_steps(inter_cta.words)
+    behind = (last + 1) * group.count * (2 * group.order.trace.warps + 1) - 1
+    void = np.full(int(inter_cta.lengths.sum()) - len(every) - len(last), -1)
+    return by_key(np.concatenate((every, behind, void)))
+
+
+def _of_group(rows: I64, number: int) -> I64:
+    """Those of a group, which is the first column."""
+    mine = rows[:, 0] == number
+    return rows if mine.all() else rows[mine]
+
+
+def written_items(writes: I64) -> Iterator[I64]:
+    """The items, in order, of every counter of `FlagWords.writes`, without repetitions."""
+    steps = writes[:, 3] << 32 | writes[:, 2]
+    if bool((np.diff(steps) <= 0).any()):
+        steps = np.unique(steps)
+    first = np.flatnonzero(np.diff(steps >> 32, prepend=-1))
+    items, size = steps & 0xFFFFFFFF, np.diff(first, append=len(steps))
+    for length in sorted(set(size.tolist())):
+        alike = items[first[size == length][:, None] + np.arange(length)]
+        fresh = np.append(True, (alike[1:] != alike[:-1]).any(axis=1))
+        seen = {row.tobytes(): row for row in alike[fresh]}
+        yield from seen.values()
+
+
+def _members(chains: Chains, items: I64) -> tuple[I64, I64]:
+    """(position in items, event) of every event of these items that is a chain node by itself."""
+    member = chains.order.trace.event_of[items]
+    alone = (member >= 0) & (chains.slot[member] >= 0)
+    which, warp = np.nonzero(alone)
+    return which, member[which, warp]
+
+
+def _with_members(chains: Chains) -> I64:
+    """`pre`, where a warp group comes after those of its own events that are chain nodes too."""
+    prefix = chains.pre.copy()
+    nodes = np.arange(chains.order.trace.events, chains.order.nodes)
+    which, event = _members(chains, nodes - chains.order.trace.events)
+    np.maximum.at(prefix, (nodes[which], chains.of[event]), chains.slot[event] + 1)
+    return prefix
+
+
+def _bare(agent_first: I64, counter_init: I64, *waits_and_signals: I64) -> System:
+    events, none = int(agent_first[-1]), np.zeros(0, np.int64)
+    wait_first, wait_counter, wait_threshold, signal_first, signal_counter, signal_amount = waits_and_signals
+    return System(
+        agent_first=agent_first, event_tag=np.full(events, -1), counter_init=counter_init,
+        wait_first=wait_first, wait_counter=wait_counter, wait_threshold=wait_threshold,
+        signal_first=signal_first, signal_counter=signal_counter, signal_amount=signal_amount,
+        access_first=np.zeros(events + 1, np.int64), access_buffer=none, access_lo=none, access_hi=none,
+        access_kind=none, access_value=none, access_delta=none,
+    )  # fmt: skip

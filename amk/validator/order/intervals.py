@@ -1,0 +1,306 @@
+"""The order of all nodes of all workers, through the chains of a inter-CTA system.
+
+Two nodes of different workers are ordered through chains:  x < y  iff some chain c of x's worker has
+    hi[x, c]  finished before  y,   read from   G(y) = JOIN over chains d of y's worker of P*(last lo[y, d] node).
+If y is itself in a chain, G(y) is its own clock. For conjunctive waits this is exact; what else partial thresholds
+between workers imply is found by `implied_order`.
+
+Where a node stands among the chains (`Places`) and the clocks are all that the first part of this depends on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Final, Protocol
+
+import numpy as np
+
+from amk.validator.order.between_ctas import Group, InterCtaSystem
+from amk.validator.order.clocks import Clocks
+from amk.validator.order.implied_order import ImpliedOrder
+from amk.validator.order.lockstep import lockstep_places
+from amk.validator.program.system import I32, I64, Bools, Counts, System
+
+NEVER: Final = -(1 << 30)
+AT_ONCE: Final = 1 << 15
+"""Pairs that are looked at together: what is made of more comes in fresh memory each time, which takes longer to get
+than to fill."""
+
+
+class Ordering(Protocol):
+    """Must-happen-before of numbered nodes, and a total order that agrees with it."""
+
+    system: System
+
+    def placed(self, numbers: I64) -> I64:
+        """Sort keys of these nodes in a run of everything."""
+        ...
+
+    def node(self, number: int) -> tuple[Group, int, int]:
+        """(group, worker, local node)."""
+        ...
+
+    def numbers(self, worker: I64, event: I64) -> I64:
+        """Numbers of local events of workers."""
+        ...
+
+    def precedes(self, before: I64, after: I64) -> Bools:
+        """Elementwise: all of `before` finishes before any of `after` starts, in every execution."""
+        ...
+
+    def precedes_plainly(self, before: I64, after: I64) -> Bools:
+        """`precedes`, but for what takes runs to find: False says nothing."""
+        ...
+
+    def precedes_each(self, before: I64, after: I64) -> Bools:
+        """`precedes` of every pair, all of `after` for the first of `before` first."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where nodes stand among the chains of their workers; all [n, most chains of a worker], -1 where there is
+    none.
+
+    agent: that of the chain. hi: see `local_order`. view: what the node's G joins: 2 e for the clock of the
+    inter-CTA system event e that the node itself is, 2 e + 1 for that of the end of the last chain node e before it.
+    """
+
+    agent: I32
+    hi: I32
+    view: I32
+
+
+@dataclass(frozen=True, eq=False)
+class Views:
+    """Chains of nodes, and what is seen from the nodes. agent, hi [n, chains]: as in `Places`, but a chain that is not
+    there finishes beyond everything. own [n, chains] agent of the view, value its own component, row which of `rows`
+    [rows, agents] has the others; a view that is not there has no agent, -1, and the row of an event before which
+    nothing has happened.
+    """
+
+    agent: I32
+    hi: Counts
+    own: I32
+    value: Counts
+    row: I64
+    rows: Counts
+
+
+def views(clocks: Clocks, places: Places) -> Views:
+    system, none = clocks.system, places.agent < 0
+    kind = clocks.rows.dtype
+    agent, hi = np.maximum(places.agent, 0), places.hi.astype(kind)
+    hi[none] = np.iinfo(kind).max
+    if not system.events:
+        absent = np.full_like(places.view, -1)
+        return Views(agent, hi, absent, absent, np.zeros(absent.shape, np.int64), np.zeros((0, 0), np.int32))
+    event, none = np.maximum(places.view >> 1, 0), places.view < 0
+    own = system.agent_of.astype(np.int32).take(event)
+    value = system.index_of.astype(kind).take(event) + (places.view & 1).astype(kind)
+    row = clocks.row_of.take(event)
+    own[none], row[none] = -1, 0
+    return Views(agent, hi, own, value, row, clocks.rows)
+
+
+def chained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> Bools:
+    """Elementwise: is node i of `before` ordered before node j of `after` through chains?"""
+    ordered: Bools = np.ones(len(i), dtype=bool)
+    for low in range(0, len(i), AT_ONCE):
+        some = slice(low, low + AT_ONCE)
+        ordered[low + _unchained(before, after, i[some], j[some])] = False
+    return ordered
+
+
+def _unchained(before: Views, after: Views, i: I32 | I64, j: I32 | I64) -> I64:
+    """Places of the pairs that chains leave unordered."""
+    agents, flat = after.rows.shape[1], after.rows.reshape(-1)
+    left, x, y = np.arange(len(i)), i.astype(np.intp), j.astype(np.intp)
+    for a, d in product(range(before.agent.shape[1]), range(after.own.shape[1] if agents else 0)):
+        agent, until = before.agent[:, a].take(x), before.hi[:, a].take(x)
+        rest = np.flatnonzero(flat.take(after.row[:, d].take(y) * agents + agent) <= until)
+        left, x, y = left[rest], x[rest], y[rest]
+        if not len(left):
+            break
+        # of its own agent a view shows more than the row, which it shares with earlier events
+        rest = np.flatnonzero((after.own[:, d].take(y) != agent[rest]) | (after.value[:, d].take(y) <= until[rest]))
+        left, x, y = left[rest], x[rest], y[rest]
+    return left
+
+
+def placed_in_lockstep(groups: list[Group], numbers: I64) -> I64:
+    """Sort keys of these nodes in the run of all workers in lockstep; requires one group."""
+    worker, node = divided(numbers - groups[0].node_base, groups[0].nodes)
+    return lockstep_places(groups[0].order.trace, groups[0].count, worker, node)
+
+
+def divided(numbers: I64, by: int) -> tuple[I64, I64]:
+    """As `divmod`, in a fifth of the time."""
+    inter_cta = numbers // by
+    return inter_cta, numbers - inter_cta * by
+
+
+class IntervalOrder:
+    """Must-happen-before and a compatible total order for all nodes of all workers (the `Clocks` of the composition).
+
+    Nodes are numbered group by group, worker by worker: node_base + (worker - first) * nodes + node.
+    """
+
+    def __init__(self, inter_cta: InterCtaSystem) -> None:
+        self.inter_cta = inter_cta
+        self.implied = ImpliedOrder(inter_cta)
+        self.system = inter_cta.groups[0].order.trace.local_system
+        self._base = np.array([g.node_base for g in inter_cta.groups], np.int64)
+        self._chains = max(1, *(len(c) for c in inter_cta.chains))
+
+    def _local(self, numbers: I64) -> tuple[I64, I64, I64]:
+        """(group, worker counted from its first, node) of composite numbers."""
+        groups = self.inter_cta.groups
+        if len(groups) == 1:
+            worker, node = divided(numbers - groups[0].node_base, groups[0].nodes)
+            return np.zeros_like(numbers), worker, node
+        group = np.searchsorted(self._base, numbers, side="right") - 1
+        nodes = np.array([g.nodes for g in groups], np.int64)
+        worker, node = np.divmod(numbers - self._base[group], nodes[group])
+        return group, worker, node
+
+    def node(self, number: int) -> tuple[Group, int, int]:
+        """(group, worker, node) of a composite number."""
+        found = next(g for g in reversed(self.inter_cta.groups) if g.node_base <= number)
+        worker, node = divmod(number - found.node_base, found.nodes)
+        return found, found.first + worker, node
+
+    def numbers(self, worker: I64, event: I64) -> I64:
+        numbers: I64 = self._first[worker] + event
+        return numbers
+
+    @cached_property
+    def _first(self) -> I64:
+        """[workers] number of each one's first node."""
+        groups = self.inter_cta.groups
+        base = np.empty(sum(g.count for g in groups), np.int64)
+        for g in groups:
+            base[g.first : g.first + g.count] = g.node_base + np.arange(g.count) * g.nodes
+        return base
+
+    def places(self, numbers: I64) -> Places:
+        group, worker, node = self._local(numbers)
+        if len(self.inter_cta.groups) == 1:
+            return self._places(0, worker, node)
+        shape = (len(numbers), self._chains)
+        found = Places(np.full(shape, -1, np.int32), np.full(shape, -1, np.int32), np.full(shape, -1, np.int32))
+        for g, chains in enumerate(self.inter_cta.chains):
+            at = np.flatnonzero(group == g)
+            some = self._places(g, worker[at], node[at])
+            for every, part in ((found.agent, some.agent), (found.hi, some.hi), (found.view, some.view)):
+                every[at, : len(chains)] = part
+        return found
+
+    def _places(self, g: int, worker: I64, node: I64) -> Places:
+        """Of nodes of one group; worker counts from its first. Its workers have equal chains one after the other."""
+        inter_cta, chains, each = self.inter_cta, self.inter_cta.chains[g], worker.astype(np.int32)[:, None]
+        hi, view, events = self._own[g]
+        agent = each * len(chains) + (int(inter_cta.base[g]) + np.arange(len(chains), dtype=np.int32))
+        return Places(agent, hi.take(node, axis=0), np.maximum(view.take(node, axis=0) + each * (2 * events), -1))
+
+    @cached_property
+    def _own(self) -> list[tuple[I32, I32, int]]:
+        """By group: (hi, view) of the nodes of its first worker, no view as a large negative number, and how many
+        events the chains of a worker have."""
+        found = []
+        for base, chains in zip(self.inter_cta.base.tolist(), self.inter_cta.chains, strict=False):
+            first = self.inter_cta.chain_first[base : base + len(chains) + 1]
+            view = np.where(chains.lo > 0, 2 * (first[:-1] + chains.lo) - 1, NEVER)
+            alone = chains.slot >= 0
+            view[alone] = NEVER
+            view[alone, :1] = 2 * (first[chains.of[alone]] + chains.slot[alone])[:, None]
+            found.append((chains.hi.astype(np.int32), view.astype(np.int32), int(first[-1] - first[0])))
+        return found
+
+    def placed(self, numbers: I64) -> I64:
+        """Sort keys of a run of everything: that of all workers in lockstep, or last chain node before it, then the
+        local run."""
+        groups = self.inter_cta.groups
+        if self.inter_cta.lockstep is not None:
+            return placed_in_lockstep(groups, numbers)
+        view = self.places(numbers).view
+        ran = np.append(self.inter_cta.run.position, -1)
+        last = np.where(view >= 0, ran[view >> 1], -1).max(axis=1)
+        group, _, node = self._local(numbers)
+        local = np.empty_like(numbers)
+        for g, own in enumerate(groups):
+            at = np.flatnonzero(group == g) if len(groups) > 1 else slice(None)
+            local[at] = own.order.run.position[np.maximum(own.order.leader[node[at]], 0)]
+        keys: I64 = (last + 1) * max(g.nodes for g in groups) + local
+        return keys
+
+    def precedes(self, before: I64, after: I64) -> Bools:
+        """Elementwise: all of `before` finishes before any of `after` starts, in every execution."""
+        ordered = self.precedes_plainly(before, after)
+        self._ask(before, after, ordered)
+        return ordered
+
+    def precedes_plainly(self, before: I64, after: I64) -> Bools:
+        """`precedes`, but for what only partial thresholds order: False says nothing."""
+        ordered = self.chained(before, after)
+        self.add_local(before, after, ordered)
+        return ordered
+
+    def chained(self, before: I64, after: I64) -> Bools:
+        """`precedes` of what chains order."""
+        every, clocks = np.arange(len(before)), self.inter_cta.clocks
+        return chained(views(clocks, self.places(before)), views(clocks, self.places(after)), every, every)
+
+    def precedes_each(self, before: I64, after: I64) -> Bools:
+        """`precedes` of every pair, all of `after` for the first of `before` first."""
+        clocks = self.inter_cta.clocks
+        i, j = np.repeat(np.arange(len(before)), len(after)), np.tile(np.arange(len(after)), len(before))
+        ordered = chained(views(clocks, self.places(before)), views(clocks, self.places(after)), i, j)
+        self.add_local(before[i], after[j], ordered)
+        self._ask(before[i], after[j], ordered)
+        return ordered
+
+    def add_local(self, before: I64, after: I64, ordered: Bools) -> None:
+        """What a worker orders by itself."""
+        for low in range(0, len(before), AT_ONCE):
+            some = slice(low, low + AT_ONCE)
+            self._add_local(before[some], after[some], ordered[some])
+
+    def _add_local(self, before: I64, after: I64, ordered: Bools) -> None:
+        nodes = [g.nodes for g in self.inter_cta.groups]
+        # nodes of one worker are not further apart
+        open_ = np.flatnonzero(~ordered & (np.abs(after - before) < max(nodes)))
+        before, after = before[open_], after[open_]
+        group, _, node = self._local(before)
+        # where a node of the same worker would be, counted as its nodes are
+        later = after - before + node
+        near = (later >= 0) & (later < (nodes[0] if len(nodes) == 1 else np.array(nodes)[group]))
+        for g, own in enumerate(self.inter_cta.groups):
+            at = np.flatnonzero(near & (group == g) if len(nodes) > 1 else near)
+            ordered[open_[at]] = own.order.wholly(node[at], later[at])
+
+    def _ask(self, before: I64, after: I64, ordered: Bools) -> None:
+        """What intervals leave unordered although partial thresholds order it."""
+        open_ = np.flatnonzero(~ordered & (before != after))
+        open_ = open_[self._several(before[open_])]
+        if not len(open_) or not self.implied.needed:
+            return
+        for number in np.unique(before[open_]).tolist():
+            self._imply(number, open_[before[open_] == number], after, ordered)
+
+    def _several(self, numbers: I64) -> Bools:
+        """See `ImpliedOrder.several`."""
+        group, _, node = self._local(numbers)
+        several = np.zeros(len(numbers), dtype=bool)
+        for g in np.unique(group).tolist():
+            several[group == g] = self.implied.several(g, node[group == g])
+        return several
+
+    def _imply(self, number: int, at: I64, after: I64, ordered: Bools) -> None:
+        i, worker, node = (int(v[0]) for v in self._local(np.array([number])))
+        group, other, later = self._local(after[at])
+        for j in np.unique(group).tolist():
+            some = group == j
+            ordered[at[some]] = self.implied.precedes(i, (worker, node), j, other[some], later[some])

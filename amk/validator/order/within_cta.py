@@ -1,0 +1,244 @@
+"""What one worker guarantees by itself: clocks over its warps with every global wait taken as granted.
+
+Property (section 11 of the theory): with C1 (a barrier belongs to one worker), C2 (every local wait is conjunctive:
+all agents of the barrier's role arrive once per round) and C3 (the worker alone runs to completion), the local
+prefixes of interface nodes together with the global counters decide must-happen-before between interface nodes
+exactly.
+
+A *warp group* is all events of one item together (every warp of the step's role). Events and warp groups are nodes:
+events first, then warp groups by item. For a node x:
+    past[x, w]  number of first events of warp w that finish before any part of x starts
+    need[x, w]  number of first events of warp w that contain x's part on w (0 if none): x < y  iff  past[y] >=
+    need[x] late[x, w]  like past, but before some part of x starts
+
+A *chain* is a list of nodes, each wholly before the next, that synchronise with other workers. For a chain c:
+    lo[x, c]    number of its nodes that are wholly before x
+    hi[x, c]    index of its first node whose past contains x (their number if there is none; a node contains itself)
+    pre[x, c]   number of its nodes some part of which precedes some part of x: what x as a whole may be blocked by
+
+Cost: one clock pass over a single worker; all workers of a program share it. Only barriers order anything, so the
+pass is over their events alone. Each entry of
+`past` that is not about the event's own warp is 0 or ends with an event that others waited for, hence one of a
+barrier; numbering the others too is a monotone map of these entries, which minima, maxima and order statistics
+commute with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from amk.validator.order.clocks import must_clocks
+from amk.validator.order.greedy_run import Run, greedy
+from amk.validator.program.builder import assemble
+from amk.validator.program.system import I64, Bools
+from amk.validator.program.trace import BARRIERS, Trace
+
+Intervals = tuple[I64, I64, I64]
+"""lo, hi and pre of a chain."""
+
+
+class NotComposable(RuntimeError):
+    """The schedule is outside what the composed check can decide; the flat check may still do it."""
+
+
+@dataclass(frozen=True, eq=False)
+class LocalOrder:
+    """past, need, late [nodes, warps]; leader [nodes] an event of the node. complete: C3."""
+
+    trace: Trace
+    complete: bool
+    past: I64
+    need: I64
+    late: I64
+    leader: I64
+
+    @cached_property
+    def run(self) -> Run:
+        """One of the worker alone."""
+        return greedy(self.trace.local_system)
+
+    @property
+    def nodes(self) -> int:
+        return len(self.leader)
+
+    def wholly(self, before: I64, after: I64) -> Bools:
+        """Elementwise: is all of `before` over before any of `after` starts? An event is on one warp only."""
+        trace = self.trace
+        warp_groups = np.flatnonzero(before >= trace.events)
+        event = np.minimum(before, max(trace.events - 1, 0)) if len(warp_groups) else before
+        found: Bools = self.past.reshape(-1).take(after * trace.warps + trace.warp_of[event]) > trace.index_of[event]
+        if len(warp_groups):
+            found[warp_groups] = (
+                self.past.take(after[warp_groups], axis=0) >= self.need.take(before[warp_groups], axis=0)
+            ).all(axis=1)
+        return found
+
+    @cached_property
+    def in_step(self) -> bool:
+        """Does whatever an event comes after belong to earlier steps, or arrive at the barrier that it leaves?"""
+        trace = self.trace
+        past, turn = self.past[: trace.events], 2 * trace.item + trace.leave
+        last = turn[np.maximum(trace.first[:-1] + past - 1, 0)] if trace.events else past
+        return bool(((past == 0) | (last < turn[:, None])).all())
+
+
+def warp_group(trace: Trace, item: int) -> int:
+    """Node of all warps that run the item."""
+    return trace.events + item
+
+
+def barrier_past(warps: int, warp: I64, waits: I64, signals: I64) -> I64 | None:
+    """`past` of events of barriers, by the warps that run them; None if these do not all run."""
+    run = greedy(assemble(warps, warp, [0] * BARRIERS, waits, signals, ())[0])
+    return must_clocks(run).matrix().astype(np.int64) if run.complete else None
+
+
+def _past(trace: Trace) -> I64 | None:
+    """`past` of all events, by that of the last event of a barrier up to each; None if they do not all run."""
+    waits, signals = trace.barrier_waits, trace.barrier_signals
+    events = np.unique(np.concatenate((waits[:, 0], signals[:, 0])))
+    warp = trace.warp_of[events]
+    rows = (np.column_stack((np.searchsorted(events, t[:, 0]), t[:, 1:])) for t in (waits, signals))
+    found = barrier_past(trace.warps, warp, *rows)
+    if found is None:
+        return None
+    first = np.searchsorted(warp, np.arange(trace.warps))
+    ends = np.append(0, trace.index_of[events] + 1)
+    every = np.arange(trace.events)
+    last = np.searchsorted(events, every, side="right") - 1
+    past = np.zeros((trace.events, trace.warps), np.int64)
+    inside = np.flatnonzero(last >= first[trace.warp_of])
+    past[inside] = np.where(found > 0, ends[first + found], 0)[last[inside]]
+    past[every, trace.warp_of] = trace.index_of
+    return past
+
+
+def local_order(trace: Trace) -> LocalOrder:
+    """Clocks of the events and warp groups of one worker."""
+    past = _past(trace)
+    complete = past is not None
+    if past is None:
+        past = must_clocks(greedy(trace.local_system)).matrix().astype(np.int64)
+    need = np.zeros((trace.events, trace.warps), np.int64)
+    need[np.arange(trace.events), trace.warp_of] = trace.index_of + 1
+    member, absent = trace.event_of, (trace.event_of < 0)[:, :, None]
+    huge = np.iinfo(np.int64).max
+    return LocalOrder(
+        trace, complete,
+        past=np.concatenate((past, np.where(absent, huge, past[member]).min(axis=1))),
+        need=np.concatenate((need, np.where(absent, 0, need[member]).max(axis=1))),
+        late=np.concatenate((past, np.where(absent, 0, past[member]).max(axis=1))),
+        leader=np.concatenate((np.arange(trace.events), member.max(axis=1))),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """chains: node numbers of each chain; slot [nodes] index in its chain or -1, of [nodes] its chain; lo, hi, pre."""
+
+    order: LocalOrder
+    chains: tuple[I64, ...]
+    slot: I64
+    of: I64
+    lo: I64
+    hi: I64
+    pre: I64
+
+    def __len__(self) -> int:
+        return len(self.chains)
+
+
+def warp_chains(order: LocalOrder, events: I64) -> list[I64]:
+    """One chain per warp of the given local events."""
+    events = _distinct(events, order.trace.events)
+    warp = order.trace.warp_of[events]
+    return [events[warp == w] for w in np.flatnonzero(np.bincount(warp))]
+
+
+def _distinct(numbers: I64, limit: int) -> I64:
+    """In order, of numbers below the limit."""
+    there = np.zeros(limit, bool)
+    there[numbers] = True
+    return np.flatnonzero(there)
+
+
+def group_chains(order: LocalOrder, items: I64) -> list[I64]:
+    """The warp groups of these items in chains, each wholly before the next: one chain unless some overlap."""
+    nodes = order.trace.events + _distinct(items, len(order.trace.items))
+    if bool(_in_turn(order, nodes).all()):
+        return [nodes] if len(nodes) else []
+    chains: list[list[int]] = []
+    for node in nodes.tolist():
+        home = next((chain for chain in chains if _wholly(order, chain[-1], node)), None)
+        if home is None:
+            chains.append(home := [])
+        home.append(node)
+    return [np.array(chain, np.int64) for chain in chains]
+
+
+def _in_turn(order: LocalOrder, nodes: I64) -> Bools:
+    """Of all nodes but the first: is all of the one before over before any of it starts?"""
+    found: Bools = np.all(order.past[nodes[1:]] >= order.need[nodes[:-1]], axis=1)
+    return found
+
+
+def _wholly(order: LocalOrder, before: int, after: int) -> bool:
+    return bool((order.past[after] >= order.need[before]).all())
+
+
+def require_order(order: LocalOrder, items: I64) -> None:
+    """`NotComposable` if some warp group of the items, in order, which write one tagged buffer, is not wholly
+    before the next."""
+    ordered = _in_turn(order, order.trace.events + items)
+    if not ordered.all():
+        path = order.trace.items[int(items[int(np.flatnonzero(~ordered)[0]) + 1])].site.path
+        raise NotComposable(f"step {'/'.join(map(str, path))} overlaps an earlier write of its flag words")
+
+
+def chains_of(order: LocalOrder, chains: list[I64]) -> Chains:
+    """Intervals of every node with respect to the chains."""
+    shape = (order.nodes, len(chains))
+    lo, hi, pre = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    slot, of = np.full(order.nodes, -1, np.int64), np.full(order.nodes, -1, np.int64)
+    for k, chain in enumerate(chains):
+        slot[chain], of[chain] = np.arange(len(chain)), k
+        lo[:, k], hi[:, k], pre[:, k] = _intervals(order, chain)
+    return Chains(order, tuple(chains), slot, of, lo, hi, pre)
+
+
+def _intervals(order: LocalOrder, chain: I64) -> Intervals:
+    """All nodes of a chain up to one lie in the past of what follows it, so running maxima make columns sorted."""
+    need, past = np.maximum.accumulate(order.need[chain]), np.maximum.accumulate(order.past[chain])
+    lo = np.full(order.nodes, len(chain), np.int64)
+    hi, pre = np.zeros(order.nodes, np.int64), np.zeros(order.nodes, np.int64)
+    for w in range(order.trace.warps):
+        mine = np.flatnonzero(order.need[:, w])
+        hi[mine] = np.maximum(hi[mine], _rank(past[:, w], order.need[mine, w], "left"))
+        if not len(chain) or not need[-1, w]:
+            continue  # none of its nodes is on this warp
+        lo = np.minimum(lo, _rank(need[:, w], order.past[:, w], "right"))
+        present = np.flatnonzero(order.need[chain, w])
+        count = _rank(order.need[chain[present], w], order.late[:, w], "right")
+        pre = np.maximum(pre, np.append(0, present + 1)[count])
+    hi[chain] = np.arange(len(chain))
+    events, at = order.trace.events, np.flatnonzero(chain >= order.trace.events)
+    members = order.trace.event_of[chain[at] - events]
+    which, warp = np.nonzero(members >= 0)
+    member = members[which, warp]
+    hi[member] = np.minimum(hi[member], at[which])
+    warp_groups = np.where(order.trace.event_of >= 0, hi[order.trace.event_of], -1).max(axis=1)
+    warp_groups[chain[at] - events] = at
+    hi[events:] = warp_groups
+    return lo, hi, pre
+
+
+def _rank(column: I64, values: I64, side: Literal["left", "right"]) -> I64:
+    """As `searchsorted`, of values that are not negative: columns mostly count events, so a table of all is short."""
+    if not len(column) or column[-1] >= len(values):
+        return np.searchsorted(column, values, side)
+    ranks: I64 = np.searchsorted(column, np.arange(column[-1] + 2), side)
+    return ranks.take(values, mode="clip")

@@ -1,0 +1,1 @@
+"""What the warps run: events, footprints, counters, flag words."""

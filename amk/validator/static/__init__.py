@@ -1,0 +1,1 @@
+"""What the schedule says by itself, before anything runs."""

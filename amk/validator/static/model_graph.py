@@ -1,0 +1,230 @@
+"""Are the steps those of the model: every op of every layer once, whatever their order.
+
+Property: in every program, one token runs exactly the ops that the model's graph makes (schedule_ir/graph.py), each for
+its layer, and the optional parts (biases, norms of heads) are there iff the graph has them. Which bytes connect them is
+decided by reads-from.
+
+A schedule that draws its tokens has `peak`, rounds of counting, `draw` and `select_draw` in place of `select`; the
+rounds are those of one mode of `schedule_ir/sampling.py`, the same in all programs. The product of `down` may be done
+in parts of its columns: every part is then staged and multiplied once.
+
+A program none of whose workers owns rows of a matrix, or serves attention, may leave the ops of that part out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from math import prod
+
+from amk.report.diagnostic import Diagnostic, Where, because
+from amk.report.schema import json_pointer
+from amk.schedule_ir.expr import Env, Expr, coefficient
+from amk.schedule_ir.graph import Graph, Product
+from amk.schedule_ir.matrices import share_table
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops import OPS, AnyOp
+from amk.schedule_ir.ops.base import multiplied
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.rope_append import RopeAppendOp
+from amk.schedule_ir.ops.stage import StageOp
+from amk.schedule_ir.sampling import SEARCHES, Mode
+from amk.schedule_ir.schedule import Program, Schedule, mode_of
+from amk.validator.program.trace import Site, require_length, sites, unroll
+from amk.validator.static.structure import all_sites
+
+Key = tuple[str, int]
+"""(op, or op and matrix; layer, norm index or round, -1 if the op has none)."""
+
+ATTENTION = ("rope_append", "attend", "merge", "combine")
+ROUND_OPS = ("census", "report", "gather", "narrow")
+TOKEN_OPS = ("argmax_rows",)
+REDUCED = ("reduce_splits", "stage_attention")
+"""What may stand for `combine`: each worker of a kv head reduces a slice, then everybody stages the whole."""
+FREE_OPS = frozenset({"wait", "signal", "barrier", "prefetch_cache", "refill"})
+"""Ops that touch no memory: as many as the plan likes."""
+
+
+def ops_of(node: Product) -> tuple[str, ...]:
+    """The ops of a layer's product: what stages its vector, unless that is a norm, and what is done with its rows."""
+    staged = ("stage",) if node.reads == "act" else ()
+    taken = f"{node.taken_by} {node.matrix}" if "matrix" in OPS[node.taken_by].model_fields else node.taken_by
+    return (*staged, f"gemv {node.matrix}", *(() if node.then == "logits" else (taken,)))
+
+
+@lru_cache(maxsize=16)
+def shares(graph: Graph) -> dict[str, str]:
+    """The share of the matrix without whose rows a worker may leave an op out."""
+    found = {op: share_table(name) for name, node in graph.products.items() for op in ops_of(node)}
+    attended = next(name for name, node in graph.products.items() if node.reads == "attn")
+    found |= {f"layer_norm {name}": share_table(name) for name in graph.products}
+    return found | dict.fromkeys(("combine", "stage_attention"), share_table(attended))
+
+
+def expected(model: ModelSpec, mode: Mode) -> Counter[Key]:
+    """The ops of one launch of one token."""
+    return Counter(_expected(model.graph, model.layers, mode))
+
+
+@lru_cache(maxsize=16)
+def _expected(graph: Graph, layers: int, mode: Mode) -> Counter[Key]:
+    keys: list[Key] = [("begin", -1), ("finish", -1), ("gemv lm_head", 0), *((op, -1) for op in TOKEN_OPS)]
+    ops = [op for node in graph.nodes for op in (ops_of(node) if isinstance(node, Product) else ATTENTION)]
+    keys += [(op, layer) for layer in range(layers) for op in ops]
+    keys += _normalised(graph, layers)
+    if mode == "greedy":
+        return Counter([*keys, ("select", -1)])
+    rounds = SEARCHES[mode]
+    keys += [("peak", rounds.start), ("draw", rounds.stop), ("select_draw", -1)]
+    keys += [(op, number) for number in rounds for op in ROUND_OPS]
+    return Counter(keys)
+
+
+def _normalised(graph: Graph, layers: int) -> Iterator[Key]:
+    """What stages norms: an RMSNorm with its hidden state, LayerNorms of a state that is staged once."""
+    norms = len(graph.norms) * layers
+    if graph.norm == "rms":
+        yield from (("embed", -1), *(("stage_norm", index) for index in range(1, norms + 1)))
+        return
+    yield from (("embed_hidden", -1), ("layer_norm lm_head", 0))
+    normed = [f"layer_norm {graph.reader(norm)}" for norm in graph.norms]
+    staged = [f"stage_hidden {name}" for name, read in zip(graph.additions, graph.published, strict=True) if read]
+    yield from ((op, layer) for layer in range(layers) for op in (*normed, *staged))
+
+
+def check_model_graph(schedule: Schedule) -> list[Diagnostic]:
+    """AMK106 for missing, additional and misconfigured ops."""
+    found = [d for number, program in enumerate(schedule.programs) for d in _program(schedule, program, number)]
+    return [*found, *_options(schedule)]
+
+
+def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diagnostic]:
+    require_length(program, 1)
+    steps = sites(program, number)
+    present: Counter[Key] = Counter(key for site in steps for key in _keys(site))
+    wanted = expected(schedule.model, mode_of(schedule))
+    if any(name in REDUCED for name, _ in present):
+        layers = range(schedule.model.layers)
+        wanted -= Counter(("combine", layer) for layer in layers)
+        wanted += Counter((name, layer) for layer in layers for name in REDUCED)
+    early = [site.step.op for site in steps if isinstance(site.step.op, GemvOp | StageOp) and _runs(site)]
+    for part in range(max((op.k_parts for op in early), default=1) - 1):
+        layers = range(schedule.model.layers)
+        wanted += Counter((f"{name} part {part}", layer) for layer in layers for name in ("stage", "gemv down"))
+    idle = {part for part in ("qkv", "hidden", "gate_up", "lm_head") if not _owns(schedule, program, part)}
+    if dict(present) == dict(wanted):
+        return
+    where = _last(program, number) if present - wanted else {}
+    for key in sorted(present - wanted)[:4]:
+        message = f"program '{program.name}' runs {_named(key)} {_times(present[key])}, the model {_times(wanted[key])}"
+        yield Diagnostic("AMK106", message, where=Where(path=json_pointer(where[key])))
+    missing = [k for k in sorted(wanted - present) if not _may_miss(schedule, program, k, idle)]
+    for key in missing[:4]:
+        message = f"program '{program.name}' never runs {_named(key)}"
+        facts = (because(f"{len(missing)} ops of the model are missing"),)
+        yield Diagnostic("AMK106", message, where=Where(path=json_pointer(("programs", number))), facts=facts)
+
+
+def _runs(site: Site) -> int:
+    """How often the step runs in one token."""
+    return prod(1 if loop.count is None else loop.count for loop in site.around)
+
+
+def _keys(site: Site) -> list[Key]:
+    """What the step does, as often as it runs in one token: loops are the token's and one over layers at most."""
+    name, expr = _name(site.step.op)
+    if not name:
+        return []
+    if expr is None:
+        return [(name, -1)] * _runs(site)
+    first, slope = Env(loops={"t": 0, "n": 0, "l": 0}, worker=0).eval_int(expr), coefficient(expr, "l")
+    return [(name, first + slope * layer) for layer in range(_runs(site))]
+
+
+def _last(program: Program, number: int) -> dict[Key, tuple[str | int, ...]]:
+    """The step that does each last."""
+    found: dict[Key, tuple[str | int, ...]] = {}
+    for item in unroll(program, number, 1):
+        name, expr = _name(item.step.op)
+        found[name, (-1 if expr is None else Env(loops=item.loops, worker=0).eval_int(expr))] = item.site.path
+    return found
+
+
+def _name(op: AnyOp) -> tuple[str, Expr | None]:
+    """As `expected` calls it ("" if it is free to occur), and what numbers it."""
+    if op.op in FREE_OPS:
+        return "", None
+    fields = vars(op)
+    name = f"{op.op} {fields['matrix']}" if "matrix" in fields else op.op
+    if isinstance(op, GemvOp | StageOp) and op.k_part < op.k_parts - 1:
+        name += f" part {op.k_part}"
+    return name, next((fields[field] for field in ("layer", "index", "round") if field in fields), None)
+
+
+def _named(key: Key) -> str:
+    """`gemv qkv of layer 1`."""
+    name, number = key
+    counted = "norm" if name == "stage_norm" else "round" if name in ("peak", "draw", *ROUND_OPS) else "layer"
+    return name if number < 0 else f"{name} of {counted} {number}"
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def _owns(schedule: Schedule, program: Program, part: str) -> bool:
+    column = schedule.tables[f"{part}.count"]
+    return any(column[program.first : program.first + program.count])
+
+
+def _may_miss(schedule: Schedule, program: Program, key: Key, idle: set[str]) -> bool:
+    served = schedule.tables["attn.head"][program.first : program.first + program.count]
+    if key[0] in ("rope_append", "attend", "merge", "reduce_splits"):
+        return set(served) == {-1}
+    if key[0] == "finish":
+        return program.first > 0
+    name = key[0].partition(" part ")[0]
+    everything = {"qkv", "hidden", "gate_up", "lm_head"}
+    needed_for = {"embed": {"qkv", "hidden"}, "embed_hidden": everything}.get(key[0])
+    if name == "stage_norm":
+        needed_for = _readers(schedule, key[1])
+    elif name.startswith("stage_hidden "):
+        needed_for = everything
+    return needed_for <= idle if needed_for is not None else shares(schedule.model.graph).get(name) in idle
+
+
+def _readers(schedule: Schedule, norm: int) -> set[str]:
+    """Shares of the matrix that multiplies the vector of norm number `norm`."""
+    graph = schedule.model.graph
+    layer, at = divmod(norm, len(graph.norms))
+    return {share_table(graph.reader(graph.norms[at]) if layer < schedule.model.layers else "lm_head")}
+
+
+def _options(schedule: Schedule) -> Iterator[Diagnostic]:
+    model, graph = schedule.model, schedule.model.graph
+    for site in all_sites(schedule):
+        op = site.step.op
+        wanted: dict[str, bool] = {}
+        yield from _settings(graph, site)
+        if "bias" in type(op).model_fields and (name := multiplied(op)) is not None:
+            wanted = {"bias": bool(graph.products[name].biases)}
+        elif isinstance(op, RopeAppendOp):
+            wanted = dict.fromkeys(("q_norm", "k_norm"), graph.attention.q_norm is not None)
+        for field, needed in wanted.items():
+            if (getattr(op, field) is not None) != needed:
+                here, there = ("lacks", "has") if needed else ("has", "lacks")
+                message = f"{op.op} {here} {field}, model {model.name} {there} it"
+                yield Diagnostic("AMK106", message, where=Where(path=json_pointer((*site.path, "op"))))
+
+
+def _settings(graph: Graph, site: Site) -> Iterator[Diagnostic]:
+    """The fields that the graph gives the op that takes a product's rows."""
+    op = site.step.op
+    name = multiplied(op)
+    if name is None or graph.products[name].taken_by != op.op:
+        return
+    for field, value in graph.products[name].settings:
+        if getattr(op, field) != value:
+            message = f"{op.op} has {field} {getattr(op, field)}, the model {value}"
+            yield Diagnostic("AMK106", message, where=Where(path=json_pointer((*site.path, "op", field))))

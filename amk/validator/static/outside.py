@@ -1,0 +1,101 @@
+"""Synchronisation outside the class that is decided: each kind with its own code, never ignored.
+
+Property: in a schedule without findings every wait is `counter >= threshold` with a threshold that program text fixes,
+every signal adds a positive amount, and no agent blocks on anything else. Only then is enabledness monotone, and one
+run speaks for all (section 4 of the theory).
+
+    AMK208  a wait compares by ==, != or <           AMK211  a threshold or a branch depends on data
+    AMK209  a signal decrements                      AMK212  a lock: compare-and-swap
+    AMK210  a counter is reset in flight             AMK213  an unsigned comparison of a counter that wraps
+    AMK214  agents of several warps block on one pool (a single holder takes and gives in program order: no wait)
+
+A finding leaves the verdict UNKNOWN, whatever else is in the schedule: what the other checks say rests on the property.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from amk.report.diagnostic import Diagnostic, Where, because
+from amk.report.schema import json_pointer
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.schedule import Schedule, Signal
+from amk.validator.program.trace import Path, Site, sites
+
+
+def check_outside(schedule: Schedule) -> list[Diagnostic]:
+    """All findings, in the order of the schedule."""
+    found = [
+        _finding("AMK213", f"'{c.name}' is compared as an unsigned number", ("counters", i, "compare"),
+                 "after the wrap every wait passes at once, or none")
+        for i, c in enumerate(schedule.counters) if c.compare != "lag"
+    ]  # fmt: skip
+    holders: dict[str, set[tuple[int, str]]] = {}
+    for number, program in enumerate(schedule.programs):
+        for site in sites(program, number):
+            found += [*_waits(site), *_signals(schedule, site, number)]
+            if site.step.when is not None:
+                message = f"{site.step.op.op} runs only if '{site.step.when}' says so"
+                found.append(
+                    _finding("AMK211", message, (*site.path, "when"), "which signals are given depends on data")
+                )
+            for name in (*site.step.takes, *site.step.gives):
+                holders.setdefault(name, set()).add((number, site.step.op.role))
+    return [*found, *_pools(schedule, holders)]
+
+
+def _finding(code: str, message: str, path: Path, reason: str) -> Diagnostic:
+    return Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=(because(reason),))
+
+
+def _waits(site: Site) -> Iterator[Diagnostic]:
+    for i, wait in enumerate(site.step.waits):
+        path = (*site.path, "waits", i)
+        if wait.compare != ">=":
+            message = f"the wait on '{wait.counter}' compares by {wait.compare}"
+            yield _finding("AMK208", message, (*path, "compare"), "it may be missed: it does not stay true once it is")
+        if wait.data is not None:
+            message = f"the threshold on '{wait.counter}' is read from '{wait.data}'"
+            yield _finding("AMK211", message, (*path, "data"), "what is waited for is not known before the launch")
+
+
+def _signals(schedule: Schedule, site: Site, number: int) -> Iterator[Diagnostic]:
+    codes = {"reset": ("AMK210", "resets"), "exchange": ("AMK212", "locks or frees")}
+    for i, signal in enumerate(site.step.signals):
+        path = (*site.path, "signals", i)
+        if signal.action in codes:
+            code, verb = codes[signal.action]
+            reason = (
+                "increments of others may be lost" if code == "AMK210" else "who gets it first decides what follows"
+            )
+            yield _finding(code, f"a signal {verb} '{signal.counter}'", (*path, "action"), reason)
+        elif amounts(schedule, site, number, signal)[0] < 0:
+            message = f"a signal decrements '{signal.counter}'"
+            yield _finding("AMK209", message, (*path, "add"), "a wait that held may not hold when it is looked at")
+
+
+def amounts(schedule: Schedule, site: Site, number: int, signal: Signal) -> tuple[int, int]:
+    """The smallest and the largest amount over workers, warps and layers; affine, so the ends of each range suffice."""
+    if isinstance(signal.add, int):
+        return signal.add, signal.add
+    program = schedule.programs[number]
+    workers = np.arange(program.first, program.first + program.count)
+    tables = {name: np.array(column, dtype=np.int64) for name, column in schedule.tables.items()}
+    count = next(r.count for r in schedule.roles if r.name == site.step.op.role)
+    layers = [loop.count or 1 for loop in site.around if loop.var == "l"]
+    loops = [{"t": 0, "l": 0}, {"t": 0, "l": (layers or [1])[0] - 1}]
+    envs = [Env(loops=at, worker=workers, agent=a, tables=tables) for at in loops for a in (0, count - 1)]
+    found = [env.eval(signal.add) for env in envs]
+    return min(int(np.min(each)) for each in found), max(int(np.max(each)) for each in found)
+
+
+def _pools(schedule: Schedule, holders: dict[str, set[tuple[int, str]]]) -> Iterator[Diagnostic]:
+    size = {r.name: r.count for r in schedule.roles}
+    for i, pool in enumerate(schedule.pools):
+        users = holders.get(pool.name, set())
+        warps = {(program, role) for program, role in users}
+        if len({role for _, role in warps}) > 1 or any(size[role] > 1 for _, role in warps):
+            message = f"warps of {', '.join(sorted({role for _, role in warps}))} share the pool '{pool.name}'"
+            yield _finding("AMK214", message, ("pools", i), "one may wait for what another never gives back")

@@ -1,0 +1,129 @@
+"""Do all workers run at once, and does everything fit: arithmetic against the target.
+
+Properties: cooperative launch (only then is grid-wide progress promised); workers <= SMs * CTAs per SM, where a CTA
+needs its shared memory plus the reserved KiB in units of 128 bytes, its threads, its named barriers, and its registers
+in allocation units, each warp's inside one quarter of the register file; shared buffers inside the launch's shared
+memory and aligned; global buffers inside device memory. Numbers of the compiled kernel replace the schedule's own.
+
+Source: CUDA C++ Programming Guide, compute capability tables; `cuda_occupancy.h` of CUDA 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from amk.report.diagnostic import Diagnostic, Where, because
+from amk.report.schema import json_pointer
+from amk.schedule_ir.ops import BarrierOp
+from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.shared_memory import extent
+from amk.schedule_ir.target import MAX_THREADS_PER_BLOCK, RESERVED_SMEM_PER_BLOCK
+from amk.validator.static.structure import all_sites
+
+WARP = 32
+REGISTER_UNIT = 256
+"""Registers are allocated to a warp in multiples of this."""
+PARTS = 4
+"""Of an SM, each with as many of its registers; a warp lives in one of them."""
+SHARED_UNIT = 128
+"""Bytes in multiples of which a block gets shared memory."""
+MORE_BARRIERS = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
+"""Capabilities whose SMs have two named barriers for each block that they can hold; others have one."""
+
+
+@dataclass(frozen=True)
+class CompiledResources:
+    """What the compiled kernel really uses: registers per thread, bytes of static shared memory."""
+
+    registers: int
+    static_shared: int = 0
+
+
+def check_resources(schedule: Schedule, compiled: CompiledResources | None = None) -> list[Diagnostic]:
+    """All findings."""
+    return [
+        *_shared(schedule, compiled), *_global(schedule), *_residency(schedule, compiled), *_features(schedule),
+    ]  # fmt: skip
+
+
+def _finding(code: str, message: str, path: tuple[str | int, ...], *reasons: str) -> Diagnostic:
+    return Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=tuple(because(r) for r in reasons))
+
+
+def _shared(schedule: Schedule, compiled: CompiledResources | None) -> Iterator[Diagnostic]:
+    launch, target = schedule.launch, schedule.target
+    for i, buffer in enumerate(schedule.buffers):
+        if buffer.space != "shared":
+            continue
+        end = (buffer.offset or 0) + buffer.bytes
+        if end > launch.shared_bytes:
+            message = f"'{buffer.name}' ends at byte {end:,}, the launch has {launch.shared_bytes:,} of shared memory"
+            yield _finding("AMK401", message, ("buffers", i, "offset"))
+        if (buffer.offset or 0) % buffer.align:
+            message = f"'{buffer.name}' at {buffer.offset} is not aligned to {buffer.align} bytes"
+            yield _finding("AMK406", message, ("buffers", i, "offset"))
+    need = max(launch.shared_bytes, extent(schedule.buffers)) + (compiled.static_shared if compiled else 0)
+    if need > target.smem_per_block:
+        message = (
+            f"a worker needs {need:,} bytes of shared memory, a block on {target.name} has {target.smem_per_block:,}"
+        )
+        yield _finding("AMK401", message, ("launch", "shared_bytes"))
+
+
+def _global(schedule: Schedule) -> Iterator[Diagnostic]:
+    """Every global buffer is allocated, at once."""
+    need, target = sum(b.bytes for b in schedule.buffers if b.space == "global"), schedule.target
+    if need > target.hbm_bytes:
+        message = f"the buffers need {need:,} bytes, {target.name} has {target.hbm_bytes:,}"
+        yield _finding("AMK011", message, ("buffers",))
+
+
+def _residency(schedule: Schedule, compiled: CompiledResources | None) -> Iterator[Diagnostic]:
+    launch, target = schedule.launch, schedule.target
+    threads, ctas = launch.warps * WARP, launch.ctas_per_sm
+    if not launch.cooperative:
+        yield _finding(
+            "AMK402",
+            "the launch is not cooperative",
+            ("launch", "cooperative"),
+            "then no progress across the grid is promised",
+        )
+    if threads > MAX_THREADS_PER_BLOCK:
+        yield _finding("AMK402", f"{threads} threads, a block has at most {MAX_THREADS_PER_BLOCK}", ("launch", "warps"))
+    registers = compiled.registers if compiled else launch.registers
+    if compiled and compiled.registers > launch.registers:
+        message = f"the kernel uses {compiled.registers} registers a thread, the schedule allows {launch.registers}"
+        yield _finding("AMK403", message, ("launch", "registers"))
+    per_warp = -(-registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
+    shared = launch.shared_bytes + RESERVED_SMEM_PER_BLOCK + (compiled.static_shared if compiled else 0)
+    barriers = target.max_blocks_per_sm * (2 if target.capability in MORE_BARRIERS else 1)
+    limits = {
+        "shared memory": target.smem_per_sm // (-(-shared // SHARED_UNIT) * SHARED_UNIT),
+        "threads": target.max_threads_per_sm // threads,
+        "registers": PARTS * (target.regs_per_sm // PARTS // per_warp) // launch.warps,
+        "named barriers": barriers // _named_barriers(schedule),
+        "blocks": target.max_blocks_per_sm,
+    }
+    scarce = min(limits, key=lambda name: limits[name])
+    if limits[scarce] < ctas:
+        message = f"{ctas} worker(s) per SM, {scarce} allow {limits[scarce]}"
+        yield _finding("AMK402", message, ("launch", "ctas_per_sm"), "a worker that is not resident never signals")
+    if launch.workers > target.sms * ctas:
+        message = (
+            f"{launch.workers} workers, {target.name} holds {target.sms * ctas}: {ctas} on each of its {target.sms} SMs"
+        )
+        yield _finding("AMK402", message, ("launch", "workers"), "a worker that is not resident never signals")
+
+
+def _named_barriers(schedule: Schedule) -> int:
+    """Barriers that a block has: up to the largest number that is used; the kernel itself uses number 0."""
+    return 1 + max((s.step.op.id for s in all_sites(schedule) if isinstance(s.step.op, BarrierOp)), default=0)
+
+
+def _features(schedule: Schedule) -> Iterator[Diagnostic]:
+    for i, stream in enumerate(schedule.streams):
+        feature = "bulk_copy" if stream.engine == "bulk" else "cp_async"
+        if feature not in schedule.target.features:
+            message = f"stream '{stream.name}' needs {feature}, {schedule.target.name} lacks it"
+            yield _finding("AMK601", message, ("streams", i, "engine"))

@@ -1,0 +1,190 @@
+"""Weight rings: proved once for any number of slots and laps, so that chunks are never enumerated.
+
+A ring slot in lap k lives through  issue(k) < complete(k) < waited(k) < drained(k) < issue(k+1): the owner warp waits
+for the copy, drains it, then issues the next one into the slot; slots do not interact. T is any time function.
+    U           when the wait for lap k starts, k arrivals of the slot's mbarrier are guaranteed
+    O           arrival k+2 happens after that wait, so a parity test cannot be fooled by a later phase
+    parity      with k <= arrivals <= k+1, the test of parity k succeeds iff arrivals >= k+1
+    reuse       the copy of lap k+1 starts after the last read of lap k (write after read on the slot)
+    next        chunk j + S has the slot of chunk j in the next lap, whatever S
+Static side conditions: one copy per phase with all its bytes expected on it, slots of all warps disjoint and inside the
+ring, and the copy's alignment; nothing else is in those bytes (`owners`).
+
+The stream lemma (section 5 of the theory) then says that rings add no edges between agents. `ring_system` is a ring
+with every copy as an event of its own, for the judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from amk.report.diagnostic import Diagnostic, Where, because
+from amk.report.schema import json_pointer
+from amk.schedule_ir.layout import stream_layout
+from amk.schedule_ir.memory import Buffer, Stream
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.refill import RefillOp
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.program.builder import SystemBuilder
+from amk.validator.program.system import System
+from amk.validator.program.trace import Item, require_length, unroll
+from amk.validator.smt import Obligation, obligation
+from amk.validator.static.structure import all_sites
+
+MBARRIER_BYTES = 8
+BULK_ALIGN = 16
+TOKENS = 2
+ROOM = "fewer `slots`, or larger buffers for the ring and its mbarriers"
+
+
+def ring_obligations() -> list[Obligation]:
+    """U, O, parity, reuse, next. Times of one slot: i, c, w, d = issue, complete, waited, drained of a lap."""
+    times = {f"{e}{k}": "" for k in range(3) for e in "icwd"}
+    life = [f"(< i{k} c{k} w{k} d{k})" for k in range(3)] + [f"(< d{k} i{k + 1})" for k in range(2)]
+    lap = {"k": "(<= 0 k)", "n": "(and (<= k n) (<= n (+ k 1)))"}
+    index = {"S": "(<= 1 S)", "k": "(<= 0 k)", "s": "(and (<= 0 s) (< s S))", "j": ""}
+    return [
+        obligation("U: the phase before is complete when a wait starts", "AMK514", times, life, "(< c0 d0)"),
+        obligation("O: the phase after next is after this wait", "AMK515", times, life, "(and (< w0 i2) (< i2 c2))"),
+        obligation(
+            "parity: the test tells this phase from the one before", "AMK515", lap, [],
+            "(= (not (= (mod n 2) (mod k 2))) (>= n (+ k 1)))",
+        ),
+        obligation("reuse: a slot is refilled after its last read", "AMK302", times, life, "(and (< d0 i1) (< i1 c1))"),
+        obligation(
+            "next: chunk j + S is the same slot one lap later", "AMK302", index, ["(= j (+ (* k S) s))"],
+            "(= (+ j S) (+ (* (+ k 1) S) s))",
+        ),
+    ]  # fmt: skip
+
+
+def check_rings(schedule: Schedule) -> Iterator[Diagnostic]:
+    """The static side conditions; `TooLarge` if two tokens are."""
+    buffers = {b.name: b for b in schedule.buffers}
+    roles = {r.name: r for r in schedule.roles}
+    for program in schedule.programs if schedule.streams else ():
+        require_length(program, TOKENS)
+    ran = _ran(schedule) if schedule.streams else []
+    for i, stream in enumerate(schedule.streams):
+        path = ("streams", i)
+        agents = roles[stream.role].count
+        yield from _room(stream, buffers, agents, path)
+        yield from _drained(schedule, stream, path)
+        yield from _refilled(schedule, stream, ran)
+        if stream.engine == "bulk" and not stream.refill_fence:
+            message = f"slots of '{stream.name}' are refilled by bulk copies without a proxy fence after the reads"
+            policy = because(
+                "whether the fence is needed here is a policy: the memory model is silent, so no verdict is SAFE"
+            )
+            yield Diagnostic("AMK507", message, where=Where(path=json_pointer(path)), facts=(policy,))
+
+
+def _ran(schedule: Schedule) -> list[list[Item]]:
+    """Steps that use rings, by program: of two tokens, so that the order around each loop's edge is seen too."""
+    return [unroll(p, n, TOKENS, (RefillOp, GemvOp)) for n, p in enumerate(schedule.programs)]
+
+
+def _refilled(schedule: Schedule, stream: Stream, ran: list[list[Item]]) -> Iterator[Diagnostic]:
+    """Between a product that defers refills and the next product on the stream, its role issues all of them.
+
+    With that, the copies of a ring are still issued by its owner, after the slot's last read and before the owner's
+    next wait for any slot. ran: the steps that use rings, of each program in the order in which they run.
+    """
+    warps = {r.name: (r.first, r.count) for r in schedule.roles}
+    for items in ran:
+        held: tuple[str | int, ...] | None = None
+        waiting = 0
+        for item in items:
+            op = item.step.op
+            if isinstance(op, RefillOp) and op.stream == stream.name and warps[op.role] == warps[stream.role]:
+                waiting = max(0, waiting - op.most)
+                held = held if waiting else None
+            elif isinstance(op, GemvOp) and op.stream == stream.name:
+                if held is not None:
+                    message = "refills that this step defers are not issued before the next product"
+                    facts = (because("a warp then waits for copies that it holds back itself"),)
+                    help_ = "put a `refill` step that issues all of them between the two products"
+                    yield Diagnostic("AMK302", message, where=Where(path=json_pointer(held)), facts=facts, help=help_)
+                    break
+                held = (*item.site.path, "op") if op.deferred else None
+                waiting = op.deferred
+                if op.deferred > stream.slots or (op.deferred and (stream.engine != "bulk" or not stream.run_ahead)):
+                    message = (
+                        f"{op.deferred} refills deferred on '{stream.name}', whose rings have {stream.slots} slots"
+                    )
+                    yield _finding("AMK302", message, (*item.site.path, "op"))
+                    break
+
+
+def _finding(code: str, message: str, path: tuple[str | int, ...]) -> Diagnostic:
+    return Diagnostic(code, message, where=Where(path=json_pointer(path)))
+
+
+def _room(stream: Stream, buffers: dict[str, Buffer], agents: int, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
+    ring, source = buffers[stream.ring], buffers[stream.source]
+    need = agents * stream.slots * stream.chunk_bytes
+    if ring.space != "shared" or ring.bytes < need:
+        message = f"the ring of '{stream.name}' needs {need:,} bytes of shared memory, '{ring.name}' has {ring.bytes:,}"
+        yield Diagnostic("AMK103", message, where=Where(path=json_pointer(path)), help=ROOM)
+    if stream.full is not None:
+        full = buffers[stream.full]
+        if full.space != "shared" or full.bytes < agents * stream.slots * MBARRIER_BYTES:
+            message = f"'{full.name}' cannot hold {agents * stream.slots} mbarriers"
+            yield Diagnostic("AMK103", message, where=Where(path=json_pointer(path)), help=ROOM)
+        elif (full.offset or 0) % MBARRIER_BYTES:
+            yield _finding("AMK406", f"mbarriers in '{full.name}' are not aligned to {MBARRIER_BYTES} bytes", path)
+    if (ring.offset or 0) % BULK_ALIGN or stream.chunk_bytes % BULK_ALIGN:
+        yield _finding("AMK406", f"copies of '{stream.name}' are not aligned to {BULK_ALIGN} bytes", path)
+    if source.space != "global" or source.role != "constant":
+        message = f"copies of '{stream.name}' read '{source.name}', which the launch may write"
+        facts = (because("copies run ahead of every wait, and no fence orders them behind ordinary writes"),)
+        yield Diagnostic("AMK507", message, where=Where(path=json_pointer((*path, "source"))), facts=facts)
+
+
+def _drained(schedule: Schedule, stream: Stream, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
+    """Every program drains and refills the stream by its own warps, in the packed order; all chunks fit the source."""
+    warps = {r.name: (r.first, r.count) for r in schedule.roles}
+    for site in all_sites(schedule):
+        op = site.step.op
+        if isinstance(op, GemvOp) and op.stream == stream.name and op.role != stream.role:
+            message = f"gemv runs on role '{op.role}', the stream '{stream.name}' belongs to '{stream.role}'"
+            yield _finding("AMK106", message, (*site.path, "op", "role"))
+        elif isinstance(op, RefillOp) and op.stream == stream.name and warps[op.role] != warps[stream.role]:
+            message = f"refill runs on role '{op.role}', the rings of '{stream.name}' are those of '{stream.role}'"
+            yield _finding("AMK106", message, (*site.path, "op", "role"))
+    try:
+        layout = stream_layout(schedule, stream)
+    except ValueError as error:
+        yield _finding("AMK106", str(error), path)
+        return
+    need = int(layout.totals.sum()) * stream.chunk_bytes
+    have = next(b.bytes for b in schedule.buffers if b.name == stream.source)
+    if need > have:
+        yield _finding(
+            "AMK103", f"the chunks of '{stream.name}' fill {need:,} bytes, '{stream.source}' has {have:,}", path
+        )
+
+
+def ring_system(slots: int, chunks: int, *, drain_first: bool = True) -> System:
+    """One owner and `chunks` copies through `slots` slots, each copy an agent of one event.
+
+    The first `slots` copies are free; later ones are issued by the drain of the chunk `slots` before. With
+    drain_first=False the issue comes one event early, before the slot is read: the classic race.
+    """
+    build = SystemBuilder()
+    owner = build.agent("owner")
+    full = [build.counter(name=f"full {s}") for s in range(slots)]
+    issue = [build.counter(init=int(j < slots), name=f"issue {j}") for j in range(chunks)]
+    for j in range(chunks):
+        waited = build.event(owner, tag=j)
+        build.wait(waited, full[j % slots], j // slots + 1)
+        drained = build.event(owner, tag=j)
+        build.read(drained, 0, j % slots, j % slots + 1, value=j)
+        if j + slots < chunks:
+            build.signal(drained if drain_first else waited, issue[j + slots])
+    for j in range(chunks):
+        copy = build.event(build.agent(f"copy {j}"), tag=j)
+        build.wait(copy, issue[j], 1)
+        build.write(copy, 0, j % slots, j % slots + 1, value=j)
+        build.signal(copy, full[j % slots])
+    return build.build()

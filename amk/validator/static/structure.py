@@ -1,0 +1,337 @@
+"""Static facts that the other checks build on: shares, shapes, counter indices, barriers.
+
+Properties, each with its code:
+    AMK101/102  the row groups of every matrix, and the (kv head, split) pairs of attention, have exactly one owner;
+                in a batch every sequence has kv heads of its own
+    AMK103      counter indices lie in the counter's shape, host-filled buffers have the shape that the ops index
+    AMK404      a barrier is joined by exactly the warps of its role, and an id belongs to one role
+    AMK405      chunks tile every matrix, and are made of whole tiles and groups of their format, one kind in all
+                iterations of a step; a product's vector is staged in the layout that the format multiplies, with the
+                scales and sums of its blocks; scales stand apart from chunks only where a row has one, and the product
+                reads those of its matrix, which nothing writes
+    AMK106      numbers that repeat a fact of the schedule (agents of a sum, candidates) agree with it
+
+Index and share expressions are affine, so their extremes over the layers lie at the first and the last layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+
+from amk.report.diagnostic import Diagnostic, Where, because
+from amk.report.schema import json_pointer
+from amk.schedule_ir.expr import Env, Expr
+from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, scale_buffer, scale_shape, share_table, vectors
+from amk.schedule_ir.memory import Stream
+from amk.schedule_ir.ops import OPS, BarrierOp
+from amk.schedule_ir.ops.add_residual import AddResidualOp
+from amk.schedule_ir.ops.base import Op, multiplied, per_sequence
+from amk.schedule_ir.ops.begin import state_words
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.select import request_words
+from amk.schedule_ir.ops.stage import StageOp
+from amk.schedule_ir.ops.staging import Staging
+from amk.schedule_ir.ranking import PARAMETERS
+from amk.schedule_ir.schedule import Schedule, Signal, Wait
+from amk.schedule_ir.weight_format import Chunk
+from amk.validator.program.trace import Path, Site, sites
+
+REPEATED = tuple(sorted({op.leaves for op in OPS.values() if op.leaves is not None}))
+"""Fields that repeat how many warps write parts of something."""
+
+
+def check_structure(schedule: Schedule) -> list[Diagnostic]:
+    """All findings; an empty list lets the other checks rely on the properties above."""
+    checks = (
+        _row_shares, _attention_shares, _shapes, _sequences, _parts, _chunks, _changes, _staged, _barriers, _indices,
+        _repeated_numbers,
+    )  # fmt: skip
+    return [diagnostic for check in checks for diagnostic in check(schedule)]
+
+
+def _finding(code: str, message: str, path: Path, *reasons: str) -> Diagnostic:
+    facts = tuple(because(reason) for reason in reasons)
+    return Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=facts)
+
+
+def all_sites(schedule: Schedule) -> Iterator[Site]:
+    for number, program in enumerate(schedule.programs):
+        yield from sites(program, number)
+
+
+def _row_shares(schedule: Schedule) -> Iterator[Diagnostic]:
+    """Each matrix: the shares [first, first + count) of the workers partition [0, groups)."""
+    for name in MATRICES:
+        key = share_table(name)
+        groups = matrix(schedule.model, name).groups
+        first, count = schedule.tables[f"{key}.first"], schedule.tables[f"{key}.count"]
+        path = ("tables", f"{key}.first")
+        if min(count) < 0:
+            yield _finding("AMK101", f"a worker owns {min(count)} row groups of {name}", ("tables", f"{key}.count"))
+            continue
+        shares = sorted((f, f + c, w) for w, (f, c) in enumerate(zip(first, count, strict=True)) if c)
+        shares = [(0, 0, -1), *shares, (groups, groups, -1)]
+        for (_, end, left), (start, stop, right) in pairwise(shares):
+            if start > end:
+                yield _finding("AMK101", f"row groups {end}..{start - 1} of {name} have no owner", path)
+            elif start < end:
+                twice = f"row groups {start}..{(min(end, stop) if right >= 0 else end) - 1} of {name}"
+                message = f"{twice} are owned by workers {left} and {right}" if right >= 0 else f"{twice} do not exist"
+                yield _finding("AMK102" if right >= 0 else "AMK103", message, path)
+
+
+def _attention_shares(schedule: Schedule) -> Iterator[Diagnostic]:
+    """Every (kv head, split) that can own a position is served by exactly one worker."""
+    heads, kv = schedule.caches, schedule.kv
+    served: dict[tuple[int, int], int] = {}
+    for worker, pair in enumerate(zip(schedule.tables["attn.head"], schedule.tables["attn.split"], strict=True)):
+        if pair[0] == -1:
+            continue
+        if not (0 <= pair[0] < heads and 0 <= pair[1] < kv.splits):
+            message = f"worker {worker} serves kv head {pair[0]}, split {pair[1]} of {heads} heads, {kv.splits} splits"
+            yield _finding("AMK103", message, ("tables", "attn.head", worker))
+        elif pair in served:
+            message = f"workers {served[pair]} and {worker} both serve kv head {pair[0]}, split {pair[1]}"
+            yield _finding("AMK102", message, ("tables", "attn.head", worker), "both would append the same cache rows")
+        else:
+            served[pair] = worker
+    used = min(kv.splits, -(-kv.context // kv.block))
+    missing = [(h, s) for h in range(heads) for s in range(used) if (h, s) not in served]
+    if missing:
+        message = f"kv head {missing[0][0]}, split {missing[0][1]} is served by no worker"
+        yield _finding("AMK101", message, ("tables", "attn.head"), f"{len(missing)} such pairs own cache positions")
+
+
+def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
+    """Buffers that the ops index by layer, position or token have the extent that those can reach."""
+    model, kv = schedule.model, schedule.kv
+    cache = (model.layers, schedule.caches, kv.context, model.head_dim)
+    each = () if schedule.batch == 1 else (schedule.batch,)
+    wanted: dict[str, tuple[int, ...]] = {
+        "embedding": (model.vocab, model.hidden),
+        "rope": (kv.context, model.head_dim),
+        "request": (request_words(schedule.batch),),
+        "sampling": (len(PARAMETERS),),
+        "prompt": (*each, kv.context),
+        "state": (len(state_words(schedule.batch)),),
+        "output": (schedule.launch.max_tokens, *each),
+        "k_cache": cache,
+        "v_cache": cache,
+        "logits": (*each, model.vocab),
+        **vectors(model),
+        **{scale_buffer(name): scale_shape(model, name) for name in MATRICES},
+    }
+    for i, buffer in enumerate(schedule.buffers):
+        shape = wanted.get(buffer.name)
+        if shape is not None and buffer.shape != shape:
+            message = f"'{buffer.name}' has shape {list(buffer.shape)}, the model and plan need {list(shape)}"
+            yield _finding("AMK103", message, ("buffers", i, "shape"))
+
+
+def _sequences(schedule: Schedule) -> Iterator[Diagnostic]:
+    """In a batch, what holds a row per sequence has as many rows, and every op decodes all sequences."""
+    if schedule.batch == 1:
+        return
+    shapes = {b.name: b.shape for b in schedule.buffers}
+    for site in all_sites(schedule):
+        op, path = site.step.op, (*site.path, "op")
+        if op.op in ALONE:
+            message = f"{op.op} serves one sequence, the batch has {schedule.batch}"
+            yield _finding("AMK106", message, path, f"in a batch {ALONE[op.op]}")
+        if getattr(op, "scales", None) is not None:
+            message = f"{op.op} has x in blocks, the batch has {schedule.batch} sequences"
+            yield _finding("AMK106", message, path, "blocks are those of one sequence")
+        for field in type(op).model_fields:
+            name = getattr(op, field) if per_sequence(op, field) else None
+            if name is not None and (len(shapes[name]) < 2 or shapes[name][0] != schedule.batch):
+                message = f"'{name}' has shape {list(shapes[name])}, {field} needs one row for each sequence"
+                yield _finding("AMK103", message, (*path, field), f"the batch has {schedule.batch} sequences")
+
+
+ALONE = {"combine": "splits are reduced, then staged", "peak": "tokens are the largest logits"}
+"""Ops that work for a single sequence only, and what stands in their place."""
+
+
+Parted = GemvOp | StageOp | AddResidualOp
+
+
+def _parted(schedule: Schedule) -> Iterator[tuple[Parted, Path]]:
+    """The steps of products, with what may say that they do a part of the columns."""
+    for site in all_sites(schedule):
+        if isinstance(site.step.op, Parted):
+            yield site.step.op, (*site.path, "op")
+
+
+def _parts(schedule: Schedule) -> Iterator[Diagnostic]:
+    """Only the columns of down come in parts, and all steps of that product divide them alike."""
+    counts = {op.k_parts for op, _ in _parted(schedule) if getattr(op, "matrix", "down") == "down"}
+    for op, path in _parted(schedule):
+        name, part = getattr(op, "matrix", "down"), getattr(op, "k_part", 0)
+        if part >= op.k_parts or (op.k_parts > 1 and name != "down"):
+            message = f"{op.op} of {name} is part {part} of {op.k_parts}"
+            yield _finding("AMK405", message, path, "only the columns of down come in parts")
+        elif name == "down" and counts != {op.k_parts}:
+            message = f"{op.op} counts {op.k_parts} parts, the steps of the product {sorted(counts)}"
+            yield _finding("AMK405", message, path, "all steps of a product divide its columns alike")
+
+
+def _chunks(schedule: Schedule) -> Iterator[Diagnostic]:
+    """bf16 chunks tile a row exactly; others are whole tiles and whole groups, the last one padded by the packing."""
+    down_parts = max((op.k_parts for op, _ in _parted(schedule)), default=1)
+    for i, stream in enumerate(schedule.streams):
+        for name in MATRICES:
+            path: Path = ("streams", i, "chunks", name) if name in stream.chunks else ("streams", i, "chunk_k")
+            yield from _tiled(schedule, name, stream.chunk(name), down_parts, path)
+        for at, change in enumerate(stream.later):
+            for name, chunk in change.chunks.items():
+                yield from _tiled(schedule, name, chunk, down_parts, ("streams", i, "later", at, "chunks", name))
+
+
+def _tiled(schedule: Schedule, name: MatrixName, chunk: Chunk, down_parts: int, path: Path) -> Iterator[Diagnostic]:
+    k = matrix(schedule.model, name).k
+    if chunk.format == "bf16" and k % chunk.columns:
+        message = f"{name} has {k} columns, no multiple of the {chunk.columns} columns of a chunk"
+        yield _finding("AMK405", message, path)
+    elif name == "down" and down_parts > 1 and k % (chunk.columns * down_parts):
+        message = f"{name} has {k} columns, no multiple of {down_parts} parts of whole chunks"
+        yield _finding("AMK405", message, path)
+    elif chunk.columns % chunk.weights.unit:
+        message = f"chunks of {name} have {chunk.columns} columns, no multiple of {chunk.weights.unit}"
+        yield _finding("AMK405", message, path, f"{chunk.format} weights come in tiles and groups")
+    elif chunk.apart and not chunk.weights.per_row:
+        message = f"the scales of {name} stand apart from its chunks"
+        yield _finding("AMK405", message, path, f"a row of {chunk.format} weights has more than one, or none")
+
+
+def _changes(schedule: Schedule) -> Iterator[Diagnostic]:
+    """Chunks change in ascending layers, never those of lm_head, and never between two iterations of a step."""
+    for i, stream in enumerate(schedule.streams):
+        firsts = [change.first for change in stream.later]
+        if any(a >= b for a, b in pairwise([0, *firsts])) or any("lm_head" in c.chunks for c in stream.later):
+            message = f"chunks of '{stream.name}' change from layers {firsts} on"
+            yield _finding("AMK405", message, ("streams", i, "later"), "layers ascend, and lm_head belongs to none")
+    streams = {s.name: s for s in schedule.streams}
+    for site in all_sites(schedule):
+        op, counts = site.step.op, [loop.count or 1 for loop in site.around if loop.var == "l"]
+        name = multiplied(op)
+        if name is None or not counts:
+            continue
+        stream = streams[getattr(op, "stream")]  # noqa: B009
+        layers = [Env(loops={"t": 0, "l": n}, worker=0).eval_int(getattr(op, "layer", 0)) for n in (0, counts[0] - 1)]
+        between = [c.first for c in stream.later if min(layers) < c.first <= max(layers) and name in c.chunks]
+        if between:
+            message = f"{op.op} of {name} runs for layers {min(layers)} to {max(layers)}, chunks change at {between}"
+            yield _finding("AMK405", message, (*site.path, "op"), "a step is code for one kind of chunk")
+
+
+def _staged(schedule: Schedule) -> Iterator[Diagnostic]:
+    """What a product reads is what its matrix's format multiplies; who writes blocks writes their scales."""
+    dtypes = {b.name: b.dtype for b in schedule.buffers}
+    streams = {s.name: s for s in schedule.streams}
+    for site in all_sites(schedule):
+        op, path = site.step.op, (*site.path, "op")
+        if isinstance(op, GemvOp):
+            form = streams[op.stream].chunk(op.matrix, op.layer_at({"t": 0, "l": 0})).weights
+            if dtypes[op.x] != form.staged:
+                message = f"{op.matrix} multiplies {form.staged}, '{op.x}' holds {dtypes[op.x]}"
+                yield _finding("AMK405", message, (*path, "x"))
+            yield from _row_scales(schedule, op, streams[op.stream], path)
+            wanted = {"scales": form.staged != "bf16", "sums": form.sums}
+        elif isinstance(op, Staging):
+            blocks = any(name is not None and dtypes[name] != "bf16" for name in (op.x, op.also))
+            wanted = {"scales": blocks, "sums": blocks and op.sums is not None}
+        else:
+            continue
+        for field, needed in wanted.items():
+            if (getattr(op, field) is not None) != needed:
+                message = f"{op.op} {'lacks' if needed else 'has no use for'} {field} of blocks"
+                yield _finding("AMK405", message, path)
+
+
+def _row_scales(schedule: Schedule, op: GemvOp, stream: Stream, path: Path) -> Iterator[Diagnostic]:
+    """A product whose chunks are codes only reads the scales of its matrix, which the host fills; no other does."""
+    apart, name = stream.chunk(op.matrix, op.layer_at({"t": 0, "l": 0})).apart, scale_buffer(op.matrix)
+    if op.row_scales != (name if apart else None):
+        message = f"the product of {op.matrix} {'lacks' if apart else 'has no use for'} the scales of its rows"
+        yield _finding("AMK405", message, (*path, "row_scales"), f"the host fills '{name}'" if apart else "")
+    elif apart and next(b for b in schedule.buffers if b.name == name).role != "constant":
+        yield _finding("AMK405", f"'{name}' is no constant", (*path, "row_scales"), "the host fills it before launches")
+
+
+def _barriers(schedule: Schedule) -> Iterator[Diagnostic]:
+    """agents = size of the role, so that a round ends when all have arrived and not before; one role per id."""
+    size = {r.name: r.count for r in schedule.roles}
+    users: dict[tuple[int, int], str] = {}
+    for site in all_sites(schedule):
+        op = site.step.op
+        if not isinstance(op, BarrierOp):
+            continue
+        path = (*site.path, "op")
+        if op.agents != size[op.role]:
+            message = f"barrier {op.id} counts {op.agents} warps, role '{op.role}' has {size[op.role]}"
+            hint = "the warps that arrive can never be enough" if op.agents > size[op.role] else "some leave early"
+            yield _finding("AMK404", message, path, hint)
+        program = int(site.path[1])
+        if users.setdefault((program, op.id), op.role) != op.role:
+            message = f"barrier {op.id} is used by roles '{users[program, op.id]}' and '{op.role}'"
+            yield _finding("AMK404", message, path, "arrivals of one role would count for the other")
+
+
+def _indices(schedule: Schedule) -> Iterator[Diagnostic]:
+    tables = {name: np.array(column, dtype=np.int64) for name, column in schedule.tables.items()}
+    roles = {r.name: r for r in schedule.roles}
+    counters = {c.name: c for c in schedule.counters}
+    for site in all_sites(schedule):
+        if not site.step.waits and not site.step.signals:
+            continue
+        program = schedule.programs[int(site.path[1])]
+        workers = np.arange(program.first, program.first + program.count)
+        counts = [loop.count for loop in site.around if loop.var == "l"]
+        layers = [{"l": 0}, {"l": (counts[0] or 1) - 1}] if counts else [{}]
+        envs = [
+            Env(loops=loops | {"t": 0}, worker=workers, agent=agent, tables=tables)
+            for loops in layers
+            for agent in {0, roles[site.step.op.role].count - 1}
+        ]
+        entries: list[tuple[str, int, Wait | Signal]] = [("waits", i, w) for i, w in enumerate(site.step.waits)]
+        entries += [("signals", i, s) for i, s in enumerate(site.step.signals)]
+        for kind, i, entry in entries:
+            path = (*site.path, kind, i)
+            for dim, expr in zip(counters[entry.counter].shape, entry.index, strict=True):
+                low, high = _reach(expr, envs)
+                if low < 0 or high >= dim:
+                    message = f"index {low}..{high} of '{entry.counter}' is outside 0..{dim - 1}"
+                    yield _finding("AMK103", message, (*path, "index"))
+
+
+def _reach(expr: Expr, envs: list[Env]) -> tuple[int, int]:
+    """The least and the largest value."""
+    if isinstance(expr, int):
+        return expr, expr
+    values = [env.eval(expr) for env in envs]
+    ends = [(int(v.min()), int(v.max())) if isinstance(v, np.ndarray) else (int(v), int(v)) for v in values]
+    return min(low for low, _ in ends), max(high for _, high in ends)
+
+
+@cache
+def _numbers_in(kind: type[Op]) -> tuple[str, ...]:
+    return tuple(name for name in REPEATED if name in kind.model_fields)
+
+
+def _repeated_numbers(schedule: Schedule) -> Iterator[Diagnostic]:
+    size = {r.name: r.count for r in schedule.roles}
+    writers: dict[str, set[int]] = {name: set() for name in REPEATED}
+    for site in all_sites(schedule):
+        op = site.step.op
+        if op.leaves is not None:
+            writers[op.leaves].add(size[op.role] * (schedule.launch.workers if op.leaves == "candidates" else 1))
+    for site in all_sites(schedule):
+        for field in _numbers_in(type(site.step.op)):
+            value, sizes = getattr(site.step.op, field), writers[field] or {0}
+            if value is not None and sizes != {value}:
+                message = f"{field} is {value}, the steps that write these parts have {sorted(sizes)}"
+                yield _finding("AMK106", message, (*site.path, "op", field))
