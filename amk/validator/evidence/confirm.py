@@ -193,7 +193,7 @@ class Confirmer:
     def _block(self) -> MaximalRuns:
         block = self.result.block
         assert isinstance(block, InterCtaSystem)
-        return MaximalRuns(block, block.run)
+        return MaximalRuns(block)
 
     def _withheld(self, edges: Edges) -> Iterator[MaximalRuns]:
         """Whom to ask what can be enabled, the one at hand first: the other shows more and has to be made. Where no two
@@ -204,7 +204,7 @@ class Confirmer:
             yield self._block
         if edges not in self._strict:
             inter_cta = self.result.strict(edges)
-            self._strict[edges] = MaximalRuns(inter_cta, inter_cta.lockstep)
+            self._strict[edges] = MaximalRuns(inter_cta)
         yield self._strict[edges]
 
     def quickly(self, a: Place, b: Place) -> ConfirmedRace | None:

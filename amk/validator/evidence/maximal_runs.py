@@ -25,8 +25,7 @@ The inter-CTA system of `block` is one of whose runs every node is a run of the 
 strict one; what it shows, the strict one shows too, which has fewer nodes, and waits that all are among those of
 `block`.
 
-Cost: one run of the inter-CTA system for each set of places where chains stop; found from a complete one if there is
-one.
+Cost: one run of the inter-CTA system for each set of places where chains stop.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amk.validator.evidence.shortened_runs import shortened
 from amk.validator.order.between_ctas import InterCtaSystem
 from amk.validator.order.greedy_run import Run, greedy
 from amk.validator.order.within_cta import Chains
@@ -52,13 +50,12 @@ class Event:
 
 
 class MaximalRuns:
-    """Maximal runs of a inter-CTA system, strict or of `block`, that leave out one or two events. complete: a
-    complete run of it, if one is known."""
+    """Maximal runs of an inter-CTA system, strict or of `block`, that leave out one or two events."""
 
-    def __init__(self, inter_cta: InterCtaSystem, complete: Run | None = None) -> None:
+    def __init__(self, inter_cta: InterCtaSystem) -> None:
         if not inter_cta.whole:
             raise ValueError("only the runs of a strict inter-CTA system are runs of the flat system")
-        self.inter_cta, self.complete = inter_cta, complete
+        self.inter_cta = inter_cta
         self._runs: dict[tuple[int, ...], Run] = {}
 
     def both_enabled(self, x: Event, y: Event) -> bool:
@@ -80,8 +77,7 @@ class MaximalRuns:
                 held[agent] = min(first, held.get(agent, first))
         stops = tuple(sorted(held.values()))
         if stops not in self._runs:
-            known = self.complete
-            self._runs[stops] = shortened(known, stops) if known else greedy(self.inter_cta.system, stops)
+            self._runs[stops] = greedy(self.inter_cta.system, stops)
         return self._runs[stops]
 
     def _before(self, x: Event, y: Event) -> bool:

@@ -1,11 +1,11 @@
 """Deadlocks that local orders and counters show by themselves, whatever words and positions do.
 
-Property: an event of `knot` runs in no interleaving of the flat system, at no position.
+Property: an event of `wait_cycle` runs in no interleaving of the flat system, at no position.
 
-Argument. Every event of the knot waits for some counter to reach a threshold. Let X be these events and all that come
+Argument. Every event of the cycle waits for some counter to reach a threshold. Let X be these events and all that come
 after one of them on their worker by what the worker does alone (`LocalOrder.past`, which takes every wait for others
 as granted, so it holds with them too). The signals that are not in X never bring any of the counters to its
-threshold. So no event of X is the first of X to run: one of the knot would need signals of X, and all others come
+threshold. So no event of X is the first of X to run: one of the cycle would need signals of X, and all others come
 after one.
 
 Algorithm: begin with the events that block the stuck run of the inter-CTA system and wait for counters; leave out
@@ -28,7 +28,7 @@ from amk.validator.program.system import I64, Bools
 
 @dataclass(frozen=True)
 class Blocked:
-    """An event of a worker that waits for counter >= threshold; reached: what signals outside the knot bring it to."""
+    """An event of a worker that waits for counter >= threshold; reached: what signals outside the cycle bring it to."""
 
     group: int
     worker: int
@@ -38,8 +38,8 @@ class Blocked:
     reached: int
 
 
-def knot(result: Composition) -> list[Blocked]:
-    """The events found blocked for good by their counters alone; `result` has a inter-CTA system whose run is stuck."""
+def wait_cycle(result: Composition) -> list[Blocked]:
+    """The events found blocked for good by their counters alone; the run of `result` is stuck."""
     heads, total = _heads(result), result.instances.init()
     for group in result.groups:
         np.add.at(total, group.signals[:, 2], group.signals[:, 3])

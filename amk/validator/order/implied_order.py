@@ -30,7 +30,7 @@ MAX_STEPS: Final = 1 << 22
 
 
 class Chained(Protocol):
-    """What this needs to know of a inter-CTA system."""
+    """What this needs to know of an inter-CTA system."""
 
     system: System
     chains: list[Chains]

@@ -1,4 +1,4 @@
-"""The order of all nodes of all workers, through the chains of a inter-CTA system.
+"""The order of all nodes of all workers, through the chains of an inter-CTA system.
 
 Two nodes of different workers are ordered through chains:  x < y  iff some chain c of x's worker has
     hi[x, c]  finished before  y,   read from   G(y) = JOIN over chains d of y's worker of P*(last lo[y, d] node).

@@ -5,7 +5,7 @@ one knows the steps and nothing of waits and signals, so schedules that differ i
 run of them; that is found out each time (`replayed`). Where it is none, or there are several programs, a greedy run
 serves.
 
-Property: if the events of a inter-CTA system can run in the order of `lockstep_events`, then `lockstep_places` never
+Property: if the events of an inter-CTA system can run in the order of `lockstep_events`, then `lockstep_places` never
 puts a node before one that it must come after.
 
 Argument. Both sort by (step, worker, rank): rank is the warp of an event, those that leave a barrier stand behind all

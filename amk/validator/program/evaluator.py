@@ -27,7 +27,7 @@ from amk.validator.program.per_worker import Differ, at, unfolded
 from amk.validator.program.slopes import Slope, slope_of
 from amk.validator.program.step_rows import Afloat, StepRows
 from amk.validator.program.system import DONT_CARE, I64, READ, WRITE
-from amk.validator.program.tables import ByColumns, ByWorkers, Latest, Tables
+from amk.validator.program.tables import ByColumns, ByWorkers, Tables
 
 SHARED: Final = -1
 COLUMNS: Final = 6
@@ -121,7 +121,6 @@ class Evaluations:
         self.room = room
         self.evaluators: OrderedDict[tuple[object, ...], Evaluator] = OrderedDict()
         self._turn = -1
-        self.alike = Latest()
         self._unplaced: WeakValueDictionary[tuple[object, ...], Unplaced] = WeakValueDictionary()
 
     def trim(self, room: int | None = None) -> None:
@@ -235,35 +234,9 @@ class Unplaced:
         return self.slots.get(key, tables, lambda: self._of_workers(loops, workers, pos, tables))
 
     def _of_workers(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
-        rows = self._patched(loops, workers, pos, tables)
-        if rows is None:
-            rows = self._joined(self._alike(loops, workers, pos, tables), loops, workers, tables)
+        rows = self._joined(self._alike(loops, workers, pos, tables), loops, workers, tables)
         self.kept += rows.rows.nbytes
         return rows
-
-    def _patched(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows | None:
-        """Those made of tables that differ for few workers, with the rows of these anew: a worker reads its own entries
-        alone. None if there are none, or if they say of all workers together what may be due to those few."""
-        key = (workers.start, workers.stop, tuple(loops.values()), tuple(pos))
-        near = self.slots.near(key, tables, workers, max(2, len(workers) // 8))
-        if near is None or near[0].beyond is not None or near[0].constants:
-            return None
-        old, apart = near[0], near[1].tolist()
-        new = [self.one(loops, workers[n], pos[n], tables) for n in apart]
-        read = {name for footprint in new for name in footprint.names}
-        if old.positional and "pos" not in read:
-            return None
-        ends, counts, parts, start = np.cumsum(old.counts).tolist(), list(old.counts), list[I64](), 0
-        for n, footprint in zip(apart, new, strict=True):
-            parts += (old.rows[start : ends[n] - old.counts[n]], footprint.rows)
-            start, counts[n] = ends[n], len(footprint.rows)
-        rows = np.concatenate((*parts, old.rows[start:]))
-        rows.setflags(write=False)
-        beyond = [(workers[n], f.beyond) for n, f in zip(apart, new, strict=True) if f.beyond is not None]
-        constants = frozenset[str]().union(*(footprint.constants for footprint in new))
-        names = tuple(sorted({*old.names, *(read & tables.lists.keys())}))
-        varying = old.loops | (read & loops.keys())
-        return Rows(rows, tuple(counts), next(iter(beyond), None), None, constants, "pos" in read, names, varying)
 
     def one(self, loops: dict[str, int], worker: int, pos: int, tables: Tables) -> Footprint:
         for names, by_values in self.known.items():

@@ -79,7 +79,6 @@ class Footprints:
         self.clashes: dict[tuple[str | int, ...], Clash] = {}
         self._evaluations = evaluations or Evaluations()
         self._evaluations.trim()
-        self.alike = self._evaluations.alike
         self._tables = Tables(schedule)
         self.tables = self._tables.arrays
         self._parts = _Parts(schedule)

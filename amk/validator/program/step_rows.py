@@ -51,13 +51,6 @@ class Joined:
     grouped: Bools
     reading: frozenset[int]
 
-    def like(self, other: object) -> bool:
-        """Is what is said of global memory the same?"""
-        if not isinstance(other, Joined) or self.rows.shape != other.rows.shape:
-            return False
-        pairs = ((getattr(self, n), getattr(other, n)) for n in ("rows", "slope", "agent", "worker", "grouped"))
-        return all(np.array_equal(one, two) for one, two in pairs)
-
 
 @dataclass(frozen=True, eq=False)
 class StepRows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Generic, Protocol, TypeVar, cast, runtime_checkable
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -42,10 +42,6 @@ class Tables:
 
 
 T = TypeVar("T")
-LATEST: Final = 4
-"""So many results `Latest` keeps."""
-TRIED: Final = 4
-"""Of the results with one key so many, the latest, are looked at by `ByColumns.near`."""
 
 
 class Read(Protocol):
@@ -83,21 +79,6 @@ class ByColumns(Generic[R]):
     def results(self) -> list[R]:
         return [found for made in self._made.values() for _, found in made]
 
-    def near(self, key: tuple[object, ...], tables: Tables, workers: range, most: int) -> tuple[R, IntArray] | None:
-        """A result with this key whose tables differ from these for `most` of the workers at most: it and which."""
-        for columns, found in reversed(self._made.get(key, [])[-TRIED:]):
-            pairs = zip(columns, tables.columns(found.names), strict=True)
-            several = [(old, new) for old, new in pairs if old != new]
-            if not all(len(old) == len(new) for old, new in several):
-                continue
-            apart = np.zeros(len(workers), bool)
-            for old, new in several:
-                one, two = (np.frombuffer(column, np.int64)[workers.start : workers.stop] for column in (old, new))
-                apart |= one != two
-            if apart.sum() <= most:
-                return found, np.flatnonzero(apart)
-        return None
-
 
 class ByWorkers(Generic[R]):
     """As `ByColumns`, for what a few workers alone make of the tables."""
@@ -114,32 +95,3 @@ class ByWorkers(Generic[R]):
         found = make()
         made.append((tables.at(found.names, workers), found))
         return found
-
-
-@runtime_checkable
-class Alike(Protocol):
-    def like(self, other: object) -> bool: ...
-
-
-class Latest:
-    """The latest results, by everything that they were made of: bytes, numbers, tuples and sets of them, and read-only
-    objects that count as the same if they are one or `like` each other."""
-
-    def __init__(self) -> None:
-        self._made: list[tuple[list[object], Any]] = []
-
-    def __call__(self, made_of: list[object], make: Callable[[], T]) -> T:
-        """The result that was made of the same; if there is none, a new one."""
-        for n, (parts, _) in enumerate(self._made):
-            if len(parts) == len(made_of) and all(map(_same, parts, made_of)):
-                self._made.append(self._made.pop(n))
-                break
-        else:
-            self._made = [*self._made[1 - LATEST :], (made_of, make())]
-        return cast(T, self._made[-1][1])
-
-
-def _same(one: object, other: object) -> bool:
-    if one is other or (isinstance(one, bytes | int | tuple | frozenset) and one == other):
-        return True
-    return isinstance(one, Alike) and one.like(other)

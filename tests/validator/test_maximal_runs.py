@@ -113,7 +113,7 @@ def test_what_the_strict_quotient_enables_is_enabled_at_every_position(name: str
         edges = rng.choice(EDGES)
         strict, block = result.strict(edges), result.block
         assert isinstance(block, InterCtaSystem)
-        withheld, near = MaximalRuns(strict, strict.lockstep), MaximalRuns(block, block.run)
+        withheld, near = MaximalRuns(strict), MaximalRuns(block)
         order = order_of(result, edges)
         assert order is not None
         flat = expand(result.schedule, rng.randrange(schedule.kv.context - 2), 2, edges, sure=True)

@@ -17,7 +17,7 @@ from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.evidence import explanation as evidence
 from amk.validator.evidence.flat_system import Flat, expand
-from amk.validator.evidence.wait_cycles import Blocked, knot
+from amk.validator.evidence.wait_cycles import Blocked, wait_cycle
 from amk.validator.memory.composition import Composition, compose
 from amk.validator.order.between_ctas import InterCtaSystem
 from amk.validator.order.greedy_run import greedy
@@ -71,7 +71,7 @@ def test_what_a_knot_blocks_never_runs_at_any_position(name: str) -> None:
         result = stuck(name, rng)
         if result is None:
             continue
-        found = knot(result)
+        found = wait_cycle(result)
         tied, open_ = tied + bool(found), open_ + (not found)
         check_knot(result, expand(result.schedule, rng.randrange(result.schedule.kv.context - 2), 2), found)
     assert tied > 3, (tied, open_)
@@ -99,7 +99,7 @@ def test_knots_of_workers_whose_warps_meet_at_barriers() -> None:
     for _ in range(150):
         result = stuck_workers(rng)
         if result is not None:
-            found = knot(result)
+            found = wait_cycle(result)
             check_knot(result, expand(result.schedule, 0, 1), found)
             several += len(found) > 1
     assert several > 10
@@ -128,12 +128,12 @@ def test_waits_that_words_hold_up_are_no_part_of_a_knot(monkeypatch: pytest.Monk
     """What signals outside the knot reach is freed by them, whatever else is a knot."""
     monkeypatch.setattr(evidence, "SMALL", 0)
     result = held_up_by_words(8)
-    assert [(one.worker, one.threshold, one.reached) for one in knot(result)] == [(3, 8, 7)]
+    assert [(one.worker, one.threshold, one.reached) for one in wait_cycle(result)] == [(3, 8, 7)]
     finding = evidence.explain(result)
     assert finding is not None and finding.diagnostic.code == "AMK201"
     (fact,) = finding.diagnostic.facts
     assert "worker 3" in fact.text and "waits for h_out[0] >= 8; " in fact.text and fact.text.endswith("bring it to 7")
-    assert not knot(held_up_by_words(4))
+    assert not wait_cycle(held_up_by_words(4))
 
 
 def test_a_cycle_of_a_large_system_costs_no_flat_system_until_its_witness_is_asked_for(
@@ -149,7 +149,7 @@ def test_a_cycle_of_a_large_system_costs_no_flat_system_until_its_witness_is_ask
     rng = Random(3)
     while True:
         result = stuck("naive", rng)
-        if result is not None and evidence._starved(result) is None and knot(result):
+        if result is not None and evidence._starved(result) is None and wait_cycle(result):
             break
     monkeypatch.setattr(evidence, "expand", counted)
     verdict = verify(result.schedule)
