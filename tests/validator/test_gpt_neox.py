@@ -13,8 +13,8 @@ from amk.planner.settings import FAST, NAIVE, Settings
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
 from amk.schedule_ir.target import load_target
-from amk.validator.model_graph import FREE_OPS, check_model_graph
-from amk.validator.schedule_certificate import evidence
+from amk.validator.export.of_schedule import evidence
+from amk.validator.static.model_graph import FREE_OPS, check_model_graph
 from amk.validator.verify import verify
 from tests.engine.tiny import NEOX, tiny_model, tiny_plan
 
