@@ -16,15 +16,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from amk.report.diagnostic import AmkError, Diagnostic, Severity, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.evidence.confirm import Evidence
-from amk.validator.evidence.explanation import explain
-from amk.validator.evidence.flat_check import FlatCheck
 from amk.validator.induction.layers import layer_loops, reduce_layers
 from amk.validator.induction.tokens import check_epochs, check_wrap
 from amk.validator.memory.composition import TOKENS, Composition, compose
@@ -46,6 +43,10 @@ from amk.validator.static.resources import CompiledResources, check_resources
 from amk.validator.static.rings import check_rings, ring_obligations
 from amk.validator.static.structure import check_structure
 from amk.validator.static.widths import check_widths
+
+if TYPE_CHECKING:
+    from amk.validator.evidence.confirm import Evidence
+    from amk.validator.evidence.explanation import Finding
 
 Status = Literal["SAFE", "UNSAFE", "UNKNOWN"]
 OUTSIDE = frozenset(f"AMK{code}" for code in range(208, 215))
@@ -116,6 +117,12 @@ STATIC: Final[tuple[Callable[[Schedule], Iterable[Diagnostic]], ...]] = (
     check_strong, check_said,
 )  # fmt: skip
 """Checks of the schedule as written. The resource, composed, epoch and SMT checks follow them."""
+
+
+def _explained(result: Composition) -> Finding | None:
+    from amk.validator.evidence.explanation import explain  # most schedules are SAFE
+
+    return explain(result)
 
 
 class _Verification:
@@ -211,6 +218,8 @@ class _Verification:
 
     def _flat(self, reduced: Schedule, doubt: Diagnostic) -> None:
         """Event by event, position by position, until something is wrong; `doubt` stays if that is too much."""
+        from amk.validator.evidence.flat_check import FlatCheck  # most schedules can be composed
+
         for tokens in (TOKENS, 1):
             flat = FlatCheck(reduced, tokens, self.evaluations)
             positions, complete = flat.positions()
@@ -251,7 +260,7 @@ class _Verification:
     def _findings(self, result: Composition) -> Diagnostic | None:
         """What explains the finding best comes first: a relaxed operation, if one is why, or a missing barrier."""
         weak = list(weak_orders(self.schedule))
-        finding = explain(result)
+        finding = None if result.safe else _explained(result)
         if finding is None:
             self.notes = weak
             return None

@@ -25,7 +25,6 @@ import numpy as np
 
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
-from amk.validator.evidence.flat_system import expand
 from amk.validator.memory.composition import Composition
 from amk.validator.order.clocks import must_clocks
 from amk.validator.order.greedy_run import greedy
@@ -97,6 +96,8 @@ def _holds_back(result: Composition, waits: I64, signals: I64) -> bool:
 
 def _passes_early(result: Composition, waits: I64, init: int) -> bool:
     """Whether one of the waits may begin to look while more than 2^31 are missing."""
+    from amk.validator.evidence.flat_system import expand  # counters are mostly far from that
+
     flat = expand(result.schedule, 0, result.tokens, "block", set())
     system, clocks = flat.system, must_clocks(greedy(flat.system))
     owner = np.repeat(np.arange(system.events), np.diff(system.signal_first))
