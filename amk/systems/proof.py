@@ -48,8 +48,8 @@ def _with_rules(system: FlatSystem) -> Json:
     from amk.systems.document import to_json
     from amk.systems.rule_evidence import evidence
     from amk.systems.verdict import judged
-    from amk.validator.certificate import NotSafe, make_certificate
-    from amk.validator.flat import judge
+    from amk.validator.export.certificate import NotSafe, make_certificate
+    from amk.validator.memory.flat import judge
 
     if not judged(system).safe:
         raise NotSafe("the system is not safe")

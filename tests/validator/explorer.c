@@ -1,6 +1,6 @@
 /* Every reachable cut of many small systems: deadlock, earliest cuts, pairs enabled together, races.
  *
- * Columns as in amk.validator.system.System, several independent systems in one: system k owns agents
+ * Columns as in amk.validator.program.system.System, several independent systems in one: system k owns agents
  * [system_agent[k], system_agent[k+1]). A cut is a mixed-radix number; counter values are recomputed from the cut.
  * Definitions only: no clocks, no greedy run. At most 6 agents, 32 events and 4096 cuts per system.
  */
