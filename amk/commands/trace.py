@@ -22,8 +22,11 @@ from amk.report.timeline_html import html, shown
 from amk.report.timeline_perfetto import perfetto
 from amk.schedule_ir.codec import load_schedule, schedule_hash
 from amk.schedule_ir.schedule import Schedule
+from amk.systems.document import is_system, load_system
+from amk.systems.verdict import judged
 from amk.trace.from_recording import of_recording
 from amk.trace.from_schedule import Choice, of_schedule
+from amk.trace.from_system import of_system
 from amk.trace.from_witness import NotOfThisSchedule, of_witness
 from amk.trace.recording import Recording, read_recording
 from amk.validator.program.trace import TooLarge
@@ -34,7 +37,7 @@ LARGE = 10 * 2**20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("schedule", type=Path, help="schedule file, as `amk plan` writes it")
+    parser.add_argument("schedule", type=Path, help="schedule as `amk plan` writes it, or a flat system")
     parser.add_argument(
         "-o", "--output", action="append", default=[], type=output, metavar="FILE",
         help="X.html: a page that needs nothing else; X.json: for https://ui.perfetto.dev; may be given twice",
@@ -76,6 +79,8 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if is_system(arguments.schedule):
+        return _run_system(arguments)
     schedule, _ = load_schedule(arguments.schedule)
     _check(arguments, schedule)
     try:
@@ -87,15 +92,32 @@ def run(arguments: argparse.Namespace) -> int:
     for path in arguments.output:
         write(path, html(timeline) if path.suffix == ".html" else json.dumps(perfetto(timeline)) + "\n")
     if arguments.format == "json":
-        print_json(summary(schedule, timeline))
+        print_json(summary(schedule_hash(schedule), timeline))
     else:
         _print(timeline)
     return int(Exit.SAFE)
 
 
-def summary(schedule: Schedule, timeline: Timeline) -> dict[str, Any]:
+def _run_system(arguments: argparse.Namespace) -> int:
+    """A flat system of any kernel: its witness, or a run."""
+    given = (arguments.witness, arguments.logical, arguments.measure, arguments.recorded, arguments.workers)
+    if any(given):
+        message = "of a flat system the verdict's own run is drawn: leave the choice out"
+        raise AmkError(Diagnostic("AMK005", message, where=Where(file=str(arguments.schedule))))
+    system = load_system(arguments.schedule)
+    timeline = of_system(judged(system))
+    for path in arguments.output:
+        write(path, html(timeline) if path.suffix == ".html" else json.dumps(perfetto(timeline)) + "\n")
+    if arguments.format == "json":
+        print_json(summary(system.block.digest, timeline))
+    else:
+        _print(timeline)
+    return int(Exit.SAFE)
+
+
+def summary(digest: str, timeline: Timeline) -> dict[str, Any]:
     return {
-        "schedule": schedule_hash(schedule),
+        "schedule": digest,
         "title": timeline.title,
         "unit": timeline.unit,
         "length": timeline.end,
