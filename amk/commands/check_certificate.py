@@ -9,7 +9,8 @@ from amk.commands.output import add_format, print_json
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
 from amk.schedule_ir.codec import load_schedule, schedule_hash
 from amk.schedule_ir.json_file import read_json
-from amk.systems.document import MAX_FILE, is_system, load_system
+from amk.systems.document import load_system
+from amk.systems.recognition import MAX_FILE, is_system
 
 MAX_BYTES = 64 * 2**20
 

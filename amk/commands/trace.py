@@ -22,7 +22,8 @@ from amk.report.timeline_html import html, shown
 from amk.report.timeline_perfetto import perfetto
 from amk.schedule_ir.codec import load_schedule, schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.systems.document import is_system, load_system
+from amk.systems.document import load_system
+from amk.systems.recognition import is_system
 from amk.systems.verdict import judged
 from amk.trace.from_recording import of_recording
 from amk.trace.from_schedule import Choice, of_schedule

@@ -13,7 +13,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
 from amk.report.render import as_json
 from amk.schedule_ir.codec import canonical_json, load_schedule, located, schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.systems.document import is_system
+from amk.systems.recognition import is_system
 from amk.validator.verify import Verdict, obligations_of, verify
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from amk.report.render import as_json
 from amk.schedule_ir.codec import located
 from amk.schedule_ir.json_file import read_bytes
 from amk.schedule_ir.positions import Positions
-from amk.systems.document import MAX_FILE, load_system
+from amk.systems.document import load_system
 from amk.systems.proof import certificate
+from amk.systems.recognition import MAX_FILE
 from amk.systems.verdict import Verdict, judged
 from amk.validator.export.certificate import NotSafe
 

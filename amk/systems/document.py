@@ -7,7 +7,6 @@ the entry that is wrong. What is written is read back as the same system.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -34,11 +33,10 @@ from amk.systems.flat_judge import (
 )
 from amk.systems.flat_judge import FORMAT as COLUMNS_FORMAT
 from amk.systems.flat_system import SCOPES, SYS, FlatSystem, Given
+from amk.systems.recognition import MAX_FILE
 from amk.systems.rules import HIGHEST, Rules, mixed
 
 FORMAT: Final = "amk.flat/1"
-_SAYS_SO: Final = re.compile(rb'"format"\s*:\s*"amk\.flat/')
-MAX_FILE: Final = 512 * 2**20
 MAX_SOURCES: Final = 1 << 20
 Column = tuple[int, ...]
 OPTIONAL: Final = frozenset(
@@ -133,14 +131,6 @@ class Document(_Frozen):
     tokens: int | None = None
     loops: tuple[Any, ...] | None = None
     steps: tuple[Any, ...] | None = None
-
-
-def is_system(path: Path) -> bool:
-    """Whether the file says that it is of this format, in this or another version. Unreadable files are not."""
-    try:
-        return _SAYS_SO.search(read_bytes(path, MAX_FILE)) is not None
-    except AmkError:
-        return False
 
 
 def load_system(path: Path) -> FlatSystem:
