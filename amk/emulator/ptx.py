@@ -99,6 +99,7 @@ class Module:
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _SPACE = re.compile(r"\s*")
+_STOP = re.compile(r"[;{}]")
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _LINE_DIRECTIVE = re.compile(r"\.(?:loc|file|pragma)\b[^\n;]*[\n;]")
 _SECTION = re.compile(r"\.section\s+[.\w]+\s*\{[^}]*\}")
@@ -147,16 +148,14 @@ class _Reader:
         self.at = match.end() if match else self.at
         return self.text[self.at : self.at + 1]
 
-    def until(self, stops: str) -> str:
-        """The text up to one of `stops`, braces and quotes kept together; the stop is consumed."""
+    def statement(self) -> str:
+        """The text up to the next semicolon outside braces, which is consumed."""
         depth, start = 0, self.at
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            if depth == 0 and char in stops:
-                self.at += 1
-                return self.text[start : self.at - 1].strip()
-            depth += (char == "{") - (char == "}")
-            self.at += 1
+        for match in _STOP.finditer(self.text, start):
+            if match[0] == ";" and depth == 0:
+                self.at = match.end()
+                return self.text[start : match.start()].strip()
+            depth += (match[0] == "{") - (match[0] == "}")
         raise bad_ptx(self.line(start), "the text ends inside a statement")
 
     def module(self, version: str, target: str) -> Module:
@@ -175,7 +174,7 @@ class _Reader:
                 raise bad_ptx(self.line(), "functions that are called are not supported, everything must be inlined")
             else:
                 line = self.line()
-                variables.append(_variable(self.until(";"), line))
+                variables.append(_variable(self.statement(), line))
         return Module(version, target, tuple(variables), functions)
 
     def entry(self, match: re.Match[str]) -> Function:
@@ -229,7 +228,7 @@ class _Body:
                 self.locate(directive[0])
             else:
                 line = reader.line()
-                self.statement(reader.until(";"), line)
+                self.statement(reader.statement(), line)
         raise bad_ptx(reader.line(), f"the text ends inside {self.function.name}")
 
     def declared(self, label: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from amk.agent import audit
 from amk.agent.candidate import Candidate, Workshop
 from amk.agent.certify import Judgement
 from amk.agent.gate import Ready
@@ -20,6 +21,11 @@ from amk.planner.settings import FAST, NAIVE
 from tests.agent import fake_worker
 
 POSITIONS = (1, 128, 2047)
+PATIENCE = 120.0
+"""Seconds for what ends by itself, on a busy machine too."""
+SOON = 1.2
+LATE = ("spin", "deaf_spin", "stop", "child")
+"""Ways that end at their deadline alone, which is soon."""
 
 
 @dataclass
@@ -43,10 +49,12 @@ def bench(tmp_path: Path, workshop: Workshop, request: pytest.FixtureRequest, mo
     ready = [Ready(m, b"cubin", Judgement("SAFE")) for m in made if isinstance(m, Candidate)]
     memory = tmp_path / "memory"
     command = [sys.executable, fake_worker.__file__, request.param, str(memory)]
+    monkeypatch.setattr(audit, "IDLE_SECONDS", PATIENCE)
     supervisor = Supervisor(
-        tmp_path / "worker.log", command=command, host_bytes=250 << 20, open_seconds=20.0, grace=0.3
+        tmp_path / "worker.log", command=command, host_bytes=250 << 20, open_seconds=PATIENCE, grace=0.3
     )
-    backend = GpuBackend(supervisor, "fake", load_seconds=10, check_seconds=10, block_seconds=1.2)
+    block_seconds = SOON if request.param in LATE else PATIENCE
+    backend = GpuBackend(supervisor, "fake", load_seconds=PATIENCE, check_seconds=PATIENCE, block_seconds=block_seconds)
     yield Bench(backend, *ready, memory)
     backend.close()
 
@@ -86,12 +94,10 @@ FAULTS = {"spin": "deadline", "deaf_spin": "deadline", "segfault": "crashed", "e
 @way(*FAULTS)
 def test_faults_are_named_and_survived(bench: Bench, request: pytest.FixtureRequest) -> None:
     name = request.node.callspec.params["bench"]
-    if FAULTS[name] != "deadline":
-        bench.backend.block_seconds = 30.0  # a busy machine takes its time to misbehave
     result = bench.compare()
     assert isinstance(result, Fault) and result.kind == FAULTS[name], result
     assert not result.suspect
-    job = Job(-1, "calibrate", 1, 1, 4, POSITIONS, 1)
+    job, bench.backend.block_seconds = Job(-1, "calibrate", 1, 1, 4, POSITIONS, 1), PATIENCE
     bench.backend.supervisor.command = [*bench.backend.supervisor.command[:2], "honest", str(bench.memory)]
     bench.backend.supervisor.kill()
     assert isinstance(bench.backend.measure(job, bench.incumbent, bench.incumbent), Samples)
@@ -127,7 +133,7 @@ def test_the_whole_process_group_ends(bench: Bench) -> None:
     result = bench.compare()
     assert isinstance(result, Fault) and result.kind == "deadline"
     child = int(bench.memory.read_text())
-    until = time.monotonic() + 3
+    until = time.monotonic() + PATIENCE
     while time.monotonic() < until and alive(child):
         time.sleep(0.02)
     assert not alive(child)
@@ -166,7 +172,7 @@ time.sleep(60)
     assert alive(worker)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    until = time.monotonic() + 5
+    until = time.monotonic() + PATIENCE
     while time.monotonic() < until and alive(worker):
         time.sleep(0.02)
     assert not alive(worker)
@@ -182,9 +188,9 @@ def alive(pid: int) -> bool:
 @way("spin")
 def test_a_stopped_search_does_not_wait_for_its_worker(bench: Bench) -> None:
     """The question under way ends when `stop` is called from another thread, and no new worker is started."""
-    bench.backend.block_seconds = 60.0
+    bench.backend.block_seconds = PATIENCE
     threading.Timer(1.5, bench.backend.stop).start()
     began = time.monotonic()
     result = bench.compare()
     assert isinstance(result, Fault) and result.kind in ("stopped", "device_lost")
-    assert time.monotonic() - began < 15 and bench.backend.supervisor._process is None
+    assert time.monotonic() - began < PATIENCE / 2 and bench.backend.supervisor._process is None

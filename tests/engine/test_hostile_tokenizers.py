@@ -35,7 +35,7 @@ def padding(found: Backend) -> None:
 def test_a_hostile_tokenizer_ends_a_process_of_its_own(tmp_path: Path, spoil: Any, text: str) -> None:
     found = backend(tmp_path)
     spoil(found)
-    process, began = TokenizerProcess(found, tmp_path, seconds=6.0, memory=1 << 30), time.monotonic()
+    process, began = TokenizerProcess(found, tmp_path, seconds=3.0, memory=1 << 30), time.monotonic()
     for _ in range(2):
         with pytest.raises(AmkError, match="AMK012") as caught:
             process.encode(text, special=True)

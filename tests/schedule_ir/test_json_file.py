@@ -48,10 +48,10 @@ def test_syntax_errors_have_a_line_and_column() -> None:
 
 @pytest.mark.parametrize("content", [b'"' + b'\\"' * 500_000, b'"' * 999_999, b"\\" * 1_000_000, b'"\\' * 500_000])
 def test_unterminated_strings_cost_linear_time(content: bytes) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(AmkError):
         parse_json(content, "f.json")
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_brackets_inside_strings_are_not_nesting() -> None:
@@ -75,10 +75,10 @@ def test_size_is_checked_before_reading(tmp_path: Path) -> None:
     path = tmp_path / "huge.json"
     with path.open("wb") as file:
         file.truncate(1 << 30)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(AmkError, match="AMK002"):
         read_json(path, 1 << 20)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_files_that_block_or_never_end_are_not_read(tmp_path: Path) -> None:

@@ -145,8 +145,8 @@ def test_header_agrees_with_the_gguf_package(tmp_path: Path) -> None:
 
 
 def refused_in_time(path: Path) -> bool:
-    """True if refused, False if a model was read; anything else, or more than a second, fails the test."""
-    start = time.perf_counter()
+    """True if refused, False if a model was read; anything else, or more than a second at work, fails the test."""
+    start = time.process_time()
     try:
         assert isinstance(load_model(str(path)), ModelSpec)
         return False
@@ -154,7 +154,7 @@ def refused_in_time(path: Path) -> bool:
         assert error.exit_code == 2
         return True
     finally:
-        assert time.perf_counter() - start < 1
+        assert time.process_time() - start < 1
 
 
 def test_every_truncation_of_the_header_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule, mode_of
 from tests.engine.tiny import RandomTensors
 
-LIMITS = Limits(instructions=6_000_000, seconds=30.0, megabytes=2_000)
+LIMITS = Limits(instructions=6_000_000, megabytes=2_000)
 """The kernels as they are take at most 1.6 million instructions."""
 ROUNDING = 2e-6
 """Of logits, relative to the largest; what the emulator's tests allow against the interpreter."""
