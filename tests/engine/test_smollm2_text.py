@@ -32,6 +32,8 @@ def test_the_question_is_answered(model: amk.LanguageModel) -> None:
 
 
 def check(model: amk.LanguageModel, smollm2_path: Path, texts: list[str], count: int) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
     other = in_transformers(smollm2_path)
     for prompt in [model.encode(text) for text in texts] + [model.encode(QUESTION)]:
         assert list(model.generate(prompt, max_tokens=count).tokens) == greedy(other, prompt, count)
