@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from amk.validator.memory.atoms import blocks, touches_of
+from amk.validator.memory.dataflow import find_faults
 from amk.validator.memory.flat import Judgement, judge
 from amk.validator.memory.races import find_races
 from amk.validator.program.builder import SystemBuilder
@@ -185,3 +187,13 @@ def test_an_event_reads_memory_as_it_was_before_its_own_writes() -> None:
     build.read(event, 0, 0, 4, 1)
     build.final(0, 0, 4, 2)
     assert judge(build.build()).safe
+
+
+def test_faults_of_all_blocks_are_listed() -> None:
+    build = SystemBuilder()
+    event = build.event(build.agent())
+    for buffer in range(3):
+        build.read(event, buffer, 0, 4, value=1)
+    touches = touches_of(judge(build.build()).run)
+    found = find_faults(blocks(touches, 1))
+    assert [fault.buffer for fault in found.faults] == [0, 1, 2] and not found.truncated
