@@ -76,7 +76,7 @@ def test_a_validator_that_says_yes_to_everything_is_caught(monkeypatch: pytest.M
     class Yes:
         status, diagnostics, evidence, safe = "SAFE", (), None, True
 
-    monkeypatch.setattr("amk.adversary.confusion.VERIFY", lambda _: Yes)
+    monkeypatch.setattr("amk.adversary.confusion.verify", lambda _: Yes)
     monkeypatch.setattr("amk.adversary.confusion.judged_system", lambda _: ("SAFE", ""))
     monkeypatch.setattr("amk.adversary.confusion.certified", lambda _: "")
     table = Table()
