@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from amk.agent.gate import Ready
 from amk.agent.measure import ABBA, Block, Fault, Job, Samples, hopeless
 from amk.agent.noise import Noise
+from amk.report.diagnostic import AmkError
 from amk.simulator.predict import Simulator
 
 KEPT_TIMES = 4096
@@ -38,7 +39,10 @@ class SimulatedBackend:
         return self.device
 
     def measure(self, job: Job, incumbent: Ready, candidate: Ready) -> Samples | Fault:
-        times = {"a": self.times(job, incumbent), "b": self.times(job, candidate)}
+        try:
+            times = {"a": self.times(job, incumbent), "b": self.times(job, candidate)}
+        except AmkError as error:  # a verdict of SAFE that the simulator contradicts
+            return Fault("stuck", str(error))
         key = zlib.crc32(f"{candidate.candidate.key}:{job.phase}".encode())
         rounds: list[tuple[Block, Block, Block, Block]] = []
         factors = self.noise.factors(self.seed, (key, abs(job.index + 1)), 4 * job.rounds)

@@ -89,7 +89,7 @@ def test_refused_values_are_learned(make_loop: MakeLoop) -> None:
 
 def test_the_bandit_tries_every_arm_and_then_the_best(make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beam, "EXPANSIONS", FEW)
-    portfolio = offline("portfolio")
+    portfolio = offline("knobs")
     assert isinstance(portfolio, Portfolio)
     loop = make_loop(portfolio, evals=20)
     loop.run()
