@@ -1,0 +1,80 @@
+"""How many machine instructions a warp executes for one chunk of weights.
+
+A product's chunk loop is the innermost loop of the machine code that holds a tensor-core instruction and the copy that
+refills a slot. What an inner loop repeats while a slot has not arrived yet is not counted: the count is that of a chunk
+that is there. An SM issues one instruction a clock on each of its four schedulers, which bounds how fast it can drain
+chunks that are resident.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+SCHEDULERS = 4
+"""Warp schedulers of an SM, each of one instruction a clock: all architectures from sm_80 on (CUDA C++ Programming Guide)."""
+
+_LABEL = re.compile(r"^(\.L_x_\d+):")
+_LINE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[0-9T]\s+)?([A-Z][A-Z0-9_.]*)([^;]*)")
+_TARGET = re.compile(r"\.L_x_\d+")
+_TENSOR = ("HMMA", "IMMA", "QMMA")
+_REFILL = ("UBLKCP", "LDGDEPBAR")
+
+
+@dataclass(frozen=True)
+class ChunkLoop:
+    """instructions: executed for a chunk that is resident. products: tensor-core instructions among them."""
+
+    instructions: int
+    products: int
+
+    def drain_gbps(self, chunk_bytes: int, clock_ghz: float) -> float:
+        """10^9 bytes per second that an SM can drain at most if nothing but the issue of instructions limits it."""
+        return SCHEDULERS * chunk_bytes * clock_ghz / self.instructions
+
+
+def chunk_loops(listing: str) -> tuple[ChunkLoop, ...]:
+    """The chunk loops of a listing of one kernel, in its order: one for every product of the step."""
+    opcodes, loops = _parsed(listing)
+    found = []
+    for loop in loops:
+        inner = [other for other in loops if _within(other, loop)]
+        body = opcodes[loop[0] : loop[1] + 1]
+        if not (_any(body, _TENSOR) and _any(body, _REFILL)):
+            continue
+        if any(_any(opcodes[a : b + 1], _TENSOR) for a, b in inner):
+            continue
+        repeated = {at for a, b in inner for at in range(a, b + 1)}
+        products = sum(opcode in _TENSOR for opcode in body)
+        found.append(ChunkLoop(loop[1] + 1 - loop[0] - len(repeated), products))
+    return tuple(found)
+
+
+def _parsed(listing: str) -> tuple[list[str], list[tuple[int, int]]]:
+    """Opcodes up to their first dot, and the loops: (first, last) instruction of every backward branch."""
+    opcodes: list[str] = []
+    labels: dict[str, int] = {}
+    loops: dict[int, int] = {}
+    for line in listing.splitlines():
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(opcodes)
+        elif instruction := _LINE.match(line):
+            opcodes.append(instruction[1].split(".")[0])
+            for name in _backward(instruction[1], instruction[2], labels):
+                loops[labels[name]] = len(opcodes) - 1
+    return opcodes, sorted(loops.items())
+
+
+def _backward(opcode: str, operands: str, labels: dict[str, int]) -> Iterator[str]:
+    target = _TARGET.search(operands) if opcode.split(".")[0] == "BRA" else None
+    if target is not None and target[0] in labels:
+        yield target[0]
+
+
+def _within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
+    return inner != outer and outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def _any(opcodes: list[str], names: tuple[str, ...]) -> bool:
+    return any(opcode in names for opcode in opcodes)
