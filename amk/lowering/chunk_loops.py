@@ -1,9 +1,9 @@
 """How many machine instructions a warp executes for one chunk of weights.
 
-A product's chunk loop is the innermost loop of the machine code that holds a tensor-core instruction and the copy that
-refills a slot. What an inner loop repeats while a slot has not arrived yet is not counted: the count is that of a chunk
-that is there. An SM issues one instruction a clock on each of its four schedulers, which bounds how fast it can drain
-chunks that are resident.
+A product's chunk loop is the innermost loop of the machine code that holds a tensor-core instruction and the copy
+that refills a slot. What an inner loop repeats while a slot has not arrived yet is not counted. Rare branches are
+counted, so the result is an upper bound for a chunk that has arrived. Each of the four schedulers of an SM issues one
+instruction a clock, which bounds how fast an SM can drain resident chunks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 SCHEDULERS = 4
-"""Warp schedulers of an SM, each of one instruction a clock: all architectures from sm_80 on (CUDA C++ Programming Guide)."""
+"""Warp schedulers of an SM from sm_80 on, each of one instruction a clock (CUDA C++ Programming Guide)."""
 
 _LABEL = re.compile(r"^(\.L_x_\d+):")
 _LINE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[0-9T]\s+)?([A-Z][A-Z0-9_.]*)([^;]*)")
@@ -24,13 +24,13 @@ _REFILL = ("UBLKCP", "LDGDEPBAR")
 
 @dataclass(frozen=True)
 class ChunkLoop:
-    """instructions: executed for a chunk that is resident. products: tensor-core instructions among them."""
+    """instructions: upper bound for a resident chunk. products: tensor-core instructions among them."""
 
     instructions: int
     products: int
 
     def drain_gbps(self, chunk_bytes: int, clock_ghz: float) -> float:
-        """10^9 bytes per second that an SM can drain at most if nothing but the issue of instructions limits it."""
+        """10^9 bytes per second that an SM drains if nothing but the issue of instructions limits it."""
         return SCHEDULERS * chunk_bytes * clock_ghz / self.instructions
 
 
@@ -55,21 +55,20 @@ def _parsed(listing: str) -> tuple[list[str], list[tuple[int, int]]]:
     """Opcodes up to their first dot, and the loops: (first, last) instruction of every backward branch."""
     opcodes: list[str] = []
     labels: dict[str, int] = {}
-    loops: dict[int, int] = {}
+    loops: set[tuple[int, int]] = set()
     for line in listing.splitlines():
         if label := _LABEL.match(line):
             labels[label[1]] = len(opcodes)
         elif instruction := _LINE.match(line):
             opcodes.append(instruction[1].split(".")[0])
-            for name in _backward(instruction[1], instruction[2], labels):
-                loops[labels[name]] = len(opcodes) - 1
-    return opcodes, sorted(loops.items())
+            loops |= {(begin, len(opcodes) - 1) for begin in _backward(instruction[1], instruction[2], labels)}
+    return opcodes, sorted(loops)
 
 
-def _backward(opcode: str, operands: str, labels: dict[str, int]) -> Iterator[str]:
+def _backward(opcode: str, operands: str, labels: dict[str, int]) -> Iterator[int]:
     target = _TARGET.search(operands) if opcode.split(".")[0] == "BRA" else None
     if target is not None and target[0] in labels:
-        yield target[0]
+        yield labels[target[0]]
 
 
 def _within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from tests.readme import architecture, bars, records, speed
+from tests.readme import architecture, bars, gpus, records, speed
 
 PICTURES = Path(__file__).parent / "pictures"
 BOUND = "floor: bytes that the L2 does not hold, at the read rate of the same run"
@@ -14,11 +15,14 @@ BOUND = "floor: bytes that the L2 does not hold, at the read rate of the same ru
 
 README = records.ROOT / "README.md"
 INDEX = records.RECORDS / "README.md"
+SIMULATOR = records.ROOT / "amk" / "simulator" / "README.md"
 PARTS: dict[Path, Callable[[], str]] = {
     PICTURES / "architecture.svg": architecture.svg,
     PICTURES / "speed.svg": lambda: bars.svg(speed.groups(), "ms", BOUND),
     README: lambda: _filled(README, {"speed": speed.section()}),
     INDEX: lambda: _filled(INDEX, {"index": records.index()}),
+    SIMULATOR: lambda: _filled(SIMULATOR, {"gpus": gpus.index()}),
+    **{path: partial(gpus.page, name) for path, name in gpus.pages().items()},
 }
 """Every such file, and what makes its text."""
 

@@ -1,0 +1,142 @@
+"""One page for each GPU: what limits it, what is predicted, what would refute that, and how to measure it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from amk.schedule_ir.target import Target, load_target, targets
+from amk.simulator.constants import stored
+from amk.simulator.kinds import stored_errors
+from tests.readme import records
+
+RECORD = records.RECORDS / "speed" / "gpus-simulated.json"
+PAGES = records.ROOT / "amk" / "simulator" / "gpus"
+CATCH_UP = 3
+
+WORDS = {
+    "memory": "reading weights from memory", "drain": "draining the ring", "cache": "reading the KV cache",
+    "waiting": "waiting for other SMs", "hand-off": "publishing results", "staging": "staging vectors",
+    "arithmetic": "arithmetic outside of products", "barrier": "barriers",
+}  # fmt: skip
+"""What the simulator's parts of a step are."""
+
+
+@cache
+def recorded() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
+    return found
+
+
+def page(gpu: str) -> str:
+    target = load_target(gpu)
+    rows = [row for row in recorded()["rows"] if row["gpu"] == gpu]
+    fit = [row for row in rows if "ms" in row]
+    parts = [_head(target), _predicted(target, rows)]
+    parts += [_drain(fit), _refuted(target, fit), _command(target)] if fit else []
+    return "\n".join(parts)
+
+
+def _head(target: Target) -> str:
+    clock = next((p.mhz for p in stored().published if p.target == target.name), None)
+    measured = "measured" if target.read_ceiling_measured else "assumed"
+    cells = {
+        "architecture": target.arch,
+        "SMs": str(target.sms),
+        "memory": f"{target.hbm_bytes / (1 << 30):.1f} GiB",
+        "read ceiling": f"{target.read_ceiling_gbps:,.0f} GB/s, {measured}",
+        "L2": f"{target.l2_bytes / (1 << 20):.0f} MiB",
+        "shared memory of a block": f"{target.smem_per_block / 1024:.0f} KiB",
+        "boost clock": f"{clock:,.0f} MHz" if clock else "-",
+    }
+    return f"# {target.title}\n\n{_row(cells)}\n{'|---' * len(cells)}|\n{_row(cells.values())}\n"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _predicted(target: Target, rows: list[dict[str, Any]]) -> str:
+    known = target.name in stored_errors().kinds
+    label = "The table of README has what was measured." if known else "No kernel has run on this GPU."
+    lines = [
+        "## Prediction\n",
+        f"{label} Simulated at position 128, batch 1, commit {recorded()['commit']}, {recorded()['date']}:\n",
+        "| model, weights | floor, ms | simulated, ms | of the read ceiling | largest part beside reading weights |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        name = f"{row['model']} {row['format']}"
+        if "ms" not in row:
+            lines.append(f"| {name} | - | - | - | not planned: {row['reason']} ({row['refused']}) |")
+            continue
+        second = next(part for part in row["parts"] if part != "memory")
+        share = f"{row['floor_ms'] / row['ms']:.0%}"
+        lines.append(f"| {name} | {row['floor_ms']:.3f} | {row['ms']:.3f} | {share} | {WORDS[second]} |")
+    return "\n".join(lines) + "\n"
+
+
+def _drain(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "## What limits it\n",
+        f"{_limit(rows)}",
+        f"An SM has to catch up after each wait, so it should drain resident chunks at least {CATCH_UP} times as",
+        "fast as memory supplies them. The bound below counts machine instructions, four a clock:\n",
+        "| model, weights | bytes a chunk | instructions a chunk | drain, GB/s an SM | supply, GB/s an SM | ratio |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['model']} {row['format']} | {row['chunk_bytes']:,} | {row['instructions']} | {row['drain_gbps']:.0f} "
+        f"| {row['supply_gbps']:.1f} | {row['ratio']:.1f} |"
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _limit(rows: list[dict[str, Any]]) -> str:
+    shares = [row["floor_ms"] / row["ms"] for row in rows]
+    low, high = min(shares), max(shares)
+    if low > 0.9:
+        return f"Memory bandwidth limits every row: the floor is {low:.0%} to {high:.0%} of the predicted time."
+    worst = min(rows, key=lambda row: row["floor_ms"] / row["ms"])
+    return (
+        f"The floor is {low:.0%} to {high:.0%} of the predicted time; the row farthest from it is "
+        f"{worst['model']} {worst['format']}, whose phases are too short to hide the waits between SMs."
+    )
+
+
+def _refuted(target: Target, rows: list[dict[str, Any]]) -> str:
+    kinds = stored_errors().kinds
+    error = max(kind.worst for name, kind in kinds["h200"].items() if "batch" not in name)
+    row = rows[-1]
+    low, high = row["ms"] * (1 - error), row["ms"] * (1 + error)
+    unknown = "" if target.name in kinds else " No error is known for this GPU; that one is the H200's."
+    return (
+        "## What would refute it\n\n"
+        f"* A time below the floor: then the read ceiling ({target.read_ceiling_gbps:,.0f} GB/s) is too low.\n"
+        f"* A time off by more than {error:.0%}, the worst error of a plan for one sequence on an H200: "
+        f"for {row['model']} {row['format']} below {low:.3f} or above {high:.3f} ms.{unknown}\n"
+        "* Another order of the rows, or another largest part in `amk trace --measure`.\n"
+    )
+
+
+def _command(target: Target) -> str:
+    record = f"{target.name}.json"
+    return (
+        "## Measure it\n\n"
+        f"    amk bench --model llama3-8b --gpu {target.name} --max-context 4096 --positions 128 --record {record}\n\n"
+        f"`amk simulate --against {record}` compares the record with the prediction.\n"
+        f"`amk calibrate --gpu {target.name} --micro micro.json` replaces assumed constants by measured ones.\n"
+    )
+
+
+def index() -> str:
+    """Links to all pages."""
+    return " · ".join(f"[{t.title.removeprefix('NVIDIA ')}](gpus/{t.name}.md)" for t in targets()) + "\n"
+
+
+def pages() -> dict[Path, str]:
+    return {PAGES / f"{t.name}.md": t.name for t in targets()}
