@@ -34,6 +34,7 @@ PARTS = {
     "argmax": "neither logits nor candidates are looked at",
     "place": "every copy of a warp is of its first chunk: from L2, not from memory",
     "depth": "rings have twice the slots, which share their bytes",
+    "words": "every second fetch of a vector is not made, and stands for the one before it",
 }
 """Names in the order of the bits of AMK_ABLATION."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from amk.lowering.abi import COUNTER_STRIDE, Abi, abi, flat_index
 from amk.lowering.expression import expression
-from amk.lowering.lanes import lane_barriers
+from amk.lowering.lanes import lane_barriers, met_before
 from amk.lowering.plan_constants import constant_array, identifier, plan_struct, ring_type
 from amk.lowering.step_struct import step_struct
 from amk.schedule_ir.expr import Expr
@@ -117,7 +117,7 @@ class _Printer:
         self.trace = trace
         self.tracing = False
         self.layout = layout
-        self.lanes_meet = iter(lane_barriers(schedule))
+        self.lanes_meet, self.met = iter(lane_barriers(schedule)), iter(met_before(schedule))
         self.structs: list[str] = []
         self.ops: set[str] = set()
         self.roles = {r.name: r for r in schedule.roles}
@@ -143,11 +143,11 @@ class _Printer:
         return f"{head}{inner}{pad}}}\n"
 
     def step(self, step: Step, pad: str) -> str:
-        role = self.roles[step.op.role]
+        role, met = self.roles[step.op.role], next(self.met)
         lines = [self.wait(w) for w in step.waits]
         if next(self.lanes_meet):
             lines.append("amk::sync::warp_barrier();")
-        lines += self.call(step) + self.signals(step.signals)
+        lines += self.call(step, met) + self.signals(step.signals)
         if self.tracing:
             lines.append("c.mark();")
         if role.count != self.schedule.launch.warps:
@@ -155,14 +155,14 @@ class _Printer:
             return f"{pad}if ({_in_role(role.first, role.count)}) {{\n{inner}{pad}}}\n"
         return "".join(f"{pad}{line}\n" for line in lines)
 
-    def call(self, step: Step) -> list[str]:
+    def call(self, step: Step, met: bool) -> list[str]:
         op = step.op
         if isinstance(op, BarrierOp):
             return [f"amk::sync::cta_barrier<{op.id}, {op.agents * 32}>();"]
         if isinstance(op, WaitOp | SignalOp):
             return []
         name = f"S{len(self.structs)}"
-        self.structs.append(step_struct(name, op, self.schedule))
+        self.structs.append(step_struct(name, op, self.schedule, met=met))
         self.ops.add(op.op)
         return ["c.enter_step();", f"amk::ops::{op.op}<{name}>(c);"]
 

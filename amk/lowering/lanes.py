@@ -25,6 +25,39 @@ def lane_barriers(schedule: Schedule) -> list[bool]:
     return found
 
 
+def met_before(schedule: Schedule) -> list[bool]:
+    """For every step of all programs, in the order of the text: have all warps of the worker met at one barrier since
+    one of them used bytes of the shared arrays that the step names? Then no warp still needs what was there, whatever
+    words of other workers have arrived.
+    """
+    memory, walk = _Memory(schedule), []
+    shared = {b.name for b in schedule.buffers if b.space == "shared"}
+    for program in schedule.programs:
+        found: dict[int, bool] = {}
+        _blocks(program.body, 0, set(), found, memory, shared, schedule.launch.warps)
+        walk += [found[n] for n in range(len(found))]
+    return walk
+
+
+def _blocks(
+    body: tuple[Node, ...], number: int, used: set[str], found: dict[int, bool], memory: _Memory, shared: set[str],
+    warps: int,
+) -> int:  # fmt: skip
+    """The number of the first step behind; used: since the barrier. A loop is walked twice, as in `_Walk`."""
+    for node in body:
+        if isinstance(node, Loop):
+            _blocks(node.body, number, used, found, memory, shared, warps)
+            number = _blocks(node.body, number, used, found, memory, shared, warps)
+            continue
+        if isinstance(node.op, BarrierOp) and node.op.agents == warps:
+            used.clear()
+        own = memory.named(node.op) & shared
+        found[number] = found.get(number, True) and used.isdisjoint(memory.touched(own))
+        used |= own
+        number += 1
+    return number
+
+
 class _Memory:
     """What a step names, and which of it has bytes in common."""
 

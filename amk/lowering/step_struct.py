@@ -17,20 +17,24 @@ from amk.schedule_ir.ops import Op
 from amk.schedule_ir.ops.attend import AttendOp
 from amk.schedule_ir.ops.base import multiplied, per_sequence
 from amk.schedule_ir.ops.precondition import Site
+from amk.schedule_ir.ops.staging import Staging
 from amk.schedule_ir.schedule import Schedule
 
 
-def step_struct(name: str, op: Op, schedule: Schedule, slices: frozenset[str] = frozenset()) -> str:
+def step_struct(
+    name: str, op: Op, schedule: Schedule, slices: frozenset[str] = frozenset(), *, met: bool = False
+) -> str:
     """Fields of `op` by kind: role, matrix, buffer, optional buffer, expression, integer. Streams have no accessor.
 
     slices: global buffers [workers, n] that the op takes for shared memory of the worker, beside partial sums. In a
-    batch, k<Field>Row counts the elements from one sequence's row of a buffer to the next.
+    batch, k<Field>Row counts the elements from one sequence's row of a buffer to the next. met: `lanes.met_before`.
     """
     buffers = {b.name: b for b in schedule.buffers}
     role = next(r for r in schedule.roles if r.name == op.role)
     lines = [f"  static constexpr int kFirst = {role.first}, kAgents = {role.count};"]
     if isinstance(op, AttendOp):
         lines.append(f"  static constexpr int kTogether = {blocks_together(schedule, role.count)};")
+    lines += [f"  static constexpr bool kMet = {str(met).lower()};"] * isinstance(op, Staging)
     if (name_of := multiplied(op)) is not None:
         lines.append(f"  using Matrix = Plan::{_matrix(op, name_of, schedule)};")
     for field, info in type(op).model_fields.items():

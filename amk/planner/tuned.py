@@ -41,6 +41,9 @@ hand-off."""
 HALF_HOLD: Changes = {"held_refills": 1 / 2, "first_refills": 1 / 4}
 """For codes of eight bits in short products; in long ones nothing was better than what large bf16 models have."""
 
+SHORT_CODES: Changes = {**ANNOUNCED, **HALF_HOLD, "scales_apart": True, "hint_slack": 2}
+"""For int8 in short products: early hints pay there too, and more with copies that are codes only."""
+
 LATE_CACHE: Changes = {"prefetch_cache": False}
 """Nothing is asked for ahead of attention's own loads."""
 
@@ -144,5 +147,7 @@ def changes(layers: AbstractSet[FormatName], long: bool, model: ModelSpec, reduc
     if layers == {"fp8"}:
         return EAGER
     if all(weight_format(form).bits == 4 for form in layers):
-        return {**EAGER, **SHORT_HOLD}
+        return {**EAGER, **SHORT_HOLD, "hint_slack": 2} if long else {**EAGER, **SHORT_HOLD}
+    if layers == {"int8"}:
+        return SHORT_CODES
     return {**EAGER, **HALF_HOLD}

@@ -136,6 +136,7 @@ struct S0 {
 };
 struct S1 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr bool kMet = true;
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -229,6 +230,7 @@ struct S7 {
 };
 struct S8 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr bool kMet = true;
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -286,6 +288,7 @@ struct S10 {
 };
 struct S11 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr bool kMet = true;
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -337,6 +340,7 @@ struct S13 {
 };
 struct S14 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr bool kMet = true;
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -395,6 +399,7 @@ struct S16 {
 };
 struct S17 {
   static constexpr int kFirst = 0, kAgents = 8;
+  static constexpr bool kMet = true;
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;

@@ -135,6 +135,7 @@ struct S0 {
 };
 struct S1 {
   static constexpr int kFirst = 0, kAgents = 4;
+  static constexpr bool kMet = true;
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -221,6 +222,7 @@ struct S6 {
 };
 struct S7 {
   static constexpr int kFirst = 0, kAgents = 4;
+  static constexpr bool kMet = true;
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -278,6 +280,7 @@ struct S9 {
 };
 struct S10 {
   static constexpr int kFirst = 0, kAgents = 4;
+  static constexpr bool kMet = true;
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -329,6 +332,7 @@ struct S12 {
 };
 struct S13 {
   static constexpr int kFirst = 0, kAgents = 4;
+  static constexpr bool kMet = true;
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;
@@ -387,6 +391,7 @@ struct S15 {
 };
 struct S16 {
   static constexpr int kFirst = 0, kAgents = 4;
+  static constexpr bool kMet = true;
   static __device__ __forceinline__ amk::bf16* x(const Ctx& c) { return reinterpret_cast<amk::bf16*>(c.shared + 0); }
   static constexpr bool kHasAlso = false;
   static constexpr bool kHasScales = false;

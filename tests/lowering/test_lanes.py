@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from typing import Literal
+
 import pytest
 
 from amk.adversary.confusion import mutation
 from amk.lowering.emit import emit
-from amk.lowering.lanes import lane_barriers
+from amk.lowering.lanes import lane_barriers, met_before
 from amk.planner.decode import plan
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.report.diagnostic import AmkError
@@ -48,3 +52,48 @@ def test_a_kernel_without_it_is_refused(bare: Schedule, monkeypatch: pytest.Monk
     monkeypatch.setattr("amk.lowering.emit.lane_barriers", lambda schedule: [False] * len(lane_barriers(schedule)))
     with pytest.raises(AmkError, match="AMK607"):
         judge(bare)
+
+
+STAGING = ("embed", "combine", "stage", "stage_norm", "stage_attention")
+
+
+@pytest.mark.parametrize("pollers", ["one", "all"])
+def test_vectors_are_staged_behind_a_barrier_of_all_warps(pollers: Literal["one", "all"]) -> None:
+    """Also where all warps look: the product that read the array before ends at a barrier."""
+    settings = replace(FAST, plan="custom", pollers=pollers, handoff="tagged")
+    schedule = plan(tiny(layers=2), load_target("h200"), settings=settings, max_context=128, workers=4)
+    steps = [step.op.op for program in schedule.programs for step in steps_of(program.body)]
+    found = {name for name, met in zip(steps, met_before(schedule), strict=True) if met}
+    assert found >= set(STAGING) & set(steps)
+    assert emit(schedule).count("kMet = true") == sum(name in STAGING for name in steps)
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_a_barrier_that_is_missing_or_of_few_warps_is_not_enough(few: bool) -> None:
+    """Of all barriers between products and the staging behind them, in turn."""
+    schedule = plan(tiny(layers=2), load_target("h200"), max_context=128, workers=4)
+    body = schedule.model_dump(mode="json")["programs"][0]["body"]
+    token = next(node["body"] for node in body if node.get("var") == "t")
+    layer = next(node["body"] for node in token if node.get("var") == "l")
+    barriers = [n for n, step in enumerate(layer) if step["op"]["op"] == "barrier"]
+    assert all(met_before(schedule)[n] for n in _staging(schedule))
+    kept = [step for n, step in enumerate(layer) if n not in barriers]
+    if few:
+        kept = [
+            step | {"op": step["op"] | {"role": "w0", "agents": 1}} if n in barriers else step
+            for n, step in enumerate(layer)
+        ]
+    layer[:] = kept
+    data = schedule.model_dump(mode="json")
+    data["programs"][0]["body"] = body
+    changed = Schedule.model_validate_json(json.dumps(data))
+    met = met_before(changed)
+    assert not any(met[n] for n in _staging(changed) if steps_at(changed)[n] in ("stage", "stage_norm"))
+
+
+def steps_at(schedule: Schedule) -> list[str]:
+    return [step.op.op for program in schedule.programs for step in steps_of(program.body)]
+
+
+def _staging(schedule: Schedule) -> list[int]:
+    return [n for n, name in enumerate(steps_at(schedule)) if name in STAGING]

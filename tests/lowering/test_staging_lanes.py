@@ -110,6 +110,18 @@ def test_blocks_are_those_of_the_interpreter(staging: tuple[Path, int], layout: 
         assert (behind == UNTOUCHED).all()
 
 
+@pytest.mark.parametrize("layout", ["digits", "bare"])
+def test_half_a_share_is_used_before_the_words_of_the_other_are_there(staging: tuple[Path, int], layout: str) -> None:
+    """The program aborts unless that is so, and unless nothing is used early where warps have not met ("bare")."""
+    program, count = staging
+    if (count, dict(SHAPES)[count]) != SHAPES[0]:
+        pytest.skip("shares of few fetches, or of several rounds, are used as a whole")
+    x = drawn(count, 5)
+    left, expected = run(program, layout, "late", x), run(program, "digits", "tagged-bf16", x)
+    for name in ("x", "also", "scales", "sums"):
+        np.testing.assert_array_equal(getattr(left, name), getattr(expected, name))
+
+
 def test_bf16_is_copied_to_its_place(staging: tuple[Path, int]) -> None:
     program, count = staging
     agents = dict(SHAPES)[count]

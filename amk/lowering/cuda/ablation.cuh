@@ -24,6 +24,7 @@ inline constexpr bool kNoAttention = (kParts & 32) != 0;  // the cache is not re
 inline constexpr bool kNoArgmax = (kParts & 64) != 0;    // neither logits nor candidates are looked at
 inline constexpr bool kOnePlace = (kParts & 128) != 0;   // every copy of a warp is of its first chunk: from L2
 inline constexpr bool kDeepRing = (kParts & 256) != 0;   // twice the slots, which share their bytes
+inline constexpr bool kNoWords = (kParts & 512) != 0;   // every second fetch of a vector is not made
 
 }  // namespace ablation
 }  // namespace amk

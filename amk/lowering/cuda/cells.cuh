@@ -59,6 +59,7 @@ struct RawOf<2> {
 
 template <class T>
 struct Plain {
+  static constexpr bool kTagged = false;
   T* data;
   static constexpr u32 tag = 0;
   // Four elements whatever the type: shares are multiples of 32 elements, and a share is whole fetches.
@@ -132,6 +133,7 @@ struct Plain {
 
 template <class T>
 struct Tagged {
+  static constexpr bool kTagged = true;
   u64* words;
   u32 tag;
   using Raw = sync::TaggedPair;

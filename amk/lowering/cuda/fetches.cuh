@@ -38,6 +38,15 @@ struct Fetched {
   __device__ __forceinline__ bool live(int row, int piece) const {
     return ((piece + 1) * kStride <= kSure || base + piece * kStride < hi) && (kAllRows || row == 0 || row < rows);
   }
+
+  // The loads of one piece; mine: where the lane's part of row 0 begins, apart: elements from there to the row's.
+  __device__ __forceinline__ void ask(const Cell& mine, int row, int piece, int apart) {
+    if (ablation::kNoWords && piece % 2 != 0) {
+      raw[row][piece] = raw[row][piece - 1];
+    } else if (live(row, piece)) {
+      raw[row][piece] = mine.fetch(apart + piece * kStride);
+    }
+  }
 };
 
 // use(batch) for the lane's part of elements [lo, hi) of `rows` rows that are kApart elements of `cell` apart, once all of the
@@ -58,7 +67,7 @@ __device__ __forceinline__ void for_each_batch(const C& c, const Cell& cell, int
         for (int k = 0; k < kPieces; ++k) {
           // Defined on both paths: otherwise the registers of every step's batch stay allocated through all loops around it.
           batch.raw[r][k] = {};
-          if (batch.live(r, k)) batch.raw[r][k] = mine.fetch(r * kApart + k * kStride);
+          batch.ask(mine, r, k, r * kApart);
         }
       }
 #pragma unroll
@@ -70,6 +79,46 @@ __device__ __forceinline__ void for_each_batch(const C& c, const Cell& cell, int
     });
     use(batch);
     if constexpr (Batch::kOnce) break;
+  }
+}
+
+// As for_each_batch for one row that is one batch, but in groups of kGroup fetches: use(group, batch) once all lanes have
+// the group fresh, while the others are being read again. All lanes call, and use() may make them meet.
+template <class Batch, int kGroup, class Cell, class C, class Use>
+__device__ __forceinline__ void for_each_group(const C& c, const Cell& cell, int lo, int hi, Use use) {
+  constexpr int kPieces = Batch::kPieces, kGroups = kPieces / kGroup;
+  static_assert(Batch::kOnce && Batch::kMaxRows == 1 && kGroups <= 31 && kPieces % kGroup == 0, "one batch, a bit for each group");
+  Batch batch;
+  batch.base = lo + c.lane * Cell::kWide, batch.hi = hi, batch.rows = 1;
+  const Cell mine = cell.from(batch.base);
+#pragma unroll
+  for (int k = 0; k < kPieces; ++k) batch.raw[0][k] = {};
+  sync::Stall<sync::Blocked::tagged_word> stall;
+  u32 missing = (1u << kGroups) - 1, ready = 0;
+#pragma unroll 1
+  while (true) {
+#pragma unroll
+    for (int k = 0; k < kPieces; ++k) {
+      if ((missing >> k / kGroup & 1) != 0) batch.ask(mine, 0, k, 0);
+    }
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      if ((ready >> group & 1) != 0) use(group, batch);
+    }
+    if (missing == 0) return;
+    u32 fresh = 0;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      u32 stale = 0;
+#pragma unroll
+      for (int k = group * kGroup; k < (group + 1) * kGroup; ++k) {
+        stale |= batch.live(0, k) ? cell.stale(batch.raw[0][k]) : 0;
+      }
+      if (__any_sync(0xffffffffu, stale != 0) == 0) fresh |= 1u << group;
+    }
+    ready = fresh & missing;
+    if (ready == 0 && __any_sync(0xffffffffu, stall.gives_up(c.dog, c.warp, 0, cell.tag, 0)) != 0) ready = missing;
+    missing &= ~ready;
   }
 }
 

@@ -96,6 +96,16 @@ __device__ __forceinline__ void write_pairs(bf16* x, int i, const typename Cell:
   for (int k = 0; k < Cell::kWide / 2; ++k) *reinterpret_cast<u32*>(x + x_place(i + 2 * k)) = pairs[k];
 }
 
+constexpr int kTogether = 8;  // fetches of a lane that are used as one
+
+// Fetches of a lane that are used as soon as they are fresh: half of many. What they are stored over must not depend on the other
+// words: all warps have met since it was used (S::kMet).
+template <class S, class Batch, class Cell>
+__device__ constexpr int group_of() {
+  constexpr bool kHalves = Cell::kTagged && S::kHasScales && S::kMet && Batch::kOnce;
+  return kHalves && Batch::kPieces > kTogether && Batch::kPieces % 2 == 0 ? Batch::kPieces / 2 : Batch::kPieces;
+}
+
 // x = the agent's contiguous share of kCount elements of `cell`.
 template <class S, int kCount, class Cell, class C>
 __device__ __forceinline__ void stage_share(const C& c, const Cell& cell) {
@@ -105,6 +115,16 @@ __device__ __forceinline__ void stage_share(const C& c, const Cell& cell) {
   static_assert(kCount % kWide == 0 && (kBlocks || kCount % (kWide * S::kAgents) == 0), "shares are whole fetches");
   const int agent = c.warp - S::kFirst;
   const int lo = staged_begin<kCount, kBlocks>(S::kAgents, agent), hi = staged_begin<kCount, kBlocks>(S::kAgents, agent + 1);
+  constexpr int kGroup = group_of<S, Batch, Cell>();
+  if constexpr (kGroup < Batch::kPieces) {
+    constexpr int kWidth = kGroup * Batch::kStride, kSure = Batch::kSure >= Batch::kAll ? kWidth : 0;
+    for_each_group<Batch, kGroup>(c, cell, lo, hi, [&](int group, const Batch& batch) {
+      const auto values = [&](int k, float(&v)[kWide]) { cell.values(batch.raw[0][group * kGroup + k], v); };
+      const auto top = [&](int k) { return cell.top(batch.raw[0][group * kGroup + k]); };
+      put_share<S, kWide, kGroup, kSure>(c, lo + group * kWidth, hi, values, top);
+    });
+    return;
+  }
   for_each_batch<Batch, 0>(c, cell, 1, lo, hi, [&](const Batch& batch) {
     if constexpr (kBlocks) {
       const auto values = [&](int k, float(&v)[kWide]) { cell.values(batch.raw[0][k], v); };

@@ -57,6 +57,14 @@ inline unsigned __shfl_xor_sync(unsigned, unsigned value, int offset) {
 inline float __shfl_xor_sync(unsigned mask, float value, int offset) {
   return __uint_as_float(__shfl_xor_sync(mask, __float_as_uint(value), offset));
 }
+inline int __any_sync(unsigned, int holds) {
+  static int of_lane[32];
+  of_lane[warp_lane] = holds;
+  warp_meets.arrive_and_wait();
+  const int any = *std::max_element(of_lane, of_lane + 32);
+  warp_meets.arrive_and_wait();
+  return any;
+}
 inline float __shfl_down_sync(unsigned mask, float value, int offset);  // not called here
 
 // work(lane) by 32 threads.
