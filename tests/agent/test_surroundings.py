@@ -143,8 +143,8 @@ def test_three_changes_that_pay_too_little_alone_are_tried_together(make_loop: M
     assert all(found.settings[name] == value for name, value in PAYING) and "3 changes" in found.why
 
 
-def test_from_the_hand_tuned_plan_the_first_proposal_is_of_the_sweep(make_loop: MakeLoop) -> None:
-    loop = make_loop(offline("portfolio", prior=False))
+def test_from_the_hand_tuned_plan_the_first_knob_is_proposed_by_the_sweep(make_loop: MakeLoop) -> None:
+    loop = make_loop(offline("knobs", prior=False))
     assert loop.state.run is not None and loop.proposer.ask(loop.context())[0].proposer != "sweep"
     loop.state.run = loop.state.run.model_copy(update={"start": "fast"})
     assert loop.proposer.ask(loop.context())[0].proposer == "sweep"
