@@ -193,6 +193,9 @@ def _positions(arguments: argparse.Namespace) -> list[Wanted]:
 def _schedules(arguments: argparse.Namespace) -> tuple[Schedule, ...]:
     """One schedule per plan and batch, with room for the furthest position and the tokens after it."""
     model, last = load_model(arguments.model), max(arguments.positions)
+    if model.family != "llama":
+        message = f"{model.name} is of the family {model.family}, for which there is no baseline in torch"
+        raise AmkError(Diagnostic("AMK012", message, help="amk plan, verify, compile and emulate take it"))
     if last >= model.max_context:
         message = f"{model.name} has positions 0 to {model.max_context - 1}, {last} was asked for"
         raise AmkError(Diagnostic("AMK011", message))

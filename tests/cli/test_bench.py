@@ -189,3 +189,9 @@ def test_the_shares_of_a_table_are_judged_together(tmp_path: Path, capsys: pytes
     assert len(json.loads(whole.read_text())["rows"]) == len(record["rows"])
     assert main([*words, "--rows", str(tmp_path / "none.json")]) == 2
     assert "AMK001" in capsys.readouterr().err
+
+
+def test_a_family_without_a_baseline_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--model", "pythia-70m", "--gpu", "h200"]) == 2
+    shown = capsys.readouterr().err
+    assert "AMK012" in shown and "gpt_neox" in shown
