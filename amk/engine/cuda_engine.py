@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from amk.engine.admission import AdmittedKernel
 from amk.engine.request import first_state, request_buffers, tokens_of
+from amk.engine.tag_life import tokens_told_apart
 from amk.lowering import refusal
 from amk.lowering.abi import Abi, abi, counter_names
 from amk.lowering.cubin import SYSTEM_SHARED
@@ -34,8 +35,8 @@ class CudaEngine:
     """Device memory and kernel of one schedule.
 
     admitted: the only code that runs; the driver must have loaded what its cubin says. The weights and other constants
-    are written with `upload` (or, for the packed weights, in pieces at `offset` bytes) before the first launch. Not
-    thread safe.
+    are written with `upload` (or, for the packed weights, in pieces at `offset` bytes) before the first launch. epoch:
+    tokens enqueued since the counters were initial; a graph that replays a launch counts once. Not thread safe.
     """
 
     admitted: AdmittedKernel
@@ -43,10 +44,12 @@ class CudaEngine:
     stall_ns: int = STALL_NS
     trace_words: int = 0
     buffers: dict[str, DeviceBuffer] = field(default_factory=dict)
+    epoch: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.schedule: Schedule = self.admitted.schedule
         self.abi: Abi = abi(self.schedule)
+        self.most_epochs = tokens_told_apart(self.schedule)
         launch = self.schedule.launch
         for buffer in self.schedule.buffers:
             if buffer.space == "global":
@@ -77,15 +80,28 @@ class CudaEngine:
         that epoch 0 would take for its own.
         """
         self.poison()
+        self._start_counters()
+        self.log.upload(empty_log(LOG_RECORDS))
+        self.choose_by(GREEDY)
+        self.set_state(**dict.fromkeys(state_words(self.schedule.batch), 0))
+
+    def _start_counters(self) -> None:
         counters = np.zeros(self.abi.counter_bytes // 4, np.uint32)
         stride = len(counters) // max(self.abi.counter_count, 1)
         for counter in self.schedule.counters:
             base = self.abi.counter_base[counter.name]
             counters[base * stride : (base + counter.count) * stride : stride] = counter.init
         self.counters.upload(counters)
-        self.log.upload(empty_log(LOG_RECORDS))
-        self.choose_by(GREEDY)
-        self.set_state(**dict.fromkeys(state_words(self.schedule.batch), 0))
+
+    def _start_epochs(self, stream: Any) -> None:
+        """Epoch 0 again, between two launches of one text: what carries tags or counts is as after a reset, all else is
+        kept. Waits for what the stream (its handle) has to do."""
+        for buffer in self.schedule.buffers:
+            if buffer.tag is not None and buffer.space == "global":
+                self.buffers[buffer.name].fill(0xFF, stream)
+        self.device.driver.call("cuStreamSynchronize", stream)
+        self._start_counters()
+        self.set_state(epoch=0)
 
     def poison(self) -> None:
         """Fill every scratch buffer with 0xff bytes (NaN), so that a read before a write cannot pass unnoticed."""
@@ -97,6 +113,7 @@ class CudaEngine:
     def set_state(self, **words: int) -> None:
         """Change words of the launch state (`state_words`); the others keep their value."""
         now, names = self.state() | words, state_words(self.schedule.batch)
+        self.epoch = now["epoch"]
         self.upload("state", np.array([now[name] for name in names], np.int32))
 
     def state(self) -> dict[str, int]:
@@ -138,8 +155,12 @@ class CudaEngine:
         return self.abi.pack(values)
 
     def enqueue(self, tokens: int, stream: Any = None) -> None:
-        """Launch a decode of `tokens` tokens; asynchronous."""
-        self.launch(self.argument(tokens), stream if stream is not None else self.stream.handle)
+        """Launch a decode of `tokens` tokens; asynchronous, but for a wait before tags would repeat."""
+        handle = stream if stream is not None else self.stream.handle
+        if self.epoch + tokens > self.most_epochs:
+            self._start_epochs(handle)
+        self.launch(self.argument(tokens), handle)
+        self.epoch += tokens
 
     def step(self, tokens: int) -> NDArray[np.int32]:
         """Decode `tokens` tokens and return them, [tokens, batch] in a batch.
