@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amk.agent.interrupt import Interrupts
-from amk.agent.journal import Journal
+from amk.agent.journal.store import Journal
+from amk.agent.run.interrupt import Interrupts
 from amk.commands.planning import add_batch_choice
 from amk.planner.settings import STARTS
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
@@ -22,11 +22,11 @@ from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FORMATS
 
 if TYPE_CHECKING:
-    from amk.agent.events import Limits
-    from amk.agent.live import View
-    from amk.agent.results import Results
-    from amk.agent.runs import Plan
-    from amk.agent.state import State
+    from amk.agent.journal.events import Limits
+    from amk.agent.journal.state import State
+    from amk.agent.report.live import View
+    from amk.agent.report.results import Results
+    from amk.agent.run.runs import Plan
 
 PROPOSERS = (
     "portfolio", "knobs", "structure", "random", "local", "evolution", "beam", "surrogate", "llm", "replay"
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
-    from amk.agent import runs
+    from amk.agent.run import runs
 
     if arguments.gpus is not None and arguments.gpus < 1:
         raise AmkError(Diagnostic("AMK005", f"--gpus {arguments.gpus}: at least one is needed"))
@@ -133,10 +133,10 @@ def _session(
     arguments: argparse.Namespace, journal: Journal, plan: Plan, limits: Limits, interrupts: Interrupts
 ) -> None:
     """One session, report included, however it ends."""
-    from amk.agent import runs, session
-    from amk.agent.gate_pool import jobs_of
-    from amk.agent.live import View
-    from amk.agent.results import FILE, Results
+    from amk.agent.gate.pool import jobs_of
+    from amk.agent.report.live import View
+    from amk.agent.report.results import FILE, Results
+    from amk.agent.run import runs, session
 
     run = journal.state.run
     target, seed = load_target(arguments.gpu), arguments.seed if run is None else run.seed
@@ -193,7 +193,7 @@ def _program(path: Path | None) -> str:
 
 def _check_llm(arguments: argparse.Namespace, limits: Limits) -> None:
     """AMK706 before anything is written, if the language model cannot be used as asked."""
-    from amk.agent.prices import price_of
+    from amk.agent.propose.prices import price_of
 
     if arguments.llm_model is None or (limits.dollars <= 0 and not arguments.llm_replay):
         raise AmkError(Diagnostic("AMK706", "the proposer llm needs --llm-model and --max-dollars"))
@@ -202,7 +202,7 @@ def _check_llm(arguments: argparse.Namespace, limits: Limits) -> None:
 
 def _chosen(arguments: argparse.Namespace) -> Path | None:
     """The folder to resume, or None for a new run."""
-    from amk.agent import runs
+    from amk.agent.run import runs
     from amk.schedule_ir.model import load_model
 
     if arguments.resume is None:
@@ -219,9 +219,9 @@ def _chosen(arguments: argparse.Namespace) -> Path | None:
 def _moved(arguments: argparse.Namespace, folder: Path) -> Plan | None:
     """What a simulated run that is resumed where the card is becomes: a run of its own, because simulated and measured
     times do not mix."""
-    from amk.agent import session
-    from amk.agent.journal import read_state
-    from amk.agent.runs import Plan
+    from amk.agent.journal.store import read_state
+    from amk.agent.run import session
+    from amk.agent.run.runs import Plan
 
     state = read_state(folder)
     run = state.run
@@ -236,16 +236,16 @@ def _moved(arguments: argparse.Namespace, folder: Path) -> Plan | None:
 
 def _to_measure(arguments: argparse.Namespace, journal: Journal) -> None:
     """The candidates of the simulated run go before all that the new one proposes."""
-    from amk.agent import runs
-    from amk.agent.headroom import candidates
-    from amk.agent.journal import read_state
+    from amk.agent.decide.headroom import candidates
+    from amk.agent.journal.inbox import INBOX, SIMULATED, Inbox
+    from amk.agent.journal.store import read_state
 
     folder = _chosen(arguments)
     assert folder is not None
-    inbox, found = runs.Inbox(journal.folder / runs.INBOX), candidates(read_state(folder))
+    inbox, found = Inbox(journal.folder / INBOX), candidates(read_state(folder))
     for worth in found:
         why = f"#{worth.trial.index} of {folder.name}: {100 * math.expm1(worth.gain):+.2f}% simulated"
-        inbox.put(worth.trial.proposed.settings, why, runs.SIMULATED, list(map(json.loads, worth.trial.proposed.edits)))
+        inbox.put(worth.trial.proposed.settings, why, SIMULATED, list(map(json.loads, worth.trial.proposed.edits)))
     print(
         f"{folder.name} was simulated: its {len(found)} best candidates are measured first, in a new run",
         file=sys.stderr,
@@ -253,7 +253,7 @@ def _to_measure(arguments: argparse.Namespace, journal: Journal) -> None:
 
 
 def _plan(arguments: argparse.Namespace, limits: Limits) -> Plan:
-    from amk.agent.runs import Plan
+    from amk.agent.run.runs import Plan
     from amk.schedule_ir.model import load_model
 
     model = load_model(arguments.model)
@@ -271,8 +271,8 @@ def _limits(arguments: argparse.Namespace, old: Limits | None) -> Limits:
     """Those of a new run, or of one that is resumed: what is not given stays what it was. AMK005 out of range."""
     from pydantic import ValidationError
 
-    from amk.agent import budget
-    from amk.agent.events import Limits
+    from amk.agent.journal import budget
+    from amk.agent.journal.events import Limits
 
     given = {name: getattr(arguments, option) for option, name in LIMITS.items()}
     if old is None and arguments.evals is None and arguments.minutes is None:
@@ -286,7 +286,7 @@ def _limits(arguments: argparse.Namespace, old: Limits | None) -> Limits:
 
 def _over(journal: Journal, limits: Limits) -> bool:
     """Whether a run is finished and is given nothing that lets it go on."""
-    from amk.agent import budget
+    from amk.agent.journal import budget
 
     state = journal.state
     if state.finished is None:
@@ -318,17 +318,17 @@ def _same_kind(then: bool, now: bool) -> None:
 def _recorded(arguments: argparse.Namespace) -> tuple[dict[str, Any], ...]:
     if arguments.replay_run is None:
         return ()
-    from amk.agent import runs, session
-    from amk.agent.journal import read_state
+    from amk.agent.journal.store import read_state
+    from amk.agent.run import runs, session
 
     return session.recorded_points(read_state(runs.find(arguments.replay_run)))
 
 
 def _say_best(journal: Journal) -> None:
-    from amk.agent.decide import compared
-    from amk.agent.feedback import fate
-    from amk.agent.headroom import candidates
-    from amk.agent.results import metrics
+    from amk.agent.decide.feedback import fate
+    from amk.agent.decide.headroom import candidates
+    from amk.agent.decide.keep import compared
+    from amk.agent.report.results import metrics
 
     state = journal.state
     label = "simulated: " if state.run is not None and state.run.simulated else ""

@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        from amk.agent.mcp_server import server
+        from amk.agent.remote.mcp_server import server
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("mcp"):
             raise

@@ -3,9 +3,10 @@
 import argparse
 from pathlib import Path
 
-from amk.agent.journal import read_state
-from amk.agent.runs import find, write_whole
-from amk.agent.session import REPORT, report_of
+from amk.agent.journal.inbox import write_whole
+from amk.agent.journal.store import read_state
+from amk.agent.run.runs import find
+from amk.agent.run.session import REPORT, report_of
 from amk.report.diagnostic import AmkError, Diagnostic
 
 

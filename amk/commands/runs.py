@@ -5,9 +5,9 @@ from dataclasses import asdict
 from math import exp
 from typing import Any
 
-from amk.agent.journal import read_state
-from amk.agent.runs import all_runs, find, status
-from amk.agent.standing import HEADER, doing, standings
+from amk.agent.journal.store import read_state
+from amk.agent.report.standing import HEADER, doing, standings
+from amk.agent.run.runs import all_runs, find, status
 from amk.commands.output import add_format, print_json, print_table
 from amk.report.diagnostic import AmkError
 

@@ -30,18 +30,19 @@ from typing import Any
 
 import numpy as np
 
-from amk.agent import certify, decide
-from amk.agent.candidate import Candidate, Workshop
-from amk.agent.certify import Judgement
-from amk.agent.devices import local_gpus, matching
-from amk.agent.events import Phase
-from amk.agent.gate import Gate, Ready
-from amk.agent.measure import ROUNDS, Backend, Job, Samples
-from amk.agent.noise import Noise
-from amk.agent.runs import write_whole
-from amk.agent.simulated import SimulatedBackend
-from amk.agent.station import Post, StationBackend
-from amk.agent.supervisor import WORKER
+from amk.agent.decide import keep as decide
+from amk.agent.device.devices import local_gpus, matching
+from amk.agent.device.measure import ROUNDS, Backend, Job, Samples
+from amk.agent.device.noise import Noise
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.device.station import Post, StationBackend
+from amk.agent.device.supervisor import WORKER
+from amk.agent.gate import certify
+from amk.agent.gate.candidate import Candidate, Workshop
+from amk.agent.gate.certify import Judgement
+from amk.agent.gate.gate import Gate, Ready
+from amk.agent.journal.events import Phase
+from amk.agent.journal.inbox import write_whole
 from amk.bench.provenance import commit
 from amk.planner.settings import FAST
 from amk.schedule_ir.model import load_model

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from amk.agent.candidate import Workshop
-from amk.agent.events import Limits, RunStarted, SessionStarted
-from amk.agent.gate import Gate, not_compiled
-from amk.agent.journal import Journal
-from amk.agent.loop import Loop
-from amk.agent.measure import Backend, positions_within
+from amk.agent.device.measure import Backend, positions_within
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.candidate import Workshop
+from amk.agent.gate.gate import Gate, not_compiled
+from amk.agent.journal.events import Limits, RunStarted, SessionStarted
+from amk.agent.journal.store import Journal
 from amk.agent.propose.base import Proposer
 from amk.agent.propose.random_draw import RandomDraw
-from amk.agent.simulated import SimulatedBackend
+from amk.agent.run.loop import Loop
 from amk.planner.search import Problem
 from amk.planner.settings import PHASED, Settings
 from amk.planner.space import Space
@@ -75,17 +75,22 @@ def start_run(journal: Journal, backend: Backend, limits: Limits, seed: int = 0)
     journal.append(session)
 
 
+def looped(
+    workshop: Workshop, folder: Path, proposer: Proposer | None = None, backend: Backend | None = None,
+    evals: int = 10, dollars: float = 0.0, seed: int = 0,
+) -> Loop:  # fmt: skip
+    """The loop of the run in `folder`, which is begun if there is none."""
+    journal = Journal(folder)
+    device = backend or SimulatedBackend("h200", seed)
+    if journal.state.run is None:
+        start_run(journal, device, Limits(evals=evals, dollars=dollars), seed)
+    gate = Gate(workshop, fences_kept, not_compiled)
+    return Loop(journal, Space.around(PHASED), gate, (device,), proposer or RandomDraw())
+
+
 @pytest.fixture
 def make_loop(tmp_path: Path, workshop: Workshop) -> MakeLoop:
-    def make(
-        proposer: Proposer | None = None, backend: Backend | None = None, evals: int = 10, dollars: float = 0.0,
-        seed: int = 0, folder: Path | None = None,
-    ) -> Loop:  # fmt: skip
-        journal = Journal(folder or tmp_path / "run")
-        device = backend or SimulatedBackend("h200", seed)
-        if journal.state.run is None:
-            start_run(journal, device, Limits(evals=evals, dollars=dollars), seed)
-        gate = Gate(workshop, fences_kept, not_compiled)
-        return Loop(journal, Space.around(PHASED), gate, (device,), proposer or RandomDraw())
+    def make(*given: Any, folder: Path | None = None, **more: Any) -> Loop:
+        return looped(workshop, folder or tmp_path / "run", *given, **more)
 
     return make

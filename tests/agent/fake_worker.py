@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from amk.agent import worker
-from amk.agent.wire import Answer, Block, Check, Load, PositionCheck
+from amk.agent.device import worker
+from amk.agent.device.wire import Answer, Block, Check, Load, PositionCheck
 
 MS = 1.0
 """Slower than any floor of the test's model."""

@@ -2,7 +2,7 @@
 
 import sys
 
-from amk.agent import gpu_rig, worker
+from amk.agent.device import gpu_rig, worker
 
 if __name__ == "__main__":
     gpu_rig.HEAD_START = int(sys.argv[1])

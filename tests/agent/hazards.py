@@ -31,14 +31,14 @@ from pathlib import Path
 from typing import Any
 
 from amk import cli
-from amk.agent import copies, runs, session
-from amk.agent.copies import DATABASE, MIRROR, SHM, WAL, Row
-from amk.agent.events import Limits
-from amk.agent.gate import Gate, not_compiled
-from amk.agent.gate_pool import GatePool
-from amk.agent.journal import read_state
-from amk.agent.loop import Loop
-from amk.agent.runs import Plan
+from amk.agent.gate.gate import Gate, not_compiled
+from amk.agent.gate.pool import GatePool
+from amk.agent.journal import copies, read_state
+from amk.agent.journal.copies import DATABASE, MIRROR, SHM, WAL, Row
+from amk.agent.journal.events import Limits
+from amk.agent.run import runs, session
+from amk.agent.run.loop import Loop
+from amk.agent.run.runs import Plan
 from amk.bench.provenance import commit
 from tests.agent.kills import children, failures
 from tests.agent.rules import fences_kept

@@ -28,9 +28,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from amk.agent.copies import DATABASE
-from amk.agent.events import EVENT, AnyEvent, Decided, Faulted, LeaseReserved, Measured
-from amk.agent.journal import read_state
+from amk.agent.journal.copies import DATABASE
+from amk.agent.journal.events import EVENT, AnyEvent, Decided, Faulted, LeaseReserved, Measured
+from amk.agent.journal.store import read_state
 from amk.bench.provenance import commit
 from tests.agent import search_program
 

@@ -22,16 +22,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from amk.agent import session
-from amk.agent.candidate import Workshop
-from amk.agent.events import Limits
-from amk.agent.gate import Gate, Ready, not_compiled
-from amk.agent.isolation import resident_bytes
-from amk.agent.journal import DATABASE, MIRROR, Journal
-from amk.agent.loop import Loop
-from amk.agent.measure import Block, Job
-from amk.agent.simulated import SimulatedBackend
-from amk.agent.state import State
+from amk.agent.device.measure import Block, Job
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.candidate import Workshop
+from amk.agent.gate.gate import Gate, Ready, not_compiled
+from amk.agent.gate.isolation import resident_bytes
+from amk.agent.journal.events import Limits
+from amk.agent.journal.state import State
+from amk.agent.journal.store import DATABASE, MIRROR, Journal
+from amk.agent.run import session
+from amk.agent.run.loop import Loop
 from amk.bench.provenance import commit
 from amk.planner.settings import PHASED
 from amk.planner.space import Space

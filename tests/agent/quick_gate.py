@@ -11,10 +11,11 @@ if len(sys.argv) > 3 and (left := Path(sys.argv[1]).read_text()):
     Path(sys.argv[1]).write_text(left[1:])
     os._exit(1)
 
-from amk.agent import certify, gate_process
-from amk.agent.candidate import Workshop
-from amk.agent.certify import Certifier
-from amk.agent.gate import Gate, not_compiled
+from amk.agent.gate import certify
+from amk.agent.gate import process as gate_process
+from amk.agent.gate.candidate import Workshop
+from amk.agent.gate.certify import Certifier
+from amk.agent.gate.gate import Gate, not_compiled
 from tests.agent.rules import fences_kept
 
 

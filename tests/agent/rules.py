@@ -1,6 +1,6 @@
 """What stands for the validator where a search needs one that is quick."""
 
-from amk.agent.certify import Judgement
+from amk.agent.gate.certify import Judgement
 from amk.schedule_ir.schedule import Schedule
 
 

@@ -7,18 +7,18 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from amk.agent.candidate import Workshop
-from amk.agent.events import Limits, SessionStarted
-from amk.agent.gate import Gate, not_compiled
-from amk.agent.journal import Journal
-from amk.agent.loop import Loop
-from amk.agent.measure import Backend
+from amk.agent.device.measure import Backend
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.device.station import Post, StationBackend
+from amk.agent.gate.candidate import Workshop
+from amk.agent.gate.gate import Gate, not_compiled
+from amk.agent.journal.events import Limits, SessionStarted
+from amk.agent.journal.store import Journal
 from amk.agent.propose.evolution import Evolution
 from amk.agent.propose.local import Local
 from amk.agent.propose.portfolio import Portfolio
 from amk.agent.propose.random_draw import RandomDraw
-from amk.agent.simulated import SimulatedBackend
-from amk.agent.station import Post, StationBackend
+from amk.agent.run.loop import Loop
 from amk.planner.settings import PHASED
 from amk.planner.space import Space
 from amk.schedule_ir.model import load_model

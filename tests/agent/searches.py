@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from amk.agent import decide
-from amk.agent.events import Measured
-from amk.agent.journal import read_state
-from amk.agent.session import workshop_of
-from amk.agent.state import START, State
-from amk.agent.surroundings import told
+from amk.agent.decide import keep as decide
+from amk.agent.decide.surroundings import told
+from amk.agent.journal.events import Measured
+from amk.agent.journal.state import START, State
+from amk.agent.journal.store import read_state
+from amk.agent.run.session import workshop_of
 from amk.bench.provenance import commit
 from amk.planner.settings import STARTS
 

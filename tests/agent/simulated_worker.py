@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from amk.agent import worker
-from amk.agent.wire import Block, Check, Load, PositionCheck, Slot
+from amk.agent.device import worker
+from amk.agent.device.wire import Block, Check, Load, PositionCheck, Slot
 from amk.schedule_ir.schedule import Schedule
 from amk.simulator.predict import Simulator
 

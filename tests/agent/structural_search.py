@@ -30,19 +30,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from amk.agent.candidate import Candidate, Workshop, content_key
-from amk.agent.certify import Certifier, Judgement, installed
-from amk.agent.compare import begun, true_curve
-from amk.agent.design import told
-from amk.agent.gate import Ready
-from amk.agent.headroom import ERROR
-from amk.agent.journal import Journal
-from amk.agent.loop import Loop
-from amk.agent.measure import Block, Job
-from amk.agent.runs import write_whole
-from amk.agent.session import offline
-from amk.agent.simulated import SimulatedBackend
-from amk.agent.state import START
+from amk.agent.decide.headroom import ERROR
+from amk.agent.device.measure import Block, Job
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.candidate import Candidate, Workshop, content_key
+from amk.agent.gate.certify import Certifier, Judgement, installed
+from amk.agent.gate.design import told
+from amk.agent.gate.gate import Ready
+from amk.agent.journal.inbox import write_whole
+from amk.agent.journal.state import START
+from amk.agent.journal.store import Journal
+from amk.agent.run.compare import begun, true_curve
+from amk.agent.run.loop import Loop
+from amk.agent.run.session import offline
 from amk.bench.provenance import commit
 from amk.planner.formats import formats
 from amk.planner.space import Space

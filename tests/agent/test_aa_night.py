@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from amk.agent.gate import Ready
-from amk.agent.measure import Fault, Job, Samples
-from amk.agent.noise import Noise
-from amk.agent.simulated import SimulatedBackend
+from amk.agent.device.measure import Fault, Job, Samples
+from amk.agent.device.noise import Noise
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.gate import Ready
 from amk.schedule_ir.target import load_target
 from tests.agent import aa_night
 

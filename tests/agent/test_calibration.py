@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from amk.agent import calibration
-from amk.agent.events import Limits, SessionStarted
+from amk.agent.decide import calibration
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.journal.events import Limits, SessionStarted
 from amk.agent.propose.replay import Replay
-from amk.agent.simulated import SimulatedBackend
 from tests.agent.conftest import MakeLoop
 
 

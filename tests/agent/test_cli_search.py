@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from amk import cli
-from amk.agent import session
-from amk.agent.candidate import Candidate
-from amk.agent.copies import DATABASE, MIRROR
-from amk.agent.devices import LocalGpu, local_gpus, matching, same_model, visible
-from amk.agent.events import Limits
-from amk.agent.gate import Gate, not_compiled
-from amk.agent.journal import read_state
-from amk.agent.lanes import Lane
-from amk.agent.loop import Loop
+from amk.agent.device.devices import LocalGpu, local_gpus, matching, same_model, visible
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.candidate import Candidate
+from amk.agent.gate.gate import Gate, not_compiled
+from amk.agent.journal.copies import DATABASE, MIRROR
+from amk.agent.journal.events import Limits
+from amk.agent.journal.store import read_state
 from amk.agent.propose import beam
-from amk.agent.simulated import SimulatedBackend
+from amk.agent.run import session
+from amk.agent.run.lanes import Lane
+from amk.agent.run.loop import Loop
 from amk.planner.settings import STARTS
 from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.target import load_target
@@ -32,7 +32,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Runs in a folder of the test, with a quick certifier, no compiler, and a beam that simulates few plans."""
     monkeypatch.setenv("AMK_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(session, "gate_of", lambda workshop, jobs, runs: Gate(workshop, fences_kept, not_compiled))
-    monkeypatch.setattr("amk.commands.export.installed", lambda: fences_kept)
+    monkeypatch.setattr("amk.agent.run.export.installed", lambda: fences_kept)
     monkeypatch.setattr(session, "local_gpus", list)
     monkeypatch.setattr(beam, "EXPANSIONS", 4)
     return tmp_path

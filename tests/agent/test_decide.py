@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amk.agent import decide
-from amk.agent.measure import ROUNDS, Fault, Job, Samples, hopeless, positions_within, round_ratio
-from amk.agent.noise import Kind, Noise
+from amk.agent.decide import keep as decide
+from amk.agent.device.measure import ROUNDS, Fault, Job, Samples, hopeless, positions_within, round_ratio
+from amk.agent.device.noise import Kind, Noise
 from amk.schedule_ir.target import load_target
 from tests.agent import aa_night
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amk.agent.candidate import Candidate, Impossible, Workshop
-from amk.agent.design import Design, difference, edit_of, read_edits, told
-from amk.agent.events import EVENT, Proposed
+from amk.agent.gate.candidate import Candidate, Impossible, Workshop
+from amk.agent.gate.design import Design, difference, edit_of, read_edits, told
+from amk.agent.journal.events import EVENT, Proposed
+from amk.agent.journal.inbox import Suggestion
 from amk.agent.propose.archive import FAMILIES, Archive, merged
 from amk.agent.propose.arms import Arms
-from amk.agent.propose.base import Context, Suggestion
+from amk.agent.propose.base import Context
 from amk.agent.propose.replay import Replay
 from amk.agent.propose.structure import Structure, refused
 from amk.planner.settings import FAST, PHASED

@@ -17,16 +17,16 @@ import pytest
 
 from amk.adversary.confusion import schedule_of
 from amk.adversary.subjects import subject
-from amk.agent import gate_process
-from amk.agent.admitting import packed, unpacked
-from amk.agent.candidate import Candidate, Impossible, Workshop
-from amk.agent.certify import Judgement
-from amk.agent.events import Gated
-from amk.agent.gate import Gate, Judged
-from amk.agent.gate_pool import PROCESS, GatePool
-from amk.agent.isolation import python_module, worker_environment
-from amk.agent.pipeline import Pipeline
-from amk.agent.supervisor import WORKER
+from amk.agent.device.supervisor import WORKER
+from amk.agent.gate import process as gate_process
+from amk.agent.gate.admitting import packed, unpacked
+from amk.agent.gate.candidate import Candidate, Impossible, Workshop
+from amk.agent.gate.certify import Judgement
+from amk.agent.gate.gate import Gate, Judged
+from amk.agent.gate.isolation import python_module, worker_environment
+from amk.agent.gate.pipeline import Pipeline
+from amk.agent.gate.pool import PROCESS, GatePool
+from amk.agent.journal.events import Gated
 from amk.checker.programs import Rejected
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amk.agent.wire import Check, Load
+from amk.agent.device.wire import Check, Load
 from amk.planner.decode import plan
 from amk.planner.settings import Settings
 from amk.schedule_ir.schedule import Schedule
@@ -17,7 +17,7 @@ from tests.tiny import PLAIN
 
 torch = pytest.importorskip("torch", reason="the worker's oracle is torch")
 
-from amk.agent import gpu_rig  # noqa: E402  after torch is known to be there
+from amk.agent.device import gpu_rig  # noqa: E402  after torch is known to be there
 from amk.bench import device_packing, subject, torch_model  # noqa: E402
 
 CONTEXT = 64

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from amk import cli
-from amk.agent import headroom, results, session
-from amk.agent.gate import Gate, not_compiled
-from amk.agent.headroom import CANDIDATES, candidates, expected, foretold
-from amk.agent.journal import read_state
-from amk.agent.measure import Job
+from amk.agent.decide import headroom
+from amk.agent.decide.headroom import CANDIDATES, candidates, expected, foretold
+from amk.agent.device.measure import Job
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.gate import Gate, not_compiled
+from amk.agent.journal.store import read_state
 from amk.agent.propose.local import Local
-from amk.agent.simulated import SimulatedBackend
+from amk.agent.report import results
+from amk.agent.run import session
 from amk.schedule_ir.target import Target
 from tests.agent.conftest import MakeLoop
 from tests.agent.rules import fences_kept

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from amk.agent.interrupt import SIGNALS, Interrupts
+from amk.agent.run.interrupt import SIGNALS, Interrupts
 
 
 @pytest.mark.parametrize("signum", SIGNALS)

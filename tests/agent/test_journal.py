@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amk.agent.copies import DAMAGED, DATABASE, MIRROR, SHM, WAL, read_mirror, read_table
-from amk.agent.events import (
+from amk.agent.journal.copies import DAMAGED, DATABASE, MIRROR, SHM, WAL, read_mirror, read_table
+from amk.agent.journal.events import (
     EVENT,
     AnyEvent,
     Decided,
@@ -30,8 +30,8 @@ from amk.agent.events import (
     Measured,
     Proposed,
 )
-from amk.agent.journal import CHECKPOINT, Journal, read_state
-from amk.agent.state import State, fold
+from amk.agent.journal.state import State, fold
+from amk.agent.journal.store import CHECKPOINT, Journal, read_state
 from amk.report.diagnostic import AmkError
 
 
@@ -305,8 +305,8 @@ def test_a_full_disk_stops_with_the_reason_and_keeps_what_was_written(tmp_path: 
     script = f"""
 import resource, signal, sys
 from pathlib import Path
-from amk.agent.events import Proposed
-from amk.agent.journal import Journal
+from amk.agent.journal.events import Proposed
+from amk.agent.journal.store import Journal
 from amk.report.diagnostic import AmkError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 journal = Journal(Path({str(tmp_path)!r}))

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from amk.agent.gate import Ready
-from amk.agent.measure import Fault, Job, Samples
-from amk.agent.noise import Noise
+from amk.agent.device.measure import Fault, Job, Samples
+from amk.agent.device.noise import Noise
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.gate import Ready
+from amk.agent.journal.state import START
 from amk.agent.propose.local import Local
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
-from amk.agent.simulated import SimulatedBackend
-from amk.agent.state import START
 from amk.report.diagnostic import AmkError
 from tests.agent.conftest import MakeLoop
 

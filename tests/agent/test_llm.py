@@ -18,25 +18,26 @@ import pytest
 pytest.importorskip("anthropic")
 
 from amk import cli
-from amk.agent import budget
-from amk.agent.certify import Judgement
-from amk.agent.events import Limits, LlmReserved
-from amk.agent.feedback import fate
-from amk.agent.gate import Ready
-from amk.agent.html_report import render
-from amk.agent.journal import Journal
-from amk.agent.live import View
-from amk.agent.measure import Job
-from amk.agent.prices import PRICES, Price, price_of
-from amk.agent.propose.base import Proposer, Suggestion
+from amk.agent.decide.feedback import fate
+from amk.agent.device.measure import Job
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.certify import Judgement
+from amk.agent.gate.gate import Ready
+from amk.agent.journal import budget
+from amk.agent.journal.events import Limits, LlmReserved
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.journal.state import State
+from amk.agent.journal.store import Journal
+from amk.agent.propose.base import Proposer
 from amk.agent.propose.llm import Edits, Llm, history_text, suggestions, traced_schedule
 from amk.agent.propose.local import Local
+from amk.agent.propose.prices import PRICES, Price, price_of
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
-from amk.agent.simulated import SimulatedBackend
-from amk.agent.standing import doing, standings
-from amk.agent.state import State
-from amk.agent.transport import Cassette, Failure, Reply, Request, Transport
+from amk.agent.propose.transport import Cassette, Failure, Reply, Request, Transport
+from amk.agent.report.html import render
+from amk.agent.report.live import View
+from amk.agent.report.standing import doing, standings
 from amk.report.diagnostic import AmkError
 from tests.agent.conftest import MakeLoop, start_run
 from tests.agent.llm_stub import Script, error, ok, serving

@@ -8,18 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amk.agent import budget, runs
-from amk.agent.decide import compared
-from amk.agent.events import Limits
-from amk.agent.gate import Ready
-from amk.agent.measure import Fault, Job, Samples
-from amk.agent.noise import Noise
+from amk.agent.decide.keep import compared
+from amk.agent.decide.rulings import lost
+from amk.agent.device.measure import Fault, Job, Samples
+from amk.agent.device.noise import Noise
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.gate import Ready
+from amk.agent.journal import budget
+from amk.agent.journal import inbox as inbox_module
+from amk.agent.journal.events import Limits
+from amk.agent.journal.state import START
 from amk.agent.propose.local import Local
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.propose.replay import Replay
-from amk.agent.rulings import lost
-from amk.agent.simulated import SimulatedBackend
-from amk.agent.state import START
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
@@ -126,7 +127,7 @@ def test_changed_judges_stop_the_search_before_a_keep(make_loop: MakeLoop) -> No
 
 def test_suggestions_from_outside_go_first_and_once(make_loop: MakeLoop) -> None:
     loop = make_loop(points({"run_ahead": True}), evals=2)
-    inbox = runs.Inbox(loop.journal.folder / runs.INBOX)
+    inbox = inbox_module.Inbox(loop.journal.folder / inbox_module.INBOX)
     handle = inbox.put({"warps": 12, "run_ahead": True}, "from a friend")
     loop.inbox = lambda: inbox.take(loop.state.handles)
     loop.run()

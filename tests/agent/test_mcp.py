@@ -1,76 +1,130 @@
 """The MCP server through the SDK's own client: reads everything, suggests, decides nothing."""
 
 import asyncio
-import json
 import os
+import shutil
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from amk.agent.journal import inbox as inbox_module
 
 pytest.importorskip("mcp")
 
 from mcp import StdioServerParameters
 from mcp.client.client import Client
 from mcp.client.stdio import stdio_client
+from mcp.shared.exceptions import MCPError
 
-from amk.agent import mcp_server, runs
-from amk.agent.certify import Judgement
-from amk.agent.loop import Loop
-from tests.agent.conftest import MakeLoop
+from amk.agent.gate.candidate import Workshop, workshop_of
+from amk.agent.journal.state import State
+from amk.agent.remote import limits, mcp_server
+from amk.agent.remote.limits import Searches
+from amk.agent.remote.mcp_server import Server
+from amk.agent.tools import calls
+from amk.agent.tools.trial import Asked, Trial
+from amk.schedule_ir.schedule import Schedule
+from tests.agent.conftest import MakeLoop, looped
+
+OF_A_RUN = {tool.name for tool in calls.ALL}
+OF_THE_SERVER = {"list_runs", "check_settings", "start_run", "stop_run", "follow_run", "export_best"}
+CHANGES = {"submit_proposal", "write_note", "start_run", "stop_run", "export_best"}
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Path
+    state: State
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory: pytest.TempPathFactory, workshop: Workshop) -> Run:
+    """A run that has ended."""
+    loop = looped(workshop, tmp_path_factory.mktemp("runs") / "run", evals=4)
+    loop.run()
+    loop.journal.close()
+    return Run(loop.journal.folder, loop.state)
 
 
 @pytest.fixture
-def finished(make_loop: MakeLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loop:
+def finished(night: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A copy of it, where runs are looked for."""
     monkeypatch.setenv("AMK_RUNS", str(tmp_path))
-    monkeypatch.setattr(mcp_server, "installed", lambda: lambda schedule: Judgement("UNSAFE", ("AMK201",), "stuck"))
-    loop = make_loop(evals=4)
-    loop.run()
-    return loop
+    return Run(Path(shutil.copytree(night.folder, tmp_path / "run")), night.state)
 
 
-def talk(work: Callable[[Client], Awaitable[Any]]) -> Any:
+def talk(work: Callable[[Client], Awaitable[Any]], server: Server | None = None) -> Any:
     async def main() -> Any:
-        async with Client(mcp_server.server()) as client:
+        async with Client(mcp_server.server(server)) as client:
             return await work(client)
 
     return asyncio.run(main())
 
 
-def call(name: str, **arguments: Any) -> Any:
+def call(name: str, server: Server | None = None, /, **arguments: Any) -> Any:
     async def work(client: Client) -> Any:
         return await client.call_tool(name, arguments)
 
-    return talk(work)
+    return talk(work, server)
+
+
+def refused(answer: Any) -> str:
+    assert answer.is_error
+    return str(answer.content[0].text)
 
 
 def test_tools_say_what_they_do_and_none_decides() -> None:
+    """The tools of a run are those that a language model has, with the run's name; no argument is a result."""
+
     async def work(client: Client) -> Any:
         return (await client.list_tools()).tools
 
     tools = {t.name: t for t in talk(work)}
-    assert set(tools) == {"list_runs", "read_run", "check_settings", "explain_code", "submit_proposal", "read_proposal"}
+    assert set(tools) == OF_A_RUN | OF_THE_SERVER
     for name, tool in tools.items():
-        assert tool.annotations is not None and tool.annotations.read_only_hint is (name != "submit_proposal")
-        words = json.dumps(tool.input_schema).lower()
+        assert tool.annotations is not None and tool.annotations.read_only_hint is (name not in CHANGES)
+        assert tool.description and ("run" in tool.input_schema["properties"]) is (
+            name in OF_A_RUN | {"stop_run", "follow_run", "export_best"}
+        )
+        words = " ".join(tool.input_schema["properties"]).lower()
         assert not any(word in words for word in ("verdict", "measure", "score", "dollars", "certificate")), name
 
 
-def test_runs_can_be_read(finished: Loop) -> None:
+def test_runs_can_be_read(finished: Run) -> None:
     (listed,) = call("list_runs").structured_content["result"]
     assert listed["run"] == "run" and listed["simulated"] and listed["evaluations"] == 4
-    view = call("read_run", run="run").structured_content
-    assert len(view["latest"]) == len(finished.state.trials) and "warps" in view["knobs"]
+    assert "warps" in call("read_overview", run="run").structured_content["knobs"]
+    trials = call("read_trials", run="run").structured_content["result"]
+    assert [t["index"] for t in trials] == [t.index for t in finished.state.trials]
+    outline = call("read_schedule", run="run").structured_content["result"]
+    assert "loop of 30" in outline and "waits best" in outline
 
 
-def test_a_proposal_waits_for_the_gate(finished: Loop) -> None:
-    handle = call("submit_proposal", run="run", changes={"run_ahead": True}, why="prefetch").structured_content[
-        "handle"
-    ]
+def test_what_a_run_wrote_is_a_resource(finished: Run) -> None:
+    (finished.folder / "results.tsv").write_text("id\tscore\n")
+
+    async def work(client: Client) -> Any:
+        templates = (await client.list_resource_templates()).resource_templates
+        read = await client.read_resource("amk://runs/run/results.tsv")
+        with pytest.raises(MCPError, match="no report"):
+            await client.read_resource("amk://runs/run/report.html")
+        with pytest.raises(MCPError):
+            await client.read_resource("amk://runs/..%2F..%2Fetc/results.tsv")
+        return templates, read.contents[0].text
+
+    templates, text = talk(work)
+    assert {t.name for t in templates} == set(mcp_server.RESOURCES) and text == "id\tscore\n"
+
+
+def test_a_proposal_waits_for_the_gate(finished: Run) -> None:
+    answer = call("submit_proposal", run="run", changes={"run_ahead": True}, why="prefetch", parent=-1)
+    handle = answer.structured_content["handle"]
     assert call("read_proposal", run="run", handle=handle).structured_content["state"] == "waiting"
-    inbox = runs.Inbox(finished.journal.folder / runs.INBOX)
+    inbox = inbox_module.Inbox(finished.folder / inbox_module.INBOX)
     (suggestion,) = inbox.take(finished.state.handles)
     assert suggestion.settings["run_ahead"] is True and suggestion.handle == handle
 
@@ -78,87 +132,143 @@ def test_a_proposal_waits_for_the_gate(finished: Loop) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("read_run", {"run": "../../etc"}),
+        ("read_overview", {"run": "../../etc"}),
         ("read_proposal", {"run": "run", "handle": "../x"}),
-        ("submit_proposal", {"run": "run", "changes": {"warps": 7}, "why": ""}),
-        ("submit_proposal", {"run": "run", "changes": {"verdict": "SAFE"}, "why": ""}),
-        ("explain_code", {"code": "../AMK201"}),
+        ("read_schedule", {"run": "run", "part": "step", "name": "../x"}),
+        ("read_schedule", {"run": "run", "proposal": 99}),
+        ("read_times", {"run": "run", "position": -1}),
+        ("submit_proposal", {"run": "run", "changes": {"warps": 7}}),
+        ("submit_proposal", {"run": "run", "changes": {"verdict": "SAFE"}}),
+        ("submit_proposal", {"run": "run", "edits": [{"do": "call", "name": "os.system"}]}),
+        ("write_note", {"run": "run", "text": "x" * 5000}),
+        ("explain_code", {"run": "run", "code": "../AMK201"}),
+        ("explain_edit", {"run": "run", "kind": "__class__"}),
         ("check_settings", {"model": "nope", "gpu": "h200", "changes": {}}),
+        ("check_settings", {"model": "smollm2-135m", "gpu": "h200", "changes": {}, "dtype": "int7"}),
+        ("check_settings", {"model": "smollm2-135m", "gpu": "h200", "changes": {}, "start": "best"}),
+        ("stop_run", {"run": "run"}),
     ],
 )
-def test_bad_requests_are_errors_of_the_tool(finished: Loop, name: str, arguments: dict[str, Any]) -> None:
+def test_bad_requests_are_errors_of_the_tool(finished: Run, name: str, arguments: dict[str, Any]) -> None:
     assert call(name, **arguments).is_error
-    assert not list((finished.journal.folder / runs.INBOX).glob("*"))
+    assert not list((finished.folder / inbox_module.INBOX).glob("*"))
 
 
-def test_the_verdict_is_the_validators(finished: Loop) -> None:
-    found = call("check_settings", model="smollm2-135m", gpu="h200", changes={"warps": 4}).structured_content
-    assert found["verdict"] == "UNSAFE" and found["codes"] == ["AMK201"]
+def planned(asked: Asked) -> Schedule:
+    """What an `Asked` is about, planned here."""
+    from amk.agent.gate.candidate import Candidate
+    from amk.agent.gate.design import Design
+
+    workshop = workshop_of(asked.run)
+    made = workshop.make(Design(workshop.space(asked.run.start).parse(asked.settings)))
+    assert isinstance(made, Candidate)
+    return made.schedule
 
 
-def test_the_settings_of_a_run_are_judged_as_it_plans_them(finished: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its start, its context, its formats and its batch, not those of the default plan."""
-    judged: list[Any] = []
+def test_settings_are_judged_as_they_are_asked_for(finished: Run) -> None:
+    """Those of a run with its start, context, formats and batch, and the verdict is the validator's."""
+    asked: list[Asked] = []
 
-    def judging(schedule: Any) -> Judgement:
-        judged.append(schedule)
-        return Judgement("SAFE")
+    def look(one: Asked) -> Trial:
+        asked.append(one)
+        return Trial(verdict="UNSAFE", codes=["AMK201"])
 
-    monkeypatch.setattr(mcp_server, "_certifier", lambda _: judging)
-    trial = next(t for t in finished.state.trials if t.key is not None)
-    found = call("check_settings", run="run", changes=trial.proposed.settings).structured_content
-    assert found["kernel"] == trial.key
+    server = Server(look=look)
+    trial = next(t for t in finished.state.trials if t.key is not None and t.proposed.parent == -1)
+    changes = {k: v for k, v in trial.proposed.settings.items() if isinstance(v, int | str)}
+    told = call("try_design", server, run="run", changes=changes, parent=-1).structured_content
+    assert told["verdict"] == "UNSAFE" and told["codes"] == ["AMK201"]
+    assert asked[-1].run == finished.state.run and asked[-1].settings["warps"] == trial.proposed.settings["warps"]
     for more in ({"dtype": "int8"}, {"batch": 2, "start": "naive"}):
-        told = call("check_settings", model="smollm2-135m", gpu="h200", changes={}, **more).structured_content
-        assert told["verdict"] == "SAFE", told
-    assert "int8" in judged[-2].model_dump_json() and judged[-1].batch == 2
-    for wrong in ({"dtype": "int7"}, {"start": "best"}):
-        assert call("check_settings", model="smollm2-135m", gpu="h200", changes={}, **wrong).is_error
-    assert call("check_settings", changes={}).is_error
+        call("check_settings", server, model="smollm2-135m", gpu="h200", changes={}, **more)
+    assert "int8" in planned(asked[-2]).model_dump_json() and planned(asked[-1]).batch == 2
 
 
 def submit(changes: dict[str, Any]) -> Any:
-    return call("submit_proposal", run="run", changes=changes, why="x")
+    return call("submit_proposal", run="run", changes=changes, why="x", parent=-1)
 
 
-def test_a_client_can_neither_flood_a_search_nor_end_it(
-    finished: Loop, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """400 times the same, what was tried, what cannot be planned, and more than may wait: refused at submission."""
+def test_a_client_can_neither_flood_a_search_nor_end_it(finished: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same twice, what was tried, what cannot be planned, and more than may wait: refused at submission."""
     assert not submit({"run_ahead": True}).is_error
-    assert "waits already" in submit({"run_ahead": True}).content[0].text
+    assert "waits already" in refused(submit({"run_ahead": True}))
     tried = next(t for t in finished.state.trials if t.evaluated)
-    assert f"proposal {tried.index}" in submit(dict(tried.proposed.settings)).content[0].text
-    assert "kernel of the start" in submit({}).content[0].text
-    monkeypatch.setattr(runs, "MOST_WAITING", 1)
-    assert "wait already" in submit({"stage_bytes": 1}).content[0].text or submit({"warps": 4}).is_error
-    monkeypatch.setattr(runs, "MOST_WAITING", 32)
-    monkeypatch.setattr(runs, "MOST_SUBMITTED", 1)
-    assert "which is the limit" in submit({"warps": 4}).content[0].text
+    assert f"proposal {tried.index}" in refused(submit(dict(tried.proposed.settings)))
+    assert "kernel of the start" in refused(submit({}))
+    monkeypatch.setattr(inbox_module, "MOST_WAITING", 1)
+    assert "wait already" in refused(submit({"warps": 4}))
+    monkeypatch.setattr(inbox_module, "MOST_WAITING", 32)
+    monkeypatch.setattr(inbox_module, "MOST_SUBMITTED", 1)
+    assert "which is the limit" in refused(submit({"warps": 4}))
 
 
-def test_what_lies_in_the_inbox_is_no_reason_to_end(make_loop: MakeLoop, tmp_path: Path) -> None:
+def test_what_lies_in_the_inbox_is_no_reason_to_end(make_loop: MakeLoop) -> None:
     """400 identical suggestions, and 400 that are outside the space, put there without the server."""
     loop = make_loop(evals=6)
-    inbox = runs.Inbox(loop.journal.folder / runs.INBOX)
+    inbox = inbox_module.Inbox(loop.journal.folder / inbox_module.INBOX)
     loop.inbox = lambda: inbox.take(loop.state.handles)
     for number in range(400):
         inbox.put({"warps": 4}, "again")
         inbox.put({"warps": -number}, "nonsense")
     assert "evaluations are used up" in loop.run() and loop.state.evals == 6
     mine = [t for t in loop.state.trials if t.proposed.proposer == "mcp"]
-    assert (
-        1 <= len(mine) <= runs.MOST_WAITING
-        and sum(t.gated is not None and t.gated.verdict == "duplicate" for t in mine) == 0
-    )
+    assert 1 <= len(mine) <= inbox_module.MOST_WAITING
+    assert not any(t.gated is not None and t.gated.verdict == "duplicate" for t in mine)
 
 
-def test_over_standard_input_and_output(tmp_path: Path) -> None:
+SEARCH = (sys.executable, "-c", "import time; print('run mine on x', flush=True); time.sleep(60)")
+
+
+def test_a_client_stops_only_what_it_started(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A started search has an end and no key; one runs at a time; nobody stops another's."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
+    assert "ANTHROPIC_API_KEY" not in limits.environment() and limits.environment()["AMK_RUNS"] == str(tmp_path)
+    searches, smollm2 = Searches(SEARCH), {"model": "smollm2-135m", "gpu": "h200"}
+    server = Server(searches=searches)
+    assert "minutes" in refused(call("start_run", server, **smollm2, minutes=1e9))
+    assert "evaluations" in refused(call("start_run", server, **smollm2, evaluations=0))
+    (tmp_path / "mine").symlink_to(finished.folder)
+    process = None
+    try:
+        assert not call("start_run", server, **smollm2).is_error
+        (process,) = searches._started.values()
+        words = list(process.args)  # type: ignore[arg-type]
+        assert "--evals" in words and "--minutes" in words and "llm" not in words
+        assert "runs already" in refused(call("start_run", server, **smollm2))
+        assert "not started by this client" in refused(call("stop_run", run="mine"))
+        assert not call("stop_run", server, run="mine").is_error and process.poll() is not None
+    finally:
+        if process is not None and process.poll() is None:
+            process.kill()
+
+
+def test_looks_of_a_client_are_limited(finished: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOOKS", 1)
+    server = Server(look=lambda asked: Trial(verdict="SAFE"))
+    arguments = {"run": "run", "changes": {"run_ahead": True}}
+    assert not call("try_design", server, **arguments).is_error
+    assert "limit of a client" in refused(call("try_design", server, **arguments))
+
+
+def test_a_run_is_followed_with_notifications(finished: Run) -> None:
+    heard: list[tuple[float, float | None]] = []
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        heard.append((done, total))
+
+    async def work(client: Client) -> Any:
+        return await client.call_tool("follow_run", {"run": "run"}, progress_callback=progress)
+
+    assert talk(work).structured_content["state"] != "running"
+    assert heard == [(4, 4)]
+
+
+def test_over_standard_input_and_output(finished: Run, tmp_path: Path) -> None:
     environment = {"PYTHONPATH": ":".join(sys.path), "AMK_RUNS": str(tmp_path), "PATH": os.environ["PATH"]}
     server = StdioServerParameters(command=sys.executable, args=["-m", "amk", "mcp"], env=environment)
 
     async def main() -> Any:
         async with Client(stdio_client(server)) as client:
-            return await client.call_tool("explain_code", {"code": "201"})
+            return await client.call_tool("explain_code", {"run": "run", "code": "201"})
 
     assert "AMK201" in asyncio.run(main()).content[0].text

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from amk.agent.candidate import Candidate, Workshop
-from amk.agent.events import EVENT, AnyEvent, Limits, Measured, SessionStarted
-from amk.agent.gate import Gate, Judged, not_compiled
-from amk.agent.journal import MIRROR, Journal
-from amk.agent.loop import Loop
-from amk.agent.noise import Noise
+from amk.agent.device.noise import Noise
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.candidate import Candidate, Workshop
+from amk.agent.gate.gate import Gate, Judged, not_compiled
+from amk.agent.journal.events import EVENT, AnyEvent, Limits, Measured, SessionStarted
+from amk.agent.journal.state import State, fold
+from amk.agent.journal.store import MIRROR, Journal
 from amk.agent.propose.evolution import Evolution
 from amk.agent.propose.leap import Leap
 from amk.agent.propose.local import Local
 from amk.agent.propose.portfolio import Portfolio
-from amk.agent.simulated import SimulatedBackend
-from amk.agent.state import State, fold
+from amk.agent.run.loop import Loop
 from amk.planner.settings import PHASED
 from amk.planner.space import Space
 from tests.agent.conftest import fences_kept, start_run

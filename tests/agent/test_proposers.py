@@ -6,14 +6,14 @@ from statistics import median
 
 import pytest
 
-from amk.agent.candidate import Candidate, Workshop
-from amk.agent.compare import Perturbed, run_one, table
-from amk.agent.measure import positions_within
-from amk.agent.noise import Noise
+from amk.agent.device.measure import positions_within
+from amk.agent.device.noise import Noise
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.candidate import Candidate, Workshop
 from amk.agent.propose import beam
 from amk.agent.propose.portfolio import Portfolio
-from amk.agent.session import offline
-from amk.agent.simulated import SimulatedBackend
+from amk.agent.run.compare import Perturbed, run_one, table
+from amk.agent.run.session import offline
 from amk.planner.settings import FAST, PHASED, Settings
 from amk.planner.space import Space
 from amk.simulator.predict import Simulator

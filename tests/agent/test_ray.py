@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from amk.agent.gpu_backend import GpuBackend
-from amk.agent.measure import Backend
+from amk.agent.device.gpu_backend import GpuBackend
+from amk.agent.device.measure import Backend
+from amk.agent.device.supervisor import Supervisor
 from amk.agent.propose.random_draw import RandomDraw
-from amk.agent.supervisor import Supervisor
 from amk.report.diagnostic import AmkError
 from tests.agent import fake_worker
 from tests.agent.conftest import MakeLoop
 
 pytest.importorskip("ray", reason="the back end for many machines needs ray")
-from amk.agent import ray_backend
+from amk.agent.device import ray_backend
 
 SECRET = "sk-secret-of-the-driver"
 

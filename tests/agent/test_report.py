@@ -6,11 +6,11 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-from amk.agent.events import Decided, Gated, LlmReserved, LlmSettled, Proposed
-from amk.agent.html_report import render
-from amk.agent.live import View, line
-from amk.agent.session import candidate_of
-from amk.agent.state import START
+from amk.agent.journal.events import Decided, Gated, LlmReserved, LlmSettled, Proposed
+from amk.agent.journal.state import START
+from amk.agent.report.html import render
+from amk.agent.report.live import View, line
+from amk.agent.run.session import candidate_of
 from tests.agent import long_night
 from tests.agent.conftest import MakeLoop
 

@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from amk.agent.copies import MIRROR
-from amk.agent.journal import read_state
-from amk.agent.state import State
+from amk.agent.journal.copies import MIRROR
+from amk.agent.journal.state import State
+from amk.agent.journal.store import read_state
 from tests.agent import kills, search_program
 
 EVALS = 10

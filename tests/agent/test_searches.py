@@ -4,8 +4,8 @@ from math import exp
 
 import pytest
 
-from amk.agent.journal import read_state
-from amk.agent.session import offline
+from amk.agent.journal.store import read_state
+from amk.agent.run.session import offline
 from amk.planner.settings import FAST
 from tests.agent.conftest import MakeLoop
 from tests.agent.searches import summed_up

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from amk.agent.candidate import Candidate, Workshop
+from amk.agent.gate.candidate import Candidate, Workshop
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, NAIVE, Settings
 from amk.planner.space import FIXED, OF_BATCHES, OutsideSpaceError, Space, knobs_of

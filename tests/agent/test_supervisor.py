@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from amk.agent import audit
-from amk.agent.candidate import Candidate, Workshop
-from amk.agent.certify import Judgement
-from amk.agent.gate import Ready
-from amk.agent.gpu_backend import SEATED, GpuBackend
-from amk.agent.measure import Fault, Job, Samples
-from amk.agent.supervisor import Supervisor
+from amk.agent.device import audit
+from amk.agent.device.gpu_backend import SEATED, GpuBackend
+from amk.agent.device.measure import Fault, Job, Samples
+from amk.agent.device.supervisor import Supervisor
+from amk.agent.gate.candidate import Candidate, Workshop
+from amk.agent.gate.certify import Judgement
+from amk.agent.gate.gate import Ready
 from amk.planner.settings import FAST, NAIVE
 from tests.agent import fake_worker
 
@@ -159,7 +159,7 @@ def test_the_worker_dies_with_its_driver(tmp_path: Path) -> None:
     script = f"""
 import sys, time
 from pathlib import Path
-from amk.agent.supervisor import Supervisor
+from amk.agent.device.supervisor import Supervisor
 s = Supervisor(Path({str(tmp_path / "log")!r}), command=[sys.executable, {fake_worker.__file__!r}, "honest", "x"])
 assert s.fresh() is None
 print(s._process.popen.pid, flush=True)

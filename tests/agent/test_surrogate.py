@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amk.agent.candidate import Workshop
+from amk.agent.gate.candidate import Workshop
 from amk.agent.propose.surrogate import NOISES, RATES, START, Process, candidates, chosen, improvements, promising
-from amk.agent.session import offline
+from amk.agent.run.session import offline
 from amk.planner.settings import PHASED
 from amk.planner.space import Space
 from tests.agent.conftest import MakeLoop

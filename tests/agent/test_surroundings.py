@@ -5,21 +5,21 @@ from math import exp
 
 import pytest
 
-from amk.agent.certify import Judgement
-from amk.agent.gate import Ready
-from amk.agent.html_report import render
-from amk.agent.journal import read_state
-from amk.agent.loop import Loop
-from amk.agent.measure import Block, Job
-from amk.agent.noise import Noise
+from amk.agent.decide.surroundings import fate, told
+from amk.agent.device.measure import Block, Job
+from amk.agent.device.noise import Noise
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.certify import Judgement
+from amk.agent.gate.gate import Ready
+from amk.agent.journal.state import START, State
+from amk.agent.journal.store import read_state
 from amk.agent.propose.combine import Paid
 from amk.agent.propose.replay import Replay
 from amk.agent.propose.sweep import Sweep
-from amk.agent.session import offline
-from amk.agent.simulated import SimulatedBackend
-from amk.agent.state import START, State
-from amk.agent.surroundings import fate, told
-from amk.agent.survey_table import near_the_best
+from amk.agent.report.html import render
+from amk.agent.report.survey_table import near_the_best
+from amk.agent.run.loop import Loop
+from amk.agent.run.session import offline
 from amk.planner.settings import PHASED
 from amk.planner.space import Space
 from amk.schedule_ir.schedule import Schedule

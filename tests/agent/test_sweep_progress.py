@@ -12,14 +12,14 @@ from itertools import cycle, product
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amk.agent import decide
-from amk.agent.candidate import Workshop
-from amk.agent.events import Decided, Faulted, Gated, LeaseReserved, Measured, Proposed
+from amk.agent.decide import keep as decide
+from amk.agent.decide.surroundings import TOGETHER, Surroundings, fate
+from amk.agent.gate.candidate import Workshop
+from amk.agent.journal.events import Decided, Faulted, Gated, LeaseReserved, Measured, Proposed
+from amk.agent.journal.state import State, Trial
 from amk.agent.propose.base import Context, History
 from amk.agent.propose.couples import REFUSALS
 from amk.agent.propose.sweep import Sweep
-from amk.agent.state import State, Trial
-from amk.agent.surroundings import TOGETHER, Surroundings, fate
 from amk.planner.settings import PHASED, Settings
 from amk.planner.space import Knob, Space, Value, moved
 from amk.schedule_ir.model import load_model

@@ -29,17 +29,17 @@ from typing import Any
 
 import numpy as np
 
-from amk.agent.candidate import Candidate, Impossible, Workshop
-from amk.agent.certify import Certifier
-from amk.agent.compare import Perturbed, Problem, Result, run_one, speedups
-from amk.agent.design import Design
-from amk.agent.gate import Ready
-from amk.agent.measure import Block, Job
-from amk.agent.noise import Noise
-from amk.agent.propose.base import Context, Proposer, Suggestion
-from amk.agent.runs import write_whole
-from amk.agent.session import offline
-from amk.agent.simulated import SimulatedBackend
+from amk.agent.device.measure import Block, Job
+from amk.agent.device.noise import Noise
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.candidate import Candidate, Impossible, Workshop
+from amk.agent.gate.certify import Certifier
+from amk.agent.gate.design import Design
+from amk.agent.gate.gate import Ready
+from amk.agent.journal.inbox import Suggestion, write_whole
+from amk.agent.propose.base import Context, Proposer
+from amk.agent.run.compare import Perturbed, Problem, Result, run_one, speedups
+from amk.agent.run.session import offline
 from amk.bench.provenance import commit
 from amk.planner.settings import PHASED, Settings
 from amk.planner.space import Knob, Space

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from amk.adversary.neighbourhood.bases import MADE, base
-from amk.agent.candidate import program_key
+from amk.agent.gate.candidate import program_key
 from amk.bench.provenance import software
 from amk.judges.judge import judge
 from amk.lowering.emit import emit

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from amk.agent.candidate import Candidate
-from amk.agent.design import Design, edit_of
+from amk.agent.decide.rulings import promised
+from amk.agent.gate.candidate import Candidate
+from amk.agent.gate.design import Design, edit_of
+from amk.agent.journal.state import START
 from amk.agent.propose.base import Context
-from amk.agent.propose.time_by_step import StepTimes, step_times
-from amk.agent.rulings import promised
-from amk.agent.state import START
+from amk.agent.tools.time_by_step import StepTimes, step_times
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits import kinds
 

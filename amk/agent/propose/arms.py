@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 
-from amk.agent.measure import steps_of
-from amk.agent.propose.base import Context, Proposer, Suggestion
+from amk.agent.device.measure import steps_of
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.journal.state import State, Trial
+from amk.agent.propose.base import Context, Proposer
 from amk.agent.propose.portfolio import gains
-from amk.agent.state import State, Trial
 
 DISCOUNT = 0.98
 EXPLORE = 0.25

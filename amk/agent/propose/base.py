@@ -10,17 +10,18 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, permutations
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from amk.agent.candidate import Workshop
-from amk.agent.design import Design
-from amk.agent.journal import Journal
+from amk.agent.decide.rulings import promised
+from amk.agent.decide.surroundings import Surroundings
+from amk.agent.gate.candidate import Workshop
+from amk.agent.gate.design import Design
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.journal.state import START, State, Trial
+from amk.agent.journal.store import Journal
 from amk.agent.propose.couples import REFUSALS, Couples, Item
-from amk.agent.rulings import promised
-from amk.agent.state import START, State, Trial
-from amk.agent.surroundings import Surroundings
 from amk.planner.settings import Settings
 from amk.planner.space import OutsideSpaceError, Space, moved
 
@@ -30,25 +31,6 @@ TRIES = 48
 
 PAIRED = 150
 """Latest measured points among which single changes that paid are looked for: each is compared with every other."""
-
-
-@dataclass(frozen=True)
-class Suggestion:
-    """`settings` are untrusted values by knob name, `edits` untrusted edits of their plan; `handle` names a suggestion
-    from outside; `parent` is the proposal that they are a change to (None: the incumbent of the moment), `other` a
-    second one, whose edits were merged; `operator` is the way that the proposer took."""
-
-    proposer: str
-    settings: dict[str, Any]
-    why: str = ""
-    handle: str | None = None
-    parent: int | None = None
-    edits: tuple[Any, ...] = ()
-    other: int | None = None
-    operator: str = ""
-
-    def asks_the_same(self, other: Suggestion) -> bool:
-        return (self.settings, self.edits) == (other.settings, other.edits)
 
 
 @dataclass(frozen=True)

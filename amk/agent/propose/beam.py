@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from amk.agent.propose.base import Context, Suggestion
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.propose.base import Context
 from amk.agent.propose.couples import Item
 from amk.planner.search import Problem, Search
 from amk.planner.settings import Settings

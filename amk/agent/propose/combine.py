@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amk.agent.decide import needed, percent
-from amk.agent.propose.base import Context, Suggestion
+from amk.agent.decide.keep import needed, percent
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.propose.base import Context
 from amk.agent.propose.local import knob_by_knob
 from amk.planner.settings import Settings
 from amk.planner.space import Value, moved

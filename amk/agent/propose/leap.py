@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.agent.propose.base import Context, Suggestion
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.propose.base import Context
 from amk.agent.propose.combine import MEMORY, RIDGE, WORST
 from amk.planner.settings import Settings
 from amk.planner.space import Value, moved

@@ -17,14 +17,15 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from amk.agent import feedback
-from amk.agent.candidate import Impossible
-from amk.agent.events import Asked
-from amk.agent.feedback import fate
-from amk.agent.propose.base import Context, Proposer, Suggestion
-from amk.agent.propose.time_by_phase import time_by_phase
-from amk.agent.state import START, State
-from amk.agent.transport import Failure, Reply, Request, Transport
+from amk.agent.decide import feedback
+from amk.agent.decide.feedback import fate
+from amk.agent.gate.candidate import Impossible
+from amk.agent.journal.events import Asked
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.journal.state import START, State
+from amk.agent.propose.base import Context, Proposer
+from amk.agent.propose.transport import Failure, Reply, Request, Transport
+from amk.agent.tools.time_by_phase import time_by_phase
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.schedule import Schedule
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amk.agent.propose.base import TRIES, Context, Suggestion
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.propose.base import TRIES, Context
 from amk.planner.settings import Settings
 
 ELITE = 8

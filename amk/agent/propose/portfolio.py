@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import log, sqrt
 
-from amk.agent.propose.base import Context, Proposer, Suggestion
+from amk.agent.decide.rulings import leading, promised
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.journal.state import State, Trial
+from amk.agent.propose.base import Context, Proposer
 from amk.agent.propose.combine import Paid
-from amk.agent.rulings import leading, promised
-from amk.agent.state import State, Trial
 
 DISCOUNT = 0.97
 EXPLORE = 0.15

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amk.agent.propose.base import TRIES, Context, Suggestion
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.propose.base import TRIES, Context
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from amk.agent.propose.base import Context, Suggestion
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.propose.base import Context
 
 
 @dataclass(frozen=True)

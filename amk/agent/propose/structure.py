@@ -16,11 +16,12 @@ from math import log, sqrt
 
 import numpy as np
 
-from amk.agent.candidate import Candidate
-from amk.agent.design import MAX_EDITS, Design, edit_of, text_of, told
-from amk.agent.feedback import fate
+from amk.agent.decide.feedback import fate
+from amk.agent.gate.candidate import Candidate
+from amk.agent.gate.design import MAX_EDITS, Design, edit_of, text_of, told
+from amk.agent.journal.inbox import Suggestion
 from amk.agent.propose.archive import Archive, Elite, family, looked, merged, place
-from amk.agent.propose.base import Context, Suggestion
+from amk.agent.propose.base import Context
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.edits import kinds
 from amk.schedule_ir.edits.apply import apply

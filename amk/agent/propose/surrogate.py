@@ -19,7 +19,8 @@ from math import erf, exp, pi, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.agent.propose.base import TRIES, Context, Suggestion
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.propose.base import TRIES, Context
 from amk.planner.settings import Settings
 from amk.planner.space import Value, moved
 

@@ -1,6 +1,6 @@
 """What is left near the best, the most promising first: every single change, then pairs by what their parts were worth.
 
-It ends when the search is exhausted (`amk/agent/surroundings.py` says what that is).
+It ends when the search is exhausted (`amk/agent/decide/surroundings.py` says what that is).
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amk.agent.decide import percent
-from amk.agent.propose.base import Context, Suggestion
+from amk.agent.decide.keep import percent
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.propose.base import Context
 from amk.planner.settings import Settings
 
 

@@ -1,0 +1,1 @@
+"""What is kept, and what the measurements say of the rest."""

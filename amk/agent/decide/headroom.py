@@ -1,0 +1,97 @@
+"""What a search on a simulator can bring, said before it begins, and what to measure when it has ended.
+
+Headroom is what is left between the best plan and the floor, the bytes of a step over the memory's bandwidth. The
+simulator's median error on kernels that nobody had fitted to was ERROR at most on the chip that it was fitted to, and
+is not known elsewhere. Plans that differ by less than that it does not rank. So a simulated search whose best is
+nearer to the floor stops once it has CANDIDATES of them, and its result is a list to be measured: by expected value,
+which is the mean of max(gain, 0) where the gain is normal around the simulated one with ERROR as its spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import erf, exp, pi, sqrt
+
+from amk.agent.decide.feedback import fate
+from amk.agent.decide.keep import MIN_GAIN
+from amk.agent.decide.rulings import promised
+from amk.agent.journal.state import START, State, Trial
+from amk.simulator.constants import REFERENCE
+
+ERROR = 0.036
+"""Largest median error of a set that no constant was fitted to (amk/simulator/README.md); the smallest is 1.3%."""
+CANDIDATES = 8
+LISTED = 16
+
+
+@dataclass(frozen=True)
+class Worth:
+    """A candidate to be measured: simulated log gain over the start, and the expected value of measuring it (log)."""
+
+    trial: Trial
+    gain: float
+    value: float
+
+
+def speed_of_light(floors: Sequence[float], ms: Sequence[float]) -> float | None:
+    """Floor over time, the mean over positions; None where either is not known."""
+    if not floors or len(floors) != len(ms) or min(ms) <= 0:
+        return None
+    return sum(floor / each for floor, each in zip(floors, ms, strict=True)) / len(ms)
+
+
+def left(state: State) -> float | None:
+    """Share of the best plan's time that is above the floor, as last seen beside it; None if that is not known."""
+    ms = fate(state, state.trials[state.best]).ms if state.best != START else ()
+    if state.best == START and state.calibrations:
+        ms = state.calibrations[-1].incumbent_ms
+    score = speed_of_light(state.run.floor_ms if state.run is not None else (), ms)
+    return None if score is None else max(0.0, 1.0 - score)
+
+
+def nothing_to_rank(state: State) -> str | None:
+    """Why a simulated search goes no further, or None."""
+    share = left(state) if state.run is not None and state.run.simulated else None
+    if share is None or share >= ERROR or len(candidates(state)) < CANDIDATES:
+        return None
+    return (
+        f"{100 * share:.1f}% above the floor is left, less than the simulator's error of {100 * ERROR:.1f}%: "
+        f"{CANDIDATES} candidates are to be measured on the card"
+    )
+
+
+def candidates(state: State) -> list[Worth]:
+    """Proposals that passed the gate and were simulated, best expected value first."""
+    found = []
+    for trial in state.trials:
+        score = trial.score if trial.closed else promised(state, trial)
+        if score is not None and trial.gated is not None and trial.gated.verdict == "passed":
+            found.append(Worth(trial, -score, expected(-score)))
+    return sorted(found, key=lambda worth: -worth.value)[:LISTED]
+
+
+def expected(gain: float) -> float:
+    """E[max(g, 0)] for g normal around `gain` with spread ERROR."""
+    z = gain / ERROR
+    return gain * (1 + erf(z / sqrt(2))) / 2 + ERROR * exp(-z * z / 2) / sqrt(2 * pi)
+
+
+def foretold(state: State) -> list[str]:
+    """What the reader should know before a simulated night; nothing where a card measures."""
+    run, share = state.run, left(state)
+    if run is None or not run.simulated or share is None:
+        return []
+    known = "" if run.target == REFERENCE else f"; it was fitted to an {REFERENCE}, how far it is off here is not known"
+    lines = [
+        f"headroom: {100 * share:.1f}% of the simulated time is above the floor, bytes over bandwidth; "
+        f"a keep needs {100 * MIN_GAIN:.1f}%",
+        f"the simulator errs by 1.3% to {100 * ERROR:.1f}% (medians){known}: it ranks plans that differ by more, "
+        f"not those that differ by less",
+    ]
+    if share < ERROR:
+        lines.append(
+            f"so nothing that is found here is certain: the search stops at {CANDIDATES} candidates, which `--resume` "
+            f"on a machine with the card measures first. What helps: the card; fewer bytes (--dtype int8, int4-g128)"
+        )
+    return lines

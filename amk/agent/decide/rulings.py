@@ -1,0 +1,90 @@
+"""What the measurements of a proposal mean: passed or not, which one is raced first, whether another attempt is due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from amk.agent.decide import keep as decide
+from amk.agent.device.measure import ROUNDS, Fault
+from amk.agent.journal.events import Measured, Phase
+from amk.agent.journal.state import State, Trial
+
+RETRIES = 2
+"""Attempts of one phase before a proposal is given up as the cause."""
+
+LOST = 8
+"""Times that driver or supervisor may end during one phase before the proposal is suspected of it."""
+
+LONGEST = 3
+"""Times the patience that a proposal which passed its screen waits at most while better ones keep coming."""
+
+PHASES: tuple[Phase, ...] = ("screen", "race", "confirm")
+
+
+def rule(state: State, phase: Phase, measured: Measured, index: int) -> decide.Ruling:
+    """Whether `measured` passes its phase. A screen is seen against what the incumbent has gained since."""
+    mad = state.noise
+    if phase == "screen":
+        gained = state.score_of(measured.against) - state.score_of(state.best)
+        return decide.screen(tuple(ratio + gained for ratio in measured.log_ratios), mad)
+    ruling = decide.race(measured.log_ratios, mad, ROUNDS[phase], index)
+    assert state.run is not None
+    even = decide.everywhere(measured.candidate_ms, measured.incumbent_ms, state.run.positions, mad)
+    return ruling if even.passed else replace(ruling, passed=False, reason=even.reason)
+
+
+def lost(state: State, trial: Trial) -> bool:
+    """Whether its screen has already decided."""
+    screen = trial.measured.get("screen")
+    return screen is not None and not rule(state, "screen", screen, trial.index).passed
+
+
+def promise(state: State, trial: Trial) -> float:
+    """Log time relative to the start by its screen: the lower, the sooner it is raced."""
+    screen = trial.measured["screen"]
+    return state.score_of(screen.against) + float(np.median(screen.log_ratios))
+
+
+def promised(state: State, trial: Trial) -> float | None:
+    """What an open proposal promises; None before its screen."""
+    return promise(state, trial) if "screen" in trial.measured and not trial.closed else None
+
+
+def leading(state: State) -> Trial | None:
+    """The open proposal that promises most of those that passed their screen."""
+    passed = [t for t in state.open_trials if "screen" in t.measured and not lost(state, t)]
+    return min(passed, key=partial(promise, state), default=None)
+
+
+def lead(state: State) -> float:
+    """What the leading one promises to be faster than the incumbent (log)."""
+    ahead = leading(state)
+    return 0.0 if ahead is None else max(0.0, state.score_of(state.best) - promise(state, ahead))
+
+
+def ends_of_screen(state: State) -> tuple[float, float]:
+    """The log losses that end a screen in its first rounds, and in its first: it has to keep up with what leads."""
+    ahead = lead(state)
+    return decide.hopeless(state.noise) - ahead, decide.hopeless_at_once(state.noise) - ahead
+
+
+def due(state: State, screened: Sequence[Trial], patience: int) -> bool:
+    """Whether the first of those that passed their screen, the most promising first, is raced before others are
+    screened: when so many later ones brought nothing better, or one has waited for `LONGEST` times as many."""
+    waited = [sum(later.evaluated for later in state.trials[trial.index + 1 :]) for trial in screened]
+    return bool(waited) and (waited[0] >= patience or max(waited) >= LONGEST * patience)
+
+
+def attempt(trial: Trial, phase: Phase) -> int | Fault:
+    """The number of the next attempt; if there were too many, what the proposal is closed with."""
+    before = [fault for fault in trial.faults if fault.phase == phase]
+    failed = [fault for fault in before if fault.fault != "lost"]
+    if len(failed) >= RETRIES:
+        return Fault(failed[-1].fault, failed[-1].detail)
+    if len(before) - len(failed) >= LOST:
+        return Fault("lost", "driver or supervisor ended too often while it was measured")
+    return len(before) + 1

@@ -1,0 +1,309 @@
+"""What is left near the best: the search is exhausted when no plan one or two changes away is open.
+
+Every plan that differs from the best in one knob is looked at by itself. It is settled as one of:
+
+* tried: proposed, and measured or refused by the gate;
+* impossible: the planner makes no schedule of it;
+* duplicate: it lowers to a kernel that was proposed before, or to the start;
+* avoided: it has the values that the gate refused several times and never let pass, so that nobody proposes it.
+
+When all of those are settled or on their way, so is every plan that differs in two knobs, or it is
+
+* bounded: the sum of its two single changes, and of the most that changes of these two knobs were measured to help each
+  other, is less than the gain that is worth looking for (`decide.worth`). So of every two knobs the pair that looks
+  best is measured first.
+
+A value without a score of its own (it cannot be planned or compiled alone) promises nothing and excludes nothing: its
+pairs are tried one by one. Those of a value that the gate refused alone come one at a time while anything else is open;
+after that so many at once as the gate needs to learn that the value is to be avoided, and all if it can no longer learn
+that, because the value has passed in another plan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import combinations, product
+from math import inf
+from typing import TYPE_CHECKING, Literal
+
+from amk.agent.decide import keep as decide
+from amk.agent.decide.effects import Effects, Item, Knobs, both
+from amk.agent.decide.rulings import promise
+from amk.agent.gate.design import Design
+from amk.agent.journal.events import Surveyed
+from amk.agent.journal.state import START
+from amk.planner.settings import Settings
+from amk.planner.space import Value, moved
+
+if TYPE_CHECKING:
+    from amk.agent.propose.base import Context
+
+Fate = Literal["tried", "impossible", "duplicate", "avoided", "bounded", "open", "pending", "later"]
+"""`pending`: proposed, and not decided. `later`: another plan comes first, which may settle this one."""
+
+PAID = 0.001
+"""Log gain of a single change that is worth a try together with others."""
+
+TOGETHER = 2
+"""Pairs of a value refused alone and never let pass that are judged at once: so many refusals more, and the others of
+its pairs are avoided."""
+
+UNSETTLED: tuple[Fate, ...] = ("open", "pending", "later")
+
+
+@dataclass(frozen=True)
+class Single:
+    """A plan one change away. worth: log time relative to the best, where it has a score. passed: the gate has let its
+    value pass, here or in another plan."""
+
+    change: Item
+    fate: Fate
+    worth: float | None
+    passed: bool = True
+
+
+@dataclass
+class Pairs:
+    """The plans that differ in these two knobs. interactions: those measured; coming: another will be told by what is
+    under way. reach: the most that a bounded one could gain (log)."""
+
+    knobs: Knobs
+    interactions: list[float]
+    coming: bool = False
+    fates: Counter[Fate] = field(default_factory=Counter)
+    reach: float = -inf
+
+    @property
+    def help(self) -> float | None:
+        """The most that two changes were measured to help each other (log); None if no pair was measured."""
+        return max(0.0, -min(self.interactions)) if self.interactions else None
+
+
+Point = tuple[float | None, Item, Item]
+"""Two changes, and what both come to if they add up (log time)."""
+
+
+@dataclass
+class Survey:
+    """open: what may be proposed, the most promising first. `pairs` is empty while a single change is open. under_way:
+    what the undecided proposals change of the best."""
+
+    best: int
+    needed: float
+    singles: list[Single]
+    pairs: list[Pairs] = field(default_factory=list)
+    open: list[tuple[float, Settings]] = field(default_factory=list)
+    under_way: list[dict[str, Value]] = field(default_factory=list)
+
+    def waiting(self) -> set[Item]:
+        """Single changes of which no pair is proposed now: their own score is on its way, or the gate refused them and
+        has so many pairs of them as it needs to learn from. What they wait for is settled by itself, so nothing that
+        others propose holds them up for good."""
+        there = self._pairs_under_way()
+        unscored = [single for single in self.singles if single.worth is None]
+        learning = {s.change for s in unscored if s.fate == "tried" and not s.passed and there[s.change] >= TOGETHER}
+        return learning | {s.change for s in unscored if s.fate == "pending"}
+
+    def deferred(self) -> set[Item]:
+        """Single changes without a score of which a pair is under way: the others come after all that is open."""
+        there = self._pairs_under_way()
+        return {single.change for single in self.singles if single.worth is None and there[single.change]}
+
+    def telling(self) -> set[Knobs]:
+        """Two knobs of which a pair is under way that will tell an interaction: both of its parts have a score."""
+        scored = {single.change for single in self.singles if single.worth is not None}
+        pairs = [changed for changed in self.under_way if len(changed) == 2 and changed.items() <= scored]
+        return {(min(changed), max(changed)) for changed in pairs}
+
+    def _pairs_under_way(self) -> Counter[Item]:
+        """By change, how many."""
+        return Counter(item for changed in self.under_way if len(changed) == 2 for item in changed.items())
+
+    def event(self) -> Surveyed:
+        singles = Counter(single.fate for single in self.singles)
+        pairs: Counter[Fate] = Counter()
+        for each in self.pairs:
+            pairs += each.fates
+        counts = singles + pairs
+        return Surveyed(
+            best=self.best, singles=len(self.singles), pairs=pairs.total(), tried=counts["tried"],
+            impossible=counts["impossible"], duplicate=counts["duplicate"], avoided=counts["avoided"],
+            bounded=counts["bounded"], open=sum(counts[fate] for fate in UNSETTLED), needed=self.needed,
+            reach=max([0.0, *(each.reach for each in self.pairs)]),
+            interactions=sum(len(each.interactions) for each in self.pairs),
+        )  # fmt: skip
+
+
+@dataclass
+class Surroundings:
+    """Remembers how points were settled; the survey is a function of the trials so far."""
+
+    best: int = START
+    settled: dict[Settings, Fate] = field(default_factory=dict)
+    effects: Effects = field(default_factory=Effects)
+
+    def survey(self, context: Context) -> Survey:
+        """Everything near the best. Costs a lowering for every point that is looked at for the first time."""
+        survey = self._singles(context)
+        if not survey.open:
+            for pairs, points in self._by_knobs(context, survey):
+                self._settle(context, survey, pairs, points)
+                survey.pairs.append(pairs)
+            survey.open.sort(key=lambda point: point[0])
+        return survey
+
+    def following(self, context: Context) -> tuple[float, Settings] | None:
+        """The first of what is open; costs few lowerings."""
+        if (single := self._single_that_is(context, "open")) is not None:
+            return 0.0, single
+        survey = self._singles(context)
+        waiting = survey.waiting()
+        deferred = survey.deferred()
+        every = ((point, pairs) for pairs, points in self._by_knobs(context, survey) for point in points)
+        for point, pairs in sorted(every, key=lambda each: (bool(deferred & {*each[0][1:]}), each[0][0] or 0.0)):
+            if self._pair(context, survey, pairs, point, bool(waiting & {*point[1:]})) == "open":
+                return survey.open[0]
+        return None
+
+    def paid(self, context: Context) -> list[tuple[float, Item]]:
+        """By knob its best single change, if that gains more than PAID (log time, change), the greatest gain first;
+        empty until every single change is settled."""
+        if self._single_that_is(context, *UNSETTLED) is not None:
+            return []
+        self.effects.update(context)
+        base, best = context.incumbent(), dict[str, tuple[float, Item]]()
+        for change, worth in sorted(self.effects.averaged(base).items(), key=lambda seen: seen[1]):
+            if worth < -PAID:
+                best.setdefault(change[0], (worth, change))
+        return list(best.values())
+
+    def look(self, context: Context, last: bool) -> Surveyed | None:
+        """What to write down; None if something is open and the search goes on."""
+        if not last and (self._single_that_is(context, *UNSETTLED) is not None or self.following(context) is not None):
+            return None
+        found = self.survey(context).event()
+        return None if found.open and not last else found
+
+    def _single_that_is(self, context: Context, *fates: Fate) -> Settings | None:
+        """The first plan one change away that is so."""
+        near = context.space.neighbours(context.incumbent())
+        return next((settings for settings in near if self._fate(context, settings) in fates), None)
+
+    def _singles(self, context: Context) -> Survey:
+        """Plans one change away, with what they are worth if none is open."""
+        base, fates, found = context.incumbent(), {}, []
+        for settings in context.space.neighbours(base):
+            (change,) = context.space.changes(settings, base).items()
+            fates[change] = self._fate(context, settings)
+            found += [(0.0, settings)] if fates[change] == "open" else []
+        needed = decide.worth(context.state.noise)
+        if found:
+            return Survey(self.best, needed, [Single(change, fate, None) for change, fate in fates.items()], open=found)
+        self.effects.update(context)
+        worth = {change: self._worth(context, base, change) for change in fates}
+        passed = context.history.passed
+        undecided = [context.history.settings[t.index] for t in context.state.open_trials if not t.edited]
+        singles = [Single(change, fate, worth[change], change in passed) for change, fate in fates.items()]
+        return Survey(
+            self.best, needed, singles, under_way=[context.space.changes(settings, base) for settings in undecided]
+        )  # fmt: skip
+
+    def _worth(self, context: Context, base: Settings, change: Item) -> float | None:
+        """Log time relative to the best; by the screen alone where nothing was decided yet."""
+        if (found := self.effects.worth(base, change)) is not None:
+            return found
+        name, value = change
+        key = context.workshop.key(moved(base, {name: value}))
+        index = context.state.by_key.get(key or "")
+        if index is None or "screen" not in context.state.trials[index].measured:
+            return None
+        return promise(context.state, context.state.trials[index]) - self.effects.scores[base]
+
+    def _by_knobs(self, context: Context, survey: Survey) -> list[tuple[Pairs, list[Point]]]:
+        """The plans two changes away, the most promising of two knobs first."""
+        by_knob: dict[str, list[Single]] = {}
+        for single in survey.singles:
+            by_knob.setdefault(single.change[0], []).append(single)
+        measured, coming = self.effects.interactions(), survey.telling()
+        found = []
+        for one, other in combinations(sorted(by_knob), 2):
+            points = [(sum_of(a, b), a.change, b.change) for a, b in product(by_knob[one], by_knob[other])]
+            points.sort(key=lambda point: point[0] or 0.0)
+            found.append((Pairs((one, other), measured.get((one, other), []), (one, other) in coming), points))
+        return found
+
+    def _settle(self, context: Context, survey: Survey, pairs: Pairs, points: list[Point]) -> None:
+        waiting = survey.waiting()
+        for point in points:
+            pairs.fates[self._pair(context, survey, pairs, point, bool(waiting & {*point[1:]}))] += 1
+
+    def _pair(self, context: Context, survey: Survey, pairs: Pairs, point: Point, waits: bool) -> Fate:
+        """How one pair is settled; an open one is put on the survey's list. Better ones of its knobs came before."""
+        expected, *changes = point
+        tried = both(*changes) in self.effects.bases[context.incumbent()].pairs
+        if not tried and expected is not None and pairs.help is not None and pairs.help - expected < survey.needed:
+            pairs.reach = max(pairs.reach, pairs.help - expected)
+            return "bounded"
+        if not tried and expected is not None and pairs.help is None and (pairs.coming or pairs.fates["open"]):
+            return "later"
+        settings = moved(context.incumbent(), dict(both(*changes)))
+        if waits:
+            return self.settled.get(settings, "later")
+        fate = self._fate(context, settings)
+        if fate == "open":
+            survey.open.append((expected or 0.0, settings))
+        return fate
+
+    def _fate(self, context: Context, settings: Settings) -> Fate:
+        if context.state.best_plan != self.best:
+            self.best, self.settled = context.state.best_plan, {}
+        if (known := self.settled.get(settings)) is not None:
+            return known
+        found = fate(context, settings)
+        if found not in (*UNSETTLED, "avoided"):
+            self.settled[settings] = found
+        return found
+
+
+def sum_of(one: Single, other: Single) -> float | None:
+    """What both changes come to if they add up (log time)."""
+    return None if one.worth is None or other.worth is None else one.worth + other.worth
+
+
+def fate(context: Context, settings: Settings) -> Fate:
+    """How a point was settled."""
+    if settings in context.history.seen:
+        index = context.history.designs.index(Design(settings))
+        return "tried" if context.state.trials[index].closed else "pending"
+    if settings == context.space.start:
+        return "duplicate"
+    if context.history.hopeless(settings):
+        return "avoided"
+    if (key := context.workshop.key(settings)) is None:
+        return "impossible"
+    if key == context.start_key():
+        return "duplicate"
+    if (known := context.state.by_key.get(key)) is not None:
+        return "duplicate" if context.state.trials[known].closed else "pending"
+    return "open"
+
+
+def told(event: Surveyed) -> str:
+    """In words."""
+    best = "the start" if event.best == START else f"proposal {event.best}"
+    if event.open and not event.pairs:
+        return f"of {event.singles} plans that differ from {best} in one knob, {event.open} were not tried"
+    settled = (
+        f"of {event.singles} plans that differ in one knob and {event.pairs} in two, {event.tried} were tried, "
+        f"{event.impossible} cannot be planned, {event.duplicate} are kernels known before, {event.avoided} have "
+        f"values that the gate refused several times, and {event.bounded} that differ in two cannot gain the "
+        f"{decide.percent(event.needed)} worth looking for: {decide.percent(event.reach)} at most, by the sum of their "
+        f"single changes and {event.interactions} interactions measured between pairs of knobs"
+    )
+    return f"{event.open} are open around {best}: {settled}" if event.open else f"exhausted around {best}: {settled}"
+
+
+def ended(reason: str, known: Surveyed | None) -> str:
+    """Why a search ended, and whether anything is left near its best."""
+    return f"{reason}; {told(known)}" if known is not None else reason

@@ -1,0 +1,1 @@
+"""Measuring pairs of candidates, on GPUs and on the simulator."""

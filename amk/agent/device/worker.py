@@ -1,0 +1,95 @@
+"""The GPU worker: a process that runs programs on request and may die at any time.
+
+Questions come on standard input, answers leave on the descriptor named on the command line, so that nothing a library
+prints can be taken for an answer. A second descriptor carries the one byte that means "abort": a thread reads it and
+sets the kernel's abort word, because the main thread may be waiting for the GPU for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+from pydantic import ValidationError
+
+from amk.agent.device.wire import QUESTION, Answer, Block, Canary, Check, Load, Open, PositionCheck, Question
+from amk.agent.gate.isolation import bound_files, die_with, first_to_be_killed
+from amk.report.diagnostic import AmkError
+
+
+class Rig(Protocol):
+    """What the worker drives: a GPU, or in tests a processor that misbehaves on demand."""
+
+    def open(self, device: int) -> str: ...
+    def load(self, question: Load) -> None: ...
+    def check(self, question: Check) -> Sequence[PositionCheck]: ...
+    def block(self, question: Block) -> tuple[Sequence[Sequence[float]], int]:
+        """(ms per token of every step at every position, tokens that the device counted)."""
+        ...
+
+    def canary(self, device: int) -> bool: ...
+    def abort(self) -> None:
+        """Stop whatever is running; called from another thread."""
+        ...
+
+
+def serve(rig: Rig, arguments: Sequence[str]) -> None:
+    """arguments: parent pid, answer descriptor, abort descriptor. Returns when standard input ends."""
+    parent, answers, aborts = (int(word) for word in arguments)
+    die_with(parent)
+    bound_files()
+    first_to_be_killed()
+    threading.Thread(target=_listen, args=(rig, aborts), daemon=True).start()
+    with os.fdopen(answers, "w", encoding="utf-8") as out:
+        for line in sys.stdin:
+            out.write(answer(rig, line).model_dump_json() + "\n")
+            out.flush()
+
+
+def _listen(rig: Rig, aborts: int) -> None:
+    while os.read(aborts, 1):
+        rig.abort()
+
+
+def answer(rig: Rig, line: str) -> Answer:
+    """What the rig says to one question. An exception that means a broken process is left to end it."""
+    try:
+        question = QUESTION.validate_json(line)
+    except ValidationError:
+        return Answer(nonce=0, error="not a question", kind="protocol")
+    try:
+        return _ask(rig, question)
+    except AmkError as error:
+        return Answer(nonce=question.nonce, error=str(error)[:4000], kind=error.diagnostics[0].code)
+    except MemoryError:
+        return Answer(nonce=question.nonce, error="out of memory", kind="memory")
+    except RuntimeError as error:  # what torch raises, out of memory included
+        kind = "memory" if "out of memory" in str(error) else "runtime"
+        return Answer(nonce=question.nonce, error=str(error)[:4000], kind=kind)
+
+
+def _ask(rig: Rig, question: Question) -> Answer:
+    nonce = question.nonce
+    match question:
+        case Open():
+            return Answer(nonce=nonce, device=rig.open(question.device))
+        case Load():
+            rig.load(question)
+            return Answer(nonce=nonce, key=question.key)
+        case Check():
+            return Answer(nonce=nonce, checks=tuple(rig.check(question)))
+        case Block():
+            times, tokens = rig.block(question)
+            return Answer(nonce=nonce, times=tuple(tuple(t) for t in times), tokens=tokens)
+        case Canary():
+            good = rig.canary(question.device)
+            return Answer(nonce=nonce, error="" if good else "wrong answer", kind="" if good else "canary")
+
+
+if __name__ == "__main__":
+    from amk.agent.device.gpu_rig import GpuRig
+
+    serve(GpuRig(), sys.argv[1:])

@@ -1,0 +1,1 @@
+"""From a design to a candidate that may run."""

@@ -1,0 +1,47 @@
+"""What is on its way through the gate, and what came through and may run.
+
+Judgements end in any order; the driver takes them in the order of the proposals, so that what is proposed next never
+depends on how long something took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from amk.agent.gate.candidate import Candidate
+from amk.agent.gate.gate import Gate, Judged, Ready
+
+
+@dataclass
+class Pipeline:
+    gate: Gate
+    ready: dict[int, Ready] = field(default_factory=dict)
+    _pending: dict[int, Future[Judged]] = field(default_factory=dict)
+
+    def enter(self, index: int, candidate: Candidate) -> None:
+        self._pending[index] = self.gate.submit(index, candidate)
+
+    def pending(self, index: int) -> bool:
+        """Whether the judgement of `index` was not taken yet."""
+        return index in self._pending
+
+    def done(self, index: int) -> bool:
+        return self._pending[index].done()
+
+    @property
+    def futures(self) -> list[Future[Judged]]:
+        return list(self._pending.values())
+
+    def take(self, index: int) -> Judged:
+        """The judgement, waited for."""
+        gated, ready = self._pending.pop(index).result()
+        if ready is not None:
+            self.ready[index] = ready
+        return gated, ready
+
+    def keep(self, indices: Iterable[int]) -> None:
+        """Forget the programs of all others."""
+        wanted = set(indices)
+        self.ready = {index: ready for index, ready in self.ready.items() if index in wanted}

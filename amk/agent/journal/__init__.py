@@ -1,0 +1,1 @@
+"""What a run writes down, and the state that follows from it."""

@@ -1,0 +1,156 @@
+"""What other processes leave for a running search: suggestions and notes, one file each.
+
+A file is removed once what it says is journaled. Whoever writes files here need not be asked by any server, so what is
+unreadable, too large, said twice, or more than may wait or be submitted is removed when it is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from amk.agent.journal.events import NOTE_CHARACTERS
+from amk.report.diagnostic import AmkError, Diagnostic
+
+INBOX: Final = "inbox"
+INBOX_BYTES = 256 * 1024
+MCP, MODEL, SIMULATED = SOURCES = ("mcp", "llm", "simulated")
+MOST_WAITING = 32
+MOST_SUBMITTED = 2000
+"""Suggestions from outside, in all sessions of a run."""
+MOST_NOTES = 200
+"""Notes of a run."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """`settings` are untrusted values by knob name, `edits` untrusted edits of their plan; `handle` names a suggestion
+    from outside; `parent` is the proposal that they are a change to (None: the incumbent of the moment), `other` a
+    second one, whose edits were merged; `operator` is the way that the proposer took."""
+
+    proposer: str
+    settings: dict[str, Any]
+    why: str = ""
+    handle: str | None = None
+    parent: int | None = None
+    edits: tuple[Any, ...] = ()
+    other: int | None = None
+    operator: str = ""
+
+    def asks_the_same(self, other: Suggestion) -> bool:
+        return (self.settings, self.edits) == (other.settings, other.edits)
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A note from outside."""
+
+    author: str
+    text: str
+    handle: str
+
+
+@dataclass(frozen=True)
+class Inbox:
+    folder: Path
+
+    def put(
+        self, changes: dict[str, Any], why: str, source: str = MCP, edits: Sequence[Any] = (), parent: int | None = None
+    ) -> str:
+        """Leave a suggestion; returns its handle."""
+        record = {"settings": changes, "edits": list(edits), "why": why[:1000], "from": source, "parent": parent}
+        return self._leave(record, ".json")
+
+    def put_note(self, text: str, source: str = MCP) -> str:
+        """Leave a note; returns its handle."""
+        return self._leave({"note": text[:NOTE_CHARACTERS], "from": source}, ".note")
+
+    def _leave(self, record: dict[str, Any], suffix: str) -> str:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
+        write_whole(self.folder / f"{handle}{suffix}", json.dumps(record))
+        return handle
+
+    def waiting(self, done: set[str]) -> list[Suggestion]:
+        """Suggestions that were not journaled yet, oldest first."""
+        return [s for path in self._files("*.json") if path.stem not in done and (s := _suggestion(path)) is not None]
+
+    def take(self, done: set[str]) -> list[Suggestion]:
+        """The suggestions that wait, oldest first; the others, and those in `done`, are removed."""
+        found: list[Suggestion] = []
+        for path in self._files("*.json"):
+            suggestion = None if path.stem in done else _suggestion(path)
+            same = suggestion is not None and any(s.asks_the_same(suggestion) for s in found)
+            room = len(found) < MOST_WAITING and len(found) + len(done) < MOST_SUBMITTED
+            if suggestion is None or same or not room:
+                _remove(path)
+            else:
+                found.append(suggestion)
+        return found
+
+    def notes(self, done: set[str]) -> list[Letter]:
+        """The notes that wait, oldest first; the others, and those in `done`, are removed."""
+        found: list[Letter] = []
+        for path in self._files("*.note"):
+            letter = None if path.stem in done or len(done) + len(found) >= MOST_NOTES else _letter(path)
+            if letter is None:
+                _remove(path)
+            else:
+                found.append(letter)
+        return found
+
+    def _files(self, pattern: str) -> list[Path]:
+        return sorted(self.folder.glob(pattern)) if self.folder.is_dir() else []
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """{} if there is none to be read."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size <= INBOX_BYTES else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _suggestion(path: Path) -> Suggestion | None:
+    record = _record(path)
+    settings, why, edits, parent = (record.get(name) for name in ("settings", "why", "edits", "parent"))
+    edits = [] if edits is None else edits
+    if not isinstance(settings, dict) or not isinstance(why, str) or not isinstance(edits, list):
+        return None
+    if parent is not None and (not isinstance(parent, int) or isinstance(parent, bool)):
+        return None
+    return Suggestion(_source(record), settings, why, path.stem, parent, tuple(edits))
+
+
+def _letter(path: Path) -> Letter | None:
+    record = _record(path)
+    text = record.get("note")
+    return Letter(_source(record), text[:NOTE_CHARACTERS], path.stem) if isinstance(text, str) and text else None
+
+
+def _source(record: dict[str, Any]) -> str:
+    source = record.get("from")
+    return source if source in SOURCES else MCP
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise AmkError(Diagnostic("AMK702", f"{path} cannot be written: {error.strerror or error}")) from error

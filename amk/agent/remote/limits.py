@@ -1,0 +1,113 @@
+"""What one client of the MCP server may have done for it: searches that it started, and designs that it looks at.
+
+A search is a process of its own, in a session of its own, so it outlives the server. It is given an end in evaluations
+and minutes, no API key, and no money. A client stops only what it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from amk.agent.gate.isolation import python_module, worker_environment
+from amk.agent.run.runs import runs_directory
+
+RUNNING: Final = 1
+"""Searches of a client at once."""
+STARTED: Final = 16
+"""Searches of a client in all."""
+EVALUATIONS: Final = 1000
+MINUTES: Final = 240.0
+LOOKING: Final = 2
+"""Designs that are looked at at once; more wait."""
+LOOKS: Final = 2000
+BEGIN_SECONDS: Final = 120.0
+"""For a search to say its name."""
+STOP_SECONDS: Final = 90.0
+SAID: Final = re.compile(r"^run (\S+) on ", re.MULTILINE)
+COMMAND: Final = python_module("amk")
+
+
+class LimitError(ValueError):
+    """More than a client may have, or what is not its own."""
+
+
+@dataclass
+class Searches:
+    command: Sequence[str] = COMMAND
+    _started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _count: int = 0
+    _looks: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _room: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(LOOKING))
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Room for one look at a design."""
+        with self._lock:
+            if self._looks >= LOOKS:
+                raise LimitError(f"{LOOKS} designs were looked at, which is the limit of a client")
+            self._looks += 1
+        with self._room:
+            yield
+
+    def start(self, words: Sequence[str], evaluations: int, minutes: float) -> str:
+        """Begin a search; returns its name once it is there."""
+        if not 1 <= evaluations <= EVALUATIONS or not 0 < minutes <= MINUTES:
+            raise LimitError(f"a search has 1 to {EVALUATIONS} evaluations and up to {MINUTES:g} minutes")
+        with self._lock:
+            if sum(each.poll() is None for each in self._started.values()) >= RUNNING:
+                raise LimitError(f"{RUNNING} search of this client runs already: stop_run, or wait for it")
+            if self._count >= STARTED:
+                raise LimitError(f"{STARTED} searches were started, which is the limit of a client")
+            self._count += 1
+            log = runs_directory() / f"started-{os.getpid()}-{self._count}.log"
+            log.parent.mkdir(parents=True, exist_ok=True)
+            limits = ["--evals", str(evaluations), "--minutes", f"{minutes:g}"]
+            with open(log, "wb") as output:
+                process = subprocess.Popen(
+                    [*self.command, "autoresearch", *words, *limits], stdin=subprocess.DEVNULL, stdout=output,
+                    stderr=output, env=environment(), start_new_session=True,
+                )  # fmt: skip
+            name = _name_of(process, log)
+            self._started[name] = process
+            return name
+
+    def stop(self, run: str) -> None:
+        """End a search as Ctrl-C does, and wait until it is over."""
+        process = self._started.get(run)
+        if process is None:
+            raise LimitError(f"run {run[:80]!r} was not started by this client")
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_SECONDS)
+
+
+def environment() -> dict[str, str]:
+    """As that of a worker, and where runs lie."""
+    return worker_environment(os.environ) | {"AMK_RUNS": str(runs_directory())}
+
+
+def _name_of(process: subprocess.Popen[bytes], log: Path) -> str:
+    """The name that the search gives itself. LimitError, with its last words, if it ends or is silent."""
+    until = time.monotonic() + BEGIN_SECONDS
+    while time.monotonic() < until:
+        text = log.read_text(encoding="utf-8", errors="replace")
+        if said := SAID.search(text):
+            return said.group(1)
+        if process.poll() is not None:
+            raise LimitError(f"the search ended at once: {text.strip()[-400:]}")
+        time.sleep(0.1)
+    process.kill()
+    raise LimitError("the search did not begin")

@@ -1,0 +1,256 @@
+"""The search for other agents, as an MCP server: read everything, suggest anything, decide nothing.
+
+The tools of a run are those of `amk/agent/tools/desk.py`, with the run's name before their arguments. Beside them a
+client may start searches, stop and follow those that it started, and export what was found. A suggestion goes into the
+inbox of a run and through the same gate as any other proposal. No tool sets a verdict, records a measurement, or spends
+money. What a client may do is limited (`limits.py`). Logs go to standard error.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import exp
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import anyio
+import anyio.to_thread
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp_types import ToolAnnotations
+from pydantic import BaseModel
+
+from amk import __version__
+from amk.agent.gate.candidate import Workshop
+from amk.agent.journal.events import Limits, RunStarted
+from amk.agent.journal.inbox import INBOX, MCP, Inbox
+from amk.agent.journal.state import State
+from amk.agent.journal.store import read_state
+from amk.agent.remote.limits import LimitError, Searches
+from amk.agent.report.standing import Standing, standings
+from amk.agent.run import export, runs
+from amk.agent.tools.calls import signature
+from amk.agent.tools.desk import READING, WRITING, Desk
+from amk.agent.tools.refused import RefusedError
+from amk.agent.tools.trial import Asked, Look, Trial, look
+from amk.planner.formats import formats
+from amk.planner.space import OutsideSpaceError
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.target import load_target
+from amk.schedule_ir.weight_format import FormatName
+
+READ = ToolAnnotations(read_only_hint=True)
+SUGGEST = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False)
+STOP = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True)
+LONGEST_FOLLOW: Final = 300.0
+LOOKS: Final = 1.0
+"""Seconds between two looks at a run that is followed."""
+Start = Literal["fast", "phased", "untuned", "naive"]
+
+
+class RunSummary(BaseModel):
+    """limit: evaluations at most, None without a limit. ended: why the search ended."""
+
+    run: str
+    state: str
+    model: str
+    gpu: str
+    evaluations: int
+    limit: int | None
+    speed_over_start: float
+    simulated: bool
+    ended: str | None
+    proposers: list[Standing]
+
+
+class Exported(BaseModel):
+    """Files on the machine of the server, and the resources that hold the same."""
+
+    schedule: str
+    certificate: str
+    schedule_resource: str
+    check: str
+
+
+@dataclass
+class Server:
+    """One client. `look` judges designs, `searches` are those that this client started."""
+
+    look: Look = look
+    searches: Searches = field(default_factory=Searches)
+
+    def desk(self, run: str) -> Desk:
+        folder, state = found(run)
+        return Desk(MCP, Inbox(folder / INBOX), lambda: state, self._limited_look)
+
+    def _limited_look(self, asked: Asked) -> Trial:
+        with self.searches.looking():
+            return self.look(asked)
+
+    def check_settings(
+        self, changes: dict[str, Any], model: str, gpu: str, dtype: FormatName = "bf16", batch: int = 1,
+        start: Start = "fast",
+    ) -> Trial:  # fmt: skip
+        """Plan and validate a plan with `changes` for a model and a GPU, without a run. Nothing is run or recorded."""
+        workshop = Workshop(load_model(model), load_target(gpu), None, formats(dtype), batch)
+        space = workshop.space(start)
+        settings = space.parse(changes)
+        context = workshop.context or workshop.model.max_context
+        asked = RunStarted(
+            run="-", model=model, target=workshop.target.name, dtype=dtype, context=context, positions=(context // 2,),
+            start=start, settings={}, seed=0, proposer="mcp", backend="none", simulated=True, limits=Limits(),
+            manifest="", version=__version__, batch=batch,
+        )  # fmt: skip
+        return self._limited_look(Asked(run=asked, settings=dict(space.point(settings)), edits=(), compile=False))
+
+    def list_runs(self) -> list[RunSummary]:
+        """All stored searches, newest first."""
+        return [
+            summary(folder.name, runs.status(folder, state), state)
+            for folder, state in runs.all_runs()
+            if not isinstance(state, AmkError) and state.run is not None
+        ]
+
+    def start_run(
+        self, model: str, gpu: str, dtype: FormatName = "bf16", batch: int = 1, start: Start = "fast",
+        evaluations: int = 100, minutes: float = 30.0, seed: int = 0,
+    ) -> RunSummary:  # fmt: skip
+        """Start a search in a process of its own, which outlives this server; on a machine without the GPU it is
+        simulated. It calls no language model and spends no money. How many may run, and how long, is limited."""
+        load_model(model)
+        load_target(gpu)
+        name = self.searches.start(
+            ["--model", model, "--gpu", gpu, "--dtype", dtype, "--batch", str(batch), "--start", start, "--seed",
+             str(seed)], evaluations, minutes,
+        )  # fmt: skip
+        return self._summary(name)
+
+    def stop_run(self, run: str) -> RunSummary:
+        """Stop a search that this client started; what it found is kept, and it can be resumed."""
+        self.searches.stop(run)
+        return self._summary(run)
+
+    async def follow_run(self, run: str, ctx: Context[Any, Any], seconds: float = 60.0) -> RunSummary:
+        """Wait until the search ends, at most so many seconds; progress is notified while it goes on."""
+        with anyio.move_on_after(min(max(seconds, 0.0), LONGEST_FOLLOW)):
+            while True:
+                now = await anyio.to_thread.run_sync(self._summary, run)
+                words = f"{now.evaluations} evaluations, {now.speed_over_start:.3f}x the start"
+                await ctx.report_progress(now.evaluations, now.limit, words)
+                if now.state != "running":
+                    return now
+                await anyio.sleep(LOOKS)
+        return await anyio.to_thread.run_sync(self._summary, run)
+
+    def export_best(self, run: str) -> Exported:
+        """Certify the best schedule of a run again, and write it and its certificate beside the run's journal."""
+        folder, state = found(run)
+        schedule, certificate = export.export(state, folder / export.BEST)
+        return Exported(
+            schedule=str(schedule), certificate=str(certificate),
+            schedule_resource=f"amk://runs/{folder.name}/best.schedule.json",
+            check=f"amk check-certificate {schedule} {certificate}",
+        )  # fmt: skip
+
+    def _summary(self, run: str) -> RunSummary:
+        folder, state = found(run)
+        return summary(folder.name, runs.status(folder, state), state)
+
+
+def server(client: Server | None = None) -> MCPServer[Any]:
+    """The server with its tools and resources, for one client."""
+    made = client or Server()
+    mcp: MCPServer[Any] = MCPServer("amk", instructions=__doc__ or "", version=__version__)
+    for reading in READING:
+        mcp.tool(annotations=READ)(_of_run(made, reading))
+    for writing in WRITING:
+        mcp.tool(annotations=SUGGEST)(_of_run(made, writing))
+    for read in (made.list_runs, made.check_settings):
+        mcp.tool(annotations=READ)(_refusing(read))
+    mcp.tool(annotations=READ)(made.follow_run)
+    mcp.tool(annotations=SUGGEST)(_refusing(made.start_run))
+    mcp.tool(annotations=STOP)(_refusing(made.stop_run))
+    mcp.tool(annotations=SUGGEST)(_refusing(made.export_best))
+    for name, (kind, file) in RESOURCES.items():
+        mcp.resource(f"amk://runs/{{run}}/{name}", name=name, mime_type=kind)(_reader(file))
+    return mcp
+
+
+RESOURCES: Final = {
+    "results.tsv": ("text/tab-separated-values", "results.tsv"),
+    "report.html": ("text/html", "report.html"),
+    "best.schedule.json": ("application/json", export.BEST),
+}
+"""What a run has written, by the end of its address."""
+
+
+def _reader(name: str) -> Callable[[str], str]:
+    """What reads the file `name` of a run. ResourceError if there is no such run or file."""
+
+    def read(run: str) -> str:
+        try:
+            return (runs.find(run) / name).read_text(encoding="utf-8")
+        except AmkError as error:
+            raise ResourceError(str(error)) from error
+        except OSError as error:
+            raise ResourceError(f"run {run[:80]} has no {name} yet") from error
+
+    return read
+
+
+def _of_run(client: Server, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A tool of the desk with the run's name before its arguments."""
+
+    def called(run: str, **arguments: Any) -> Any:
+        return method(client.desk(run), **arguments)
+
+    known = signature(method)
+    first = inspect.Parameter("run", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str)
+    return _named(_refusing(called), method, known.replace(parameters=[first, *known.parameters.values()]))
+
+
+def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The tool, with what is refused as an error of the tool."""
+
+    def called(*positional: Any, **arguments: Any) -> Any:
+        try:
+            return method(*positional, **arguments)
+        except (AmkError, OutsideSpaceError, RefusedError, LimitError) as error:
+            raise ToolError(str(error)) from error
+
+    return _named(called, method, signature(method) if inspect.ismethod(method) else None)
+
+
+def _named(made: Callable[..., Any], method: Callable[..., Any], known: inspect.Signature | None) -> Callable[..., Any]:
+    made.__name__, made.__doc__ = method.__name__, inspect.cleandoc(method.__doc__ or "")
+    if known is not None:
+        made.__signature__ = known  # type: ignore[attr-defined]
+        made.__annotations__ = {p.name: p.annotation for p in known.parameters.values()}
+        made.__annotations__["return"] = known.return_annotation
+    return made
+
+
+def found(name: str) -> tuple[Path, State]:
+    """The folder and state of a run. AmkError, as an error of the tool, if there is none."""
+    try:
+        folder = runs.find(name)
+        state = read_state(folder)
+    except AmkError as error:
+        raise ToolError(str(error)) from error
+    if state.run is None:
+        raise ToolError(f"run {name[:80]} was never started")
+    return folder, state
+
+
+def summary(name: str, status: str, state: State) -> RunSummary:
+    run = state.run
+    assert run is not None
+    return RunSummary(
+        run=name, state=status, model=run.model, gpu=run.target, evaluations=state.evals, limit=state.limits.evals,
+        speed_over_start=exp(-state.best_score), simulated=run.simulated, ended=state.finished,
+        proposers=standings(state),
+    )  # fmt: skip

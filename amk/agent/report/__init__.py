@@ -1,0 +1,1 @@
+"""A run for its reader: live, as HTML, as a table."""

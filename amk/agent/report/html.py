@@ -1,0 +1,213 @@
+"""A run as one HTML file: no external resource, and everything that came from outside escaped.
+
+The only script is that of the timeline, in a frame without an origin; the policy of the page admits it by its hash.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections import Counter
+from html import escape
+from math import exp, expm1
+
+from amk.agent.decide.feedback import fate, name
+from amk.agent.decide.feedback import outcome as verdict
+from amk.agent.decide.headroom import candidates, foretold
+from amk.agent.decide.keep import compared
+from amk.agent.decide.surroundings import Survey, told
+from amk.agent.gate.candidate import Candidate
+from amk.agent.journal.state import START, State, Trial
+from amk.agent.report.results import metrics
+from amk.agent.report.standing import HEADER, standings
+from amk.agent.report.survey_table import near_the_best, table
+from amk.agent.report.svg import best_curve
+from amk.report.timeline_html import content_policy, html
+from amk.simulator.predict import predict
+from amk.simulator.timeline import timeline_of
+
+FRAMES = "frame-src 'self'"
+"""The timeline's document is part of the page."""
+SHOWN_TRIALS = 2000
+DIFF_LINES = 400
+SHOWN_FAULTS = 50
+TRIAL_HEADER = (
+    "#",
+    "proposer",
+    "outcome",
+    "gain over its parent",
+    "ms",
+    "parent and edit",
+    "why it was proposed, why it ended",
+)
+_STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a}
+table{border-collapse:collapse;font-size:13px}td,th{padding:.2rem .6rem;border-bottom:1px solid #ddd;text-align:left;
+vertical-align:top}.kept{background:#e6f4ea}.quarantined{background:#fde8e8}.note{background:#fff4ce;padding:.5rem 1rem}
+pre{font-size:12px;overflow:auto;background:#f6f6f6;padding:1rem}svg{max-width:100%;height:auto}
+iframe{width:100%;height:44rem;border:1px solid #ddd}"""
+
+
+def render(state: State, best: Candidate | None, start: Candidate | None, survey: Survey | None = None) -> str:
+    """The report of `state`; the candidates give timeline and diff where they can still be planned, the survey what is
+    left near the best."""
+    run = state.run
+    assert run is not None
+    kind = " (simulated)" if run.simulated else ""
+    sections = [
+        f"<h1>{escape(run.model)} on {escape(run.target)}{kind}</h1>",
+        _notice(state),
+        _facts(state),
+        "<h2>Best so far</h2>",
+        best_curve(state, run.simulated),
+        _best(state),
+        _timeline(state, best),
+        _difference(start, best),
+        near_the_best(survey) if survey is not None else "",
+        "<h2>What became of the proposals</h2>",
+        _outcomes(state),
+        _to_measure(state),
+        _proposers(state),
+        _language_model(state),
+        "<h2>Proposals</h2>",
+        _trials(state),
+    ]
+    title = escape(f"amk autoresearch {run.run}")
+    head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{escape(content_policy())}; {FRAMES}">'
+    return f"<!doctype html><html lang=en><head>{head}{policy}</head><body>{''.join(sections)}</body></html>\n"
+
+
+def _notice(state: State) -> str:
+    assert state.run is not None
+    if not state.run.simulated:
+        return ""
+    text = "No GPU was used. Every time here is simulated by a model of the GPU, not measured."
+    return f'<p class="note">{escape(text)}</p>'
+
+
+def _facts(state: State) -> str:
+    run = state.run
+    assert run is not None
+    mads = ", ".join(f"{100 * c.mad:.3f}%" for c in state.calibrations[-5:])
+    live = sum(s.live for s in state.llm_settled)
+    rows = [
+        ("run", run.run), ("back end", run.backend), ("weights", run.dtype), ("sequences at a time", str(run.batch)),
+        ("cache positions", str(run.context)), ("started from", run.start), ("seed", str(run.seed)),
+        ("proposer", run.proposer), ("positions", ", ".join(map(str, run.positions))),
+        ("sessions", str(state.session.session if state.session else 0)),
+        ("state", state.finished or "not finished"),
+        ("near the best", told(state.surveyed) if state.surveyed else "not looked at"),
+        *(("journal repaired", what) for what in state.repairs),
+        *((f"session {s.session}", ", ".join(s.changed)) for s in state.sessions if s.changed),
+        *((f"after {evals} evaluations", told(event)) for evals, event in state.exhaustions),
+        ("work", f"{state.elapsed / 60:.1f} minutes"),
+        ("device time" + (" (simulated)" if run.simulated else ""), f"{state.gpu_seconds / 60:.1f} minutes"),
+        *(tuple(line.removeprefix("METRIC ").split("=")) for line in metrics(state)),
+        ("proposals", str(len(state.trials))), ("evaluations", str(state.evals)),
+        ("A/A spread", mads or "not measured"),
+        ("language model", f"{run.llm_model}, {live} live attempts" if live else "no live model was called"),
+        ("dollars", f"{state.dollars:.4f} of {state.limits.dollars:.2f}"),
+        ("judges (sha256)", run.manifest), ("version", run.version),
+    ]  # fmt: skip
+    return table(("", ""), [("", row) for row in rows])
+
+
+def _best(state: State) -> str:
+    run = state.run
+    assert run is not None
+    beside = f"<p>{escape(compared(state.references[-1]))}</p>" if state.references else ""
+    if state.best == START:
+        return f"<p>Nothing was found that is faster than the start.</p>{beside}"
+    trial = state.trials[state.best]
+    confirm = trial.measured.get("confirm")
+    times = " / ".join(f"{ms:.4f}" for ms in confirm.candidate_ms) if confirm else "?"
+    label = " simulated" if run.simulated else ""
+    text = (
+        f"Proposal {trial.index}: {exp(-state.best_score):.3f}x the speed of the start, {times} ms per token{label} "
+        f"(fresh process, fresh inputs, positions {', '.join(map(str, run.positions))})."
+    )
+    return f"<p>{escape(text)}</p>{beside}<pre>{escape(json.dumps(trial.proposed.settings))}</pre>"
+
+
+def _timeline(state: State, best: Candidate | None) -> str:
+    if best is None or state.run is None:
+        return ""
+    pos = state.run.positions[len(state.run.positions) // 2]
+    page = escape(html(timeline_of(predict(best.schedule, pos))))
+    frame = f'<iframe aria-label="timeline" sandbox="allow-scripts" srcdoc="{page}"></iframe>'
+    return f"<h2>Timeline of the best schedule (simulated)</h2>{frame}"
+
+
+def _difference(start: Candidate | None, best: Candidate | None) -> str:
+    if start is None or best is None or start.key == best.key:
+        return ""
+    old, new = (c.schedule.model_dump_json(indent=1).splitlines() for c in (start, best))
+    lines = list(difflib.unified_diff(old, new, "start", "best", n=1, lineterm=""))
+    more = [f"... {len(lines) - DIFF_LINES} more lines"] if len(lines) > DIFF_LINES else []
+    text = "\n".join(line[:200] for line in lines[:DIFF_LINES] + more)
+    return f"<h2>Schedule: start and best</h2><details><summary>diff</summary><pre>{escape(text)}</pre></details>"
+
+
+def _outcomes(state: State) -> str:
+    counts: Counter[tuple[str, str]] = Counter()
+    for trial in state.trials:
+        counts[trial.proposed.proposer, verdict(trial)] += 1
+    rows = [("", (who, what, str(n))) for (who, what), n in sorted(counts.items())]
+    codes = Counter(code for t in state.trials if t.gated for code in t.gated.codes)
+    reasons = [("", (code, str(n))) for code, n in codes.most_common()]
+    refused = "<h3>Reason codes of refusals</h3>" + table(("code", "count"), reasons) if reasons else ""
+    return table(("proposer", "outcome", "count"), rows) + refused
+
+
+def _to_measure(state: State) -> str:
+    """What a simulated run is for: the list that a machine with the card measures first."""
+    if state.run is None or not state.run.simulated or not (found := candidates(state)):
+        return ""
+    rows = []
+    for worth in found:
+        told = fate(state, worth.trial)
+        gain, value = f"{100 * expm1(worth.gain):+.2f}%", f"{100 * worth.value:.2f}%"
+        rows.append(("", (str(told.index), gain, value, f"{name(told.parent)}: {json.dumps(told.edit)}"[:600])))
+    notes = "".join(f"<p>{escape(line)}</p>" for line in foretold(state))
+    head = ("#", "simulated gain over the start", "expected value of measuring it", "parent and edit")
+    return f"<h2>Candidates to measure</h2>{notes}{table(head, rows)}"
+
+
+def _proposers(state: State) -> str:
+    return "<h2>Proposers</h2>" + table(HEADER, [("", each.cells) for each in standings(state)])
+
+
+def _language_model(state: State) -> str:
+    if not state.llm_settled and not state.asked:
+        return ""
+    counts = Counter(s.outcome for s in state.llm_settled)
+    rows = [("", (outcome, str(n))) for outcome, n in counts.most_common()]
+    total = f"{state.tokens:,} tokens, ${state.dollars:.4f}; upper bounds where the provider did not say."
+    failed = [("", (a.outcome, str(a.evals), a.detail[:300])) for a in state.asked if a.outcome != "answered"]
+    faults = table(("no answer because of", "after evaluations", "detail"), failed[-SHOWN_FAULTS:]) if failed else ""
+    return f"<h2>Language model</h2>{table(('attempts that ended in', 'count'), rows)}<p>{escape(total)}</p>{faults}"
+
+
+def _trials(state: State) -> str:
+    """Every proposal that was measured and the latest of the others, newest first."""
+    chosen = [t for t in state.trials if t.evaluated][-SHOWN_TRIALS:]
+    left = SHOWN_TRIALS - len(chosen)
+    chosen += [t for t in state.trials if not t.evaluated][-left:] if left else []
+    rows = [(verdict(t), _row(state, t)) for t in sorted(chosen, key=lambda t: t.index, reverse=True)]
+    cut = f"<p>{len(chosen)} of {len(state.trials)} are shown.</p>" if len(chosen) < len(state.trials) else ""
+    return cut + table(TRIAL_HEADER, rows)
+
+
+def _row(state: State, trial: Trial) -> tuple[str, ...]:
+    told = fate(state, trial)
+    edit = ", ".join(f"{k}={v}" for k, v in told.edit.items())
+    times = " ".join(f"{ms:.4f}" for ms in told.ms)
+    return (
+        str(trial.index),
+        trial.proposed.proposer,
+        told.outcome,
+        told.gain_text,
+        times,
+        f"{name(told.parent)}: {edit}"[:600],
+        f"{told.why}: {' '.join((*told.codes, told.reason))}"[:600],
+    )

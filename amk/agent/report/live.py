@@ -1,0 +1,107 @@
+"""The live view: a table that is redrawn on a terminal, a line per decision elsewhere."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from math import exp
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from amk.agent.decide.feedback import outcome as verdict
+from amk.agent.decide.headroom import foretold
+from amk.agent.journal.events import Asked
+from amk.agent.journal.state import State
+from amk.agent.report.standing import HEADER, standings
+from amk.report.render import printable
+
+LATEST = 8
+REFRESH = 4.0
+
+
+@dataclass
+class View:
+    """Shows a run on `stream` (standard error); every line of a simulated run says so."""
+
+    stream: TextIO
+    _live: Live | None = None
+    _said: int = 0
+    _asked: int = 0
+    _foretold: bool = False
+    _drawn: float = 0.0
+    _console: Console = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._console = Console(file=self.stream, highlight=False, markup=False, emoji=False)
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=REFRESH, transient=False)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, state: State) -> None:
+        if not self._foretold and state.calibrations:
+            self._foretold = True
+            for words in foretold(state):
+                self._console.print(Text(printable(f"simulated  {words}", 400)), soft_wrap=True)
+        if self._live is not None:
+            now = time.monotonic()
+            if now - self._drawn >= 1 / REFRESH or state.finished:
+                self._drawn = now
+                self._live.update(board(state))
+            return
+        for asked in state.asked[self._asked :]:
+            self._asked += 1
+            self._console.print(Text(asked_line(state, asked)), soft_wrap=True)
+        for trial in state.trials[self._said :]:
+            if not trial.closed:
+                break
+            self._said += 1
+            if trial.decided is not None:
+                self._console.print(Text(line(state, trial.index)), soft_wrap=True)
+
+
+def line(state: State, index: int) -> str:
+    """One decision in words."""
+    trial = state.trials[index]
+    label = "simulated  " if state.run is not None and state.run.simulated else ""
+    reason = trial.decided.reason if trial.decided else ""
+    return printable(f"{label}#{index} {trial.proposed.proposer}: {verdict(trial)}: {reason}", 300)
+
+
+def asked_line(state: State, asked: Asked) -> str:
+    """What a proposer that may fail answered."""
+    label = "simulated  " if state.run is not None and state.run.simulated else ""
+    what = f"{asked.proposals} proposals" if asked.outcome == "answered" else f"{asked.outcome} {asked.detail}"
+    again = ", not asked again in this session" if asked.wait is None else ""
+    return printable(f"{label}{asked.proposer}: {what}{again}; ${state.dollars:.4f} spent", 300)
+
+
+def board(state: State) -> Group:
+    run = state.run
+    assert run is not None
+    name = f"{run.model} on {run.target}" + (" (simulated)" if run.simulated else "")
+    speed = f"{exp(-state.best_score):.3f}x the start"
+    top = (
+        f"{name}: {state.evals} evaluations, {len(state.trials)} proposals, {state.elapsed / 60:.1f} min, best {speed}"
+    )
+    grid = Table(title=printable(top, 200), title_justify="left", box=None, show_header=False)
+    closed = [t.index for t in state.trials if t.closed][-LATEST:]
+    for index in closed:
+        grid.add_row(Text(line(state, index)))
+    people = Table(*HEADER, box=None, title="", show_edge=False)
+    for each in standings(state):
+        people.add_row(*(Text(printable(cell, 120)) for cell in each.cells))
+    return Group(grid, people)

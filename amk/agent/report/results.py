@@ -1,0 +1,72 @@
+"""`results.tsv` and METRIC lines: a run in the form that scripts around autoresearch loops read.
+
+A row is a closed proposal: id (of its kernel, as the commit elsewhere), score (floor over time, so 1 is the speed of
+light), ms per token, status (keep, discard, crash, checks_failed) and a description. The start is row 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from math import exp
+from pathlib import Path
+
+from amk.agent.decide.feedback import fate
+from amk.agent.decide.headroom import speed_of_light
+from amk.agent.journal.state import State, Trial
+from amk.report.printable import printable
+
+FILE = "results.tsv"
+HEADER = "id\tscore\tms\tstatus\tdescription\n"
+STATUS = {
+    "kept": "keep", "rejected": "discard", "duplicate": "discard", "failed": "crash", "quarantined": "checks_failed",
+}  # fmt: skip
+ID = 12
+
+
+def row(state: State, trial: Trial) -> str:
+    told = fate(state, trial)
+    floors = state.run.floor_ms if state.run is not None else ()
+    score = speed_of_light(floors, told.ms)
+    edit = ", ".join(f"{k}={v}" for k, v in told.edit.items())
+    reason = " ".join((*told.codes, told.reason))
+    words = f"#{trial.index} {trial.proposed.proposer}: {edit or 'no change'}; {told.why}; {reason}"
+    return "\t".join((
+        (trial.key or "-")[:ID], "" if score is None else f"{score:.4f}", " ".join(f"{ms:.4f}" for ms in told.ms),
+        STATUS.get(told.outcome, "checks_failed"), printable(words, 400),
+    )) + "\n"  # fmt: skip
+
+
+@dataclass
+class Results:
+    """Writes rows as proposals are closed, in their order; a new session writes those before anew."""
+
+    path: Path
+    _said: int = 0
+
+    def show(self, state: State) -> None:
+        lines = [] if self._said else [HEADER]
+        first = self._said
+        for trial in state.trials[first:]:
+            if not trial.closed:
+                break
+            self._said += 1
+            lines.append(row(state, trial))
+        if self._said > first:
+            with contextlib.suppress(OSError), open(self.path, "w" if not first else "a", encoding="utf-8") as file:
+                file.writelines(lines)
+
+
+def metrics(state: State) -> list[str]:
+    """What was reached, one `METRIC name=value` a line."""
+    best = state.trials[state.best] if state.best >= 0 else None
+    measured = fate(state, best).ms if best is not None else ()
+    if best is None and state.calibrations:
+        measured = state.calibrations[-1].incumbent_ms
+    found = {"speedup": f"{exp(-state.best_score):.4f}", "evaluations": str(state.evals)}
+    score = speed_of_light(state.run.floor_ms if state.run is not None else (), measured)
+    if measured:
+        found["ms_per_token"] = f"{sum(measured) / len(measured):.4f}"
+    if score is not None:
+        found["speed_of_light"] = f"{score:.4f}"
+    return [f"METRIC {name}={value}" for name, value in found.items()]

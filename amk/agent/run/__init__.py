@@ -1,0 +1,1 @@
+"""A search put together: loop, session, stored runs."""

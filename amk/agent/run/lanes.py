@@ -1,0 +1,60 @@
+"""A lane: one device, which compares one pair at a time while the driver gates what comes next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+from amk.agent.device.measure import Backend, Fault, Job, Samples
+from amk.agent.gate.gate import Ready
+from amk.agent.journal.state import START
+
+
+@dataclass
+class Lane:
+    """`failures` counts failed calibrations of the session.
+
+    All measurements of a lane run in one thread that lives as long as the lane, because a worker dies with its thread.
+    """
+
+    backend: Backend
+    failures: int = 0
+    job: Job | None = None
+    against: int = START
+    _began: float = 0.0
+    _future: Future[Samples | Fault] | None = None
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+
+    @property
+    def busy(self) -> bool:
+        return self._future is not None
+
+    def start(self, job: Job, against: int, incumbent: Ready, candidate: Ready) -> None:
+        """Begin a measurement against the trial with the index `against`."""
+        self.job, self.against, self._began = job, against, time.monotonic()
+        self._future = self._thread.submit(self.backend.measure, job, incumbent, candidate)
+
+    def take(self) -> tuple[Job, Samples | Fault, float]:
+        """The job, its result (waited for) and the seconds that the device was taken."""
+        assert self._future is not None and self.job is not None
+        result = self._future.result()
+        self._future = None
+        return self.job, result, round(max(result.seconds, time.monotonic() - self._began), 6)
+
+    def end(self) -> None:
+        """Stop what runs and wait for the thread."""
+        if self.busy:
+            self.backend.stop()
+        self._thread.shutdown(wait=True)
+
+
+def finished(lanes: Sequence[Lane], gated: Iterable[Future[Any]] = ()) -> list[Lane]:
+    """Waits until a busy lane has its result; lanes that have, in their order. While a lane is idle, one of `gated`
+    ends the wait too."""
+    running: set[Future[Any]] = {lane._future for lane in lanes if lane._future is not None}
+    idle = any(not lane.busy for lane in lanes)
+    done = wait(running | set(gated) if idle else running, return_when=FIRST_COMPLETED).done
+    return [lane for lane in lanes if lane._future in done]

@@ -1,0 +1,449 @@
+"""The search as a state machine: propose, gate, screen, race, confirm, decide; every step is journaled before the next.
+
+Devices do not wait: while they measure, the driver proposes, and the gate judges, until `gate.ahead` proposals wait for
+a device. A judgement is taken when a device turns to its proposal, so that a proposal follows from the
+decisions before it, never from how long something took: with one device a run repeats.
+
+A race costs many screens: what passes the screen waits until `gate.patience` later ones brought nothing better, while
+proposers already go on from the best of those that wait.
+
+Resume: the state is a fold of the journal, so a new process continues the open proposals at the first step that is not
+written down. What was measured is never measured again; what was not acknowledged is measured afresh.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from amk.agent.decide import calibration
+from amk.agent.decide import keep as decide
+from amk.agent.decide.headroom import nothing_to_rank
+from amk.agent.decide.rulings import LOST, PHASES, RETRIES, attempt, due, ends_of_screen, lost, promise, rule
+from amk.agent.decide.surroundings import Surroundings, ended
+from amk.agent.device.measure import ROUNDS, Backend, Fault, Job, steps_of
+from amk.agent.gate.candidate import Candidate
+from amk.agent.gate.design import Design, difference, read_edits
+from amk.agent.gate.gate import Gate, Judged, Ready
+from amk.agent.gate.pipeline import Pipeline
+from amk.agent.journal import budget
+from amk.agent.journal.events import (
+    AnyEvent,
+    Decided,
+    Faulted,
+    Finished,
+    Gated,
+    LeaseReserved,
+    Measured,
+    Outcome,
+    Phase,
+    Proposed,
+    Quarantined,
+)
+from amk.agent.journal.inbox import Suggestion
+from amk.agent.journal.state import REFERENCE, START, State, Trial
+from amk.agent.journal.store import Journal
+from amk.agent.propose.base import Context, History, Proposer
+from amk.agent.run.lanes import Lane, finished
+from amk.planner.settings import Settings
+from amk.planner.space import OutsideSpaceError, Space
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
+
+FRUITLESS = 400
+"""Proposals in a row that no GPU needed to see, after which a search ends."""
+
+SEED_BITS = 62
+
+
+@dataclass
+class Loop:
+    """One session of one run. `inbox` yields suggestions from outside; `watch` is told after every event."""
+
+    journal: Journal
+    space: Space
+    gate: Gate
+    backends: Sequence[Backend]
+    proposer: Proposer
+    inbox: Callable[[], Sequence[Suggestion]] = tuple
+    watch: Callable[[State], None] = lambda state: None
+    judges_unchanged: Callable[[], None] = lambda: None
+    reference: Settings | None = None
+    """A plan that the best found is compared with at the end; nothing that is proposed or decided depends on it."""
+    history: History = field(init=False)
+    pipeline: Pipeline = field(init=False)
+    surroundings: Surroundings = field(default_factory=Surroundings)
+    _fruitless: int = 0
+    _silent_at: int | None = None
+    _queue: list[Suggestion] = field(default_factory=list)
+    _lanes: list[Lane] = field(default_factory=list)
+    _begun: Future[Judged] | None = None
+    """The judgement of what the session starts from."""
+
+    def __post_init__(self) -> None:
+        self.history = History(self.space)
+        self.pipeline = Pipeline(self.gate)
+
+    @property
+    def state(self) -> State:
+        return self.journal.state
+
+    def run(self) -> str:
+        """Search until a budget or the space ends; returns the reason. Raises AMK707 when no device is left."""
+        budget.settle_lost(self.journal)
+        budget.settle_leases(self.note, self.state)
+        self._lanes = [Lane(backend) for backend in self.backends]
+        try:
+            reason = self._search()
+            self._look_around(last=True)
+            self._compare()
+        finally:
+            for lane in self._lanes:
+                lane.end()
+            self.gate.close()
+        self.note(Finished(reason=(reason := ended(reason, self.state.surveyed))))
+        return reason
+
+    def note(self, event: AnyEvent) -> None:
+        self.journal.append(event)
+        self.watch(self.state)
+
+    def _search(self) -> str:
+        self._begun = self.gate.begin(self.state.best, self.design_of(self.state.best))
+        for trial in self.state.open_trials:  # of an earlier session, behind what they are compared with
+            self._admit(trial)
+        while True:
+            self._assign()
+            self._fill()
+            self._assign()
+            if any(lane.busy for lane in self._lanes):
+                for lane in finished(self._lanes, self.pipeline.futures):
+                    self._take(lane)
+                self._assign()  # the device does not wait for the look
+                self._look_around()
+            elif self._late or not self.pipeline.futures:
+                return self._stop_reason() or "the proposer has nothing new"
+
+    def _stop_reason(self) -> str | None:
+        """Why nothing more is proposed."""
+        if self._fruitless >= FRUITLESS:
+            return f"{FRUITLESS} proposals in a row were duplicates or refused"
+        over = budget.spent_out(self.state.limits, self.state, self.journal.elapsed)
+        return over or nothing_to_rank(self.state)
+
+    @property
+    def _late(self) -> bool:
+        return budget.out_of_time(self.state.limits, self.journal.elapsed) is not None
+
+    def _look_around(self, last: bool = False) -> None:
+        """Write down, once for every best, that nothing near it is open; at last, what is."""
+        found = self.surroundings.look(self.context(), last) if last or not self.state.exhausted else None
+        if found is not None and found != self.state.surveyed:
+            self.note(found)
+
+    def _fill(self) -> None:
+        """Propose until enough waits for a device. What waits for its race holds up nothing."""
+        wanted = self.gate.ahead + len(self._lanes) - 1
+        while self._queued < wanted and self._stop_reason() is None:
+            if not self._propose():
+                return
+
+    @property
+    def _queued(self) -> int:
+        """Open proposals that no device has turned to."""
+        leased = {index for index, *_ in self.state.leases}
+        return sum(not trial.evaluated and trial.index not in leased for trial in self.state.open_trials)
+
+    def _propose(self) -> bool:
+        """One proposal, gated; False if there is nothing new until more is decided."""
+        suggestion = self._next()
+        if suggestion is None:
+            return False
+        design, outside = self._parsed(suggestion)
+        index, made = len(self.state.trials), self.gate.workshop.make(design)
+        asked = suggestion.parent
+        parent = asked if asked is not None and START <= asked < index else self.state.best
+        base = self.design_of(parent)
+        proposed = Proposed(
+            index=index, proposer=suggestion.proposer, settings=self.space.point(design.settings), edits=design.edits,
+            why=suggestion.why[:1000], parent=parent, other=suggestion.other, operator=suggestion.operator,
+            handle=suggestion.handle,
+            edit=self._asked(suggestion, base.settings) if outside else self._changed(design, base),
+            key=made.key if isinstance(made, Candidate) and not outside else None,
+        )  # fmt: skip
+        self.note(proposed)
+        if outside:
+            self.note(Gated(index=index, verdict="impossible", codes=("outside_space",), detail=outside[:1000]))
+            self._count(self.state.trials[index], False)
+        else:
+            self._admit(self.state.trials[index])
+        return True
+
+    def _parsed(self, suggestion: Suggestion) -> tuple[Design, str]:
+        """The design, or that of the start and why it is none."""
+        try:
+            return Design(self.space.parse(suggestion.settings), read_edits(suggestion.edits)), ""
+        except (OutsideSpaceError, ValueError) as error:
+            return Design(self.space.start), str(error)
+
+    def _changed(self, design: Design, base: Design) -> dict[str, Any]:
+        return difference(design, base, self.space.changes(design.settings, base.settings))
+
+    def _asked(self, suggestion: Suggestion, base: Settings) -> dict[str, str]:
+        """The change that an unusable suggestion asks for, in words and cut short."""
+        known = self.space.point(base)
+        asked = {k: v for k, v in suggestion.settings.items() if k not in known or known[k] != v}
+        return {str(k)[:60]: repr(v)[:60] for k, v in list(asked.items())[:16]}
+
+    def _count(self, trial: Trial, passed: bool) -> None:
+        """Count proposals in a row that led nowhere; what comes from outside never ends a search."""
+        if passed:
+            self._fruitless = 0
+        elif trial.proposed.handle is None:
+            self._fruitless += 1
+
+    def _next(self) -> Suggestion | None:
+        if not self._queue:
+            self._queue = [s for s in self.inbox() if s.handle not in self.state.handles]
+        closed = sum(trial.closed for trial in self.state.trials)
+        if not self._queue and self._silent_at != closed:
+            self._queue = list(self.proposer.ask(self.context()))
+            self._silent_at = None if self._queue else closed
+        return self._queue.pop(0) if self._queue else None
+
+    def context(self) -> Context:
+        self.history.update(self.state)
+        run = self.state.run
+        assert run is not None
+        known = self.space, self.state, self.history, self.gate.workshop
+        return Context(*known, run.seed, self.journal, self.surroundings)
+
+    def _admit(self, trial: Trial) -> None:
+        design = self.design_of(trial.index)
+        looked = self.gate.look(trial.index, design, self.state.by_key | {self._start_key(): START})
+        if isinstance(looked, Candidate):
+            self.pipeline.enter(trial.index, looked)
+            if self.gate.immediate:
+                self._settle(trial)
+        else:
+            self._judged(trial, (looked, None))
+
+    def _settle(self, trial: Trial) -> None:
+        """Take the judgement, waited for."""
+        self._judged(trial, self.pipeline.take(trial.index))
+
+    def _judged(self, trial: Trial, judged: Judged) -> None:
+        gated, ready = self._told_apart(trial, judged)
+        if trial.gated is None or ready is None:
+            self.note(gated)
+        self._count(trial, ready is not None)
+
+    def _told_apart(self, trial: Trial, judged: Judged) -> Judged:
+        """An edited schedule that is SAFE and lowers to a kernel known before is a duplicate of it."""
+        gated, ready = judged
+        if ready is None or gated.kernel in (None, gated.key):
+            return judged
+        first = (self.state.by_key | {self._start_key(): START}).get(gated.kernel or "", trial.index)
+        if first == trial.index:
+            return judged
+        self.pipeline.ready.pop(trial.index, None)
+        what = "the start schedule" if first == START else f"proposal {first}"
+        detail = f"lowers to the kernel of {what}"
+        return Gated(index=trial.index, verdict="duplicate", key=gated.key, detail=detail), None
+
+    def _start_key(self) -> str:
+        made = self.gate.workshop.make(self.space.start)
+        assert isinstance(made, Candidate)
+        return made.key
+
+    def _assign(self) -> None:
+        """Give every idle lane what it needs next."""
+        for lane in self._lanes:
+            while not lane.busy:
+                if lane.backend.device not in self.state.calibrated:
+                    self._calibrate(lane)
+                    continue
+                trial = self._trial_for(lane)
+                if trial is None:
+                    break
+                if self.pipeline.pending(trial.index):  # measured in an earlier session
+                    self._settle(trial)
+                phase = None if trial.closed else self._next_phase(trial)
+                if phase is not None and (number := self._attempt(trial, phase)) is not None:
+                    self._start(lane, trial.index, phase, number)
+
+    def _calibrate(self, lane: Lane) -> None:
+        if (known := calibration.kept(self.state, lane.backend)) is not None:
+            self.note(known)
+        else:
+            self._start(lane, START, "calibrate", lane.failures + 1)
+
+    def _trial_for(self, lane: Lane) -> Trial | None:
+        """The next of the open proposals that no other lane has; none is begun once the time is up.
+
+        First what lost its screen, to be written down; then what needs its confirmation, then what was not looked at,
+        until the best that passed its screen has waited for long, or the time is nearly up.
+        """
+        taken = {other.job.index for other in self._lanes if other.busy and other.job is not None}
+        waiting = [t for t in self.state.open_trials if t.index not in taken]
+        raced = [t for t in waiting if lost(self.state, t)] or [t for t in waiting if "race" in t.measured]
+        screened = sorted(
+            (t for t in waiting if "screen" in t.measured and t not in raced), key=partial(promise, self.state)
+        )
+        if raced or self._late:
+            return raced[0] if raced else None
+        last = bool(screened) and budget.closing(self.state.limits, self.journal.elapsed)
+        fresh = None if last or due(self.state, screened, self.gate.patience) else self._fresh(lane, waiting)
+        return fresh or (screened[0] if screened else None)
+
+    def _fresh(self, lane: Lane, waiting: Sequence[Trial]) -> Trial | None:
+        """The oldest proposal that was not measured and passes the gate. Judgements are waited for in their order,
+        unless another device is at work: then only those are taken that are there.
+
+        What can be proposed is proposed before a judgement is taken, so the gate always has as many.
+        """
+        others = any(other.busy for other in self._lanes if other is not lane)
+        for trial in waiting:
+            if trial.measured:
+                continue
+            if self.pipeline.pending(trial.index):
+                if others and not self.pipeline.done(trial.index):
+                    continue
+                self._fill()
+                self._settle(trial)
+            if not trial.closed:
+                return trial
+        return None
+
+    def _next_phase(self, trial: Trial) -> Phase | None:
+        """The measurement that `trial` needs next; None if it needed none and is decided now.
+
+        What was won against an incumbent that has been replaced since is measured again; what was lost stays lost.
+        A screen is not repeated: what it showed is compared with what the new incumbent gained.
+        """
+        for phase in PHASES:
+            measured = trial.measured.get(phase)
+            if measured is None:
+                return phase
+            ruling = self._rule(phase, measured, trial.index)
+            if not ruling.passed:
+                against = self.state.best if phase == "screen" else measured.against
+                self._decide(trial, "rejected", f"{phase}: {ruling.reason}", ruling, against)
+                return None
+            if phase != "screen" and measured.against != self.state.best:
+                return phase
+        self._decide(trial, "kept", ruling.reason, ruling, self.state.best)
+        return None
+
+    def _attempt(self, trial: Trial, phase: Phase) -> int | None:
+        """The number of the next attempt; None if there were too many, and then the proposal is decided."""
+        found = attempt(trial, phase)
+        if isinstance(found, Fault):
+            self._decide_fault(trial, found)
+            return None
+        return found
+
+    def _start(self, lane: Lane, index: int, phase: Phase, number: int) -> None:
+        """Lease the device and begin."""
+        run = self.state.run
+        assert run is not None
+        incumbent, best = self.incumbent(), self.state.best
+        known = self.state.calibrated.get(lane.backend.device)
+        steps = steps_of(phase, None if known is None else float(np.mean(known.incumbent_ms)))
+        ends = ends_of_screen(self.state)
+        job = Job(index, phase, number, ROUNDS[phase], steps, run.positions, secrets.randbits(SEED_BITS), *ends)
+        self.note(LeaseReserved(index=index, phase=phase, attempt=number, device=lane.backend.device, seconds=0.0))
+        lane.start(job, best, incumbent, incumbent if index == START else self.pipeline.ready[index])
+
+    def _compare(self) -> None:
+        """Measure the reference against the best, in a fresh process, on fresh inputs."""
+        made = self.gate.workshop.make(self.reference) if self.reference is not None else None
+        ready = self.gate.submit(REFERENCE, made).result()[1] if isinstance(made, Candidate) else None
+        if ready is not None:
+            session = self.state.session
+            self.pipeline.ready[REFERENCE] = ready
+            self._start(self._lanes[0], REFERENCE, "confirm", session.session if session is not None else 1)
+            self._take(self._lanes[0])
+
+    def _take(self, lane: Lane) -> None:
+        """Write down what a lane measured and settle its lease."""
+        job, result, seconds = lane.take()
+        if isinstance(result, Fault):
+            self._fault(lane, job, result, seconds)
+            return
+        measured = Measured(
+            index=job.index, phase=job.phase, attempt=job.attempt, seconds=seconds, log_ratios=result.log_ratios,
+            candidate_ms=result.median_ms("b"), incumbent_ms=result.median_ms("a"), against=lane.against,
+            device=lane.backend.device,
+        )  # fmt: skip
+        self.note(measured)
+        if job.index == START:
+            self.note(calibration.calibrated(self.state, lane.backend, measured, result.log_ratios))
+
+    def _fault(self, lane: Lane, job: Job, fault: Fault, seconds: float) -> None:
+        self.note(
+            Faulted(index=job.index, phase=job.phase, attempt=job.attempt, seconds=seconds, fault=fault.kind,
+                    detail=fault.detail[:1000], device=lane.backend.device)
+        )  # fmt: skip
+        if fault.kind == "device_lost":
+            self._quarantine(lane, fault.detail)
+        elif job.index == START:
+            lane.failures += 1
+            if fault.suspect or lane.failures >= (LOST if fault.kind == "lost" else RETRIES):
+                self._quarantine(lane, f"the incumbent itself cannot be measured: {fault.kind}: {fault.detail}")
+        elif fault.suspect and job.index >= 0:
+            self._decide_fault(self.state.trials[job.index], fault)
+
+    def _quarantine(self, lane: Lane, reason: str) -> None:
+        """Go on with the other devices; AMK707 if this was the last."""
+        self.note(Quarantined(device=lane.backend.device, reason=reason[:500]))
+        self._lanes.remove(lane)
+        lane.end()
+        if not self._lanes:
+            message = f"{lane.backend.device} is quarantined: {reason}"
+            help_line = "the run is intact; --resume continues it on a working GPU"
+            raise AmkError(Diagnostic("AMK707", message, help=help_line), Exit.NO_GPU)
+
+    def _rule(self, phase: Phase, measured: Measured, index: int) -> decide.Ruling:
+        if phase != "screen":
+            self.judges_unchanged()
+        return rule(self.state, phase, measured, index)
+
+    def incumbent(self) -> Ready:
+        """The best so far, gated again in this process: what ran an hour ago still has to pass today."""
+        best = self.state.best
+        if best in self.pipeline.ready:
+            return self.pipeline.ready[best]
+        begun, self._begun = self._begun, None
+        certain = self.gate.certain(begun or self.gate.begin(best, self.design_of(best)))
+        return self.pipeline.ready.setdefault(best, certain)
+
+    def settings_of(self, index: int) -> Settings:
+        return self.design_of(index).settings
+
+    def design_of(self, index: int) -> Design:
+        if index == START:
+            return Design(self.space.start)
+        proposed = self.state.trials[index].proposed
+        return Design(self.space.parse(proposed.settings), proposed.edits)
+
+    def _decide(self, trial: Trial, outcome: Outcome, reason: str, ruling: decide.Ruling, against: int) -> None:
+        score = self.state.score_of(against) - ruling.log_gain
+        self._close(
+            Decided(index=trial.index, outcome=outcome, reason=reason[:1000], log_gain=ruling.log_gain,
+                    bound=ruling.bound, score=score)
+        )  # fmt: skip
+
+    def _decide_fault(self, trial: Trial, fault: Fault) -> None:
+        outcome: Outcome = "quarantined" if fault.suspect else "failed"
+        self._close(Decided(index=trial.index, outcome=outcome, reason=f"{fault.kind}: {fault.detail}"[:1000]))
+
+    def _close(self, decided: Decided) -> None:
+        """Write a decision; only the incumbent's program is kept beside those that are open."""
+        self.note(decided)
+        self.pipeline.keep({trial.index for trial in self.state.open_trials} | {self.state.best})

@@ -1,0 +1,218 @@
+"""One session of a search, put together: back end, proposers, loop, report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from amk.agent.device.devices import local_gpus, matching, visible
+from amk.agent.device.measure import Backend
+from amk.agent.device.simulated import SimulatedBackend
+from amk.agent.gate.candidate import Candidate, Impossible, Workshop
+from amk.agent.gate.candidate import workshop_of as made_of
+from amk.agent.gate.design import Design
+from amk.agent.gate.gate import Gate
+from amk.agent.gate.pool import GatePool
+from amk.agent.journal.events import Noted
+from amk.agent.journal.inbox import INBOX, Inbox, Suggestion, write_whole
+from amk.agent.journal.state import START, State
+from amk.agent.journal.store import Journal
+from amk.agent.propose.arms import Arms
+from amk.agent.propose.base import Context, History, Proposer
+from amk.agent.propose.beam import Beam
+from amk.agent.propose.combine import Combine
+from amk.agent.propose.evolution import Evolution
+from amk.agent.propose.leap import Leap
+from amk.agent.propose.llm import Edits, Llm
+from amk.agent.propose.local import Local
+from amk.agent.propose.portfolio import Portfolio
+from amk.agent.propose.prices import price_of
+from amk.agent.propose.random_draw import RandomDraw
+from amk.agent.propose.replay import Replay
+from amk.agent.propose.structure import Structure
+from amk.agent.propose.surrogate import Surrogate
+from amk.agent.propose.sweep import Sweep
+from amk.agent.propose.transport import Cassette, Transport
+from amk.agent.report.html import render
+from amk.agent.run import runs
+from amk.agent.run.loop import Loop
+from amk.report.diagnostic import AmkError, Diagnostic
+from amk.schedule_ir.target import Target
+
+PROPOSERS = (
+    "portfolio", "knobs", "structure", "random", "local", "evolution", "beam", "surrogate", "llm", "replay"
+)  # fmt: skip
+CASSETTE = "llm.jsonl"
+REPORT = "report.html"
+WORKER_LOG = "worker-{}.log"
+
+
+@dataclass(frozen=True)
+class LlmOptions:
+    """How the language model may be used. `replay` answers from the run's record only."""
+
+    model: str | None = None
+    price: str | None = None
+    replay: bool = False
+    program: str = ""
+
+
+def offline(name: str, recorded: tuple[dict[str, Any], ...] = (), prior: bool = True) -> Proposer:
+    """A proposer that needs no network. Without `prior` none asks the simulator; AMK005 for the beam, which must."""
+    if name == "beam" and not prior:
+        raise AmkError(Diagnostic("AMK005", "the beam proposes by the simulator, which --no-prior forbids"))
+    arms: tuple[Proposer, ...] = (Surrogate(), Leap(), Combine(), Evolution(), Local())
+
+    def turned() -> Proposer:
+        return Portfolio((Beam(), *arms) if prior else arms, Sweep(), last=RandomDraw(), name="knobs")
+
+    simple: dict[str, Callable[[], Proposer]] = {
+        "random": RandomDraw,
+        "local": Local,
+        "evolution": Evolution,
+        "beam": Beam,
+        "combine": Combine,
+        "leap": Leap,
+        "surrogate": Surrogate,
+        "replay": lambda: Replay(recorded),
+        "knobs": turned,
+        "structure": Structure,
+        "portfolio": lambda: Arms((Structure(), turned())),
+        "sweep": Sweep,
+    }
+    return simple[name]()
+
+
+def proposer_for(
+    name: str, journal: Journal, options: LlmOptions, recorded: tuple[dict[str, Any], ...] = ()
+) -> Proposer:
+    """AMK706 if a language model is asked for without its name, price or budget."""
+    prior = journal.state.run is None or journal.state.run.prior
+    if name != "llm":
+        return offline(name, recorded, prior)
+    if options.model is None or (journal.state.limits.dollars <= 0 and not options.replay):
+        raise AmkError(Diagnostic("AMK706", "the proposer llm needs --llm-model and --max-dollars"))
+    cassette = Cassette(journal.folder / CASSETTE, options.replay)
+    transport = Transport(journal, price_of(options.model, options.price), cassette=cassette)
+    fallback = offline("portfolio", prior=prior)
+    return Llm(transport, options.model, fallback, Edits.model_json_schema(), program=options.program)
+
+
+def backends_for(target: Target, seed: int, folder: Path | None, gpus: int = 1) -> tuple[Backend, ...]:
+    """`gpus` of this machine's GPUs that are the named one, else the simulator. AMK005 if there are some, but fewer."""
+    found = []
+    if folder is not None:
+        found = matching(target, visible(local_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")))
+    if not found or folder is None:
+        return (SimulatedBackend(target.name, seed),)
+    if len(found) < gpus:
+        raise AmkError(Diagnostic("AMK005", f"--gpus {gpus}: this machine has {len(found)} of {target.title}"))
+    from amk.agent.device.station import Post, StationBackend
+
+    logs = [folder / WORKER_LOG.format(gpu.ordinal) for gpu in found]
+    pairs = zip(found[:gpus], logs, strict=False)
+    return tuple(StationBackend(Post(gpu.name, gpu.ordinal, log, gpu.uuid)) for gpu, log in pairs)
+
+
+def is_here(target: Target) -> bool:
+    """Whether this machine has a GPU that is the target."""
+    return bool(matching(target, visible(local_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))))
+
+
+@contextmanager
+def opened(target: Target, seed: int, folder: Path, gpus: int | None, ray: str | None) -> Iterator[tuple[Backend, ...]]:
+    """The devices of one session, closed again at its end. AMK708 if the Ray cluster at `ray` cannot be used."""
+    with ExitStack() as stack:
+        here = ray is None
+        found = backends_for(target, seed, folder, gpus or 1) if here else _stations(stack, target, gpus, str(ray))
+        for backend in found:
+            stack.callback(backend.close)
+        yield found
+
+
+def _stations(stack: ExitStack, target: Target, gpus: int | None, address: str) -> tuple[Backend, ...]:
+    try:
+        from amk.agent.device import ray_backend
+    except ImportError as error:
+        message = "--ray needs Ray, which is not installed"
+        raise AmkError(Diagnostic("AMK708", message, help="pip install 'amk[ray]'")) from error
+    stack.enter_context(ray_backend.cluster(address))
+    return tuple(ray_backend.stations(partial(ray_backend.gpu_of_actor, target), gpus))
+
+
+def recorded_points(state: State) -> tuple[dict[str, Any], ...]:
+    """The proposals of a run, for replay: settings, and edits under `edits`."""
+    return tuple({**t.proposed.settings, "edits": list(t.proposed.edits)} for t in state.trials)
+
+
+def workshop_of(state: State) -> Workshop:
+    assert state.run is not None
+    return made_of(state.run)
+
+
+def gate_of(workshop: Workshop, jobs: int, runs: bool) -> Gate:
+    """Judges with what is installed, in so many processes of its own."""
+    return GatePool.of(workshop, jobs, runs)
+
+
+def loop_of(journal: Journal, backends: Sequence[Backend], proposer: Proposer, jobs: int = 1) -> Loop:
+    """The loop of a run that was begun."""
+    run = journal.state.run
+    assert run is not None
+    inbox = Inbox(journal.folder / INBOX)
+    workshop = workshop_of(journal.state)
+
+    def arrived() -> Sequence[Suggestion]:
+        """Notes are written down, suggestions handed on."""
+        known = {note.handle for note in journal.state.notes if note.handle is not None}
+        for letter in inbox.notes(known):
+            journal.append(
+                Noted(author=letter.author, text=letter.text, evals=journal.state.evals, handle=letter.handle)
+            )
+        return inbox.take(journal.state.handles)
+
+    return Loop(
+        journal, workshop.space(run.start), gate_of(workshop, jobs, not run.simulated), backends, proposer,
+        inbox=arrived, judges_unchanged=lambda: runs.check_judges(journal),
+    )  # fmt: skip
+
+
+def candidate_of(state: State, index: int) -> Candidate | None:
+    """The candidate of a trial (or of the start) planned again; None if the planner no longer makes it."""
+    run = state.run
+    assert run is not None
+    workshop = workshop_of(state)
+    space = workshop.space(run.start)
+    design = Design(space.start)
+    if index != START:
+        proposed = state.trials[index].proposed
+        design = Design(space.parse(proposed.settings), proposed.edits)
+    made = workshop.make(design)
+    return None if isinstance(made, Impossible) else made
+
+
+def write_report(folder: Path, state: State, whole: bool = True, workshop: Workshop | None = None) -> Path:
+    """The report of a run beside its journal; `whole` and `workshop` as in `report_of`."""
+    path = folder / REPORT
+    write_whole(path, report_of(state, whole, workshop))
+    return path
+
+
+def report_of(state: State, whole: bool = True, workshop: Workshop | None = None) -> str:
+    """The report of a run that was begun, as HTML. Without `whole` nothing is planned for it, which takes seconds: no
+    timeline, no difference of the schedules, nothing of what is left near the best. workshop: the run's own, if there
+    is one that remembers programs."""
+    if not whole:
+        return render(state, None, None)
+    run = state.run
+    assert run is not None
+    history = History(made_of(run).space(run.start))
+    history.update(state)
+    context = Context(history.space, state, history, workshop or workshop_of(state), run.seed)
+    survey = context.surroundings.survey(context)
+    return render(state, candidate_of(state, state.best), candidate_of(state, START), survey)

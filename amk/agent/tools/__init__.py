@@ -1,0 +1,1 @@
+"""What a language model, or another agent, may ask about a search, and what it may suggest."""

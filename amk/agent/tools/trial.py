@@ -1,0 +1,157 @@
+"""A design looked at without an evaluation: verdict with its witness in words, simulated time, compiled resources.
+
+It is judged in a process of its own that runs nothing on a device, has a deadline and no keys, and dies with whoever
+asked. Nothing of it is written down: what may be measured is decided by the gate, which judges again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from amk.agent.gate.candidate import Candidate, Workshop
+from amk.agent.gate.design import Design, read_edits
+from amk.agent.gate.isolation import die_with, first_to_be_killed, python_module, worker_environment
+from amk.agent.journal.events import RunStarted
+from amk.report.codes import TITLES, explanation
+from amk.report.diagnostic import AmkError
+from amk.report.printable import printable
+from amk.report.render import render
+
+SECONDS: Final = 240.0
+VERDICT_SECONDS: Final = 120.0
+TEXT: Final = 4000
+PROCESS: Final = python_module("amk.agent.tools.trial")
+
+
+class Asked(BaseModel):
+    """What is to be looked at: a design of the run. compile: also with the compiler, which takes some seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: RunStarted
+    settings: dict[str, int | float | bool | str | None]
+    edits: tuple[str, ...]
+    compile: bool
+
+
+class Trial(BaseModel):
+    """verdict: SAFE, UNSAFE, UNKNOWN, or IMPOSSIBLE where there is no such schedule. told: the diagnostics in full,
+    with the witness. explained: what the first code means and what helps. repaired: what was mended after the edits.
+    simulated_ms: at each position of the run; empty where nobody may ask the simulator, or it cannot tell. registers to
+    spilled_bytes: of the compiled kernel; refused: why it may not run with them. All but the verdict may be absent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    verdict: str
+    codes: list[str] = []
+    told: str = ""
+    explained: str = ""
+    repaired: list[str] = []
+    key: str = ""
+    simulated_ms: list[float] = []
+    registers: int | None = None
+    shared_bytes: int | None = None
+    spilled_bytes: int | None = None
+    refused: str = ""
+
+
+Look = Callable[[Asked], Trial]
+
+
+def look(asked: Asked) -> Trial:
+    """`looked_at` in a process of its own; UNKNOWN with AMK709 if it ends or is late."""
+    try:
+        done = subprocess.run(
+            [*PROCESS, str(os.getpid())], input=asked.model_dump_json().encode(), stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, timeout=SECONDS, env=worker_environment(os.environ), start_new_session=True,
+            check=False,
+        )  # fmt: skip
+        return Trial.model_validate_json(done.stdout)
+    except subprocess.TimeoutExpired:
+        return Trial(verdict="UNKNOWN", codes=["AMK709"], told=f"it took longer than {SECONDS:g} s")
+    except (OSError, ValidationError) as error:
+        why = type(error).__name__ if isinstance(error, OSError) else "the process that looked at it ended"
+        return Trial(verdict="UNKNOWN", codes=["AMK709"], told=why)
+
+
+def looked_at(asked: Asked, workshop: Workshop) -> Trial:
+    """The design, judged in this process."""
+    try:
+        settings = workshop.space(asked.run.start).parse(asked.settings)
+        made = workshop.make(Design(settings, read_edits([json.loads(text) for text in asked.edits])))
+    except ValueError as error:
+        return Trial(verdict="IMPOSSIBLE", told=printable(str(error), TEXT))
+    if not isinstance(made, Candidate):
+        return Trial(verdict="IMPOSSIBLE", codes=list(made.codes), told=printable(made.detail, TEXT),
+                     explained=_explained(made.codes))  # fmt: skip
+    found = Trial(verdict="UNKNOWN", repaired=list(made.repaired[:20]), key=made.key)
+    _verdict(found, made)
+    if asked.run.prior:
+        _simulated(found, made, asked.run.positions)
+    if asked.compile and found.verdict == "SAFE":
+        _compiled(found, made)
+    return found
+
+
+def _verdict(found: Trial, made: Candidate) -> None:
+    from amk.validator.verify import verify
+
+    try:
+        verdict = verify(made.schedule, timeout_s=VERDICT_SECONDS)
+    except AmkError as error:
+        told, found.verdict = error.diagnostics, "IMPOSSIBLE"
+    else:
+        told = verdict.diagnostics
+        found.verdict = verdict.status if verdict.deterministic or not verdict.safe else "UNKNOWN"
+    found.codes = list(dict.fromkeys(d.code for d in told))[:8]
+    found.told = "\n".join(printable(line) for line in render(told[:3]).splitlines())[:TEXT]
+    found.explained = _explained(found.codes)
+
+
+def _explained(codes: Sequence[str]) -> str:
+    return explanation(codes[0])[:TEXT] if codes and codes[0] in TITLES else ""
+
+
+def _simulated(found: Trial, made: Candidate, positions: tuple[int, ...]) -> None:
+    from amk.simulator.predict import step_ms
+
+    try:
+        found.simulated_ms = [round(step_ms(made.schedule, pos), 5) for pos in positions]
+    except AmkError as error:
+        found.told += printable(f"\nsimulated: {error.diagnostics[0].message}", 300)
+
+
+def _compiled(found: Trial, made: Candidate) -> None:
+    from amk.lowering.kernel import build
+
+    try:
+        built = build(made.schedule)
+    except AmkError as error:
+        found.refused = printable(f"{error.diagnostics[0].code}: {error.diagnostics[0].message}", TEXT)
+        return
+    used = built.resources
+    found.registers, found.shared_bytes = used.registers, built.shared_bytes
+    found.spilled_bytes = used.spill_stores + used.spill_loads
+
+
+def main(parent: int) -> None:
+    """One `Asked` on standard input, one `Trial` on standard output."""
+    die_with(parent)
+    first_to_be_killed()
+    os.nice(5)
+    output, sys.stdout = sys.stdout, sys.stderr
+    asked = Asked.model_validate_json(sys.stdin.buffer.read())
+    from amk.agent.gate.candidate import workshop_of
+
+    output.write(looked_at(asked, workshop_of(asked.run)).model_dump_json())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
