@@ -7,6 +7,8 @@ when everything outside the declared reads becomes NaN.
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -18,12 +20,14 @@ import pytest
 from numpy.typing import NDArray
 
 import amk.schedule_ir.ops as ops_package
+from amk.lowering.headers import read_header
 from amk.planner.formats import formats
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.ops import OPS, Geometry
 from amk.schedule_ir.ops.base import Access, Op
 from amk.schedule_ir.ops.begin import token_register
+from amk.schedule_ir.ops.staging import x_places
 from amk.schedule_ir.sampling import Sampling
 from amk.schedule_ir.schedule import Node, Schedule, Step
 from tests.engine.tiny import NEOX, tiny_model, tiny_plan
@@ -87,6 +91,8 @@ PLANS = {
         tiny_model(**NEOX | {"parallel": False, "qkv_bias": False, "activation": "gelu-tanh"}),
         workers=13, batch=2, handoff="fenced",
     ),
+    "shares that cut runs of eight": lambda: tiny_plan(tiny_model(hidden=96), warps=8),
+    "batch of two, shares that cut runs": lambda: tiny_plan(tiny_model(hidden=96), batch=2, warps=8),
     "padded chunks": lambda: narrow_chunks(tiny_plan(tiny_model(hidden=96, ffn=160), workers=3)),
 }  # fmt: skip
 
@@ -230,6 +236,14 @@ def test_reference_touches_exactly_the_declared_bytes(name: str) -> None:
     for pos in POSITIONS:
         for op, env in events(schedule, pos):
             check(op, env, geo, base)
+
+
+def test_elements_of_a_staged_vector_stand_where_the_device_puts_them() -> None:
+    """x_place() of context.cuh, read from its text."""
+    (expression,) = re.findall(r"int x_place\(int i\) \{ return (.*?); \}", read_header("amk/context.cuh"))
+    for lo, hi in itertools.combinations(range(40), 2):
+        places = sorted(eval(expression, {"i": i}) for i in range(lo, hi))
+        assert places == [place for a, b in x_places(lo, hi) for place in range(a, b)], (lo, hi)
 
 
 class Registers(dict[str, int]):

@@ -42,6 +42,7 @@ from amk.schedule_ir.ops.precondition import (
     row,
     staged_as,
 )
+from amk.schedule_ir.ops.staging import x_place
 from amk.schedule_ir.outside import unless
 
 
@@ -199,6 +200,7 @@ class GemvOp(Op):
         for access in beside:
             if access.buffer != self.x:
                 mem.read(access.buffer, access.lo // 4, access.hi // 4)
-        end = hi if geo.buffers[self.x].dtype == "bf16" else whole_blocks(hi) * BLOCK
         at = geo.row(self.x, sequence)
-        return np.asarray(mem.read(self.x, at + lo, at + end), np.float32)[: hi - lo]
+        if geo.buffers[self.x].dtype == "bf16":
+            return np.asarray(mem.read(self.x, at + lo, at + hi), np.float32)[x_place(np.arange(hi - lo))]
+        return np.asarray(mem.read(self.x, at + lo, at + whole_blocks(hi) * BLOCK), np.float32)[: hi - lo]

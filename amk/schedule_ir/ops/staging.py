@@ -1,12 +1,13 @@
 """What the ops that stage a vector for a product have in common: the layouts of the vector, and who writes which part.
 
-A staged vector is bf16, or, for weights that are codes, numbers in blocks of 64 that share a scale (block_point.py):
-then shares are whole blocks, and the last block is filled up with zeros. The dtype of the buffer `x` says which.
+A staged vector is bf16, in the order of `x_place`, or, for weights that are codes, numbers in blocks of 64 that share a
+scale (block_point.py): then shares are whole blocks, and the last block is filled up with zeros. The dtype of `x` says
+which.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, ValueKey, split
 from amk.schedule_ir.ops.precondition import AGENTS, ALONE, Need, Term, has, is_a, lacks, row, wide
 
+I = TypeVar("I", int, NDArray[np.int64])  # noqa: E741
+
 
 def staged_share(count: int, blocks: bool, parts: int, index: int) -> tuple[int, int]:
     """The index-th of `parts` contiguous shares of `count` staged elements, whole blocks where there are any."""
@@ -24,6 +27,29 @@ def staged_share(count: int, blocks: bool, parts: int, index: int) -> tuple[int,
         return split(count, parts, index)
     lo, hi = split(whole_blocks(count), parts, index)
     return min(lo * BLOCK, count), min(hi * BLOCK, count)
+
+
+RUN = 8
+"""Elements of a vector in bf16 whose order the layout changes among themselves."""
+
+
+def x_place(i: I) -> I:
+    """Where element i of a vector in bf16 stands: in each run the second and the third pair change places. Its own
+    inverse. Twin of x_place() in context.cuh."""
+    return i & ~6 | (i & 2) << 1 | (i & 4) >> 1
+
+
+def x_places(lo: int, hi: int) -> list[tuple[int, int]]:
+    """Where elements [lo, hi) of a vector in bf16 stand, as maximal ranges: one if lo and hi are multiples of RUN."""
+    first, last = -(-lo // RUN) * RUN, hi // RUN * RUN
+    cut = [*range(lo, first), *range(last, hi)] if first <= last else range(lo, hi)
+    ranges: list[tuple[int, int]] = []
+    for a, b in sorted([(x_place(i), x_place(i) + 1) for i in cut] + ([(first, last)] if first < last else [])):
+        if ranges and ranges[-1][1] == a:
+            ranges[-1] = ranges[-1][0], b
+        else:
+            ranges.append((a, b))
+    return ranges
 
 
 def whole_fetches(count: Term, field: str) -> tuple[Need, ...]:
@@ -70,14 +96,19 @@ class Staging(Op):
     def _staged(
         self, geo: Geometry, lo: int, hi: int, value: ValueKey, width: int, origin: int | None = None
     ) -> list[Access]:
-        """The writes of elements [lo, hi), from `origin` (lo unless given) on of the `width` that a vector has."""
+        """The writes of elements [lo, hi), from `origin` (lo unless given) on of the `width` that a vector has.
+
+        A value's elements are numbered by their places in x, where writers and readers agree.
+        """
         if hi <= lo:
             return []
         out: list[Access] = []
+        before = 0 if origin is None else origin - lo
         for name in (self.x, self.also):
             if name is not None:
-                end = whole_blocks(hi) * BLOCK if geo.buffers[name].dtype != "bf16" else hi
-                out += geo.rows("write", name, lo, end, value, width, origin)
+                plain = geo.buffers[name].dtype == "bf16"
+                for a, b in x_places(lo, hi) if plain else [(lo, whole_blocks(hi) * BLOCK)]:
+                    out += geo.rows("write", name, a, b, value, width, before + a)
         for name, kind in ((self.scales, "scales"), (self.sums, "sums")):
             if name is not None:
                 out += geo.span("write", name, lo // BLOCK, whole_blocks(hi), (f"{value[0]}.{kind}", value[1]))
@@ -90,8 +121,11 @@ class Staging(Op):
         values = np.asarray(values, np.float32)
         filled = np.pad(values, (0, -values.size % BLOCK))
         for name in (self.x, self.also):
-            if name is not None:
-                mem.write(name, geo.row(name, sequence) + lo, values if geo.buffers[name].dtype == "bf16" else filled)
+            if name is not None and geo.buffers[name].dtype != "bf16":
+                mem.write(name, geo.row(name, sequence) + lo, filled)
+            elif name is not None:
+                for a, b in x_places(lo, lo + values.size):
+                    mem.write(name, geo.row(name, sequence) + a, values[x_place(np.arange(a, b)) - lo])
         if self.scales is not None:
             mem.write(self.scales, lo // BLOCK, block_scales(filled))
         if self.sums is not None:
