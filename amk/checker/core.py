@@ -79,16 +79,13 @@ class Order:
         self.columns = counters.warp_classes * self.workers
         require(self.columns * self.workers * max(longest, programs[0].warps) <= CELLS, "schedule: too large")
         self.starts: I16 = np.zeros((self.workers, longest, self.columns), np.int16)
+        self.column = np.arange(self.workers)[:, None] + self.workers * counters.warp_class
         self.group = np.zeros(self.workers, np.int64)
         self.ahead = np.zeros((len(programs), longest, counters.warp_classes, counters.warp_classes), np.int64)
         for g, program in enumerate(programs):
             self.group[program.workers] = g
             items, warp_classes, _ = program.ahead.shape
             self.ahead[g, :items, :warp_classes, :warp_classes] = program.ahead
-        waits = counters.waits[(counters.waits[:, WEAK] == 0) | self.hints]
-        self._waits: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-        for w, j, *rest in waits[:, [WORKER, ITEM, WARP, INSTANCE, AMOUNT]].tolist():
-            self._waits.setdefault((w, j), []).append(tuple(rest))
         self.level = level
         deque(self._states(), maxlen=0)
 
@@ -106,9 +103,11 @@ class Order:
             column = who[:, None, None] + self.workers * np.arange(ahead.shape[1])
             own = who[:, None, None], np.arange(role.start, role.stop)[:, None], column
             state[own] = np.maximum(state[own], ahead)
-            for w in who.tolist():
-                for a, *key in self._waits.get((w, j), ()):
-                    state[w, a] = np.maximum(state[w, a], self.claims.get((key[0], key[1]), 0))
+            for wait in (w for w in self.counters.by_item.get((g, j), ()) if self.hints or not w[0, WEAK]):
+                keys, a = wait[who - workers[0]][:, [INSTANCE, AMOUNT]], int(wait[0, WARP])
+                for key in dict.fromkeys(map(tuple, keys.tolist())):
+                    told = who[(keys == key).all(axis=1)]
+                    state[told, a] = np.maximum(state[told, a], self.claims.get(key, 0))
             self.starts[mine[0], j] = state[mine].min(axis=1)
             yield j, who, state
             for a, r in ((warp, r) for warp in role for r in self.readings.get((j, warp), ())):
@@ -137,19 +136,29 @@ class Order:
     def before(self, p: I64, q: I64) -> Bools:
         """Elementwise for rows (worker, item, warp, array): p is over before q starts, in every run. Within a step a
         warp orders what it does to one array."""
-        (w, i, a), (x, j, b) = p[:, :3].T, q[:, :3].T
-        warp_class = self.counters.warp_class[w, a]
-        column = w + warp_class * self.workers
-        over: Bools = (w == OUTSIDE) | (x == OUTSIDE) | (self.starts[x, j, column] > i) | (p == q).all(axis=1)
-        knows = self.ahead[self.group[x], j, self.counters.warp_class[x, b], warp_class]
-        over |= (w == x) & ((knows > i) | ((a == b) & (i < j)))
-        unsure = np.flatnonzero(~over)
-        if len(unsure):
-            over[unsure] = self._of_warps(q[unsure, :3], column[unsure]) > i[unsure]
-        unsure = np.flatnonzero(~over)
-        if len(unsure) and self.readings:
-            over[unsure] = self.wherever[x[unsure], j[unsure], column[unsure]] > i[unsure]
+        p, q = p.T, q.T
+        (w, i, a), (x, j, _) = p[:3], q[:3]
+        column = self.column[w, a]
+        over: Bools = (w == OUTSIDE) | (x == OUTSIDE) | (self.starts[x, j, column] > i)
+        for more in (self._locally, self._of_warps, self._wherever):
+            unsure = np.flatnonzero(~over)
+            if len(unsure):
+                over[unsure] = more(p[:, unsure], q[:, unsure], column[unsure])
         return over
+
+    def _locally(self, p: I64, q: I64, column: I64) -> Bools:
+        """By the order of one worker's warps."""
+        (w, i, a), (x, j, b) = p[:3], q[:3]
+        knows = self.ahead[self.group[x], j, self.counters.warp_class[x, b], self.counters.warp_class[w, a]]
+        found: Bools = (p == q).all(axis=0) | ((w == x) & ((knows > i) | ((a == b) & (i < j))))
+        return found
+
+    def _wherever(self, p: I64, q: I64, column: I64) -> Bools:
+        """In each case of the position."""
+        found: Bools = np.zeros(len(column), bool)
+        if self.readings:
+            found = self.wherever[q[0], q[1], column] > p[1]
+        return found
 
     @cached_property
     def wherever(self) -> I16:
@@ -176,14 +185,14 @@ class Order:
         deque(case._states(), maxlen=0)
         return case.starts
 
-    def _of_warps(self, q: I64, x: I64) -> I16:
-        """Elementwise: how many first items of warp class x are over before a warp starts an item (q: worker, item,
-        warp). At least S, which is what all warps of the item know; asked only where S does not do."""
-        known = np.zeros(len(q), np.int16)
+    def _of_warps(self, p: I64, q: I64, column: I64) -> Bools:
+        """By what the warp that starts q knows, which is at least S, what all warps of the item know."""
+        known = np.zeros(len(column), np.int16)
         for j, who, state in self._states():
-            at = np.flatnonzero((q[:, 1] == j) & np.isin(q[:, 0], who))
-            known[at] = state[q[at, 0], q[at, 2], x[at]]
-        return known
+            at = np.flatnonzero((q[1] == j) & np.isin(q[0], who))
+            known[at] = state[q[0, at], q[2, at], column[at]]
+        over: Bools = known > p[1]
+        return over
 
 
 class Bytes:
@@ -212,12 +221,12 @@ class Bytes:
         previous = np.where(alone, 0, np.concatenate(([0], size[:-1])))
         require(int((previous * size).sum()) <= INCIDENCES, "schedule: too large")
         later, earlier = spread(np.repeat(starts - previous, size), np.repeat(starts, size))
-        place = np.ascontiguousarray(self.rows[:, PLACE])
+        place = np.ascontiguousarray(self.rows[:, PLACE].T)
         read = self.kind[earlier] == READ
         for order, mine in ((after_read, read), (after_write, ~read)):
             for at in np.array_split(np.flatnonzero(mine), len(mine) // PART + 1):
-                p, q = place[self.row[earlier[at]]], place[self.row[later[at]]]
-                require(order.before(p, q).all(), f"race: in {name}")
+                p, q = place.take(self.row[earlier[at]], axis=1), place.take(self.row[later[at]], axis=1)
+                require(order.before(p.T, q.T).all(), f"race: in {name}")
 
     def check_values(self, name: str) -> None:
         """(4) Content is (value, displacement, tag); the tag of what is left at the end is nobody's concern."""

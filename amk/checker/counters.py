@@ -23,7 +23,8 @@ WORD: Final = 1 << 32
 
 
 class Counters:
-    """init [instances]; waits, signals [n, 6] (signals of 0 are left out)."""
+    """init [instances]; waits, signals [n, 6] (signals of 0 are left out). by_item: the waits by number of the program
+    and of the item, each with a row for every worker of the program."""
 
     def __init__(self, schedule: Schedule, programs: list[Program]) -> None:
         ends = np.cumsum([0, *(c.count for c in schedule.counters)]).tolist()
@@ -32,6 +33,7 @@ class Counters:
             np.int64
         )
         self.tables = {name: np.array(column, np.int64) for name, column in schedule.tables.items()}
+        self.by_item: dict[tuple[int, int], list[I64]] = {}
         self.waits = self._all(programs, waiting=True)
         rows = self._all(programs, waiting=False)
         self.signals = rows[rows[:, AMOUNT] != 0]
@@ -70,7 +72,7 @@ class Counters:
 
     def _all(self, programs: list[Program], waiting: bool) -> I64:
         found = [np.zeros((0, 6), np.int64)]
-        for program in programs:
+        for g, program in enumerate(programs):
             workers = np.arange(program.workers.start, program.workers.stop)
             for j, item in enumerate(program.items):
                 entries: tuple[Wait, ...] | tuple[Signal, ...] = item.step.waits if waiting else item.step.signals
@@ -78,6 +80,8 @@ class Counters:
                     for agent, warp in enumerate(program.roles[j]):
                         env = Env(loops=item.loops, worker=workers, agent=agent, tables=self.tables)
                         found.append(self._rows(entry, env, workers, j, warp))
+                        if waiting:
+                            self.by_item.setdefault((g, j), []).append(found[-1])
         return np.concatenate(found)
 
     def _rows(self, entry: Wait | Signal, env: Env, workers: I64, item: int, warp: int) -> I64:

@@ -1,8 +1,8 @@
 """The byte accesses of every step of every warp, as columns.
 
-`accesses` of an op is a pure function of what it asks of its environment, so one evaluation serves all warps that agree
-on that. It may ask for the position: it is evaluated at the first, the last, one that the worker's split owns and one
-that another owns, and a row says at which of them it happens.
+`accesses` of an op is a pure function of what it asks of its environment. One evaluation serves all environments (a
+worker in an iteration) in which it decides alike (`integers`). It may ask for the position: then it is evaluated at the
+first, the last, one that the worker's split owns and one that another owns, and a row says at which of them it happens.
 
 Global buffers are numbered as in the schedule, then each worker's shared memory, then each worker's part of the caches,
 one unit per layer (`_layers` checks that the rows are its own). Reads of constants are left out: nothing writes them,
@@ -11,13 +11,13 @@ and they are where an op means the constant that its field is named after (`refe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from amk.checker.programs import Item, Program, Rejected, require
+from amk.checker.integers import Diverged, columns, together
+from amk.checker.programs import Item, Program, require
 from amk.schedule_ir.expr import AGENT, CONST, WORKER, Env
 from amk.schedule_ir.ops import Access
 from amk.schedule_ir.ops.base import Op
@@ -34,27 +34,38 @@ TIMELESS: Final = frozenset({"k", "v"})
 EVERYWHERE: Final = 15
 
 
-class _Asked(Env):
-    """An environment that writes down what is asked of it, by name; the agent is no question."""
+class _PositionNeeded(Exception):
+    pass
 
-    env: Env
-    log: dict[str, int]
 
-    def __init__(self, env: Env, log: dict[str, int]) -> None:
-        self.__dict__.update(env=env, log=log, agent=env.agent)
+class _Together(Env):
+    """One agent in several environments, as `integers`. where [n, 4]: columns `_WORKER` to `_BITS`."""
 
-    worker: Any = property(lambda self: self._told({"worker": self.env.worker}, self.env.worker))
-    pos: Any = property(lambda self: self._told({"pos": self.env.pos}, self.env.pos))
-    tables: Any = property(lambda self: self._told({"worker": self.env.worker}, self.env.tables))
-    loops: Any = property(lambda self: self._told(self.env.loops, self.env.loops))
+    def __init__(self, items: list[Item], where: I64, agent: int, tables: dict[str, I64]) -> None:
+        workers, used = where[:, _WORKER], items[0].loops
+        loops = {name: together(np.array([i.loops[name] for i in items])[where[:, _ITEM]]) for name in used}
+        self.__dict__.update(loops=loops, worker=together(workers), agent=agent, tables=tables, where=where)
 
-    def _told(self, asked: Mapping[str, Any], answer: Any) -> Any:
-        self.log.update(asked)
-        return answer
+    @property
+    def pos(self) -> int:
+        where: I64 = self.__dict__["where"]
+        if where[0, _POS] < 0:
+            raise _PositionNeeded
+        return cast(int, together(where[:, _POS]))
 
     def symbol(self, name: str) -> Any:
-        value = self.env.symbol(name)
-        return value if name in (CONST, AGENT) else self._told({name: value}, value)
+        if name in (CONST, AGENT, WORKER) or name in self.loops:
+            return super().symbol(name)
+        return together(self.tables[name][self.__dict__["where"][:, _WORKER]])
+
+    def number(self, name: str) -> Any:
+        return self.symbol(name)
+
+    def eval_int(self, expr: Any) -> Any:
+        return self.eval(expr)
+
+
+_WORKER, _ITEM, _POS, _BITS = range(4)
 
 
 class Footprints:
@@ -66,20 +77,24 @@ class Footprints:
         self.bytes = {b.name: b.bytes for b in schedule.buffers}
         self.constants = {b.name for b in schedule.buffers if b.role == "constant"}
         self.tables = {name: np.array(column, np.int64) for name, column in schedule.tables.items()}
-        self.columns = schedule.tables | {WORKER: range(schedule.launch.workers)}
         self.families: dict[str, int] = {}
-        self.contents: dict[tuple[str, int] | None, int] = {}
-        self._known: dict[tuple[int, int], dict[tuple[str, ...], dict[tuple[int, ...], I64]]] = {}
-        self._together: dict[tuple[int, int, int], list[tuple[dict[str, int], tuple[I64, I64]]]] = {}
 
-    def places(self, worker: int) -> list[int]:
-        """First, last, in the worker's first block, in another split's."""
+    def _at_positions(self, where: I64) -> I64:
+        """The same environments at the first position, the last, one in the worker's first block, and one in another
+        split's; the bits say which of these a position is."""
+        kv, last, count = self.schedule.kv, self.schedule.kv.context - 1, len(where)
+        split = self.tables["attn.split"][where[:, _WORKER]] if "attn.split" in self.tables else np.zeros(count, int)
+        own, other = np.minimum((split + 1) * kv.block - 1, last), np.where(split == 0, kv.block, 0)
+        other = np.where((kv.splits > 1) & (other <= last), other, 0)
+        places = np.stack((np.zeros_like(own), np.full_like(own, last), own, other), axis=1)
         if self.only is not None:
-            return self.only
-        kv, last = self.schedule.kv, self.schedule.kv.context - 1
-        split = int(self.tables["attn.split"][worker]) if "attn.split" in self.tables else 0
-        own, other = (split + 1) * kv.block - 1, 0 if split else kv.block
-        return [0, last, min(own, last), other if kv.splits > 1 and other <= last else 0]
+            places = np.tile(np.array(self.only, np.int64), (count, 1))
+        same = places[:, :, None] == places[:, None, :]
+        found = np.repeat(where[:, None], 4, axis=1)
+        found[:, :, _POS], found[:, :, _BITS] = places, same @ (1, 2, 4, 8)
+        first = np.argmax(same, axis=2) == np.arange(4)
+        there: I64 = found[first]
+        return there
 
     def rows_of_splits(self) -> list[I64]:
         """Of every split that owns a position, what happens at its first (first bit) and at its last (second bit)."""
@@ -92,74 +107,61 @@ class Footprints:
         """[n, 12]"""
         parts = [np.zeros((0, 12), np.int64)]
         for program in self.programs:
+            runs: dict[int, list[int]] = {}
             for j, item in enumerate(program.items):
-                if type(item.step.op).accesses is Op.accesses:
-                    continue
-                tag = self._tag_of(item)
-                for agent, warp in enumerate(program.roles[j]):
-                    worker, entries = self._of_program(item, program, agent)
-                    if len(entries):
-                        made = np.empty((len(entries), 12), np.int64)
-                        made[:, 0] = worker
-                        made[:, 1], made[:, 2], made[:, 3:10], made[:, 11] = j, warp, entries, entries[:, 0]
-                        made[:, 10] = tag[made[:, 3]]
-                        made[:, 7] += np.where(made[:, 7] >= 0, item.token + 1, 0)
-                        if item.step.op.perhaps:
-                            made[:, 9] &= ~2  # a given token is taken without a look at the candidates
-                        parts.append(made)
+                if type(item.step.op).accesses is not Op.accesses:
+                    runs.setdefault(id(item.step), []).append(j)
+            for numbers in runs.values():
+                role = program.roles[numbers[0]]
+                parts += (self._of_step(program, numbers, agent, warp) for agent, warp in enumerate(role))
         return self._placed(np.concatenate(parts))
 
-    def _of_program(self, item: Item, program: Program, agent: int) -> tuple[I64, I64]:
-        """(worker, entry) of all workers; known from an earlier iteration that differs in nothing that was asked."""
-        step, loops = (id(item.step), agent), item.loops
-        known = self._together.setdefault((*step, program.workers.start), [])
-        for asked, found in known:
-            if all(loops[name] == value for name, value in asked.items()):
-                return found
-        each = [self._of(item, worker, agent) for worker in program.workers]
-        asked = {name: loops[name] for names in self._known[step] for name in names if name in loops}
-        made = np.repeat(program.workers, [len(entries) for entries in each]), np.concatenate(each)
-        known.append((asked, made))
+    def _of_step(self, program: Program, numbers: list[int], agent: int, warp: int) -> I64:
+        """What one agent of every worker touches in the items of a step."""
+        items = [program.items[j] for j in numbers]
+        worker, item = np.meshgrid(program.workers, np.arange(len(items)), indexing="ij")
+        every = np.full(worker.size, EVERYWHERE)
+        left = [np.stack((worker.ravel(), item.ravel(), np.full_like(every, -1), every), axis=1)]
+        parts = [np.zeros((0, 12), np.int64)]
+        while left:
+            where = left.pop()
+            try:
+                env = _Together(items, where, agent, self.tables)
+                entries = [self._entry(access) for access in items[0].step.op.accesses(env, self.geometry)]
+            except _PositionNeeded:
+                left.append(self._at_positions(where))
+            except Diverged as diverged:
+                left += [where[diverged.labels == label] for label in np.unique(diverged.labels)]
+            else:
+                parts.append(self._columns([entry for entry in entries if entry], where))
+        made = _joined(np.concatenate(parts))
+        item = made[:, 1]
+        made[:, 2], made[:, 11] = warp, made[:, 3]
+        made[:, 10] = np.array([self._tag_of(i) for i in items])[item, made[:, 3]]
+        made[:, 7] += np.where(made[:, 7] >= 0, np.array([i.token + 1 for i in items])[item], 0)
+        if items[0].step.op.perhaps:
+            made[:, 9] &= ~2  # a given token is taken without a look at the candidates
+        made[:, 1] = np.array(numbers)[item]
         return made
 
-    def _of(self, item: Item, worker: int, agent: int) -> I64:
-        """Entries (buffer, lo, hi, kind, value, displacement, positions), known from an evaluation that asked the same
-        or evaluated."""
-        known, loops, columns = self._known.setdefault((id(item.step), agent), {}), item.loops, self.columns
-        for names, entries in known.items():
-            found = entries.get(tuple([loops[name] if name in loops else columns[name][worker] for name in names]))
-            if found is not None:
-                return found
-        log: dict[str, int] = {}
-        bits: dict[tuple[int, ...], int] = {}
-        places = self.places(worker)
-        for pos in dict.fromkeys(places):
-            here = sum(1 << n for n, place in enumerate(places) if place == pos)
-            env = _Asked(Env(loops, worker, agent, pos, self.tables), log)
-            for access in item.step.op.accesses(env, self.geometry):
-                entry = self._entry(access, worker)
-                bits[entry] = bits.get(entry, 0) | here
-            if "pos" not in log:
-                bits = dict.fromkeys(bits, EVERYWHERE)
-                break
-        if log.pop("pos", None) is not None:
-            log["attn.split"] = int(self.tables["attn.split"][worker])
-        bits.pop((), None)
-        return known.setdefault(tuple(log), {}).setdefault(tuple(log.values()), _joined(bits))
+    def _columns(self, entries: list[tuple[Any, ...]], where: I64) -> I64:
+        """[n, 12] with what the evaluation says: worker, item of the step, buffer to positions."""
+        made = np.zeros((len(where), len(entries), 12), np.int64)
+        if entries:
+            made[:, :, [0, 1, 9]] = where[:, None, [_WORKER, _ITEM, _BITS]]
+            made[:, :, 3:9] = columns(entries, len(where))
+        return made.reshape(-1, 12)
 
-    def _entry(self, access: Access, worker: int) -> tuple[int, ...]:
-        """Empty for constants."""
+    def _entry(self, access: Access) -> tuple[Any, ...]:
+        """(buffer, lo, hi, kind, value, displacement); empty for constants."""
         name, kind, lo, hi, value, origin = access
-        if not 0 <= lo < hi <= self.bytes[name]:
-            raise Rejected(f"bounds: worker {worker} leaves '{name}'")
+        require(0 <= lo < hi <= self.bytes[name], f"bounds: a worker leaves '{name}'")
         if name in self.constants:
             require(kind == "read", f"constants: '{name}' is written")
             require(value is None, f"constants: '{name}' is read for something else")
             return ()
         require(kind == "write" or value is not None, f"constants: '{name}' is read for one")
-        if value not in self.contents:
-            self.contents[value] = DONT_CARE if value is None else self.code(*value)
-        content = self.contents[value]
+        content = DONT_CARE if value is None else self.code(*value)
         return self.number[name], lo, hi, READ if kind == "read" else WRITE, content, origin - lo
 
     def code(self, family: str, index: int) -> int:
@@ -214,14 +216,18 @@ class Footprints:
         return tags
 
 
-def _joined(bits: dict[tuple[int, ...], int]) -> I64:
-    """Touching bytes with equal content as one entry."""
-    spans: dict[tuple[int, ...], list[list[int]]] = {}
-    for (buffer, lo, hi, *content), at in sorted(bits.items()):
-        known = spans.setdefault((buffer, *content, at), [[lo, lo]])
-        if lo <= known[-1][1]:
-            known[-1][1] = max(hi, known[-1][1])
-        else:
-            known.append([lo, hi])
-    found = [(key[0], lo, hi, *key[1:]) for key, known in spans.items() for lo, hi in known]
-    return np.array(found, np.int64).reshape(-1, 7)
+def _joined(rows: I64) -> I64:
+    """What happens at several positions as one row, and touching bytes with equal content as one."""
+    same, place, bits = [0, 1, 3, 6, 7, 8], [4, 5], [9]
+    rows = rows[np.lexsort(rows[:, [*same, *place]].T[::-1])]
+    at, rest = rows[:, 9], np.delete(rows, bits, axis=1)
+    first = np.flatnonzero(np.append(True, (rest[1:] != rest[:-1]).any(axis=1))[: len(rows)])
+    rows = rows[first]
+    rows[:, 9] = np.bitwise_or.reduceat(at, first) if len(at) else at
+    rows = rows[np.lexsort(rows[:, [*same, *bits, *place]].T[::-1])]
+    rest = np.delete(rows, place, axis=1)
+    apart = (rest[1:] != rest[:-1]).any(axis=1) | (rows[1:, 4] > rows[:-1, 5])
+    first = np.flatnonzero(np.append(True, apart)[: len(rows)])
+    found: I64 = rows[first]
+    found[:, 5] = np.maximum.reduceat(rows[:, 5], first) if len(rows) else rows[:, 5]
+    return found

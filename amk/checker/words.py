@@ -37,8 +37,10 @@ class Reading:
     @cached_property
     def sets(self) -> tuple[Bools, I64]:
         """(different rows of `always`, which of them each worker has)."""
-        rows, which = np.unique(self.always, axis=0, return_inverse=True)
-        return rows, which.reshape(-1)
+        texts = [row.tobytes() for row in self.always]
+        number = {text: n for n, text in enumerate(dict.fromkeys(texts))}
+        which = np.array([number[text] for text in texts])
+        return self.always[np.unique(which, return_index=True)[1]], which
 
 
 Readings = dict[tuple[int, int], list[Reading]]
@@ -83,20 +85,24 @@ class FlagWords:
             require((owner[need, atom] == who).all(), "tags: two workers write the same words")
         key = np.unique(read[:, 10], return_inverse=True)[1].reshape(-1) * self.schedule.launch.warps + read[:, 2]
         _, at, which = np.unique(key * MAX_ITEMS + read[:, 1], return_index=True, return_inverse=True)
-        for n, (item, warp, tag) in enumerate(read[at][:, [1, 2, 10]].tolist()):
-            rows = read[which.reshape(-1) == n]
+        order = np.argsort(which.reshape(-1), kind="stable")
+        parts = np.split(read[order], np.cumsum(np.bincount(which.reshape(-1)))[:-1])
+        for rows, (item, warp, tag) in zip(parts, read[at][:, [1, 2, 10]].tolist(), strict=False):
             writer = np.full(workers, -1, np.int64)
             writer[steps[steps[:, 2] == tag, 0]] = steps[steps[:, 2] == tag, 1]
             row, atom = spread(*np.searchsorted(bounds, rows[:, 4:6]).T)
             where, reader = rows[row, 9], rows[row, 0]
             who = owner[np.where(where & 3, where & 3, 3), atom]
             require((who >= 0).all() and (writer[who] >= 0).all(), "tags: a word is read that nobody writes")
-            seen = np.zeros((5, workers, workers), bool)
-            seen[4, reader, who] = True
-            for bit in range(4):
-                here = (where >> bit & 1) == 1
-                seen[bit, reader[here], who[here]] = True
-            self.readings.setdefault((item, warp), []).append(Reading(np.logical_and.reduce(seen[:4]), seen[4], writer))
+            seen, pair = np.zeros((5, workers * workers), bool), reader * workers + who
+            for bits in np.unique(rows[:, 9]).tolist():
+                here = np.zeros(workers * workers, bool)
+                here[pair[where == bits]] = True
+                seen[[4, *(bit for bit in range(4) if bits >> bit & 1)]] |= here
+            always, awaited = np.logical_and.reduce(seen[:4]), seen[4]
+            square = workers, workers
+            found = Reading(always.reshape(square), awaited.reshape(square), writer)
+            self.readings.setdefault((item, warp), []).append(found)
 
 
 def spread(first: I64, last: I64) -> tuple[I64, I64]:
