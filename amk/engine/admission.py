@@ -12,7 +12,7 @@ from typing import Any
 from amk.checker.certificate import check_certificate
 from amk.lowering.cubin import Resources, elf_resources
 from amk.lowering.emit import KERNEL
-from amk.lowering.kernel import bind, read_back, why_not_built
+from amk.lowering.kernel import bind, build, is_bound, read_back, why_not_built
 from amk.lowering.stamp import stamp_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, shown
 from amk.schedule_ir.codec import schedule_hash
@@ -64,16 +64,24 @@ class AdmittedKernel:
             self.check_used(CompiledResources(found_resources.registers, found_resources.static_smem))
 
     def loadable(self) -> bytes | str:
-        """The code for the driver, bound by the process that loads it: an object from another process is no proof."""
-        bind(self.schedule, self.code)
-        return self.code
+        """The code for the driver, made and bound by the process that loads it: an object from another is no proof.
+
+        `code` itself if this process built it, or finds it in the user's cache. Otherwise the cubin that this process
+        compiles: ptxas may number registers differently in another process, with the same compiler and the same text.
+        """
+        if is_bound(self.schedule, self.code):
+            return self.code
+        made = build(self.schedule).compiled
+        return made.ptx if isinstance(self.code, str) else made.cubin
 
     @property
     def resources(self) -> Resources | None:
         """What the cubin uses; None for PTX, which the driver compiles."""
-        if isinstance(self.code, str):
-            return None
-        return elf_resources(self.code, self.schedule.target.arch)[KERNEL]
+        return self.resources_of(self.code)
+
+    def resources_of(self, code: bytes | str) -> Resources | None:
+        """What a cubin of this schedule uses; None for PTX."""
+        return None if isinstance(code, str) else elf_resources(code, self.schedule.target.arch)[KERNEL]
 
     def check_used(self, used: CompiledResources) -> None:
         """AMK401, 402 or 403 if the workers are not all resident with these registers and this shared memory."""

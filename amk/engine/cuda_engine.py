@@ -59,9 +59,10 @@ class CudaEngine:
         self.abort = MappedBuffer(self.device, 1)
         self.trace = DeviceBuffer(self.device, 4 * self.trace_words) if self.trace_words else None
         self.stream = Stream(self.device)
-        self.module = Module(self.device, self.admitted.loadable())
+        code = self.admitted.loadable()
+        self.module = Module(self.device, code)
         kernel = self.module.kernel(KERNEL, dynamic_smem=launch.shared_bytes)
-        check_loaded(self.admitted, kernel)
+        check_loaded(self.admitted, code, kernel)
         self.kernel = kernel
         self.launch = CooperativeLaunch(kernel, launch.workers, launch.warps * 32)
 
@@ -201,9 +202,9 @@ class CudaEngine:
         self.stream.close()
 
 
-def check_loaded(admitted: AdmittedKernel, kernel: Kernel) -> None:
+def check_loaded(admitted: AdmittedKernel, code: bytes | str, kernel: Kernel) -> None:
     """The driver loaded the code whose resources were checked; code that it compiled itself is checked now."""
-    expected = admitted.resources
+    expected = admitted.resources_of(code)
     if expected is None:
         admitted.check_used(CompiledResources(kernel.registers, max(0, kernel.static_smem - SYSTEM_SHARED)))
     elif not kernel.matches(expected):

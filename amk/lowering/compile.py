@@ -1,8 +1,9 @@
 """CUDA C++ to cubin and PTX through NVRTC, on a machine that needs neither a GPU nor a driver.
 
-One compilation gives both: the cubin is shipped, the PTX is what the validator reads back. The output is a function of
+One compilation gives both: the cubin is shipped, the PTX is what the validator reads back. The PTX is a function of
 (source, our headers, options, architecture, compiler build, CUDA headers): our headers come from memory, no path or
-time enters the output, and the one line of the log that is a time is dropped.
+time enters the output, and the one line of the log that is a time is dropped. The cubin is one too, but for the numbers
+that ptxas gives to registers: one kernel of some hundred differed between two processes of one machine.
 """
 
 from __future__ import annotations

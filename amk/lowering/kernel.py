@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from amk.lowering import refusal
-from amk.lowering.compile import Compiled, compile_cuda
+from amk.lowering.compile import Compiled, compile_cuda, compiler_build
 from amk.lowering.cubin import Budget, Resources, check_budget
 from amk.lowering.emit import KERNEL, emit
 from amk.lowering.operands import check_operands
@@ -100,22 +100,28 @@ def bind(schedule: Schedule, code: bytes | str) -> None:
     """Raise AMK608 unless `code` is what `build` makes of this schedule, plain or with trace marks.
 
     Property: the code (a cubin or PTX) equals, byte by byte, the one whose PTX this process read back.
-    Assumptions: NVRTC makes a cubin and the PTX beside it of one program; equal text gives equal bytes.
+    Assumptions: NVRTC makes a cubin and the PTX beside it of one program.
     Cost: none for what this process built; a look into the cache, or a compilation, for what came from elsewhere. What
     `build` raises if the schedule does not compile within its budget.
     """
-    digest, found = schedule_hash(schedule), code_hash(code)
-    if (digest, found) in _BOUND:
+    if is_bound(schedule, code):
         return
     made = build(schedule).compiled
-    if (digest, found) in _BOUND or _traced_is(schedule, code):
-        return
     kind = "PTX" if isinstance(code, str) else "cubin"
     facts = (
-        shown(f"given    {found}"),
+        shown(f"given    {code_hash(code)}"),
         shown(f"compiled {code_hash(made.ptx if isinstance(code, str) else made.cubin)}"),
+        shown(f"compiler {compiler_build()}"),
     )
     raise refusal.unsafe("AMK608", f"the {kind} is not what the compiler makes of this schedule", *facts)
+
+
+def is_bound(schedule: Schedule, code: bytes | str) -> bool:
+    """Whether `bind` takes the code."""
+    known = schedule_hash(schedule), code_hash(code)
+    if known not in _BOUND:
+        build(schedule)
+    return known in _BOUND or _traced_is(schedule, code)
 
 
 def _traced_is(schedule: Schedule, code: bytes | str) -> bool:

@@ -180,8 +180,8 @@ def test_what_the_driver_loaded_is_compared() -> None:
     kernel = AdmittedKernel(schedule, proof(), cubin)
     used = kernel.resources
     assert used is not None
-    check_loaded(kernel, cast(Any, LoadedKernel(used.registers, used.static_smem)))
+    check_loaded(kernel, cubin, cast(Any, LoadedKernel(used.registers, used.static_smem)))
     with pytest.raises(AmkError, match="AMK403"):
-        check_loaded(kernel, cast(Any, LoadedKernel(used.registers + 8, used.static_smem)))
+        check_loaded(kernel, cubin, cast(Any, LoadedKernel(used.registers + 8, used.static_smem)))
     with pytest.raises(AmkError, match="AMK403"):
-        check_loaded(AdmittedKernel(schedule, proof(), ptx), cast(Any, LoadedKernel(256, 1024)))
+        check_loaded(AdmittedKernel(schedule, proof(), ptx), ptx, cast(Any, LoadedKernel(256, 1024)))

@@ -98,8 +98,19 @@ def test_the_process_that_loads_binds_again() -> None:
     assert arrived.loadable() == admitted.code
     object.__setattr__(arrived, "code", forged("release").cubin)
     for kernel_ in (arrived, pickle.loads(pickle.dumps(arrived))):
-        with pytest.raises(AmkError, match="AMK608"):
-            kernel_.loadable()
+        assert kernel_.code != admitted.code == kernel_.loadable()
+
+
+def test_the_engine_gives_the_driver_what_is_loadable() -> None:
+    """The one place that loads the code of a schedule takes it from `loadable`, and checks what that code uses."""
+    text = (Path(amk.__file__).parent / "engine/cuda_engine.py").read_text()
+    bound = [ast.unparse(n.value) for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Assign) and _is_code(n)]
+    assert bound == ["self.admitted.loadable()"]
+    assert "check_loaded(self.admitted, code, kernel)" in text
+
+
+def _is_code(node: ast.Assign) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == "code" for target in node.targets)
 
 
 def test_code_of_one_schedule_is_not_bound_to_another() -> None:
@@ -156,7 +167,7 @@ def test_the_key_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 LOADERS = {
-    "engine/cuda_engine.py": ["self.admitted.loadable()"],
+    "engine/cuda_engine.py": ["code"],
     "bench/phase_graph.py": ["cubin"],
     "bench/ablated.py": ["self.cubin"],
     "bench/micro.py": ["compile_cuda(text, device.arch).cubin"] * 2,
