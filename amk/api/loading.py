@@ -14,6 +14,7 @@ from amk.engine.generation_config import generation_config, suggested_sampling, 
 from amk.engine.language_model import LanguageModel
 from amk.engine.locate import find_checkpoint
 from amk.engine.tokenizer import Tokenizer, open_tokenizer
+from amk.prefill.reader import Prefill, prompts_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
 if TYPE_CHECKING:  # the rest is imported where it is used: the device cpu needs none of it
@@ -72,6 +73,7 @@ def load(
     formats: Formats | Layered | None = None,
     progress: Progress | None = None,
     quantise: Quantiser | None = None,
+    prefill: Prefill = "auto",
 ) -> LanguageModel:
     """A model that is ready to answer.
 
@@ -84,9 +86,12 @@ def load(
     max_context: positions of the cache, in tokens; default: all that the model has (cpu) or that fit (cuda). sampling:
     what the planned schedule can draw. schedule: run this one instead of planning; it is proved SAFE before it runs.
     progress: is told (bytes packed, bytes in all). quantise: makes codes that the checkpoint does not hold.
+    prefill: what reads prompts on the device cuda. 'kernel': the schedule, token by token; 'torch': matrix products of
+    torch, whose cache differs by the rounding of bf16; 'auto': torch where it can, for 16 tokens and more.
 
     Raises AmkError: AMK010 for an unknown name, AMK012 for a model or tokenizer that amk does not run, AMK013 for
-    weights that are missing or damaged, AMK011 for a plan that does not fit, AMK602 without a usable GPU.
+    weights that are missing or damaged, AMK011 for a plan that does not fit, AMK019 where torch is to read prompts and
+    cannot, AMK602 without a usable GPU.
     """
     files = model if isinstance(model, Files) else open_files(model)
     notes = list(unheeded(files.path))
@@ -106,7 +111,7 @@ def load(
         forms = formats if formats is not None else stored_formats(files.path, dtype, lm_head_dtype)
         wanted = Planned(forms, kv_dtype, max_context, sampling)
         run = planned(files.checkpoint, device, gpu, wanted) if schedule is None else read_schedule(schedule)
-        backend = schedule_backend(run, files.checkpoint, device, progress, quantise)
+        backend = schedule_backend(run, files.checkpoint, device, progress, quantise, prefill)
         notes += rounding(run, files.checkpoint)
     suggested = suggested_sampling(generation_config(files.path))
     return LanguageModel(files.checkpoint.spec, files.tokenizer, backend, notes, suggested)
@@ -131,8 +136,9 @@ def schedule_backend(
     device: Device,
     progress: Progress | None = None,
     quantise: Quantiser | None = None,
+    prefill: Prefill = "auto",
 ) -> ScheduleBackend:
-    """The schedule, proved and certified, with the weights; progress, quantise: see `load`.
+    """The schedule, proved and certified, with the weights; progress, quantise, prefill: see `load`.
 
     AMK016 for a schedule of several sequences.
     """
@@ -149,7 +155,8 @@ def schedule_backend(
     admit(schedule)
     if device in WITHOUT_GPU:
         return ScheduleBackend(_on_the_cpu(schedule, checkpoint, device, quantise))
-    return ScheduleBackend(gpu_engine(schedule, checkpoint, quantise, progress), GPU_SLICE)
+    engine = gpu_engine(schedule, checkpoint, quantise, progress)
+    return ScheduleBackend(engine, GPU_SLICE, prompts_of(engine, prefill))
 
 
 def _on_the_cpu(schedule: Schedule, checkpoint: Checkpoint, device: Device, quantise: Quantiser) -> ScheduleEngine:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from amk.bench.device_quantise import packed_chunks, quantised
 from amk.bench.torch_model import TorchWeights
-from amk.schedule_ir.layout import DrainKey, StreamLayout, stream_layout
+from amk.schedule_ir.layout import chunk_places, stream_layout
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix, scale_buffer, scale_shape
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.weight_format import Chunk
@@ -29,7 +26,7 @@ def packed_weights(schedule: Schedule, weights: TorchWeights) -> Tensor:
     layout = stream_layout(schedule, stream)
     shape = (int(layout.totals.sum()), stream.chunk_bytes)
     out = torch.zeros(shape, dtype=torch.uint8, device=weights.embedding.device)
-    for (name, layer, part), places in chunk_places(schedule, layout):
+    for (name, layer, part), places in chunk_places(layout):
         rows, chunk = _rows_in_groups(schedule, weights, name, layer), stream.chunk(name, layer)
         groups = len(rows) // ROWS_PER_GROUP
         own = _encoded(rows, chunk).view(groups, layout.parts[name], -1, chunk.bytes)[:, part]
@@ -88,7 +85,7 @@ def packing_key(schedule: Schedule) -> str:
     (stream,) = schedule.streams
     layout = stream_layout(schedule, stream)
     digest = hashlib.sha256(repr((schedule.model, stream.chunk_bytes, layout.totals.tolist(), layout.parts)).encode())
-    for (name, layer, part), places in chunk_places(schedule, layout):
+    for (name, layer, part), places in chunk_places(layout):
         digest.update(repr((name, layer, part, stream.chunk(name, layer), places.shape)).encode())
         digest.update(places.tobytes())
     return digest.hexdigest()
@@ -100,18 +97,6 @@ def _encoded(rows: Tensor, chunk: Chunk) -> Tensor:
         return packed_chunks(quantised(rows, chunk.weights), chunk)
     tiles = rows.view(-1, ROWS_PER_GROUP, rows.shape[1] // chunk.columns, chunk.columns // 32, 32)
     return tiles.permute(0, 2, 3, 1, 4).reshape(-1, ROWS_PER_GROUP * chunk.columns).view(torch.uint8)
-
-
-def chunk_places(schedule: Schedule, layout: StreamLayout) -> Iterator[tuple[DrainKey, NDArray[np.int64]]]:
-    """Packed index of each of its group-major chunks, for every drain of a token."""
-    done = np.zeros_like(layout.totals)
-    for key in layout.drains:
-        counts = layout.counts[key[:2]]
-        starts = (layout.base + done).reshape(-1)
-        sizes = counts.reshape(-1)
-        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        done += counts
-        yield key, np.repeat(starts, sizes) + within
 
 
 def _stood_for(rows: Tensor, chunk: Chunk) -> Tensor:

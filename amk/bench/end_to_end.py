@@ -1,10 +1,11 @@
 """A text as a user times it: `python -m amk.bench.end_to_end --model llama3-8b --gpu h200 --prompt 512 --new 128`.
 
-Wall time, from the call to the last token, through the Python session, beside transformers in the same process with the
-same random weights: the time to the first token, all of it, and new tokens a second. The runs take turns, the first
-round does not count. Both choose greedily; how many tokens they agree on from the start stands in the row, as with
-random weights two candidates may be closer than rounding. `--slice N` chooses N tokens a launch, which a user sees
-together; 1 streams each.
+Wall time, from the call to the last token, through what `amk.load` continues texts with, beside transformers in the
+same process with the same random weights: the time to the first token, all of it, and new tokens a second. The runs
+take turns, the first round does not count. All choose greedily; how many tokens they agree on from the start stands in
+the row, as with random weights two candidates may be closer than rounding. `--prompt` may name several lengths.
+`--prefill kernel` adds prompts that the kernel reads, `--compiled` transformers with a static cache, whose decoding it
+compiles.
 """
 
 from __future__ import annotations
@@ -18,17 +19,23 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from queue import Queue
 from statistics import median
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from amk.engine.schedule_backend import GPU_SLICE, ScheduleBackend
 from amk.lowering.launch import Device
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.rope import rope_frequencies
+from amk.schedule_ir.sampling import GREEDY
+
+if TYPE_CHECKING:
+    from amk.prefill.reader import Prefill
 
 Text = Callable[[], Iterable[int]]
 """Starts a text over; yields its new tokens as they are there."""
@@ -45,9 +52,13 @@ class Generation:
 
 @dataclass(frozen=True)
 class Timed:
-    """Medians of the runs, and the fastest and slowest whole; agrees: tokens in common with the first program."""
+    """Medians of the runs, and the fastest and slowest whole; agrees: tokens in common with the first program.
+
+    prompt: tokens.
+    """
 
     program: str
+    prompt: int
     first_ms: float
     total_ms: float
     least_ms: float
@@ -72,7 +83,7 @@ def generation(text: Text, now: Callable[[], float] = time.perf_counter) -> Gene
     return Generation(first - began, now() - began, tuple(tokens))
 
 
-def raced(texts: dict[str, Text], runs: int, now: Callable[[], float] = time.perf_counter) -> list[Timed]:
+def raced(texts: dict[str, Text], prompt: int, runs: int, now: Callable[[], float] = time.perf_counter) -> list[Timed]:
     """Every program `runs` times in turn, after a round that does not count."""
     found: dict[str, list[Generation]] = {name: [] for name in texts}
     for number in range(runs + 1):
@@ -81,15 +92,15 @@ def raced(texts: dict[str, Text], runs: int, now: Callable[[], float] = time.per
             if number:
                 found[name].append(made)
     lead = next(iter(found.values()))[0].tokens
-    return [_timed(name, each, lead) for name, each in found.items()]
+    return [_timed(name, prompt, each, lead) for name, each in found.items()]
 
 
-def _timed(name: str, runs: Sequence[Generation], lead: Sequence[int]) -> Timed:
+def _timed(name: str, prompt: int, runs: Sequence[Generation], lead: Sequence[int]) -> Timed:
     totals = [1e3 * run.total for run in runs]
     tokens = runs[0].tokens
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tokens, lead, strict=False)))
     first = 1e3 * median(run.first for run in runs)
-    return Timed(name, first, median(totals), min(totals), max(totals), len(tokens), same)
+    return Timed(name, prompt, first, median(totals), min(totals), max(totals), len(tokens), same)
 
 
 def transformers_model(model: ModelSpec, weights: Any, length: int) -> Any:
@@ -136,8 +147,8 @@ def _named(model: ModelSpec, weights: Any) -> dict[str, Any]:
     return named
 
 
-def transformers_text(made: Any, prompt: Sequence[int], new: int) -> Iterator[int]:
-    """Greedy tokens by `generate` as a user calls it, with a streamer that hears of each."""
+def transformers_text(made: Any, prompt: Sequence[int], new: int, **options: Any) -> Iterator[int]:
+    """Greedy tokens by `generate` as a user calls it, with a streamer that hears of each; options: more for it."""
     torch, heard = importlib.import_module("torch"), Queue[list[int] | None]()
     base: Any = importlib.import_module("transformers.generation.streamers").BaseStreamer
 
@@ -153,7 +164,7 @@ def transformers_text(made: Any, prompt: Sequence[int], new: int) -> Iterator[in
         target=made.generate, args=(ids,),
         kwargs={
             "attention_mask": torch.ones_like(ids), "max_new_tokens": new, "min_new_tokens": new, "do_sample": False,
-            "streamer": Heard(),
+            "streamer": Heard(), **options,
         },
     )  # fmt: skip
     work.start()
@@ -163,33 +174,58 @@ def transformers_text(made: Any, prompt: Sequence[int], new: int) -> Iterator[in
     work.join()
 
 
+def amk_text(backend: ScheduleBackend, prompt: Sequence[int], new: int) -> Iterator[int]:
+    """Greedy tokens; nothing of an earlier text is used."""
+    backend.forget()
+    text = list(prompt)
+    while (left := len(prompt) + new - len(text)) > 0:
+        for token in backend.extend(text, left, GREEDY, ()):
+            text.append(token)
+            yield token
+
+
 def measured(arguments: argparse.Namespace) -> list[Timed]:
     """On this machine's GPU."""
     from amk.bench.ahead import made as kernel_of
     from amk.bench.subject import Subject
     from amk.bench.torch_model import TorchWeights
-    from amk.engine.session import Session
     from amk.planner.decode import plan
     from amk.planner.formats import formats
     from amk.planner.settings import FAST
+    from amk.prefill.reader import prompts_of
     from amk.schedule_ir.model import load_model
     from amk.schedule_ir.target import load_target
 
-    model, length = load_model(arguments.model), arguments.prompt + arguments.new
+    model, length = load_model(arguments.model), max(arguments.prompt) + arguments.new
     schedule = plan(
         model, load_target(arguments.gpu), settings=FAST, wanted=formats(arguments.dtype), max_context=length
     )
     weights = TorchWeights.random(model, arguments.seed)
     subject = Subject.random(kernel_of(schedule), arguments.seed, weights)
-    session = Session(subject.engine, arguments.slice)
-    prompt = [(17 * i + 5) % model.vocab for i in range(arguments.prompt)]
-    texts: dict[str, Text] = {f"amk {schedule.weights_label}": lambda: session.generate(prompt, arguments.new)}
+    engine, label = subject.engine, schedule.weights_label
+    ways: dict[Prefill, None] = dict.fromkeys(("torch", *arguments.prefill))
+    backends = {
+        f"amk {label}, prompt by {way}": ScheduleBackend(engine, arguments.slice, prompts_of(engine, way))
+        for way in ways
+    }
+    other = None
     if importlib.util.find_spec("transformers") is None:
         print("transformers is not installed: left out", file=sys.stderr)
     else:
         other = transformers_model(model, subject.weights, length)
-        texts["transformers bf16"] = lambda: transformers_text(other, prompt, arguments.new)
-    return raced(texts, arguments.runs)
+    found: list[Timed] = []
+    for count in arguments.prompt:
+        prompt = [(17 * i + 5) % model.vocab for i in range(count)]
+        texts: dict[str, Text] = {
+            name: partial(amk_text, backend, prompt, arguments.new) for name, backend in backends.items()
+        }
+        if other is not None:
+            theirs = partial(transformers_text, other, prompt, arguments.new)
+            texts["transformers bf16"] = theirs
+            if arguments.compiled:
+                texts["transformers bf16, static, compiled"] = partial(theirs, cache_implementation="static")
+        found += raced(texts, count, arguments.runs)
+    return found
 
 
 def _positive(text: str) -> int:
@@ -203,9 +239,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--model", required=True)
     parser.add_argument("--gpu", required=True)
     parser.add_argument("--dtype", default="bf16")
-    parser.add_argument("--prompt", type=_positive, default=512, help="tokens (default: 512)")
+    parser.add_argument("--prompt", type=_positive, nargs="+", default=[512], help="tokens (default: 512)")
     parser.add_argument("--new", type=_positive, default=128, help="tokens (default: 128)")
-    parser.add_argument("--slice", type=_positive, default=1, help="tokens a launch (default: 1)")
+    parser.add_argument("--slice", type=_positive, default=GPU_SLICE, help=f"tokens a launch (default: {GPU_SLICE})")
+    parser.add_argument("--prefill", choices=("torch", "kernel"), nargs="*", default=[], help="beside torch")
+    parser.add_argument("--compiled", action="store_true", help="also transformers with a compiled static cache")
     parser.add_argument("--runs", type=_positive, default=5, help="that count (default: 5)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", type=Path, metavar="FILE", help="write the rows to this JSON file")
@@ -222,14 +260,16 @@ def main(argv: Sequence[str]) -> int:
     except AmkError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
-    print(f"{'program':24} {'first ms':>9} {'all ms':>9} {'least':>9} {'most':>9} {'tokens/s':>9}  agrees")
+    print(
+        f"{'program':36} {'prompt':>6} {'first ms':>9} {'all ms':>9} {'least':>9} {'most':>9} {'tokens/s':>9}  agrees"
+    )
     for row in rows:
         times = " ".join(f"{t:9.1f}" for t in (row.first_ms, row.total_ms, row.least_ms, row.most_ms))
-        print(f"{row.program:24} {times} {row.tokens_per_second:9.1f}  {row.agrees} of {row.tokens}")
+        print(f"{row.program:36} {row.prompt:6} {times} {row.tokens_per_second:9.1f}  {row.agrees} of {row.tokens}")
     if arguments.record:
         made = [asdict(row) | {"tokens_per_second": row.tokens_per_second} for row in rows]
         run = provenance(f"python -m amk.bench.end_to_end {shlex.join(argv)}", device)
-        text = json.dumps({"prompt": arguments.prompt, "new": arguments.new, "rows": made, "run": run}, indent=1)
+        text = json.dumps({"new": arguments.new, "rows": made, "run": run}, indent=1)
         arguments.record.write_text(text + "\n", encoding="utf-8")
     return 0
 

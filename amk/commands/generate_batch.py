@@ -10,10 +10,12 @@ from amk.api.schedules import read_schedule
 from amk.commands.model_arguments import packing_bar, plan_wanted, quantiser
 from amk.commands.sampling import sampling_of
 from amk.engine.admission import admit
+from amk.engine.cuda_engine import CudaEngine
 from amk.engine.generation_config import unheeded
 from amk.engine.load import DeviceName, load, rounding
 from amk.engine.session import Session, check_prompt
 from amk.engine.tokenizer import Tokenizer
+from amk.prefill.reader import prompts_of
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.sampling import require
 from amk.schedule_ir.schedule import mode_of
@@ -37,6 +39,8 @@ def run_batch(arguments: argparse.Namespace, device: Device, files: Files, promp
     with packing_bar() as progress:
         on: DeviceName = "cuda" if device == "cuda" else "cpu"
         session = load(schedule, files.checkpoint, on, progress, quantiser(arguments))
+    if isinstance(session.engine, CudaEngine):
+        session.prompts = prompts_of(session.engine, arguments.prefill)
     try:
         _print(session, prompts, arguments.max_tokens, files.checkpoint.spec.eos, files.tokenizer)
     finally:

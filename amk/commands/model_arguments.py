@@ -13,6 +13,7 @@ from amk.api.loading import Device, Files, Planned, chosen, load
 from amk.commands.format_arguments import QUANTISER_NAMES, add_format_choice, positive
 from amk.commands.sampling import add_sampling_arguments, sampling_of
 from amk.engine.language_model import LanguageModel
+from amk.prefill.reader import FROM_TOKENS, Prefill
 from amk.report.diagnostic import AmkError, Diagnostic
 
 if TYPE_CHECKING:  # proofs and plans are imported where a schedule runs: the device cpu needs neither
@@ -44,6 +45,11 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_sampling_arguments(parser)
     parser.add_argument("--max-context", type=positive, help="cache positions of the plan")
+    parser.add_argument(
+        "--prefill", choices=get_args(Prefill), default="auto",
+        help="what reads prompts on the GPU. torch: its matrix products; kernel: the schedule, token by token; auto: "
+        f"torch where it is installed, for {FROM_TOKENS} tokens and more (default: auto)",
+    )  # fmt: skip
 
 
 def choose_device(arguments: argparse.Namespace) -> Device:
@@ -77,7 +83,7 @@ def opened(arguments: argparse.Namespace, device: Device, files: Files, longest:
             model = load(
                 files, arguments.gpu, device=device, formats=asked_formats(arguments), kv_dtype=arguments.kv_dtype,
                 max_context=positions(arguments, files, longest), sampling=sampling.mode, schedule=arguments.schedule,
-                progress=progress, quantise=quantiser(arguments),
+                progress=progress, quantise=quantiser(arguments), prefill=arguments.prefill,
             )  # fmt: skip
     arguments.findings.tell(model.notes)
     return model

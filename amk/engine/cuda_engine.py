@@ -142,6 +142,7 @@ class CudaEngine:
         start: int = 0,
     ) -> None:
         """As `request`, for one prompt per sequence of the batch; AMK016 if they are not as many."""
+        self.device.make_current()  # texts may be continued in any thread
         self.choose_by(sampling)
         self.upload_constants(request_buffers(self.schedule, prompts, eos))
         self.set_state(**first_state(prompts, start))
@@ -168,6 +169,7 @@ class CudaEngine:
 
         Raises AMK604 naming the blocked agents if the watchdog fired.
         """
+        self.device.make_current()
         self.enqueue(tokens)
         self.stream.synchronise()
         self.check()
@@ -175,10 +177,9 @@ class CudaEngine:
 
     def check(self) -> None:
         """Raise AMK604 if a wait was abandoned in any launch since reset."""
-        names = counter_names(self.schedule)
 
         def describe(wait: BlockedWait) -> str:
-            text = plain_words(wait)
+            text, names = plain_words(wait), counter_names(self.schedule)
             if wait.kind == "counter" and wait.object < len(names):
                 text = text.replace(f"counter {wait.object}", f"counter {names[wait.object]}")
             return text
@@ -191,10 +192,12 @@ class CudaEngine:
 
     def logits(self) -> NDArray[np.float32]:
         """f32 [vocab] of the last token that ran, [batch, vocab] in a batch."""
+        self.device.make_current()
         found = self.read("logits", np.float32, self.schedule.batch * self.schedule.model.vocab)
         return found if self.schedule.batch == 1 else found.reshape(self.schedule.batch, -1)
 
     def free(self) -> None:
+        self.device.make_current()
         for buffer in (*self.buffers.values(), self.counters, self.log):
             buffer.free()
         self.abort.free()

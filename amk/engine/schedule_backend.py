@@ -33,11 +33,22 @@ class ScheduleEngine(Protocol):
     def free(self) -> None: ...
 
 
-class ScheduleBackend:
-    """A schedule; tokens are chosen where it runs unless their logits are asked for. slice: tokens of a launch."""
+class PromptReader(Protocol):
+    """What reads many given tokens at once into an engine's cache."""
 
-    def __init__(self, engine: ScheduleEngine, slice: int = 1) -> None:
+    def read(self, tokens: Sequence[int], start: int, sequence: int = 0) -> bool:
+        """Append tokens at position `start`; False, with nothing promised about the cache, where the kernel has to."""
+
+
+class ScheduleBackend:
+    """A schedule; tokens are chosen where it runs unless their logits are asked for.
+
+    slice: tokens of a launch. prompts: reads what is given before the last token, where it does.
+    """
+
+    def __init__(self, engine: ScheduleEngine, slice: int = 1, prompts: PromptReader | None = None) -> None:
         self.engine, self.context, self._slice = engine, engine.schedule.kv.context, slice
+        self.prompts = prompts
         self._read: list[Token] = []
         self.cached = 0
 
@@ -76,6 +87,10 @@ class ScheduleBackend:
         self._read = [*tokens, *found[: end - 1]]
         return found[:end]
 
+    def forget(self) -> None:
+        """Read the next text from its first token on, whatever the cache holds."""
+        self._read = []
+
     def free(self) -> None:
         self.engine.free()
 
@@ -88,7 +103,10 @@ class ScheduleBackend:
         require(mode_of(schedule), sampling)
         self.cached = min(common(self._read, tokens), wanted)
         self._read = self._read[: self.cached]
-        self.engine.request([int(token) for token in tokens], eos[: len(REQUEST) - 1], sampling, self.cached)
+        given = [int(token) for token in tokens]
+        if self.prompts is not None and self.prompts.read(given[self.cached : wanted], self.cached):
+            self._read = list(tokens[:wanted])
+        self.engine.request(given, eos[: len(REQUEST) - 1], sampling, len(self._read))
 
     def _step(self, tokens: Sequence[Token], end: int) -> None:
         """Run the given tokens up to `end`, in as few launches as the output buffer allows."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.engine.room import check_room
+from amk.engine.schedule_backend import PromptReader
 from amk.schedule_ir.ops.select import REQUEST
 from amk.schedule_ir.sampling import GREEDY, Sampling
 from amk.schedule_ir.schedule import Schedule
@@ -18,16 +19,18 @@ from amk.schedule_ir.schedule import Schedule
 class Engine(Protocol):
     """Something that runs a schedule; the interpreter and the GPU are alike to a session.
 
-    `request` starts a text at position 0. `step(n)` feeds n tokens and returns, for each, the token that follows it:
-    the next one of the prompt while there is one, then the model's choice; after the end of the text it repeats. In a
-    batch there is one text a sequence, and a row of tokens for each step.
+    `request` starts a text at token `start`, before which the cache has all. `step(n)` feeds n tokens and returns, for
+    each, the token that follows it: the next one of the prompt while there is one, then the model's choice; after the
+    end of the text it repeats. In a batch there is one text a sequence, and a row of tokens for each step.
     """
 
     schedule: Schedule
 
-    def request(self, prompt: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY) -> None: ...
+    def request(
+        self, prompt: list[int], eos: tuple[int, ...] = ..., sampling: Sampling = ..., start: int = ...
+    ) -> None: ...
     def request_batch(
-        self, prompts: Sequence[Sequence[int]], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY
+        self, prompts: Sequence[Sequence[int]], eos: tuple[int, ...] = ..., sampling: Sampling = ..., start: int = ...
     ) -> None: ...
     def step(self, tokens: int) -> NDArray[np.int32]: ...
     def free(self) -> None: ...
@@ -35,10 +38,14 @@ class Engine(Protocol):
 
 @dataclass
 class Session:
-    """One engine and its conversations. slice: tokens per launch while generating; 1 streams each as it is chosen."""
+    """One engine and its conversations. slice: tokens per launch while generating; 1 streams each as it is chosen.
+
+    prompts: reads what is given before the last token, where it does.
+    """
 
     engine: Engine
     slice: int = 1
+    prompts: PromptReader | None = None
 
     def generate(
         self, prompt: Sequence[int], max_tokens: int, eos: Sequence[int] = (), sampling: Sampling = GREEDY
@@ -51,8 +58,9 @@ class Session:
         schedule = self.engine.schedule
         check_prompt(schedule, prompt)
         known = tuple(eos)
-        self.engine.request(list(prompt), known[: len(REQUEST) - 1], sampling)
-        self._feed(len(prompt) - 1)
+        start = self._read_at_once([prompt])
+        self.engine.request(list(prompt), known[: len(REQUEST) - 1], sampling, start)
+        self._feed(len(prompt) - 1 - start)
         left = min(max_tokens, schedule.kv.context - len(prompt) + 1)
         while left:
             tokens = self.engine.step(min(left, self.slice, schedule.launch.max_tokens)).tolist()
@@ -73,11 +81,12 @@ class Session:
         schedule, known = self.engine.schedule, tuple(eos)
         for prompt in prompts:
             check_prompt(schedule, prompt)
-        self.engine.request_batch(prompts, known[: len(REQUEST) - 1])
+        start = self._read_at_once(prompts)
+        self.engine.request_batch(prompts, known[: len(REQUEST) - 1], start=start)
         begin = [len(prompt) - 1 for prompt in prompts]
         end = [b + min(max_tokens, schedule.kv.context - b) for b in begin]
         at = min(begin)
-        self._feed(at)
+        self._feed(at - start)
         while at < max(end):
             count = min(max(end) - at, self.slice, schedule.launch.max_tokens)
             rows = self.engine.step(count).reshape(count, -1).tolist()
@@ -87,6 +96,14 @@ class Session:
                         yield sequence, token
                         end[sequence] = at if token in known else end[sequence]
                 at += 1
+
+    def _read_at_once(self, prompts: Sequence[Sequence[int]]) -> int:
+        """The position at which the kernel begins: before it all sequences were read, each by itself."""
+        end = min(len(prompt) for prompt in prompts) - 1
+        if self.prompts is None:
+            return 0
+        every = all(self.prompts.read(prompt[:end], 0, sequence) for sequence, prompt in enumerate(prompts))
+        return end if every else 0
 
     def _feed(self, tokens: int) -> None:
         """Run the given tokens, in as few launches as the output buffer allows."""

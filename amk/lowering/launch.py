@@ -86,6 +86,7 @@ class Device:
     shared_bytes_per_block: int
     shared_bytes_per_sm: int
     registers_per_sm: int
+    context: Any = None
 
     @classmethod
     def open(cls, ordinal: int = 0, driver: Driver | None = None) -> Self:
@@ -115,7 +116,12 @@ class Device:
             shared_bytes_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
             shared_bytes_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
             registers_per_sm=attribute("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+            context=context,
         )
+
+    def make_current(self) -> None:
+        """The driver's calls in this thread are about this GPU from here on; in the thread of `open` they are."""
+        self.driver.call("cuCtxSetCurrent", self.context)
 
     def uuid(self) -> str:
         """What tells this GPU from others of its name."""
@@ -258,47 +264,55 @@ class CooperativeLaunch:
         self.kernel = kernel
         self.grid = grid
         self.block = block
+        self._enqueue = Enqueue(kernel, grid, block, "COOPERATIVE")
 
     def __call__(self, argument: NDArray[Any], stream: Any) -> None:
         """Enqueue on `stream` (its handle). Asynchronous: errors inside the kernel show at the next synchronisation.
 
         argument: the bytes of the kernel's one parameter, passed by value.
         """
-        _enqueue(self.kernel, self.grid, self.block, argument, stream, "COOPERATIVE")
+        self._enqueue(argument, stream)
 
 
-@dataclass(frozen=True)
 class OverlappingLaunch:
     """A launch that may start before the one ahead of it on the stream has ended.
 
     The kernel waits for that one itself (sync::wait_for_earlier_kernels), and its blocks for nothing else.
     """
 
-    kernel: Kernel
-    grid: int
-    block: int
+    def __init__(self, kernel: Kernel, grid: int, block: int) -> None:
+        self.kernel, self.grid, self.block = kernel, grid, block
+        self._enqueue = Enqueue(kernel, grid, block, "PROGRAMMATIC_STREAM_SERIALIZATION")
 
     def __call__(self, argument: NDArray[Any], stream: Any) -> None:
         """As that of `CooperativeLaunch`."""
-        _enqueue(self.kernel, self.grid, self.block, argument, stream, "PROGRAMMATIC_STREAM_SERIALIZATION")
+        self._enqueue(argument, stream)
 
 
-def _enqueue(kernel: Kernel, grid: int, block: int, argument: NDArray[Any], stream: Any, how: str) -> None:
-    """One launch with the attribute `how` switched on."""
-    driver = kernel.device.driver
-    attribute = driver.api.CUlaunchAttribute()
-    attribute.id = getattr(driver.api.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{how}")
-    setattr(attribute.value, _MEMBERS[how], 1)
-    config = driver.api.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
-    config.sharedMemBytes = kernel.dynamic_smem
-    config.hStream = stream
-    config.attrs = [attribute]
-    config.numAttrs = 1
-    # The driver reads an array of pointers to the arguments, and the arguments, before it returns.
-    pointers = np.array([argument.ctypes.data], dtype=np.uint64)
-    driver.call("cuLaunchKernelEx", config, kernel.handle, pointers.ctypes.data, 0)
+class Enqueue:
+    """A launch whose shape is told to the driver's bindings once: they take longer for that than for the launch.
+
+    how: a launch attribute that is switched on; None for a kernel whose blocks wait for nothing.
+    """
+
+    def __init__(self, kernel: Kernel, grid: int, block: int, how: str | None = None) -> None:
+        api = kernel.device.driver.api
+        self._kernel, self._config = kernel, api.CUlaunchConfig()
+        self._config.gridDimX, self._config.gridDimY, self._config.gridDimZ = grid, 1, 1
+        self._config.blockDimX, self._config.blockDimY, self._config.blockDimZ = block, 1, 1
+        self._config.sharedMemBytes = kernel.dynamic_smem
+        if how is not None:
+            attribute = api.CUlaunchAttribute()
+            attribute.id = getattr(api.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{how}")
+            setattr(attribute.value, _MEMBERS[how], 1)
+            self._config.attrs = [attribute]
+            self._config.numAttrs = 1
+
+    def __call__(self, argument: NDArray[Any], stream: Any) -> None:
+        self._config.hStream = stream
+        # The driver reads an array of pointers to the arguments, and the arguments, before it returns.
+        pointers = np.array([argument.ctypes.data], dtype=np.uint64)
+        self._kernel.device.driver.call("cuLaunchKernelEx", self._config, self._kernel.handle, pointers.ctypes.data, 0)
 
 
 _MEMBERS = {

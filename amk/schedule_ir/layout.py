@@ -99,3 +99,29 @@ def stream_layout(schedule: Schedule, stream: Stream) -> StreamLayout:
     totals = np.asarray(np.sum([times[kind] * chunks for kind, chunks in alike.items()], axis=0, dtype=np.int64))
     flat = np.concatenate([[0], np.cumsum(totals.reshape(-1))[:-1]])
     return StreamLayout(sequence, counts, flat.reshape(totals.shape), totals, parts)
+
+
+def chunk_places(layout: StreamLayout) -> Iterator[tuple[DrainKey, NDArray[np.int64]]]:
+    """Packed index of each of its chunks, worker by worker and group-major, for every drain of a token."""
+    done = np.zeros_like(layout.totals)
+    for key in layout.drains:
+        counts = layout.counts[key[:2]]
+        starts = (layout.base + done).reshape(-1)
+        sizes = counts.reshape(-1)
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        done += counts
+        yield key, np.repeat(starts, sizes) + within
+
+
+def matrix_places(schedule: Schedule, stream: Stream) -> dict[tuple[MatrixName, int], NDArray[np.int32]]:
+    """Packed index of every chunk of each (matrix, layer), [row groups * chunks of a row], group-major."""
+    layout = stream_layout(schedule, stream)
+    found: dict[tuple[MatrixName, int], NDArray[np.int32]] = {}
+    for (name, layer, part), places in chunk_places(layout):
+        first, count = (schedule.tables[f"{share_table(name)}.{end}"] for end in ("first", "count"))
+        groups = np.concatenate([np.arange(f, f + n) for f, n in zip(first, count, strict=True)])
+        each = matrix(schedule.model, name).k_chunks(stream.chunk(name, layer).columns) // layout.parts[name]
+        shape = (matrix(schedule.model, name).groups, layout.parts[name], each)
+        whole = found.setdefault((name, layer), np.full(int(np.prod(shape)), -1, np.int32))
+        whole.reshape(shape)[groups, part] = places.reshape(len(groups), each)
+    return found

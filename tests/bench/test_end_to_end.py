@@ -6,9 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from amk.bench.end_to_end import generation, raced
+from amk.bench.end_to_end import amk_text, generation, raced
+from amk.engine.cpu_engine import CpuEngine
+from amk.engine.schedule_backend import ScheduleBackend
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.sampling import GREEDY
+from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 from tests.tiny import BIASED, PLAIN, RAGGED
 
 
@@ -41,7 +45,8 @@ def test_programs_take_turns_and_the_first_round_does_not_count() -> None:
         "own": lambda: clock.text([1, 2, 3, 4], 0.25, 0.25),
         "other": lambda: clock.text([1, 2, 9, 4], next(slow), 0.0),
     }
-    own, other = raced(texts, 3, clock)
+    own, other = raced(texts, 16, 3, clock)
+    assert own.prompt == other.prompt == 16
     assert (own.total_ms, own.first_ms, own.tokens_per_second, own.agrees) == (1000.0, 250.0, 4.0, 4)
     assert (other.total_ms, other.least_ms, other.most_ms, other.agrees) == (2000.0, 1000.0, 3000.0, 2)
 
@@ -74,3 +79,14 @@ def test_a_model_that_transformers_llama_does_not_have_is_refused() -> None:
 
     with pytest.raises(AmkError, match="AMK005"):
         transformers_model(BIASED, None, 16)
+
+
+def test_every_text_is_read_from_its_first_token_on() -> None:
+    """Slices of two tokens, the last one short; a second text does not use the cache of the first."""
+    model = tiny_model()
+    backend = ScheduleBackend(CpuEngine(tiny_plan(model, context=16), RandomTensors(model)), 2)
+    first = list(amk_text(backend, [3, 17, 5], 3))
+    assert len(first) == 3 and list(amk_text(backend, [3, 17, 5], 3)) == first
+    backend.forget()
+    backend.extend([3, 17, 5], 1, GREEDY, ())
+    assert backend.cached == 0

@@ -12,7 +12,7 @@ from amk.planner.formats import formats
 from amk.planner.settings import Settings
 from amk.schedule_ir import quantised
 from amk.schedule_ir.bfloat import round_bf16
-from amk.schedule_ir.layout import stream_layout
+from amk.schedule_ir.layout import chunk_places, stream_layout
 from amk.schedule_ir.matrices import MATRICES, matrix, tensor_rows
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.model_spec import ModelSpec
@@ -188,7 +188,7 @@ def test_every_row_is_packed_where_the_layout_says(name: Any) -> None:
     arrays = as_arrays(weights)
     width = schedule.streams[0].chunk_k
     layout = stream_layout(schedule, schedule.streams[0])
-    for (matrix_name, layer, _), places in device_packing.chunk_places(schedule, layout):
+    for (matrix_name, layer, _), places in chunk_places(layout):
         if matrix_name != name:
             continue
         shape = matrix(RAGGED, name)

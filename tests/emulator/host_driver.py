@@ -33,6 +33,7 @@ class HostDriver(Driver):
         self.written: dict[int, NDArray[np.bool_]] = {}
         names = (
             "cuMemAlloc", "cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemsetD8Async", "cuStreamSynchronize", "cuStreamCreate",
+            "cuCtxSetCurrent",
         )  # fmt: skip
         functions: dict[str, Any] = {name: self._checked(getattr(self, f"_{name[2:].lower()}")) for name in names}
         flags = {"CUstream_flags": SimpleNamespace(CU_STREAM_NON_BLOCKING=1), "CU_MEMHOSTALLOC_DEVICEMAP": 2}
@@ -73,6 +74,9 @@ class HostDriver(Driver):
         self.held[base][part], self.written[base][part] = byte, True
 
     def _streamsynchronize(self, *_: Any) -> None:
+        return None
+
+    def _ctxsetcurrent(self, _: Any) -> None:
         return None
 
     def _streamcreate(self, _: Any) -> int:

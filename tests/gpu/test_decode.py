@@ -6,6 +6,7 @@ A kernel passes when its logits are no further from an fp64 reference than torch
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,20 @@ def test_given_tokens_are_read_and_end_of_text_is_repeated(subject: Any) -> None
     end = stopped.index(stop, 3)
     assert stopped[: end + 1] == free[: end + 1]
     assert set(stopped[end:]) == {stop}
+
+
+def test_a_text_goes_on_in_another_thread(subject: Any) -> None:
+    engine, prompt, found = subject.engine, [7, 30, 2, 9], []
+
+    def text() -> None:
+        engine.request(prompt)
+        found.append((engine.step(8).tolist(), engine.logits().tobytes()))
+
+    text()
+    thread = Thread(target=text)
+    thread.start()
+    thread.join()
+    assert len(found) == 2 and found[0] == found[1]
 
 
 def test_greedy_tokens_are_torchs_or_nearly_tied(subject: Any) -> None:

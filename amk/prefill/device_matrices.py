@@ -1,0 +1,115 @@
+"""The matrices of a layer in bf16, made on the GPU from the packed weights that the schedule's kernel streams.
+
+A second copy of the model would double its memory, so there are buffers for two layers: while one is multiplied, the
+next is unpacked on a stream of its own. Each costs reading its packed bytes and writing two bytes a weight.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from amk.engine.cuda_engine import CudaEngine
+from amk.lowering.compile import compile_cuda
+from amk.lowering.launch import Enqueue, Module
+from amk.prefill.forward import Matrices
+from amk.prefill.views import view
+from amk.schedule_ir.layout import matrix_places
+from amk.schedule_ir.matrices import MatrixName, matrix, scale_buffer
+from amk.schedule_ir.schedule import Schedule
+
+KERNEL = "amk_unpack"
+SOURCE = f"""#include "amk/unpack.cuh"
+extern "C" __global__ void __launch_bounds__(256) {KERNEL}(const __grid_constant__ amk::unpack::Matrix matrix) {{
+  amk::unpack::unpack(matrix);
+}}
+"""
+WARPS = 8
+"""Of a block: chunks that it unpacks."""
+CODES = {"bf16": 0, "int8": 1, "fp8": 2, "int4": 3}
+ARGUMENT = np.dtype(
+    [(name, np.uint64) for name in ("chunks", "places", "out", "apart", "stride")]
+    + [(name, np.uint32) for name in ("count", "across", "columns", "rows", "k", "parts", "codes", "group", "zeros")]
+    + [("padding", np.uint32)]
+)
+"""`amk::unpack::Matrix`."""
+
+
+def argument(
+    schedule: Schedule, name: MatrixName, layer: int, count: int, chunks: int, places: int, out: int, apart: int
+) -> np.ndarray[Any, Any]:
+    """The kernel's parameter: `count` chunks. Addresses of the packed weights, of the places of the matrix's chunks, of
+    its rows, and of the scales of its rows, 0 where they are in the chunks."""
+    (stream,) = schedule.streams
+    shape, chunk = matrix(schedule.model, name), stream.chunk(name, layer)
+    product, form = schedule.model.graph.products[name], chunk.weights
+    block = np.zeros((), ARGUMENT)
+    values = {
+        "chunks": chunks, "places": places, "out": out, "apart": apart, "stride": stream.chunk_bytes, "count": count,
+        "across": shape.k_chunks(chunk.columns), "columns": chunk.columns, "rows": shape.rows, "k": shape.k,
+        "parts": len(product.rows) if product.in_turn else 1, "codes": CODES[form.codes], "group": form.group,
+        "zeros": int(form.zeros),
+    }  # fmt: skip
+    for field, value in values.items():
+        block[field] = value
+    return block
+
+
+class DeviceMatrices:
+    """`PromptForward`'s matrices for an engine. Used on the stream that is current when a layer is asked for."""
+
+    def __init__(self, engine: CudaEngine) -> None:
+        self._engine, self._schedule = engine, engine.schedule
+        self._device = torch.device("cuda", engine.device.ordinal)
+        compiled = compile_cuda(SOURCE, engine.schedule.target.arch)
+        self._module = Module(engine.device, compiled.cubin)
+        kernel = self._module.kernel(KERNEL)
+        self._side = torch.cuda.Stream(self._device)
+        self._ready = [torch.cuda.Event() for _ in range(2)]
+        places = matrix_places(self._schedule, self._schedule.streams[0])
+        self._places = {
+            key: torch.from_numpy(each).to(self._device) for key, each in places.items() if key[0] != "lm_head"
+        }
+        shapes = {name: matrix(self._schedule.model, name) for name, _ in self._places}
+        self._buffers: list[Matrices] = [
+            {
+                name: torch.empty((shape.rows, shape.k), dtype=torch.bfloat16, device=self._device)
+                for name, shape in shapes.items()
+            }
+            for _ in range(2)
+        ]
+        self._launches: list[list[tuple[Enqueue, np.ndarray[Any, Any]]]] = [
+            [] for _ in range(self._schedule.model.layers)
+        ]
+        for (name, layer), each in self._places.items():
+            launch = Enqueue(kernel, -(-len(each) // WARPS), 32 * WARPS)
+            self._launches[layer].append((launch, self._argument(name, layer)))
+
+    def __call__(self, layer: int) -> Matrices:
+        """The matrices of a layer; those of the layer before are overwritten from here on."""
+        current = torch.cuda.current_stream(self._device)
+        self._side.wait_stream(current)
+        if layer == 0:
+            self._unpack(0)
+        if layer + 1 < self._schedule.model.layers:
+            self._unpack(layer + 1)
+        current.wait_event(self._ready[layer % 2])
+        return self._buffers[layer % 2]
+
+    def _unpack(self, layer: int) -> None:
+        for launch, given in self._launches[layer]:
+            launch(given, self._side.cuda_stream)
+        self._ready[layer % 2].record(self._side)
+
+    def _argument(self, name: MatrixName, layer: int) -> np.ndarray[Any, Any]:
+        places, out = self._places[name, layer], self._buffers[layer % 2][name]
+        (stream,) = self._schedule.streams
+        apart = 0
+        if stream.chunk(name, layer).apart:
+            apart = view(self._engine, scale_buffer(name))[layer].data_ptr()
+        chunks = self._engine.buffers[stream.source].address
+        return argument(
+            self._schedule, name, layer, len(places), chunks, places.data_ptr(), out.data_ptr(), apart
+        )  # fmt: skip

@@ -1,0 +1,141 @@
+"""A prompt by torch: keys and values of many tokens at once, written where the schedule's kernel looks for them.
+
+Matrices are multiplied in bf16 with float32 sums; hidden states stay in float32, as in the kernel. What codes of
+weights stand for is rounded to bf16 before it is multiplied, by at most 2^-9 of each weight, which the kernel does not
+do. Keys and values are rounded as the cache rounds them. Everything that differs between families of models is read
+from the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
+
+from amk.schedule_ir.graph import Attention, MatrixName, Norm, Product
+from amk.schedule_ir.matrices import bias_buffer
+from amk.schedule_ir.quantised import E4M3_MOST
+from amk.schedule_ir.schedule import Schedule
+
+BLOCK = 4096
+"""Tokens that are read at once: it bounds the memory for activations."""
+BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Of attention; the others compile a kernel for every length."""
+Matrices = Mapping[MatrixName, Tensor]
+"""Of a layer, [rows, k] each, the tensors that are rows of one below each other."""
+
+
+class PromptForward:
+    """Reads tokens into a cache.
+
+    buffers: the schedule's, by name, in their shapes; the caches are written. matrices: those of a layer, in `dtype`;
+    asked for in order, and what was given for a layer may be overwritten when the next one is asked for.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        buffers: Mapping[str, Tensor],
+        matrices: Callable[[int], Matrices],
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        self._schedule, self._model, self._buffers = schedule, schedule.model, buffers
+        self._matrices, self._dtype = matrices, dtype
+        self._device = buffers["k_cache"].device
+
+    def read(self, tokens: Sequence[int], start: int, sequence: int = 0) -> None:
+        """Append tokens at position `start` of a sequence of the batch, whose cache has all positions before it."""
+        with torch.inference_mode(), sdpa_kernel(BACKENDS):
+            for first in range(0, len(tokens), BLOCK):
+                self._read_block(tokens[first : first + BLOCK], start + first, sequence)
+
+    def _read_block(self, tokens: Sequence[int], start: int, sequence: int) -> None:
+        ids = torch.tensor(tokens, dtype=torch.int64).to(self._device, non_blocking=True)
+        x = F.embedding(ids, self._buffers["embedding"]).float()
+        for layer in range(self._model.layers):
+            x = self._layer(layer, x, start, sequence)
+
+    def _layer(self, layer: int, x: Tensor, start: int, sequence: int) -> Tensor:
+        """The hidden state [tokens, hidden], float32, behind a layer; of the last layer only its keys and values."""
+        matrices, states, values = self._matrices(layer), [x], dict[str, Tensor]()
+        for node in self._model.graph.nodes:
+            if isinstance(node, Attention):
+                q, keys, kept = self._appended(node, layer, values["qkv"], start, sequence)
+                if layer + 1 == self._model.layers:
+                    break
+                values["attn"] = attended(q, keys, kept).to(self._dtype)
+                continue
+            given = self._normed(node, layer, states) if isinstance(node.reads, Norm) else values[node.reads]
+            made = self._product(node, layer, given, matrices[node.matrix])
+            if node.then == "residual":
+                states.append(states[-1] + made)
+            else:
+                values["qkv" if node.then == "rows" else "act"] = made if node.then == "rows" else self._active(made)
+        return states[-1]
+
+    def _normed(self, node: Product, layer: int, states: Sequence[Tensor]) -> Tensor:
+        assert isinstance(node.reads, Norm)
+        model, buffers = self._model, self._buffers
+        number = model.graph.norm_of(node.matrix, layer, model.layers)
+        x, weight = states[node.reads.reads], buffers["norm"][number]
+        if node.reads.shift is not None:
+            found = F.layer_norm(x, (model.hidden,), weight, buffers["norm_shift"][number], model.rms_eps)
+        else:
+            found = F.rms_norm(x, (model.hidden,), weight, model.rms_eps)
+        return found.to(self._dtype)
+
+    def _product(self, node: Product, layer: int, given: Tensor, matrix: Tensor) -> Tensor:
+        made = F.linear(given, matrix)
+        return made.float() + self._buffers[bias_buffer(node.matrix)][layer] if node.biases else made
+
+    def _active(self, made: Tensor) -> Tensor:
+        """What the MLP makes of its first product."""
+        if self._model.activation == "silu":
+            gate, up = made.chunk(2, dim=-1)
+            return F.silu(gate) * up
+        tanh = self._model.activation == "gelu-tanh"
+        return F.gelu(made, approximate="tanh" if tanh else "none").to(self._dtype)
+
+    def _appended(
+        self, node: Attention, layer: int, joint: Tensor, start: int, sequence: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [heads, tokens, head_dim], and all keys and values so far, [KV heads, positions, head_dim]."""
+        model, end = self._model, start + len(joint)
+        heads = joint.view(len(joint), -1, model.head_dim)
+        turned, v = heads[:, : -model.kv_heads].float(), heads[:, -model.kv_heads :]
+        if node.q_norm is not None:
+            weights = [self._buffers[name][layer] for name in ("q_norm", "k_norm")]
+            each = [w.expand(n, -1) for w, n in zip(weights, (model.heads, model.kv_heads), strict=True)]
+            turned = F.rms_norm(turned, (model.head_dim,), None, model.rms_eps) * torch.cat(each)
+        turned = rotated(turned, self._buffers["rope"][start:end, None])
+        rows = slice(sequence * model.kv_heads, (sequence + 1) * model.kv_heads)
+        both = []
+        for name, fresh in (("k_cache", turned[:, model.heads :]), ("v_cache", v)):
+            cache = self._buffers[name][layer, rows, :end]
+            cache[:, start:] = self._kept(fresh.transpose(0, 1), cache.dtype)
+            both.append(cache.to(self._dtype))
+        return turned[:, : model.heads].transpose(0, 1).to(self._dtype), both[0], both[1]
+
+    def _kept(self, values: Tensor, dtype: torch.dtype) -> Tensor:
+        if self._schedule.kv.dtype == "fp8":
+            values = values.clamp(-E4M3_MOST, E4M3_MOST).to(torch.float8_e4m3fn)
+        return values.to(dtype)
+
+
+def rotated(x: Tensor, table: Tensor) -> Tensor:
+    """x [tokens, heads, head_dim] with pairs (i, i + head_dim / 2) turned; table [tokens, 1, head_dim]: cosines, then
+    sines."""
+    cos, sin = table.chunk(2, dim=-1)
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)], dim=-1)
+
+
+def attended(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """[tokens, heads * head_dim]: every token over the positions up to its own, the tokens being the last of them."""
+    causal = causal_lower_right(q.shape[1], keys.shape[1])
+    out = F.scaled_dot_product_attention(q[None], keys[None], values[None], causal, enable_gqa=True)
+    return out[0].transpose(0, 1).reshape(q.shape[1], -1)

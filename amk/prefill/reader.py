@@ -1,0 +1,119 @@
+"""Long prompts by torch for an engine on a GPU, where torch can use it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from threading import Thread
+from typing import TYPE_CHECKING, Literal
+
+from amk.report.diagnostic import AmkError, Diagnostic, Exit
+
+if TYPE_CHECKING:  # torch is imported when a reader is made for it, the others where a schedule runs
+    from amk.engine.cuda_engine import CudaEngine
+    from amk.prefill.forward import PromptForward
+    from amk.schedule_ir.schedule import Schedule
+
+Prefill = Literal["auto", "torch", "kernel"]
+"""What reads a prompt: torch where it is there and the prompt is long enough, torch always, the schedule's kernel."""
+
+FROM_TOKENS = 16
+"""With 'auto': tokens from which torch reads them. Measured on an H200 it is the faster from 5 (llama3.2-1b bf16) to 12
+(llama3-8b int4) tokens on."""
+NEEDED = ("embedding", "norm", "rope", "k_cache", "v_cache")
+"""Buffers that a schedule must have under these names."""
+MOST_HEAD_DIM = 256
+
+
+class TorchPrompts:
+    """Reads prompts into the cache of an engine. Torch is imported and prepared in a thread, as that takes seconds.
+
+    least: tokens from which on it does. forced: an error where torch cannot, instead of leaving it to the kernel.
+    """
+
+    def __init__(self, engine: CudaEngine, least: int = FROM_TOKENS, forced: bool = False) -> None:
+        self.least, self.forced = least, forced
+        self._engine = engine
+        self._forward: PromptForward | None = None
+        self._failed: Exception | None = None
+        self._preparing = Thread(target=self._prepare, daemon=True)
+        self._preparing.start()
+
+    def read(self, tokens: Sequence[int], start: int, sequence: int = 0) -> bool:
+        """Append tokens at `start` to the cache of a sequence; False where the kernel has to, as they are few.
+
+        Also where torch cannot use the GPU or its memory is full, which is AMK019 if it is forced. In order on the
+        engine's stream: launches that follow find the tokens.
+        """
+        if len(tokens) < self.least:
+            return False
+        self._preparing.join()
+        if self._forward is not None:
+            import torch
+
+            try:
+                with torch.cuda.stream(self._stream):
+                    self._forward.read(tokens, start, sequence)
+                return True
+            except torch.OutOfMemoryError as error:
+                self._forward, self._failed = None, error
+        if self.forced:
+            raise unusable(str(self._failed)) from self._failed
+        return False
+
+    def _prepare(self) -> None:
+        try:
+            self._forward = self._made()
+        except Exception as error:  # noqa: BLE001  told where the first prompt is read
+            self._failed = error
+
+    def _made(self) -> PromptForward:
+        import torch
+
+        from amk.prefill.device_matrices import DeviceMatrices
+        from amk.prefill.forward import PromptForward
+        from amk.prefill.views import view
+
+        engine = self._engine
+        if not torch.cuda.is_available():
+            raise RuntimeError("it finds no GPU")
+        engine.device.make_current()
+        self._stream = torch.cuda.ExternalStream(int(engine.stream.handle), device=engine.device.ordinal)
+        (stream,) = engine.schedule.streams
+        streamed = {stream.source, stream.ring, stream.full}
+        names = [name for name in engine.buffers if name not in streamed and _is_read(name)]
+        return PromptForward(engine.schedule, {name: view(engine, name) for name in names}, DeviceMatrices(engine))
+
+
+def _is_read(name: str) -> bool:
+    return name in (*NEEDED, "norm_shift", "q_norm", "k_norm") or name.endswith("_bias")
+
+
+def prompts_of(engine: CudaEngine, wanted: Prefill) -> TorchPrompts | None:
+    """The reader that was asked for; None for the kernel. AMK019 where torch was asked for and cannot read."""
+    if wanted == "kernel":
+        return None
+    reason = why_not(engine.schedule)
+    if reason is None:
+        return TorchPrompts(engine, FROM_TOKENS if wanted == "auto" else 1, forced=wanted == "torch")
+    if wanted == "torch":
+        raise unusable(reason)
+    return None
+
+
+def unusable(reason: str) -> AmkError:
+    return AmkError(Diagnostic("AMK019", f"torch cannot read prompts: {reason}"), Exit.UNKNOWN)
+
+
+def why_not(schedule: Schedule) -> str | None:
+    """None where torch may read prompts for the schedule; whether it can use the GPU shows when it is imported."""
+    if importlib.util.find_spec("torch") is None:
+        return "it is not installed"
+    missing = sorted(set(NEEDED) - {buffer.name for buffer in schedule.buffers})
+    if missing:
+        return f"the schedule has no buffer {missing[0]}"
+    if len(schedule.streams) != 1:
+        return "the schedule has several streams of weights"
+    if schedule.model.head_dim > MOST_HEAD_DIM:
+        return f"its attention has heads of at most {MOST_HEAD_DIM}"
+    return None

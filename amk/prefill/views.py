@@ -1,0 +1,30 @@
+"""Tensors over an engine's buffers: the same memory, no copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from amk.engine.cuda_engine import CudaEngine
+
+DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "i32": torch.int32, "fp8": torch.float8_e4m3fn}
+"""By the type of a buffer."""
+
+
+class _Span:
+    """Device memory in the words of the CUDA array interface (version 3 of Numba's specification)."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__cuda_array_interface__: dict[str, Any] = {
+            "shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3,
+        }  # fmt: skip
+
+
+def view(engine: CudaEngine, name: str) -> Tensor:
+    """A global buffer in its shape; it must not be used after the engine was freed."""
+    buffer = next(each for each in engine.schedule.buffers if each.name == name)
+    span = _Span(engine.buffers[name].address, buffer.bytes)
+    raw: Tensor = torch.as_tensor(span, device=torch.device("cuda", engine.device.ordinal))
+    return raw.view(DTYPES[buffer.dtype]).view(buffer.shape)

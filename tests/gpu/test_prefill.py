@@ -1,0 +1,106 @@
+"""Prompts by torch into the kernel's cache, beside reading them token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amk.lowering.launch import Device
+from amk.planner.formats import formats
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.target import Target
+from tests.tiny import BIASED, NORMED
+
+pytestmark = pytest.mark.gpu
+
+TOKENS = 96
+CONTEXT = 512
+FORMATS = ("bf16", "int8", "int8-g64", "int4-g128", "int4-g128-zp", "fp8")
+MODELS = [pytest.param(model, id=model.name) for model in (BIASED, NORMED, load_model("llama3.2-1b"))]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def subject(request: pytest.FixtureRequest, torch_gpu: Device, gpu: Target) -> Iterator[Any]:
+    from tests.gpu.subjects import loaded, planned
+
+    with loaded(planned(request.param, gpu, CONTEXT)) as found:
+        yield found
+
+
+def text(subject: Any) -> list[int]:
+    return [(17 * i + 5) % subject.schedule.model.vocab for i in range(TOKENS)]
+
+
+def caches(subject: Any, end: int) -> Any:
+    import torch
+
+    from amk.prefill.views import view
+
+    return torch.stack([view(subject.engine, name)[:, :, :end].double() for name in ("k_cache", "v_cache")])
+
+
+def test_cache_and_logits_are_as_close_to_fp64_as_token_by_token(subject: Any) -> None:
+    import torch
+
+    from amk.bench.accuracy import relative_error, within_tolerance
+    from amk.prefill.reader import TorchPrompts
+    from tests.gpu.subjects import forced_logits, fresh_decoder
+
+    tokens, end, engine = text(subject), TOKENS - 1, subject.engine
+    exact = fresh_decoder(subject, torch.float64, TOKENS)
+    expected = forced_logits(exact, tokens)[-1]
+    keys = torch.stack([exact.k_cache, exact.v_cache])[:, :, :, :end].double()
+    engine.request(tokens)
+    engine.step(TOKENS)
+    slow, slow_cache = torch.from_numpy(engine.logits()).cuda(), relative_error(caches(subject, end), keys)
+    engine.poison()
+    prompts = TorchPrompts(engine, least=1, forced=True)
+    assert prompts.read(tokens[:40], 0) and prompts.read(tokens[40:end], 40)
+    engine.request(tokens, start=end)
+    engine.step(1)
+    fast, fast_cache = torch.from_numpy(engine.logits()).cuda(), relative_error(caches(subject, end), keys)
+    torch_error = relative_error(forced_logits(fresh_decoder(subject, torch.bfloat16, TOKENS), tokens)[-1], expected)
+    errors = [relative_error(each, expected) for each in (slow, fast)]
+    print(f"{subject.schedule.model.name}: logits {errors}, torch {torch_error}, cache {slow_cache} {fast_cache}")
+    assert fast_cache < 2 * slow_cache
+    assert within_tolerance(errors[1], max(torch_error, errors[0]))
+
+
+def test_it_is_reproducible_and_leaves_the_rest_of_the_cache_alone(subject: Any) -> None:
+    from amk.prefill.reader import TorchPrompts
+
+    tokens, end = text(subject), TOKENS - 1
+    prompts, found = TorchPrompts(subject.engine, least=1, forced=True), []
+    for byte in (0x11, 0x22):
+        for name in ("k_cache", "v_cache"):
+            subject.engine.buffers[name].fill(byte, subject.engine.stream.handle)
+        assert prompts.read(tokens[:end], 0)
+        subject.engine.stream.synchronise()
+        found.append(caches(subject, end).cpu())
+        for name in ("k_cache", "v_cache"):
+            whole = subject.engine.read(name, np.uint8, subject.engine.buffers[name].nbytes)
+            model = subject.schedule.model
+            rows = whole[: 2 * model.layers * model.kv_heads * CONTEXT * model.head_dim]
+            assert (rows.reshape(-1, CONTEXT, 2 * model.head_dim)[:, end:] == byte).all()
+    assert found[0].equal(found[1])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_matrices_are_what_the_stream_stands_for(form: Any, torch_gpu: Device, gpu: Target) -> None:
+    import torch
+
+    from amk.planner.decode import plan
+    from amk.planner.settings import FAST
+    from amk.prefill.device_matrices import DeviceMatrices
+    from tests.gpu.subjects import loaded
+
+    model = load_model("qwen2.5-0.5b")
+    with loaded(plan(model, gpu, settings=FAST, wanted=formats(form), max_context=CONTEXT)) as subject:
+        matrices = DeviceMatrices(subject.engine)
+        for layer in range(model.layers):
+            found = matrices(layer)
+            for name, rows in found.items():
+                assert torch.equal(rows, subject.weights.matrices[name][layer]), f"{name} of layer {layer}"

@@ -1,0 +1,70 @@
+"""Who reads a prompt, where torch is missing or cannot use a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from amk.prefill import reader
+from amk.prefill.reader import FROM_TOKENS, Prefill, prompts_of, why_not
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.schedule import Schedule
+from tests.engine.tiny import tiny_model, tiny_plan
+
+LONG = [1] * FROM_TOKENS
+
+
+@pytest.fixture(scope="module")
+def schedule() -> Schedule:
+    return tiny_plan(tiny_model())
+
+
+def engine(schedule: Schedule) -> Any:
+    """Of which nothing can be used: torch fails as it prepares."""
+    return SimpleNamespace(schedule=schedule)
+
+
+def test_the_kernel_reads_where_it_is_asked_for_or_torch_is_missing(
+    schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert prompts_of(engine(schedule), "kernel") is None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert prompts_of(engine(schedule), "auto") is None
+    with pytest.raises(AmkError, match=r"AMK019.*not installed"):
+        prompts_of(engine(schedule), "torch")
+
+
+@pytest.mark.parametrize("wanted", ["auto", "torch"])
+def test_torch_that_cannot_be_used_is_told_if_it_was_asked_for(
+    wanted: Prefill, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader.TorchPrompts, "_made", lambda _: 1 / 0)
+    monkeypatch.setattr(reader, "why_not", lambda _: None)
+    found = prompts_of(engine(schedule), wanted)
+    assert found is not None and not found.read([], 0), "no token is nothing to read"
+    if wanted == "auto":
+        assert not found.read(LONG, 0)
+    else:
+        with pytest.raises(AmkError, match=r"AMK019.*division"):
+            found.read(LONG[:1], 0)
+
+
+def test_few_tokens_are_left_to_the_kernel(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without asking torch, which may still be importing."""
+    monkeypatch.setattr(reader.TorchPrompts, "_prepare", lambda self: setattr(self, "_forward", None))
+    found = reader.TorchPrompts(engine(schedule), forced=True)
+    assert not found.read(LONG[1:], 0)
+    with pytest.raises(AmkError, match="AMK019"):
+        found.read(LONG, 0)
+
+
+def test_a_schedule_with_other_buffers_is_refused_by_name(schedule: Schedule) -> None:
+    pytest.importorskip("torch")
+    assert why_not(schedule) is None
+    fewer = tuple(buffer for buffer in schedule.buffers if buffer.name != "rope")
+    assert "no buffer rope" in str(why_not(schedule.model_copy(update={"buffers": fewer})))
+    wide = schedule.model.model_copy(update={"head_dim": 512})
+    assert "at most 256" in str(why_not(schedule.model_copy(update={"model": wide})))

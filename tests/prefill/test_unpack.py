@@ -1,0 +1,85 @@
+"""The kernel that unpacks matrices, in the emulator: bytes of every format become the numbers that they stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="prompts are read by torch")
+pytest.importorskip("numba", reason="the emulator is compiled")
+
+from amk.emulator.machine import Allocation, Machine, addresses_of
+from amk.emulator.program import assemble
+from amk.emulator.ptx import parse
+from amk.lowering.compile import compile_cuda
+from amk.planner.formats import Formats, formats
+from amk.prefill.device_matrices import KERNEL, SOURCE, WARPS, argument
+from amk.schedule_ir.bfloat import to_bf16_bits
+from amk.schedule_ir.layout import matrix_places
+from amk.schedule_ir.matrices import scale_buffer
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.packing import packed_arrays
+from amk.schedule_ir.schedule import Schedule
+from tests.engine.tiny import NEOX, RandomTensors, tiny_model, tiny_plan
+from tests.prefill.rows import stored_rows
+
+WIDE = {"workers": 5, "warps": 8, "chunk_bytes": 1024}
+CASES: dict[str, tuple[ModelSpec, Formats, dict[str, Any]]] = {
+    "bf16, ragged": (tiny_model(hidden=96, heads=3, kv_heads=1, ffn=160), formats("bf16"), {}),
+    "bf16, down in two parts": (tiny_model(ffn=128), formats("bf16"), {"act_parts": 2, "workers": 5, "warps": 8}),
+    "int8": (tiny_model(qkv_bias=True, ffn=160), formats("int8"), WIDE),
+    "int8 in groups": (tiny_model(ffn=160), formats("int8-g64"), WIDE),
+    "int4": (tiny_model(ffn=160), formats("int4-g64"), WIDE),
+    "int4 with zeros": (tiny_model(), formats("int4-g128-zp"), WIDE),
+    "fp8": (tiny_model(ffn=160), formats("fp8"), WIDE),
+    "fp8, scales apart": (tiny_model(ffn=160), formats("fp8"), WIDE | {"scales_apart": True}),
+    "without a gate": (tiny_model(**NEOX), formats("bf16"), {}),
+}
+
+
+@pytest.fixture(scope="module")
+def program() -> Any:
+    return assemble(parse(compile_cuda(SOURCE, "sm_90a").ptx), KERNEL)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_chunks_become_the_rows_that_they_stand_for(name: str, program: Any) -> None:
+    model, wanted, settings = CASES[name]
+    source, schedule = RandomTensors(model), tiny_plan(model, wanted=wanted, **settings)
+    packed, scales = packed_arrays(schedule, source)
+    for (matrix_name, layer), places in matrix_places(schedule, schedule.streams[0]).items():
+        if matrix_name == "lm_head" or layer == 0:
+            continue  # the last layer is where a place could be off by most
+        expected = to_bf16_bits(stored_rows(schedule, source, matrix_name, layer))
+        apart = scales.get(scale_buffer(matrix_name))
+        found = unpacked(program, schedule, matrix_name, layer, packed, places, apart, expected.shape)
+        np.testing.assert_array_equal(found, expected, err_msg=f"{matrix_name} of layer {layer}")
+
+
+def unpacked(
+    program: Any,
+    schedule: Schedule,
+    name: Any,
+    layer: int,
+    packed: Any,
+    places: Any,
+    apart: Any,
+    shape: tuple[int, int],
+) -> Any:
+    given = {"chunks": packed, "places": places, "apart": apart if apart is not None else np.zeros(1, np.float32)}
+    allocations = [
+        Allocation(key, data.nbytes, "constant", np.ascontiguousarray(data).reshape(-1).view(np.uint8))
+        for key, data in given.items()
+    ]
+    size = 2 * shape[0] * shape[1]
+    blocks = -(-len(places) // WARPS)
+    machine = Machine(program, blocks, WARPS, 0, [*allocations, Allocation("out", size, "scratch", None)])
+    at = addresses_of(machine)
+    scales = at["apart"] + apart[layer].nbytes * layer if apart is not None else 0
+    block = argument(schedule, name, layer, len(places), at["chunks"], at["places"], at["out"], scales)
+    outcome = machine.launch(block.tobytes())
+    assert outcome.ended and not outcome.faults, outcome.faults
+    assert machine.defined("out", 0, size), "every number is written"
+    return machine.read("out", np.uint16, size // 2).reshape(shape)
