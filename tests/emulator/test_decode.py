@@ -102,9 +102,10 @@ def _found(value: Any, key: str) -> list[Any]:
     ("written", "edited"), [("red.release.gpu", "red.relaxed.gpu"), ("ld.acquire.gpu", "ld.relaxed.gpu")]
 )
 def test_a_signal_or_a_wait_of_a_kernel_that_orders_nothing_is_a_race(written: str, edited: str) -> None:
-    """The run is lucky: its tokens are right, and only the race tells."""
+    """Readers get what was there before the stores, which is undefined; without weak memory the tokens are right."""
     schedule = scheduled("naive sm_80")
     ptx = compile_cuda(stamped(emit(schedule), schedule), schedule.target.arch).ptx
     assert written in ptx
     result = run(schedule, RandomTensors(schedule.model), ptx.replace(written, edited), tokens=2, races=True)
-    assert result.ended and {fault.kind for fault in result.faults} == {"race"}
+    kinds = {fault.kind for fault in result.faults}
+    assert result.ended and "race" in kinds and kinds <= {"race", "undefined"}
