@@ -200,8 +200,8 @@ def interpreted(
         machine.set(name, values)
     machine.launch(tokens)
     logits = machine.get("logits")
-    return machine.get("output")[: tokens * schedule.batch], logits if schedule.batch == 1 else logits.reshape(
-        schedule.batch, -1
+    return machine.get("output")[: tokens * schedule.vectors], logits if schedule.vectors == 1 else logits.reshape(
+        schedule.vectors, -1
     )
 
 

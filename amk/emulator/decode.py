@@ -168,13 +168,13 @@ class EmulatedEngine:
         return self.machine.launch(self.abi.pack(values).tobytes(), order)
 
     def output(self, tokens: int) -> NDArray[np.int32]:
-        words = self.machine.read("output", np.int32, tokens * self.schedule.batch)
+        words = self.machine.read("output", np.int32, tokens * self.schedule.vectors)
         return tokens_of(self.schedule, words.view(np.int32))
 
     def logits(self) -> NDArray[np.float32]:
         """f32 [vocab] of the last token that ran, [batch, vocab] in a batch."""
         found = self.machine.read("logits", np.float32, self.buffers["logits"].elements).view(np.float32)
-        return found if self.schedule.batch == 1 else found.reshape(self.schedule.batch, -1)
+        return found if self.schedule.vectors == 1 else found.reshape(self.schedule.vectors, -1)
 
 
 def weights_of(schedule: Schedule, source: TensorSource, quantise: Quantiser) -> dict[str, NDArray[Any]]:

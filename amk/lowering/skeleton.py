@@ -196,7 +196,7 @@ def _tagged_use(schedule: Schedule, op: Op) -> tuple[int, int]:
     for worker, agent in product(range(schedule.launch.workers), range(role.count)):
         if seen["read"] | seen["write"] == named:
             break
-        env = Env({"t": 0, "n": 0, "l": 0}, worker, agent, schedule.kv.context - 1, tables)
+        env = Env({"t": 0, "n": 0, "l": 0}, worker, agent, schedule.kv.context - schedule.rows, tables)
         for access in op.accesses(env, geometry):
             if access.buffer in tagged:
                 seen[access.kind].add(access.buffer)

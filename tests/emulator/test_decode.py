@@ -36,6 +36,10 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
     "int4 with zeros sm_89": (PLAIN, "l4", "int4-g64-zp", 4, WIDE),
     "fp8 sm_80, by software": (PLAIN, "a100", "fp8", 4, WIDE),
     "batch of 4, sm_89": (tiny_model(), "l4", "bf16", 8, {"batch": 4}),
+    "four rows across blocks, sm_89": (tiny_model(), "l4", "bf16", 8, {"rows": 4, "kv_block": 5, "kv_splits": 2}),
+    "eight rows, norms of heads, fenced, sm_90a": (
+        tiny_model(heads=6, kv_heads=2, hidden=192, qk_norm=True), "h200", "bf16", 4, {"rows": 8, "handoff": "fenced"},
+    ),
     "drawing sm_100a": (tiny_model(), "b200", "bf16", 4, {"sampling": "top-k-top-p"}),
     "fenced, two splits, fp8 cache": (
         tiny_model(), "h200", "bf16", 8, {"handoff": "fenced", "kv_splits": 2, "kv_dtype": "fp8"},
@@ -65,6 +69,8 @@ def test_the_kernel_gives_the_interpreters_tokens_in_any_order(name: str) -> Non
     source = RandomTensors(schedule.model)
     ptx = compile_cuda(stamped(emit(schedule), schedule), schedule.target.arch).ptx
     prompts = [[3, 17], [40], [7, 7, 21], [5]][: schedule.batch]
+    if schedule.rows > 1:
+        prompts = [[(7 * n + 3) % schedule.model.vocab for n in range(TOKENS * schedule.rows)]]
     expected = CpuEngine(schedule, source, numerics="device")
     expected.request_batch(prompts)
     tokens, scale = expected.step(TOKENS).tolist(), np.abs(expected.logits()).max()
