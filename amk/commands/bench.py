@@ -16,6 +16,7 @@ from typing import Any
 from amk.bench.wanted import Wanted, wanted
 from amk.commands.bench_ablate import ablated, add_ablate, recorded
 from amk.commands.bench_output import draw, drawn_only, print_rows
+from amk.commands.bench_share import add_share, share
 from amk.commands.bench_table import judged_only, print_table_of, separate_runs, wanted_of
 from amk.commands.format_arguments import positive
 from amk.commands.output import add_format
@@ -55,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=positive, default=4, help="tokens per launch (default: 4)")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights and cache (default: 0)")
     parser.add_argument("--record", metavar="FILE", help="add every row to this JSON file")
+    add_share(parser)
     parser.add_argument("--resume", action="store_true", help="do not measure rows that --record already holds")
     parser.add_argument("--time-limit", type=positive, metavar="SECONDS", help="begin no row that would end after this")
     parser.add_argument("--runs", type=positive, default=1, help="so many separate processes, one after the other")
@@ -123,6 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
     kept = record.Record.open(Path(arguments.record)) if arguments.record else None
     rows = _measured(arguments, cases, device, kept, began)
     provenance = importlib.import_module("amk.bench.hardware").provenance(_command(), device)
+    if arguments.share:
+        share(arguments, cases, rows, provenance)
     if arguments.table:
         print_table_of(arguments, kept.rows() if kept else rows, provenance)
     else:
@@ -146,6 +150,9 @@ def _check(arguments: argparse.Namespace) -> None:
         "--ablate times one process and draws nothing: no --runs, no --plot": arguments.ablate
         and (arguments.runs > 1 or arguments.plot),
         "--cases is for --table": arguments.cases and not arguments.table,
+        "--share times one process: no --runs, no --ablate": arguments.share
+        and (arguments.runs > 1 or arguments.ablate or arguments.rows),
+        "--sign is for --share": arguments.sign and not arguments.share,
         "--baselines-once is for --runs": arguments.baselines_once and arguments.runs == 1,
         "give --table, or both --model and --gpu": not (named or arguments.table or arguments.rows),
         "--table names models and GPU itself": arguments.table and (arguments.model or arguments.gpu),

@@ -14,6 +14,7 @@ from amk.bench import kernel_choice, sm_rates
 from amk.bench.provenance import commit
 from amk.commands.bench import positions, usable_gpu
 from amk.commands.format_arguments import positive
+from amk.commands.learned import learn
 from amk.commands.measured_runs import recorded_settings
 from amk.planner.search import Problem
 from amk.planner.settings import Settings
@@ -41,15 +42,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     unseen = "choose no kernel of this model that these records have: for predictions by constants fitted to them"
     parser.add_argument("--unseen", type=Path, nargs="+", default=[], metavar="RECORD", help=unseen)
     parser.add_argument("--time-limit", type=positive, metavar="SECONDS", help="begin no kernel after this time")
+    sent = "fit the constants to files of `amk bench --share`, which needs no GPU; -o names where they are written"
+    parser.add_argument("--learn", type=Path, nargs="+", metavar="FILE", help=sent)
+    parser.add_argument(
+        "--signers", type=Path, metavar="FILE", help="with --learn: who must have signed, as ssh lists them"
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="constants that --learn found")
 
 
 def run(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     kernels = arguments.model is not None and (arguments.record is not None or arguments.plans is not None)
-    if arguments.micro is None and arguments.shares is None and not kernels:
-        message = "give --micro FILE, --shares FILE, or --model and --record FILE (or --plans FILE)"
+    if arguments.micro is None and arguments.shares is None and arguments.learn is None and not kernels:
+        message = "give --micro FILE, --shares FILE, --learn FILE, or --model and --record FILE (or --plans FILE)"
         raise AmkError(Diagnostic("AMK005", message))
     target = load_target(arguments.gpu)
+    if arguments.learn is not None:
+        learn(arguments, target, _say)
     if arguments.micro is not None:
         device = usable_gpu()
         micro = importlib.import_module("amk.bench.micro")
