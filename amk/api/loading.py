@@ -87,7 +87,7 @@ def load(
     what the planned schedule can draw. schedule: run this one instead of planning; it is proved SAFE before it runs.
     progress: is told (bytes packed, bytes in all). quantise: makes codes that the checkpoint does not hold.
     prefill: what reads prompts on the device cuda. 'kernel': the schedule, token by token; 'torch': matrix products of
-    torch, whose cache differs by the rounding of bf16; 'auto': torch where it can, for 16 tokens and more.
+    torch, whose cache differs by the rounding of bf16; 'auto': torch where it can, for 12 tokens and more.
 
     Raises AmkError: AMK010 for an unknown name, AMK012 for a model or tokenizer that amk does not run, AMK013 for
     weights that are missing or damaged, AMK011 for a plan that does not fit, AMK019 where torch is to read prompts and
@@ -144,7 +144,7 @@ def schedule_backend(
     """
     from amk.engine.admission import admit
     from amk.engine.load import check_model, gpu_engine
-    from amk.engine.schedule_backend import GPU_SLICE, ScheduleBackend
+    from amk.engine.schedule_backend import ScheduleBackend
     from amk.quantize.search import searched
 
     quantise = quantise or searched
@@ -156,7 +156,7 @@ def schedule_backend(
     if device in WITHOUT_GPU:
         return ScheduleBackend(_on_the_cpu(schedule, checkpoint, device, quantise))
     engine = gpu_engine(schedule, checkpoint, quantise, progress)
-    return ScheduleBackend(engine, GPU_SLICE, prompts_of(engine, prefill))
+    return ScheduleBackend(engine, prompts=prompts_of(engine, prefill))
 
 
 def _on_the_cpu(schedule: Schedule, checkpoint: Checkpoint, device: Device, quantise: Quantiser) -> ScheduleEngine:

@@ -4,7 +4,7 @@ Wall time, from the call to the last token, through what `amk.load` continues te
 same process with the same random weights: the time to the first token, all of it, and new tokens a second. The runs
 take turns, the first round does not count. All choose greedily; how many tokens they agree on from the start stands in
 the row, as with random weights two candidates may be closer than rounding. `--prompt` may name several lengths.
-`--prefill kernel` adds prompts that the kernel reads, `--compiled` transformers with a static cache, whose decoding it
+`--prefill kernel` adds prompts that the kernel reads; `--transformers compiled` is its static cache, whose decoding it
 compiles.
 """
 
@@ -27,7 +27,7 @@ from statistics import median
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from amk.engine.schedule_backend import GPU_SLICE, ScheduleBackend
+from amk.engine.schedule_backend import ScheduleBackend
 from amk.lowering.launch import Device
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.model_spec import ModelSpec
@@ -205,8 +205,7 @@ def measured(arguments: argparse.Namespace) -> list[Timed]:
     engine, label = subject.engine, schedule.weights_label
     ways: dict[Prefill, None] = dict.fromkeys(("torch", *arguments.prefill))
     backends = {
-        f"amk {label}, prompt by {way}": ScheduleBackend(engine, arguments.slice, prompts_of(engine, way))
-        for way in ways
+        f"amk {label}, prompt by {way}": ScheduleBackend(engine, prompts=prompts_of(engine, way)) for way in ways
     }
     other = None
     if importlib.util.find_spec("transformers") is None:
@@ -219,11 +218,11 @@ def measured(arguments: argparse.Namespace) -> list[Timed]:
         texts: dict[str, Text] = {
             name: partial(amk_text, backend, prompt, arguments.new) for name, backend in backends.items()
         }
-        if other is not None:
-            theirs = partial(transformers_text, other, prompt, arguments.new)
+        theirs = partial(transformers_text, other, prompt, arguments.new)
+        if other is not None and "plain" in arguments.transformers:
             texts["transformers bf16"] = theirs
-            if arguments.compiled:
-                texts["transformers bf16, static, compiled"] = partial(theirs, cache_implementation="static")
+        if other is not None and "compiled" in arguments.transformers:
+            texts["transformers bf16, static, compiled"] = partial(theirs, cache_implementation="static")
         found += raced(texts, count, arguments.runs)
     return found
 
@@ -241,9 +240,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--prompt", type=_positive, nargs="+", default=[512], help="tokens (default: 512)")
     parser.add_argument("--new", type=_positive, default=128, help="tokens (default: 128)")
-    parser.add_argument("--slice", type=_positive, default=GPU_SLICE, help=f"tokens a launch (default: {GPU_SLICE})")
     parser.add_argument("--prefill", choices=("torch", "kernel"), nargs="*", default=[], help="beside torch")
-    parser.add_argument("--compiled", action="store_true", help="also transformers with a compiled static cache")
+    parser.add_argument("--transformers", choices=("plain", "compiled"), nargs="*", default=["plain"])
     parser.add_argument("--runs", type=_positive, default=5, help="that count (default: 5)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", type=Path, metavar="FILE", help="write the rows to this JSON file")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.engine.admission import AdmittedKernel
+from amk.engine.launches_ahead import LaunchesAhead
 from amk.engine.request import first_state, request_buffers, tokens_of
 from amk.engine.tag_life import tokens_told_apart
 from amk.lowering import refusal
@@ -147,22 +148,30 @@ class CudaEngine:
         self.upload_constants(request_buffers(self.schedule, prompts, eos))
         self.set_state(**first_state(prompts, start))
 
-    def argument(self, tokens: int) -> NDArray[np.void]:
-        """The kernel's parameter for a launch of `tokens` tokens."""
+    def argument(self, tokens: int, output: int | None = None) -> NDArray[np.void]:
+        """The kernel's parameter for a launch of `tokens` tokens; output: where it writes them, if not to the buffer.
+
+        An address that the device can write, with room for a word a token.
+        """
         values = {f"b_{name.replace('.', '_')}": buffer.address for name, buffer in self.buffers.items()}
         values |= {
             "counters": self.counters.address, "watchdog_log": self.log.address, "abort_word": self.abort.address,
             "stall_ns": self.stall_ns, "tokens": tokens, "trace": self.trace.address if self.trace else 0,
         }  # fmt: skip
-        return self.abi.pack(values)
+        return self.abi.pack(values if output is None else values | {"b_output": output})
 
-    def enqueue(self, tokens: int, stream: Any = None) -> None:
-        """Launch a decode of `tokens` tokens; asynchronous, but for a wait before tags would repeat."""
+    def enqueue(self, tokens: int, stream: Any = None, output: int | None = None) -> None:
+        """Launch a decode of `tokens` tokens; asynchronous, but for a wait before tags would repeat. output: as in
+        `argument`."""
         handle = stream if stream is not None else self.stream.handle
         if self.epoch + tokens > self.most_epochs:
             self._start_epochs(handle)
-        self.launch(self.argument(tokens), handle)
+        self.launch(self.argument(tokens, output), handle)
         self.epoch += tokens
+
+    def ahead(self, count: int) -> LaunchesAhead:
+        """`count` tokens as they are chosen, of one sequence, in launches that follow each other without a gap."""
+        return LaunchesAhead(self, count)
 
     def step(self, tokens: int) -> NDArray[np.int32]:
         """Decode `tokens` tokens and return them, [tokens, batch] in a batch.
@@ -173,7 +182,7 @@ class CudaEngine:
         self.enqueue(tokens)
         self.stream.synchronise()
         self.check()
-        return tokens_of(self.schedule, self.read("output", np.int32, tokens * self.schedule.vectors))
+        return tokens_of(self.schedule, self.read("output", np.int32, tokens * self.schedule.batch))
 
     def check(self) -> None:
         """Raise AMK604 if a wait was abandoned in any launch since reset."""
@@ -193,8 +202,8 @@ class CudaEngine:
     def logits(self) -> NDArray[np.float32]:
         """f32 [vocab] of the last token that ran, [batch, vocab] in a batch."""
         self.device.make_current()
-        found = self.read("logits", np.float32, self.schedule.vectors * self.schedule.model.vocab)
-        return found if self.schedule.vectors == 1 else found.reshape(self.schedule.vectors, -1)
+        found = self.read("logits", np.float32, self.schedule.batch * self.schedule.model.vocab)
+        return found if self.schedule.batch == 1 else found.reshape(self.schedule.batch, -1)
 
     def free(self) -> None:
         self.device.make_current()

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Generator, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from amk.engine.backend import common
 from amk.engine.room import Token, check_room
+from amk.engine.run import Launches, Run
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.bfloat import F32
 from amk.schedule_ir.ops.select import REQUEST
 from amk.schedule_ir.sampling import GREEDY, Sampling, require
 from amk.schedule_ir.schedule import Schedule, mode_of
-
-GPU_SLICE = 8
-"""Tokens of one launch on the GPU while a text streams."""
 
 
 class ScheduleEngine(Protocol):
@@ -33,6 +31,13 @@ class ScheduleEngine(Protocol):
     def free(self) -> None: ...
 
 
+@runtime_checkable
+class AheadEngine(Protocol):
+    """An engine with several launches under way."""
+
+    def ahead(self, count: int) -> Launches: ...
+
+
 class PromptReader(Protocol):
     """What reads many given tokens at once into an engine's cache."""
 
@@ -43,13 +48,15 @@ class PromptReader(Protocol):
 class ScheduleBackend:
     """A schedule; tokens are chosen where it runs unless their logits are asked for.
 
-    slice: tokens of a launch. prompts: reads what is given before the last token, where it does.
+    slice: tokens of a launch, unless the engine has several under way. prompts: reads what is given before the last
+    token, where it does.
     """
 
     def __init__(self, engine: ScheduleEngine, slice: int = 1, prompts: PromptReader | None = None) -> None:
         self.engine, self.context, self._slice = engine, engine.schedule.kv.context, slice
         self.prompts = prompts
         self._read: list[Token] = []
+        self._run: Run | None = None
         self.cached = 0
 
     def logits(self, tokens: Sequence[Token]) -> F32:
@@ -78,26 +85,51 @@ class ScheduleBackend:
         return rows
 
     def extend(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
-        launch = self.engine.schedule.launch.max_tokens
-        count = min(most, self._slice, launch, self.context - len(tokens) + 1)
-        self._begin(tokens, len(tokens) - 1, tuple(eos), sampling)
-        self._step(tokens, len(tokens) - 1)
-        found: list[int] = self.engine.step(count).tolist()
-        end = next((at + 1 for at, token in enumerate(found) if token in eos), len(found))
-        self._read = [*tokens, *found[: end - 1]]
-        return found[:end]
+        run = self._run
+        if run is None or not run.goes_on(tokens, sampling, eos):
+            self._begin(tokens, len(tokens) - 1, tuple(eos), sampling)
+            self._step(tokens, len(tokens) - 1)
+            count = min(most, self.context - len(tokens) + 1)
+            self._run = run = Run(self._launches(count), tokens, sampling, eos)
+        found = run.next(most)
+        self._read = [*tokens, *found[:-1]]
+        if found[-1] in eos:
+            self._stop()
+        return found
+
+    def _launches(self, count: int) -> Launches:
+        """`count` tokens."""
+        if isinstance(self.engine, AheadEngine):
+            return self.engine.ahead(count)
+        return self._slices(count)
+
+    def _slices(self, count: int) -> Generator[list[int]]:
+        while count:
+            most = min(count, self._slice, self.engine.schedule.launch.max_tokens)
+            found: list[int] = self.engine.step(most).tolist()
+            count -= len(found)
+            yield found
+
+    def _stop(self) -> None:
+        """Nothing runs any more."""
+        if self._run is not None:
+            run, self._run = self._run, None
+            run.close()
 
     def forget(self) -> None:
         """Read the next text from its first token on, whatever the cache holds."""
+        self._stop()
         self._read = []
 
     def free(self) -> None:
+        self._stop()
         self.engine.free()
 
     def _begin(
         self, tokens: Sequence[Token], wanted: int, eos: tuple[int, ...] = (), sampling: Sampling = GREEDY
     ) -> None:
         """Start at the first token that the cache does not hold; AMK015 for a choice that the schedule cannot make."""
+        self._stop()
         schedule = self.engine.schedule
         check_room(tokens, schedule.model.vocab, self.context)
         require(mode_of(schedule), sampling)

@@ -45,19 +45,20 @@ class PromptForward:
     ) -> None:
         self._schedule, self._model, self._buffers = schedule, schedule.model, buffers
         self._matrices, self._dtype = matrices, dtype
-        self._device = buffers["k_cache"].device
+        self.device = buffers["k_cache"].device
 
     def read(self, tokens: Sequence[int], start: int, sequence: int = 0) -> None:
         """Append tokens at position `start` of a sequence of the batch, whose cache has all positions before it."""
-        with torch.inference_mode(), sdpa_kernel(BACKENDS):
-            for first in range(0, len(tokens), BLOCK):
-                self._read_block(tokens[first : first + BLOCK], start + first, sequence)
+        for first in range(0, len(tokens), BLOCK):
+            ids = torch.tensor(tokens[first : first + BLOCK], dtype=torch.int64)
+            self.read_block(ids.to(self.device), start + first, sequence)
 
-    def _read_block(self, tokens: Sequence[int], start: int, sequence: int) -> None:
-        ids = torch.tensor(tokens, dtype=torch.int64).to(self._device, non_blocking=True)
-        x = F.embedding(ids, self._buffers["embedding"]).float()
-        for layer in range(self._model.layers):
-            x = self._layer(layer, x, start, sequence)
+    def read_block(self, ids: Tensor, start: int, sequence: int = 0) -> None:
+        """As `read`, tokens i64 [at most BLOCK] on the device; waits for nothing there."""
+        with torch.inference_mode(), sdpa_kernel(BACKENDS):
+            x = F.embedding(ids, self._buffers["embedding"]).float()
+            for layer in range(self._model.layers):
+                x = self._layer(layer, x, start, sequence)
 
     def _layer(self, layer: int, x: Tensor, start: int, sequence: int) -> Tensor:
         """The hidden state [tokens, hidden], float32, behind a layer; of the last layer only its keys and values."""
@@ -106,12 +107,13 @@ class PromptForward:
         """Queries [heads, tokens, head_dim], and all keys and values so far, [KV heads, positions, head_dim]."""
         model, end = self._model, start + len(joint)
         heads = joint.view(len(joint), -1, model.head_dim)
-        turned, v = heads[:, : -model.kv_heads].float(), heads[:, -model.kv_heads :]
+        turned, v = heads[:, : -model.kv_heads], heads[:, -model.kv_heads :]
         if node.q_norm is not None:
             weights = [self._buffers[name][layer] for name in ("q_norm", "k_norm")]
             each = [w.expand(n, -1) for w, n in zip(weights, (model.heads, model.kv_heads), strict=True)]
-            turned = F.rms_norm(turned, (model.head_dim,), None, model.rms_eps) * torch.cat(each)
-        turned = rotated(turned, self._buffers["rope"][start:end, None])
+            turned = F.rms_norm(turned.float(), (model.head_dim,), None, model.rms_eps) * torch.cat(each)
+        once = torch.float32 if self._schedule.kv.dtype == "fp8" else self._dtype  # keys are rounded once
+        turned = rotated(turned, self._buffers["rope"][start:end, None], once)
         rows = slice(sequence * model.kv_heads, (sequence + 1) * model.kv_heads)
         both = []
         for name, fresh in (("k_cache", turned[:, model.heads :]), ("v_cache", v)):
@@ -126,12 +128,18 @@ class PromptForward:
         return values.to(dtype)
 
 
-def rotated(x: Tensor, table: Tensor) -> Tensor:
-    """x [tokens, heads, head_dim] with pairs (i, i + head_dim / 2) turned; table [tokens, 1, head_dim]: cosines, then
-    sines."""
+def rotated(x: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
+    """x [tokens, heads, head_dim] with pairs (i, i + head_dim / 2) turned, in float32, rounded to `dtype`.
+
+    table: f32 [tokens, 1, head_dim], cosines, then sines.
+    """
     cos, sin = table.chunk(2, dim=-1)
     a, b = x.chunk(2, dim=-1)
-    return torch.cat([torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)], dim=-1)
+    out = torch.empty(x.shape, dtype=dtype, device=x.device)
+    first, second = out.chunk(2, dim=-1)
+    torch.addcmul(a * cos, b, sin, value=-1, out=first)
+    torch.addcmul(b * cos, a, sin, out=second)
+    return out
 
 
 def attended(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:

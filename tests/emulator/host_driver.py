@@ -33,7 +33,7 @@ class HostDriver(Driver):
         self.written: dict[int, NDArray[np.bool_]] = {}
         names = (
             "cuMemAlloc", "cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemsetD8Async", "cuStreamSynchronize", "cuStreamCreate",
-            "cuCtxSetCurrent",
+            "cuCtxSetCurrent", "cuMemFreeHost",
         )  # fmt: skip
         functions: dict[str, Any] = {name: self._checked(getattr(self, f"_{name[2:].lower()}")) for name in names}
         flags = {"CUstream_flags": SimpleNamespace(CU_STREAM_NON_BLOCKING=1), "CU_MEMHOSTALLOC_DEVICEMAP": 2}
@@ -78,6 +78,9 @@ class HostDriver(Driver):
 
     def _ctxsetcurrent(self, _: Any) -> None:
         return None
+
+    def _memfreehost(self, address: int) -> None:
+        del self.held[address], self.written[address]
 
     def _streamcreate(self, _: Any) -> int:
         return 1

@@ -70,6 +70,7 @@ def test_cache_and_logits_are_as_close_to_fp64_as_token_by_token(subject: Any) -
 
 
 def test_it_is_reproducible_and_leaves_the_rest_of_the_cache_alone(subject: Any) -> None:
+    from amk.prefill.graphs import padded
     from amk.prefill.reader import TorchPrompts
 
     tokens, end = text(subject), TOKENS - 1
@@ -77,15 +78,36 @@ def test_it_is_reproducible_and_leaves_the_rest_of_the_cache_alone(subject: Any)
     for byte in (0x11, 0x22):
         for name in ("k_cache", "v_cache"):
             subject.engine.buffers[name].fill(byte, subject.engine.stream.handle)
-        assert prompts.read(tokens[:end], 0)
+        assert prompts.read(tokens[:end], 0)  # the second time by the graph that the first one made
         subject.engine.stream.synchronise()
         found.append(caches(subject, end).cpu())
         for name in ("k_cache", "v_cache"):
             whole = subject.engine.read(name, np.uint8, subject.engine.buffers[name].nbytes)
             model = subject.schedule.model
             rows = whole[: 2 * model.layers * model.kv_heads * CONTEXT * model.head_dim]
-            assert (rows.reshape(-1, CONTEXT, 2 * model.head_dim)[:, end:] == byte).all()
+            assert (rows.reshape(-1, CONTEXT, 2 * model.head_dim)[:, padded(end) :] == byte).all()
     assert found[0].equal(found[1])
+
+
+def test_tokens_come_from_launches_ahead_as_from_one_launch(subject: Any) -> None:
+    """Also where a text was abandoned before, and with a prompt that a graph reads for the second time."""
+    from amk.engine.schedule_backend import ScheduleBackend
+    from amk.prefill.reader import TorchPrompts
+    from amk.schedule_ir.sampling import GREEDY
+
+    engine, tokens, count = subject.engine, text(subject), 40
+    backend = ScheduleBackend(engine, prompts=TorchPrompts(engine, least=1, forced=True))
+    found = []
+    for most in (3, count, count):
+        backend.forget()
+        answer: list[int] = []
+        while len(answer) < most:
+            answer += backend.extend([*tokens, *answer], count - len(answer), GREEDY, ())
+        found.append(answer[:most])
+    engine.request(tokens, start=TOKENS - 1)
+    expected = engine.step(count).tolist()
+    assert found == [expected[:3], expected, expected]
+    np.testing.assert_array_equal(backend.logits([*tokens, *expected[:-1]]), engine.logits())
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -61,6 +61,16 @@ def test_few_tokens_are_left_to_the_kernel(schedule: Schedule, monkeypatch: pyte
         found.read(LONG, 0)
 
 
+def test_a_graph_is_little_longer_than_the_prompt() -> None:
+    pytest.importorskip("torch")
+    from amk.prefill.graphs import MOST, padded
+
+    lengths = [padded(tokens) for tokens in range(1, MOST + 1)]
+    assert all(n is not None and tokens <= n <= max(tokens + 16, 1.5 * tokens) for tokens, n in enumerate(lengths, 1))
+    assert len(set(lengths)) == 20 and padded(MOST + 1) is None
+    assert [padded(tokens) for tokens in (63, 511, 2047)] == [64, 512, 2048]
+
+
 def test_a_schedule_with_other_buffers_is_refused_by_name(schedule: Schedule) -> None:
     pytest.importorskip("torch")
     assert why_not(schedule) is None

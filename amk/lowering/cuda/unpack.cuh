@@ -13,6 +13,9 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
+// Tiles that a warp loads before it stores the first.
+inline constexpr u32 kTogether = 4;
+
 enum Codes : u32 { kBf16 = 0, kInt8 = 1, kFp8 = 2, kInt4 = 3 };
 
 // chunks: of the whole stream, `stride` bytes each. places: of the matrix's chunks, row group by row group. out: bf16
@@ -86,8 +89,9 @@ __device__ __forceinline__ void eight(const Matrix& m, const u32 (&words)[4], u3
   }
 }
 
-__device__ __forceinline__ void tile(const Matrix& m, const u8* chunk, u32 at, u32 lane, u32 row, u32 packed, u32 base) {
-  const uint4 loaded = *reinterpret_cast<const uint4*>(chunk + 512 * at + 16 * lane);
+// One tile; `loaded` is what the lane has of it.
+__device__ __forceinline__ void tile(const Matrix& m, const u8* chunk, const uint4& loaded, u32 at, u32 lane, u32 row,
+                                     u32 packed, u32 base) {
   const u32 words[4] = {loaded.x, loaded.y, loaded.z, loaded.w}, q = lane % 4;
   u16 values[8];
   if (m.codes == kBf16) {
@@ -138,8 +142,15 @@ __device__ __forceinline__ void unpack(const Matrix& m) {
   const u32 bits = m.codes == kBf16 ? 16 : m.codes == kInt4 ? 4 : 8;
   const u32 tiles = m.columns * bits / 512;
   const u32 base = warp % m.across * m.columns;
-#pragma unroll 4
-  for (u32 at = 0; at < tiles; ++at) tile(m, chunk, at, lane, row, packed, base);
+  for (u32 first = 0; first < tiles; first += kTogether) {
+    uint4 loaded[kTogether];  // stores follow the loads of all: the compiler keeps their order
+#pragma unroll
+    for (u32 i = 0; i < kTogether; ++i)
+      if (first + i < tiles) loaded[i] = *reinterpret_cast<const uint4*>(chunk + 512 * (first + i) + 16 * lane);
+#pragma unroll
+    for (u32 i = 0; i < kTogether; ++i)
+      if (first + i < tiles) tile(m, chunk, loaded[i], first + i, lane, row, packed, base);
+  }
 }
 
 }  // namespace unpack
