@@ -158,7 +158,7 @@ class Proof:
     def _boundary(self) -> I64:
         """Launch state before; outputs, state and the last logits after."""
         size = {b.name: b.bytes for b in self.schedule.buffers}
-        number, code, one = self.footprints.number, self.footprints.code, 4 * self.schedule.batch
+        number, code, one = self.footprints.number, self.footprints.code, 4 * self.schedule.vectors
         wanted = [("output", one * n, one * (n + 1), code("output", 0) + n + 1) for n in range(TOKENS)]
         wanted += [("state", 0, size["state"], code("state", 1))]
         wanted += [("logits", 0, self.schedule.model.vocab * one, code("logits", 0) + TOKENS)]

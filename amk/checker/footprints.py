@@ -82,9 +82,10 @@ class Footprints:
     def _at_positions(self, where: I64) -> I64:
         """The same environments at the first position, the last, one in the worker's first block, and one in another
         split's; the bits say which of these a position is."""
-        kv, last, count = self.schedule.kv, self.schedule.kv.context - 1, len(where)
+        kv, rows, count = self.schedule.kv, self.schedule.rows, len(where)
+        last = kv.context - rows
         split = self.tables["attn.split"][where[:, _WORKER]] if "attn.split" in self.tables else np.zeros(count, int)
-        own, other = np.minimum((split + 1) * kv.block - 1, last), np.where(split == 0, kv.block, 0)
+        own, other = np.minimum((split + 1) * kv.block - rows, last), np.where(split == 0, kv.block, 0)
         other = np.where((kv.splits > 1) & (other <= last), other, 0)
         places = np.stack((np.zeros_like(own), np.full_like(own, last), own, other), axis=1)
         if self.only is not None:
@@ -97,10 +98,11 @@ class Footprints:
         return there
 
     def rows_of_splits(self) -> list[I64]:
-        """Of every split that owns a position, what happens at its first (first bit) and at its last (second bit)."""
-        kv = self.schedule.kv
+        """Of every split that owns a position, what happens at the first step that has a row there (first bit) and at
+        the last one (second bit)."""
+        kv, rows, last = self.schedule.kv, self.schedule.rows, self.schedule.kv.context - self.schedule.rows
         blocks = [range(0, kv.context, kv.block)[split :: kv.splits] for split in range(kv.splits)]
-        ends = [(mine[0], min(mine[-1] + kv.block, kv.context) - 1) for mine in blocks if mine]
+        ends = [(max(mine[0] - rows + 1, 0), min(mine[-1] + kv.block - 1, last)) for mine in blocks if mine]
         return [Footprints(self.schedule, self.programs, [*end, *end]).rows() for end in ends]
 
     def rows(self) -> I64:

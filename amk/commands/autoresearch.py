@@ -68,6 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--llm-model", help="language model for --proposer llm")
     parser.add_argument("--llm-price", metavar="IN/OUT", help="its price in dollars per million tokens")
     parser.add_argument("--llm-replay", action="store_true", help="answer from the run's record only, never call")
+    parser.add_argument("--llm-turns", type=int, default=24, metavar="N", help="turns of a conversation (default: 24)")
+    parser.add_argument("--llm-talks", type=int, default=2, metavar="N", help="conversations at once (default: 2)")
     parser.add_argument(
         "--program",
         type=Path,
@@ -149,7 +151,10 @@ def _session(
         assert journal.state.run is not None
         name = journal.state.run.proposer
         model = arguments.llm_model or journal.state.run.llm_model
-        options = session.LlmOptions(model, arguments.llm_price, arguments.llm_replay, _program(arguments.program))
+        options = session.LlmOptions(
+            model, arguments.llm_price, arguments.llm_replay, _program(arguments.program), arguments.llm_turns,
+            arguments.llm_talks,
+        )  # fmt: skip
         proposer = session.proposer_for(name, journal, options, _recorded(arguments))
         jobs = arguments.jobs or (1 if backends[0].simulated else jobs_of(os.cpu_count()))
         loop = session.loop_of(journal, backends, proposer, jobs)
@@ -197,6 +202,8 @@ def _check_llm(arguments: argparse.Namespace, limits: Limits) -> None:
 
     if arguments.llm_model is None or (limits.dollars <= 0 and not arguments.llm_replay):
         raise AmkError(Diagnostic("AMK706", "the proposer llm needs --llm-model and --max-dollars"))
+    if arguments.llm_turns < 1 or arguments.llm_talks < 1:
+        raise AmkError(Diagnostic("AMK005", "--llm-turns and --llm-talks: at least one is needed"))
     price_of(arguments.llm_model, arguments.llm_price)
 
 

@@ -18,7 +18,7 @@ from amk.engine.checkpoint import open_checkpoint
 from amk.engine.load import check_model
 from amk.engine.random_checkpoint import RandomCheckpoint
 from amk.engine.request import first_state, request_buffers
-from amk.lowering.compile import compile_cuda
+from amk.lowering.compile import DEFAULT_OPTIONS, compile_cuda
 from amk.lowering.emit import emit
 from amk.lowering.stamp import stamped
 from amk.quantize.search import searched
@@ -33,6 +33,7 @@ from amk.schedule_ir.schedule import Schedule, mode_of
 
 if TYPE_CHECKING:
     from amk.emulator.decode import Result
+    from amk.emulator.footprints import Mismatch
     from amk.emulator.machine import Fault, Order
 
 ROUNDING = 2.0**-7
@@ -44,7 +45,11 @@ MOST_FAULTS = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("schedule", type=Path, metavar="FILE", help="a schedule; it need not be SAFE")
-    parser.add_argument("--ptx", type=Path, metavar="FILE", help="run this PTX instead of compiling the schedule")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--ptx", type=Path, metavar="FILE", help="run this PTX instead of compiling the schedule")
+    what.add_argument(
+        "--footprints", action="store_true", help="compare the bytes that each step touches with what its op declares"
+    )
     parser.add_argument(
         "--position", type=int, default=0, metavar="P", help="of the first token, the cache being random"
     )
@@ -70,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("numba") is None:
         raise AmkError(Diagnostic("AMK806", "numba is not installed"), Exit.INPUT)
     from amk.emulator.decode import run as emulated
+    from amk.emulator.footprints import LINE_INFO
     from amk.emulator.machine import Limits
 
     schedule = load_schedule(arguments.schedule)[0]
@@ -79,7 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
         raise AmkError(Diagnostic("AMK014", message), Exit.INPUT)
     source = weights(schedule, arguments.model_weights)
-    ptx = _read(arguments.ptx) if arguments.ptx else compiled(schedule)
+    text = stamped(emit(schedule), schedule)
+    ptx = _read(arguments.ptx) if arguments.ptx else _ptx(schedule, text, *([LINE_INFO] * arguments.footprints))
     prompts = [[1 + s] for s in range(schedule.batch)]
     cache = random_cache(schedule)
     limits = Limits(
@@ -88,9 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
     result = emulated(
         schedule, source, ptx, prompts=prompts, position=arguments.position, cache=(cache[0][1], cache[1][1]),
         tokens=arguments.tokens, order=named_order(arguments.order), limits=limits,
-        races=arguments.races, quantise=searched,
+        races=arguments.races, text=text if arguments.footprints else None, quantise=searched,
     )  # fmt: skip
-    if not result.ended or result.faults:
+    if not result.ended or result.faults or beyond(result):
         raise _wrong(result)
     tokens, logits = interpreted(
         schedule, source, prompts, arguments.position, (cache[0][0], cache[1][0]), arguments.tokens
@@ -106,7 +113,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 def compiled(schedule: Schedule) -> str:
     """The PTX of any schedule that the lowering can print, SAFE or not."""
-    return compile_cuda(stamped(emit(schedule), schedule), schedule.target.arch).ptx
+    return _ptx(schedule, stamped(emit(schedule), schedule))
+
+
+def _ptx(schedule: Schedule, text: str, *options: str) -> str:
+    return compile_cuda(text, schedule.target.arch, options=(*DEFAULT_OPTIONS, *options)).ptx
+
+
+def beyond(result: Result) -> list[Mismatch]:
+    """What a step touched and does not declare, or declares to write and did not; a read may be left out."""
+    return [mismatch for mismatch in result.mismatches if mismatch.kind != "unread"]
 
 
 def weights(schedule: Schedule, where: str) -> TensorSource:
@@ -184,18 +200,18 @@ def interpreted(
         machine.set(name, values)
     machine.launch(tokens)
     logits = machine.get("logits")
-    return machine.get("output")[: tokens * schedule.batch], logits if schedule.batch == 1 else logits.reshape(
-        schedule.batch, -1
+    return machine.get("output")[: tokens * schedule.vectors], logits if schedule.vectors == 1 else logits.reshape(
+        schedule.vectors, -1
     )
 
 
 def _wrong(result: Result) -> AmkError:
     """AMK804 with the first faults; AMK803 if all that is wrong is that a limit was reached."""
-    lines = tuple(shown(str(fault)) for fault in result.faults[:MOST_FAULTS])
-    if all(fault.kind == "limit" for fault in result.faults):
+    lines = tuple(shown(str(fault)) for fault in [*result.faults, *beyond(result)][:MOST_FAULTS])
+    if result.faults and all(fault.kind == "limit" for fault in result.faults):
         return AmkError(Diagnostic("AMK803", result.faults[0].message), Exit.UNKNOWN)
-    kinds = list(dict.fromkeys(fault.kind for fault in result.faults))
-    message = f"{len(result.faults)} faults: {', '.join(kinds)}"
+    kinds: list[str] = list(dict.fromkeys([f.kind for f in result.faults] + [m.kind for m in beyond(result)]))
+    message = f"{len(result.faults) + len(beyond(result))} faults: {', '.join(kinds)}"
     return AmkError(Diagnostic("AMK804", message, facts=lines), Exit.UNSAFE)
 
 
@@ -209,6 +225,7 @@ def _print(form: str, result: Result, difference: float) -> None:
                 "seconds": sum(outcome.seconds for outcome in result.outcomes),
                 "logits_differ_by": difference,
                 "faults": [asdict(fault) for fault in faults],
+                "unread": [str(mismatch) for mismatch in result.mismatches],
             }
         )
         return

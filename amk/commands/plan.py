@@ -9,7 +9,7 @@ from pathlib import Path
 
 from amk.commands.output import add_format, print_json, print_table
 from amk.commands.plan_search import add_search_arguments, ready_settings, searched_settings
-from amk.commands.planning import add_batch_choice, add_plan_arguments, planned
+from amk.commands.planning import add_batch_choice, add_plan_arguments, add_rows_choice, planned
 from amk.planner.fit import Budget, budget
 from amk.planner.settings import PRESETS, Settings
 from amk.planner.storage import runs_of_stream
@@ -25,6 +25,7 @@ READY = "ready"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_arguments(parser, required=True)
     add_batch_choice(parser)
+    add_rows_choice(parser)
     parser.add_argument(
         "--plan", choices=(*PRESETS, READY), default="fast",
         help="which plan; ready: found by a search and shipped (default: fast)",
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    settings = replace(_settings(arguments), sampling=arguments.sampling, batch=arguments.batch)
+    settings = replace(_settings(arguments), sampling=arguments.sampling, batch=arguments.batch, rows=arguments.rows)
     schedule = planned(arguments, settings)
     memory = memory_of(schedule, settings)
     if arguments.output is not None:
@@ -73,6 +74,7 @@ def summary(schedule: Schedule, memory: Budget) -> dict[str, object]:
         "plan": schedule.plan,
         "sampling": mode_of(schedule),
         "batch": schedule.batch,
+        "rows": schedule.rows,
         "context": schedule.kv.context,
         "model_context": schedule.model.max_context,
         "kv_splits": schedule.kv.splits,
@@ -101,6 +103,7 @@ def _print(schedule: Schedule, memory: Budget) -> None:
         ("schedule", f"{schedule.name}, {schedule.plan} plan, {mode_of(schedule)} choice of tokens"),
         ("sha256", schedule_hash(schedule)),
         ("batch", f"{schedule.batch} sequence{'s' if schedule.batch > 1 else ''} decoded together"),
+        ("rows", f"{schedule.rows} token{'s' if schedule.rows > 1 else ''} of a sequence a step"),
         ("context", f"{schedule.kv.context:,} of the model's {schedule.model.max_context:,} positions"),
         ("workers", f"{launch.workers} of {launch.warps} warps, attention in {schedule.kv.splits} splits a head"),
         (

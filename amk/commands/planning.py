@@ -36,6 +36,14 @@ def add_batch_choice(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_rows_choice(parser: argparse.ArgumentParser) -> None:
+    """`--rows N`, for commands that make one plan."""
+    parser.add_argument(
+        "--rows", type=positive, default=1, metavar="N",
+        help="consecutive tokens of a sequence that a step reads, 1 to 8 (default: 1)",
+    )  # fmt: skip
+
+
 def chosen_formats(arguments: argparse.Namespace) -> Formats | Layered:
     """The format of every matrix: what was asked for, else how a directory of weights stores its layers."""
     if arguments.dtype == AUTO:

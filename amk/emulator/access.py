@@ -1,30 +1,14 @@
-"""Loads, stores, atomics, asynchronous copies, mbarriers of one warp."""
+"""Loads, stores, atomics of one warp."""
 
 from __future__ import annotations
 
 from amk.emulator import isa
 from amk.emulator.bits import as_f32, below, bits32, compiled, separate, sign_extended, zero_extended
 from amk.emulator.cells import at, byte_at, byte_to, half_at, half_to, to, word_at, word_to
-from amk.emulator.happens_before import (
-    NOW_KNOWN,
-    bulk_started,
-    committed,
-    copied,
-    copy_over,
-    ended_phase,
-    give,
-    groups_over,
-    ordered_read,
-    ordered_write,
-    take,
-    tick,
-    vector,
-    watch,
-)
+from amk.emulator.happens_before import ordered_read, ordered_write, watch
 from amk.emulator.isa import GLOBAL, NON_COHERENT, SHARED, WEAK
 from amk.emulator.program import COLUMNS
 from amk.emulator.state import (
-    AGENTS,
     ALLOCATIONS,
     ASLEEP,
     BAD_MBARRIER,
@@ -32,14 +16,8 @@ from amk.emulator.state import (
     BLOCKS,
     CODE,
     CONSTANT,
-    COPIES,
-    COPY_QUEUE,
-    COPY_ROOM,
-    EAGER,
     EFFECTS,
     GLOBAL_VERSION,
-    GROUPS,
-    LANDED,
     MBARRIERS,
     MEMORY,
     MISALIGNED,
@@ -53,12 +31,8 @@ from amk.emulator.state import (
     READ_ONLY,
     SEEN_BLOCK,
     SEEN_GLOBAL,
-    SEQUENCE,
     SHARED_AT,
     SHARED_BYTES,
-    SMALL_COUNT,
-    SMALL_QUEUE,
-    SMALL_ROOM,
     STATUS,
     UNDEFINED,
     UNDEFINED_BYTES,
@@ -69,6 +43,8 @@ from amk.emulator.state import (
     poison_of,
     registers_of,
 )
+from amk.emulator.touched import READ, WRITE, touch
+from amk.emulator.weak import earlier, hidden_in, remember, undefined_earlier
 
 A_ADD, A_OR, A_AND, A_XOR, A_MIN, A_MAX = (isa.A_ADD, isa.A_OR, isa.A_AND, isa.A_XOR, isa.A_MIN, isa.A_MAX)
 A_EXCH, A_CAS, A_INC, A_DEC = (isa.A_EXCH, isa.A_CAS, isa.A_INC, isa.A_DEC)
@@ -186,19 +162,22 @@ def load(grid: int, warp: int, pc: int, mask: int, block: int) -> bool:  # noqa:
         place = located(grid, warp, pc, lane, space, address, size * count)
         if place < 0:
             return False
+        touch(grid, warp, pc, READ, place, size * count)
+        late = hidden_in(grid, warp, pc, place, size * count)
         if at(grid, RACES):
             watch(grid, warp, pc, lane, place, size * count, False)
-            ordered_read(grid, warp, pc, place)
+            if not late:
+                ordered_read(grid, warp, pc, place)
         if first < 0:
             first = address
         for part in range(count):
             spot = place + part * size
-            value = taken(grid, spot, size)
+            value = earlier(grid, warp, pc, spot, size) if late else taken(grid, spot, size)
             digest = digest * 1000003 + value + address
             if signed:
                 value = zero_extended(sign_extended(value, 8 * size), 64 if wide else 32)
             to(registers, 32 * at(word, 3 + part) + lane, value)
-            if undefined_in(grid, spot, size):
+            if undefined_earlier(grid, warp, pc, spot, size) if late else undefined_in(grid, spot, size):
                 if part == 0:
                     bad0 |= 1 << lane
                 elif part == 1:
@@ -252,6 +231,8 @@ def store(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
         if place < 0 or not writable(grid, warp, pc, lane, space, place, address, size * count):
             return
         shared = place >= at(grid, SHARED_AT)
+        touch(grid, warp, pc, WRITE, place, size * count)
+        remember(grid, warp, place, size * count)
         if at(grid, RACES):
             watch(grid, warp, pc, lane, place, size * count, True)
             ordered_write(grid, warp, pc, place)
@@ -316,6 +297,9 @@ def atomic(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
             return
         shared = place >= at(grid, SHARED_AT)
         old = taken(grid, place, size)
+        touch(grid, warp, pc, READ, place, size)
+        touch(grid, warp, pc, WRITE, place, size)
+        remember(grid, warp, place, size)
         if at(grid, RACES):
             watch(grid, warp, pc, lane, place, size, True)
             if mode >> 27 & 1 == 0:
@@ -340,271 +324,3 @@ def atomic(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
         to(registers, 32 * at(word, 3) + lane, old)
     to(poison, at(word, 3), at(poison, at(word, 3)) & ~mask | bad)
     effect(grid, warp, block, SHARED if shared else GLOBAL, True)
-
-
-@separate
-def changed(grid: int, place: int, arrivals: int, expected: int, arrived: int) -> bool:
-    """Bytes are expected, then threads and bytes arrive; the phase ends when none of either is left. False: not
-    allowed."""
-    word = at(at(grid, MEMORY), place >> 3)
-    phase, pending, every, bytes_left = (word & 1, word >> 1 & 1048575, word >> 21 & 1048575, word >> 41)
-    pending -= arrivals
-    bytes_left += expected - arrived
-    if pending < 0 or abs(bytes_left) >= 1 << 20:
-        return False
-    if pending == 0 and bytes_left == 0:
-        phase, pending = (1 - phase, every)
-        if at(grid, RACES):
-            ended_phase(grid, place)
-    to(at(grid, MEMORY), place >> 3, phase | pending << 1 | every << 21 | bytes_left << 41)
-    return True
-
-
-@separate
-def mbarrier(grid: int, warp: int, pc: int, mask: int, block: int, operation: int) -> bool:  # noqa: C901
-    """init, inval, arrive, expect_tx, try_wait; True for a wait that has to look again."""
-    word = at(grid, CODE) + 8 * COLUMNS * pc
-    registers = registers_of(grid, warp)
-    base, offset = (at(word, 10), at(word, 11))
-    sure(grid, warp, pc, base, mask, 0)
-    sure(grid, warp, pc, at(word, 4), mask, 4)
-    waits, digest, first = (False, 0, -1)
-    done = 0
-    for lane in range(32):
-        if not mask >> lane & 1:
-            continue
-        address, value = (at(registers, 32 * base + lane) + offset, at(registers, 32 * at(word, 4) + lane))
-        place = located(grid, warp, pc, lane, SHARED, address, 8)
-        if place < 0:
-            return False
-        flag = place - at(grid, SHARED_AT) >> 3
-        if at(grid, RACES):
-            watch(grid, warp, pc, lane, place, 8, operation in (isa.MBAR_INIT, isa.MBAR_INVAL))
-        if operation == isa.MBAR_INIT:
-            if value < 1 or value >= 1 << 20:
-                fault(grid, BAD_MBARRIER, warp, pc, lane, address, 2, value)
-                return False
-            byte_to(at(grid, MBARRIERS), flag, 1)
-            to(at(grid, MEMORY), place >> 3, value << 1 | value << 21)
-            for byte in range(place, place + 8):
-                byte_to(at(grid, UNDEFINED_BYTES), byte, 0)
-            continue
-        if not byte_at(at(grid, MBARRIERS), flag):
-            fault(grid, BAD_MBARRIER, warp, pc, lane, address, 3, value)
-            return False
-        if operation == isa.MBAR_INVAL:
-            byte_to(at(grid, MBARRIERS), flag, 0)
-        elif operation == isa.MBAR_TRY:
-            if at(at(grid, MEMORY), place >> 3) & 1 != value & 1:
-                done |= 1 << lane
-                if at(grid, RACES):
-                    take(grid, vector(grid, warp, NOW_KNOWN), place + 4)
-            else:
-                waits = True
-                digest = digest * 1000003 + address
-                first = address
-        else:
-            arrivals = 0 if operation == isa.MBAR_EXPECT else 1 if at(word, 2) == 1 else value
-            expected = value if operation == isa.MBAR_EXPECT or at(word, 2) == 1 else 0
-            if at(grid, RACES) and operation == isa.MBAR_ARRIVE:
-                give(grid, place, vector(grid, warp, NOW_KNOWN), False)
-                tick(grid, warp)
-            if not changed(grid, place, arrivals, expected, 0):
-                fault(grid, BAD_MBARRIER, warp, pc, lane, address, 4, value)
-                return False
-    if operation != isa.MBAR_TRY:
-        effect(grid, warp, block, SHARED, True)
-        return False
-    for lane in range(32):
-        if mask >> lane & 1:
-            to(registers, 32 * at(word, 3) + lane, done >> lane & 1)
-    to(poison_of(grid, warp), at(word, 3), at(poison_of(grid, warp), at(word, 3)) & ~mask)
-    return waits and poll(grid, warp, pc, digest, first)
-
-
-@separate
-def moved(grid: int, destination: int, source: int, size: int) -> None:
-    for byte in range(size):
-        byte_to(at(grid, MEMORY), destination + byte, byte_at(at(grid, MEMORY), source + byte))
-        byte_to(at(grid, UNDEFINED_BYTES), destination + byte, byte_at(at(grid, UNDEFINED_BYTES), source + byte))
-
-
-@separate
-def land(grid: int, number: int) -> None:
-    """The copy in this slot of the queue happens now; the last of the queue takes its slot."""
-    copies = at(grid, COPY_QUEUE)
-    row = copies + 8 * (8 * number)
-    clock, destination, source, size, barrier, warp, pc = (
-        at(row, 0),
-        at(row, 1),
-        at(row, 2),
-        at(row, 3),
-        at(row, 4),
-        at(row, 5),
-        at(row, 6),
-    )
-    moved(grid, destination, source, size)
-    shared = at(grid, SHARED_AT)
-    block = warp // (at(grid, WARP_COUNT) // at(grid, BLOCK_COUNT))
-    if at(grid, RACES):
-        copy_over(grid, warp, clock, barrier)
-    address = barrier - shared - block * at(grid, SHARED_BYTES)
-    if not byte_at(at(grid, MBARRIERS), barrier - shared >> 3) or not changed(grid, barrier, 0, 0, size):
-        fault(grid, BAD_MBARRIER, warp, pc, 0, address, 5, size)
-    last = at(grid, COPIES) - 1
-    for column in range(8):
-        to(copies, 8 * number + column, at(copies, 8 * last + column))
-    to(grid, COPIES, last)
-    to(grid, LANDED, at(grid, LANDED) + 1)
-    to(at(grid, BLOCKS), 2 * block + 0, at(at(grid, BLOCKS), 2 * block + 0) + 1)
-
-
-@separate
-def bulk_copy(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
-    """cp.async.bulk: the bytes of the destination are undefined until it lands."""
-    word = at(grid, CODE) + 8 * COLUMNS * pc
-    registers = registers_of(grid, warp)
-    for row in (at(word, 10), at(word, 12), at(word, 14), at(word, 4)):
-        sure(grid, warp, pc, row, mask, 0)
-    for lane in range(32):
-        if not mask >> lane & 1:
-            continue
-        size = at(registers, 32 * at(word, 4) + lane)
-        into, of = (
-            at(registers, 32 * at(word, 10) + lane) + at(word, 11),
-            at(registers, 32 * at(word, 12) + lane) + at(word, 13),
-        )
-        spot = at(registers, 32 * at(word, 14) + lane) + at(word, 15)
-        if size % 16 or into % 16 or of % 16 or (size <= 0):
-            fault(grid, MISALIGNED, warp, pc, lane, into if into % 16 else of, SHARED if into % 16 else GLOBAL, size)
-            return
-        destination = place_of(grid, SHARED, into, size, block)
-        source = place_of(grid, GLOBAL, of, size, block)
-        barrier = located(grid, warp, pc, lane, SHARED, spot, 8)
-        if destination < 0 or source < 0:
-            fault(
-                grid,
-                OUT_OF_BOUNDS,
-                warp,
-                pc,
-                lane,
-                into if destination < 0 else of,
-                SHARED if destination < 0 else GLOBAL,
-                size,
-            )
-            return
-        if barrier < 0 or not writable(grid, warp, pc, lane, SHARED, destination, into, size):
-            return
-        for byte in range(destination, destination + size):
-            byte_to(at(grid, UNDEFINED_BYTES), byte, 1)
-        bulk_started(grid, warp, pc, lane, source, destination, size)
-        count = at(grid, COPIES)
-        if count == at(grid, COPY_ROOM):
-            land(grid, 0)
-            count -= 1
-        row = at(grid, COPY_QUEUE) + 8 * (8 * count)
-        to(row, 0, at(at(grid, AGENTS), warp) if at(grid, RACES) else 0)
-        to(row, 1, destination)
-        to(row, 2, source)
-        to(row, 3, size)
-        to(row, 4, barrier)
-        to(row, 5, warp)
-        to(row, 6, pc)
-        to(row, 7, at(grid, SEQUENCE))
-        to(grid, SEQUENCE, at(grid, SEQUENCE) + 1)
-        to(grid, COPIES, count + 1)
-        if at(grid, EAGER):
-            land(grid, count)
-    effect(grid, warp, block, SHARED, False)
-
-
-@compiled
-def oldest(grid: int) -> int:
-    """The slot of the copy that was issued first."""
-    best = 0
-    for number in range(1, at(grid, COPIES)):
-        if at(at(grid, COPY_QUEUE), 8 * number + 7) < at(at(grid, COPY_QUEUE), 8 * best + 7):
-            best = number
-    return best
-
-
-@separate
-def land_small(grid: int, block: int, warp: int, mask: int, before: int) -> None:
-    """Land what these lanes of the warp issued in groups that are `before` or more commits old; warp -1: everything."""
-    queue, kept = (at(grid, SMALL_QUEUE) + 8 * (6 * at(grid, SMALL_ROOM) * block), 0)
-    for number in range(at(at(grid, SMALL_COUNT), block)):
-        row = queue + 8 * (6 * number)
-        mine = at(row, 0) == warp and mask >> at(row, 1) & 1 == 1
-        if warp < 0 or (mine and at(row, 2) < at(at(grid, GROUPS), 32 * warp + at(row, 1)) - before):
-            moved(grid, at(row, 3), at(row, 4), at(row, 5))
-            continue
-        for column in range(6):
-            to(queue, 6 * kept + column, at(row, column))
-        kept += 1
-    to(at(grid, SMALL_COUNT), block, kept)
-
-
-@separate
-def small_copy(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
-    """cp.async: 4, 8 or 16 bytes a lane, landing when a wait of that lane asks for its group, at the latest."""
-    word = at(grid, CODE) + 8 * COLUMNS * pc
-    registers = registers_of(grid, warp)
-    for row in (at(word, 10), at(word, 12), at(word, 4)):
-        sure(grid, warp, pc, row, mask, 0)
-    for lane in range(32):
-        if not mask >> lane & 1:
-            continue
-        size = at(registers, 32 * at(word, 4) + lane)
-        into, of = (
-            at(registers, 32 * at(word, 10) + lane) + at(word, 11),
-            at(registers, 32 * at(word, 12) + lane) + at(word, 13),
-        )
-        destination = located(grid, warp, pc, lane, SHARED, into, size)
-        source = located(grid, warp, pc, lane, GLOBAL, of, size)
-        if destination < 0 or source < 0 or (not writable(grid, warp, pc, lane, SHARED, destination, into, size)):
-            return
-        if at(grid, RACES):
-            copied(grid, warp, pc, lane, source, destination, size, at(at(grid, AGENTS), warp) + 1)
-        if at(grid, EAGER):
-            moved(grid, destination, source, size)
-            continue
-        count = at(at(grid, SMALL_COUNT), block)
-        if count == at(grid, SMALL_ROOM):
-            land_small(grid, block, -1, 0, 0)
-            count = at(at(grid, SMALL_COUNT), block)
-        for byte in range(destination, destination + size):
-            byte_to(at(grid, UNDEFINED_BYTES), byte, 1)
-        row = at(grid, SMALL_QUEUE) + 8 * (6 * at(grid, SMALL_ROOM) * block + 6 * count)
-        to(row, 0, warp)
-        to(row, 1, lane)
-        to(row, 2, at(at(grid, GROUPS), 32 * warp + lane))
-        to(row, 3, destination)
-        to(row, 4, source)
-        to(row, 5, size)
-        to(at(grid, SMALL_COUNT), block, count + 1)
-    effect(grid, warp, block, SHARED, False)
-
-
-@compiled
-def wait_small(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
-    word = at(grid, CODE) + 8 * COLUMNS * pc
-    if at(word, 2) == 1:
-        land_small(grid, block, warp, mask, -1)
-        pending = -1
-    else:
-        pending = 0
-        for lane in range(32):
-            if mask >> lane & 1:
-                pending = at(registers_of(grid, warp), 32 * at(word, 4) + lane)
-        land_small(grid, block, warp, mask, pending)
-    if at(grid, RACES):
-        groups_over(grid, warp, pending)
-
-
-@separate
-def commit_small(grid: int, warp: int, mask: int) -> None:
-    for lane in range(32):
-        if mask >> lane & 1:
-            to(at(grid, GROUPS), 32 * warp + lane, at(at(grid, GROUPS), 32 * warp + lane) + 1)
-    if at(grid, RACES):
-        committed(grid, warp)

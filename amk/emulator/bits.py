@@ -15,6 +15,7 @@ from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
 from amk.emulator.isa import RM, RN, RP, RZ
+from amk.emulator.machine_code import kept
 
 M32 = 0xFFFFFFFF
 NAN32 = 0x7FFFFFFF
@@ -25,7 +26,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def compiled(function: F) -> F:
     """The function as machine code, made when it is first called and kept for later processes."""
-    return cast(F, njit(cache=True, error_model="numpy", nogil=True)(function))
+    with kept():
+        return cast(F, njit(cache=True, error_model="numpy", nogil=True)(function))
 
 
 _SEPARATE: list[tuple[str, Callable[..., Any], Any]] = []
@@ -52,7 +54,8 @@ def link() -> None:
     """Compile the separate functions, or load them; callees come first, as modules define them before their callers."""
     while _SEPARATE:
         symbol, function, signature = _SEPARATE.pop(0)
-        _LINKED[symbol] = cfunc(signature, cache=True, error_model="numpy", nogil=True)(function)
+        with kept():
+            _LINKED[symbol] = cfunc(signature, cache=True, error_model="numpy", nogil=True)(function)
         llvm.add_symbol(symbol, _LINKED[symbol].address)
 
 

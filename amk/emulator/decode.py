@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.emulator.footprints import Mismatch, mismatches
 from amk.emulator.machine import Allocation, Fault, Limits, Machine, Order, Outcome
 from amk.emulator.program import Program, assemble
 from amk.emulator.ptx import parse
@@ -38,7 +39,7 @@ class Result:
     """tokens: [n], [n, batch] in a batch. logits: f32 [vocab] or [batch, vocab] of the last token.
 
     faults: what no correct kernel does, in the order in which it was seen; empty for a run without any. `tokens` and
-    `logits` mean nothing unless `ended`.
+    `logits` mean nothing unless `ended`. mismatches: of footprints, where they were compared.
     """
 
     tokens: NDArray[np.int32]
@@ -47,6 +48,7 @@ class Result:
     ended: bool
     instructions: int
     outcomes: list[Outcome] = field(default_factory=list)
+    mismatches: tuple[Mismatch, ...] = ()
 
 
 @lru_cache(maxsize=8)
@@ -73,6 +75,7 @@ class EmulatedEngine:
         *,
         limits: Limits | None = None,
         races: bool = False,
+        touches: bool = False,
         quantise: Quantiser = nearest,
     ) -> None:
         self.schedule, self.abi = schedule, abi(schedule)
@@ -90,7 +93,14 @@ class EmulatedEngine:
             Allocation("abort_word", 4, "constant", np.zeros(1, np.uint32)),
         ]
         self.machine = Machine(
-            program, launch.workers, launch.warps, launch.shared_bytes, allocations, limits, races=races
+            program,
+            launch.workers,
+            launch.warps,
+            launch.shared_bytes,
+            allocations,
+            limits,
+            races=races,
+            touches=touches,
         )
         self.buffers = {b.name: b for b in schedule.buffers}
         self.tokens_left = 0
@@ -158,13 +168,13 @@ class EmulatedEngine:
         return self.machine.launch(self.abi.pack(values).tobytes(), order)
 
     def output(self, tokens: int) -> NDArray[np.int32]:
-        words = self.machine.read("output", np.int32, tokens * self.schedule.batch)
+        words = self.machine.read("output", np.int32, tokens * self.schedule.vectors)
         return tokens_of(self.schedule, words.view(np.int32))
 
     def logits(self) -> NDArray[np.float32]:
         """f32 [vocab] of the last token that ran, [batch, vocab] in a batch."""
         found = self.machine.read("logits", np.float32, self.buffers["logits"].elements).view(np.float32)
-        return found if self.schedule.batch == 1 else found.reshape(self.schedule.batch, -1)
+        return found if self.schedule.vectors == 1 else found.reshape(self.schedule.vectors, -1)
 
 
 def weights_of(schedule: Schedule, source: TensorSource, quantise: Quantiser) -> dict[str, NDArray[Any]]:
@@ -188,18 +198,21 @@ def run(
     sampling: Sampling = GREEDY,
     eos: tuple[int, ...] = (),
     races: bool = False,
+    text: str | None = None,
     quantise: Quantiser = nearest,
 ) -> Result:
     """Run `launches` launches of `tokens` tokens each of a schedule's PTX, and say what came out.
 
     prompts: given tokens, one text for each sequence of the batch; after them the kernel chooses. position: of the
     first token; above 0 `cache` (keys, values, in the buffers' own type) is what earlier tokens left. The first fault
-    that ends a launch ends the run. races: also tell accesses that nothing orders. quantise: makes the codes of
-    matrices that `source` holds as numbers; two engines agree only under one choice (that of `amk generate` is
-    `quantize.search.searched`).
+    that ends a launch ends the run. races: also tell accesses that nothing orders. text: the CUDA that `ptx` was
+    compiled from with `footprints.LINE_INFO`, to compare what the steps of a single launch touch with `accesses`.
+    quantise: makes the codes of matrices that `source` holds as numbers; two engines agree only under one choice (that
+    of `amk generate` is `quantize.search.searched`).
     Raises AmkError for what cannot be run at all, never for what the kernel does.
     """
-    engine = EmulatedEngine(schedule, source, ptx, limits=limits, races=races, quantise=quantise)
+    touches = text is not None
+    engine = EmulatedEngine(schedule, source, ptx, limits=limits, races=races, touches=touches, quantise=quantise)
     engine.request_batch(prompts, eos, sampling)
     if cache is not None:
         engine.fill_cache(*cache)
@@ -212,6 +225,9 @@ def run(
         if not outcome.ended:
             break
         found.append(engine.output(tokens))
+    compared: tuple[Mismatch, ...] = ()
+    if text is not None and outcomes[-1].ended:
+        compared = tuple(mismatches(schedule, text, engine.machine, tokens=tokens, position=position))
     return Result(
         tokens=np.concatenate(found) if found else np.empty(0, np.int32),
         logits=engine.logits(),
@@ -219,4 +235,5 @@ def run(
         ended=all(outcome.ended for outcome in outcomes),
         instructions=sum(outcome.instructions for outcome in outcomes),
         outcomes=outcomes,
+        mismatches=compared,
     )

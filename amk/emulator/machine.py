@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.emulator import state
+from amk.emulator import state, touched
 from amk.emulator.bits import link
 from amk.emulator.happens_before import NOW_KNOWN, VECTORS
-from amk.emulator.program import COLUMNS, GLOBAL_BASE, Program
+from amk.emulator.program import GLOBAL_BASE, Program
 from amk.emulator.refusal import too_large
 from amk.emulator.schedule_loop import FINISHED, OUT_OF_BUDGET, STALLED, advance, look_again
 from amk.emulator.state import PAGE, Grid, fill_registers
@@ -24,6 +24,10 @@ POISON = 0xFF
 LOOKS = 40_000
 """Instructions that every warp gets without changing anything before a grid that waits is called blocked: its watchdog
 looks at its clock once in 1,024 polls of about 12 instructions."""
+
+
+MOST_TOUCHES = 8_000_000
+"""Rows of the log of touches."""
 
 
 @dataclass(frozen=True)
@@ -127,14 +131,17 @@ class Machine:
         limits: Limits | None = None,
         *,
         races: bool = False,
+        touches: bool = False,
     ) -> None:
         """blocks of `warps` warps; shared_bytes: dynamic. AMK803 if that takes more than the limits.
 
-        races: accesses that nothing orders are told (`happens_before`), at about twice the time.
+        races: accesses that nothing orders are told (`happens_before`), at about twice the time. touches: note the
+        bytes that every instruction touches.
         """
         self.program, self.blocks, self.warps, self.dynamic = program, blocks, warps, shared_bytes
         self.limits = limits or Limits()
         self.races = races and 2 * blocks * warps < 1 << 13 and len(program.code) < 1 << 19
+        self.touches_wanted = touches
         self.memory = Memory()
         for variable, address in program.globals:
             data = np.frombuffer(variable.data or bytes(variable.size), np.uint8)
@@ -197,6 +204,7 @@ class Machine:
             small_queue=np.zeros((self.blocks, self.dynamic // 16 + 64, 6), np.int64),
             small_count=np.zeros(self.blocks, np.int64),
             **self._clocks(total),
+            touch_log=np.zeros((MOST_TOUCHES if self.touches_wanted else 1, touched.COLUMNS), np.int64),
             scratch_words=np.zeros(1024, np.int64),
             groups=np.zeros((warps, 32), np.int64),
             told=np.zeros(len(program.code), np.uint8),
@@ -206,17 +214,20 @@ class Machine:
             sizes=(end, shared, end, const_at, param_at, len(program.const), program.parameters, shared_end),
         )
 
-    def _clocks(self, total: int) -> dict[str, NDArray[np.int64]]:
-        """Arrays of `happens_before`, for `total` bytes of memory. The system gives memory where they are touched."""
+    def _clocks(self, total: int) -> dict[str, NDArray[Any]]:
+        """Arrays of `happens_before` and `weak`, for `total` bytes; the system gives memory where they are touched."""
         warps = self.blocks * self.warps
         threads, watched = 4 * warps, total if self.races else 1
         vectors = max(2, self.limits.megabytes * 1_000_000 // 4 // (8 * threads)) if self.races else 2
         sizes: dict[str, tuple[int, ...]] = {
             "clocks": (warps, VECTORS, threads), "barrier_clocks": (self.blocks, 16, threads), "agents": (warps,),
             "commits": (warps, 64), "committed": (warps,), "pool": (vectors, threads), "free": (vectors,),
-            "sync_of": (watched // 4 + 2,), "written": (watched,), "seen": (watched,),
+            "sync_of": (watched // 4 + 2,), "written": (watched,), "seen": (watched,), "spread": (2 * warps,),
+            "proxied": (warps, threads),
         }  # fmt: skip
-        return {name: np.zeros(size, np.int64) for name, size in sizes.items()}
+        return {name: np.zeros(size, np.int64) for name, size in sizes.items()} | {
+            name: np.zeros(watched, np.uint8) for name in ("before", "before_undefined")
+        }
 
     def _start_clocks(self) -> None:
         """Everything so far happened before this launch."""
@@ -225,7 +236,7 @@ class Machine:
         grid.clocks[:], grid.barrier_clocks[:], grid.committed[:] = 0, 0, 0
         grid.clocks[:, NOW_KNOWN] = before
         grid.clocks[np.arange(warps), NOW_KNOWN, np.arange(warps)] = before + 1
-        grid.agents[:] = before
+        grid.agents[:], grid.spread[:], grid.proxied[:] = before, before, 0
         grid.numbers[state.LAUNCHED] = before
         grid.numbers[state.RACES] = int(self.races)
 
@@ -245,6 +256,12 @@ class Machine:
         """Whether all bytes [first, last) of an allocation have a content."""
         place = self.memory.addresses[name] - GLOBAL_BASE
         return not self.grid.undefined[place + first : place + last].any()
+
+    def touches(self) -> NDArray[np.int64]:
+        """Rows of `touched` of the last launch. AMK803 if they are not all there."""
+        if not self.touches_wanted or self.grid.numbers[state.TOUCHES_LOST]:
+            raise too_large(f"the launch touches more than {MOST_TOUCHES:,} ranges of bytes")
+        return self.grid.touch_log[: int(self.grid.numbers[state.TOUCHES])]
 
     def poison(self, name: str) -> None:
         """The content of an allocation is undefined from here on."""
@@ -301,16 +318,9 @@ class Machine:
         grid.numbers[[state.POOL_USED, state.FREE_COUNT]] = pool
         self._start_clocks()
         grid.numbers[state.PATIENT] = 1
+        grid.numbers[state.TOUCHING] = int(self.touches_wanted)
         grid.numbers[state.EAGER] = int(order.eager)
         grid.numbers[state.RANDOM] = 0x9E3779B97F4A7C1 * (2 * (order.seed or 0) + 1) & 0x7FFFFFFFFFFFFFFF
         major = int("".join(c for c in program.target if c.isdigit()) or 0)
         grid.numbers[state.TENSOR] = 8 if major < 90 else 16
         fill_registers(grid, program, self.warps, self.blocks, self.dynamic)
-
-
-def addresses_of(machine: Machine) -> Mapping[str, int]:
-    """The address of every allocation."""
-    return machine.memory.addresses
-
-
-assert COLUMNS >= 17

@@ -58,7 +58,8 @@ class Program:
     """code [n, COLUMNS]; constants: (row, value) of the rows that never change; static_shared: where dynamic memory
     begins.
 
-    lines [n]: of the PTX. places: the source lines of each instruction, outermost last, () where it says none.
+    lines [n]: of the PTX. places: the source lines of each instruction, outermost last, () where it says none. files
+    [n]: number of the file of the outermost one, 0 where it says none.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Program:
     lines: NDArray[np.int32]
     opcodes: tuple[str, ...]
     places: tuple[tuple[int, ...], ...]
+    files: tuple[int, ...]
     rows: int
     constants: tuple[tuple[int, int], ...]
     row_names: tuple[str, ...]
@@ -390,6 +392,7 @@ def assemble(module: Module, entry: str) -> Program:
         lines=np.array([texts[n].line if n < end else function.line for n in numbers], np.int32),
         opcodes=tuple(texts[n].opcode if n < end else "ret" for n in numbers),
         places=tuple(place.lines if n < end and (place := texts[n].place) else () for n in numbers),
+        files=tuple(place.file if n < end and (place := texts[n].place) else 0 for n in numbers),
         rows=len(encoder.names),
         constants=tuple(encoder.constants),
         row_names=tuple(encoder.names),

@@ -41,11 +41,21 @@ Operand = str | int | Bits | Address | tuple["Operand", ...]
 """A name (register, label, variable, `_`), an immediate, an address, a vector."""
 
 
+Position = tuple[int, int, int]
+"""File, line and column of a source."""
+DEEPEST = 64
+"""Calls inside each other that are followed."""
+
+
 @dataclass(frozen=True)
 class Place:
-    """A line of the source, and the line that the call it was inlined at stands in, outermost last."""
+    """A line of the source (0: none is known), and the lines of the calls that it was inlined at, outermost last.
+
+    file: number of the file of the outermost one.
+    """
 
     lines: tuple[int, ...]
+    file: int
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,10 @@ _REGISTER = re.compile(r"\.reg\s+\.(?P<type>\w+)\s+(?P<names>.*)$", re.DOTALL)
 _STATEMENT = re.compile(
     r"(?:@(?P<not>!)?(?P<guard>[\w$%]+)\s+)?(?P<opcode>[a-z][\w.:]*)\s*(?P<operands>.*)$", re.DOTALL
 )
-_LOC = re.compile(r"\.loc\s+\d+\s+(\d+)\s+\d+(?:\s*,\s*function_name\s+[^,]+,\s*inlined_at\s+\d+\s+(\d+)\s+\d+)?")
+_LOC = re.compile(
+    r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)"
+    r"(?:\s*,\s*function_name\s+[^,]+,\s*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?"
+)
 
 
 def parse(text: str) -> Module:
@@ -204,7 +217,7 @@ class _Body:
         self.scopes: list[dict[str, str]] = [{}]
         self.scope_number = 0
         self.place: Place | None = None
-        self.inline: dict[int, tuple[int, ...]] = {}
+        self.calls: dict[Position, Position | None] = {}
 
     def read(self) -> None:
         reader = self.reader
@@ -240,9 +253,16 @@ class _Body:
         return unique
 
     def locate(self, directive: str) -> None:
+        """A directive names the call next to it; those before it say where that call stands."""
         if match := _LOC.match(directive):
-            lines = tuple(int(part) for part in match.groups() if part)
-            self.place = Place(lines)
+            file, line, column, *call = (int(part) for part in match.groups() if part)
+            at: Position | None = (file, line, column)
+            self.calls[file, line, column] = (call[0], call[1], call[2]) if call else None
+            lines: list[int] = []
+            while at is not None and len(lines) < DEEPEST:
+                lines.append(at[1])
+                file, at = at[0], self.calls.get(at)
+            self.place = Place(tuple(lines), file)
 
     def statement(self, words: str, line: int) -> None:
         if words.startswith(".reg"):

@@ -147,6 +147,8 @@ def _raced(machine: Machine, kind: int, lane: int, place: int, epoch: int, what:
     said = f"lane {lane} {verb} {_named(machine, place)}, which {who} at {opcode}, line {line} of the PTX"
     if kind == state.NON_COHERENT_READ:
         return "non-coherent read", f"{said}, in this launch"
+    if kind == state.PROXY:
+        return "proxy", f"a copy of {said}, and no fence.proxy.async stands between"
     return "race", f"{said}, and nothing orders the two"
 
 
@@ -163,7 +165,7 @@ def _told(machine: Machine, kind: int, lane: int, address: int, more: int, other
     if kind in ACCESSES:
         word, verb = ACCESSES[kind]
         return word, f"lane {lane} {verb} {other} bytes at {_place(machine, more, address)}"
-    if kind in (state.RACE, state.NON_COHERENT_READ):
+    if kind in (state.RACE, state.NON_COHERENT_READ, state.PROXY):
         return _raced(machine, kind, lane, address, more, other)
     if kind == state.UNDEFINED:
         names = machine.program.row_names

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from amk.emulator.access import land, oldest
 from amk.emulator.bits import compiled, shifted_right
 from amk.emulator.cells import at, to
+from amk.emulator.copies import land, oldest
 from amk.emulator.state import (
     ASLEEP,
     BLOCK_COUNT,
@@ -17,6 +17,7 @@ from amk.emulator.state import (
     GLOBAL_VERSION,
     LATE_COPY,
     PATIENT,
+    RACES,
     RANDOM,
     READY,
     SHARED_AT,
@@ -29,6 +30,7 @@ from amk.emulator.state import (
     fault,
 )
 from amk.emulator.warp import run
+from amk.emulator.weak import looks_changed, spread, spread_all
 
 FINISHED, STALLED, OUT_OF_BUDGET, FAULTED = range(4)
 
@@ -99,11 +101,14 @@ def advance(grid: int, listed: int, listed_count: int, seeded: bool, slice_: int
                 spent += run(grid, warp, 1 + drawn(grid, slice_) if seeded else slice_)
                 if seeded and at(grid, COPIES) and (drawn(grid, 4) == 0):
                     finish(grid, drawn(grid, at(grid, COPIES)))
+                if seeded and at(grid, RACES) and drawn(grid, 8) == 0:
+                    spread(grid, drawn(grid, count))
+                    looks_changed(grid)
         if spent == 0 and seeded:
             for warp in range(count):
                 if ready(grid, warp):
                     spent += run(grid, warp, slice_)
-        if spent == 0:
+        if spent == 0 and not spread_all(grid):
             if at(grid, COPIES):
                 finish(grid, drawn(grid, at(grid, COPIES)) if seeded else oldest(grid))
             else:

@@ -34,15 +34,15 @@ PAGE = 256
 # Numbers of the whole grid.
 (
     FAULTS, STOPPED, GLOBAL_VERSION, NOW, EXECUTED, RANDOM, COPIES, SEQUENCE, EAGER, PATIENT, LANDED, TENSOR, SLICES,
-    RACES, POOL_USED, FREE_COUNT, LAUNCHED, GAVE_UP,
-) = range(18)  # fmt: skip
+    RACES, POOL_USED, FREE_COUNT, LAUNCHED, GAVE_UP, TOUCHING, TOUCHES, TOUCHES_LOST, UNSPREAD,
+) = range(22)  # fmt: skip
 # Kinds of faults; those below `MINOR` end the run.
 (
     OUT_OF_BOUNDS, MISALIGNED, DIVERGED, BAD_BARRIER, BAD_MBARRIER, BAD_MASK, READ_ONLY, TRAPPED, LOST_LANES,
     LATE_COPY,
 ) = range(1, 11)  # fmt: skip
 MINOR = 20
-UNDEFINED, NON_COHERENT_READ, RACE = range(20, 23)
+UNDEFINED, NON_COHERENT_READ, RACE, PROXY = range(20, 24)
 MOST_FAULTS = 256
 # States of a lane, of a warp.
 RUNS, EXITED, AT_WARP_BARRIER, AT_MEETING = range(4)
@@ -62,12 +62,13 @@ NUMBERS = 32
 (
     CODE, REGISTERS, POISON, PCS, LANES, MASKS, WARPS, POLL_LOG, BLOCKS, BARRIERS, PAGES, ALLOCATIONS, FAULT_LOG,
     COPY_QUEUE, SMALL_QUEUE, SMALL_COUNT, GROUPS, TOLD, MBARRIERS, CLOCKS, BARRIER_CLOCKS, AGENTS, COMMITS, COMMITTED,
-    POOL, FREE, SYNC_OF, WRITTEN, SEEN, SCRATCH_WORDS, UNDEFINED_BYTES, MEMORY,
-) = range(NUMBERS, NUMBERS + 32)  # fmt: skip
+    POOL, FREE, SYNC_OF, WRITTEN, SEEN, SPREAD, PROXIED, BEFORE, BEFORE_UNDEFINED, TOUCH_LOG, SCRATCH_WORDS,
+    UNDEFINED_BYTES, MEMORY,
+) = range(NUMBERS, NUMBERS + 37)  # fmt: skip
 (
     WARP_COUNT, BLOCK_COUNT, ROWS, COPY_ROOM, SMALL_ROOM, POOL_ROOM, GLOBAL_BYTES, SHARED_BYTES, SHARED_AT, CONST_AT,
-    PARAM_AT, CONST_BYTES, PARAM_BYTES, SHARED_END,
-) = range(NUMBERS + 32, NUMBERS + 46)  # fmt: skip
+    PARAM_AT, CONST_BYTES, PARAM_BYTES, SHARED_END, TOUCH_ROOM,
+) = range(NUMBERS + 37, NUMBERS + 52)  # fmt: skip
 
 
 @dataclass
@@ -93,7 +94,7 @@ class Grid:
     groups: Words  # [w, 32], groups committed
     told: Bytes  # [n], faults already told of an instruction, a bit a kind
     mbarriers: Bytes  # one for each 8 bytes of shared memory: whether an mbarrier stands there
-    clocks: Words  # [w, 5, 4 w], see `happens_before`; these ten are of one element where races are not looked for
+    clocks: Words  # [w, 5, 4 w], see `happens_before`; short up to `before_undefined` where no races are looked for
     barrier_clocks: Words  # [b, 16, 4 w]
     agents: Words  # [w], clock of the warp's copies
     commits: Words  # [w, 64], that clock when a group was committed
@@ -103,10 +104,15 @@ class Grid:
     sync_of: Words  # [m / 4], 1 + the vector released at this word
     written: Words  # [m], epoch of the last write
     seen: Words  # [m], epoch of the last read, or -1 - the vector of epochs of several
+    spread: Words  # [2 w], clock up to which strong loads see a thread's stores
+    proxied: Words  # [w, 4 w], what happened before the warp's last proxy fence
+    before: Bytes  # [m], what was there before the last write
+    before_undefined: Bytes  # [m]
+    touch_log: Words  # [., 3], see `touched`
     scratch_words: Words  # [1024], of a tensor-core instruction while it runs
     undefined: Bytes  # [m], 1 where a byte has no defined content
     memory: Bytes  # [m]
-    sizes: tuple[int, ...]  # from GLOBAL_BYTES on
+    sizes: tuple[int, ...]  # from GLOBAL_BYTES to SHARED_END
     table: Words = field(init=False)
 
     def __post_init__(self) -> None:
@@ -119,7 +125,9 @@ class Grid:
             self.small_queue.shape[1],
             len(self.pool),
         )
-        self.table = np.array([0] * NUMBERS + [a.ctypes.data for a in arrays] + [*counts, *self.sizes], np.int64)
+        self.table = np.array(
+            [0] * NUMBERS + [a.ctypes.data for a in arrays] + [*counts, *self.sizes, len(self.touch_log)], np.int64
+        )
 
     @property
     def address(self) -> int:

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from amk.emulator import isa
-from amk.emulator.access import (
-    atomic,
-    bulk_copy,
-    commit_small,
-    effect,
-    load,
-    mbarrier,
-    sleep,
-    small_copy,
-    store,
-    sure,
-    wait_small,
-)
+from amk.emulator.access import atomic, effect, load, sleep, store, sure
 from amk.emulator.bits import M32, compiled, separate, zero_extended
 from amk.emulator.cells import at, to
+from amk.emulator.copies import bulk_copy, commit_small, small_copy, wait_small
 from amk.emulator.floating import floating
 from amk.emulator.happens_before import fence
 from amk.emulator.isa import GLOBAL
+from amk.emulator.mbarriers import mbarrier
 from amk.emulator.meeting import (
     block_barrier,
     elect,
@@ -64,6 +54,7 @@ from amk.emulator.state import (
     registers_of,
 )
 from amk.emulator.tensor_core import multiply, transpose
+from amk.emulator.weak import proxy_fence
 from amk.emulator.whole import whole
 
 AND, OR, SELP = (isa.AND, isa.OR, isa.SELP)
@@ -271,6 +262,8 @@ def one(grid: int, warp: int, pc: int, mask: int, block: int, guarded: bool) -> 
     elif operation == isa.CP_COMMIT:
         commit_small(grid, warp, mask)
     elif operation == isa.FENCE and at(grid, RACES):
+        if at(at(grid, CODE), COLUMNS * pc + 2) == isa.F_PROXY:
+            proxy_fence(grid, warp)
         fence(grid, warp, at(at(grid, CODE), COLUMNS * pc + 2))
     elif operation == isa.CP_WAIT:
         wait_small(grid, warp, pc, mask, block)

@@ -65,7 +65,7 @@ class CpuEngine:
     def step(self, tokens: int) -> NDArray[np.int32]:
         """Run `tokens` tokens and return those that were given or chosen, [tokens, batch] in a batch. Raises Fault."""
         self._machine.launch(tokens, self._order())
-        return tokens_of(self.schedule, self._machine.get("output")[: tokens * self.schedule.batch])
+        return tokens_of(self.schedule, self._machine.get("output")[: tokens * self.schedule.vectors])
 
     def state(self) -> dict[str, int]:
         return dict(zip(self._words, self._machine.get("state").tolist(), strict=True))
@@ -73,7 +73,7 @@ class CpuEngine:
     def logits(self) -> NDArray[np.float32]:
         """f32 [vocab] of the last token that ran, [batch, vocab] in a batch."""
         found = self._machine.get("logits")
-        return found if self.schedule.batch == 1 else found.reshape(self.schedule.batch, -1)
+        return found if self.schedule.vectors == 1 else found.reshape(self.schedule.vectors, -1)
 
     @property
     def events(self) -> int:

@@ -182,7 +182,7 @@ class CudaEngine:
         self.enqueue(tokens)
         self.stream.synchronise()
         self.check()
-        return tokens_of(self.schedule, self.read("output", np.int32, tokens * self.schedule.batch))
+        return tokens_of(self.schedule, self.read("output", np.int32, tokens * self.schedule.vectors))
 
     def check(self) -> None:
         """Raise AMK604 if a wait was abandoned in any launch since reset."""
@@ -202,8 +202,8 @@ class CudaEngine:
     def logits(self) -> NDArray[np.float32]:
         """f32 [vocab] of the last token that ran, [batch, vocab] in a batch."""
         self.device.make_current()
-        found = self.read("logits", np.float32, self.schedule.batch * self.schedule.model.vocab)
-        return found if self.schedule.batch == 1 else found.reshape(self.schedule.batch, -1)
+        found = self.read("logits", np.float32, self.schedule.vectors * self.schedule.model.vocab)
+        return found if self.schedule.vectors == 1 else found.reshape(self.schedule.vectors, -1)
 
     def free(self) -> None:
         self.device.make_current()

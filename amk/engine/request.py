@@ -42,5 +42,5 @@ def first_state(prompts: Sequence[Sequence[int]], start: int = 0) -> dict[str, i
 
 
 def tokens_of(schedule: Schedule, output: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Words of the output buffer as [tokens], or [tokens, batch] in a batch."""
-    return output if schedule.batch == 1 else output.reshape(-1, schedule.batch)
+    """Words of the output buffer as [tokens], or [tokens, vectors] where a step reads several tokens."""
+    return output if schedule.vectors == 1 else output.reshape(-1, schedule.vectors)

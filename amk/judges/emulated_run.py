@@ -74,8 +74,8 @@ def _shown(
         if outcome.faults or not outcome.ended:
             kind = outcome.faults[0].kind if outcome.faults else "hang"
             raise Broken(kind, f"launch {number}: {outcome.faults[0] if outcome.faults else 'did not end'}")
-        shown.tokens.append(engine.output(count).astype(np.int64).reshape(count, schedule.batch))
-        logits = engine.logits().astype(np.float64).reshape(schedule.batch, -1)
+        shown.tokens.append(engine.output(count).astype(np.int64).reshape(count, schedule.vectors))
+        logits = engine.logits().astype(np.float64).reshape(schedule.vectors, -1)
         shown.logits.append(logits[:, : schedule.model.vocab])
         shown.state.append(state_of(np.array(list(engine.state().values()))))
     return shown

@@ -109,7 +109,7 @@ def judged(
     except Broken as broken:
         return Ruling("refuted", broken.kind, f"{order}, {request.launches}: {broken.message}")
     tolerance = max(tolerance, FP8_TOLERANCE) if schedule.kv.dtype == "fp8" else tolerance
-    return _compared(text, request, order, shown, tolerance)
+    return _compared(text, request, order, shown, tolerance, schedule.rows)
 
 
 def _forms(schedule: Schedule) -> FormOf:
@@ -125,22 +125,25 @@ def _forms(schedule: Schedule) -> FormOf:
     return tuple(sorted(set(forms)))
 
 
-def _compared(text: Text, request: Request, order: str, shown: Shown, tolerance: float) -> Ruling:
+def _compared(text: Text, request: Request, order: str, shown: Shown, tolerance: float, rows: int = 1) -> Ruling:
+    """rows: consecutive tokens of a sequence that a step reads."""
     for sequence, given in enumerate(request.texts):
-        follower = _Follower(text, given, request, tolerance)
+        follower = _Follower(text, given, request, tolerance, rows)
+        own = slice(sequence * rows, (sequence + 1) * rows)
         for launch, tokens in enumerate(shown.tokens):
-            if (wrong := follower.follow(tokens[:, sequence])) is not None:
+            if (wrong := follower.follow(tokens[:, own].reshape(-1))) is not None:
                 return _refuted("tokens", order, launch, sequence, wrong)
-            logits = text.after(tuple(follower.read))[0]
-            if (wrong := _differs(shown.logits[launch][sequence], logits, tolerance)) is not None:
-                return _refuted("logits", order, launch, sequence, wrong)
+            for later, found in enumerate(reversed(shown.logits[launch][own])):
+                logits = text.after(tuple(follower.read[: len(follower.read) - later]))[0]
+                if (wrong := _differs(found, logits, tolerance)) is not None:
+                    return _refuted("logits", order, launch, sequence, wrong)
             if (wrong := follower.state(shown.state[launch], sequence)) is not None:
                 return _refuted("state", order, launch, sequence, wrong)
         for place in (0, 1) if shown.caches is not None else ():
             assert shown.caches is not None
-            rows = np.array([layer[place] for layer in text.after(tuple(follower.read))[1]]).transpose(0, 2, 1, 3)
-            found = shown.caches[place][:, sequence, :, : rows.shape[2]]
-            if (wrong := _differs(found, rows, tolerance)) is not None:
+            kept = np.array([layer[place] for layer in text.after(tuple(follower.read))[1]]).transpose(0, 2, 1, 3)
+            found = shown.caches[place][:, sequence, :, : kept.shape[2]]
+            if (wrong := _differs(found, kept, tolerance)) is not None:
                 return _refuted("cache", order, len(shown.tokens) - 1, sequence, f"{'kv'[place]}: {wrong}")
     return NOT_REFUTED
 
@@ -152,8 +155,8 @@ def _refuted(kind: str, order: str, launch: int, sequence: int, what: str) -> Ru
 class _Follower:
     """One sequence of a request, token by token; where the model leaves doubt, what was taken is right."""
 
-    def __init__(self, text: Text, given: tuple[int, ...], request: Request, slack: float) -> None:
-        self._text, self._given, self._request, self._slack = text, given, request, slack
+    def __init__(self, text: Text, given: tuple[int, ...], request: Request, slack: float, rows: int) -> None:
+        self._text, self._given, self._request, self._slack, self._rows = text, given, request, slack, rows
         self.read = list(given[: request.start])
         self._next = given[request.start]
         self._done = False
@@ -181,7 +184,7 @@ class _Follower:
         """The launch state that these tokens leave behind."""
         at, mark = len(self.read), words["done"] >> sequence & 1
         own = words["token" if sequence == 0 else f"token {sequence}"]
-        wanted = (self._next, at, at - self._request.start, int(self._done))
+        wanted = (self._next, at, (at - self._request.start) // self._rows, int(self._done))
         found = (own, words["position"], words["epoch"], mark)
         return None if found == wanted else f"token, position, epoch, done are {found}, not {wanted}"
 
@@ -205,6 +208,9 @@ DRAWINGS = {
 def requests(schedule: Schedule) -> Iterator[tuple[Request, str]]:
     """(request, order) pairs, the most telling first: four tokens of two launches, each order and position by turns,
     a second drawing, ends, the last positions of the context."""
+    if schedule.rows > 1:
+        yield from _given_rows(schedule)
+        return
     vocab, context, batch = schedule.model.vocab, schedule.kv.context, schedule.batch
     drawing = DRAWINGS.get(mode_of(schedule), GREEDY)
     texts = tuple(_given(vocab, 2 + s % 2, s) for s in range(batch))
@@ -223,6 +229,18 @@ def requests(schedule: Schedule) -> Iterator[tuple[Request, str]]:
     whole = _fit((context,), schedule, 0)
     yield Request(texts, whole, drawing=drawing), "depth-first"
     yield Request(texts, whole), "random:1"
+
+
+def _given_rows(schedule: Schedule) -> Iterator[tuple[Request, str]]:
+    """Steps of several rows, all of which are given: from the first position on, across two blocks, to the last one."""
+    rows, context, last = schedule.rows, schedule.kv.context, schedule.launch.workers - 1
+    starts = (0, schedule.kv.block - 1, context - 2 * rows, context % rows)
+    launches = ((2, 1), (1, 2), (2,), (context // rows,))
+    orders = ("priorities:1", f"delay:{last}", "late-copies", "random:1")
+    for start, counts, order in zip(starts, launches, orders, strict=True):
+        most = (context - start) // rows
+        steps = _fit(counts, schedule, context - most)
+        yield Request((_given(schedule.model.vocab, start + rows * sum(steps), 0),), steps, start), order
 
 
 def _fit(launches: Sequence[int], schedule: Schedule, start: int) -> tuple[int, ...]:

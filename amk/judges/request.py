@@ -28,7 +28,8 @@ class Request:
 
 @dataclass
 class Shown:
-    """After each launch: tokens i32 [count, batch], logits f64 [batch, vocab], the words of the state.
+    """After each launch: tokens i32 [count, vectors], logits f64 [vectors, vocab] of its last step, the words of the
+    state; vectors are the tokens that a step reads.
 
     caches: keys and values after the last one, f64 [layers, batch, kv_heads, context, head_dim], or None where the
     buffers have another shape.

@@ -68,8 +68,8 @@ def phases(schedule: Schedule) -> Phases:
     """The kernels of `schedule`. AMK601 unless it is one program of a token loop around one layer loop that waits, for
     one sequence.
     """
-    if schedule.batch > 1:
-        raise refusal.unsupported("AMK601", f"a batch of {schedule.batch} is not cut into kernels")
+    if schedule.vectors > 1:
+        raise refusal.unsupported("AMK601", f"a step of {schedule.vectors} tokens is not cut into kernels")
     before, head, layer, tail, after = _shape(schedule)
     first, inner, last = _cut(head), _cut(layer.body), _cut(tail)
     if len(inner) < 2:

@@ -34,7 +34,8 @@ def plan_struct(schedule: Schedule) -> str:
     numbers = {
         "kHidden": model.hidden, "kFfn": model.ffn, "kHeads": model.heads, "kKvHeads": model.kv_heads,
         "kHeadDim": model.head_dim, "kLayers": model.layers, "kContext": kv.context, "kKvBlock": kv.block,
-        "kKvSplits": kv.splits, "kStreamAgents": agents, "kBatch": schedule.batch, "kCaches": schedule.caches,
+        "kKvSplits": kv.splits, "kStreamAgents": agents, "kBatch": schedule.vectors, "kCaches": schedule.caches,
+        "kRows": schedule.rows,
     }  # fmt: skip
     lines = [f"  static constexpr int {name} = {value};" for name, value in numbers.items()]
     lines.append(f"  static constexpr float kRmsEps = {float_literal(model.rms_eps)};")

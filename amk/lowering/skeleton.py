@@ -9,7 +9,8 @@ Expected per step (the table that ties the IR to sync.cuh):
     wait        ld.acquire (acquire) or ld.relaxed (relaxed) poll, then the warp's barrier (M3, M4)
     barrier     bar.sync with the step's id and the threads of its role
     gemv        per chunk: wait for the copy (mbarrier, or all but slots - 1 groups), the warp's barrier, the proxy
-                fence iff the stream has refill_fence (M7), the next copy with its bytes expected or group committed
+                fence iff the stream has refill_fence (M7), the next copy with its bytes expected or group committed;
+                before all of it, where a ring does not run ahead, the fence and the first copies
     refill      per copy held back: the proxy fence likewise, before the first; the copy with its bytes expected
     other ops   at least one tagged load if it reads tagged words, then at least one tagged store per tagged buffer
                 that it writes (M13); its own warp barriers, `meets` in a row, one more before `sums` are added up
@@ -177,8 +178,9 @@ def _fetches(op: Op, tagged: bool) -> str:
 
 def _drain(stream: Stream) -> str:
     if stream.engine == "bulk":
-        enter = "" if stream.run_ahead else "(?:EU)+"
-        return f"{enter}(?:MW{'X' if stream.refill_fence else ''}EU)+"
+        fence = "X" if stream.refill_fence else ""
+        enter = "" if stream.run_ahead else f"{fence}(?:EU)+"
+        return f"{enter}(?:MW{fence}EU)+"
     enter = "" if stream.run_ahead else "(?:c*g)+"
     return f"{enter}(?:q{stream.slots - 1};WWc+g{'' if stream.run_ahead else 'g?'})+"
 
@@ -194,7 +196,7 @@ def _tagged_use(schedule: Schedule, op: Op) -> tuple[int, int]:
     for worker, agent in product(range(schedule.launch.workers), range(role.count)):
         if seen["read"] | seen["write"] == named:
             break
-        env = Env({"t": 0, "n": 0, "l": 0}, worker, agent, schedule.kv.context - 1, tables)
+        env = Env({"t": 0, "n": 0, "l": 0}, worker, agent, schedule.kv.context - schedule.rows, tables)
         for access in op.accesses(env, geometry):
             if access.buffer in tagged:
                 seen[access.kind].add(access.buffer)

@@ -15,7 +15,8 @@ from amk.schedule_ir.matrices import MatrixName
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import Op
 from amk.schedule_ir.ops.attend import AttendOp
-from amk.schedule_ir.ops.base import multiplied, per_sequence
+from amk.schedule_ir.ops.attention import sharing
+from amk.schedule_ir.ops.base import multiplied, rows_held
 from amk.schedule_ir.ops.precondition import Site
 from amk.schedule_ir.ops.staging import Staging
 from amk.schedule_ir.schedule import Schedule
@@ -27,13 +28,14 @@ def step_struct(
     """Fields of `op` by kind: role, matrix, buffer, optional buffer, expression, integer. Streams have no accessor.
 
     slices: global buffers [workers, n] that the op takes for shared memory of the worker, beside partial sums. In a
-    batch, k<Field>Row counts the elements from one sequence's row of a buffer to the next. met: `lanes.met_before`.
+    step of several tokens, k<Field>Row counts the elements from one row of a buffer to the next. met: see `lanes`.
     """
     buffers = {b.name: b for b in schedule.buffers}
     role = next(r for r in schedule.roles if r.name == op.role)
     lines = [f"  static constexpr int kFirst = {role.first}, kAgents = {role.count};"]
     if isinstance(op, AttendOp):
-        lines.append(f"  static constexpr int kTogether = {blocks_together(schedule, role.count)};")
+        share = sharing(schedule.geometry(), role.count)
+        lines.append(f"  static constexpr int kTogether = {blocks_together(schedule, share)};")
     lines += [f"  static constexpr bool kMet = {str(met).lower()};"] * isinstance(op, Staging)
     if (name_of := multiplied(op)) is not None:
         lines.append(f"  using Matrix = Plan::{_matrix(op, name_of, schedule)};")
@@ -47,8 +49,8 @@ def step_struct(
             each = buffers[value].elements // schedule.launch.workers
             sliced = value in slices or _sliced(field, buffers[value])
             lines.append(_buffer_accessor(field, buffers[value], each if sliced else None))
-            if schedule.batch > 1 and per_sequence(op, field):
-                row = buffers[value].elements // schedule.batch
+            if (held := rows_held(op, field, schedule.batch, schedule.vectors)) > 1:
+                row = buffers[value].elements // held
                 lines.append(f"  static constexpr int k{camel(field)}Row = {row};")
         elif _is_expression(info.annotation):
             lines.append(f"  static __device__ __forceinline__ int {field}(const Ctx& c) {{ return {_layer(value)}; }}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amk.planner.formats import Runs
-from amk.planner.settings import Settings, crossing_dtype, has_tags, per_sequence
+from amk.planner.settings import Settings, crossing_dtype, has_tags, per_vector
 from amk.planner.storage import packed_bytes
 from amk.schedule_ir.expr import Expr
 from amk.schedule_ir.graph import Graph
@@ -38,7 +38,7 @@ def head_sums(model: ModelSpec, settings: Settings, workers: int) -> list[Buffer
     if settings.head_sums == "shared":
         return []
     groups = -(-matrix(model, "lm_head").groups // workers)
-    shape = workers, groups + settings.warps, *per_sequence(settings), ROWS_PER_GROUP
+    shape = workers, groups + settings.warps, *per_vector(settings), ROWS_PER_GROUP
     return [Buffer(name=HEAD_SUMS, space="global", dtype="f32", shape=shape, align=128)]
 
 
@@ -46,7 +46,6 @@ def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Runs) 
     def constant(name: str, dtype: Dtype, *shape: int, align: int = 16) -> Buffer:
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, role="constant", align=align)
 
-    each = per_sequence(settings)
     norms = [name for name in vectors(model) if name in ("norm", "norm_shift")]
     out = [
         constant("weights", "bf16", packed_bytes(model, chunks) // 2, align=128),
@@ -54,7 +53,7 @@ def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Runs) 
         *(constant(name, "f32", *vectors(model)[name]) for name in norms),
         constant("rope", "f32", kv.context, model.head_dim),
         constant("request", "i32", request_words(settings.batch)),
-        constant("prompt", "i32", *each, kv.context),
+        constant("prompt", "i32", *((settings.batch,) * (settings.batch > 1)), kv.context),
     ]
     for name in MATRICES:
         if any(run[name].apart for _, run in chunks):
@@ -66,7 +65,7 @@ def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Runs) 
 
 def state(model: ModelSpec, kv: KvLayout, settings: Settings) -> list[Buffer]:
     cache = (model.layers, settings.batch * model.kv_heads, kv.context, model.head_dim)
-    each = per_sequence(settings)
+    each = per_vector(settings)
 
     def kept(name: str, dtype: Dtype, *shape: int) -> Buffer:
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, role="state")
@@ -117,7 +116,7 @@ def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, r
         tagged = has_tags(settings, name)
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, tagged=tagged, tag=tag if tagged else None)
 
-    each, heads = per_sequence(settings), settings.batch * model.heads
+    each, heads = per_vector(settings), settings.vectors * model.heads
     layer = [
         crossing("qkv", "f32", *each, model.q_dim + 2 * model.kv_dim),
         crossing("split_partial", wide, heads, kv.splits, model.head_dim),

@@ -95,7 +95,7 @@ def _sized(
     try:
         return _laid_out(model, target, settings, runs, max_context, count)
     except AmkError as error:
-        if settings.batch == 1 or settings.head_sums == "global" or error.diagnostics[0].code != "AMK401":
+        if settings.vectors == 1 or settings.head_sums == "global" or error.diagnostics[0].code != "AMK401":
             raise
     return _laid_out(model, target, replace(settings, head_sums="global"), runs, max_context, count)
 
@@ -130,6 +130,7 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
     author = _author(model, sized, deltas, loops[0], strong)
     stored = label_of(sized.runs) if kv.dtype == "bf16" else f"{label_of(sized.runs)}-kv-{kv.dtype}"
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
+    stored = stored if settings.rows == 1 else f"{stored}-rows-{settings.rows}"
     warps = -(-settings.warps * settings.ctas_per_sm // PARTS)
     registers = target.regs_per_sm // PARTS // (warps * 32) // REGISTER_UNIT * REGISTER_UNIT
     return Schedule(
@@ -138,6 +139,7 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
         model=model,
         target=target,
         batch=settings.batch,
+        rows=settings.rows,
         launch=Launch(
             workers=count, warps=settings.warps, shared_bytes=shared.bytes, registers=min(registers, 255),
             max_tokens=settings.max_tokens, ctas_per_sm=settings.ctas_per_sm,
@@ -192,18 +194,23 @@ def _narrower(model: ModelSpec, target: Target, settings: Settings, workers: int
 
 
 def _require_batch(settings: Settings, wanted: Layered) -> None:
-    """AMK016 unless the batch can be decoded with these settings."""
-    batch = settings.batch
+    """AMK016 unless the batch, or the rows of a sequence, can be decoded with these settings."""
+    batch, rows = settings.batch, settings.rows
     if not 1 <= batch <= MAX_BATCH:
         raise AmkError(Diagnostic("AMK016", f"a batch has 1 to {MAX_BATCH} sequences, {batch} were asked for"))
+    if not 1 <= rows <= MAX_BATCH:
+        raise AmkError(Diagnostic("AMK016", f"a step has 1 to {MAX_BATCH} rows, {rows} were asked for"))
+    if batch > 1 and rows > 1:
+        raise AmkError(Diagnostic("AMK016", f"a step has several rows of one sequence, the batch has {batch}"))
     reasons = {
         f"tokens are chosen by {settings.sampling}": settings.sampling != "greedy",
         f"weights are stored as {label_of(wanted)}": any(f != "bf16" for _, forms in wanted for f in forms.values()),
         "attention waits for the rows of its head": settings.head_handoff,
         "parts of down wait for their own columns": settings.act_parts > 1,
     }
-    if batch > 1 and (found := [reason for reason, holds in reasons.items() if holds]):
-        raise AmkError(Diagnostic("AMK016", f"a batch of {batch} is not decoded where {found[0]}"))
+    if settings.vectors > 1 and (found := [reason for reason, holds in reasons.items() if holds]):
+        step = f"a batch of {batch}" if rows == 1 else f"a step of {rows} rows"
+        raise AmkError(Diagnostic("AMK016", f"{step} is not decoded where {found[0]}"))
 
 
 def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:

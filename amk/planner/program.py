@@ -252,7 +252,7 @@ class Author(Writer):
         embed = replace(self, run=runs[0]).embedded()
         loops = [replace(self, run=run).layers() for run in runs]
         return (
-            Step(op=BeginOp(role="all", state="state")),
+            Step(op=BeginOp(role="all", state="state", prompt="prompt" if self.settings.rows > 1 else None)),
             Loop(var="t", count=None, body=(embed, *loops, *replace(self, run=runs[-1]).choice())),
             Step(op=FinishOp(role="w0", state="state")),
         )

@@ -7,6 +7,7 @@ from typing import Literal
 
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.ops.attention import tile_columns
 from amk.schedule_ir.ops.reduce_splits import sliceable
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype
@@ -39,7 +40,8 @@ class Settings:
     is there; None: as decode.first_refills says. reduce_from: with this many splits the workers of a kv head reduce
     them, a slice each, before everybody reads the result; None: everybody reads all splits. handoff_dtype: of hidden
     states and attention outputs that cross SMs, None = bf16 in tagged words, f32 elsewhere. batch: sequences that are
-    decoded together; splits are then always reduced. k_parts: steps that the product of `down` is done in, so that its
+    decoded together; splits are then always reduced. rows: consecutive tokens of a sequence that a step reads, reduced
+    likewise. k_parts: steps that the product of `down` is done in, so that its
     input fits; None: as few as leave comfortable rings. act_parts: parts that the product of `down` is done in, each of
     which waits for the activations of its own columns only. scales_apart: chunks hold no scales where a row has one.
 
@@ -86,6 +88,7 @@ class Settings:
     overlay: bool = True
     handoff_dtype: Literal["bf16", "f32"] | None = None
     batch: int = 1
+    rows: int = 1
     k_parts: int | None = None
     act_parts: int = 1
     scales_apart: bool = False
@@ -96,6 +99,11 @@ class Settings:
     pollers: Literal["one", "all"] = "one"
     hint_at: Literal["published", "summed", "drained"] = "published"
     head_sums: Literal["shared", "global"] = "shared"
+
+    @property
+    def vectors(self) -> int:
+        """Tokens that a step reads."""
+        return self.batch * self.rows
 
 
 FAST = Settings()
@@ -117,9 +125,9 @@ STARTS = PRESETS | {"phased": PHASED, "untuned": UNTUNED}
 """Where a search may begin."""
 
 
-def per_sequence(settings: Settings) -> tuple[int, ...]:
-    """The leading dimension of what every sequence of a batch has of its own."""
-    return (settings.batch,) if settings.batch > 1 else ()
+def per_vector(settings: Settings) -> tuple[int, ...]:
+    """The leading dimension of what every token of a step has of its own."""
+    return (settings.vectors,) if settings.vectors > 1 else ()
 
 
 LONG_RINGS = 4
@@ -142,28 +150,32 @@ def chunk_bytes_of(settings: Settings, model: ModelSpec, target: Target, used: s
     each = shape.rows * shape.k * 2 // (workers * settings.warps)
     long = each >= LONG_RINGS * settings.max_ring_bytes // settings.warps
     if "bf16" not in used:
-        small = long and settings.batch == 1 and all(weight_format(form).bits == 4 for form in used)
+        small = long and settings.vectors == 1 and all(weight_format(form).bits == 4 for form in used)
         return SMALL_COPY if small else 2 * SMALL_COPY
     large = long and used == {"bf16"} and target.has("bulk_copy")
     return 2 * SMALL_COPY if large else SMALL_COPY
 
 
 def kv_block(settings: Settings, model: ModelSpec) -> int:
-    """Positions per attention block."""
-    return settings.kv_block or (128 if model.head_dim <= 64 else 64)
+    """Positions per attention block. Where warps share out the query vectors of several rows, fewer of them share the
+    positions of a block, which has as many less: a warp keeps its share of them in registers.
+    """
+    whole = 128 if model.head_dim <= 64 else 64
+    columns = tile_columns(settings.rows * model.heads // model.kv_heads, settings.rows, settings.warps)
+    return settings.kv_block or max(whole // columns, settings.rows)
 
 
 def splits_of(settings: Settings, model: ModelSpec, workers: int, context: int) -> int:
     """Splits of a kv head's cache: at most one per worker and per block, and in a batch so many that can be reduced."""
     most = min(workers // (settings.batch * model.kv_heads), -(-context // kv_block(settings, model)))
     splits = max(1, min(most, settings.kv_splits or most))
-    return splits if settings.batch == 1 else max(n for n in range(1, splits + 1) if reducible(settings, model, n))
+    return splits if settings.vectors == 1 else max(n for n in range(1, splits + 1) if reducible(settings, model, n))
 
 
 def reducible(settings: Settings, model: ModelSpec, splits: int) -> bool:
     """Whether so many splits are reduced by the workers of their kv head; in a batch they always have to be."""
     few = settings.reduce_from is None or splits < settings.reduce_from
-    if settings.batch == 1:
+    if settings.vectors == 1:
         return not few and sliceable(model.heads, model.kv_heads, model.head_dim, splits)
     return sliceable(model.heads, model.kv_heads, model.head_dim, splits, pieces=model.head_dim * model.heads)
 

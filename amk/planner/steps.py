@@ -190,7 +190,7 @@ class Writer:
 
     def role(self, name: MatrixName) -> str:
         """Which agents sum the partials of matrix `name`: few rows are summed by warp 0, which needs no barrier."""
-        return "all" if self.rows[name] * self.settings.batch > self.settings.wide_epilogue else "w0"
+        return "all" if self.rows[name] * self.settings.vectors > self.settings.wide_epilogue else "w0"
 
     def signal(self, counter: str, index: tuple[Expr, ...] = (0,), add: Expr = 1) -> Signal:
         return Signal(counter=counter, index=index, add=add, order="relaxed" if self.hints(counter) else "release")

@@ -7,13 +7,13 @@ from itertools import pairwise
 from typing import Literal
 
 from amk.planner.formats import BF16, Formats, Layered, Runs, chunk_choices, layered
-from amk.planner.settings import Settings, chunk_bytes_of, per_sequence
+from amk.planner.settings import Settings, chunk_bytes_of, per_vector
 from amk.planner.staging import free_from, layout, staged_arrays
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
 from amk.schedule_ir.memory import Alignment, Buffer, LayerChunks, Stream
 from amk.schedule_ir.model_spec import ModelSpec
-from amk.schedule_ir.ops.attention import PARTIAL_EXTRA
+from amk.schedule_ir.ops.attention import PARTIAL_EXTRA, sharers
 from amk.schedule_ir.ops.combine import share_heads
 from amk.schedule_ir.ranking import PICK, TALLY
 from amk.schedule_ir.shared_memory import extent
@@ -54,7 +54,7 @@ def choose_parts(model: ModelSpec, target: Target, settings: Settings, counts: S
 
     For a single sequence always one: its input is small.
     """
-    if settings.k_parts or settings.batch == 1:
+    if settings.k_parts or settings.vectors == 1:
         return settings.k_parts or 1
     for parts in (1, 2, 4, 8):
         parted = replace(settings, k_parts=parts)
@@ -113,11 +113,14 @@ def fixed_buffers(
     """
     warps, dim = settings.warps, model.head_dim
     most = max(max(c) for name, c in counts.items() if name.endswith(".count") and not _elsewhere(settings, name))
-    group = model.heads // model.kv_heads
-    batch, each = settings.batch, per_sequence(settings)
-    staged = staged_arrays(model, wanted, batch, settings.k_parts or 1)
+    vectors = model.heads // model.kv_heads * settings.rows
+    together, each = settings.vectors, per_vector(settings)
+    staged = staged_arrays(model, wanted, together, settings.k_parts or 1)
     products: list[Array] = [("part", "f32", (most + warps, *each, ROWS_PER_GROUP))]
-    attention: list[Array] = [("att", "f32", (warps, group, dim + PARTIAL_EXTRA)), ("q", "f32", (group, dim))]
+    attention: list[Array] = [
+        ("att", "f32", (sharers(vectors, settings.rows, warps), vectors, dim + PARTIAL_EXTRA)),
+        ("q", "f32", (vectors, dim)),
+    ]
     kept: list[Array] = [
         ("residual", "f32", (*each, max(counts["hidden.count"]) * ROWS_PER_GROUP)),
     ]
@@ -130,7 +133,7 @@ def fixed_buffers(
         kept += [(name, "i32", (warps, TALLY)) for name in ("tally", "gathered")]
     splits = max(1, len(counts["hidden.count"]) // model.kv_heads)
     mixed: list[Array] = []
-    if batch == 1:
+    if together == 1:
         blocks = {layout("o", forms) != "bf16" for _, forms in layered(model, wanted)}
         heads = max(share_heads(model.heads, dim, warps, block) for block in blocks)
         mixed.append(("mix", "f32", (warps, heads, splits, 2)))

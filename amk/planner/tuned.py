@@ -100,8 +100,8 @@ def tuned(
     if not target.has("bulk_copy") or rings < 1:
         return settings
     layers = {form for _, forms in wanted for name, form in forms.items() if name != "lm_head"}
-    if settings.batch > 1:
-        return replace(settings, **batched(settings.batch, model, workers)) if rings >= LONG_RINGS else settings
+    if settings.vectors > 1:
+        return replace(settings, **batched(settings.vectors, model, workers)) if rings >= LONG_RINGS else settings
     splits = splits_of(settings, model, workers, context or min(CONTEXT, model.max_context))
     found = changes(layers, rings >= LONG_RINGS, model, reducible(settings, model, splits))
     late = LATE_CACHE if found.get("refill_early") and (context or CONTEXT) > LONG_CONTEXT else {}

@@ -43,10 +43,10 @@ HOST: Final[dict[str, tuple[str, Shape]]] = {
     "rope": ("constant", lambda s: (s.kv.context, s.model.head_dim)),
     "request": ("constant", lambda s: (request_words(s.batch),)),
     "prompt": ("constant", lambda s: (s.batch, s.kv.context)),
-    "output": ("state", lambda s: (s.launch.max_tokens, s.batch)),
+    "output": ("state", lambda s: (s.launch.max_tokens, s.vectors)),
     "k_cache": ("state", _cache),
     "v_cache": ("state", _cache),
-    "logits": ("state", lambda s: (s.batch, s.model.vocab)),
+    "logits": ("state", lambda s: (s.vectors, s.model.vocab)),
     "sampling": ("constant", lambda s: (len(PARAMETERS),)),
 }
 """Buffers that the host fills or reads by name: what becomes of them between launches, and their shape, but for

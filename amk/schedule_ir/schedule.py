@@ -140,7 +140,8 @@ class KvLayout(Frozen):
 class Schedule(Frozen):
     """A decode step of `model` on `target`; in the format of `VERSION`.
 
-    batch: sequences that are decoded together, each with tokens and caches of its own, all at the same position.
+    batch: sequences that are decoded together, each with tokens and caches of its own, all at the same position. rows:
+    consecutive tokens of a sequence that a step reads at once, for now of one sequence.
     """
 
     version: Literal[2] = VERSION
@@ -150,6 +151,7 @@ class Schedule(Frozen):
     target: Target
     dtype: Literal["bf16"] = "bf16"
     batch: int = Field(default=1, ge=1, le=MAX_BATCH)
+    rows: int = unless(1, ge=1, le=MAX_BATCH)
     launch: Launch
     kv: KvLayout
     roles: tuple[Role, ...] = Field(min_length=1, max_length=32)
@@ -174,6 +176,11 @@ class Schedule(Frozen):
         """Caches of a layer, one for each kv head of each sequence."""
         return self.batch * self.model.kv_heads
 
+    @property
+    def vectors(self) -> int:
+        """Tokens that a step reads, and so the rows of x."""
+        return self.batch * self.rows
+
     def geometry(self) -> Geometry:
         return Geometry(
             model=self.model,
@@ -184,6 +191,7 @@ class Schedule(Frozen):
             kv_block=self.kv.block,
             kv_splits=self.kv.splits,
             batch=self.batch,
+            rows_each=self.rows,
             role_first={r.name: r.first for r in self.roles},
         )
 

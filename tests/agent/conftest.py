@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from amk.agent.decide.surroundings import Surroundings
 from amk.agent.device.measure import Backend, positions_within
 from amk.agent.device.simulated import SimulatedBackend
 from amk.agent.gate.candidate import Workshop
 from amk.agent.gate.gate import Gate, not_compiled
 from amk.agent.journal.events import Limits, RunStarted, SessionStarted
 from amk.agent.journal.store import Journal
-from amk.agent.propose.base import Proposer
+from amk.agent.propose.base import Context, Proposer
 from amk.agent.propose.random_draw import RandomDraw
 from amk.agent.run.loop import Loop
 from amk.planner.search import Problem
@@ -75,17 +76,26 @@ def start_run(journal: Journal, backend: Backend, limits: Limits, seed: int = 0)
     journal.append(session)
 
 
+class Blind(Surroundings):
+    """Says nothing of what is left near the best, which takes a hundred lowerings."""
+
+    def look(self, context: Context, last: bool) -> None:
+        return None
+
+
 def looped(
     workshop: Workshop, folder: Path, proposer: Proposer | None = None, backend: Backend | None = None,
-    evals: int = 10, dollars: float = 0.0, seed: int = 0,
+    evals: int = 10, dollars: float = 0.0, seed: int = 0, survey: bool = False,
 ) -> Loop:  # fmt: skip
-    """The loop of the run in `folder`, which is begun if there is none."""
+    """The loop of the run in `folder`, which is begun if there is none. survey: what is left near the best is looked
+    at, as every search does."""
     journal = Journal(folder)
     device = backend or SimulatedBackend("h200", seed)
     if journal.state.run is None:
         start_run(journal, device, Limits(evals=evals, dollars=dollars), seed)
     gate = Gate(workshop, fences_kept, not_compiled)
-    return Loop(journal, Space.around(PHASED), gate, (device,), proposer or RandomDraw())
+    around = Surroundings() if survey else Blind()
+    return Loop(journal, Space.around(PHASED), gate, (device,), proposer or RandomDraw(), surroundings=around)
 
 
 @pytest.fixture

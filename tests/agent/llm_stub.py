@@ -1,22 +1,32 @@
 """A language model's HTTP service, as far as the transport can see it: every request gets the next scripted answer."""
 
+import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+Answer = tuple[int, dict[str, str], Any, float]
+"""Status, headers, body, seconds to wait."""
+_NUMBERS = itertools.count(1)
+
 
 @dataclass
 class Script:
-    """Answers in order; the last one is repeated. An answer is (status, headers, body, seconds to wait)."""
+    """Answers in order, the last one repeated, or what answers a request."""
 
-    answers: list[tuple[int, dict[str, str], Any, float]]
+    answers: list[Answer] | Callable[[dict[str, Any]], Answer]
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+
+    def answer(self, request: dict[str, Any], number: int) -> Answer:
+        if not isinstance(self.answers, list):
+            return self.answers(request)
+        return self.answers[min(number, len(self.answers)) - 1]
 
 
 def message(text: str, stop: str = "end_turn", usage: dict[str, int] | None = None) -> dict[str, Any]:
@@ -32,8 +42,23 @@ def error(kind: str, code: str | None = None) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": kind, "details": details}}
 
 
-def ok(text: str, **more: Any) -> tuple[int, dict[str, str], Any, float]:
+def ok(text: str, **more: Any) -> Answer:
     return 200, {}, message(text, **more), 0.0
+
+
+def uses(*calls: tuple[str, dict[str, Any]], stop: str = "tool_use", **more: Any) -> Answer:
+    """An answer that calls tools, side by side."""
+    said = message("I look.", stop, **more)
+    blocks = [
+        {"type": "tool_use", "id": f"toolu_{next(_NUMBERS)}", "name": name, "input": arguments}
+        for name, arguments in calls
+    ]
+    return 200, {}, said | {"content": [*said["content"], *blocks]}, 0.0
+
+
+def turn(request: dict[str, Any]) -> int:
+    """Which turn of its conversation a request asks for, from 1."""
+    return (len(request["messages"]) + 1) // 2
 
 
 @contextmanager
@@ -43,9 +68,10 @@ def serving(script: Script) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             length = int(self.headers["content-length"])
-            script.requests.append(json.loads(self.rfile.read(length)))
+            request = json.loads(self.rfile.read(length))
+            script.requests.append(request)
             script.headers.append(dict(self.headers))
-            status, headers, body, wait = script.answers[min(len(script.requests), len(script.answers)) - 1]
+            status, headers, body, wait = script.answer(request, len(script.requests))
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             try:
                 if wait:

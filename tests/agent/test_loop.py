@@ -82,7 +82,7 @@ def test_evaluations_end_the_search(make_loop: MakeLoop) -> None:
 
 
 def test_a_proposer_without_ideas_ends_the_search(make_loop: MakeLoop) -> None:
-    loop = make_loop(points({"run_ahead": True}), evals=50)
+    loop = make_loop(points({"run_ahead": True}), evals=50, survey=True)
     assert "nothing new; of " in loop.run() and not loop.state.exhausted
 
 

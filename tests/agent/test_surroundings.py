@@ -42,7 +42,7 @@ class Known(SimulatedBackend):
 
 
 def test_a_reduced_space_is_exhausted_and_the_journal_and_the_report_say_so(make_loop: MakeLoop) -> None:
-    loop = make_loop(Sweep(), SimulatedBackend("h200", noise=Noise("quiet")), evals=100)
+    loop = make_loop(Sweep(), SimulatedBackend("h200", noise=Noise("quiet")), evals=100, survey=True)
     loop.space = replace(loop.space, knobs=tuple(k for k in loop.space.knobs if k.name in KNOBS))
     loop.__post_init__()
     reason = loop.run()
@@ -67,7 +67,7 @@ def test_one_point_less_and_it_is_not_exhausted(make_loop: MakeLoop) -> None:
     whole = Space.around(PHASED)
     knobs = tuple(k for k in whole.knobs if k.name == "warps")
     others = [value for value in knobs[0].values if value != whole.start.warps]
-    loop = make_loop(Replay(tuple({"warps": value} for value in others[:-1])), evals=100)
+    loop = make_loop(Replay(tuple({"warps": value} for value in others[:-1])), evals=100, survey=True)
     loop.space = replace(whole, knobs=knobs)
     loop.__post_init__()
     assert "differ from" in loop.run() and not loop.state.exhausted
@@ -75,7 +75,7 @@ def test_one_point_less_and_it_is_not_exhausted(make_loop: MakeLoop) -> None:
 
 
 def test_the_next_best_has_surroundings_of_its_own(make_loop: MakeLoop) -> None:
-    loop = make_loop(Sweep(), SimulatedBackend("h200", noise=Noise("quiet")), evals=100)
+    loop = make_loop(Sweep(), SimulatedBackend("h200", noise=Noise("quiet")), evals=100, survey=True)
     loop.space = replace(loop.space, knobs=tuple(k for k in loop.space.knobs if k.name in KNOBS))
     loop.__post_init__()
     loop.run()
@@ -86,7 +86,7 @@ def test_two_changes_are_left_when_sum_and_interaction_are_too_little(
     make_loop: MakeLoop,
 ) -> None:
     """Times of which everything is known: knobs add up, but two sizes help each other by 3%."""
-    loop = make_loop(Sweep(), Known("h200", noise=Noise("quiet")), evals=200)
+    loop = make_loop(Sweep(), Known("h200", noise=Noise("quiet")), evals=200, survey=True)
     names = ("warps", "kv_splits", "run_ahead")
     loop.space = replace(loop.space, knobs=tuple(k for k in loop.space.knobs if k.name in names))
     loop.__post_init__()
@@ -104,7 +104,7 @@ def test_two_changes_are_left_when_sum_and_interaction_are_too_little(
 
 def test_a_pair_that_may_gain_enough_is_open(make_loop: MakeLoop) -> None:
     """With a little more help, all pairs of the two sizes have to be measured."""
-    loop = make_loop(Sweep(), Known("h200", noise=Noise("quiet"), help=3 * LOSS), evals=200)
+    loop = make_loop(Sweep(), Known("h200", noise=Noise("quiet"), help=3 * LOSS), evals=200, survey=True)
     loop.space = replace(loop.space, knobs=tuple(k for k in loop.space.knobs if k.name in ("warps", "kv_splits")))
     loop.__post_init__()
     loop.run()
@@ -136,7 +136,7 @@ def only(loop: Loop, *names: str) -> Loop:
 
 def test_three_changes_that_pay_too_little_alone_are_tried_together(make_loop: MakeLoop) -> None:
     backend = Gains("h200", noise=Noise("quiet"), values=PAYING, gain=0.0024)
-    loop = only(make_loop(Sweep(), backend, evals=60), *dict(PAYING))
+    loop = only(make_loop(Sweep(), backend, evals=60, survey=True), *dict(PAYING))
     loop.run()
     assert loop.state.exhausted and loop.state.best == START
     (found,) = Paid().ask(loop.context())
@@ -144,7 +144,7 @@ def test_three_changes_that_pay_too_little_alone_are_tried_together(make_loop: M
 
 
 def test_from_the_hand_tuned_plan_the_first_knob_is_proposed_by_the_sweep(make_loop: MakeLoop) -> None:
-    loop = make_loop(offline("knobs", prior=False))
+    loop = make_loop(offline("knobs", prior=False), survey=True)
     assert loop.state.run is not None and loop.proposer.ask(loop.context())[0].proposer != "sweep"
     loop.state.run = loop.state.run.model_copy(update={"start": "fast"})
     assert loop.proposer.ask(loop.context())[0].proposer == "sweep"
@@ -156,7 +156,7 @@ def test_two_values_that_the_gate_refuses_are_each_avoided_by_themselves(make_lo
         return Judgement("UNSAFE", ("AMK403",), "refused") if bad else Judgement("SAFE", certificate="{}")
 
     points = [{"warps": (2, 16)[n % 2], "kv_splits": (1, 2, 4, 6, 8, 12)[n]} for n in range(6)]
-    loop = make_loop(Replay(({"kv_splits": 1}, *points)), evals=20)
+    loop = make_loop(Replay(({"kv_splits": 1}, *points)), evals=20, survey=True)
     loop.gate.certify = refusing
     loop.run()
     context = loop.context()
@@ -171,7 +171,9 @@ def test_what_passed_its_screen_holds_up_nothing(make_loop: MakeLoop) -> None:
     def watch(state: State) -> None:
         when.extend([state.evals] if any("race" in trial.measured for trial in state.trials) else [])
 
-    loop = only(make_loop(Sweep(), backend, evals=150), "warps", "run_ahead", "kv_splits", "overlay", "hint_slack")
+    loop = only(
+        make_loop(Sweep(), backend, evals=150, survey=True), "warps", "run_ahead", "kv_splits", "overlay", "hint_slack"
+    )
     loop.gate.patience, loop.gate.ahead, loop.watch = 16, 8, watch
     loop.run()
     first = next(trial for trial in loop.state.trials if "race" in trial.measured)

@@ -36,6 +36,10 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
     "int4 with zeros sm_89": (PLAIN, "l4", "int4-g64-zp", 4, WIDE),
     "fp8 sm_80, by software": (PLAIN, "a100", "fp8", 4, WIDE),
     "batch of 4, sm_89": (tiny_model(), "l4", "bf16", 8, {"batch": 4}),
+    "four rows across blocks, sm_89": (tiny_model(), "l4", "bf16", 8, {"rows": 4, "kv_block": 5, "kv_splits": 2}),
+    "eight rows, norms of heads, fenced, sm_90a": (
+        tiny_model(heads=6, kv_heads=2, hidden=192, qk_norm=True), "h200", "bf16", 4, {"rows": 8, "handoff": "fenced"},
+    ),
     "drawing sm_100a": (tiny_model(), "b200", "bf16", 4, {"sampling": "top-k-top-p"}),
     "fenced, two splits, fp8 cache": (
         tiny_model(), "h200", "bf16", 8, {"handoff": "fenced", "kv_splits": 2, "kv_dtype": "fp8"},
@@ -65,6 +69,8 @@ def test_the_kernel_gives_the_interpreters_tokens_in_any_order(name: str) -> Non
     source = RandomTensors(schedule.model)
     ptx = compile_cuda(stamped(emit(schedule), schedule), schedule.target.arch).ptx
     prompts = [[3, 17], [40], [7, 7, 21], [5]][: schedule.batch]
+    if schedule.rows > 1:
+        prompts = [[(7 * n + 3) % schedule.model.vocab for n in range(TOKENS * schedule.rows)]]
     expected = CpuEngine(schedule, source, numerics="device")
     expected.request_batch(prompts)
     tokens, scale = expected.step(TOKENS).tolist(), np.abs(expected.logits()).max()
@@ -102,9 +108,10 @@ def _found(value: Any, key: str) -> list[Any]:
     ("written", "edited"), [("red.release.gpu", "red.relaxed.gpu"), ("ld.acquire.gpu", "ld.relaxed.gpu")]
 )
 def test_a_signal_or_a_wait_of_a_kernel_that_orders_nothing_is_a_race(written: str, edited: str) -> None:
-    """The run is lucky: its tokens are right, and only the race tells."""
+    """Readers get what was there before the stores, which is undefined; without weak memory the tokens are right."""
     schedule = scheduled("naive sm_80")
     ptx = compile_cuda(stamped(emit(schedule), schedule), schedule.target.arch).ptx
     assert written in ptx
     result = run(schedule, RandomTensors(schedule.model), ptx.replace(written, edited), tokens=2, races=True)
-    assert result.ended and {fault.kind for fault in result.faults} == {"race"}
+    kinds = {fault.kind for fault in result.faults}
+    assert result.ended and "race" in kinds and kinds <= {"race", "undefined"}

@@ -260,6 +260,7 @@ mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [s], 64;
 cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r21], [%rd1], 64, [%r20];
 W1: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 %p3, [s+8], 0, 100;
 @!%p3 bra W1;
+FENCE
 mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [s], 64;
 cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r21], [%rd1+64], 64, [%r20];
 W3: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 %p3, [s], 1, 100;
@@ -276,8 +277,10 @@ END:
 
 
 def test_a_slot_is_refilled_after_its_readers_have_arrived() -> None:
-    assert kinds(REFILL.replace("LATE", ""), 1, 2) == set()
-    assert "race" in kinds(REFILL.replace("LATE", "ld.shared.u32 %r11, [s+64];"), 1, 2)
+    fenced = REFILL.replace("FENCE", "fence.proxy.async.shared::cta;")
+    assert kinds(fenced.replace("LATE", ""), 1, 2) == set()
+    assert "race" in kinds(fenced.replace("LATE", "ld.shared.u32 %r11, [s+64];"), 1, 2)
+    assert kinds(REFILL.replace("FENCE", "").replace("LATE", ""), 1, 2) == {"proxy"}
 
 
 SMALL = """

@@ -71,6 +71,13 @@ PLANS = {
         tiny_model(heads=3, kv_heads=1, hidden=96, layers=1), workers=5, warps=2, batch=2, handoff="fenced"
     ),
     "down in parts": lambda: tiny_plan(tiny_model(), k_parts=3, warps=2),
+    "four rows, two splits": lambda: tiny_plan(tiny_model(), workers=8, rows=4, kv_splits=2, kv_block=4),
+    "three rows, a group of three": lambda: tiny_plan(
+        tiny_model(heads=3, kv_heads=1, hidden=96, qkv_bias=True), workers=5, warps=2, rows=3, kv_block=4
+    ),
+    "eight rows, fenced, warps left over": lambda: tiny_plan(
+        tiny_model(heads=6, kv_heads=2, hidden=192, qk_norm=True), workers=4, warps=4, rows=8, handoff="fenced"
+    ),
     "batch of two, down in parts": lambda: tiny_plan(tiny_model(), workers=4, batch=2, k_parts=3),
     "sums of lm_head in global memory": lambda: tiny_plan(tiny_model(), head_sums="global"),
     "batch of two, sums of lm_head in global memory": lambda: tiny_plan(
@@ -194,7 +201,7 @@ def events(schedule: Schedule, pos: int) -> Iterator[tuple[Op, Env]]:
 
 
 def run(op: Op, env: Env, geo: Geometry, arrays: dict[str, Array], token: int, done: int) -> Recorder:
-    tokens = {token_register(s): token + s for s in range(geo.batch)}
+    tokens = {token_register(s): token + s for s in range(geo.vectors)}
     memory = Recorder(arrays, tokens | {"pos": env.pos, "epoch": 5, "done": done}, geo)
     op.reference(env, geo, memory)
     return memory
@@ -322,8 +329,9 @@ def test_whole_outputs_are_covered() -> None:
                 if geo.buffers[buffer].space == "global":
                     rows.setdefault((buffer, env.loops.get("l", -1)), set()).update(places)
         widths = {
-            "qkv": geo.batch * (model.heads + 2 * model.kv_heads) * model.head_dim, "h_mid": geo.batch * model.hidden,
-            "act": geo.batch * model.ffn, "h_out": geo.batch * model.hidden, "logits": geo.batch * model.vocab,
+            "qkv": geo.vectors * (model.heads + 2 * model.kv_heads) * model.head_dim,
+            "h_mid": geo.vectors * model.hidden,
+            "act": geo.vectors * model.ffn, "h_out": geo.vectors * model.hidden, "logits": geo.vectors * model.vocab,
             "best_value": geo.buffers["best_value"].elements,
         }  # fmt: skip
         assert geo.model.graph.published[0] == ("h_mid" in geo.buffers)

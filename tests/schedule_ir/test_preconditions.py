@@ -159,7 +159,7 @@ def value_of(name: str, site: Site) -> int | bool:
     plain = {
         "Plan::kHidden": site.geo.model.hidden, "Plan::kFfn": site.geo.model.ffn, "Plan::kHeads": site.geo.model.heads,
         "Plan::kKvHeads": site.geo.model.kv_heads, "Plan::kHeadDim": site.geo.model.head_dim,
-        "Plan::kKvBlock": site.geo.kv_block, "Plan::kKvSplits": site.geo.kv_splits, "Plan::kBatch": site.geo.batch,
+        "Plan::kKvBlock": site.geo.kv_block, "Plan::kKvSplits": site.geo.kv_splits, "Plan::kBatch": site.geo.vectors,
         "kAgents": site.geo.role_size[site.op.role],
     }  # fmt: skip
     if name in plain:

@@ -30,7 +30,8 @@ JUDGEMENT = 0.1
 
 @dataclass(frozen=True)
 class Arms:
-    """Proposals of a proposer that is no arm are those of the last arm, which has proposers of its own."""
+    """Proposals of a proposer that is no arm are those of the last arm, which has proposers of its own. What came from
+    outside, or from a language model beside them, is no arm's."""
 
     arms: tuple[Proposer, ...]
     name: str = "portfolio"
@@ -47,6 +48,8 @@ class Arms:
         drawn, cost, reward = ([0.0] * len(names) for _ in range(3))
         typical, factor = _typical(state), 1.0
         for trial, gain in reversed(gains(state)):
+            if trial.proposed.handle is not None:
+                continue
             who = trial.proposed.proposer
             arm = names.index(who) if who in names else len(names) - 1
             drawn[arm] += factor

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, permutations
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -204,6 +204,13 @@ class Context:
 
     def suggest(self, proposer: str, settings: Settings, why: str = "") -> list[Suggestion]:
         return [Suggestion(proposer, dict(self.space.point(settings)), why, parent=self.state.best_plan)]
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """A proposer that works beside the search, and is told when that ends."""
+
+    def close(self) -> None: ...
 
 
 class Proposer(Protocol):

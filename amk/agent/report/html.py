@@ -17,6 +17,7 @@ from amk.agent.decide.headroom import candidates, foretold
 from amk.agent.decide.keep import compared
 from amk.agent.decide.surroundings import Survey, told
 from amk.agent.gate.candidate import Candidate
+from amk.agent.journal.events import Asked
 from amk.agent.journal.state import START, State, Trial
 from amk.agent.report.results import metrics
 from amk.agent.report.standing import HEADER, standings
@@ -31,6 +32,7 @@ FRAMES = "frame-src 'self'"
 SHOWN_TRIALS = 2000
 DIFF_LINES = 400
 SHOWN_FAULTS = 50
+TALK_HEADER = ("after evaluations", "conversation ended", "turns", "proposals", "tools called", "what failed")
 TRIAL_HEADER = (
     "#",
     "proposer",
@@ -68,6 +70,7 @@ def render(state: State, best: Candidate | None, start: Candidate | None, survey
         _to_measure(state),
         _proposers(state),
         _language_model(state),
+        _notes(state),
         "<h2>Proposals</h2>",
         _trials(state),
     ]
@@ -183,9 +186,23 @@ def _language_model(state: State) -> str:
     counts = Counter(s.outcome for s in state.llm_settled)
     rows = [("", (outcome, str(n))) for outcome, n in counts.most_common()]
     total = f"{state.tokens:,} tokens, ${state.dollars:.4f}; upper bounds where the provider did not say."
-    failed = [("", (a.outcome, str(a.evals), a.detail[:300])) for a in state.asked if a.outcome != "answered"]
-    faults = table(("no answer because of", "after evaluations", "detail"), failed[-SHOWN_FAULTS:]) if failed else ""
-    return f"<h2>Language model</h2>{table(('attempts that ended in', 'count'), rows)}<p>{escape(total)}</p>{faults}"
+    talks = [("", _talk(asked)) for asked in state.asked[-SHOWN_FAULTS:]]
+    told = table(TALK_HEADER, talks) if talks else ""
+    return f"<h2>Language model</h2>{table(('attempts that ended in', 'count'), rows)}<p>{escape(total)}</p>{told}"
+
+
+def _talk(asked: Asked) -> tuple[str, ...]:
+    tools = ", ".join(f"{name} {n}" for name, n in sorted(asked.tools.items()))
+    failed = "; ".join(filter(None, (asked.detail, *asked.faults)))
+    return str(asked.evals), asked.outcome, str(asked.turns), str(asked.proposals), tools, failed[:600]
+
+
+def _notes(state: State) -> str:
+    """The lab book."""
+    if not state.notes:
+        return ""
+    rows = [("", (str(note.evals), note.author, note.text)) for note in state.notes]
+    return "<h2>Notes</h2>" + table(("after evaluations", "by", "what was learned"), rows)
 
 
 def _trials(state: State) -> str:

@@ -84,9 +84,10 @@ def line(state: State, index: int) -> str:
 def asked_line(state: State, asked: Asked) -> str:
     """What a proposer that may fail answered."""
     label = "simulated  " if state.run is not None and state.run.simulated else ""
-    what = f"{asked.proposals} proposals" if asked.outcome == "answered" else f"{asked.outcome} {asked.detail}"
+    what = f"{asked.proposals} proposals in {asked.turns} turns: {asked.outcome} {asked.detail}".rstrip()
     again = ", not asked again in this session" if asked.wait is None else ""
-    return printable(f"{label}{asked.proposer}: {what}{again}; ${state.dollars:.4f} spent", 300)
+    faults = f"; failed: {', '.join(asked.faults)}" if asked.faults else ""
+    return printable(f"{label}{asked.proposer}: {what}{again}; ${state.dollars:.4f} spent{faults}", 400)
 
 
 def board(state: State) -> Group:

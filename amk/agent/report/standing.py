@@ -76,12 +76,14 @@ def doing(state: State) -> str:
     if not state.asked:
         return "not asked yet" if not state.llm_open else "first answer awaited"
     counts = Counter(a.outcome for a in state.asked)
+    faults = sum(len(a.faults) for a in state.asked)
     told = ", ".join(f"{n} {what}" for what, n in counts.most_common())
     last = state.asked[-1]
     money = f"${state.dollars_reserved:.4f} reserved" if state.llm_open else ""
     again = ""
-    if last.outcome != "answered":
+    if last.wait != 0:
         again = f"last: {last.detail or last.outcome}"
         wait = "not again in this session" if last.wait is None else f"again after {last.wait:.0f} s"
         again += f"; {wait}"
-    return "; ".join(part for part in (f"asked {len(state.asked)} times: {told}", again, money) if part)
+    wrong = f"{faults} calls or attempts failed" if faults else ""
+    return "; ".join(part for part in (f"{len(state.asked)} conversations: {told}", wrong, again, money) if part)

@@ -49,7 +49,7 @@ from amk.agent.journal.events import (
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import REFERENCE, START, State, Trial
 from amk.agent.journal.store import Journal
-from amk.agent.propose.base import Context, History, Proposer
+from amk.agent.propose.base import Closing, Context, History, Proposer
 from amk.agent.run.lanes import Lane, finished
 from amk.planner.settings import Settings
 from amk.planner.space import OutsideSpaceError, Space
@@ -103,6 +103,8 @@ class Loop:
             self._look_around(last=True)
             self._compare()
         finally:
+            if isinstance(self.proposer, Closing):
+                self.proposer.close()
             for lane in self._lanes:
                 lane.end()
             self.gate.close()

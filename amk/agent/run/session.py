@@ -28,7 +28,7 @@ from amk.agent.propose.beam import Beam
 from amk.agent.propose.combine import Combine
 from amk.agent.propose.evolution import Evolution
 from amk.agent.propose.leap import Leap
-from amk.agent.propose.llm import Edits, Llm
+from amk.agent.propose.llm import AT_ONCE, Llm
 from amk.agent.propose.local import Local
 from amk.agent.propose.portfolio import Portfolio
 from amk.agent.propose.prices import price_of
@@ -37,7 +37,8 @@ from amk.agent.propose.replay import Replay
 from amk.agent.propose.structure import Structure
 from amk.agent.propose.surrogate import Surrogate
 from amk.agent.propose.sweep import Sweep
-from amk.agent.propose.transport import Cassette, Transport
+from amk.agent.propose.talk import Bounds, Cassette
+from amk.agent.propose.transport import Transport
 from amk.agent.report.html import render
 from amk.agent.run import runs
 from amk.agent.run.loop import Loop
@@ -60,6 +61,8 @@ class LlmOptions:
     price: str | None = None
     replay: bool = False
     program: str = ""
+    turns: int = Bounds.turns
+    at_once: int = AT_ONCE
 
 
 def offline(name: str, recorded: tuple[dict[str, Any], ...] = (), prior: bool = True) -> Proposer:
@@ -100,7 +103,10 @@ def proposer_for(
     cassette = Cassette(journal.folder / CASSETTE, options.replay)
     transport = Transport(journal, price_of(options.model, options.price), cassette=cassette)
     fallback = offline("portfolio", prior=prior)
-    return Llm(transport, options.model, fallback, Edits.model_json_schema(), program=options.program)
+    return Llm(
+        transport, options.model, fallback, program=options.program, bounds=Bounds(turns=options.turns),
+        at_once=options.at_once,
+    )  # fmt: skip
 
 
 def backends_for(target: Target, seed: int, folder: Path | None, gpus: int = 1) -> tuple[Backend, ...]:
@@ -176,6 +182,8 @@ def loop_of(journal: Journal, backends: Sequence[Backend], proposer: Proposer, j
             )
         return inbox.take(journal.state.handles)
 
+    if isinstance(proposer, Llm):
+        proposer.arrived = arrived
     return Loop(
         journal, workshop.space(run.start), gate_of(workshop, jobs, not run.simulated), backends, proposer,
         inbox=arrived, judges_unchanged=lambda: runs.check_judges(journal),

@@ -104,7 +104,7 @@ class Judge:
 
 def last_start(schedule: Schedule, tokens: int) -> int:
     """The last position from which that many tokens fit the context."""
-    return max(schedule.kv.context - tokens, 0)
+    return max(schedule.kv.context - tokens * schedule.rows, 0)
 
 
 def start_positions(schedule: Schedule, tokens: int) -> list[int]:

@@ -150,9 +150,9 @@ def launch_content(toucher: Toucher, pos: int) -> Iterator[Content]:
 
 def final_content(toucher: Toucher, pos: int) -> Iterator[Content]:
     schedule, tokens = toucher.spelled.schedule, toucher.spelled.tokens
-    one = 4 * schedule.batch
+    one = 4 * schedule.vectors
     yield _state(toucher, 1)
     for n in range(tokens):
         yield toucher.number["output"], one * n, one * (n + 1), toucher.code("output", 0, n)
     yield toucher.number["logits"], 0, schedule.model.vocab * one, toucher.code("logits", 0, tokens - 1)
-    yield from _caches(toucher, pos + tokens)
+    yield from _caches(toucher, pos + tokens * schedule.rows)

@@ -148,7 +148,10 @@ class Toucher:
                 number += 1
 
     def _table(self, visits: list[Numbered], pos: int) -> IntArray:
-        found = [self._evaluated(visit, worker, pos + max(visit.token, 0)) for _, _, visit, worker in visits]
+        found = [
+            self._evaluated(visit, worker, pos + self.spelled.schedule.rows * max(visit.token, 0))
+            for _, _, visit, worker in visits
+        ]
         count = [len(rows) for rows in found]
         rows = np.concatenate([np.zeros((0, 7), np.int64), *found])
         of = np.repeat(np.arange(len(visits)), count)

@@ -27,7 +27,7 @@ struct Context {
   int worker;
   int warp;
   int lane;
-  int tokens[Plan::kBatch] = {};  // of the sequences decoded together
+  int tokens[Plan::kBatch] = {};  // that the step reads: of the sequences decoded together, or of a sequence's rows
   int pos = 0;
   u32 epoch = 0;
   int done = 0;  // bit s: sequence s has ended

@@ -60,9 +60,13 @@ struct BulkRing {
     return slots + s * kBytes;
   }
 
-  // Before the first drain of a step of `chunks` chunks: without run-ahead, nothing is in flight yet.
+  // Before the first drain of a step of `chunks` chunks: without run-ahead, nothing is in flight yet, and the warp has read the
+  // slots in an earlier step.
   __device__ __forceinline__ void enter(int chunks, int) {
     if constexpr (!kRunAhead) {
+      if constexpr (kFence) {
+        if (sync::elected()) sync::fence_proxy_async_shared();
+      }
       int s = slot;
       for (int i = 0; i < kSlots && i < chunks; ++i) {
         issue(s, false);

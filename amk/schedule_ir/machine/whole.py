@@ -84,9 +84,9 @@ def gemv_share(op: GemvOp, env: Env, geo: Geometry, view: View, weights: Logical
         rows = weights.rows(op.matrix, layer, first + group, first + end)
         own = rows[:, begin + k0 : begin + k1]
         # One product a sequence: the sums are those of the sequence alone, whatever else is in the batch.
-        sums = [own @ op.read_x(geo, view, k0, k1, s) for s in range(geo.batch)]
-        slots = np.stack(sums).reshape(geo.batch, -1, ROWS_PER_GROUP).transpose(1, 0, 2)
-        at = own_sums(env, geo, op.part) + (group + int(env.agent)) * ROWS_PER_GROUP * geo.batch
+        sums = [own @ op.read_x(geo, view, k0, k1, s) for s in range(geo.vectors)]
+        slots = np.stack(sums).reshape(geo.vectors, -1, ROWS_PER_GROUP).transpose(1, 0, 2)
+        at = own_sums(env, geo, op.part) + (group + int(env.agent)) * ROWS_PER_GROUP * geo.vectors
         before = view.read(op.part, at, at + slots.size) if op.k_part else np.float32(0)
         view.write(op.part, at, before + slots.reshape(-1))
 

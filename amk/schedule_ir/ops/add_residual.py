@@ -92,7 +92,7 @@ class AddResidualOp(Op):
         if self.bias:
             base = layer * geo.model.hidden
             y += mem.read(self.bias, base + lo, base + hi)
-        for s in range(geo.batch):
+        for s in range(geo.vectors):
             at = geo.row(self.residual, s) + lo - start
             total = np.asarray(mem.read(self.residual, at, at + hi - lo), np.float32) + y[s]
             mem.write(self.residual, at, total)

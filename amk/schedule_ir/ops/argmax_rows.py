@@ -80,14 +80,14 @@ class ArgmaxRowsOp(Op):
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         groups, lo, hi, slot = head_rows(env, geo, self.role)
-        values, indices = [NO_ROWS] * geo.batch, [0] * geo.batch
+        values, indices = [NO_ROWS] * geo.vectors, [0] * geo.vectors
         if lo < hi:
             y = sum_partials(env, geo, mem, self.part, "lm_head", 0, self.stream, groups)[:, : hi - lo]
             if self.ssq is not None:
                 y = y * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
             values, indices = list(y.max(axis=1)), [lo + int(at) for at in np.argmax(y, axis=1)]
-            for s in range(geo.batch):
+            for s in range(geo.vectors):
                 mem.write(self.logits, geo.row(self.logits, s) + lo, y[s])
-        for s in range(geo.batch):
+        for s in range(geo.vectors):
             mem.write(self.best_value, geo.row(self.best_value, s) + slot, [values[s]])
             mem.write(self.best_index, geo.row(self.best_index, s) + slot, [indices[s]])

@@ -8,7 +8,18 @@ import numpy as np
 
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.attention import PARTIAL_EXTRA, agent_positions, group_size, partial_width, place
+from amk.schedule_ir.ops.attention import (
+    PARTIAL_EXTRA,
+    agent_positions,
+    attended,
+    group_size,
+    last_row,
+    partial_width,
+    place,
+    queries,
+    sharing,
+    tile_columns,
+)
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import BLOCK, DIM, INDEX, SPLITS, Need
 
@@ -20,6 +31,10 @@ class AttendOp(Op):
     """partial[agent, g] = (sum_p w_p v_p, m, sum_p w_p), w_p = exp(q_g . k_p - m), m the maximum of q_g . k_p.
 
     partial is f32 [agents, group, head_dim + 4]. An agent without positions writes (0, -1e30, 0).
+
+    Where a step reads several rows of a sequence, g counts the query vectors of all rows, and row r sees the positions
+    up to pos + r. Agents then share out query vectors first, and positions among those of the same query vectors:
+    partial is [sharers, query vectors, head_dim + 4].
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
@@ -35,47 +50,72 @@ class AttendOp(Op):
     v_cache: Name
     partial: Name
 
+    def numbers(self, geo: Geometry) -> dict[str, int]:
+        agents = geo.role_size[self.role]
+        return {"sharers": sharing(geo, agents), "tile_columns": tile_columns(queries(geo), geo.rows_each, agents)}
+
     def _runs(self, env: Env, geo: Geometry) -> list[tuple[int, int]]:
         agents = geo.role_size[self.role]
-        return agent_positions(env.pos, place(env)[1], int(env.agent), agents, geo)
+        share, mine = attended(int(env.agent), agents, geo)
+        return agent_positions(last_row(env.pos, geo), place(env)[1], share, sharing(geo, agents), geo) if mine else []
+
+    def _queries(self, env: Env, geo: Geometry) -> tuple[int, list[tuple[int, int]]]:
+        return attended(int(env.agent), geo.role_size[self.role], geo)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         head, part = place(env)
         if head < 0:
             return []
-        layer, dim, group = env.eval_int(self.layer), geo.model.head_dim, group_size(geo)
+        layer, dim, count = env.eval_int(self.layer), geo.model.head_dim, queries(geo)
         base = (layer * geo.caches + head) * geo.buffers[self.k_cache].shape[2]
-        runs = self._runs(env, geo)
-        begun = part * geo.kv_block <= env.pos  # then every agent multiplies with the query, some by nothing
-        out = geo.span("read", self.q, 0, group * dim, ("q", layer), head * group * dim) if begun else []
+        runs, (share, mine) = self._runs(env, geo), self._queries(env, geo)
+        begun = part * geo.kv_block <= last_row(env.pos, geo)  # then agents multiply with the query, some by nothing
+        out: list[Access] = []
+        for q0, q1 in mine if begun else ():
+            out += geo.span("read", self.q, q0 * dim, q1 * dim, ("q", layer), (head * count + q0) * dim)
         for lo, hi in runs:
             for cache, kind in ((self.k_cache, "k"), (self.v_cache, "v")):
                 old, new = min(hi, env.pos), max(lo, env.pos)
                 out += geo.span("read", cache, (base + lo) * dim, (base + old) * dim, (f"{kind}.past", layer))
                 out += geo.span("read", cache, (base + new) * dim, (base + hi) * dim, (kind, layer))
-        width, agent = group * partial_width(geo), int(env.agent)
-        return [*out, *geo.span("write", self.partial, agent * width, (agent + 1) * width, ("att", layer))]
+        width = partial_width(geo)
+        for lo, hi in ((share * count + q0, share * count + q1) for q0, q1 in mine):
+            out += geo.span("write", self.partial, lo * width, hi * width, ("att", layer))
+        return out
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         head, part = place(env)
         if head < 0:
             return
-        layer, dim, group = env.eval_int(self.layer), geo.model.head_dim, group_size(geo)
+        layer, dim, count = env.eval_int(self.layer), geo.model.head_dim, queries(geo)
         base = (layer * geo.caches + head) * geo.buffers[self.k_cache].shape[2]
-        runs = self._runs(env, geo)
-        out = np.zeros((group, partial_width(geo)), np.float32)
-        out[:, dim] = NEGATIVE
-        begun = part * geo.kv_block <= env.pos
-        query = np.asarray(mem.read(self.q, 0, group * dim) if begun else (), np.float32)
-        if runs:
-            rows = [((base + lo) * dim, (base + hi) * dim) for lo, hi in runs]
-            k = np.concatenate([mem.read(self.k_cache, *r) for r in rows]).reshape(-1, dim).astype(np.float32)
-            v = np.concatenate([mem.read(self.v_cache, *r) for r in rows]).reshape(-1, dim).astype(np.float32)
-            scores = query.reshape(group, dim) @ k.T
-            peak = scores.max(axis=1)
-            weights = np.exp(scores - peak[:, None])
-            out[:, :dim], out[:, dim], out[:, dim + 1] = weights @ v, peak, weights.sum(axis=1)
-        mem.write(self.partial, int(env.agent) * out.size, out.reshape(-1))
+        runs, (share, mine) = self._runs(env, geo), self._queries(env, geo)
+        begun = part * geo.kv_block <= last_row(env.pos, geo)
+        for q0, q1 in mine:
+            out = np.zeros((q1 - q0, partial_width(geo)), np.float32)
+            out[:, dim] = NEGATIVE
+            query = np.asarray(mem.read(self.q, q0 * dim, q1 * dim) if begun else (), np.float32)
+            if runs:
+                rows = [((base + lo) * dim, (base + hi) * dim) for lo, hi in runs]
+                k = np.concatenate([mem.read(self.k_cache, *r) for r in rows]).reshape(-1, dim).astype(np.float32)
+                v = np.concatenate([mem.read(self.v_cache, *r) for r in rows]).reshape(-1, dim).astype(np.float32)
+                out[:] = _partials(query.reshape(-1, dim) @ k.T, v, _seen(env.pos, range(q0, q1), runs, geo))
+            mem.write(self.partial, (share * count + q0) * partial_width(geo), out.reshape(-1))
+
+
+def _seen(pos: int, vectors: range, runs: list[tuple[int, int]], geo: Geometry) -> np.ndarray:
+    """[query vectors, positions of the runs]: whether the position is not behind the vector's row."""
+    positions = np.concatenate([np.arange(lo, hi) for lo, hi in runs])
+    return positions[None, :] <= pos + np.array(vectors)[:, None] // group_size(geo)
+
+
+def _partials(scores: np.ndarray, v: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """f32 [n, head_dim + 4] of scores [n, positions] where `seen`; (0, -1e30, 0) of a vector that sees none."""
+    out = np.zeros((len(scores), v.shape[1] + PARTIAL_EXTRA), np.float32)
+    peak = np.where(seen, scores, NEGATIVE).max(axis=1)
+    weights = np.where(seen, np.exp(np.minimum(scores - peak[:, None], 0)), np.float32(0))
+    out[:, :-PARTIAL_EXTRA], out[:, -PARTIAL_EXTRA], out[:, 1 - PARTIAL_EXTRA] = weights @ v, peak, weights.sum(axis=1)
+    return out
 
 
 def merge_partials(parts: np.ndarray, dim: int) -> np.ndarray:

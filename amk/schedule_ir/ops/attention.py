@@ -4,6 +4,10 @@ Cache positions are dealt in blocks of geo.kv_block, block b of every head to sp
 attn.head and attn.split name the (kv head, split) a worker serves; head -1 means none. In a batch every sequence has
 kv heads of its own: head s * kv_heads + h is kv head h of sequence s (`Geometry.caches` in all). A split therefore owns
 the same positions in every token, so cache rows never cross workers inside a launch.
+
+A step that reads several rows of a sequence, at positions pos .. pos + rows - 1, has as many times the query vectors of
+a kv head: query q is that of row q // group, query head q % group. It sees the positions up to its own row's. The
+rows lie in one block or in two, so a worker appends none, some or all of them.
 """
 
 from __future__ import annotations
@@ -20,9 +24,18 @@ def place(env: Env) -> tuple[int, int]:
     return env.number("attn.head"), env.number("attn.split")
 
 
+QUERY_TILE = 8
+"""Query vectors that a warp multiplies with the same keys at once."""
+
+
+def last_row(pos: int, geo: Geometry) -> int:
+    """The position of the step's last row."""
+    return pos + geo.rows_each - 1
+
+
 def active_splits(pos: int, geo: Geometry) -> int:
-    """Number of splits that own at least one of positions 0..pos; they are splits 0..n-1."""
-    return min(geo.kv_splits, pos // geo.kv_block + 1)
+    """Number of splits that own a position that the step's last row sees; they are splits 0..n-1."""
+    return min(geo.kv_splits, last_row(pos, geo) // geo.kv_block + 1)
 
 
 def owns_position(pos: int, split_index: int, geo: Geometry) -> bool:
@@ -44,6 +57,37 @@ def agent_positions(pos: int, split_index: int, agent: int, agents: int, geo: Ge
 def group_size(geo: Geometry) -> int:
     """Query heads per kv head."""
     return geo.model.heads // geo.model.kv_heads
+
+
+def queries(geo: Geometry) -> int:
+    """Query vectors of a kv head in a step."""
+    return geo.rows_each * group_size(geo)
+
+
+def tile_columns(vectors: int, rows: int, agents: int) -> int:
+    """Parts that a kv head's query vectors are dealt to; the agents of a part share the positions. One for one row."""
+    return 1 if rows == 1 else min(-(-vectors // QUERY_TILE), agents)
+
+
+def sharers(vectors: int, rows: int, agents: int) -> int:
+    """Agents that share the positions of a split, and so partials of every query vector."""
+    return agents // tile_columns(vectors, rows, agents)
+
+
+def sharing(geo: Geometry, agents: int) -> int:
+    """`sharers` of a schedule."""
+    return sharers(queries(geo), geo.rows_each, agents)
+
+
+def attended(agent: int, agents: int, geo: Geometry) -> tuple[int, list[tuple[int, int]]]:
+    """(share, [lo, hi) of the query vectors) of an agent: tiles in turn; none for an agent that is left over."""
+    total = queries(geo)
+    columns = tile_columns(total, geo.rows_each, agents)
+    share = agent // columns
+    if geo.rows_each == 1:
+        return share, [(0, total)]
+    firsts = range(agent % columns * QUERY_TILE, total, columns * QUERY_TILE) if share < sharing(geo, agents) else ()
+    return share, [(first, min(first + QUERY_TILE, total)) for first in firsts]
 
 
 def partial_width(geo: Geometry) -> int:

@@ -29,10 +29,12 @@ FloatArray = NDArray[np.floating[Any]]
 Count = Annotated[int, Field(ge=0, le=2**20)]
 """A small number in an op; addresses made with it stay inside 64 bits."""
 
-PER_SEQUENCE = (
-    "x", "ssq", "residual", "h", "qkv", "out", "act", "attn", "logits", "best_value", "best_index", "prompt",
+PER_VECTOR = (
+    "x", "ssq", "residual", "h", "qkv", "out", "act", "attn", "logits", "best_value", "best_index",
 )  # fmt: skip
-"""Fields of ops whose buffers hold a row for each sequence of a batch."""
+"""Fields of ops whose buffers hold a row for each token of a step."""
+PER_SEQUENCE = ("prompt",)
+"""Fields of ops whose buffers hold a row for each sequence."""
 
 
 FETCHED = 4
@@ -133,10 +135,12 @@ class Op(Frozen):
         raise TypeError(f"{cls.__name__} is no activation")
 
 
-def per_sequence(op: Op, field: str) -> bool:
-    """Whether the field's buffer holds a row for each sequence of a batch."""
+def rows_held(op: Op, field: str, batch: int, vectors: int) -> int:
+    """Rows of the field's buffer: one for each of `vectors` tokens of a step, or of `batch` sequences, else one."""
     own = type(op).own_fields.get(field)
-    return field in PER_SEQUENCE or (own is not None and own.each)
+    if field in PER_VECTOR or (own is not None and own.each):
+        return vectors
+    return batch if field in PER_SEQUENCE else 1
 
 
 def multiplied(op: Op) -> MatrixName | None:
@@ -204,7 +208,7 @@ def partial_spans(
     """Reads of every partial sum that belongs to the worker's local row groups `groups`; value: (family, layer)."""
     ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name, value[1]) // k_parts
     runs = partial_runs(groups, k_chunks, owned_count(env, name) * k_chunks, geo.role_size[ring.role])
-    size, own = ROWS_PER_GROUP * geo.batch, own_sums(env, geo, part)
+    size, own = ROWS_PER_GROUP * geo.vectors, own_sums(env, geo, part)
     return [a for lo, hi in runs for a in geo.span("read", part, own + lo * size, own + hi * size, value)]
 
 
@@ -222,18 +226,18 @@ def sum_partials(
     """Row sums of the worker's local row groups `groups`, [batch, len(groups) * 8], added in slot order."""
     ring, k_chunks = geo.streams[stream], geo.k_chunks(stream, name, layer) // k_parts
     chunks = owned_count(env, name) * k_chunks
-    size, own = ROWS_PER_GROUP * geo.batch, own_sums(env, geo, part)
-    out = np.zeros((geo.batch, len(groups), ROWS_PER_GROUP), np.float32)
+    size, own = ROWS_PER_GROUP * geo.vectors, own_sums(env, geo, part)
+    out = np.zeros((geo.vectors, len(groups), ROWS_PER_GROUP), np.float32)
     for i, g in enumerate(groups):
         for slot in partial_slots(g, k_chunks, chunks, geo.role_size[ring.role]):
-            out[:, i] += mem.read(part, own + slot * size, own + (slot + 1) * size).reshape(geo.batch, ROWS_PER_GROUP)
-    return out.reshape(geo.batch, -1)
+            out[:, i] += mem.read(part, own + slot * size, own + (slot + 1) * size).reshape(geo.vectors, ROWS_PER_GROUP)
+    return out.reshape(geo.vectors, -1)
 
 
 def inverse_rms(geo: Geometry, mem: Memory, ssq: str, agents: int) -> F32:
     """1 / rms of each sequence's vector, [batch, 1], from the per-agent sums of squares in `ssq`, in agent order."""
-    out = np.zeros((geo.batch, 1), np.float32)
-    for s in range(geo.batch):
+    out = np.zeros((geo.vectors, 1), np.float32)
+    for s in range(geo.vectors):
         total, at = np.float32(0), geo.row(ssq, s)
         for part in mem.read(ssq, at, at + agents):
             total += np.float32(part)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
+from amk.schedule_ir.ops.precondition import ROWS, Need, Term
+from amk.schedule_ir.outside import unless
 
 STATE = ("token", "pos", "epoch", "done")
 """Words of the state buffer for one sequence. epoch counts tokens since the counters were zeroed, over all launches."""
 
 
-def token_register(sequence: int) -> str:
-    """Name of the register that holds the current token of a sequence of the batch."""
-    return f"token.{sequence}" if sequence else "token"
+NAMED_PROMPT = Term(lambda site: getattr(site.op, "prompt") is not None)  # noqa: B009
+
+
+def token_register(vector: int) -> str:
+    """Name of the register that holds a token that the step reads: of a sequence of the batch, or of a row."""
+    return f"token.{vector}" if vector else "token"
 
 
 def state_words(batch: int) -> tuple[str, ...]:
@@ -22,16 +27,39 @@ def state_words(batch: int) -> tuple[str, ...]:
     return (*STATE, *(token_register(s) for s in range(1, batch)))
 
 
-class BeginOp(Op):
-    """token, pos, epoch, done <- state, in every agent; the tokens of further sequences stand behind them."""
+def given_rows(geo: Geometry, mem: Memory, prompt: str) -> None:
+    """token.r <- prompt[pos + r] for the rows of a step but the first; behind the context, the last word again."""
+    for r in range(1, geo.rows_each):
+        at = min(mem.regs["pos"] + r, geo.buffers[prompt].elements - 1)
+        mem.regs[token_register(r)] = int(mem.read_int(prompt, at, at + 1)[0])
 
+
+class BeginOp(Op):
+    """token, pos, epoch, done <- state, in every agent; the tokens of further sequences stand behind them.
+
+    A step of several rows of one sequence reads the tokens of the others from the prompt, at their positions.
+    """
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need("rows", (ROWS <= 1) | NAMED_PROMPT, "further rows of a step are given tokens"),
+    )
     op: Literal["begin"] = "begin"
     state: Name
+    prompt: Name | None = unless(None)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
-        return geo.span("read", self.state, 0, len(state_words(geo.batch)), ("state", 0))
+        state = geo.span("read", self.state, 0, len(state_words(geo.batch)), ("state", 0))
+        if self.prompt is None:
+            return state
+        return [*state, *geo.span("read", self.prompt, 0, geo.buffers[self.prompt].elements, None)]
+
+    def touched(self, env: Env, geo: Geometry) -> list[Access]:
+        found = [access for access in self.accesses(env, geo) if access.buffer != self.prompt]
+        return [*found, *(geo.span("read", self.prompt, 0, geo.rows_each - 1, None) if self.prompt else ())]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         names = state_words(geo.batch)
         for name, value in zip(names, mem.read_int(self.state, 0, len(names)), strict=True):
             mem.regs[name] = int(value)
+        if self.prompt is not None:
+            given_rows(geo, mem, self.prompt)

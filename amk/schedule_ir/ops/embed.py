@@ -58,7 +58,7 @@ class EmbedOp(Staging):
         lo, hi = self._staged_share(hidden, env, geo)
         first, last = owned_rows(env, geo, "o")
         r0, r1 = split(last - first, agents, agent)
-        for s in range(geo.batch):
+        for s in range(geo.vectors):
             base = mem.regs[token_register(s)] * hidden
             h = np.asarray(mem.read(self.table, base + lo, base + hi), np.float32)
             self._stage(geo, mem, lo, h * mem.read(self.norm, lo, hi), s)

@@ -42,11 +42,11 @@ class EmbedHiddenOp(Hidden):
         """Of the table, the agent's share of one row a sequence and the owned part of it."""
         lo, hi, _, r0, r1 = self._shares(env, geo)
         found = [a for a in self.accesses(env, geo) if a.buffer != self.table]
-        return [*found, *geo.span("read", self.table, 0, geo.batch * (hi - lo + r1 - r0), None)]
+        return [*found, *geo.span("read", self.table, 0, geo.vectors * (hi - lo + r1 - r0), None)]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         lo, hi, first, r0, r1 = self._shares(env, geo)
-        for s in range(geo.batch):
+        for s in range(geo.vectors):
             base = mem.regs[token_register(s)] * geo.model.hidden
             self._leave(geo, mem, int(env.agent), lo, mem.read(self.table, base + lo, base + hi), s)
             own = mem.read(self.table, base + first + r0, base + first + r1)

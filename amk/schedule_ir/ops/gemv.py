@@ -147,7 +147,7 @@ class GemvOp(Op):
         runs = [(c * width, min(d * width, end - first)) for c, d in _columns(lo, hi, k_chunks)]
         reads = [access for run in runs for access in self._reads(geo, *run, x)]
         slots = range(lo // k_chunks + int(env.agent), (hi - 1) // k_chunks + int(env.agent) + 1)
-        size = ROWS_PER_GROUP * geo.batch
+        size = ROWS_PER_GROUP * geo.vectors
         at = own_sums(env, geo, self.part)
         own = at + slots.start * size, at + slots.stop * size
         if self.row_scales is not None:
@@ -184,10 +184,10 @@ class GemvOp(Op):
             tile = mem.tile(self.stream, self.matrix, layer, first + group, self.k_part * k_chunks + column)
             c0, c1 = column * width, min((column + 1) * width, end - begin)
             rows = tile[:, : c1 - c0].astype(np.float32)
-            product = np.array([rows @ self.read_x(geo, mem, c0, c1, s) for s in range(geo.batch)])
+            product = np.array([rows @ self.read_x(geo, mem, c0, c1, s) for s in range(geo.vectors)])
             sums[group] = sums[group] + product if group in sums else product
         for group, total in sums.items():
-            size = ROWS_PER_GROUP * geo.batch
+            size = ROWS_PER_GROUP * geo.vectors
             at = own_sums(env, geo, self.part) + (group + agent) * size
             before = mem.read(self.part, at, at + size) if self.k_part else np.float32(0)
             if self.row_scales is not None:

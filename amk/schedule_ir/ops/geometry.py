@@ -31,7 +31,7 @@ class BufferField(NamedTuple):
 class Access(NamedTuple):
     """Bytes [lo, hi) of `buffer`, holding bytes [origin, origin + hi - lo) of logical value `value` of token `t`.
 
-    A value is that of all sequences of the batch, one after the other. value is None for launch constants and for bytes
+    A value is that of all tokens of a step, one after the other. value is None for launch constants and for bytes
     whose content no later step depends on. Shared buffers and `private` global ones are addressed per worker.
 
     A read is of what was there before the step: bytes that the agent writes in the step it may read back, and only the
@@ -58,6 +58,7 @@ class Geometry:
     kv_block: int
     kv_splits: int
     batch: int = 1
+    rows_each: int = 1
     role_first: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
@@ -85,9 +86,14 @@ class Geometry:
         """Caches of a layer: that of kv head h of sequence s is number s * kv_heads + h."""
         return self.batch * self.model.kv_heads
 
-    def row(self, buffer: str, sequence: int) -> int:
-        """First element of `sequence`'s row of a buffer that holds one row per sequence."""
-        return sequence * (self.buffers[buffer].elements // self.batch)
+    @property
+    def vectors(self) -> int:
+        """Tokens that a step reads, and so the rows of x: `rows_each` consecutive ones of every sequence."""
+        return self.batch * self.rows_each
+
+    def row(self, buffer: str, vector: int) -> int:
+        """First element of the row of number `vector` in a buffer that holds one for each token of a step."""
+        return vector * (self.buffers[buffer].elements // self.vectors)
 
     def rows(
         self,
@@ -99,14 +105,14 @@ class Geometry:
         width: int | None = None,
         origin: int | None = None,
     ) -> list[Access]:
-        """The accesses to elements [lo, hi) of every sequence's row of `buffer`.
+        """The accesses to elements [lo, hi) of every row of `buffer`, one for each token of a step.
 
-        A sequence has `width` elements of the value (as many as the row, unless given), of which these are
+        A row has `width` elements of the value (as many as the row, unless given), of which these are
         [origin, origin + hi - lo), by default [lo, hi).
         """
         first = lo if origin is None else origin
         out: list[Access] = []
-        for s in range(self.batch):
+        for s in range(self.vectors):
             at = self.row(buffer, s)
             out += self.span(kind, buffer, at + lo, at + hi, value, first + (at if width is None else s * width))
         return out

@@ -65,7 +65,7 @@ class LayerNormOp(Staging):
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         base = geo.norm_of(self.matrix, env.eval_int(self.layer)) * geo.model.hidden
         lo, hi = self._staged_share(geo.model.hidden, env, geo)
-        for s in range(geo.batch):
+        for s in range(geo.vectors):
             at = geo.row(self.hidden, s)
             mean, scale = self._moments(geo, mem, s)
             unit = (np.asarray(mem.read(self.hidden, at + lo, at + hi), np.float32) - mean) * scale

@@ -9,7 +9,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attend import merge_partials
-from amk.schedule_ir.ops.attention import active_splits, group_size, partial_width, place
+from amk.schedule_ir.ops.attention import active_splits, partial_width, place, queries, sharing
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
 from amk.schedule_ir.ops.precondition import DIM, Need, number, own
 
@@ -20,6 +20,9 @@ class MergeOp(Op):
     Query head g is done by agent g % n. split_partial is [heads, splits, head_dim], split_scale (maximum, sum of
     weights) f32 [heads, splits, 2]. A worker whose split owns no position <= pos writes nothing: readers skip the same
     splits.
+
+    Where a step reads several rows of a sequence, heads are the query vectors of each kv head in turn, and partials
+    those of the agents that share positions.
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
@@ -34,22 +37,25 @@ class MergeOp(Op):
     split_partial: Name
     split_scale: Name
 
+    def numbers(self, geo: Geometry) -> dict[str, int]:
+        return {"sharers": sharing(geo, self.attend_agents)}
+
     def _heads(self, env: Env, geo: Geometry) -> list[int]:
         head, part = place(env)
         if head < 0 or part >= active_splits(env.pos, geo):
             return []
-        return [g for g in range(group_size(geo)) if g % geo.role_size[self.role] == env.agent]
+        return [g for g in range(queries(geo)) if g % geo.role_size[self.role] == env.agent]
 
     def _row(self, env: Env, geo: Geometry, local: int) -> int:
         head, part = place(env)
-        return (head * group_size(geo) + local) * geo.kv_splits + part
+        return (head * queries(geo) + local) * geo.kv_splits + part
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
-        layer, width, group = env.eval_int(self.layer), partial_width(geo), group_size(geo)
-        dim = geo.model.head_dim
+        layer, width, group = env.eval_int(self.layer), partial_width(geo), queries(geo)
+        dim, left = geo.model.head_dim, sharing(geo, self.attend_agents)
         out: list[Access] = []
         for g in self._heads(env, geo):
-            for a in range(self.attend_agents):
+            for a in range(left):
                 row = (a * group + g) * width
                 out += geo.span("read", self.partial, row, row + dim + 2, ("att", layer))
             row = self._row(env, geo, g)
@@ -58,10 +64,11 @@ class MergeOp(Op):
         return out
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        width, group, dim = partial_width(geo), group_size(geo), geo.model.head_dim
+        width, group, dim = partial_width(geo), queries(geo), geo.model.head_dim
+        left = sharing(geo, self.attend_agents)
         for g in self._heads(env, geo):
-            parts = np.zeros((self.attend_agents, width), np.float32)
-            for a in range(self.attend_agents):
+            parts = np.zeros((left, width), np.float32)
+            for a in range(left):
                 row = (a * group + g) * width
                 parts[a, : dim + 2] = mem.read(self.partial, row, row + dim + 2)
             merged, row = merge_partials(parts, dim), self._row(env, geo, g)

@@ -142,7 +142,8 @@ KV_HEADS = plan(lambda geo: geo.model.kv_heads, "kKvHeads")
 DIM = plan(lambda geo: geo.model.head_dim, "kHeadDim")
 BLOCK = plan(lambda geo: geo.kv_block, "kKvBlock")
 SPLITS = plan(lambda geo: geo.kv_splits, "kKvSplits")
-BATCH = plan(lambda geo: geo.batch, "kBatch")
+BATCH = plan(lambda geo: geo.vectors, "kBatch")
+ROWS = Term(lambda site: site.geo.rows_each)
 AGENTS = Term(lambda site: site.geo.role_size[site.op.role], "kAgents")
 
 K = Term(lambda site: site.geo.matrix(site.matrix).k, "Matrix::kK")
@@ -200,7 +201,7 @@ def row(field: str) -> Term:
 
     def elements(site: Site) -> int:
         buffer = site.buffer(field)
-        return 0 if buffer is None else buffer.elements // site.geo.batch
+        return 0 if buffer is None else buffer.elements // site.geo.vectors
 
     return Term(elements)
 

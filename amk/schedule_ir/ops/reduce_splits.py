@@ -10,7 +10,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.attend import merge_partials
-from amk.schedule_ir.ops.attention import active_splits, group_size, partial_width, place
+from amk.schedule_ir.ops.attention import active_splits, group_size, partial_width, place, queries
 from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op, split
 from amk.schedule_ir.ops.precondition import (
     AGENTS,
@@ -36,7 +36,8 @@ class ReduceSplitsOp(Op):
     """attn[i] = combined attention output i, for the slice [n*s/splits, n*(s+1)/splits) of the kv head's n outputs.
 
     Worker (kv head, split s) does slice s, whether or not its split owns a position. A slice is done in equal pieces of
-    at most 128 outputs, each of which lies in one query head.
+    at most 128 outputs, each of which lies in one query head. Where a step reads several rows of a sequence, the
+    outputs are those of all its query vectors, and attn has a row for each.
     """
 
     needs: ClassVar[tuple[Need, ...]] = (
@@ -53,15 +54,23 @@ class ReduceSplitsOp(Op):
     attn: Name
 
     def _pieces(self, env: Env, geo: Geometry) -> list[tuple[int, int, int]]:
-        """(query head, first dim, end dim) of each piece of the worker's slice; none if it serves no head."""
+        """(query vector, first dim, end dim) of each piece of the worker's slice; none if it serves no head."""
         head, part = place(env)
         if head < 0:
             return []
-        dim, group = geo.model.head_dim, group_size(geo)
+        dim, group = geo.model.head_dim, queries(geo)
         lo, hi = split(group * dim, geo.kv_splits, part)
         step = piece(hi - lo, dim)
         starts = (lo + n * step for n in range((hi - lo) // step))
         return [(head * group + at // dim, at % dim, at % dim + step) for at in starts]
+
+    def _output(self, vector: int, geo: Geometry) -> int:
+        """First element of a query vector's output."""
+        if geo.rows_each == 1:
+            return vector * geo.model.head_dim
+        head, local = divmod(vector, queries(geo))
+        r, g = divmod(local, group_size(geo))
+        return geo.row(self.attn, r) + (head * group_size(geo) + g) * geo.model.head_dim
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer, dim = env.eval_int(self.layer), geo.model.head_dim
@@ -71,7 +80,8 @@ class ReduceSplitsOp(Op):
                 row = head * geo.kv_splits + s
                 out += geo.span("read", self.split_partial, row * dim + d0, row * dim + d1, ("part", layer))
                 out += geo.span("read", self.split_scale, row * 2, row * 2 + 2, ("scale", layer))
-            out += geo.span("write", self.attn, head * dim + d0, head * dim + d1, ("ao", layer))
+            at = self._output(head, geo)
+            out += geo.span("write", self.attn, at + d0, at + d1, ("ao", layer))
         return out
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
@@ -83,7 +93,7 @@ class ReduceSplitsOp(Op):
                 parts[s, d0:d1] = mem.read(self.split_partial, row * dim + d0, row * dim + d1)
                 parts[s, dim : dim + 2] = mem.read(self.split_scale, row * 2, row * 2 + 2)
             merged = merge_partials(parts, dim)
-            mem.write(self.attn, head * dim + d0, merged[d0:d1] / merged[dim + 1])
+            mem.write(self.attn, self._output(head, geo) + d0, merged[d0:d1] / merged[dim + 1])
 
 
 LARGEST_PIECE = 128

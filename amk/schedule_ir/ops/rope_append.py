@@ -8,9 +8,9 @@ import numpy as np
 
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.attention import group_size, owns_position, place
+from amk.schedule_ir.ops.attention import group_size, owns_position, place, queries
 from amk.schedule_ir.ops.base import F32, Access, FloatArray, Geometry, Memory, Op
-from amk.schedule_ir.ops.precondition import DIM, Need, as_model
+from amk.schedule_ir.ops.precondition import BLOCK, DIM, ROWS, Need, as_model
 
 
 class RopeAppendOp(Op):
@@ -19,6 +19,9 @@ class RopeAppendOp(Op):
 
     Unit u (query heads, then key, then value) is done by agent u % n. norm is the per-head RMSNorm of Qwen3, when the
     schedule names q_norm and k_norm. rope is f32 [max_context, head_dim]: cosines, then sines, of head_dim/2 angles.
+
+    Where a step reads several rows of a sequence, row r is at pos + r and its query heads are q[r * group + g]; the
+    units are the query heads of all rows, then the keys and the values that the worker owns: a cache has one writer.
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos",)
@@ -26,6 +29,7 @@ class RopeAppendOp(Op):
         Need("pairs", DIM.multiple_of(4), "halves of a head are whole pairs"),
         as_model("q_norm", "qk_norm"),
         as_model("k_norm", "qk_norm"),
+        Need("rows", ROWS <= BLOCK, "the rows of a step lie in two blocks at most"),
     )
     op: Literal["rope_append"] = "rope_append"
     layer: Expr
@@ -37,33 +41,38 @@ class RopeAppendOp(Op):
     k_cache: Name
     v_cache: Name
 
-    def _units(self, env: Env, geo: Geometry) -> list[tuple[str, int, int]]:
-        """(kind, local query head, first element of the row in qkv) for the agent's units."""
+    def _units(self, env: Env, geo: Geometry) -> list[tuple[str, int, int, int]]:
+        """(kind, local query vector, row, first element in qkv) for the agent's units."""
         served, part = place(env)
         if served < 0:
             return []
         model, group, dim = geo.model, group_size(geo), geo.model.head_dim
         sequence, head = divmod(served, model.kv_heads)
-        first = geo.row(self.qkv, sequence)
-        units = [("q", g, first + (head * group + g) * dim) for g in range(group)]
-        if owns_position(env.pos, part, geo):
-            key = first + (model.heads + head) * dim
-            units += [("k", 0, key), ("v", 0, key + model.kv_heads * dim)]
-        return [u for i, u in enumerate(units) if i % geo.role_size[self.role] == env.agent]
+        rows = range(geo.rows_each)
+        firsts = [geo.row(self.qkv, sequence * len(rows) + r) for r in rows]
+        units = [("q", r * group + g, r, firsts[r] + (head * group + g) * dim) for r in rows for g in range(group)]
+        agents = geo.role_size[self.role]
+        mine = [unit for i, unit in enumerate(units) if i % agents == env.agent]
+        for kind, row, number in (("k", model.heads, len(units)), ("v", model.heads + model.kv_heads, len(units) + 1)):
+            if number % agents == env.agent:
+                owned = [r for r in rows if owns_position(env.pos + r, part, geo)]
+                mine += [(kind, 0, r, firsts[r] + (row + head) * dim) for r in owned]
+        return mine
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         layer, dim, context = env.eval_int(self.layer), geo.model.head_dim, geo.buffers[self.k_cache].shape[2]
         head, _ = place(env)
-        row = ((layer * geo.caches + head) * context + env.pos) * dim
         out: list[Access] = []
-        for kind, local, first in self._units(env, geo):
+        for kind, local, r, first in self._units(env, geo):
+            pos = env.pos + r
+            row = ((layer * geo.caches + head) * context + pos) * dim
             out += geo.span("read", self.qkv, first, first + dim, ("qkv", layer))
             norm = {"q": self.q_norm, "k": self.k_norm, "v": None}[kind]
             if norm:
                 out += geo.span("read", norm, layer * dim, (layer + 1) * dim, None)
-            out += geo.span("read", self.rope, env.pos * dim, (env.pos + 1) * dim, None)
+            out += geo.span("read", self.rope, pos * dim, (pos + 1) * dim, None)
             if kind == "q":
-                origin = (head * group_size(geo) + local) * dim
+                origin = (head * queries(geo) + local) * dim
                 out += geo.span("write", self.q, local * dim, (local + 1) * dim, ("q", layer), origin)
             else:
                 out += geo.span("write", self.k_cache if kind == "k" else self.v_cache, row, row + dim, (kind, layer))
@@ -72,10 +81,11 @@ class RopeAppendOp(Op):
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         layer, dim, context = env.eval_int(self.layer), geo.model.head_dim, geo.buffers[self.k_cache].shape[2]
         head, _ = place(env)
-        row = ((layer * geo.caches + head) * context + env.pos) * dim
-        for kind, local, first in self._units(env, geo):
+        for kind, local, r, first in self._units(env, geo):
+            pos = env.pos + r
+            row = ((layer * geo.caches + head) * context + pos) * dim
             y = np.asarray(mem.read(self.qkv, first, first + dim), np.float32)
-            table = mem.read(self.rope, env.pos * dim, (env.pos + 1) * dim)
+            table = mem.read(self.rope, pos * dim, (pos + 1) * dim)
             if kind == "v":
                 mem.write(self.v_cache, row, y)
                 continue

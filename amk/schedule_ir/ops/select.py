@@ -9,7 +9,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
-from amk.schedule_ir.ops.begin import token_register
+from amk.schedule_ir.ops.begin import given_rows, token_register
 from amk.schedule_ir.ops.precondition import ALONE, Need, number, own, row, wide
 
 REQUEST = ("forced", "eos0", "eos1", "eos2", "eos3")
@@ -28,6 +28,11 @@ class Selection(Op):
     After an end-of-text token was produced, it is repeated. Worker 0, agent 0 stores the token in output[n], n counting
     tokens of this launch. pos and epoch advance by one. In a batch every sequence has its own prompt, its own number of
     given tokens and its own end, and all have the same position: one whose prompt is shorter chooses sooner.
+
+    Where a step reads `rows` rows of a sequence, output[n] has the token behind each row: prompt[pos + r + 1] while
+    given, else the largest candidate of row r. The last one is the next step's first token, whose further rows are read
+    from
+    the prompt; pos advances by `rows`. Whoever launches such a step has given all of its rows.
     """
 
     registers: ClassVar[tuple[str, ...]] = ("pos", "epoch", "done")
@@ -56,34 +61,65 @@ class Selection(Op):
             *geo.span("read", self.prompt, 0, geo.buffers[self.prompt].elements, None),
         ]
         if env.worker == 0 and env.agent == 0:
-            n = env.loops["n"] * geo.batch
-            out += geo.span("write", self.output, n, n + geo.batch, ("output", 0))
+            n = env.loops["n"] * geo.vectors
+            out += geo.span("write", self.output, n, n + geo.vectors, ("output", 0))
         return out
 
     def touched(self, env: Env, geo: Geometry) -> list[Access]:
         """All candidates, one index, and one word of the prompt, for each sequence."""
         found = [a for a in self.accesses(env, geo) if a.buffer not in (self.best_index, self.prompt)]
-        return [*found, *geo.rows("read", self.best_index, 0, 1, None), *geo.rows("read", self.prompt, 0, 1, None)]
+        return [
+            *found,
+            *geo.rows("read", self.best_index, 0, 1, None),
+            *geo.span("read", self.prompt, 0, geo.vectors, None),
+        ]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         regs = mem.regs
         words = [int(v) for v in mem.read_int(self.request, 0, request_words(geo.batch))]
-        regs["pos"] += 1
+        behind = self._behind_rows if geo.rows_each > 1 else self._behind_sequences
+        output = behind(geo, mem, words)
         regs["epoch"] += 1
-        names = [token_register(s) for s in range(geo.batch)]
+        if env.worker == 0 and env.agent == 0:
+            mem.write(self.output, env.loops["n"] * geo.vectors, output)
+
+    def _largest(self, geo: Geometry, mem: Memory, vector: int) -> int:
+        """The token with the largest candidate of a row."""
+        first = geo.row(self.best_value, vector)
+        winner = int(np.argmax(mem.read(self.best_value, first, first + self.candidates)))
+        at = geo.row(self.best_index, vector) + winner
+        return int(mem.read_int(self.best_index, at, at + 1)[0])
+
+    def _behind_sequences(self, geo: Geometry, mem: Memory, words: list[int]) -> list[int]:
+        """The next token of each sequence."""
+        regs, names = mem.regs, [token_register(s) for s in range(geo.batch)]
+        regs["pos"] += 1
         for s, name in enumerate(names):
             forced = words[0] if s == 0 else words[len(REQUEST) + s - 1]
             if regs["pos"] < forced:
-                at = geo.row(self.prompt, s) + regs["pos"]
+                at = s * (geo.buffers[self.prompt].elements // geo.batch) + regs["pos"]
                 regs[name] = int(mem.read_int(self.prompt, at, at + 1)[0])
             elif not regs["done"] >> s & 1:
-                first = geo.row(self.best_value, s)
-                winner = int(np.argmax(mem.read(self.best_value, first, first + self.candidates)))
-                at = geo.row(self.best_index, s) + winner
-                regs[name] = int(mem.read_int(self.best_index, at, at + 1)[0])
+                regs[name] = self._largest(geo, mem, s)
                 regs["done"] |= int(regs[name] in words[1 : len(REQUEST)]) << s
-        if env.worker == 0 and env.agent == 0:
-            mem.write(self.output, env.loops["n"] * geo.batch, [regs[name] for name in names])
+        return [regs[name] for name in names]
+
+    def _behind_rows(self, geo: Geometry, mem: Memory, words: list[int]) -> list[int]:
+        """The token behind each row; registers move on to the rows of the next step."""
+        regs, output = mem.regs, list[int]()
+        for r in range(geo.rows_each):
+            at, last = regs["pos"] + r + 1, r == geo.rows_each - 1
+            if at < words[0]:
+                output.append(int(mem.read_int(self.prompt, at, at + 1)[0]))
+            elif last and regs["done"]:
+                output.append(regs["token"])
+            else:
+                output.append(self._largest(geo, mem, r))
+                regs["done"] |= int(last and output[-1] in words[1 : len(REQUEST)])
+        regs["token"] = output[-1]
+        regs["pos"] += geo.rows_each
+        given_rows(geo, mem, self.prompt)
+        return output
 
 
 class SelectOp(Selection):

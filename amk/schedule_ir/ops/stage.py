@@ -44,6 +44,6 @@ class StageOp(Staging):
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         first, lo, hi = self._share(env, geo)
-        for s in range(geo.batch):
+        for s in range(geo.vectors):
             at = geo.row(self.act, s) + first
             self._stage(geo, mem, lo, mem.read(self.act, at + lo, at + hi), s)

@@ -30,6 +30,6 @@ class StageAttentionOp(Staging):
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         lo, hi = self._share(env, geo)
-        for s in range(geo.batch):
+        for s in range(geo.vectors):
             at = geo.row(self.attn, s)
             self._stage(geo, mem, lo, mem.read(self.attn, at + lo, at + hi), s)

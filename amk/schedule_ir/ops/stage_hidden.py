@@ -31,6 +31,6 @@ class StageHiddenOp(Hidden):
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
         lo, hi = split(geo.model.hidden, geo.role_size[self.role], int(env.agent))
-        for s in range(geo.batch):
+        for s in range(geo.vectors):
             at = geo.row(self.h, s)
             self._leave(geo, mem, int(env.agent), lo, mem.read(self.h, at + lo, at + hi), s)

@@ -43,7 +43,7 @@ class StageNormOp(Staging):
         hidden, agent = geo.model.hidden, int(env.agent)
         base = env.eval_int(self.index) * hidden
         lo, hi = self._staged_share(hidden, env, geo)
-        for s in range(geo.batch):
+        for s in range(geo.vectors):
             at = geo.row(self.h, s)
             h = np.asarray(mem.read(self.h, at + lo, at + hi), np.float32)
             self._stage(geo, mem, lo, h * mem.read(self.norm, base + lo, base + hi), s)

@@ -87,7 +87,7 @@ class Staging(Op):
     sums: Name | None = None
 
     def by_rows(self, geo: Geometry) -> bool:
-        return geo.batch > 1
+        return geo.vectors > 1
 
     def _staged_share(self, count: int, env: Env, geo: Geometry) -> tuple[int, int]:
         """The agent's elements [lo, hi) of a staged vector of `count`."""

@@ -78,5 +78,5 @@ class StoreRowsOp(Op):
         if self.bias:
             base = env.eval_int(self.layer) * geo.matrix("qkv").rows
             y += mem.read(self.bias, base + lo, base + hi)
-        for s in range(geo.batch):
+        for s in range(geo.vectors):
             mem.write(self.out, geo.row(self.out, s) + lo, y[s])

@@ -76,6 +76,6 @@ class SwigluOp(Op):
             return
         rows = sum_partials(env, geo, mem, self.part, "gate_up", env.eval_int(self.layer), self.stream, groups)
         rows = rows * inverse_rms(geo, mem, self.ssq, self.ssq_agents)
-        for s, own in enumerate(rows.reshape(geo.batch, -1, 2, OUTPUTS_PER_GROUP)):
+        for s, own in enumerate(rows.reshape(geo.vectors, -1, 2, OUTPUTS_PER_GROUP)):
             gate, up = own[:, 0].reshape(-1)[: hi - lo], own[:, 1].reshape(-1)[: hi - lo]
             mem.write(self.act, geo.row(self.act, s) + lo, gate / (np.float32(1) + np.exp(-gate)) * up)

@@ -146,7 +146,7 @@ class ConfirmedRace:
 
 def positions(result: Composition, workers: frozenset[int] = frozenset()) -> list[int]:
     """First positions of launches worth trying: late, where every split works, and where a worker's split appends."""
-    kv, tokens = result.schedule.kv, result.tokens
+    kv, tokens = result.schedule.kv, result.tokens * result.schedule.rows
     if result.at is not None:
         return [result.at]
     split = result.schedule.tables["attn.split"]

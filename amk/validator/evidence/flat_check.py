@@ -95,7 +95,7 @@ class FlatCheck:
 
     def positions(self) -> tuple[list[int], bool]:
         """Where a launch may start, and whether these are all positions."""
-        last = self.schedule.kv.context - self.tokens
+        last = self.schedule.kv.context - self.tokens * self.schedule.rows
         events = sum(g.count * g.order.trace.events for g in self.groups)
         room = EVENTS // events if events <= LARGEST else 0
         if room > last:

@@ -351,7 +351,7 @@ class _Expansion:
         initial, final = boundary_content(self.schedule, self.tokens)
         return (
             np.concatenate((initial, self._cache_rows(self.pos))),
-            np.concatenate((final, self._cache_rows(self.pos + self.tokens))),
+            np.concatenate((final, self._cache_rows(self.pos + self.tokens * self.schedule.rows))),
         )
 
     def _cache_rows(self, upto: int) -> I64:

@@ -101,7 +101,7 @@ def boundary_content(schedule: Schedule, tokens: int) -> tuple[I64, I64]:
     size = {b.name: b.bytes for b in schedule.buffers}
     initial = [(number["state"], 0, size["state"], code("state", 0), 0)]
     final = [(number["state"], 0, size["state"], code("state", 1), 0)]
-    one = 4 * schedule.batch
+    one = 4 * schedule.vectors
     final += [(number["output"], one * n, one * (n + 1), code("output", 0) + n + 1, 0) for n in range(tokens)]
     logits = code("logits", 0) + tokens
     final.append((number["logits"], 0, schedule.model.vocab * one, logits, 0))

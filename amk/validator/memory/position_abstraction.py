@@ -110,7 +110,7 @@ class PositionAbstraction:
         self.schedule, self.footprints = schedule, footprints
         self.private_base = len(schedule.buffers)
         self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
-        self.last = schedule.kv.context - 1
+        self.last = schedule.kv.context - schedule.rows
         self.classes = 0
         self.moving: set[tuple[int, int]] = set()
         self.private: list[I64] = [np.zeros((0, COLUMNS + 1), np.int64)]
@@ -138,13 +138,14 @@ class PositionAbstraction:
         return np.concatenate(rows), np.concatenate(least)
 
     def positions(self, item: Item, workers: range) -> tuple[int, ...]:
-        """Where the op does all that it ever does: the end of the split's first block for cache ops, else the last."""
+        """Where the op does all that it ever does: else than for cache ops the last position; for them the end of the
+        split's first block, where the block has all rows of the step."""
         op, kv = item.step.op, self.schedule.kv
         if not isinstance(op, RopeAppendOp | AttendOp):
             return (self.last,) * len(workers)
         self._caches |= {self.footprints.number[op.k_cache]: 1, self.footprints.number[op.v_cache]: 2}
         first = self.footprints.tables["attn.split"][workers.start : workers.stop] * kv.block
-        place = np.where(first <= self.last, np.minimum(first + kv.block - 1, self.last), self.last)
+        place = np.where(first <= self.last, np.minimum(first + kv.block - self.schedule.rows, self.last), self.last)
         return tuple(place.tolist())
 
     def least_positions(self, item: Item, workers: range) -> tuple[int, ...]:

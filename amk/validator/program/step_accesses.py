@@ -23,7 +23,9 @@ def item_accesses(
     """(worker [n], rows [n, 6]) of an item on one warp of consecutive workers, in a launch that starts at `pos`."""
     item = trace.items[number]
     agent = warp - trace.roles[item.step.op.role].start
-    rows, counts = footprints.of_workers(item, agent, workers, [pos + max(item.token, 0)] * len(workers))
+    rows, counts = footprints.of_workers(
+        item, agent, workers, [pos + footprints.schedule.rows * max(item.token, 0)] * len(workers)
+    )
     worker = np.repeat(np.arange(workers.start, workers.stop), counts)
     return worker, _rows(footprints, item, worker, rows)
 
@@ -32,7 +34,8 @@ def warp_accesses(footprints: Footprints, trace: Trace, number: int, worker: int
     """The rows of an item on each warp that runs it."""
     item = trace.items[number]
     agents = range(len(trace.roles[item.step.op.role]))
-    each = [footprints.of(item, worker, agent, pos + max(item.token, 0)) for agent in agents]
+    here = pos + footprints.schedule.rows * max(item.token, 0)
+    each = [footprints.of(item, worker, agent, here) for agent in agents]
     rows = _rows(footprints, item, worker, np.concatenate(each))
     ends = np.cumsum([len(one) for one in each]).tolist()
     return [rows[end - len(one) : end] for one, end in zip(each, ends, strict=True)]

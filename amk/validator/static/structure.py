@@ -29,7 +29,7 @@ from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, scale_buffer,
 from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import OPS, BarrierOp
 from amk.schedule_ir.ops.add_residual import AddResidualOp
-from amk.schedule_ir.ops.base import Op, multiplied, per_sequence
+from amk.schedule_ir.ops.base import Op, multiplied, rows_held
 from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.select import request_words
@@ -110,13 +110,13 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
     """Buffers that the ops index by layer, position or token have the extent that those can reach."""
     model, kv = schedule.model, schedule.kv
     cache = (model.layers, schedule.caches, kv.context, model.head_dim)
-    each = () if schedule.batch == 1 else (schedule.batch,)
+    each, texts = ((n,) * (n > 1) for n in (schedule.vectors, schedule.batch))
     wanted: dict[str, tuple[int, ...]] = {
         "embedding": (model.vocab, model.hidden),
         "rope": (kv.context, model.head_dim),
         "request": (request_words(schedule.batch),),
         "sampling": (len(PARAMETERS),),
-        "prompt": (*each, kv.context),
+        "prompt": (*texts, kv.context),
         "state": (len(state_words(schedule.batch)),),
         "output": (schedule.launch.max_tokens, *each),
         "k_cache": cache,
@@ -133,27 +133,32 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
 
 
 def _sequences(schedule: Schedule) -> Iterator[Diagnostic]:
-    """In a batch, what holds a row per sequence has as many rows, and every op decodes all sequences."""
-    if schedule.batch == 1:
+    """In a step of several tokens, what holds a row for each has as many rows, and every op works for all of them."""
+    if schedule.vectors == 1:
         return
+    together = f"{schedule.batch} sequences" if schedule.rows == 1 else f"{schedule.rows} rows of a sequence"
+    if schedule.batch > 1 and schedule.rows > 1:
+        message = f"a step reads {schedule.rows} rows of {schedule.batch} sequences"
+        yield _finding("AMK106", message, ("rows",), "several rows are those of one sequence")
     shapes = {b.name: b.shape for b in schedule.buffers}
     for site in all_sites(schedule):
         op, path = site.step.op, (*site.path, "op")
         if op.op in ALONE:
-            message = f"{op.op} serves one sequence, the batch has {schedule.batch}"
-            yield _finding("AMK106", message, path, f"in a batch {ALONE[op.op]}")
+            message = f"{op.op} serves one token, a step has {together}"
+            yield _finding("AMK106", message, path, f"in a step of several {ALONE[op.op]}")
         if getattr(op, "scales", None) is not None:
-            message = f"{op.op} has x in blocks, the batch has {schedule.batch} sequences"
-            yield _finding("AMK106", message, path, "blocks are those of one sequence")
+            message = f"{op.op} has x in blocks, a step has {together}"
+            yield _finding("AMK106", message, path, "blocks are those of one token")
         for field in type(op).model_fields:
-            name = getattr(op, field) if per_sequence(op, field) else None
-            if name is not None and (len(shapes[name]) < 2 or shapes[name][0] != schedule.batch):
-                message = f"'{name}' has shape {list(shapes[name])}, {field} needs one row for each sequence"
-                yield _finding("AMK103", message, (*path, field), f"the batch has {schedule.batch} sequences")
+            held = rows_held(op, field, schedule.batch, schedule.vectors)
+            name = getattr(op, field) if held > 1 else None
+            if name is not None and (len(shapes[name]) < 2 or shapes[name][0] != held):
+                message = f"'{name}' has shape {list(shapes[name])}, {field} needs a row for each of {held}"
+                yield _finding("AMK103", message, (*path, field), f"a step has {together}")
 
 
 ALONE = {"combine": "splits are reduced, then staged", "peak": "tokens are the largest logits"}
-"""Ops that work for a single sequence only, and what stands in their place."""
+"""Ops that work for a single token only, and what stands in their place."""
 
 
 Parted = GemvOp | StageOp | AddResidualOp

@@ -6,6 +6,9 @@
 // Queries and weights are each a bf16 and the bf16 of what that leaves (queries so made by rope_append): only the cache's own
 // rounding counts. While kBlocks blocks are summed, the loads of the next ones are in flight. Reads shared q (f32), global caches
 // (bf16 or fp8, private to the worker's split); writes shared partial (f32 [agents, group, head_dim + 4]).
+//
+// In a step of several rows, query vectors are those of all rows. Warps share them out in kTileColumns parts, 8 at a time, and
+// the kSharers warps of a part the positions; a lane counts the positions that its own query vector's row sees.
 #pragma once
 #include "amk/cache.cuh"
 #include "amk/cells.cuh"
@@ -14,20 +17,20 @@
 namespace amk::ops {
 
 // One warp's sums for 8 query heads. keys, values: this lane's first row of the next block; ahead: positions from the warp's
-// first row there up to the current one.
+// first row there up to the last one of the step; late: rows of the step behind that of this lane's query vector.
 template <class S, class C>
 struct Attention {
   using P = typename C::P;
   using Cache = typename P::Cache;
   using Row = CacheRow<Cache>;
   static constexpr int kDim = P::kHeadDim, kRuns = (kDim + 63) / 64, kStep = P::kKvSplits * P::kKvBlock;
-  static constexpr int kShare = (P::kKvBlock + S::kAgents - 1) / S::kAgents, kQuads = (kShare + 7) / 8 * 2;
+  static constexpr int kShare = (P::kKvBlock + S::kSharers - 1) / S::kSharers, kQuads = (kShare + 7) / 8 * 2;
   static_assert(kDim % 8 == 0, "a lane reads 8 dims");
   template <int kBlocks>
   using Rows = typename Row::Raw[kBlocks * kQuads][kRuns];
 
   const Cache *keys, *values;
-  int lane, width, ahead;  // width: positions of a block that are the warp's
+  int lane, width, ahead, late;  // width: positions of a block that are the warp's
   float out[kRuns][4][4] = {}, peak = -1e30f, total = 0.f;
 
   __device__ __forceinline__ static bool has(int dim) { return kDim % 64 == 0 || dim < kDim; }
@@ -72,7 +75,8 @@ struct Attention {
           }
         }
       }
-      const auto there = [&](int s) { return s % kQuads * 4 < min(width, ahead - s / kQuads * kStep) - part; };
+      const int own = P::kRows == 1 ? ahead : ahead - late;
+      const auto there = [&](int s) { return s % kQuads * 4 < min(width, own - s / kQuads * kStep) - part; };
 #pragma unroll
       for (int s = 0; s < kAll; ++s) {
         score[s] = there(s) ? sums[s][0] + sums[s][3] : -1e30f;
@@ -139,18 +143,21 @@ template <class S, class C>
 __device__ __forceinline__ void attend(C& c) {
   using A = Attention<S, C>;
   using P = typename C::P;
-  constexpr int kDim = P::kHeadDim, kGroup = P::kHeads / P::kKvHeads;
-  const int head = c.shares.attn_head, agent = c.warp - S::kFirst;
-  if (head < 0) return;
-  const int a0 = share_begin(P::kKvBlock, S::kAgents, agent), a1 = share_begin(P::kKvBlock, S::kAgents, agent + 1);
-  const int row = c.lane / 4, first = c.shares.attn_split * P::kKvBlock, ahead = c.pos + 1 - first - a0;
+  constexpr int kDim = P::kHeadDim, kGroup = P::kHeads / P::kKvHeads, kQueries = P::kRows * kGroup;
+  const int head = c.shares.attn_head, agent = c.warp - S::kFirst, share = agent / S::kTileColumns;
+  constexpr bool kLeftOver = S::kSharers * S::kTileColumns < S::kAgents;
+  if (head < 0 || (kLeftOver && share >= S::kSharers)) return;
+  const int a0 = share_begin(P::kKvBlock, S::kSharers, share), a1 = share_begin(P::kKvBlock, S::kSharers, share + 1);
+  const int row = c.lane / 4, first = c.shares.attn_split * P::kKvBlock, ahead = c.pos + P::kRows - first - a0;
   const long long base = static_cast<long long>(S::layer(c) * P::kCaches + head) * P::kContext;
   const long long offset = (base + first + a0 + c.lane / 8) * kDim + c.lane % 8 * 8;
 #pragma unroll 1
-  for (int head0 = 0; head0 < kGroup; head0 += 8) {
+  for (int head0 = agent % S::kTileColumns * 8; head0 < kQueries; head0 += 8 * S::kTileColumns) {
+    const int mine = min(head0 + row, kQueries - 1);
     // In registers: what is read from constant memory between loads waits for a scoreboard that may be theirs too.
-    A a{sync::opaque(S::k_cache(c).data + offset), sync::opaque(S::v_cache(c).data + offset), c.lane, a1 - a0, ahead};
-    const uint4* query = reinterpret_cast<const uint4*>(S::q(c) + min(head0 + row, kGroup - 1) * kDim + c.lane % 4 * 8);
+    A a{sync::opaque(S::k_cache(c).data + offset), sync::opaque(S::v_cache(c).data + offset), c.lane, a1 - a0, ahead,
+        P::kRows - 1 - mine / kGroup};
+    const uint4* query = reinterpret_cast<const uint4*>(S::q(c) + mine * kDim + c.lane % 4 * 8);
     if constexpr (ablation::kNoAttention) {
       // The sums stay zero.
     } else if (S::kTogether == 1 || ahead + a0 <= A::kStep) {
@@ -158,7 +165,7 @@ __device__ __forceinline__ void attend(C& c) {
     } else {
       a.template sum<S::kTogether>(query, a0);
     }
-    a.write(head0 + row < kGroup ? S::partial(c) + (agent * kGroup + head0 + row) * (kDim + 4) : nullptr);
+    a.write(head0 + row < kQueries ? S::partial(c) + (share * kQueries + head0 + row) * (kDim + 4) : nullptr);
   }
 }
 

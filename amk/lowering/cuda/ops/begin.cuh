@@ -1,15 +1,25 @@
-// token, pos, epoch, done <- state (i32[4], then the tokens of further sequences), in every thread. Reads global state; it is next written by finish.
+// token, pos, epoch, done <- state (i32[4], then the tokens of further sequences), in every thread; the tokens of further rows
+// from the prompt. Reads global state, which is next written by finish, and prompt (i32).
 #pragma once
 #include "amk/context.cuh"
 
 namespace amk::ops {
 
+// The tokens of the rows of a step but the first; behind the context, the last word again.
+template <class S, class C>
+__device__ __forceinline__ void given_rows(C& c) {
+  const int* prompt = S::prompt(c).data;
+#pragma unroll
+  for (int r = 1; r < C::P::kRows; ++r) c.tokens[r] = prompt[min(c.pos + r, C::P::kContext - 1)];
+}
+
 template <class S, class C>
 __device__ __forceinline__ void begin(C& c) {
   const int* state = S::state(c).data;
 #pragma unroll
-  for (int s = 1; s < C::P::kBatch; ++s) c.tokens[s] = state[3 + s];
+  for (int s = 1; s < C::P::kBatch / C::P::kRows; ++s) c.tokens[s] = state[3 + s];
   c.tokens[0] = state[0], c.pos = state[1], c.epoch = static_cast<u32>(state[2]), c.done = state[3];
+  if constexpr (C::P::kRows > 1) given_rows<S>(c);
 }
 
 }  // namespace amk::ops

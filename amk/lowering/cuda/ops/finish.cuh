@@ -9,7 +9,7 @@ __device__ __forceinline__ void finish(C& c) {
   if (c.worker != 0 || c.lane != 0) return;
   int* state = S::state(c).data;
 #pragma unroll
-  for (int s = 1; s < C::P::kBatch; ++s) state[3 + s] = c.tokens[s];
+  for (int s = 1; s < C::P::kBatch / C::P::kRows; ++s) state[3 + s] = c.tokens[s];
   state[0] = c.tokens[0], state[1] = c.pos, state[2] = static_cast<int>(c.epoch), state[3] = c.done;
 }
 

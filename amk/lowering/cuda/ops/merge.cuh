@@ -1,4 +1,5 @@
-// split_partial[query head, split] = merge of the agents' partials; query head g is done by agent g mod n.
+// split_partial[query head, split] = merge of the agents' partials; query head g is done by agent g mod n. In a step of several
+// rows, query heads are the query vectors of all rows.
 //
 // Threads: a lane takes head_dim / 32 outputs. Reads shared partial (f32); writes global split_partial, split_scale (hand-offs).
 #pragma once
@@ -9,9 +10,10 @@ namespace amk::ops {
 template <class S, class C>
 __device__ __forceinline__ void merge(C& c) {
   using P = typename C::P;
-  constexpr int kDim = P::kHeadDim, kWidth = kDim + 4, kGroup = P::kHeads / P::kKvHeads, kFrom = S::kAttendAgents;
+  constexpr int kDim = P::kHeadDim, kWidth = kDim + 4, kGroup = P::kRows * (P::kHeads / P::kKvHeads);
+  constexpr int kFrom = S::kSharers;
   const int head = c.shares.attn_head, split = c.shares.attn_split, agent = c.warp - S::kFirst;
-  const int active = c.pos / P::kKvBlock + 1;
+  const int active = (c.pos + P::kRows - 1) / P::kKvBlock + 1;
   if (head < 0 || split >= active) return;
   const auto to = S::split_partial(c);
   const auto scales = S::split_scale(c);

@@ -22,13 +22,14 @@ __device__ __forceinline__ void reduce_splits(C& c) {
   const auto scales = S::split_scale(c);
   using From = decltype(from);
   using Scales = decltype(scales);
-  constexpr int kDim = P::kHeadDim, kSplits = P::kKvSplits, kOutputs = P::kHeads / P::kKvHeads * kDim;
+  constexpr int kDim = P::kHeadDim, kSplits = P::kKvSplits, kGroup = P::kHeads / P::kKvHeads;
+  constexpr int kOutputs = P::kRows * kGroup * kDim;
   constexpr int kSlice = kOutputs / kSplits, kPiece = greatest_divisor(kSlice, kDim, 128), kWide = From::kWide;
   constexpr int kLanes = kPiece / kWide, kSubs = 32 / kLanes, kEach = (kSplits + kSubs - 1) / kSubs;
   static_assert(S::kAgents == 1 && kWide == 4 && kLanes > 0, "one warp, four outputs a lane");
   static_assert(kOutputs % kSplits == 0 && kPiece % kWide == 0, "slices are whole pieces, each in one head");
   if (c.shares.attn_head < 0) return;
-  const int blocks = c.pos / P::kKvBlock + 1, active = blocks < kSplits ? blocks : kSplits;
+  const int blocks = (c.pos + P::kRows - 1) / P::kKvBlock + 1, active = blocks < kSplits ? blocks : kSplits;
   const int sub = c.lane / kLanes;
 #pragma unroll 1
   for (int piece = 0; piece < kSlice; piece += kPiece) {
@@ -80,7 +81,12 @@ __device__ __forceinline__ void reduce_splits(C& c) {
     const float inverse = __fdividef(1.f, total);
 #pragma unroll
     for (int j = 0; j < kWide; ++j) sum[j] *= inverse;
-    if (sub == 0) S::attn(c).store_wide(first, sum);
+    int to = first;
+    if constexpr (P::kRows > 1) {
+      const int own = first - c.shares.attn_head * kOutputs, vector = own / kDim;
+      to = vector / kGroup * S::kAttnRow + (c.shares.attn_head * kGroup + vector % kGroup) * kDim + own % kDim;
+    }
+    if (sub == 0) S::attn(c).store_wide(to, sum);
   }
 }
 

@@ -1,7 +1,8 @@
 // q[g] = rope(norm(query head)) / sqrt(head_dim) of the worker's kv head; the owner of the position appends key and value.
 //
-// Threads: unit u (query heads, key, value) is done by agent u mod n; a lane takes pairs (i, i + head_dim / 2). Reads global
-// qkv (f32 hand-off), rope, norms (f32); writes shared q (each pair of f32
+// Threads: unit u (query heads, key, value) is done by agent u mod n; a lane takes pairs (i, i + head_dim / 2). In a step of
+// several rows the units are the query heads of all rows, then the keys and the values that the worker owns; a warp has several
+// of its unit's heads in flight. Reads global qkv (f32 hand-off), rope, norms (f32); writes shared q (each pair of f32
 // as a pair of bf16 and the pair of bf16 that it leaves), global caches (bf16 or
 // fp8, private to the worker's split).
 #pragma once
@@ -10,12 +11,59 @@
 
 namespace amk::ops {
 
+// Where a head goes: to query vector `vector` of q, or to element `row` of a cache on.
+struct HeadPlace {
+  bool query, key;
+  int vector;
+  long long row;
+};
+
+// Pairs a, b of one head: normed and rotated unless it is a value, and stored.
+template <class S, class C, int kPairs>
+__device__ __forceinline__ void rotate_store(C& c, const HeadPlace& to, float (&a)[kPairs], float (&b)[kPairs],
+                                             const float (&cosine)[kPairs], const float (&sine)[kPairs], float squares) {
+  using P = typename C::P;
+  constexpr int kDim = P::kHeadDim, kHalf = kDim / 2;
+  const bool query = to.query, key = to.key;
+  if constexpr (S::kHasQNorm) {
+    if (query || key) {
+      const float scale = rsqrtf(warp_sum(squares) / static_cast<float>(kDim) + P::kRmsEps);
+      const float* norm = (query ? S::q_norm(c).data : S::k_norm(c).data) + S::layer(c) * kDim;
+#pragma unroll
+      for (int k = 0; k < kPairs; ++k) {
+        const int i = c.lane + 32 * k;
+        if (i < kHalf) a[k] *= scale * norm[i], b[k] *= scale * norm[kHalf + i];
+      }
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kPairs; ++k) {
+    const int i = c.lane + 32 * k;
+    float lo = a[k], hi = b[k];
+    if (query || key) {
+      lo = a[k] * cosine[k] - b[k] * sine[k], hi = b[k] * cosine[k] + a[k] * sine[k];
+    }
+    if (query) {
+      uint2 low, high;
+      split_pair(lo * P::kQueryScale, __shfl_down_sync(0xffffffffu, lo, 1) * P::kQueryScale, low.x, low.y);
+      split_pair(hi * P::kQueryScale, __shfl_down_sync(0xffffffffu, hi, 1) * P::kQueryScale, high.x, high.y);
+      if (i < kHalf && i % 2 == 0) {
+        float* q = S::q(c) + to.vector * kDim + i;
+        *reinterpret_cast<uint2*>(q) = low, *reinterpret_cast<uint2*>(q + kHalf) = high;
+      }
+    } else if (i < kHalf) {
+      auto* cache = (key ? S::k_cache(c).data : S::v_cache(c).data) + to.row;
+      using Row = CacheRow<typename P::Cache>;
+      cache[i] = Row::of(lo), cache[kHalf + i] = Row::of(hi);
+    }
+  }
+}
+
+// One row of each sequence.
 template <class S, class C>
-__device__ __forceinline__ void rope_append(C& c) {
+__device__ __forceinline__ void rope_append_one(C& c, int head, int agent) {
   using P = typename C::P;
   constexpr int kDim = P::kHeadDim, kHalf = kDim / 2, kPairs = (kHalf + 31) / 32, kGroup = P::kHeads / P::kKvHeads;
-  const int head = c.shares.attn_head, agent = c.warp - S::kFirst;
-  if (head < 0) return;
   const bool owner = c.pos / P::kKvBlock % P::kKvSplits == c.shares.attn_split;
   const auto qkv = S::qkv(c);
   const float* table = S::rope(c).data + static_cast<long long>(c.pos) * kDim;
@@ -50,38 +98,82 @@ __device__ __forceinline__ void rope_append(C& c) {
       a[k] = qkv.value_one(a_raw[k]), b[k] = qkv.value_one(b_raw[k]);
       if (c.lane + 32 * k < kHalf) squares += a[k] * a[k] + b[k] * b[k];
     }
-    if constexpr (S::kHasQNorm) {
-      if (query || key) {
-        const float scale = rsqrtf(warp_sum(squares) / static_cast<float>(kDim) + P::kRmsEps);
-        const float* norm = (query ? S::q_norm(c).data : S::k_norm(c).data) + S::layer(c) * kDim;
+    rotate_store<S>(c, {query, key, unit, row}, a, b, cosine, sine, squares);
+  }
+}
+
+// Several rows of one sequence: kTogether heads at a time, those of kind 0 (queries), 1 (keys) or 2 (values).
+template <class S, class C>
+__device__ __forceinline__ void rope_append_rows(C& c, int head, int agent) {
+  using P = typename C::P;
+  constexpr int kDim = P::kHeadDim, kHalf = kDim / 2, kPairs = (kHalf + 31) / 32, kGroup = P::kHeads / P::kKvHeads;
+  constexpr int kQueries = P::kRows * kGroup, kTogether = 4;
+  const auto qkv = S::qkv(c);
+  const long long base = static_cast<long long>(S::layer(c) * P::kCaches + head) * P::kContext;
+#pragma unroll 1
+  for (int kind = 0; kind < 3; ++kind) {
+    const bool query = kind == 0;
+    if (!query && (kQueries + kind - 1) % S::kAgents != agent) continue;
+    const int stride = query ? S::kAgents : 1, end = query ? kQueries : P::kRows;
+    const auto row_of = [&](int item) { return query ? item / kGroup : item; };
+    const auto live = [&](int item) {
+      const int pos = c.pos + item;
+      return item < end && (query || pos / P::kKvBlock % P::kKvSplits == c.shares.attn_split);
+    };
+#pragma unroll 1
+    for (int first = query ? agent : 0; first < end; first += kTogether * stride) {
+      typename decltype(qkv)::One a_raw[kTogether][kPairs] = {}, b_raw[kTogether][kPairs] = {};
+      until_fresh(c, qkv.tag, [&] {
+        bool fresh = true;
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) {
+          const int item = first + j * stride;
+          if (!live(item)) continue;
+          const int source = query ? head * kGroup + item % kGroup : P::kHeads + (kind - 1) * P::kKvHeads + head;
+#pragma unroll
+          for (int k = 0; k < kPairs; ++k) {
+            const int i = row_of(item) * S::kQkvRow + source * kDim + min(c.lane + 32 * k, kHalf - 1);
+            a_raw[j][k] = qkv.fetch_one(i), b_raw[j][k] = qkv.fetch_one(i + kHalf);
+          }
+        }
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) {
+          const bool there = live(first + j * stride);
+#pragma unroll
+          for (int k = 0; k < kPairs; ++k) {
+            fresh &= !there | (qkv.fresh_one(a_raw[j][k]) & qkv.fresh_one(b_raw[j][k]));
+          }
+        }
+        return fresh;
+      });
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int item = first + j * stride;
+        if (!live(item)) continue;
+        const long long pos = c.pos + row_of(item);
+        const float* table = S::rope(c).data + pos * kDim;
+        float a[kPairs], b[kPairs], cosine[kPairs], sine[kPairs], squares = 0.f;
 #pragma unroll
         for (int k = 0; k < kPairs; ++k) {
-          const int i = c.lane + 32 * k;
-          if (i < kHalf) a[k] *= scale * norm[i], b[k] *= scale * norm[kHalf + i];
+          const int i = min(c.lane + 32 * k, kHalf - 1);
+          cosine[k] = table[i], sine[k] = table[kHalf + i];
+          a[k] = qkv.value_one(a_raw[j][k]), b[k] = qkv.value_one(b_raw[j][k]);
+          if (c.lane + 32 * k < kHalf) squares += a[k] * a[k] + b[k] * b[k];
         }
+        rotate_store<S>(c, {query, kind == 1, item, (base + pos) * kDim}, a, b, cosine, sine, squares);
       }
     }
-#pragma unroll
-    for (int k = 0; k < kPairs; ++k) {
-      const int i = c.lane + 32 * k;
-      float lo = a[k], hi = b[k];
-      if (query || key) {
-        lo = a[k] * cosine[k] - b[k] * sine[k], hi = b[k] * cosine[k] + a[k] * sine[k];
-      }
-      if (query) {
-        uint2 low, high;
-        split_pair(lo * P::kQueryScale, __shfl_down_sync(0xffffffffu, lo, 1) * P::kQueryScale, low.x, low.y);
-        split_pair(hi * P::kQueryScale, __shfl_down_sync(0xffffffffu, hi, 1) * P::kQueryScale, high.x, high.y);
-        if (i < kHalf && i % 2 == 0) {
-          float* q = S::q(c) + unit * kDim + i;
-          *reinterpret_cast<uint2*>(q) = low, *reinterpret_cast<uint2*>(q + kHalf) = high;
-        }
-      } else if (i < kHalf) {
-        auto* cache = (key ? S::k_cache(c).data : S::v_cache(c).data) + row;
-        using Row = CacheRow<typename P::Cache>;
-        cache[i] = Row::of(lo), cache[kHalf + i] = Row::of(hi);
-      }
-    }
+  }
+}
+
+template <class S, class C>
+__device__ __forceinline__ void rope_append(C& c) {
+  const int head = c.shares.attn_head, agent = c.warp - S::kFirst;
+  if (head < 0) return;
+  if constexpr (C::P::kRows == 1) {
+    rope_append_one<S>(c, head, agent);
+  } else {
+    rope_append_rows<S>(c, head, agent);
   }
 }
 

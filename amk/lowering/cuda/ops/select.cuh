@@ -1,5 +1,5 @@
 // token <- prompt[pos + 1] while given, else the index of the largest candidate, for each sequence; pos and epoch advance
-// by one.
+// by one. In a step of several rows, output has the same behind each row, and pos advances by as many.
 //
 // Threads: every warp computes the same tokens from the same candidates; in a batch with all lanes for two sequences at a time,
 // and lane s decides what becomes of the largest of sequence s. Reads global best_value (f32), best_index (i32), both hand-offs,
@@ -7,6 +7,7 @@
 #pragma once
 #include "amk/fetches.cuh"
 #include "amk/ops/argmax_rows.cuh"
+#include "amk/ops/begin.cuh"
 
 namespace amk::ops {
 
@@ -146,17 +147,55 @@ __device__ __forceinline__ void select_batch(C& c) {
   for (int k = 0; k < kBatch; ++k) c.tokens[k] = __shfl_sync(kAll, token, k);
 }
 
+// The token behind each row of one sequence, in lane r; the last one and given ones are the next step's.
+template <class S, class C>
+__device__ __forceinline__ int select_rows(C& c) {
+  constexpr int kRows = C::P::kRows;
+  static_assert(S::kBestIndexRow == S::kBestValueRow, "one candidate, one place");
+  constexpr u32 kAll = 0xffffffffu, kLast = 1u << (kRows - 1);
+  const int* request = S::request(c).data;
+  // Lanes beyond the last row do as its lane does.
+  const int r = min(c.lane, kRows - 1);
+  const bool given = c.pos + r + 1 < request[0];
+  const u32 chosen = __ballot_sync(kAll, !given) & (2 * kLast - 1) & ~(c.done ? kLast : 0u);
+  int token = c.tokens[0];
+  if (given) token = S::prompt(c).data[c.pos + r + 1];
+  if (!ablation::kNoArgmax && chosen != 0) {
+    const int slot = best_slot<kRows, S::kCandidates, S::kBestValueRow>(c, S::best_value(c));
+    const auto index = S::best_index(c);
+    const bool own = c.lane < kRows && (chosen >> r & 1) != 0;
+    typename decltype(S::best_index(c))::One raw = {};
+    until_fresh(c, index.tag, [&] {
+      if (own) raw = index.fetch_one(r * S::kBestIndexRow + min(slot, S::kCandidates - 1));
+      return !own || index.fresh_one(raw);
+    });
+    if (own) token = known_token<typename C::P>(index.value_one(raw));
+    bool ends = false;
+#pragma unroll
+    for (int e = 1; e < 5; ++e) ends |= token == request[e];
+    c.done |= (__ballot_sync(kAll, own && ends) & kLast) != 0;
+  }
+  c.tokens[0] = __shfl_sync(kAll, token, kRows - 1);
+  return token;
+}
+
 template <class S, class C>
 __device__ __forceinline__ void select(C& c) {
-  constexpr int kBatch = C::P::kBatch;
-  if constexpr (kBatch == 1) {
+  constexpr int kBatch = C::P::kBatch, kRows = C::P::kRows;
+  int token = 0;
+  if constexpr (kRows > 1) {
+    token = select_rows<S>(c);
+  } else if constexpr (kBatch == 1) {
     select_one<S>(c);
   } else {
     select_batch<S>(c);
   }
   // Last: the tags of this step belong to the epoch that ends here.
-  ++c.pos, ++c.epoch;
-  if (c.worker == 0 && c.warp == S::kFirst && c.lane == 0) {
+  c.pos += kRows, ++c.epoch;
+  if constexpr (kRows > 1) {
+    if (c.worker == 0 && c.warp == S::kFirst && c.lane < kRows) S::output(c).data[c.n * kRows + c.lane] = token;
+    given_rows<S>(c);
+  } else if (c.worker == 0 && c.warp == S::kFirst && c.lane == 0) {
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) S::output(c).data[c.n * kBatch + k] = c.tokens[k];
   }

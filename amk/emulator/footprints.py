@@ -1,0 +1,273 @@
+"""What every step of a run touched, beside what its op declares (`accesses`).
+
+Property: of each step that a warp ran, every byte that its instructions read or wrote is compared with the declared
+    reads and writes of that op, worker, agent, layer and position; both directions.
+Assumes: PTX with line information (`LINE_INFO`): an instruction belongs to the step whose line of the emitted text the
+    outermost call it was inlined at stands in, or, where the compiler names no line, to the one before it, or after
+    it if what comes before is no op's. The compiler moves an instruction by less than half a loop's body. The rings of
+    weights and their mbarriers are not in `accesses`; only steps that drain or refill a ring, and what comes before
+    all steps, may touch them. Prefetches are no reads. An agent that adds no partial sums up may read the sums of
+    squares: it makes the scale before it counts its rows, and has no use for it.
+Algorithm: the steps of a warp, loops unrolled, in order; each touch goes to the occurrence of its step that is nearest
+    to the last one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
+
+import numpy as np
+
+from amk.emulator import state
+from amk.emulator.machine import Machine
+from amk.emulator.program import GLOBAL_BASE
+from amk.emulator.touched import COPIED_TO, WRITE
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.ops import AnyOp, BarrierOp, SignalOp, WaitOp
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.ops.refill import RefillOp
+from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
+
+LINE_INFO = "--generate-line-info"
+"""The compiler's option; it changes no instruction."""
+SHARED = ""
+"""Name of a worker's dynamic shared memory."""
+FRAME = frozenset({"counters", "watchdog_log", "abort_word"})
+"""Buffers of waits, signals and the watchdog, which belong to no op."""
+Kind = Literal["undeclared read", "undeclared write", "unwritten", "unread"]
+Spans = list[tuple[int, int]]
+_CALL = re.compile(r"amk::ops::(\w+)<S(\d+)>\(c\);")
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Bytes [lo, hi) of a buffer that one step of one warp touched and its op does not declare, or the reverse.
+
+    op: its name, "none" outside all steps. loops: n, t and l. buffer: a global one, or "shared", of the worker.
+    """
+
+    kind: Kind
+    op: str
+    worker: int
+    agent: int
+    loops: tuple[tuple[str, int], ...]
+    buffer: str
+    lo: int
+    hi: int
+
+    def __str__(self) -> str:
+        at = ", ".join(f"{name} {value}" for name, value in self.loops)
+        who = f"{self.op}, worker {self.worker}, agent {self.agent}, {at}"
+        return f"{self.kind} of {self.buffer} [{self.lo}, {self.hi}): {who}"
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One run of a step by a warp. number: of the call in the emitted text."""
+
+    number: int
+    op: AnyOp
+    loops: Mapping[str, int]
+    agent: int
+
+
+def mismatches(schedule: Schedule, text: str, machine: Machine, *, tokens: int, position: int = 0) -> list[Mismatch]:
+    """Of the machine's last launch, of `tokens` tokens from `position` on, epoch 0. text: the CUDA that was compiled.
+
+    AMK803 if the log of touches was full, ValueError if the text is not this schedule's.
+    """
+    return list(_Comparison(schedule, text, machine, tokens, position).all())
+
+
+def merged(spans: Spans) -> Spans:
+    """Ascending, disjoint, not adjacent."""
+    out: Spans = []
+    for lo, hi in sorted(spans):
+        if out and lo <= out[-1][1]:
+            out[-1] = out[-1][0], max(out[-1][1], hi)
+        elif lo < hi:
+            out.append((lo, hi))
+    return out
+
+
+def without(spans: Spans, others: Spans) -> Spans:
+    """What of `spans` is in none of `others`."""
+    out: Spans = []
+    others = merged(others)
+    for lo, hi in merged(spans):
+        for first, end in others:
+            if end <= lo or first >= hi:
+                continue
+            if lo < first:
+                out.append((lo, first))
+            lo = end
+        if lo < hi:
+            out.append((lo, hi))
+    return out
+
+
+def _filled(numbers: list[int | None]) -> list[int]:
+    """Each number, or the last one before it, or -1."""
+    return list(accumulate(numbers, lambda last, one: last if one is None else one, initial=-1))[1:]
+
+
+class _Comparison:
+    def __init__(self, schedule: Schedule, text: str, machine: Machine, tokens: int, position: int) -> None:
+        self.schedule, self.machine, self.tokens, self.position = schedule, machine, tokens, position
+        self.geometry = schedule.geometry()
+        self.tables = {name: np.array(table, np.int64) for name, table in schedule.tables.items()}
+        self.offset = {b.name: b.offset or 0 for b in schedule.buffers if b.space == "shared"}
+        self.roles = {role.name: role for role in schedule.roles}
+        self.numbers: dict[int, int] = {}
+        for program in schedule.programs:
+            self._number(program.body)
+        self.step_of = self._steps_of_instructions(text)
+        names = {name for stream in schedule.streams for name in (stream.ring, stream.full)}
+        self.ring = merged([self._absolute(b.name, 0, b.bytes)[1] for b in schedule.buffers if b.name in names])
+        self.weights = {stream.source for stream in schedule.streams}
+
+    def _number(self, body: tuple[Node, ...]) -> None:
+        """Calls are numbered as they are printed."""
+        for node in body:
+            if isinstance(node, Loop):
+                self._number(node.body)
+            elif not isinstance(node.op, BarrierOp | WaitOp | SignalOp):
+                self.numbers[id(node)] = len(self.numbers)
+
+    def _steps_of_instructions(self, text: str) -> list[int]:
+        """The number of the call that each instruction belongs to, -1 for none; prefetches are -2."""
+        lines: dict[int, int] = {}
+        for line, words in enumerate(text.splitlines(), 1):
+            if call := _CALL.search(words):
+                lines[line] = int(call[2])
+        if sorted(lines.values()) != list(range(len(self.numbers))):
+            raise ValueError("the text has other calls than the schedule has steps")
+        program = self.machine.program
+        kernel = Counter(file for file in program.files if file).most_common(1)
+        order = np.argsort(program.lines, kind="stable").tolist()
+        named: list[int | None] = [
+            lines.get(program.places[pc][-1], -1)
+            if kernel and program.files[pc] == kernel[0][0] and program.places[pc][-1]
+            else None
+            for pc in order
+        ]
+        found = [-1] * len(order)
+        for pc, before, own, after in zip(order, _filled(named), named, _filled(named[::-1])[::-1], strict=True):
+            found[pc] = own if own is not None else before if before >= 0 else after
+        return [
+            -2 if opcode.startswith("prefetch") else one for opcode, one in zip(program.opcodes, found, strict=True)
+        ]
+
+    def _absolute(self, buffer: str, lo: int, hi: int) -> tuple[str, tuple[int, int]]:
+        if buffer in self.offset:
+            return SHARED, (self.offset[buffer] + lo, self.offset[buffer] + hi)
+        return buffer, (lo, hi)
+
+    def visits(self, worker: int, warp: int) -> list[Visit]:
+        """What a warp runs, loops unrolled."""
+        for program in self.schedule.programs:
+            if program.first <= worker < program.first + program.count:
+                return list(self._walk(program.body, {"t": 0, "n": 0}, warp))
+        return []
+
+    def _walk(self, body: tuple[Node, ...], loops: dict[str, int], warp: int) -> Iterator[Visit]:
+        for node in body:
+            if isinstance(node, Step):
+                role = self.roles[node.op.role]
+                if id(node) in self.numbers and role.first <= warp < role.first + role.count:
+                    yield Visit(self.numbers[id(node)], node.op, loops, warp - role.first)
+            elif node.count is None:
+                for k in range(self.tokens):
+                    yield from self._walk(node.body, loops | {node.var: k, "n": k, "t": k}, warp)
+            else:
+                for k in range(node.count):
+                    yield from self._walk(node.body, loops | {node.var: k}, warp)
+
+    def all(self) -> Iterator[Mismatch]:
+        rows = self.machine.touches()
+        warps = rows[:, 0] >> 32
+        for number in range(self.machine.blocks * self.machine.warps):
+            worker, warp = divmod(number, self.machine.warps)
+            yield from self._warp(worker, warp, rows[warps == number])
+
+    def _warp(self, worker: int, warp: int, rows: state.Words) -> Iterator[Mismatch]:
+        visits = self.visits(worker, warp)
+        places: dict[int, list[int]] = defaultdict(list)
+        for index, visit in enumerate(visits):
+            places[visit.number].append(index)
+        touched: list[dict[tuple[bool, str], Spans]] = [defaultdict(list) for _ in visits]
+        outside: dict[tuple[bool, str], Spans] = defaultdict(list)
+        now = 0
+        for key, lo, hi in rows.tolist():
+            step, kind = self.step_of[key >> 8 & 0xFFFFFF], key & 255
+            if step == -2:
+                continue
+            buffer, span = self._buffer(lo, hi, worker)
+            if buffer is None or buffer in FRAME:
+                continue
+            into = outside
+            if places[step]:
+                nearest = min(places[step], key=lambda index: (abs(index - now), index))
+                now, into = max(now, nearest), touched[nearest]
+            into[kind in (WRITE, COPIED_TO), buffer].append(span)
+        for visit, found in zip(visits, touched, strict=True):
+            yield from self._step(worker, visit, found)
+        for (writes, buffer), spans in outside.items():
+            left = [] if buffer in self.weights else without(spans, self.ring if buffer == SHARED else [])
+            for lo, hi in left:
+                yield Mismatch(
+                    "undeclared write" if writes else "undeclared read", "none", worker, warp, (),
+                    buffer or "shared", lo, hi,
+                )  # fmt: skip
+
+    def _buffer(self, lo: int, hi: int, worker: int) -> tuple[str | None, tuple[int, int]]:
+        """The buffer of places [lo, hi), and the bytes there; None for static shared memory, constants, parameters."""
+        table = self.machine.grid.table
+        if lo < int(table[state.SHARED_AT]):
+            number = int(self.machine.grid.pages[lo // state.PAGE])
+            allocation = self.machine.memory.allocations[number]
+            first = self.machine.memory.addresses[allocation.name] - GLOBAL_BASE
+            return allocation.name, (lo - first, hi - first)
+        if lo >= int(table[state.CONST_AT]):
+            return None, (0, 0)
+        first = int(table[state.SHARED_AT]) + worker * int(table[state.SHARED_BYTES])
+        first += self.machine.program.static_shared
+        return (None, (0, 0)) if lo < first else (SHARED, (lo - first, hi - first))
+
+    def _step(self, worker: int, visit: Visit, found: dict[tuple[bool, str], Spans]) -> Iterator[Mismatch]:
+        env = Env(
+            loops=visit.loops, worker=worker, agent=visit.agent, pos=self.position + visit.loops["n"],
+            tables=self.tables,
+        )  # fmt: skip
+        declared: dict[tuple[bool, str], Spans] = defaultdict(list)
+        accesses = visit.op.accesses(env, self.geometry)
+        for access in accesses:
+            buffer, span = self._absolute(access.buffer, access.lo, access.hi)
+            declared[access.kind == "write", buffer].append(span)
+        beside: dict[str, Spans] = {}
+        part, squares = getattr(visit.op, "part", None), getattr(visit.op, "ssq", None)
+        if part is not None and squares is not None and all(access.buffer != part for access in accesses):
+            beside = {SHARED: [self._absolute(squares, 0, self.geometry.buffers[squares].bytes)[1]]}
+        if isinstance(visit.op, GemvOp | RefillOp):
+            beside = {SHARED: self.ring} | {name: [(0, 1 << 62)] for name in self.weights}
+        for buffer in sorted({name for _, name in (*declared, *found)}):
+            more = beside.get(buffer, [])
+            read, written = found.get((False, buffer), []), found.get((True, buffer), [])
+            reads, writes = declared.get((False, buffer), []), declared.get((True, buffer), [])
+            kinds: tuple[tuple[Kind, Spans], ...] = (
+                ("undeclared read", without(read, reads + writes + more)),
+                ("undeclared write", without(written, writes + more)),
+                ("unwritten", without(writes, written)),
+                ("unread", without(reads, read)),
+            )
+            for kind, spans in kinds:
+                for lo, hi in spans:
+                    yield Mismatch(
+                        kind, visit.op.op, worker, visit.agent, tuple(sorted(visit.loops.items())),
+                        buffer or "shared", lo, hi,
+                    )  # fmt: skip

@@ -1,0 +1,64 @@
+"""Where the emulator's machine code is kept between processes: in the user's cache, by the content of its sources.
+
+Numba stamps what it keeps with the content of the function's own file. Constants of other files (columns, offsets of
+tables) go into the code as well, so a stamp of one file is not enough.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import numba
+import platformdirs
+
+_IMPORTED = re.compile(r"^from amk\.emulator(?:\.(\w+) import| import ([\w, ]+)$)", re.MULTILINE)
+KEPT = 8
+"""Versions of the emulator whose code is kept."""
+
+
+@cache
+def directory() -> Path:
+    """Of this version; made if it is not there, and the oldest ones are removed."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for text in _sources("schedule_loop").values():
+        digest.update(text.encode())
+    place = platformdirs.user_cache_path("amk", appauthor=False) / "emulator" / digest.hexdigest()[:24]
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        os.utime(place)
+        others = sorted(place.parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        for old in others[KEPT:]:
+            shutil.rmtree(old, ignore_errors=True)
+    except OSError:  # then numba finds that it cannot write there, and compiles for this process alone
+        pass
+    return place
+
+
+def _sources(module: str) -> dict[str, str]:
+    """The texts of a module of this package and of all that it imports of it."""
+    found: dict[str, str] = {}
+    left = [module]
+    while left:
+        if (name := left.pop()) not in found:
+            found[name] = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+            for one, several in _IMPORTED.findall(found[name]):
+                left += [one] if one else several.split(", ")
+    return dict(sorted(found.items()))
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """What numba compiles, or declares to compile, within is kept in `directory`."""
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(directory())
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = before

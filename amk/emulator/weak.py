@@ -1,0 +1,185 @@
+"""What a load may see of stores that nothing orders before it, and which copies follow accesses without a proxy fence.
+
+Property: a store stays with its warp until something orders it. A load by another warp gets what was there before,
+    unless the store happened before it; a strong load (relaxed, acquire, volatile) gets the new content once it has
+    spread as well, which it does when no warp can run without it, at once in an eager order, and at drawn times in a
+    drawn one. Atomics act on memory itself. A non-coherent load never sees what the launch has written.
+    A bulk copy that reads or overwrites bytes that threads have accessed in the launch needs a fence.proxy.async of its
+    warp behind these accesses.
+Assumes: clocks of `happens_before`. Of several stores without order in between, a load sees all or none. A
+    fence.proxy.async of another warp than the one that issues the copy does not count, which is stricter than PTX.
+Cost: two more bytes a byte of memory; while every store is ordered, one comparison a byte loaded.
+"""
+
+from __future__ import annotations
+
+from amk.emulator import isa
+from amk.emulator.bits import compiled, separate
+from amk.emulator.cells import at, byte_at, byte_to, to
+from amk.emulator.happens_before import (
+    NOW_KNOWN,
+    PC_BITS,
+    join,
+    known,
+    pooled,
+    strong,
+    thread_of,
+    tick,
+    vector,
+    watched,
+)
+from amk.emulator.isa import NON_COHERENT
+from amk.emulator.program import COLUMNS
+from amk.emulator.state import (
+    BEFORE,
+    BEFORE_UNDEFINED,
+    BLOCK_COUNT,
+    BLOCKS,
+    CODE,
+    EAGER,
+    GLOBAL_VERSION,
+    LAUNCHED,
+    MEMORY,
+    PROXIED,
+    PROXY,
+    RACES,
+    SEEN,
+    SPREAD,
+    UNDEFINED_BYTES,
+    UNSPREAD,
+    WARP_COUNT,
+    WRITTEN,
+    fault,
+)
+
+
+@separate
+def remember(grid: int, warp: int, place: int, size: int) -> None:
+    """Before a store: keep what these bytes hold, unless it is the warp's own and nothing ordered it since."""
+    if not at(grid, RACES) or not watched(grid, place):
+        return
+    now = at(vector(grid, warp, NOW_KNOWN), warp)
+    for byte in range(place, place + size):
+        last = at(at(grid, WRITTEN), byte)
+        if last == 0 or thread_of(last) != warp or last >> 32 != now:
+            byte_to(at(grid, BEFORE), byte, byte_at(at(grid, MEMORY), byte))
+            byte_to(at(grid, BEFORE_UNDEFINED), byte, byte_at(at(grid, UNDEFINED_BYTES), byte))
+    to(grid, UNSPREAD, 1)
+
+
+@separate
+def hidden(grid: int, warp: int, pc: int, byte: int) -> bool:
+    """Whether a load by this instruction gets what was there before the byte's last write."""
+    last = at(at(grid, WRITTEN), byte)
+    thread = thread_of(last)
+    if last == 0 or thread == warp or thread >= at(grid, WARP_COUNT):
+        return False
+    word = at(grid, CODE) + 8 * COLUMNS * pc
+    if at(word, 2) >> 4 & 15 == NON_COHERENT:
+        return last >> 32 > at(grid, LAUNCHED)
+    if known(grid, warp, last):
+        return False
+    if not strong(word):
+        return True
+    writer = at(at(grid, CODE), COLUMNS * (last & (1 << PC_BITS) - 1))
+    return writer != isa.ATOM and at(grid, EAGER) == 0 and last >> 32 > at(at(grid, SPREAD), thread)
+
+
+@separate
+def hidden_in(grid: int, warp: int, pc: int, place: int, size: int) -> bool:
+    """Whether a byte of an access is hidden from it."""
+    if not at(grid, RACES) or not watched(grid, place):
+        return False
+    last = 0
+    for byte in range(place, place + size):
+        now = at(at(grid, WRITTEN), byte)
+        if now != last and hidden(grid, warp, pc, byte):
+            return True
+        last = now
+    return False
+
+
+@separate
+def earlier(grid: int, warp: int, pc: int, place: int, size: int) -> int:
+    """What a load gets that some bytes are hidden from."""
+    word = 0
+    for part in range(size):
+        byte = place + part
+        array = BEFORE if hidden(grid, warp, pc, byte) else MEMORY
+        word |= byte_at(at(grid, array), byte) << 8 * part
+    return word
+
+
+@separate
+def undefined_earlier(grid: int, warp: int, pc: int, place: int, size: int) -> bool:
+    for byte in range(place, place + size):
+        array = BEFORE_UNDEFINED if hidden(grid, warp, pc, byte) else UNDEFINED_BYTES
+        if byte_at(at(grid, array), byte):
+            return True
+    return False
+
+
+@separate
+def spread(grid: int, warp: int) -> None:
+    """Strong loads see what the warp has stored up to now."""
+    own = vector(grid, warp, NOW_KNOWN)
+    to(at(grid, SPREAD), warp, at(own, warp))
+    tick(grid, warp)
+
+
+@separate
+def spread_all(grid: int) -> bool:
+    """Strong loads see all that was stored; True if that was not so before."""
+    if not at(grid, RACES) or at(grid, UNSPREAD) == 0:
+        return False
+    for warp in range(at(grid, WARP_COUNT)):
+        spread(grid, warp)
+    to(grid, UNSPREAD, 0)
+    looks_changed(grid)
+    return True
+
+
+@compiled
+def looks_changed(grid: int) -> None:
+    """Those who poll look again."""
+    to(grid, GLOBAL_VERSION, at(grid, GLOBAL_VERSION) + 1)
+    for block in range(at(grid, BLOCK_COUNT)):
+        to(at(grid, BLOCKS), 2 * block, at(at(grid, BLOCKS), 2 * block) + 1)
+
+
+@compiled
+def proxied(grid: int, warp: int) -> int:
+    """The vector of what happened before the warp's last proxy fence."""
+    return at(grid, PROXIED) + 32 * at(grid, WARP_COUNT) * warp
+
+
+@separate
+def proxy_fence(grid: int, warp: int) -> None:
+    if at(grid, RACES):
+        join(grid, proxied(grid, warp), vector(grid, warp, NOW_KNOWN))
+        tick(grid, warp)
+
+
+@compiled
+def fenced_off(grid: int, warp: int, epoch: int) -> bool:
+    """Whether an access is of the copies' proxy, of an earlier launch, or before the warp's last proxy fence."""
+    thread, clock = thread_of(epoch), epoch >> 32
+    return thread >= at(grid, WARP_COUNT) or clock <= max(at(proxied(grid, warp), thread), at(grid, LAUNCHED))
+
+
+@separate
+def behind_fence(grid: int, warp: int, pc: int, lane: int, place: int, size: int, writes: bool) -> None:
+    """A bulk copy starts to read or write these bytes: accesses of the other proxy are told."""
+    if not at(grid, RACES) or not watched(grid, place):
+        return
+    for byte in range(place, place + size):
+        last, seen = at(at(grid, WRITTEN), byte), at(at(grid, SEEN), byte)
+        if last and not fenced_off(grid, warp, last):
+            fault(grid, PROXY, warp, pc, lane, byte, last, 1 if writes else 0)
+        if writes and seen > 0 and not fenced_off(grid, warp, seen):
+            fault(grid, PROXY, warp, pc, lane, byte, seen, 3)
+        if writes and seen < 0:
+            for thread in range(at(grid, WARP_COUNT)):
+                read = at(pooled(grid, -1 - seen), thread)
+                if read and not fenced_off(grid, warp, read):
+                    fault(grid, PROXY, warp, pc, lane, byte, read, 3)

@@ -1,0 +1,79 @@
+"""What each step of a kernel touches is what its op declares, byte for byte."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from amk.emulator.decode import Result, run
+from amk.emulator.footprints import LINE_INFO
+from amk.lowering.compile import DEFAULT_OPTIONS, compile_cuda
+from amk.lowering.emit import emit
+from amk.lowering.stamp import stamped
+from amk.schedule_ir.expr import Env
+from amk.schedule_ir.ops.base import Access, Geometry
+from amk.schedule_ir.ops.stage_norm import StageNormOp
+from tests.emulator.test_decode import scheduled
+from tests.engine.tiny import RandomTensors
+
+TAGGED, NAIVE = "bf16 sm_90a, tagged", "naive sm_80"
+BY_DATA = {
+    *(("select", name) for name in ("best_index", "best_value", "prompt", "request")), ("embed", "embedding"),
+    ("rope_append", "rope"), ("argmax_rows", "shared"),
+}  # fmt: skip
+"""Declared reads that a run may leave out: chosen by data or by the position, or sums of squares where no row is."""
+
+
+@cache
+def compiled(name: str) -> tuple[str, str]:
+    """CUDA and PTX."""
+    schedule = scheduled(name)
+    text = stamped(emit(schedule), schedule)
+    return text, compile_cuda(text, schedule.target.arch, options=(*DEFAULT_OPTIONS, LINE_INFO)).ptx
+
+
+def ran(name: str) -> Result:
+    schedule = scheduled(name)
+    text, ptx = compiled(name)
+    result = run(schedule, RandomTensors(schedule.model), ptx, prompts=[[3, 17]], tokens=2, text=text)
+    assert result.ended and not result.faults
+    return result
+
+
+@pytest.mark.parametrize("name", [TAGGED, NAIVE])
+def test_every_step_touches_what_its_op_declares(name: str) -> None:
+    found = ran(name).mismatches
+    assert [str(m) for m in found if m.kind != "unread"] == []
+    assert {(m.op, m.buffer) for m in found} <= BY_DATA
+
+
+Edit = tuple[str, int, int]
+"""Kind of the accesses to the norm or to x that are moved, by how many bytes at either end."""
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (("read", 4, 0), {("undeclared read", "norm")}),
+        (("read", 0, 4), {("unread", "norm")}),
+        (("write", 0, -2), {("undeclared write", "shared")}),
+        (("write", -2, 0), {("unwritten", "shared")}),
+    ],
+)
+def test_a_wrong_declaration_is_told(
+    edit: Edit, expected: set[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One op's footprint is an element too short or too long; the kernel is the same."""
+    declared = StageNormOp.accesses
+
+    def moved(self: StageNormOp, env: Env, geo: Geometry) -> list[Access]:
+        kind, first, last = edit
+        return [
+            a._replace(lo=a.lo + first, hi=a.hi + last) if a.kind == kind and a.buffer in ("norm", self.x) else a
+            for a in declared(self, env, geo)
+        ]
+
+    monkeypatch.setattr(StageNormOp, "accesses", moved)
+    told = {(m.kind, m.buffer) for m in ran(TAGGED).mismatches if m.op == "stage_norm"}
+    assert told >= expected
