@@ -39,8 +39,8 @@ from tests.reference.llama_numpy import greedy
 from tests.reference.sampling_numpy import probabilities
 
 ORDERS = ("round-robin", "depth-first", "random:1", "random:2", "favour:0", "delay:0", "late-copies", "early-copies")
-PROMPT = [3, 17, 5, 60, 2]
-TOKENS = 6  # with the prompt, past two blocks of 4 positions
+PROMPT = [3, 17, 5]
+TOKENS = 4  # with the prompt, past two blocks of 2 positions
 
 MANY = {"workers": 6, "warps": 6}
 """Enough agents for few interleavings."""
@@ -106,7 +106,7 @@ MATRIX_OF = {
 
 
 def planned(model: ModelSpec, **settings: Any) -> Schedule:
-    return tiny_plan(model, **({"kv_block": 4} | settings))
+    return tiny_plan(model, **({"kv_block": 2} | settings))
 
 
 def stored_arrays(schedule: Schedule, arrays: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
