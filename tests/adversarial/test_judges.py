@@ -298,7 +298,7 @@ def test_partial_thresholds_over_signals_with_a_common_past(missing: int, status
 
 
 def test_mutants_of_every_class_are_judged_alike(capsys: pytest.CaptureFixture[str]) -> None:
-    """A slice of `amk adversarial --n 5000`, which CI runs too."""
+    """A slice of `amk adversarial --n`, which `.ci/run` runs with more."""
     assert main(["adversarial", "--n", "44", "--seed", "9", "--jobs", "1", "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["cases"] == 44 and report["false_accepts"] == report["false_rejects"] == 0

@@ -29,11 +29,12 @@ def test_the_question_is_answered_in_words(smollm2_path: Path, capsys: pytest.Ca
 
 
 def test_a_question_is_answered_by_the_schedule(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
-    words = ["generate", "--model", str(smollm2_path), "--prompt", asked, "--plain", *ON_SCHEDULE]
+    """A short text: the interpreter takes a second for a token. All of the model's layers are in it."""
+    asked = "The capital of France is"
+    words = ["generate", "--model", str(smollm2_path), "--prompt", asked, "--plain", "--max-tokens", "2", *ON_SCHEDULE]
     assert main(words) == 0
     shown = capsys.readouterr()
-    assert shown.out == "The capital of France is Paris.\n"
+    assert shown.out == " Paris.\n"
     assert "AMK017" in shown.err and "Q4_1" in shown.err
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from amk.engine.checkpoint import Checkpoint, open_checkpoint
+from amk.engine.checkpoint import Checkpoint, open_checkpoint, tensor_shapes
 from amk.engine.cpu_engine import CpuEngine
 from amk.engine.session import Session
 from amk.engine.tokenizer import Tokenizer, open_tokenizer
@@ -254,11 +254,14 @@ def checkpoint(smollm2_path: Path) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def texts(checkpoint: Checkpoint, smollm2_path: Path) -> Texts:
-    """(prompt, tokens, copies, order) -> the interpreter's tokens, and the reference's with their gaps."""
-    spec = checkpoint.spec
+    """(prompt, tokens, copies, order) -> the interpreter's tokens, and the reference's with their gaps.
+
+    Of the first layers alone, all of them with `--long`: `tests/cli/test_generate.py` has a text of the whole model.
+    """
+    spec = checkpoint.spec.model_copy(update={"layers": cases(2, checkpoint.spec.layers)})
     tokenizer: Tokenizer = open_tokenizer(smollm2_path, spec.vocab)
     schedule = plan(spec, load_target("h200"), settings=Settings(warps=4), max_context=128, workers=8)
-    arrays: dict[str, NDArray[np.float32]] = {name: checkpoint.tensor(name) for name in checkpoint.shapes}
+    arrays: dict[str, NDArray[np.float32]] = {name: checkpoint.tensor(name) for name in tensor_shapes(spec)}
     rounded = {name: round_bf16(array) if array.ndim == 2 else array for name, array in arrays.items()}
     made: dict[str, CpuEngine] = {}
 
@@ -281,7 +284,6 @@ def test_smollm2_with_every_copy_an_event(texts: Texts) -> None:
 
 @pytest.mark.checkpoint
 def test_smollm2_with_whole_streams(texts: Texts) -> None:
-    """`tests/cli/test_generate.py` decodes a longer text, which `test_smollm2.py` has from the reference."""
     mine, expected = texts("def fibonacci(n):", 2, "whole", "round-robin")
     assert mine == [token for token, _ in expected]
 
