@@ -8,6 +8,14 @@ import pytest
 from tests.readme import pages, records
 
 LINK = re.compile(r"\(tests/records/([^)#]+)\)")
+TARGET = re.compile(r"\]\((?!https?:|mailto:)([^)\s#]*)(?:#([^)\s]+))?\)")
+MODULE = re.compile(r"`((?:[\w.]+/)*\w+\.(?:py|cuh))`")
+PAGES = sorted(
+    p
+    for p in records.ROOT.rglob("*.md")
+    if p.relative_to(records.ROOT).parts[0] in {"README.md", "amk", "adversarial", "tests"}
+)
+CODE = {p.relative_to(records.ROOT).as_posix() for top in ("amk", "tests") for p in (records.ROOT / top).rglob("*.*")}
 IN_GIT = records.changed(records.commits("proof/verify-speed.json")[0], ("LICENSE",)) is not None
 
 
@@ -38,3 +46,23 @@ def test_a_change_makes_a_record_stale() -> None:
     assert records.changed(first, ("LICENSE",)) is False
     assert records.changed(first, (".ci/run",)) is True
     assert records.changed("0000000", ("LICENSE",)) is None
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub calls the headings of a page."""
+    heads = [line.lstrip("# ") for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(records.ROOT).as_posix())
+def test_links_and_names_of_modules_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target, anchor in TARGET.findall(text):
+        aim = page.parent / target if target else page
+        assert aim.exists(), target
+        assert not anchor or anchor in anchors(aim), f"{target}#{anchor}"
+    here = page.parent.relative_to(records.ROOT).as_posix()
+    for name in MODULE.findall(text):
+        places = (name, f"amk/{name}", f"{here}/{name}") if "/" in name else ()
+        known = any(p in CODE for p in places) or any(p.endswith(f"/{name}") for p in CODE)
+        assert known, f"`{name}` is not a file of this repository"
