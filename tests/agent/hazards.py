@@ -33,9 +33,10 @@ from typing import Any
 from amk import cli
 from amk.agent.gate.gate import Gate, not_compiled
 from amk.agent.gate.pool import GatePool
-from amk.agent.journal import copies, read_state
+from amk.agent.journal import copies
 from amk.agent.journal.copies import DATABASE, MIRROR, SHM, WAL, Row
 from amk.agent.journal.events import Limits
+from amk.agent.journal.store import read_state
 from amk.agent.run import runs, session
 from amk.agent.run.loop import Loop
 from amk.agent.run.runs import Plan
