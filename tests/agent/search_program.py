@@ -24,7 +24,7 @@ from amk.planner.space import Space
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.target import load_target
 from tests.agent import simulated_worker
-from tests.agent.conftest import CONTEXT, fences_kept, start_run
+from tests.agent.conftest import CONTEXT, Blind, fences_kept, start_run
 
 
 def main(folder: Path, evals: int, backend: Backend | None = None) -> None:
@@ -41,7 +41,8 @@ def main(folder: Path, evals: int, backend: Backend | None = None) -> None:
             )
         workshop = Workshop(load_model("smollm2-135m"), load_target("h200"), CONTEXT)
         proposer = Portfolio((Local(), Evolution(), RandomDraw()))
-        Loop(journal, Space.around(PHASED), Gate(workshop, fences_kept, not_compiled), (device,), proposer).run()
+        gate = Gate(workshop, fences_kept, not_compiled)
+        Loop(journal, Space.around(PHASED), gate, (device,), proposer, surroundings=Blind()).run()
 
 
 def station(folder: Path) -> StationBackend:

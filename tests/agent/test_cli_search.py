@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -19,17 +20,22 @@ from amk.agent.run import session
 from amk.agent.run.lanes import Lane
 from amk.agent.run.loop import Loop
 from amk.planner.settings import STARTS
+from amk.planner.space import Space
 from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.target import load_target
 from tests.agent.conftest import fences_kept
 from tests.agent.searches import summed_up
 
+NEAR = 8
 SEARCH = ["autoresearch", "--model", "smollm2-135m", "--gpu", "h200", "--start", "naive", "--max-context", "2048"]
 
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Runs in a folder of the test, with a quick certifier, no compiler, and a beam that simulates few plans."""
+    """Runs in a folder of the test, with a quick certifier, no compiler, a beam that simulates few plans, and few plans
+    near every other."""
+    near = Space.neighbours
+    monkeypatch.setattr(Space, "neighbours", lambda self, settings: islice(near(self, settings), NEAR))
     monkeypatch.setenv("AMK_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(session, "gate_of", lambda workshop, jobs, runs: Gate(workshop, fences_kept, not_compiled))
     monkeypatch.setattr("amk.agent.run.export.installed", lambda: fences_kept)

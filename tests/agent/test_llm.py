@@ -40,6 +40,8 @@ from tests.agent.llm_stub import Answer, Script, error, ok, serving, turn, uses
 
 KEY = "sk-ant-secret-0123456789"
 PRICE = PRICES["claude-haiku-4-5"]
+PATIENCE = 60.0
+"""Seconds for what ends by itself, on a busy machine too."""
 FENCELESS = {"refill_fence": False}
 
 
@@ -67,14 +69,14 @@ def search(
     make_loop: MakeLoop, answers: list[Answer] | Callable[[dict[str, Any]], Answer], evals: int = 12,
     rest: Proposer | None = None, **more: Any,
 ) -> tuple[Loop, Script, Llm]:  # fmt: skip
-    """A search that waits a little for conversations after each step, so that they come to something."""
+    """A search that waits for its conversations after each step, so that a busy machine changes nothing."""
     script = Script(answers)
     with serving(script) as url:
         loop = make_loop(rest or RandomDraw(), evals=evals, dollars=0.5)
         llm = prepared(loop, url, rest, **{"at_once": 1, **more})
-        loop.watch = lambda state: llm.join(0.2)
+        loop.watch = lambda state: llm.join(PATIENCE)
         loop.run()
-        llm.join(5)
+        llm.join(PATIENCE)
     return loop, script, llm
 
 
@@ -115,12 +117,12 @@ def test_a_night_with_a_model_ends_with_every_fault_named(
         llm = prepared(loop, url, at_once=1, bounds=Bounds(turns=5))
 
         def watch(state: State) -> None:
-            llm.join(5)
+            llm.join(PATIENCE)
             view.show(state)
 
         loop.watch = watch
         loop.run()
-        llm.join(5)
+        llm.join(PATIENCE)
         view.show(loop.state)
     state = loop.state
     assert [a.outcome for a in state.asked][:5] == ["answered", "refusal", "InternalServerError", "truncated", "turns"]
@@ -203,7 +205,7 @@ def test_a_failure_is_told_everywhere_and_waited_for(
         llm = prepared(loop, None if answer is None else url, at_once=1)
 
         def watch(state: State) -> None:
-            llm.join(5)
+            llm.join(PATIENCE)
             view.show(state)
 
         loop.watch = watch
@@ -221,22 +223,16 @@ def test_a_failure_is_told_everywhere_and_waited_for(
 
 def test_a_model_that_earns_nothing_is_asked_less(make_loop: MakeLoop) -> None:
     """What it submits is in form and leads nowhere."""
-    numbers = itertools.count()
+    numbers = itertools.cycle((0, 1, 2, 3, 5))
 
     def barren(request: dict[str, Any]) -> Answer:
         if turn(request) > 1:
             return ok("done")
-        first = 4 * next(numbers)
-        return uses(
-            *(
-                submit(FENCELESS | {"hint_slack": n % 5, "wide_epilogue": 16 * 2 ** (n // 5)})
-                for n in range(first, first + 4)
-            )
-        )
+        return uses(*(submit(FENCELESS | {"warps": 2 * n, "slots": 3 + next(numbers)}) for n in (2, 3, 5, 6)))
 
     loop, _, _ = search(make_loop, barren, 24)
     gaps = [b.evals - a.evals for a, b in itertools.pairwise(loop.state.asked)]
-    assert 2 <= len(loop.state.asked) <= 6 and gaps == sorted(gaps) and gaps[-1] >= 4, gaps
+    assert len(loop.state.asked) <= 7 and gaps == sorted(gaps) and gaps[-1] >= 8, gaps
     standing = next(s for s in standings(loop.state) if s.proposer == "llm")
     assert standing.proposals >= 4 and standing.kept == standing.evaluated == 0 and standing.accepted == "0%"
 
@@ -245,13 +241,15 @@ def test_a_slow_answer_never_holds_up_the_device(make_loop: MakeLoop) -> None:
     script = Script([(200, {}, {}, 60.0)])
     with serving(script) as url:
         loop = make_loop(evals=6, dollars=0.5)
-        prepared(loop, url, at_once=3, timeout=60.0)
+        prepared(loop, url, at_once=3, timeout=60.0, program="Prefer few registers.")
         began = time.monotonic()
         loop.run()
         assert loop.state.evals == 6 and time.monotonic() - began < 59
     assert len(script.requests) == 3, "each conversation has a thread of its own"
     openings = {json.dumps(request["messages"][0]).split("Begin with")[1][:20] for request in script.requests}
     assert len(openings) == 3, "those at once do not look for the same"
+    sent = script.requests[0]
+    assert "Prefer few registers." in sent["messages"][0]["content"] and "Prefer" not in json.dumps(sent["system"])
 
 
 def test_a_search_with_nothing_else_to_do_waits_for_the_model(make_loop: MakeLoop) -> None:

@@ -20,7 +20,7 @@ from amk.agent.propose.portfolio import Portfolio
 from amk.agent.run.loop import Loop
 from amk.planner.settings import PHASED
 from amk.planner.space import Space
-from tests.agent.conftest import fences_kept, start_run
+from tests.agent.conftest import Blind, fences_kept, start_run
 
 AHEAD = 4
 EVALS = 20
@@ -52,7 +52,8 @@ def loop_in(folder: Path, workshop: Workshop, begun: list[tuple[AnyEvent, float]
     else:
         start_run(journal, device, limits, 5)
     gate = Pool(workshop, fences_kept, not_compiled, ahead=AHEAD, patience=3)
-    return Loop(journal, Space.around(PHASED), gate, (device,), Portfolio((Local(), Evolution(), Leap())))
+    arms = Portfolio((Local(), Evolution(), Leap()))
+    return Loop(journal, Space.around(PHASED), gate, (device,), arms, surroundings=Blind())
 
 
 def events(folder: Path) -> list[tuple[AnyEvent, float]]:
