@@ -8,6 +8,7 @@ wait in the request. A request that was cancelled ends behind the token that is 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from amk.serve.fair_queue import FairQueue
 from amk.serve.metrics import Metrics
 from amk.serve.settings import Limits
 
+_LOG = logging.getLogger("amk.serve")
 Event = Piece | Completion | AmkError
 
 
@@ -107,6 +109,7 @@ class Decoding:
                     self.failure = error
                 request.tell(error)
             except Exception as error:  # noqa: BLE001  the boundary: one request's fault must not end the others'
+                _LOG.exception("a request failed")
                 request.tell(AmkError(Diagnostic("AMK901", f"{type(error).__name__}: {error}"), Exit.INTERNAL))
             finally:
                 self._running = None

@@ -6,6 +6,7 @@ Fields beyond OpenAI's: `top_k`, `chat_template_kwargs` (values for the template
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -80,7 +81,7 @@ class StreamOptions(_Strict):
     include_obfuscation: Literal[False] | None = None
 
 
-class _Request(_Strict):
+class _Request(_Strict, ABC):
     """What both kinds of request share."""
 
     model: str
@@ -106,12 +107,14 @@ class _Request(_Strict):
     prompt_cache_key: Any = None
 
     @property
+    @abstractmethod
     def asked_tokens(self) -> int | None:
-        raise NotImplementedError
+        """Tokens of an answer, if the request says."""
 
     @property
+    @abstractmethod
     def asked_logprobs(self) -> int | None:
-        raise NotImplementedError
+        """Alternatives whose probabilities are told with every token, if any are asked for."""
 
     @property
     def usage_in_stream(self) -> bool:

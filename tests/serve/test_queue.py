@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amk.engine.completion import Options
+from amk.serve.decoding import Decoding, Request
 from amk.serve.fair_queue import FairQueue
+from amk.serve.metrics import Metrics
 from amk.serve.settings import Limits
 from tests.serve.serving import PATIENCE, Running, serving
 
@@ -44,6 +50,24 @@ def test_bounds_of_a_queue() -> None:
     assert queue.put("a", 1) and queue.put("a", 2) and not queue.put("a", 3)
     assert queue.put("b", 4) and not queue.put("c", 5)
     assert queue.close() == [1, 2, 4] and not queue.put("a", 6) and queue.take() is None
+
+
+def test_a_fault_in_one_request_is_logged_and_does_not_end_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    """A model that has nothing: what asks for its parts fails in a way that nobody foresaw."""
+
+    async def errors() -> list[Any]:
+        decoding = Decoding(SimpleNamespace(), Limits(), Metrics())  # type: ignore[arg-type]
+        requests = [Request("a", [1], Options(), asyncio.get_running_loop()) for _ in range(2)]
+        for request in requests:
+            decoding.submit(request)
+        told = [await asyncio.wait_for(request.events.get(), PATIENCE) for request in requests]
+        assert decoding.ready and decoding.stop(PATIENCE)
+        return told
+
+    told = asyncio.run(errors())
+    assert ["AMK901" in str(error) for error in told] == [True, True]
+    logged = [record for record in caplog.records if record.exc_info]
+    assert len(logged) == 2 and "tokenizer" in caplog.text
 
 
 def in_thread(running: Running, found: list[Any], **fields: Any) -> threading.Thread:
