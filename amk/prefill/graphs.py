@@ -54,9 +54,12 @@ class PromptGraphs:
         given = ids.to(self._forward.device)
         self._forward.read_block(given, 0)
         graph = torch.cuda.CUDAGraph()
+        # The workspace of products has to be the graph's own: another user of torch may free the one in use.
+        torch._C._cuda_clearCublasWorkspaces()
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
             self._forward.read_block(given, 0)
         finally:
             graph.capture_end()
+        torch._C._cuda_clearCublasWorkspaces()
         self._graphs[length] = graph, given
