@@ -32,6 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="schedule as `amk plan` writes it, a case that holds one, or a flat system of any kernel",
     )
     parser.add_argument(
+        "others", type=Path, nargs="*", metavar="other",
+        help="schedules whose launches take turns with its own on one text: do they fit together",
+    )  # fmt: skip
+    parser.add_argument(
         "--witness", type=Path, metavar="FILE", help="write the witness of an UNSAFE verdict, for `amk replay`"
     )
     parser.add_argument(
@@ -62,6 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None and not arguments.fix:
         raise AmkError(Diagnostic("AMK005", "-o writes the schedule that --fix finds; give both"))
+    if arguments.others:
+        from amk.commands.verify_together import run as run_together
+
+        return run_together(arguments)
     if is_system(arguments.schedule):
         from amk.commands.verify_system import run as run_system
 
@@ -143,7 +151,7 @@ def _emit_system(arguments: argparse.Namespace, schedule: Schedule) -> None:
     from amk.validator.program.trace import TooLarge
     from amk.validator.static.outside import check_outside
 
-    last = schedule.kv.context - arguments.tokens
+    last = schedule.kv.context - arguments.tokens * schedule.rows
     if arguments.tokens < 1 or not 0 <= arguments.pos <= last:
         message = f"--pos {arguments.pos} with --tokens {arguments.tokens} leaves the context of {schedule.kv.context}"
         raise AmkError(Diagnostic("AMK005", message))

@@ -1,0 +1,82 @@
+"""May launches of several schedules take turns on one text: what they hand to each other, and what they share.
+
+Property: after `apart(a, b)` found nothing, a launch of `b` goes on where one of `a` stopped, and the other way round,
+with the caches and constants of both in the same memory. Each is SAFE by its own verdict; a launch ends before the next
+one begins, so whatever one wrote is there for the other, and who owns which position in a launch does not matter.
+
+    (T1) they compute the same function: equal models, sequences and type of the cache
+    (T2) what both name is laid out alike: key and value of a position lie at the same place in both caches, and
+         constants other than packed weights have one shape
+    (T3) the launch state is handed over by its words: token, position and end are the text's; the epoch stays with
+         the counters that it counts for, which are each schedule's own, as its scratch memory and its outputs are
+Packed weights are shared where `one_packing` holds; elsewhere each schedule needs its own.
+
+Codes: AMK106 (T1), AMK103 (T2). Cost: microseconds; the layout of the weights milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from amk.report.diagnostic import Diagnostic, Where, because
+from amk.report.schema import json_pointer
+from amk.schedule_ir.layout import stream_layout
+from amk.schedule_ir.matrices import MATRICES
+from amk.schedule_ir.schedule import Schedule
+
+HANDED_OVER: Final = ("token", "pos", "done")
+"""Words of the launch state that belong to the text."""
+OWN: Final = frozenset({"state", "output", "logits"})
+"""Buffers that the host fills or reads for each schedule by itself."""
+
+
+def apart(one: Schedule, other: Schedule) -> list[Diagnostic]:
+    """What keeps them from taking turns; nothing if they may."""
+    found = []
+    for field, a, b in (
+        ("model", one.model, other.model),
+        ("batch", one.batch, other.batch),
+        ("kv.dtype", one.kv.dtype, other.kv.dtype),
+    ):
+        if a != b:
+            told = "" if field == "model" and one.model.name == other.model.name else f": {_name(a)} and {_name(b)}"
+            message = f"the schedules differ in {field}{told}"
+            found.append(_finding("AMK106", message, (*field.split("."),), "a text goes on in the same caches"))
+    theirs = {buffer.name: buffer for buffer in other.buffers}
+    packed = {stream.source for schedule in (one, other) for stream in schedule.streams}
+    for i, buffer in enumerate(one.buffers):
+        twin = theirs.get(buffer.name)
+        if twin is None or "scratch" in (buffer.role, twin.role) or buffer.name in OWN | packed:
+            continue
+        if (buffer.role, buffer.dtype, buffer.shape) != (twin.role, twin.dtype, twin.shape):
+            message = f"'{buffer.name}' is {buffer.dtype} {list(buffer.shape)} and {twin.dtype} {list(twin.shape)}"
+            found.append(_finding("AMK103", message, ("buffers", i), "it is the same memory for both"))
+    return found
+
+
+def one_packing(one: Schedule, other: Schedule) -> bool:
+    """Whether the packed weights of one are those of the other, byte for byte."""
+    if len(one.streams) != 1 or len(other.streams) != 1 or one.model != other.model:
+        return False
+    a, b = one.streams[0], other.streams[0]
+    size = {b.bytes for schedule in (one, other) for b in schedule.buffers if b.name == a.source}
+    kinds = all(a.chunk(name, layer) == b.chunk(name, layer) for name in MATRICES for layer in range(one.model.layers))
+    if not kinds or (a.source, a.chunk_bytes) != (b.source, b.chunk_bytes) or len(size) != 1:
+        return False
+    left, right = stream_layout(one, a), stream_layout(other, b)
+    return (
+        (left.drains, left.parts) == (right.drains, right.parts)
+        and np.array_equal(left.base, right.base)
+        and all(np.array_equal(counts, right.counts[key]) for key, counts in left.counts.items())
+        and all(one.tables[name] == other.tables[name] for name in one.tables if name.endswith(".first"))
+    )
+
+
+def _name(value: object) -> str:
+    return str(getattr(value, "name", value))
+
+
+def _finding(code: str, message: str, path: tuple[str | int, ...], reason: str) -> Diagnostic:
+    return Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=(because(reason),))

@@ -1,0 +1,100 @@
+"""Schedules that take turns on one text: what one leaves is what the other goes on with, or the pair is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amk.cli import main
+from amk.engine.cpu_engine import CpuEngine
+from amk.schedule_ir.codec import canonical_json
+from amk.schedule_ir.ops.begin import STATE
+from amk.schedule_ir.schedule import Schedule
+from amk.validator.together import HANDED_OVER, apart, one_packing
+from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
+
+ALIKE: dict[str, Any] = {"workers": 8, "warps": 4}
+ROWS: dict[str, Any] = ALIKE | {"rows": 4, "kv_block": 4, "kv_splits": 2}
+
+
+def pair() -> tuple[Schedule, Schedule]:
+    """Four rows a step and one, with other blocks, splits and hand-offs."""
+    model = tiny_model()
+    return tiny_plan(model, **ROWS), tiny_plan(model, **ALIKE, handoff="fenced", kv_splits=4)
+
+
+def hand_over(before: CpuEngine, after: CpuEngine) -> None:
+    """What `together` says is handed over, and nothing else."""
+    for cache in ("k_cache", "v_cache"):
+        after._machine.set(cache, before._machine.get(cache))
+    state = after.state() | {name: before.state()[name] for name in HANDED_OVER}
+    after._machine.set("state", np.array([state[name] for name in STATE], np.int32))
+
+
+def test_schedules_that_take_turns_give_the_text_of_one() -> None:
+    rows, one = pair()
+    assert apart(rows, one) == apart(one, rows) == []
+    model, source = one.model, RandomTensors(one.model)
+    prompt = [int(t) for t in np.random.default_rng(1).integers(0, model.vocab, 11)]
+    alone = CpuEngine(one, source, copies="whole")
+    alone.request(prompt)
+    expected = alone.step(len(prompt) + 3).tolist()
+    reader, writer = (CpuEngine(schedule, source, copies="whole") for schedule in (rows, one))
+    reader.request(prompt)
+    writer.request(prompt)
+    found = reader.step(1).reshape(-1).tolist()
+    hand_over(reader, writer)
+    found += writer.step(1).tolist()
+    hand_over(writer, reader)
+    found += reader.step(1).reshape(-1).tolist()
+    hand_over(reader, writer)
+    found += writer.step(len(expected) - len(found)).tolist()
+    assert found == expected
+    assert writer.state()["pos"] == len(expected)
+    assert writer.state()["epoch"] < len(expected), "epochs are each schedule's own"
+
+
+def test_what_does_not_fit_is_named() -> None:
+    rows, one = pair()
+    model = tiny_model()
+    others = {
+        "AMK106": [
+            tiny_plan(tiny_model(ffn=128), **ALIKE), tiny_plan(model, **ALIKE, kv_dtype="fp8"),
+            tiny_plan(model, **ALIKE, batch=2),
+        ],
+        "AMK103": [tiny_plan(model, **ALIKE, context=40)],
+    }  # fmt: skip
+    for code, schedules in others.items():
+        for other in schedules:
+            assert code in {d.code for d in apart(rows, other)} & {d.code for d in apart(other, one)}
+
+
+def test_weights_are_shared_where_their_bytes_are_the_same() -> None:
+    model = tiny_model()
+    rows, one = pair()
+    assert one_packing(rows, one)
+    for changes in ({"workers": 7}, {"warps": 2}, {"k_parts": 3}):
+        other = tiny_plan(model, **(ALIKE | changes))
+        assert apart(rows, other) == []
+        assert not one_packing(rows, other), changes
+    wide = tiny_model(hidden=128, ffn=128)
+    assert not one_packing(*(tiny_plan(wide, **ALIKE, chunk_bytes=size) for size in (512, 1024)))
+
+
+def test_the_command_judges_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, one = pair()
+    files = []
+    for name, schedule in (("rows", rows), ("one", one), ("short", tiny_plan(one.model, **ALIKE, context=40))):
+        files.append(str(tmp_path / f"{name}.json"))
+        Path(files[-1]).write_bytes(canonical_json(schedule))
+    assert main(["verify", files[0], files[1]]) == 0
+    assert "packed weights: the same bytes" in capsys.readouterr().out
+    assert main(["verify", files[0], files[2], "--format", "json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "UNSAFE"
+    assert {d["code"] for d in told["diagnostics"]} == {"AMK103"}
+    assert main(["verify", files[0], files[1], "--certificate", str(tmp_path / "c.json")]) == 2
