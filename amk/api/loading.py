@@ -152,8 +152,8 @@ def schedule_backend(
         message = f"the schedule decodes {schedule.batch} sequences together, a text is one"
         raise AmkError(Diagnostic("AMK016", message))
     check_model(schedule.model, checkpoint)
-    admit(schedule)
     if device in WITHOUT_GPU:
+        admit(schedule)
         return ScheduleBackend(_on_the_cpu(schedule, checkpoint, device, quantise))
     engine = gpu_engine(schedule, checkpoint, quantise, progress)
     return ScheduleBackend(engine, prompts=prompts_of(engine, prefill))

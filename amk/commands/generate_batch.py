@@ -33,7 +33,8 @@ def run_batch(arguments: argparse.Namespace, device: Device, files: Files, promp
         schedule = planned(files.checkpoint, device, arguments.gpu, wanted)
     require(mode_of(schedule), sampling_of(arguments))
     arguments.findings.tell((*unheeded(files.path), *rounding(schedule, files.checkpoint)))
-    admit(schedule)
+    if device != "cuda":  # there it is verified as it is loaded
+        admit(schedule)
     for prompt in prompts:
         check_prompt(schedule, prompt)
     with packing_bar() as progress:

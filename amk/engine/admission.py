@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from amk.checker.certificate import check_certificate
+from amk.engine import certificates
 from amk.lowering.cubin import Resources, elf_resources
 from amk.lowering.emit import KERNEL
 from amk.lowering.kernel import bind, build, is_bound, read_back, why_not_built
@@ -20,6 +21,9 @@ from amk.schedule_ir.schedule import Schedule
 from amk.validator.export.of_schedule import evidence
 from amk.validator.static.resources import CompiledResources, check_resources
 from amk.validator.verify import Verdict, verify
+
+REFUSED = "AMK206"
+"""The checker's no to a certificate."""
 
 
 def admit(schedule: Schedule, compiled: CompiledResources | None = None) -> Verdict:
@@ -51,7 +55,7 @@ class AdmittedKernel:
         digest = schedule_hash(self.schedule)
         verdict = check_certificate(self.schedule, digest, self.certificate)
         if not verdict.accepted:
-            raise AmkError(Diagnostic("AMK206", verdict.reason), Exit.UNSAFE)
+            raise AmkError(Diagnostic(REFUSED, verdict.reason), Exit.UNSAFE)
         found = stamp_of(self.code)
         if found != digest:
             facts = (shown(f"schedule {digest}"), shown(f"code     {found or 'names no schedule'}"))
@@ -90,8 +94,31 @@ class AdmittedKernel:
 
 
 def admitted(schedule: Schedule, code: bytes | str) -> AdmittedKernel:
-    """The kernel with a certificate made here. AMK215 if the checker accepts none."""
-    return AdmittedKernel(schedule, evidence(schedule), code)
+    """The kernel with a certificate made here. AMK215 if the checker, which is asked once, accepts none."""
+    try:
+        return AdmittedKernel(schedule, evidence(schedule, checked=False), code)
+    except AmkError as error:
+        if error.diagnostics[0].code != REFUSED:
+            raise
+        raise AmkError(Diagnostic("AMK215", error.diagnostics[0].message), Exit.UNKNOWN) from error
+
+
+def started(schedule: Schedule) -> AdmittedKernel:
+    """The schedule verified, compiled and admitted, or what `admit`, `build` and `admitted` raise.
+
+    If the checker accepts the certificate of an earlier start, that is the proof; if not, it is made anew.
+    """
+    digest = schedule_hash(schedule)
+    if (certificate := certificates.kept(digest)) is not None:
+        try:
+            return AdmittedKernel(schedule, certificate, build(schedule).compiled.cubin)
+        except AmkError as error:
+            if error.diagnostics[0].code != REFUSED:
+                raise
+    admit(schedule)
+    made = admitted(schedule, build(schedule).compiled.cubin)
+    certificates.keep(digest, made.certificate)
+    return made
 
 
 def why_not_admitted(schedule: Schedule) -> str | None:

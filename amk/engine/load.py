@@ -106,18 +106,17 @@ def gpu_engine(
     progress: Progress | None = None,
     **options: Any,
 ) -> CudaEngine:
-    """The schedule on the GPU with the weights of `checkpoint`, at position 0.
+    """The schedule on the GPU with the weights of `checkpoint`, at position 0; it is verified here.
 
     quantise: as in `load`; no default, because results can be compared only under one choice of codes.
     options: those of `CudaEngine`.
     """
     # Imported here: the interpreter works where the driver's Python package does not.
-    from amk.engine.admission import admitted
+    from amk.engine.admission import started
     from amk.engine.cuda_engine import CudaEngine
-    from amk.lowering.kernel import build
     from amk.lowering.launch import Device
 
-    engine = CudaEngine(admitted(schedule, build(schedule).compiled.cubin), **{"device": Device.open()} | options)
+    engine = CudaEngine(started(schedule), **{"device": Device.open()} | options)
     engine.upload_constants(constants(schedule, checkpoint))
     (stream,) = schedule.streams
 

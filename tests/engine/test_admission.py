@@ -12,7 +12,8 @@ import pytest
 
 from amk.checker.programs import Rejected
 from amk.cli import main
-from amk.engine.admission import AdmittedKernel, admit, admitted, why_not_admitted
+from amk.engine import admission, certificates
+from amk.engine.admission import AdmittedKernel, admit, admitted, started, why_not_admitted
 from amk.engine.checkpoint import open_checkpoint
 from amk.engine.cuda_engine import check_loaded
 from amk.engine.load import plan_for_cpu
@@ -28,6 +29,7 @@ from amk.schedule_ir.codec import save_schedule, schedule_hash
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
 from amk.schedule_ir.target import load_target
 from amk.validator.export.of_schedule import evidence
+from amk.validator.verify import verify
 from tests.engine.tiny import tiny_model, tiny_plan
 from tests.tiny import tiny
 
@@ -50,6 +52,36 @@ def test_plans_are_admitted() -> None:
         assert verdict.safe and verdict.deterministic and verdict.evidence is None
         assert verdict.stats["workers"] == schedule.launch.workers and verdict.stats["incidences"] > 0
         assert verdict.proofs and all(proof.outcome == "proved" for proof in verdict.proofs)
+
+
+def test_a_second_start_asks_the_checker_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the entry was edited, cut short, or is of another schedule: then the proof is made anew."""
+    monkeypatch.setenv("AMK_CACHE", str(tmp_path))
+    schedule, verified = tiny_plan(tiny_model(layers=1)), []
+    monkeypatch.setattr(admission, "verify", lambda *given, **more: verified.append(1) or verify(*given, **more))
+    first = started(schedule)
+    assert verified == [1] and started(schedule) == first and verified == [1]
+    (entry,) = (tmp_path / "certificates").iterdir()
+    good = entry.read_text()
+    other = evidence(tiny_plan(tiny_model(layers=1), handoff="fenced"))
+    for number, text in enumerate(
+        ("{}", good[:-9], "[[]]", json.dumps(other), good.replace('"times": [[', '"times": [[9')), 2
+    ):
+        entry.write_text(text)
+        assert text != good and started(schedule) == first and len(verified) == number
+        assert entry.read_text() == good
+
+
+def test_no_kept_certificate_admits_a_schedule_that_is_not_safe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AMK_CACHE", str(tmp_path))
+    safe = tiny_plan(tiny_model(), handoff="fenced")
+    racing = without(safe, lambda step: any(wait.counter == "act" for wait in step.waits))
+    certificates.keep(schedule_hash(racing), evidence(safe) | {"schedule": schedule_hash(racing)})
+    with pytest.raises(AmkError) as caught:
+        started(racing)
+    assert caught.value.exit_code == Exit.UNSAFE and caught.value.diagnostics[0].code == "AMK302"
 
 
 def test_a_race_is_refused_with_the_code_of_unsafe() -> None:

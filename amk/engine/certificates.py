@@ -1,0 +1,49 @@
+"""Certificates of earlier starts on disk, so that a schedule is proved once and checked at every start.
+
+Nothing here is trusted: a certificate is data that the checker accepts or refuses, wherever it comes from. So an entry
+that was edited, or made by another version, costs a new proof and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+MOST_BYTES = 64 << 20
+
+
+def directory() -> Path:
+    """`$AMK_CACHE`, else the user's cache directory."""
+    given = os.environ.get("AMK_CACHE")
+    return (Path(given) if given else Path(platformdirs.user_cache_dir("amk", appauthor=False))) / "certificates"
+
+
+def kept(digest: str) -> Any:
+    """The certificate of the schedule with that hash; None if there is none that can be read."""
+    path = directory() / f"{digest}.json"
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            return None
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def keep(digest: str, certificate: Any) -> None:
+    """Replace the entry as a whole. A directory that cannot be written costs only the time of the next proof."""
+    folder = directory()
+    temporary = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{digest[:16]}", suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(certificate, file)
+        os.replace(temporary, folder / f"{digest}.json")
+    except OSError:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
