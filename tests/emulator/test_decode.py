@@ -36,7 +36,9 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
     "int4 with zeros sm_89": (PLAIN, "l4", "int4-g64-zp", 4, WIDE),
     "fp8 sm_80, by software": (PLAIN, "a100", "fp8", 4, WIDE),
     "batch of 4, sm_89": (tiny_model(), "l4", "bf16", 8, {"batch": 4}),
-    "four rows across blocks, sm_89": (tiny_model(), "l4", "bf16", 4, {"rows": 4, "kv_block": 5, "kv_splits": 2}),
+    "four rows across blocks, sm_90a": (
+        tiny_model(layers=1), "h200", "bf16", 4, {"rows": 4, "kv_block": 5, "kv_splits": 2},
+    ),
     "eight rows, norms of heads, fenced, sm_90a": (
         tiny_model(heads=6, kv_heads=2, hidden=192, qk_norm=True), "h200", "bf16", 4, {"rows": 8, "handoff": "fenced"},
     ),

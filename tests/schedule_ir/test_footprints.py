@@ -37,6 +37,7 @@ POSITIONS = (0, 7, 8, 9, 47)
 SELECTED = ("prompt", "best_value", "best_index", "draw_value", "draw_index")
 CHOSEN_BY_DATA = {
     *((op, "embedding") for op in ("embed", "embed_hidden")),
+    ("begin", "prompt"),  # at the position that the state says
     *((op, b) for op in ("select", "select_draw") for b in SELECTED),
 }
 """(op, buffer) whose declared reads are every byte that some token could select."""
@@ -189,6 +190,11 @@ def steps(body: tuple[Node, ...], loops: dict[str, int]) -> Iterator[tuple[Step,
                 yield from steps(node.body, loops | ({node.var: i} if node.count else {}))
 
 
+def starts(schedule: Schedule) -> list[int]:
+    """Those of `POSITIONS` from which the context has all rows of a step."""
+    return [pos for pos in POSITIONS if pos + schedule.rows <= schedule.kv.context]
+
+
 def events(schedule: Schedule, pos: int) -> Iterator[tuple[Op, Env]]:
     tables = {n: np.array(t) for n, t in schedule.tables.items()}
     sizes = {r.name: r.count for r in schedule.roles}
@@ -240,7 +246,7 @@ def check(op: Op, env: Env, geo: Geometry, base: dict[str, Array]) -> None:
 def test_reference_touches_exactly_the_declared_bytes(name: str) -> None:
     schedule = planned(name)
     geo, base = schedule.geometry(), fresh_arrays(schedule, 1)
-    for pos in POSITIONS:
+    for pos in starts(schedule):
         for op, env in events(schedule, pos):
             check(op, env, geo, base)
 
@@ -309,7 +315,7 @@ def test_agents_of_a_step_write_disjoint_bytes(name: str) -> None:
     schedule = planned(name)
     geo = schedule.geometry()
     written: dict[tuple[Any, ...], set[int]] = {}
-    for pos in POSITIONS:
+    for pos in starts(schedule):
         for op, env in events(schedule, pos):
             for buffer, places in elements(op.accesses(env, geo), "write", geo).items():
                 owner = env.worker if geo.buffers[buffer].space == "shared" else -1

@@ -44,6 +44,7 @@ BASES: dict[str, Callable[[], Schedule]] = {
     "tagged": lambda: made(settings=replace(FAST, handoff="tagged")),
     "drawing": lambda: made(settings=replace(FAST, sampling="top-k-top-p")),
     "batch": lambda: made(settings=replace(FAST, batch=3)),
+    "rows": lambda: made(settings=replace(FAST, rows=4)),
     "int8": lambda: made(settings=replace(FAST, scales_apart=True), wanted=formats("int8")),
     "refilled": lambda: made(tiny(hidden=512, ffn=4096, heads=8)),
     "int4": lambda: made(wanted=formats("int4-g64")),
@@ -111,7 +112,7 @@ def other_ops(op: Op, geo: Geometry) -> Iterator[Op]:
     for key, value in vars(op).items():
         if isinstance(value, int):
             yield from (op.model_copy(update={key: n}) for n in (int(key == "k_parts"), value + 1, 3, 8, 1000))
-        elif key in ("bias", "q_norm", "k_norm", "also", "scales", "sums", "row_scales", "ssq", "h"):
+        elif key in ("bias", "q_norm", "k_norm", "also", "scales", "sums", "row_scales", "ssq", "h", "prompt"):
             yield from (op.model_copy(update={key: name}) for name in (None, "h_out", "norm"))
 
 
