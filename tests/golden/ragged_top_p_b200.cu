@@ -87,6 +87,7 @@ struct Plan {
   static constexpr int kStreamAgents = 8;
   static constexpr int kBatch = 1;
   static constexpr int kCaches = 1;
+  static constexpr int kRows = 1;
   static constexpr float kRmsEps = 1.000000000e-05f;
   static constexpr float kQueryScale = 1.250000000e-01f;
   using Cache = amk::bf16;
@@ -143,6 +144,7 @@ using Ctx = amk::Context<Plan, Globals, Ring>;
 struct S0 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ amk::Plain<int> state(const Ctx& c) { return {c.globals.b_state}; }
+  static constexpr bool kHasPrompt = false;
 };
 struct S1 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -216,6 +218,7 @@ struct S5 {
   static_assert(((Plan::kHeadDim % 4) == 0), "halves of a head are whole pairs");
   static_assert((kHasQNorm == false), "q_norm is named if and only if the model has it");
   static_assert((kHasKNorm == false), "k_norm is named if and only if the model has it");
+  static_assert((1 <= Plan::kKvBlock), "the rows of a step lie in two blocks at most");
 };
 struct S6 {
   static constexpr int kFirst = 0, kAgents = 8;
@@ -225,6 +228,8 @@ struct S6 {
   static __device__ __forceinline__ amk::Plain<amk::bf16> k_cache(const Ctx& c) { return {c.globals.b_k_cache}; }
   static __device__ __forceinline__ amk::Plain<amk::bf16> v_cache(const Ctx& c) { return {c.globals.b_v_cache}; }
   static __device__ __forceinline__ float* partial(const Ctx& c) { return reinterpret_cast<float*>(c.shared + 0); }
+  static constexpr int kSharers = 8;
+  static constexpr int kTileColumns = 1;
   static_assert(((Plan::kHeadDim % 8) == 0), "a lane reads 8 dims");
   static_assert(((((Plan::kKvSplits * Plan::kKvBlock) * Plan::kHeadDim) * 2) < 2147483648), "two laps of the splits are counted in 32 bits");
 };
@@ -235,6 +240,7 @@ struct S7 {
   static constexpr int kAttendAgents = 8;
   static __device__ __forceinline__ amk::Tagged<amk::bf16> split_partial(const Ctx& c) { return {c.globals.b_split_partial, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
   static __device__ __forceinline__ amk::Tagged<float> split_scale(const Ctx& c) { return {c.globals.b_split_scale, static_cast<amk::u32>(1 + c.l + 2 * c.epoch)}; }
+  static constexpr int kSharers = 8;
   static_assert((1 <= kAttendAgents), "there is a partial");
   static_assert(((Plan::kHeadDim % 2) == 0), "two elements share a word");
 };
