@@ -9,7 +9,6 @@ import pytest
 
 from amk.emulator.program import GLOBAL_BASE
 from amk.engine import admission, cuda_engine
-from amk.lowering import kernel
 from amk.lowering.abi import abi
 from amk.lowering.emit import KERNEL
 from tests.emulator import hardware
@@ -25,8 +24,7 @@ EMPTY = """.version 9.0
 def uploaded(case: str, patch: pytest.MonkeyPatch) -> tuple[cuda_engine.CudaEngine, HostDriver]:
     """What the GPU's engine writes: the real one, but for the driver's memory, and without code."""
     driver = HostDriver()
-    patch.setattr(admission, "admitted", lambda schedule, _: SimpleNamespace(schedule=schedule, loadable=bytes))
-    patch.setattr(kernel, "build", lambda schedule: SimpleNamespace(compiled=SimpleNamespace(cubin=b"")))
+    patch.setattr(admission, "started", lambda schedule: SimpleNamespace(schedule=schedule, loadable=bytes))
     patch.setattr(cuda_engine, "Module", lambda *_: SimpleNamespace(kernel=lambda *_, **__: None))
     patch.setattr(cuda_engine, "CooperativeLaunch", lambda *_: None)
     patch.setattr(cuda_engine, "check_loaded", lambda *_: None)
