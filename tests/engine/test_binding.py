@@ -172,8 +172,9 @@ LOADERS = {
     "bench/ablated.py": ["self.cubin"],
     "bench/micro.py": ["compile_cuda(text, device.arch).cubin"] * 2,
     "bench/ceiling.py": ["compile_cuda(SOURCE, device.arch).cubin"],
+    "prefill/device_matrices.py": ["compiled.cubin"],
 }
-"""Who gives code to the driver, and which. All but the first measure code of their own, compiled on the spot."""
+"""Who gives code to the driver, and which. All but the first load code of their own, compiled on the spot."""
 
 
 def test_only_the_engine_loads_the_kernel_of_a_schedule() -> None:
