@@ -140,7 +140,7 @@ def schedule_backend(
 ) -> ScheduleBackend:
     """The schedule, proved and certified, with the weights; progress, quantise, prefill: see `load`.
 
-    AMK016 for a schedule of several sequences.
+    AMK016 for a schedule of several sequences, or of several rows.
     """
     from amk.engine.admission import admit
     from amk.engine.load import check_model, gpu_engine
@@ -151,6 +151,9 @@ def schedule_backend(
     if schedule.batch != 1:
         message = f"the schedule decodes {schedule.batch} sequences together, a text is one"
         raise AmkError(Diagnostic("AMK016", message))
+    if schedule.rows != 1:
+        message = f"a step of the schedule reads {schedule.rows} rows of a text, which continues token by token"
+        raise AmkError(Diagnostic("AMK016", message, help="plan without --rows"))
     check_model(schedule.model, checkpoint)
     if device in WITHOUT_GPU:
         admit(schedule)

@@ -79,10 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
     from amk.emulator.machine import Limits
 
     schedule = load_schedule(arguments.schedule)[0]
-    if not 0 <= arguments.position <= schedule.kv.context - arguments.tokens:
-        message = (
-            f"position {arguments.position} and {arguments.tokens} tokens are beyond {schedule.kv.context} positions"
-        )
+    rows = arguments.tokens * schedule.rows
+    if not 0 <= arguments.position <= schedule.kv.context - rows:
+        message = f"position {arguments.position} and {rows} tokens are beyond {schedule.kv.context} positions"
         raise AmkError(Diagnostic("AMK014", message), Exit.INPUT)
     source = weights(schedule, arguments.model_weights)
     text = stamped(emit(schedule), schedule)

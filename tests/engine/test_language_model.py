@@ -17,12 +17,18 @@ from safetensors.numpy import load_file
 import amk
 from amk.api import loading
 from amk.api.card import Card
+from amk.cli import main
 from amk.engine import scoring
 from amk.engine.choice import choose, log_softmax
 from amk.engine.completion import StopFilter
+from amk.planner.decode import plan
+from amk.planner.settings import Settings
 from amk.report.diagnostic import AmkError
+from amk.schedule_ir.codec import save_schedule
+from amk.schedule_ir.model import load_model
 from amk.schedule_ir.ranking import gumbel
 from amk.schedule_ir.sampling import Sampling
+from amk.schedule_ir.target import load_target
 from tests.engine import tiny_chat
 from tests.reference.llama_numpy import Config, Decoder
 from tests.reference.sampling_numpy import probabilities
@@ -282,6 +288,20 @@ def test_the_interpreter_gives_what_the_cpu_gives(model: amk.LanguageModel, dire
         longer = scheduled.generate([*scheduled.encode(PROMPT), *mine.tokens, 9], max_tokens=2, ignore_eos=True)
         assert longer.usage.cached_tokens >= 14
         assert list(longer.tokens) == greedy(directory, [*model.encode(PROMPT), *mine.tokens, 9], 2)
+
+
+@pytest.mark.parametrize("settings", [{"rows": 2}, {"batch": 2}], ids=str)
+def test_a_schedule_of_several_tokens_a_step_is_refused(
+    directory: Path, tmp_path: Path, settings: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    schedule = plan(load_model(str(directory)), load_target("l4"), settings=Settings(**settings), max_context=64)
+    save_schedule(schedule, tmp_path / "s.json")
+    with pytest.raises(AmkError, match="AMK016"):
+        amk.load(directory, schedule=schedule, device="interpreter")
+    words = ["--model", str(directory), "--schedule", str(tmp_path / "s.json"), "--device", "interpreter"]
+    for command in (["generate", "--prompt", "HI", "--plain"], ["chat"], ["serve", "--port", "0"]):
+        assert main([*command, *words]) == 2
+        assert "AMK016" in capsys.readouterr().err
 
 
 def test_what_the_files_ask_for_is_named(directory: Path, tmp_path: Path) -> None:
