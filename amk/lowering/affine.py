@@ -169,11 +169,13 @@ class Values:
         return None
 
     def most(self, form: Form, within: frozenset[str] = frozenset()) -> int | None:
-        """The largest value of a sum of masked registers; None if it is not known."""
+        """The largest value of a sum of masked registers; None if it is not known, or a part may be negative."""
         total = form.get("", 0)
+        if min(form.values(), default=0) < 0:
+            return None
         for leaf in form.keys() - {""}:
             most = self._most_of(leaf, within)
-            if most is None or form[leaf] < 0 or total < 0:
+            if most is None:
                 return None
             total += form[leaf] * most
         return total
@@ -228,14 +230,12 @@ def _shifted(values: Values, forms: list[Form]) -> Form | None:
 
 
 def _joined_bits(values: Values, forms: list[Form]) -> Form | None:
-    """a | b where b is a constant whose bits a cannot have: the compiler's way to add it."""
-    bits = constant(forms[1])
-    if bits is None or bits <= 0:
-        return None
-    above = all(factor % (1 << bits.bit_length()) == 0 for factor in forms[0].values())
-    most = values.most(forms[0])
-    below = most is not None and most < bits & -bits
-    return added(forms[0], forms[1]) if above or below else None
+    """a | b where no bit can be set in both: one is below a power of two that the other is a multiple of."""
+    for low, high in (forms, forms[::-1]):
+        most = values.most(low)
+        if most is not None and all(factor % (1 << most.bit_length()) == 0 for factor in high.values()):
+            return added(low, high)
+    return None
 
 
 _LINEAR = {

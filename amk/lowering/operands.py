@@ -20,12 +20,12 @@ AMK609 names the first instruction that differs.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 
 from amk.lowering.abi import COUNTER_STRIDE, flat_index
 from amk.lowering.affine import Form, added, constant, scaled
 from amk.lowering.conditions import conditions, lanes_of
 from amk.lowering.emit import KERNEL
+from amk.lowering.gaps import Gaps
 from amk.lowering.ptx_code import read_kernel
 from amk.lowering.readback import Instruction, Kind
 from amk.lowering.ring_operands import check_ring
@@ -116,13 +116,13 @@ def _counter(reading: Reading, part: Part, use: Wait | Signal) -> Form:
 def _buffers(reading: Reading) -> None:
     """Every access of the launch's memory in a buffer that the steps at its place name."""
     constants = {b.name for b in reading.schedule.buffers if b.role == "constant"}
-    places = sorted(reading.stops)
-    allowed = _named_between(reading, places)
+    gaps, allowed = Gaps(reading.kernel, reading.stops), _named_between(reading)
     for at, one in enumerate(reading.kernel.code):
         match = _MEMORY.match(one.opcode)
         if match is None or at in reading.stops:
             continue
-        there = allowed[bisect_left(places, at)] - (constants if match["access"] == "st" else set())
+        named = set[str].intersection(*(allowed[gap] for gap in gaps.around(at)))
+        there = named - (constants if match["access"] == "st" else set())
         used = {reading.buffer_names.get(root, root) for root in reading.roots.of_address(one)} - _OWN
         if not used <= there:
             names = ", ".join(sorted(used - there))
@@ -130,10 +130,10 @@ def _buffers(reading: Reading) -> None:
             raise reading.refused("memory of the launch", one, f"{what} {names}, which no step at its place names")
 
 
-def _named_between(reading: Reading, places: list[int]) -> list[set[str]]:
+def _named_between(reading: Reading) -> list[set[str]]:
     """For every gap between synchronising instructions, the buffers that steps named there: those of the op that the
     gap is inside of or next to, and of ops between without an instruction."""
-    gaps: list[set[str]] = [set() for _ in range(len(places) + 1)]
+    gaps: list[set[str]] = [set() for _ in range(len(reading.stops) + 1)]
     at = 0
     open_from: int | None = None  # where tagged loads began whose step the text does not tell from the next
     for part, instructions in reading.found:

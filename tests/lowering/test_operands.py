@@ -168,6 +168,23 @@ def test_a_plain_access_at_another_step_is_refused() -> None:
     refused("fenced", "\n".join(moved) + "\n", "which no step at its place names")
 
 
+@pytest.mark.parametrize("signal", [0, 1])
+def test_a_block_is_judged_where_it_is_executed(signal: int) -> None:
+    """The first store of a result, in a block at the end of the text that is entered from its own place or another."""
+    lines = text("fenced").splitlines()
+    store = next(n for n, line in enumerate(lines) if line.startswith("\tst.global.f32"))
+    entered = store if signal == 0 else line_of("fenced", Kind.SIGNAL_RELEASE, signal)
+    away = ["\tbra.uni $AWAY;", "$BACK:"]
+    lines[entered:entered] = away
+    moved = lines.pop(store + len(away) * (entered <= store))
+    end = next(n for n in range(len(lines) - 1, 0, -1) if lines[n].strip() == "ret;")
+    changed = "\n".join([*lines[: end + 1], "$AWAY:", moved, "\tbra.uni $BACK;", *lines[end + 1 :]]) + "\n"
+    if signal == 0:
+        read_back(subject("fenced"), changed)
+    else:
+        refused("fenced", changed, "which no step at its place names")
+
+
 @cache
 def strided() -> tuple[Schedule, str]:
     """A kernel whose mbarriers and slots at the ring's start are variables of a loop, counted on side by side."""
@@ -211,7 +228,7 @@ BODY = """
 	.param .u64 p
 )
 {
-	.reg .b32 %r<9>;
+	.reg .b32 %r<13>;
 	.reg .pred %p<3>;
 	mov.u32 %r1, %tid.x;
 	shl.b32 %r2, %r1, 3;
@@ -225,13 +242,20 @@ $L1:
 	{ .reg .b32 %r1; mov.u32 %r1, 7; add.s32 %r6, %r1, %r4; }
 	and.b32 %r7, %r1, 31;
 	or.b32 %r8, %r7, 32;
+	shl.b32 %r9, %r7, 4;
+	mul.lo.s32 %r10, %r6, 1536;
+	or.b32 %r11, %r9, %r10;
+	or.b32 %r12, %r10, %r8;
 	ret;
 }
 """
 
 
 def test_registers_hold_what_reaches_them() -> None:
-    """A variable of a loop means another value after it was counted on; names in braces are their own."""
+    """A variable of a loop means another value after it was counted on; names in braces are their own.
+
+    Numbers whose bits cannot meet are added by "or": 16 times the lane and a multiple of 1,536, not of 8.
+    """
     kernel = read_kernel(BODY, KERNEL)
     values = Values(kernel)
     at = {one.results[0]: one.at for one in kernel.code if one.results}
@@ -245,3 +269,9 @@ def test_registers_hold_what_reaches_them() -> None:
     assert values.result(at["%r6"], "%r6") == {leaf: 1, "": 8}
     assert values.of("%r1", at["%r7"]) == tid
     assert constant(added(values.result(at["%r8"], "%r8"), values.result(at["%r7"], "%r7"), -1)) == 32
+    lane, slot = (values.result(at[name], name) for name in ("%r7", "%r10"))
+    assert values.result(at["%r11"], "%r11") == added(slot, lane, 16)
+    assert values.result(at["%r12"], "%r12") == added(added(slot, {"": 32}), lane)
+    values = Values(read_kernel(BODY.replace("1536", "1544"), KERNEL))
+    lane, slot, either = (values.result(at[name], name) for name in ("%r7", "%r10", "%r11"))
+    assert sorted(slot.values()) == [1544, 8 * 1544] and either != added(slot, lane, 16) and len(either) == 1

@@ -13,7 +13,7 @@ from amk.lowering.kernel import BuiltKernel, build
 from amk.lowering.sass import MachineCode, check_sass, disassemble, read_sass
 from amk.planner.decode import plan
 from amk.planner.formats import formats
-from amk.planner.settings import PRESETS
+from amk.planner.settings import PRESETS, Settings
 from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.sampling import Mode
@@ -22,6 +22,7 @@ from amk.schedule_ir.target import RESERVED_SMEM_PER_BLOCK, Target, load_target,
 from amk.schedule_ir.weight_format import FormatName
 from amk.simulator.constants import stored
 from tests.cases import cases
+from tests.tiny import BIASED
 
 ONE_PER_ARCH = {
     "sm_80": "a100", "sm_86": "a10g", "sm_89": "l4", "sm_90a": "h200", "sm_100a": "b200", "sm_120a": "rtx5090",
@@ -72,6 +73,11 @@ def test_quantised_weights_compile_within_the_budget(
 ) -> None:
     schedule = plan(load_model(name), load_target(ONE_PER_ARCH[arch]), wanted=formats(layers, lm_head))
     check_drain(check(schedule, arch), schedule, layers)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_several_rows_compile(arch: str) -> None:
+    check(plan(BIASED, load_target(ONE_PER_ARCH[arch]), settings=Settings(rows=4), max_context=64), arch)
 
 
 def check(schedule: Schedule, arch: str) -> BuiltKernel:
