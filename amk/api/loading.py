@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from amk.api.card import on_the_cpu, target_of, usable_card
 from amk.engine.backend import Backend, ForwardBackend
-from amk.engine.checkpoint import Checkpoint, open_checkpoint
+from amk.engine.checkpoint import Checkpoint
 from amk.engine.forward import ForwardPass
 from amk.engine.generation_config import generation_config, suggested_sampling, unheeded
 from amk.engine.language_model import LanguageModel
 from amk.engine.locate import find_checkpoint
-from amk.engine.tokenizer import Tokenizer, open_tokenizer
+from amk.engine.open_checkpoint import open_checkpoint
+from amk.engine.open_tokenizer import open_tokenizer
+from amk.engine.tokenizer import Tokenizer
 from amk.prefill.reader import Prefill, prompts_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 

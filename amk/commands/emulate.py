@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from amk.commands.format_arguments import positive
 from amk.commands.output import add_format, print_json
-from amk.engine.checkpoint import open_checkpoint
 from amk.engine.load import check_model
+from amk.engine.open_checkpoint import open_checkpoint
 from amk.engine.random_checkpoint import RandomCheckpoint
 from amk.engine.request import first_state, request_buffers
 from amk.lowering.compile import DEFAULT_OPTIONS, compile_cuda

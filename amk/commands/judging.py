@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from amk.engine.checkpoint import open_checkpoint
 from amk.engine.locate import find_checkpoint
-from amk.engine.tokenizer import open_tokenizer
+from amk.engine.open_checkpoint import open_checkpoint
+from amk.engine.open_tokenizer import open_tokenizer
 from amk.quantize.error import TextJudge
 from amk.quantize.search import searched
 from amk.report.diagnostic import AmkError, Diagnostic, Where

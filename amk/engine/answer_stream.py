@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from amk.engine.completion import Completion, Finish, Options, Piece, StopFilter, TokenLogprob, Usage
 from amk.engine.room import Token
+from amk.engine.tokenizer import Tokenizer
+from amk.schedule_ir.model_spec import ModelSpec
 
-if TYPE_CHECKING:  # it makes streams
-    from amk.engine.language_model import LanguageModel
+
+class TokenSource(Protocol):
+    """What a stream takes its tokens from: a `LanguageModel`."""
+
+    spec: ModelSpec
+    tokenizer: Tokenizer
+
+    @property
+    def context(self) -> int: ...
+
+    def next_tokens(
+        self, tokens: Sequence[Token], answer: Sequence[int], most: int, options: Options
+    ) -> tuple[list[tuple[int, TokenLogprob | None]], int]: ...
 
 
 class Stream:
     """An answer that comes piece by piece. It computes when asked for the next piece, never ahead of a launch."""
 
-    def __init__(self, model: LanguageModel, prompt: Sequence[Token], options: Options) -> None:
+    def __init__(self, model: TokenSource, prompt: Sequence[Token], options: Options) -> None:
         self._model, self._prompt, self._options = model, prompt, options
         self._answer: list[int] = []
         self._logprobs: list[TokenLogprob] = []
@@ -81,7 +94,7 @@ class Stream:
     def _compute(self) -> None:
         most = self._limit - len(self._answer)
         tokens = [*self._prompt, *self._answer]
-        self._ready, cached = self._model._next(tokens, self._answer, max(most, 1), self._options)
+        self._ready, cached = self._model.next_tokens(tokens, self._answer, max(most, 1), self._options)
         if not self._answer:
             self._cached = cached
 

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from amk.engine.refusal import bad_weights
 from amk.schedule_ir.model import ModelSpec
-from amk.schedule_ir.packed_config import layout_of_directory
 
 Floats = npt.NDArray[np.float32]
 Shape = tuple[int, ...]
@@ -88,35 +87,6 @@ class Checkpoint(ABC):
             row, *column = (int(index[0]) for index in np.nonzero(~np.isfinite(block)))
             place = ", ".join(str(index) for index in (first + row, *column))
             raise bad_weights(self.path, f"{name}[{place}] is {block[row, *column]}", "weights must be finite numbers")
-
-
-def open_checkpoint(path: Path | str) -> Checkpoint:
-    """The checkpoint at `path`: a Hugging Face directory with safetensors, or a .gguf file.
-
-    Raises AMK013 (unreadable, truncated, tensors missing or of another shape) or AMK012 (a model amk does not run).
-    """
-    # Imported here so that a safetensors directory does not load the gguf package, and the other way round.
-    path = Path(path)
-    if path.is_dir():
-        from amk.engine.safetensors_dir import SafetensorsCheckpoint
-
-        layout = layout_of_directory(path)
-        if layout is None:
-            return SafetensorsCheckpoint(path)
-        from amk.engine.packed_checkpoint import PackedCheckpoint
-
-        return PackedCheckpoint(path, layout)
-    if not path.is_file():
-        raise bad_weights(path, "there is no such file or directory")
-    if path.suffix.lower() == ".gguf":
-        from amk.engine.gguf_file import GgufCheckpoint
-
-        return GgufCheckpoint(path)
-    raise bad_weights(
-        path,
-        "not a checkpoint that amk reads",
-        help="give a directory with config.json and *.safetensors, or a .gguf file",
-    )
 
 
 def check_shape(path: Path, name: str, stored: str, found: Shape | None, expected: Shape) -> None:

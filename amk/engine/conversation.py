@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 from amk.engine.answer_stream import Stream
 from amk.engine.completion import Completion, Piece
 
-if TYPE_CHECKING:  # it makes conversations
-    from amk.engine.language_model import LanguageModel
+
+class Answering(Protocol):
+    """What answers a conversation: a `LanguageModel`."""
+
+    def stream(self, prompt: Sequence[Mapping[str, str]], **options: Any) -> Stream: ...
 
 
 class Chat:
     """A conversation in turns; `messages` is what was said, and may be edited."""
 
-    def __init__(self, model: LanguageModel, system: str | None = None) -> None:
+    def __init__(self, model: Answering, system: str | None = None) -> None:
         self._model = model
         self.messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
 

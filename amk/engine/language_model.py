@@ -153,6 +153,23 @@ class LanguageModel:
         finally:
             stream.cancel()
 
+    def next_tokens(
+        self, tokens: Sequence[Token], answer: Sequence[int], most: int, options: Options
+    ) -> tuple[list[tuple[int, TokenLogprob | None]], int]:
+        """At most `most` next tokens with their logprobs, and how many of `tokens` the cache held.
+
+        tokens: the prompt and what was answered so far; answer: the latter alone. `stream` is for applications.
+        """
+        eos = () if options.ignore_eos else self.spec.eos
+        with self._lock:
+            self._check_open()
+            if not options.needs_logits:
+                found = self._backend.extend(tokens, most, options.sampling, eos)
+                return [(token, None) for token in found], self._backend.cached
+            logits, cached = self._backend.logits(tokens), self._backend.cached
+        token = choose(biased(logits, options, answer), options.sampling, len(tokens) - 1)
+        return [(token, _told(logits, token, options.logprobs))], cached
+
     def close(self) -> None:
         """Free the device's memory; requests after it are refused with AMK005."""
         if self._open:
@@ -173,20 +190,6 @@ class LanguageModel:
     def _check_open(self) -> None:
         if not self._open:
             raise AmkError(Diagnostic("AMK005", "the model is closed"))
-
-    def _next(
-        self, tokens: Sequence[Token], answer: Sequence[int], most: int, options: Options
-    ) -> tuple[list[tuple[int, TokenLogprob | None]], int]:
-        """The next tokens with their logprobs, and how many of `tokens` the cache held."""
-        eos = () if options.ignore_eos else self.spec.eos
-        with self._lock:
-            self._check_open()
-            if not options.needs_logits:
-                found = self._backend.extend(tokens, most, options.sampling, eos)
-                return [(token, None) for token in found], self._backend.cached
-            logits, cached = self._backend.logits(tokens), self._backend.cached
-        token = choose(biased(logits, options, answer), options.sampling, len(tokens) - 1)
-        return [(token, _told(logits, token, options.logprobs))], cached
 
 
 def _told(logits: F32, token: int, count: int | None) -> TokenLogprob | None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from amk.lowering import refusal
 from amk.lowering.device_memory import MappedBuffer
-
-if TYPE_CHECKING:  # it makes these
-    from amk.engine.cuda_engine import CudaEngine
+from amk.lowering.launch import Device
+from amk.lowering.stream import Stream
 
 AHEAD = 4
 """Launches that are enqueued at a time."""
@@ -26,6 +25,16 @@ LOOKS = 1000
 """After so many in vain, the driver is asked whether the launch has ended without its token."""
 
 
+class Launcher(Protocol):
+    """An engine that enqueues launches: a `CudaEngine`."""
+
+    device: Device
+    stream: Stream
+
+    def enqueue(self, tokens: int, *, output: int) -> None: ...
+    def check(self) -> None: ...
+
+
 class LaunchesAhead:
     """`count` tokens, `each` of them a launch, in lists of those that are there; of a schedule of one sequence.
 
@@ -33,7 +42,7 @@ class LaunchesAhead:
     agents if the watchdog fired.
     """
 
-    def __init__(self, engine: CudaEngine, count: int, each: int = 1) -> None:
+    def __init__(self, engine: Launcher, count: int, each: int = 1) -> None:
         self._engine, self._left, self._each = engine, count, each
         self._heard = MappedBuffer(engine.device, AHEAD * each)
         self._places = deque(range(AHEAD))

@@ -20,7 +20,7 @@ import numpy as np
 from amk.bench.provenance import commit
 from amk.emulator.decode import run
 from amk.emulator.machine import Limits
-from amk.engine.checkpoint import open_checkpoint
+from amk.engine.open_checkpoint import open_checkpoint
 from amk.lowering.kernel import build
 from amk.planner.decode import plan
 from amk.quantize.forward import text_logits

@@ -14,9 +14,9 @@ from amk.checker.programs import Rejected
 from amk.cli import main
 from amk.engine import admission, certificates
 from amk.engine.admission import AdmittedKernel, admit, admitted, started, why_not_admitted
-from amk.engine.checkpoint import open_checkpoint
 from amk.engine.cuda_engine import check_loaded
 from amk.engine.load import plan_for_cpu
+from amk.engine.open_checkpoint import open_checkpoint
 from amk.lowering.compile import compile_cuda
 from amk.lowering.cubin import Resources
 from amk.lowering.emit import emit

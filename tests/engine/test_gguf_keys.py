@@ -13,7 +13,7 @@ import gguf
 import pytest
 from gguf.constants import Keys
 
-from amk.engine.checkpoint import open_checkpoint
+from amk.engine.open_checkpoint import open_checkpoint
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.gguf_header import read_gguf_header
 from amk.schedule_ir.model_gguf import ARCHITECTURES, model_from_gguf_fields

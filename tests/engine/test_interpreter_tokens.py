@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from amk.engine.checkpoint import Checkpoint, open_checkpoint, tensor_shapes
+from amk.engine.checkpoint import Checkpoint, tensor_shapes
 from amk.engine.cpu_engine import CpuEngine
+from amk.engine.open_checkpoint import open_checkpoint
+from amk.engine.open_tokenizer import open_tokenizer
 from amk.engine.session import Session
-from amk.engine.tokenizer import Tokenizer, open_tokenizer
+from amk.engine.tokenizer import Tokenizer
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import Settings

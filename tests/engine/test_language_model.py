@@ -45,7 +45,7 @@ def model(directory: Path) -> amk.LanguageModel:
 
 
 def reference(directory: Path) -> Decoder:
-    from amk.engine.checkpoint import open_checkpoint
+    from amk.engine.open_checkpoint import open_checkpoint
 
     opened = open_checkpoint(directory)
     spec = opened.spec

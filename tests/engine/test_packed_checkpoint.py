@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from amk.engine.checkpoint import open_checkpoint
 from amk.engine.cpu_engine import CpuEngine
 from amk.engine.load import check_model
+from amk.engine.open_checkpoint import open_checkpoint
 from amk.engine.session import Session
 from amk.planner.formats import formats
 from amk.report.diagnostic import AmkError, Exit

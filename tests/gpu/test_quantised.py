@@ -115,8 +115,8 @@ def test_a_real_checkpoint_packed_on_the_host(
     smollm2_path: Path, torch_gpu: Device, gpu: Target, layers: FormatName, lm_head: FormatName
 ) -> None:
     """Through the door of `generate`: logits of the stored numbers in float32, up to the rounding of activations."""
-    from amk.engine.checkpoint import open_checkpoint
     from amk.engine.load import load
+    from amk.engine.open_checkpoint import open_checkpoint
     from amk.quantize.forward import StoredTensors, text_logits
     from amk.quantize.search import searched
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amk.engine.checkpoint import Checkpoint, open_checkpoint
+from amk.engine.checkpoint import Checkpoint
+from amk.engine.open_checkpoint import open_checkpoint
 from amk.lowering.launch import Device
 from amk.schedule_ir.target import Target
 from tests.prompts import PROMPTS
@@ -117,7 +118,7 @@ def test_twenty_prompts(
     import torch
 
     from amk.bench.accuracy import relative_error, within_tolerance
-    from amk.engine.tokenizer import open_tokenizer
+    from amk.engine.open_tokenizer import open_tokenizer
     from tests.gpu.subjects import loaded, planned
 
     tokenizer = open_tokenizer(checkpoint_path, checkpoint.spec.vocab)
