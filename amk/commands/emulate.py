@@ -34,7 +34,8 @@ from amk.schedule_ir.schedule import Schedule, mode_of
 if TYPE_CHECKING:
     from amk.emulator.decode import Result
     from amk.emulator.footprints import Mismatch
-    from amk.emulator.machine import Fault, Order
+    from amk.emulator.machine import Order
+    from amk.emulator.report import Fault
 
 ROUNDING = 2.0**-7
 """Largest difference of logits, relative to the largest logit, that counts as rounding: one step of bf16. A sum that

@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.emulator.footprints import Mismatch, mismatches
-from amk.emulator.machine import Allocation, Fault, Limits, Machine, Order, Outcome
+from amk.emulator.global_memory import Allocation
+from amk.emulator.machine import Limits, Machine, Order, Outcome
 from amk.emulator.program import Program, assemble
 from amk.emulator.ptx import parse
+from amk.emulator.report import Fault
 from amk.engine.request import first_state, request_buffers, tokens_of
 from amk.lowering.abi import COUNTER_STRIDE, abi
 from amk.lowering.emit import KERNEL

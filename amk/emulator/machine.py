@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from amk.emulator import state, touched
 from amk.emulator.bits import link
+from amk.emulator.global_memory import KINDS, Allocation, Memory
 from amk.emulator.happens_before import NOW_KNOWN, VECTORS
 from amk.emulator.program import GLOBAL_BASE, Program
 from amk.emulator.refusal import too_large
+from amk.emulator.report import Fault, faults_of
 from amk.emulator.schedule_loop import FINISHED, OUT_OF_BUDGET, STALLED, advance, look_again
 from amk.emulator.state import PAGE, Grid, fill_registers
 
-Kind = Literal["constant", "scratch", "state"]
-KINDS: dict[Kind, int] = {"constant": state.CONSTANT, "scratch": state.SCRATCH, "state": state.STATE}
 POISON = 0xFF
 LOOKS = 40_000
 """Instructions that every warp gets without changing anything before a grid that waits is called blocked: its watchdog
@@ -54,37 +54,6 @@ class Order:
     eager: bool = False
 
 
-@dataclass(frozen=True)
-class Allocation:
-    """A buffer of global memory. content: what the host wrote, None where it wrote nothing. shape and type are free."""
-
-    name: str
-    bytes: int
-    kind: Kind
-    content: NDArray[np.generic] | None = None
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Something that no correct kernel does, or that ended the run.
-
-    kind: a word. warp: (block, warp of the block), None for the grid. line: of the PTX, opcode: there. place: lines
-    of the CUDA source, outermost last. message: what, where, in words.
-    """
-
-    kind: str
-    warp: tuple[int, int] | None
-    line: int
-    opcode: str
-    place: tuple[int, ...]
-    message: str
-
-    def __str__(self) -> str:
-        who = f"worker {self.warp[0]}, warp {self.warp[1]}: " if self.warp else ""
-        where = f" at {self.opcode}, line {self.line} of the PTX" if self.opcode else ""
-        return f"{self.kind}: {who}{self.message}{where}"
-
-
 @dataclass
 class Outcome:
     """ended: every warp reached the end. instructions: executed by all warps together.
@@ -99,23 +68,6 @@ class Outcome:
     copies: int
     seconds: float = 0.0
     raced: bool = False
-
-
-@dataclass
-class Memory:
-    """Global memory: where each allocation lies. Addresses are 256-byte aligned, with gaps that belong to nobody."""
-
-    addresses: dict[str, int] = field(default_factory=dict)
-    allocations: list[Allocation] = field(default_factory=list)
-    end: int = PAGE
-
-    def add(self, allocation: Allocation) -> int:
-        """Place one more; its address."""
-        place = self.end
-        self.addresses[allocation.name] = GLOBAL_BASE + place
-        self.allocations.append(allocation)
-        self.end = place + -(-max(allocation.bytes, 1) // PAGE) * PAGE + PAGE
-        return GLOBAL_BASE + place
 
 
 class Machine:
@@ -290,8 +242,6 @@ class Machine:
                 continue
             if code != OUT_OF_BUDGET or late or grid.numbers[state.EXECUTED] >= limits.instructions:
                 break
-        from amk.emulator.report import faults_of  # the report needs this module's types
-
         faults = faults_of(self, code, time.monotonic() - started)
         return Outcome(
             ended=code == FINISHED,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from amk.emulator import isa, state
+from amk.emulator.global_memory import Memory
 from amk.emulator.happens_before import PC_BITS
-from amk.emulator.program import GLOBAL_BASE
+from amk.emulator.program import GLOBAL_BASE, Program
 from amk.emulator.schedule_loop import FAULTED, FINISHED, OUT_OF_BUDGET, STALLED
-
-if TYPE_CHECKING:
-    from amk.emulator.machine import Fault, Machine
+from amk.emulator.state import Grid
 
 SPACES = {
     isa.GLOBAL: "global",
@@ -35,10 +35,39 @@ ACCESSES = {
 }
 
 
-def faults_of(machine: Machine, code: int, seconds: float) -> list[Fault]:
-    """What the launch recorded, and why it ended if not at its end."""
-    from amk.emulator.machine import Fault
+@dataclass(frozen=True)
+class Fault:
+    """Something that no correct kernel does, or that ended the run.
 
+    kind: a word. warp: (block, warp of the block), None for the grid. line: of the PTX, opcode: there. place: lines
+    of the CUDA source, outermost last. message: what, where, in words.
+    """
+
+    kind: str
+    warp: tuple[int, int] | None
+    line: int
+    opcode: str
+    place: tuple[int, ...]
+    message: str
+
+    def __str__(self) -> str:
+        who = f"worker {self.warp[0]}, warp {self.warp[1]}: " if self.warp else ""
+        where = f" at {self.opcode}, line {self.line} of the PTX" if self.opcode else ""
+        return f"{self.kind}: {who}{self.message}{where}"
+
+
+class Launched(Protocol):
+    """What is reported on: a `Machine` after a launch."""
+
+    program: Program
+    grid: Grid
+    memory: Memory
+    blocks: int
+    warps: int
+
+
+def faults_of(machine: Launched, code: int, seconds: float) -> list[Fault]:
+    """What the launch recorded, and why it ended if not at its end."""
     grid = machine.grid
     found = [_fault(machine, row) for row in grid.fault_log[: int(grid.numbers[state.FAULTS])]]
     if code == STALLED:
@@ -55,12 +84,12 @@ def faults_of(machine: Machine, code: int, seconds: float) -> list[Fault]:
     return found
 
 
-def _at(machine: Machine, pc: int) -> tuple[int, str, tuple[int, ...]]:
+def _at(machine: Launched, pc: int) -> tuple[int, str, tuple[int, ...]]:
     program = machine.program
     return int(program.lines[pc]), program.opcodes[pc], program.places[pc]
 
 
-def _pc(machine: Machine, warp: int) -> int:
+def _pc(machine: Launched, warp: int) -> int:
     """Where a warp that waits stands: its last poll, or its first lane that has not ended, one before if at a
     barrier."""
     grid = machine.grid
@@ -72,7 +101,7 @@ def _pc(machine: Machine, warp: int) -> int:
     return pc - 1 if grid.warps[warp, state.STATUS] == state.AT_BARRIER else pc
 
 
-def blocked(machine: Machine, warp: int) -> str:
+def blocked(machine: Launched, warp: int) -> str:
     """What a warp waits for."""
     grid = machine.grid
     block = warp // machine.warps
@@ -99,7 +128,7 @@ def blocked(machine: Machine, warp: int) -> str:
     return "polls " + "; ".join(dict.fromkeys(words))
 
 
-def name_of(machine: Machine, address: int) -> str:
+def name_of(machine: Launched, address: int) -> str:
     """An address of global memory as allocation and byte."""
     place = address - GLOBAL_BASE
     best = None
@@ -115,12 +144,12 @@ def name_of(machine: Machine, address: int) -> str:
     return f"{allocation.name} + {offset}"
 
 
-def name_of_shared(machine: Machine, address: int) -> str:
+def name_of_shared(machine: Launched, address: int) -> str:
     offset = address - machine.program.static_shared
     return f"+ {offset}" if offset >= 0 else f"(static) {address}"
 
 
-def _place(machine: Machine, space: int, address: int) -> str:
+def _place(machine: Launched, space: int, address: int) -> str:
     if space == isa.GLOBAL or address >= GLOBAL_BASE:
         return name_of(machine, address)
     if space == isa.SHARED:
@@ -128,15 +157,13 @@ def _place(machine: Machine, space: int, address: int) -> str:
     return f"{SPACES.get(space, 'generic')} memory {address:#x}"
 
 
-def _fault(machine: Machine, row: NDArray[np.int64]) -> Fault:
-    from amk.emulator.machine import Fault
-
+def _fault(machine: Launched, row: NDArray[np.int64]) -> Fault:
     kind, warp, pc, lane, address, more, other, _ = (int(n) for n in row)
     word, message = _told(machine, kind, lane, address, more, other)
     return Fault(word, (warp // machine.warps, warp % machine.warps), *_at(machine, pc), message)
 
 
-def _raced(machine: Machine, kind: int, lane: int, place: int, epoch: int, what: int) -> tuple[str, str]:
+def _raced(machine: Launched, kind: int, lane: int, place: int, epoch: int, what: int) -> tuple[str, str]:
     """A byte that two warps touch, and who touched it before."""
     warps = machine.blocks * machine.warps
     thread, pc = epoch >> PC_BITS & 8191, epoch & (1 << PC_BITS) - 1
@@ -152,7 +179,7 @@ def _raced(machine: Machine, kind: int, lane: int, place: int, epoch: int, what:
     return "race", f"{said}, and nothing orders the two"
 
 
-def _named(machine: Machine, place: int) -> str:
+def _named(machine: Launched, place: int) -> str:
     """A place of global or shared memory."""
     inside = place - int(machine.grid.table[state.SHARED_AT])
     if inside < 0:
@@ -160,7 +187,7 @@ def _named(machine: Machine, place: int) -> str:
     return f"shared memory {name_of_shared(machine, inside % int(machine.grid.table[state.SHARED_BYTES]))}"
 
 
-def _told(machine: Machine, kind: int, lane: int, address: int, more: int, other: int) -> tuple[str, str]:
+def _told(machine: Launched, kind: int, lane: int, address: int, more: int, other: int) -> tuple[str, str]:
     """The word and the sentence of a recorded fault."""
     if kind in ACCESSES:
         word, verb = ACCESSES[kind]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amk.emulator.machine import Allocation, Limits, Machine, Order, Outcome
+from amk.emulator.global_memory import Allocation
+from amk.emulator.machine import Limits, Machine, Order, Outcome
 from amk.emulator.program import assemble
 from amk.emulator.ptx import parse
 from amk.report.diagnostic import AmkError

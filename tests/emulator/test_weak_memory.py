@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amk.emulator.machine import Allocation, Machine, Order, Outcome
+from amk.emulator.global_memory import Allocation
+from amk.emulator.machine import Machine, Order, Outcome
 from amk.emulator.program import assemble
 from amk.emulator.ptx import parse
 from tests.emulator.test_races import ACQUIRE, FENCE, HEAD, LOOK, RELAXED, RELEASE, passing

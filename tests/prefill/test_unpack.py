@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("torch", reason="prompts are read by torch")
 pytest.importorskip("numba", reason="the emulator is compiled")
 
-from amk.emulator.machine import Allocation, Machine, addresses_of
+from amk.emulator.global_memory import Allocation
+from amk.emulator.machine import Machine
 from amk.emulator.program import assemble
 from amk.emulator.ptx import parse
 from amk.lowering.compile import compile_cuda
@@ -76,7 +77,7 @@ def unpacked(
     size = 2 * shape[0] * shape[1]
     blocks = -(-len(places) // WARPS)
     machine = Machine(program, blocks, WARPS, 0, [*allocations, Allocation("out", size, "scratch", None)])
-    at = addresses_of(machine)
+    at = machine.memory.addresses
     scales = at["apart"] + apart[layer].nbytes * layer if apart is not None else 0
     block = argument(schedule, name, layer, len(places), at["chunks"], at["places"], at["out"], scales)
     outcome = machine.launch(block.tobytes())
