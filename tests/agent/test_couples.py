@@ -2,7 +2,7 @@
 
 import pytest
 
-from amk.agent.propose.couples import REFUSALS, Couples, Point
+from amk.agent.decide.couples import REFUSALS, Couples, Point
 
 REASON = ("AMK403",)
 

@@ -13,12 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amk.agent.decide import keep as decide
+from amk.agent.decide.couples import REFUSALS
+from amk.agent.decide.history import History
 from amk.agent.decide.surroundings import TOGETHER, Surroundings, fate
 from amk.agent.gate.candidate import Workshop
 from amk.agent.journal.events import Decided, Faulted, Gated, LeaseReserved, Measured, Proposed
 from amk.agent.journal.state import State, Trial
-from amk.agent.propose.base import Context, History
-from amk.agent.propose.couples import REFUSALS
+from amk.agent.propose.base import Context
 from amk.agent.propose.sweep import Sweep
 from amk.planner.settings import PHASED, Settings
 from amk.planner.space import Knob, Space, Value, moved

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from amk.agent.decide.progress import Progress
 from amk.planner.settings import Settings
 from amk.planner.space import Value, moved
-
-if TYPE_CHECKING:
-    from amk.agent.propose.base import Context
 
 Item = tuple[str, Value]
 Both = tuple[Item, Item]
@@ -46,26 +43,26 @@ class Effects:
     _open: list[int] = field(default_factory=list)
     _seen: int = 0
 
-    def update(self, context: Context) -> None:
-        trials, fresh = context.state.trials, {}
+    def update(self, progress: Progress) -> None:
+        trials, fresh = progress.state.trials, {}
         self._open += range(self._seen, len(trials))
         self._seen = len(trials)
         if not self.scores:
-            fresh[context.space.start] = 0.0
-            self.by_key[context.start_key()] = 0.0
+            fresh[progress.space.start] = 0.0
+            self.by_key[progress.start_key()] = 0.0
         for index in self._open:
             if not trials[index].edited and (score := trials[index].score) is not None:
-                fresh[context.history.settings[index]] = score
+                fresh[progress.history.settings[index]] = score
                 self.by_key.setdefault(trials[index].key or "", score)
         self._open = [index for index in self._open if not trials[index].closed]
         self.scores |= fresh
         for known in self.bases:
-            self._place(context, known, fresh)
-        plans = [mark.index for mark in context.state.curve if not trials[mark.index].edited]
-        for base in (context.space.start, *(context.history.settings[index] for index in plans)):
+            self._place(progress, known, fresh)
+        plans = [mark.index for mark in progress.state.curve if not trials[mark.index].edited]
+        for base in (progress.space.start, *(progress.history.settings[index] for index in plans)):
             if base not in self.bases:
-                self.bases[base] = Base(kernels(context, base))
-                self._place(context, base, self.scores)
+                self.bases[base] = Base(kernels(progress, base))
+                self._place(progress, base, self.scores)
 
     def worth(self, base: Settings, change: Item) -> float | None:
         """Log time of `base` with a single change, relative to `base`; None if it has no score. Another plan of the
@@ -98,18 +95,18 @@ class Effects:
                     found.setdefault((one[0], other[0]), []).append(score - self.scores[base] - a - b)
         return found
 
-    def _place(self, context: Context, base: Settings, fresh: Iterable[Settings]) -> None:
+    def _place(self, progress: Progress, base: Settings, fresh: Iterable[Settings]) -> None:
         for settings in fresh:
-            changed = list(context.space.changes(settings, base).items())
+            changed = list(progress.space.changes(settings, base).items())
             if len(changed) == 2:
                 self.bases[base].pairs[both(*changed)] = self.scores[settings]
 
 
-def kernels(context: Context, base: Settings) -> dict[Item, str]:
+def kernels(progress: Progress, base: Settings) -> dict[Item, str]:
     """The kernel of every single change that can be planned."""
     found = {}
-    for settings in context.space.neighbours(base):
-        if (key := context.workshop.key(settings)) is not None:
-            (change,) = context.space.changes(settings, base).items()
+    for settings in progress.space.neighbours(base):
+        if (key := progress.workshop.key(settings)) is not None:
+            (change,) = progress.space.changes(settings, base).items()
             found[change] = key
     return found

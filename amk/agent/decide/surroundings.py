@@ -25,19 +25,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from math import inf
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from amk.agent.decide import keep as decide
 from amk.agent.decide.effects import Effects, Item, Knobs, both
+from amk.agent.decide.progress import Progress
 from amk.agent.decide.rulings import promise
 from amk.agent.gate.design import Design
 from amk.agent.journal.events import Surveyed
 from amk.agent.journal.state import START
 from amk.planner.settings import Settings
 from amk.planner.space import Value, moved
-
-if TYPE_CHECKING:
-    from amk.agent.propose.base import Context
 
 Fate = Literal["tried", "impossible", "duplicate", "avoided", "bounded", "open", "pending", "later"]
 """`pending`: proposed, and not decided. `later`: another plan comes first, which may settle this one."""
@@ -143,84 +141,86 @@ class Surroundings:
     settled: dict[Settings, Fate] = field(default_factory=dict)
     effects: Effects = field(default_factory=Effects)
 
-    def survey(self, context: Context) -> Survey:
+    def survey(self, progress: Progress) -> Survey:
         """Everything near the best. Costs a lowering for every point that is looked at for the first time."""
-        survey = self._singles(context)
+        survey = self._singles(progress)
         if not survey.open:
-            for pairs, points in self._by_knobs(context, survey):
-                self._settle(context, survey, pairs, points)
+            for pairs, points in self._by_knobs(progress, survey):
+                self._settle(progress, survey, pairs, points)
                 survey.pairs.append(pairs)
             survey.open.sort(key=lambda point: point[0])
         return survey
 
-    def following(self, context: Context) -> tuple[float, Settings] | None:
+    def following(self, progress: Progress) -> tuple[float, Settings] | None:
         """The first of what is open; costs few lowerings."""
-        if (single := self._single_that_is(context, "open")) is not None:
+        if (single := self._single_that_is(progress, "open")) is not None:
             return 0.0, single
-        survey = self._singles(context)
+        survey = self._singles(progress)
         waiting = survey.waiting()
         deferred = survey.deferred()
-        every = ((point, pairs) for pairs, points in self._by_knobs(context, survey) for point in points)
+        every = ((point, pairs) for pairs, points in self._by_knobs(progress, survey) for point in points)
         for point, pairs in sorted(every, key=lambda each: (bool(deferred & {*each[0][1:]}), each[0][0] or 0.0)):
-            if self._pair(context, survey, pairs, point, bool(waiting & {*point[1:]})) == "open":
+            if self._pair(progress, survey, pairs, point, bool(waiting & {*point[1:]})) == "open":
                 return survey.open[0]
         return None
 
-    def paid(self, context: Context) -> list[tuple[float, Item]]:
+    def paid(self, progress: Progress) -> list[tuple[float, Item]]:
         """By knob its best single change, if that gains more than PAID (log time, change), the greatest gain first;
         empty until every single change is settled."""
-        if self._single_that_is(context, *UNSETTLED) is not None:
+        if self._single_that_is(progress, *UNSETTLED) is not None:
             return []
-        self.effects.update(context)
-        base, best = context.incumbent(), dict[str, tuple[float, Item]]()
+        self.effects.update(progress)
+        base, best = progress.incumbent(), dict[str, tuple[float, Item]]()
         for change, worth in sorted(self.effects.averaged(base).items(), key=lambda seen: seen[1]):
             if worth < -PAID:
                 best.setdefault(change[0], (worth, change))
         return list(best.values())
 
-    def look(self, context: Context, last: bool) -> Surveyed | None:
+    def look(self, progress: Progress, last: bool) -> Surveyed | None:
         """What to write down; None if something is open and the search goes on."""
-        if not last and (self._single_that_is(context, *UNSETTLED) is not None or self.following(context) is not None):
+        if not last and (
+            self._single_that_is(progress, *UNSETTLED) is not None or self.following(progress) is not None
+        ):
             return None
-        found = self.survey(context).event()
+        found = self.survey(progress).event()
         return None if found.open and not last else found
 
-    def _single_that_is(self, context: Context, *fates: Fate) -> Settings | None:
+    def _single_that_is(self, progress: Progress, *fates: Fate) -> Settings | None:
         """The first plan one change away that is so."""
-        near = context.space.neighbours(context.incumbent())
-        return next((settings for settings in near if self._fate(context, settings) in fates), None)
+        near = progress.space.neighbours(progress.incumbent())
+        return next((settings for settings in near if self._fate(progress, settings) in fates), None)
 
-    def _singles(self, context: Context) -> Survey:
+    def _singles(self, progress: Progress) -> Survey:
         """Plans one change away, with what they are worth if none is open."""
-        base, fates, found = context.incumbent(), {}, []
-        for settings in context.space.neighbours(base):
-            (change,) = context.space.changes(settings, base).items()
-            fates[change] = self._fate(context, settings)
+        base, fates, found = progress.incumbent(), {}, []
+        for settings in progress.space.neighbours(base):
+            (change,) = progress.space.changes(settings, base).items()
+            fates[change] = self._fate(progress, settings)
             found += [(0.0, settings)] if fates[change] == "open" else []
-        needed = decide.worth(context.state.noise)
+        needed = decide.worth(progress.state.noise)
         if found:
             return Survey(self.best, needed, [Single(change, fate, None) for change, fate in fates.items()], open=found)
-        self.effects.update(context)
-        worth = {change: self._worth(context, base, change) for change in fates}
-        passed = context.history.passed
-        undecided = [context.history.settings[t.index] for t in context.state.open_trials if not t.edited]
+        self.effects.update(progress)
+        worth = {change: self._worth(progress, base, change) for change in fates}
+        passed = progress.history.passed
+        undecided = [progress.history.settings[t.index] for t in progress.state.open_trials if not t.edited]
         singles = [Single(change, fate, worth[change], change in passed) for change, fate in fates.items()]
         return Survey(
-            self.best, needed, singles, under_way=[context.space.changes(settings, base) for settings in undecided]
+            self.best, needed, singles, under_way=[progress.space.changes(settings, base) for settings in undecided]
         )  # fmt: skip
 
-    def _worth(self, context: Context, base: Settings, change: Item) -> float | None:
+    def _worth(self, progress: Progress, base: Settings, change: Item) -> float | None:
         """Log time relative to the best; by the screen alone where nothing was decided yet."""
         if (found := self.effects.worth(base, change)) is not None:
             return found
         name, value = change
-        key = context.workshop.key(moved(base, {name: value}))
-        index = context.state.by_key.get(key or "")
-        if index is None or "screen" not in context.state.trials[index].measured:
+        key = progress.workshop.key(moved(base, {name: value}))
+        index = progress.state.by_key.get(key or "")
+        if index is None or "screen" not in progress.state.trials[index].measured:
             return None
-        return promise(context.state, context.state.trials[index]) - self.effects.scores[base]
+        return promise(progress.state, progress.state.trials[index]) - self.effects.scores[base]
 
-    def _by_knobs(self, context: Context, survey: Survey) -> list[tuple[Pairs, list[Point]]]:
+    def _by_knobs(self, progress: Progress, survey: Survey) -> list[tuple[Pairs, list[Point]]]:
         """The plans two changes away, the most promising of two knobs first."""
         by_knob: dict[str, list[Single]] = {}
         for single in survey.singles:
@@ -233,34 +233,34 @@ class Surroundings:
             found.append((Pairs((one, other), measured.get((one, other), []), (one, other) in coming), points))
         return found
 
-    def _settle(self, context: Context, survey: Survey, pairs: Pairs, points: list[Point]) -> None:
+    def _settle(self, progress: Progress, survey: Survey, pairs: Pairs, points: list[Point]) -> None:
         waiting = survey.waiting()
         for point in points:
-            pairs.fates[self._pair(context, survey, pairs, point, bool(waiting & {*point[1:]}))] += 1
+            pairs.fates[self._pair(progress, survey, pairs, point, bool(waiting & {*point[1:]}))] += 1
 
-    def _pair(self, context: Context, survey: Survey, pairs: Pairs, point: Point, waits: bool) -> Fate:
+    def _pair(self, progress: Progress, survey: Survey, pairs: Pairs, point: Point, waits: bool) -> Fate:
         """How one pair is settled; an open one is put on the survey's list. Better ones of its knobs came before."""
         expected, *changes = point
-        tried = both(*changes) in self.effects.bases[context.incumbent()].pairs
+        tried = both(*changes) in self.effects.bases[progress.incumbent()].pairs
         if not tried and expected is not None and pairs.help is not None and pairs.help - expected < survey.needed:
             pairs.reach = max(pairs.reach, pairs.help - expected)
             return "bounded"
         if not tried and expected is not None and pairs.help is None and (pairs.coming or pairs.fates["open"]):
             return "later"
-        settings = moved(context.incumbent(), dict(both(*changes)))
+        settings = moved(progress.incumbent(), dict(both(*changes)))
         if waits:
             return self.settled.get(settings, "later")
-        fate = self._fate(context, settings)
+        fate = self._fate(progress, settings)
         if fate == "open":
             survey.open.append((expected or 0.0, settings))
         return fate
 
-    def _fate(self, context: Context, settings: Settings) -> Fate:
-        if context.state.best_plan != self.best:
-            self.best, self.settled = context.state.best_plan, {}
+    def _fate(self, progress: Progress, settings: Settings) -> Fate:
+        if progress.state.best_plan != self.best:
+            self.best, self.settled = progress.state.best_plan, {}
         if (known := self.settled.get(settings)) is not None:
             return known
-        found = fate(context, settings)
+        found = fate(progress, settings)
         if found not in (*UNSETTLED, "avoided"):
             self.settled[settings] = found
         return found
@@ -271,21 +271,21 @@ def sum_of(one: Single, other: Single) -> float | None:
     return None if one.worth is None or other.worth is None else one.worth + other.worth
 
 
-def fate(context: Context, settings: Settings) -> Fate:
+def fate(progress: Progress, settings: Settings) -> Fate:
     """How a point was settled."""
-    if settings in context.history.seen:
-        index = context.history.designs.index(Design(settings))
-        return "tried" if context.state.trials[index].closed else "pending"
-    if settings == context.space.start:
+    if settings in progress.history.seen:
+        index = progress.history.designs.index(Design(settings))
+        return "tried" if progress.state.trials[index].closed else "pending"
+    if settings == progress.space.start:
         return "duplicate"
-    if context.history.hopeless(settings):
+    if progress.history.hopeless(settings):
         return "avoided"
-    if (key := context.workshop.key(settings)) is None:
+    if (key := progress.workshop.key(settings)) is None:
         return "impossible"
-    if key == context.start_key():
+    if key == progress.start_key():
         return "duplicate"
-    if (known := context.state.by_key.get(key)) is not None:
-        return "duplicate" if context.state.trials[known].closed else "pending"
+    if (known := progress.state.by_key.get(key)) is not None:
+        return "duplicate" if progress.state.trials[known].closed else "pending"
     return "open"
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from amk.agent.decide.couples import Item
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.propose.base import Context
-from amk.agent.propose.couples import Item
 from amk.planner.search import Problem, Search
 from amk.planner.settings import Settings
 from amk.simulator.constants import Constants

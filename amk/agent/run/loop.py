@@ -25,6 +25,7 @@ import numpy as np
 from amk.agent.decide import calibration
 from amk.agent.decide import keep as decide
 from amk.agent.decide.headroom import nothing_to_rank
+from amk.agent.decide.history import History
 from amk.agent.decide.rulings import LOST, PHASES, RETRIES, attempt, due, ends_of_screen, lost, promise, rule
 from amk.agent.decide.surroundings import Surroundings, ended
 from amk.agent.device.measure import ROUNDS, Backend, Fault, Job, steps_of
@@ -49,7 +50,7 @@ from amk.agent.journal.events import (
 from amk.agent.journal.inbox import Suggestion
 from amk.agent.journal.state import REFERENCE, START, State, Trial
 from amk.agent.journal.store import Journal
-from amk.agent.propose.base import Closing, Context, History, Proposer
+from amk.agent.propose.base import Closing, Context, Proposer
 from amk.agent.run.lanes import Lane, finished
 from amk.planner.settings import Settings
 from amk.planner.space import OutsideSpaceError, Space

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from amk.agent.decide.history import History
 from amk.agent.device.devices import local_gpus, matching, visible
 from amk.agent.device.measure import Backend
 from amk.agent.device.simulated import SimulatedBackend
@@ -23,7 +24,7 @@ from amk.agent.journal.inbox import INBOX, Inbox, Suggestion, write_whole
 from amk.agent.journal.state import START, State
 from amk.agent.journal.store import Journal
 from amk.agent.propose.arms import Arms
-from amk.agent.propose.base import Context, History, Proposer
+from amk.agent.propose.base import Context, Proposer
 from amk.agent.propose.beam import Beam
 from amk.agent.propose.combine import Combine
 from amk.agent.propose.evolution import Evolution
