@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.engine.checkpoint import Checkpoint
+from amk.engine.products import product
 from amk.engine.room import Token
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.bfloat import F32
@@ -151,13 +152,13 @@ class ForwardPass:
         """x [tokens, in] times the matrices [out, in], one below the other: [tokens, out in all]."""
         kept = self._matrix(names)
         if kept is not None:
-            return x @ kept.T
+            return product(x, kept)
         parts: list[F32] = []
         for name in names:
             count = self._source.shape(name)[0]
             step = max(1, PIECE // (4 * x.shape[1]))
             for first in range(0, count, step):
-                parts.append(x @ self._source.tensor(name, slice(first, min(first + step, count))).T)
+                parts.append(product(x, self._source.tensor(name, slice(first, min(first + step, count)))))
         return np.concatenate(parts, axis=1)
 
     def _matrix(self, names: tuple[str, ...]) -> F32 | None:
