@@ -8,20 +8,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from amk.systems.builder import Agent, System
-    from amk.systems.constructs import Barrier, Flag, Kernel
+    from amk.systems.agent import Agent, Kernel
+    from amk.systems.builder import System
     from amk.systems.loops import LoopSystem
-    from amk.systems.names import Buffer, Counter
+    from amk.systems.names import Barrier, Buffer, Counter, Flag
     from amk.systems.verdict import Verdict
 
 __all__ = ["Agent", "Barrier", "Buffer", "Counter", "Flag", "Kernel", "LoopSystem", "System", "Verdict"]
 
 _HOME = {
-    "Agent": "amk.systems.builder",
+    "Agent": "amk.systems.agent",
     "System": "amk.systems.builder",
-    "Barrier": "amk.systems.constructs",
-    "Flag": "amk.systems.constructs",
-    "Kernel": "amk.systems.constructs",
+    "Barrier": "amk.systems.names",
+    "Flag": "amk.systems.names",
+    "Kernel": "amk.systems.agent",
     "Buffer": "amk.systems.names",
     "Counter": "amk.systems.names",
     "LoopSystem": "amk.systems.loops",

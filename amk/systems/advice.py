@@ -8,6 +8,7 @@ Cost: bounded by `SECONDS` and `LARGEST`; a verdict per edit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 from typing import Final
@@ -16,10 +17,10 @@ import numpy as np
 
 from amk.report.diagnostic import Diagnostic, because
 from amk.systems.edits import Edit, against_deadlock, against_race
+from amk.systems.finding import Finding
 from amk.systems.flat_judge import Deadlock, MalformedSystem, Race, greedy
 from amk.systems.flat_system import FlatSystem
 from amk.systems.rule_edits import against
-from amk.systems.verdict import Finding, Verdict, judged
 from amk.systems.wording import at
 
 SECONDS: Final = 2.0
@@ -28,11 +29,9 @@ LARGEST: Final = 20_000
 MOST_SLOTS: Final = 64
 
 
-def advised(verdict: Verdict) -> Diagnostic:
-    """The first finding with what to change."""
-    assert verdict.finding is not None
-    finding, system = verdict.finding, verdict.system
-    edit = None if system.given is not None or system.block.events > LARGEST else _verified(system, finding)
+def advised(system: FlatSystem, finding: Finding, safe: Callable[[FlatSystem], bool]) -> Diagnostic:
+    """The finding with what to change; safe: the judge that decides whether a change does."""
+    edit = None if system.given is not None or system.block.events > LARGEST else _verified(system, finding, safe)
     if edit is not None:
         return _with_edit(finding.diagnostic, system, edit)
     if finding.deadlock is not None:
@@ -42,7 +41,7 @@ def advised(verdict: Verdict) -> Diagnostic:
     return finding.diagnostic
 
 
-def _verified(system: FlatSystem, finding: Finding) -> Edit | None:
+def _verified(system: FlatSystem, finding: Finding, safe: Callable[[FlatSystem], bool]) -> Edit | None:
     if finding.deadlock is not None:
         edits = against_deadlock(system, finding.deadlock.knot)
     elif finding.race is not None:
@@ -54,7 +53,7 @@ def _verified(system: FlatSystem, finding: Finding) -> Edit | None:
     end = perf_counter() + SECONDS
     try:
         for edit in edits:
-            if judged(edit.system).safe:
+            if safe(edit.system):
                 return edit
             if perf_counter() > end:
                 return None

@@ -26,7 +26,8 @@ from math import lcm
 from typing import Any, Final, Literal, Self, get_args
 
 from amk.systems.affine import MAX_PERIOD, Index
-from amk.systems.builder import Agent, System
+from amk.systems.agent import Agent
+from amk.systems.builder import System
 from amk.systems.names import Scope, caller, refuse
 
 Part = Literal["before", "lap", "behind"]

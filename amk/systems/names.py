@@ -6,12 +6,9 @@ import contextlib
 import os
 import sys as interpreter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from amk.report.diagnostic import AmkError, Diagnostic, Where
-
-if TYPE_CHECKING:
-    from amk.systems.builder import System
 
 Scope = Literal["cta", "cluster", "gpu", "sys"]
 _HERE = os.path.dirname(__file__) + os.sep
@@ -22,18 +19,33 @@ _KERNELS = _HERE + "incidents" + os.sep
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counter:
-    """A counter that only grows: an mbarrier's phase count, a flag in global memory, a slot's generation."""
+    """A counter that only grows: an mbarrier's phase count, a flag in global memory, a slot's generation.
 
-    system: System
+    system: the one that made it; no other takes it.
+    """
+
+    system: object
     number: int
     name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Barrier(Counter):
+    """An mbarrier, a named barrier or a barrier of a cluster: phases of `arrivals` arrivals each."""
+
+    arrivals: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flag(Counter):
+    """A word that is stored to, and waited for to hold a value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
     """Bytes 0 to size - 1 of something."""
 
-    system: System
+    system: object
     number: int
     name: str
     size: int

@@ -29,7 +29,7 @@ BOXES: Final = ("buffer", "lo", "hi", "value", "delta")
 def certificate(system: FlatSystem) -> Json:
     """Evidence for a SAFE system; raises `NotSafe` for any other, where `fence` has races that do not matter, and for
     a system with barriers by phase, flags or proxies."""
-    from amk.systems.verdict import without
+    from amk.systems.finding import without
     from amk.validator.export.certificate import make_certificate
     from amk.validator.memory.flat import judge
 

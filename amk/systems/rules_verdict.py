@@ -17,13 +17,13 @@ from typing import Final
 import numpy as np
 
 from amk.report.diagnostic import Diagnostic, Fact, because, shown
+from amk.systems.finding import Finding
 from amk.systems.flat_judge import WRITE, ClocksTooLarge, Judgement, System, greedy, judge, must_clocks
 from amk.systems.flat_system import FlatSystem, ordering
 from amk.systems.machine import LARGEST, Choice, Machine, Trouble, ran
 from amk.systems.phases import Grown, broken, grown
 from amk.systems.proxies import unfenced
 from amk.systems.rules import AT_LEAST, EQUAL, NEXT_PHASE, PARITY, Rules, mixed, never_arrived
-from amk.systems.verdict import Finding, Verdict
 from amk.systems.wording import touches, where, who
 
 SECONDS: Final = 3.0
@@ -32,9 +32,9 @@ MOST_AGENTS: Final = 24
 EARLY: Final = "let the reader wait for the write: look at the phase, the parity or the barrier that it waits for"
 
 
-def judged_rules(system: FlatSystem) -> Verdict:
-    """Decide."""
-    start = perf_counter()
+def judged_rules(system: FlatSystem) -> tuple[Finding | None, Judgement | None]:
+    """What is wrong, and the judgement of the system of counters, where it came to that."""
+    end = perf_counter() + SECONDS
     assert system.rules is not None
     reason = mixed(system.block, system.rules)
     if reason is None and system.block.events > LARGEST:
@@ -42,17 +42,17 @@ def judged_rules(system: FlatSystem) -> Verdict:
     if reason is None and (lone := never_arrived(system.block, system.rules)) is not None:
         reason = f"{who(system, lone)} waits for the others at a barrier where it has not arrived"
     if reason is not None:
-        return Verdict(system, Finding(Diagnostic("AMK205", reason)), None, perf_counter() - start)
+        return Finding(Diagnostic("AMK205", reason)), None
     run, trouble = ran(system)
     if trouble is not None:
-        return Verdict(system, found(run, trouble), None, perf_counter() - start)
+        return found(run, trouble), None
     try:
         judgement, doubt = _proved(system, run)
     except ClocksTooLarge as error:
         judgement, doubt = None, Finding(Diagnostic("AMK205", str(error)))
     if doubt is not None:
-        doubt = _shown(system, start + SECONDS) or doubt
-    return Verdict(system, doubt, judgement, perf_counter() - start)
+        doubt = _shown(system, end) or doubt
+    return doubt, judgement
 
 
 def _shown(system: FlatSystem, end: float) -> Finding | None:

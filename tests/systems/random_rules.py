@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from amk.systems import System
-from amk.systems.constructs import Barrier
+from amk.systems.names import Barrier
 
 BOX = 4
 

@@ -20,7 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.report.schema import schema_error
-from amk.systems.builder import Agent, System
+from amk.systems.agent import Agent
+from amk.systems.builder import System
 from amk.systems.names import Buffer, Counter
 
 QKV, ATTENTION, REDUCTION, O_PROJ, UP_GATE, DOWN, LM_HEAD = range(1, 8)

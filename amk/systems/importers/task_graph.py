@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from amk.report.diagnostic import AmkError, Diagnostic, Where
 from amk.report.schema import schema_error
-from amk.systems.builder import Agent, System
+from amk.systems.agent import Agent
+from amk.systems.builder import System
 from amk.systems.names import Buffer, Counter
 
 NO_EVENT: Final = 0x7FFFFFFFFFFFFFFE

@@ -1,56 +1,16 @@
 """Published bugs of kernels, each as its report tells it and with its fix: see README.md here.
 
-`INCIDENTS` has them by name. `made(True)` is the kernel with the fix, `made(False)` without.
+`load` has them by name. `made(True)` is the kernel with the fix, `made(False)` without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from amk.systems.incidents import copies, flags, kernels, parities, warps  # noqa: F401
+from amk.systems.incidents.registry import INCIDENTS, Incident
 
-from amk.systems.builder import System
-
-Make = Callable[[System, bool], None]
-
-
-@dataclass(frozen=True)
-class Incident:
-    """name, report: the thread that tells it; hardware: what it ran on; code: the finding; says: words in it that name
-    the cause; note: what the encoding leaves out or chooses."""
-
-    name: str
-    report: str
-    hardware: str
-    code: str
-    says: tuple[str, ...]
-    about: str
-    make: Make
-
-    def made(self, fixed: bool) -> System:
-        system = System(f"{self.name}, {'fixed' if fixed else 'as reported'}")
-        self.make(system, fixed)
-        return system
-
-
-INCIDENTS: Final[dict[str, Incident]] = {}
-GITHUB: Final = "https://github.com/"
-
-
-def incident(report: str, code: str, *says: str, hardware: str = "sm_90") -> Callable[[Make], Make]:
-    """Registers the encoding of a report: github.com/`report`."""
-
-    def registered(make: Make) -> Make:
-        name = make.__name__.replace("_", "-")
-        about = " ".join((make.__doc__ or "").split())
-        INCIDENTS[name] = Incident(name, GITHUB + report, hardware, code, says, about, make)
-        return make
-
-    return registered
+__all__ = ["Incident", "load"]
 
 
 def load() -> dict[str, Incident]:
     """All of them."""
-    from amk.systems.incidents import copies, flags, kernels, parities, warps  # noqa: F401
-
     return INCIDENTS

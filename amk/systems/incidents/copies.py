@@ -1,7 +1,7 @@
 """Asynchronous copies that nobody waits for, and proxies without a fence."""
 
 from amk.systems.builder import System
-from amk.systems.incidents import incident
+from amk.systems.incidents.registry import incident
 
 
 @incident("tile-ai/tilelang/issues/2634", "AMK507", "sparse operand", "fence.proxy.async")

@@ -1,7 +1,7 @@
 """Flags and counters in global memory: missing releases, resets that race, signals that never come."""
 
 from amk.systems.builder import System
-from amk.systems.incidents import incident
+from amk.systems.incidents.registry import incident
 
 
 @incident("ROCm/aiter/pull/4007", "AMK302", "histogram", "does not release", hardware="gfx942")

@@ -1,7 +1,7 @@
 """Several kernels in flight."""
 
 from amk.systems.builder import System
-from amk.systems.incidents import incident
+from amk.systems.incidents.registry import incident
 
 
 @incident("flashinfer-ai/flashinfer/issues/2708", "AMK302", "activations", hardware="sm_120")

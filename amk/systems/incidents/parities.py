@@ -1,7 +1,7 @@
 """Waits for the wrong phase, and barriers that get the wrong arrivals."""
 
 from amk.systems.builder import System
-from amk.systems.incidents import incident
+from amk.systems.incidents.registry import incident
 
 
 @incident("tile-ai/tilelang/pull/3087", "AMK20", "by parity 0", "mma done is in phase 2", hardware="sm_100")

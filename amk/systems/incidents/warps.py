@@ -1,7 +1,7 @@
 """Warps of one CTA, or of a cluster, that meet too rarely."""
 
 from amk.systems.builder import System
-from amk.systems.incidents import incident
+from amk.systems.incidents.registry import incident
 
 
 @incident("vllm-project/vllm/pull/26026", "AMK20", "epilogue", "load", hardware="sm_100")
