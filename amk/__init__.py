@@ -7,6 +7,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from amk.version import __version__
+
 if TYPE_CHECKING:
     from amk import hf
     from amk.api.loading import load
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
     from amk.engine.conversation import Chat
     from amk.engine.language_model import LanguageModel
     from amk.report.diagnostic import AmkError
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AmkError",

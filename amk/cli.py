@@ -15,10 +15,10 @@ from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from typing import TextIO
 
-from amk import __version__
 from amk.commands.output import Findings, add_format
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, because
 from amk.report.render import FORMATS, Format
+from amk.version import __version__
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141

@@ -21,7 +21,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from amk import __version__
 from amk.adversary.cases import RECIPES, make_case, repaired
 from amk.checker.certificate import Proof
 from amk.checker.core import EDGES
@@ -31,6 +30,7 @@ from amk.schedule_ir.codec import parse_schedule
 from amk.validator.export.certificate import NotSafe
 from amk.validator.export.of_schedule import certify_schedule, claims_of, coded, run_times
 from amk.validator.verify import verify
+from amk.version import __version__
 
 Claims = dict[str, Any]
 HUGE = 1 << 20

@@ -8,7 +8,7 @@ import platform
 import subprocess
 from pathlib import Path
 
-from amk import __version__
+from amk.version import __version__
 
 
 def software(command: str) -> dict[str, object]:

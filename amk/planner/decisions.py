@@ -18,7 +18,6 @@ from typing import Any
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from amk import __version__
 from amk.planner.formats import label_of
 from amk.planner.search import Found, Problem, State
 from amk.planner.settings import FAST, Settings
@@ -29,6 +28,7 @@ from amk.schedule_ir.json_file import read_json
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.target import Target
 from amk.simulator.constants import constants_for
+from amk.version import __version__
 
 MOST_BYTES = 4096
 """Of one plan's decisions."""

@@ -15,7 +15,8 @@ from amk.validator.program.evaluator import SHARED, Evaluations
 from amk.validator.program.footprint import Footprints
 from amk.validator.program.private_memory import ABSENT, in_order, private
 from amk.validator.program.slopes import FAMILY_SHIFT
-from amk.validator.program.step_rows import Asked, StepRows
+from amk.validator.program.step_evaluation import Asked
+from amk.validator.program.step_rows import StepRows
 from amk.validator.program.system import I64
 from amk.validator.program.trace import Item, unroll
 from tests.validator.plans import MODELS, SMALL, small_plan

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import amk
-
 ALLOWED = (
     "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED", "VIRTUAL_ENV",
     "XDG_CACHE_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "NVIDIA_VISIBLE_DEVICES",
@@ -35,7 +33,7 @@ def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables a child gets: no API key, no token, nothing that was not named. It imports this same package, and
     an empty part of PYTHONPATH, which means the working directory, is left out."""
     found = {name: environment[name] for name in ALLOWED if name in environment}
-    root = Path(amk.__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[3]
     installed = root.name in ("site-packages", "dist-packages")
     parts = [each for each in found.pop("PYTHONPATH", "").split(os.pathsep) if each]
     if paths := [*([] if installed else [str(root)]), *parts]:

@@ -23,7 +23,6 @@ from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel
 
-from amk import __version__
 from amk.agent.gate.candidate import Workshop
 from amk.agent.journal.events import Limits, RunStarted
 from amk.agent.journal.inbox import INBOX, MCP, Inbox
@@ -42,6 +41,7 @@ from amk.report.diagnostic import AmkError
 from amk.schedule_ir.model import load_model
 from amk.schedule_ir.target import load_target
 from amk.schedule_ir.weight_format import FormatName
+from amk.version import __version__
 
 READ = ToolAnnotations(read_only_hint=True)
 SUGGEST = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-import amk
 from amk.report.diagnostic import AmkError, Diagnostic, because
 
 FROZEN = ("validator", "schedule_ir", "planner", "lowering", "bench", "engine/cuda_engine.py", "agent")
@@ -29,7 +28,7 @@ def frozen_files(root: Path) -> list[Path]:
 
 def freeze(root: Path | None = None) -> dict[str, str]:
     """sha256 of every frozen file, by name relative to the package."""
-    base = root or Path(amk.__file__).parent
+    base = root or Path(__file__).parents[2]
     return {p.relative_to(base).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in frozen_files(base)}
 
 

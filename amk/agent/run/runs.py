@@ -14,7 +14,6 @@ from typing import Any
 
 import platformdirs
 
-from amk import __version__
 from amk.agent.device.measure import Backend, positions_within
 from amk.agent.gate.candidate import Impossible, workshop_of
 from amk.agent.journal import budget
@@ -27,6 +26,7 @@ from amk.agent.run import manifest
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.weight_format import FormatName
 from amk.simulator.floor import simulated_floor_ms
+from amk.version import __version__
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")

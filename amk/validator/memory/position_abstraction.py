@@ -50,7 +50,8 @@ from amk.validator.program.evaluator import COLUMNS, SHARED
 from amk.validator.program.footprint import Footprints
 from amk.validator.program.private_memory import ABSENT, Private
 from amk.validator.program.slopes import TOKEN_BITS
-from amk.validator.program.step_rows import Asked, Joined, StepRows
+from amk.validator.program.step_evaluation import Asked
+from amk.validator.program.step_rows import Joined, StepRows
 from amk.validator.program.system import DONT_CARE, I64, READ, Bools
 from amk.validator.program.trace import Item, Trace
 

@@ -23,8 +23,9 @@ from amk.schedule_ir.ops import Access, Geometry, Op
 from amk.validator.program.aliases import Clash, Meeting, clash_of, meet, united
 from amk.validator.program.contents import code
 from amk.validator.program.environment import Probe, Several
+from amk.validator.program.evaluation import Change, Footprint, Rows
 from amk.validator.program.per_worker import Differ, at, unfolded
-from amk.validator.program.slopes import Slope, slope_of
+from amk.validator.program.slopes import slope_of
 from amk.validator.program.step_rows import Afloat, StepRows
 from amk.validator.program.system import DONT_CARE, I64, READ, WRITE
 from amk.validator.program.tables import ByColumns, ByWorkers, Tables
@@ -36,18 +37,6 @@ TURNS: Final = 16
 """Bytes of rows that one `Evaluations` keeps, and of how many schedules one counts them."""
 
 Row = tuple[int, int, int, int, int, int]
-
-
-@dataclass(frozen=True, eq=False)
-class Footprint:
-    """Rows [n, 6] of one evaluation, coalesced. beyond: the first access outside its buffer; constants: those written.
-    clash: two accesses of a byte by way of two buffers, one a write. names: what was read from the environment."""
-
-    rows: I64
-    beyond: Access | None
-    clash: Clash | None
-    constants: frozenset[str]
-    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,39 +68,9 @@ class Alike:
         return workers[self.workers[0]], access._replace(lo=lo, hi=hi, origin=origin)
 
 
-@dataclass(frozen=True, eq=False)
-class Change:
-    """What some workers' rows change by from one layer to the next, None if that is no slope; the footprints seen.
-
-    anywhere: the slope is the same wherever the shared buffers lie.
-    """
-
-    slope: Slope | None
-    seen: tuple[tuple[int, Footprint], ...]
-    names: tuple[str, ...]
-    anywhere: bool = False
-
-
 Known = dict[tuple[str, ...], dict[tuple[int, ...], Footprint]]
 """Evaluations of one (op, agent): by the names that were read, then by their values."""
 One = Callable[[dict[str, int], int, int, Tables], Footprint]
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Footprints of one step on one agent of consecutive workers: rows [n, 6], how many each worker has.
-
-    beyond: (worker, access) of the first access outside its buffer. names, loops: tables and loop variables read.
-    """
-
-    rows: I64
-    counts: tuple[int, ...]
-    beyond: tuple[int, Access] | None
-    clash: Clash | None
-    constants: frozenset[str]
-    positional: bool
-    names: tuple[str, ...]
-    loops: frozenset[str]
 
 
 class Evaluations:

@@ -21,8 +21,10 @@ from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import Access, Geometry, Op
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.program.aliases import Clash, Meeting, aliased
-from amk.validator.program.evaluator import Evaluations, Evaluator, Footprint, Rows, Unplaced
-from amk.validator.program.step_rows import Asked, StepRows, grouped
+from amk.validator.program.evaluation import Footprint, Rows
+from amk.validator.program.evaluator import Evaluations, Evaluator, Unplaced
+from amk.validator.program.step_evaluation import Asked, grouped
+from amk.validator.program.step_rows import StepRows
 from amk.validator.program.system import I64
 from amk.validator.program.tables import Tables
 from amk.validator.program.trace import Item
