@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import threading
 import time
@@ -84,12 +83,12 @@ class Searches:
             return name
 
     def stop(self, run: str) -> None:
-        """End a search as Ctrl-C does, and wait until it is over."""
+        """End a search by SIGTERM, which nobody inherits as ignored, and wait until it is over."""
         process = self._started.get(run)
         if process is None:
             raise LimitError(f"run {run[:80]!r} was not started by this client")
         if process.poll() is None:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_SECONDS)
 
