@@ -116,14 +116,14 @@ def test_withheld_runs_agree_with_every_clock() -> None:
 
 
 @pytest.mark.skipif(compiler() is None, reason="needs a C compiler")
-def test_fifty_thousand_random_systems_agree_with_compiled_exploration() -> None:
+def test_thousands_of_random_systems_agree_with_compiled_exploration() -> None:
     """A slice of the recorded million (`tests.validator.long_checks random`)."""
-    rng, seen = Random(7), Counter[str]()
-    for _ in range(50_000 // BATCH):
+    rng, seen, number = Random(7), Counter[str](), cases(15_000, 50_000)
+    for _ in range(number // BATCH):
         found, counts = differences(random_batch(rng, BATCH))
         assert not found
         seen.update(counts)
-    assert seen["systems"] == 50_000 and min(seen["deadlock"], seen["racy"]) > 1_000
+    assert seen["systems"] == number and min(seen["deadlock"], seen["racy"]) > number // 50
 
 
 @pytest.mark.skipif(compiler() is None, reason="needs a C compiler")

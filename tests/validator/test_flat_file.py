@@ -14,6 +14,7 @@ from amk.schedule_ir.codec import save_schedule, schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.export.flat_file import flat_file
 from amk.validator.verify import verify
+from tests.cases import cases
 from tests.validator.flat_reader import safe
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
 
@@ -39,7 +40,7 @@ def test_safe_plans(name: str, tmp_path: Path) -> None:
 UNSAFE = ["missing-wait", "threshold-high", "relaxed-signal", "merge-before-attend", "wait-after-read"]
 
 
-@pytest.mark.parametrize("name", UNSAFE)
+@pytest.mark.parametrize("name", UNSAFE[:: cases(2, 1)])
 def test_unsafe_cases_and_their_twins(name: str) -> None:
     case = make_case(next(recipe for recipe in RECIPES if recipe.name == name))
     for document, expected in ((case["schedule"], "UNSAFE"), (repaired(case), "SAFE")):
