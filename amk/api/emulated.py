@@ -38,12 +38,20 @@ class EmulatorEngine:
         self._engine = EmulatedEngine(schedule, source, build(schedule).compiled.ptx, limits=limits, quantise=quantise)
 
     def request(
-        self, prompt: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY, start: int = 0
+        self,
+        prompt: list[int],
+        eos: tuple[int, ...] = (),
+        sampling: Sampling = GREEDY,
+        start: int = 0,
+        given: int | None = None,
     ) -> None:
-        """Start a text at token `start` of the prompt; the cache holds those before it."""
+        """Start a text at token `start` of the prompt; the cache holds those before it.
+
+        given: see `request_buffers`.
+        """
         engine = self._engine
         engine.choose_by(sampling)
-        for name, data in request_buffers(self.schedule, [prompt], eos).items():
+        for name, data in request_buffers(self.schedule, [prompt], eos, given).items():
             engine.machine.write(name, data)
         engine.set_state(**first_state([prompt], start))
 
@@ -59,7 +67,7 @@ class EmulatorEngine:
         return self._engine.output(tokens)
 
     def logits(self) -> F32:
-        """f32 [vocab] of the last token that ran."""
+        """f32 [vocab] of the last token that ran, [rows, vocab] where a step reads several rows."""
         return self._engine.logits()
 
     def free(self) -> None:

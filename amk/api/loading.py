@@ -15,6 +15,7 @@ from amk.engine.language_model import LanguageModel
 from amk.engine.locate import find_checkpoint
 from amk.engine.open_checkpoint import open_checkpoint
 from amk.engine.open_tokenizer import open_tokenizer
+from amk.engine.speculation import GUESSES, Method, speculation
 from amk.engine.tokenizer import Tokenizer
 from amk.prefill.reader import Prefill, prompts_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
@@ -59,6 +60,7 @@ class Planned(NamedTuple):
     max_context: int | None
     sampling: Mode
     batch: int = 1
+    rows: int = 1
 
 
 def load(
@@ -76,6 +78,8 @@ def load(
     progress: Progress | None = None,
     quantise: Quantiser | None = None,
     prefill: Prefill = "auto",
+    speculate: Method | None = None,
+    draft_tokens: int = GUESSES,
 ) -> LanguageModel:
     """A model that is ready to answer.
 
@@ -90,6 +94,8 @@ def load(
     progress: is told (bytes packed, bytes in all). quantise: makes codes that the checkpoint does not hold.
     prefill: what reads prompts on the device cuda. 'kernel': the schedule, token by token; 'torch': matrix products of
     torch, whose cache differs by the rounding of bf16; 'auto': torch where it can, for 12 tokens and more.
+    speculate: 'lookup' guesses up to draft_tokens tokens from the text and verifies them in one pass, which changes no
+    answer. A schedule that is planned for it has a row more than that, and bf16 weights.
 
     Raises AmkError: AMK010 for an unknown name, AMK012 for a model or tokenizer that amk does not run, AMK013 for
     weights that are missing or damaged, AMK011 for a plan that does not fit, AMK019 where torch is to read prompts and
@@ -112,11 +118,14 @@ def load(
 
         forms = formats if formats is not None else stored_formats(files.path, dtype, lm_head_dtype)
         wanted = Planned(forms, kv_dtype, max_context, sampling)
+        if speculate is not None:
+            wanted = wanted._replace(sampling="greedy", rows=1 + draft_tokens)
         run = planned(files.checkpoint, device, gpu, wanted) if schedule is None else read_schedule(schedule)
         backend = schedule_backend(run, files.checkpoint, device, progress, quantise, prefill)
         notes += rounding(run, files.checkpoint)
     suggested = suggested_sampling(generation_config(files.path))
-    return LanguageModel(files.checkpoint.spec, files.tokenizer, backend, notes, suggested)
+    guessing = None if speculate is None else speculation(backend, speculate, draft_tokens)
+    return LanguageModel(files.checkpoint.spec, files.tokenizer, backend, notes, suggested, guessing)
 
 
 def chosen(gpu: str | None, scheduled: bool) -> tuple[Device, str | None, tuple[Diagnostic, ...]]:
@@ -142,26 +151,25 @@ def schedule_backend(
 ) -> ScheduleBackend:
     """The schedule, proved and certified, with the weights; progress, quantise, prefill: see `load`.
 
-    AMK016 for a schedule of several sequences, or of several rows.
+    AMK016 for a schedule of several sequences.
     """
     from amk.engine.admission import admit
     from amk.engine.load import check_model, gpu_engine
+    from amk.engine.rows_backend import RowsBackend
     from amk.engine.schedule_backend import ScheduleBackend
     from amk.quantize.search import searched
 
+    texts = ScheduleBackend if schedule.rows == 1 else RowsBackend
     quantise = quantise or searched
     if schedule.batch != 1:
         message = f"the schedule decodes {schedule.batch} sequences together, a text is one"
         raise AmkError(Diagnostic("AMK016", message))
-    if schedule.rows != 1:
-        message = f"a step of the schedule reads {schedule.rows} rows of a text, which continues token by token"
-        raise AmkError(Diagnostic("AMK016", message, help="plan without --rows"))
     check_model(schedule.model, checkpoint)
     if device in WITHOUT_GPU:
         admit(schedule)
-        return ScheduleBackend(_on_the_cpu(schedule, checkpoint, device, quantise))
+        return texts(_on_the_cpu(schedule, checkpoint, device, quantise))
     engine = gpu_engine(schedule, checkpoint, quantise, progress)
-    return ScheduleBackend(engine, prompts=prompts_of(engine, prefill))
+    return texts(engine, prompts=prompts_of(engine, prefill))
 
 
 def _on_the_cpu(schedule: Schedule, checkpoint: Checkpoint, device: Device, quantise: Quantiser) -> ScheduleEngine:
@@ -185,8 +193,12 @@ def planned(checkpoint: Checkpoint, device: Device, gpu: str | None, wanted: Pla
     if device in WITHOUT_GPU and gpu is None:
         positions = wanted.max_context or min(MOST_INTERPRETED, spec.max_context)
         warps = EMULATED_WARPS if device == "emulator" else CPU_WARPS
-        return plan_for_cpu(spec, positions, wanted.sampling, wanted.formats, wanted.kv_dtype, wanted.batch, warps)
-    settings = replace(PRESETS["fast"], sampling=wanted.sampling, kv_dtype=wanted.kv_dtype, batch=wanted.batch)
+        return plan_for_cpu(
+            spec, positions, wanted.sampling, wanted.formats, wanted.kv_dtype, wanted.batch, warps, wanted.rows
+        )
+    settings = replace(
+        PRESETS["fast"], sampling=wanted.sampling, kv_dtype=wanted.kv_dtype, batch=wanted.batch, rows=wanted.rows
+    )
     target = load_target(gpu or _target_here())
     return plan(spec, target, settings=settings, wanted=wanted.formats, max_context=wanted.max_context)
 

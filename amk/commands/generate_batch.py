@@ -23,8 +23,9 @@ from amk.schedule_ir.schedule import mode_of
 
 def run_batch(arguments: argparse.Namespace, device: Device, files: Files, prompts: list[list[int]]) -> None:
     """Print the texts one after the other."""
-    if arguments.stop or arguments.logprobs is not None or arguments.json:
-        raise AmkError(Diagnostic("AMK005", "--stop, --logprobs and --json are for one prompt, or for --device cpu"))
+    if arguments.stop or arguments.logprobs is not None or arguments.json or arguments.speculate is not None:
+        message = "--stop, --logprobs, --json and --speculate are for one prompt, or for --device cpu"
+        raise AmkError(Diagnostic("AMK005", message))
     longest = max(map(len, prompts)) + arguments.max_tokens
     if arguments.schedule is not None:
         schedule = read_schedule(arguments.schedule)

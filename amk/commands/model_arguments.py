@@ -13,6 +13,7 @@ from amk.api.loading import Device, Files, Planned, chosen, load
 from amk.commands.format_arguments import QUANTISER_NAMES, add_format_choice, positive
 from amk.commands.sampling import add_sampling_arguments, sampling_of
 from amk.engine.language_model import LanguageModel
+from amk.engine.speculation import GUESSES, Method
 from amk.prefill.reader import FROM_TOKENS, Prefill
 from amk.report.diagnostic import AmkError, Diagnostic
 
@@ -44,12 +45,24 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="search takes longer for 4 bits (default: search)",
     )  # fmt: skip
     add_sampling_arguments(parser)
+    add_speculation(parser)
     parser.add_argument("--max-context", type=positive, help="cache positions of the plan")
     parser.add_argument(
         "--prefill", choices=get_args(Prefill), default="auto",
         help="what reads prompts on the GPU. torch: its matrix products; kernel: the schedule, token by token; auto: "
         f"torch where it is installed, for {FROM_TOKENS} tokens and more (default: auto)",
     )  # fmt: skip
+
+
+def add_speculation(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--speculate", choices=get_args(Method),
+        help="guess tokens and verify several in one pass; the text stays the same. lookup: what followed in the text "
+        "when its last tokens came before",
+    )  # fmt: skip
+    parser.add_argument(
+        "--draft-tokens", type=positive, default=GUESSES, metavar="N", help=f"most guesses a pass (default: {GUESSES})"
+    )
 
 
 def choose_device(arguments: argparse.Namespace) -> Device:
@@ -77,13 +90,17 @@ def opened(arguments: argparse.Namespace, device: Device, files: Files, longest:
     """The model on its device, with room for `longest` tokens; what loading has to say is told."""
     sampling = sampling_of(arguments)
     if device == "cpu":
-        model = load(files, device=device, max_context=arguments.max_context)
+        model = load(
+            files, device=device, max_context=arguments.max_context, speculate=arguments.speculate,
+            draft_tokens=arguments.draft_tokens,
+        )  # fmt: skip
     else:
         with packing_bar() as progress:
             model = load(
                 files, arguments.gpu, device=device, formats=asked_formats(arguments), kv_dtype=arguments.kv_dtype,
                 max_context=positions(arguments, files, longest), sampling=sampling.mode, schedule=arguments.schedule,
                 progress=progress, quantise=quantiser(arguments), prefill=arguments.prefill,
+                speculate=arguments.speculate, draft_tokens=arguments.draft_tokens,
             )  # fmt: skip
     arguments.findings.tell(model.notes)
     return model

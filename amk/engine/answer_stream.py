@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from amk.engine.completion import Completion, Finish, Options, Piece, StopFilter, TokenLogprob, Usage
 from amk.engine.room import Token
 from amk.engine.tokenizer import Tokenizer
 from amk.schedule_ir.model_spec import ModelSpec
+
+
+class Found(NamedTuple):
+    """Tokens with their logprobs; how many of the text before them the cache held; guesses that were verified."""
+
+    tokens: list[tuple[int, TokenLogprob | None]]
+    cached: int
+    drafted: int = 0
 
 
 class TokenSource(Protocol):
@@ -21,9 +29,7 @@ class TokenSource(Protocol):
     @property
     def context(self) -> int: ...
 
-    def next_tokens(
-        self, tokens: Sequence[Token], answer: Sequence[int], most: int, options: Options
-    ) -> tuple[list[tuple[int, TokenLogprob | None]], int]: ...
+    def next_tokens(self, tokens: Sequence[Token], answer: Sequence[int], most: int, options: Options) -> Found: ...
 
 
 class Stream:
@@ -36,7 +42,7 @@ class Stream:
         self._ready: list[tuple[int, TokenLogprob | None]] = []
         self._decoder, self._stops = model.tokenizer.stream(), StopFilter(options.stops)
         self._text: list[str] = []
-        self._cached = 0
+        self._cached = self._steps = self._drafted = self._accepted = 0
         self._finish: Finish | None = None
 
     def __iter__(self) -> Self:
@@ -75,7 +81,8 @@ class Stream:
     @property
     def completion(self) -> Completion:
         """What came so far; its finish is 'cancelled' before the end."""
-        usage = Usage(len(self._prompt), self._cached, len(self._answer))
+        counts = self._steps, self._drafted, self._accepted
+        usage = Usage(len(self._prompt), self._cached, len(self._answer), *counts)
         told = tuple(self._logprobs) if self._options.logprobs is not None else None
         return Completion("".join(self._text), tuple(self._answer), self._finish or "cancelled", usage, told)
 
@@ -94,9 +101,14 @@ class Stream:
     def _compute(self) -> None:
         most = self._limit - len(self._answer)
         tokens = [*self._prompt, *self._answer]
-        self._ready, cached = self._model.next_tokens(tokens, self._answer, max(most, 1), self._options)
+        found = self._model.next_tokens(tokens, self._answer, max(most, 1), self._options)
         if not self._answer:
-            self._cached = cached
+            self._cached = found.cached
+        self._ready = found.tokens
+        accepted = len(found.tokens) - 1 if found.drafted else 0
+        self._steps += len(found.tokens) - accepted
+        self._drafted += found.drafted
+        self._accepted += accepted
 
     def _end(self, finish: Finish) -> str:
         """Text that was held back."""

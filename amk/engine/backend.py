@@ -6,7 +6,7 @@ reads only what differs from it, so a conversation costs its new tokens, and sev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -60,6 +60,8 @@ def common(left: Sequence[Token], right: Sequence[Token]) -> int:
 class ForwardBackend:
     """The forward pass; tokens are chosen on the host."""
 
+    rows = None
+
     def __init__(self, forward: ForwardPass) -> None:
         self._forward, self.context = forward, forward.context
         self._read: list[Token] = []
@@ -69,7 +71,7 @@ class ForwardBackend:
         return self._continued(tokens, len(tokens) - 1, self._forward.read)
 
     def every(self, tokens: Sequence[Token], first: int = 0) -> F32:
-        return self._continued(tokens, first, partial(self._forward.read, every=True))[first - len(tokens) :]
+        return self._continued(tokens, first, partial(self._forward.last, count=len(tokens) - first))
 
     def states(self, tokens: Sequence[Token]) -> F32:
         return self._continued(tokens, 0, self._forward.states)
@@ -82,8 +84,13 @@ class ForwardBackend:
         after = self.logits(tokens)[None]
         return np.concatenate([after, self._forward.branches(nodes, parents)]) if nodes else after
 
+    def choices(self, tokens: Sequence[Token], first: int, sampling: Sampling) -> Iterator[int]:
+        """The tokens that are chosen behind token `first` and behind each that follows it."""
+        for pos, row in enumerate(self.every(tokens, first), first):
+            yield choose(row, sampling, pos)
+
     def extend(self, tokens: Sequence[Token], most: int, sampling: Sampling, eos: Sequence[int]) -> list[int]:
-        return [choose(self.logits(tokens), sampling, len(tokens) - 1)]
+        return list(self.choices(tokens, len(tokens) - 1, sampling))
 
     def free(self) -> None:
         """Nothing is held outside the process."""

@@ -100,11 +100,18 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of the prompt, how many of them the cache held already, and tokens of the answer."""
+    """Tokens of the prompt, how many of them the cache held already, and tokens of the answer.
+
+    steps: passes of the model that chose them. drafted_tokens, accepted_tokens: guesses that they verified, and those
+    that were right.
+    """
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    steps: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(frozen=True)

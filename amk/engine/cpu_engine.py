@@ -39,13 +39,18 @@ class CpuEngine:
         self._set_state(dict.fromkeys(self._words, 0))
 
     def request(
-        self, prompt: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY, start: int = 0
+        self,
+        prompt: list[int],
+        eos: tuple[int, ...] = (),
+        sampling: Sampling = GREEDY,
+        start: int = 0,
+        given: int | None = None,
     ) -> None:
         """Start a text at token `start` of the prompt, which is fed token by token, then tokens are chosen.
 
-        AMK015 if the schedule cannot choose tokens as `sampling` says.
+        given: see `request_buffers`. AMK015 if the schedule cannot choose tokens as `sampling` says.
         """
-        self.request_batch([prompt], eos, sampling, start)
+        self.request_batch([prompt], eos, sampling, start, given)
 
     def request_batch(
         self,
@@ -53,12 +58,13 @@ class CpuEngine:
         eos: tuple[int, ...] = (),
         sampling: Sampling = GREEDY,
         start: int = 0,
+        given: int | None = None,
     ) -> None:
         """As `request`, for one prompt per sequence of the batch; AMK016 if they are not as many."""
         require(mode_of(self.schedule), sampling)
         if mode_of(self.schedule) != "greedy":
             self._machine.set("sampling", sampling.words())
-        for name, data in request_buffers(self.schedule, prompts, eos).items():
+        for name, data in request_buffers(self.schedule, prompts, eos, given).items():
             self._machine.set(name, data)
         self._set_state(self.state() | first_state(prompts, start))
 

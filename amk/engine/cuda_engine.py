@@ -130,10 +130,18 @@ class CudaEngine:
             self.upload("sampling", sampling.words())
 
     def request(
-        self, prompt: list[int], eos: tuple[int, ...] = (), sampling: Sampling = GREEDY, start: int = 0
+        self,
+        prompt: list[int],
+        eos: tuple[int, ...] = (),
+        sampling: Sampling = GREEDY,
+        start: int = 0,
+        given: int | None = None,
     ) -> None:
-        """Start a text at token `start` of the prompt: the rest is fed token by token, then tokens are chosen."""
-        self.request_batch([prompt], eos, sampling, start)
+        """Start a text at token `start` of the prompt: the rest is fed token by token, then tokens are chosen.
+
+        given: see `request_buffers`.
+        """
+        self.request_batch([prompt], eos, sampling, start, given)
 
     def request_batch(
         self,
@@ -141,11 +149,12 @@ class CudaEngine:
         eos: tuple[int, ...] = (),
         sampling: Sampling = GREEDY,
         start: int = 0,
+        given: int | None = None,
     ) -> None:
         """As `request`, for one prompt per sequence of the batch; AMK016 if they are not as many."""
         self.device.make_current()  # texts may be continued in any thread
         self.choose_by(sampling)
-        self.upload_constants(request_buffers(self.schedule, prompts, eos))
+        self.upload_constants(request_buffers(self.schedule, prompts, eos, given))
         self.set_state(**first_state(prompts, start))
 
     def argument(self, tokens: int, output: int | None = None) -> NDArray[np.void]:

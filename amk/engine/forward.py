@@ -58,20 +58,22 @@ class ForwardPass:
 
         AMK014 if the cache has no room for them.
         """
-        found = self._blocks(tokens, last=not every)
-        return self._logits(found) if every else self._logits(found)[0]
+        return self.last(tokens, len(tokens)) if every else self.last(tokens, 1)[0]
+
+    def last(self, tokens: Sequence[Token], count: int) -> F32:
+        """As `read`: logits f32 [count, vocab] after the last `count` tokens."""
+        return self._logits(self._blocks(tokens)[-count:])
 
     def states(self, tokens: Sequence[Token]) -> F32:
         """As `read`: what lm_head is multiplied with, f32 [tokens, hidden size], behind the last norm."""
-        return self._normed(self._blocks(tokens, last=False))
+        return self._normed(self._blocks(tokens))
 
-    def _blocks(self, tokens: Sequence[Token], last: bool) -> F32:
-        """Append tokens: what leaves the last layer for each of them, or for the last one."""
+    def _blocks(self, tokens: Sequence[Token]) -> F32:
+        """Append tokens: what leaves the last layer for each of them."""
         if self.length + len(tokens) > self.context:
             held = f"the cache holds {self.context:,} positions, the text has {self.length + len(tokens):,}"
             raise AmkError(Diagnostic("AMK014", held, help="load the model with a larger max_context"))
-        found = [self._read_block(tokens[at : at + BLOCK]) for at in range(0, len(tokens), BLOCK)]
-        return found[-1][-1:] if last else np.concatenate(found)
+        return np.concatenate([self._read_block(tokens[at : at + BLOCK]) for at in range(0, len(tokens), BLOCK)])
 
     def keep(self, length: int) -> None:
         """Forget everything behind the first `length` tokens; ValueError if there are fewer."""

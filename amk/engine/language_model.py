@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.engine.answer_stream import Stream
+from amk.engine.answer_stream import Found, Stream
 from amk.engine.backend import Backend
 from amk.engine.choice import choose, log_softmax
 from amk.engine.completion import Completion, Options, Piece, Score, TokenLogprob, biased
@@ -20,6 +20,7 @@ from amk.engine.grammar import Grammars
 from amk.engine.restriction import restricted
 from amk.engine.room import Token
 from amk.engine.scoring import scores_of
+from amk.engine.speculation import Speculation
 from amk.engine.tokenizer import Tokenizer
 from amk.report.diagnostic import AmkError, Diagnostic
 from amk.schedule_ir.bfloat import F32
@@ -38,6 +39,7 @@ class LanguageModel:
 
     spec: the model. notes: warnings of loading (rounded weights, what generation_config.json asks for). suggested:
     temperature, top_k and top_p as generation_config.json has them, for `generate(..., **model.suggested)`.
+    speculation: continues texts in the place of the backend, unless a request needs logits on the host.
     """
 
     def __init__(
@@ -47,10 +49,12 @@ class LanguageModel:
         backend: Backend,
         notes: Sequence[Diagnostic] = (),
         suggested: Mapping[str, Any] | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.spec, self.tokenizer, self.notes, self.suggested = spec, tokenizer, tuple(notes), dict(suggested or {})
         self.grammars = Grammars(tokenizer, spec)
-        self._backend, self._lock, self._open = backend, threading.Lock(), True
+        self._backend, self._speculation = backend, speculation
+        self._lock, self._open = threading.Lock(), True
 
     @property
     def context(self) -> int:
@@ -153,10 +157,8 @@ class LanguageModel:
         finally:
             stream.cancel()
 
-    def next_tokens(
-        self, tokens: Sequence[Token], answer: Sequence[int], most: int, options: Options
-    ) -> tuple[list[tuple[int, TokenLogprob | None]], int]:
-        """At most `most` next tokens with their logprobs, and how many of `tokens` the cache held.
+    def next_tokens(self, tokens: Sequence[Token], answer: Sequence[int], most: int, options: Options) -> Found:
+        """At most `most` next tokens.
 
         tokens: the prompt and what was answered so far; answer: the latter alone. `stream` is for applications.
         """
@@ -164,11 +166,12 @@ class LanguageModel:
         with self._lock:
             self._check_open()
             if not options.needs_logits:
-                found = self._backend.extend(tokens, most, options.sampling, eos)
-                return [(token, None) for token in found], self._backend.cached
+                found = (self._speculation or self._backend).extend(tokens, most, options.sampling, eos)
+                drafted = self._speculation.drafted if self._speculation is not None else 0
+                return Found([(token, None) for token in found], self._backend.cached, drafted)
             logits, cached = self._backend.logits(tokens), self._backend.cached
         token = choose(biased(logits, options, answer), options.sampling, len(tokens) - 1)
-        return [(token, _told(logits, token, options.logprobs))], cached
+        return Found([(token, _told(logits, token, options.logprobs))], cached)
 
     def close(self) -> None:
         """Free the device's memory; requests after it are refused with AMK005."""

@@ -17,17 +17,18 @@ MOST_EOS = len(REQUEST) - 1
 
 
 def request_buffers(
-    schedule: Schedule, prompts: Sequence[Sequence[int]], eos: Sequence[int]
+    schedule: Schedule, prompts: Sequence[Sequence[int]], eos: Sequence[int], given: int | None = None
 ) -> dict[str, NDArray[np.int32]]:
     """Content of `request` and `prompt`: a prompt per sequence, of any lengths that the context holds.
 
-    AMK016 unless there are as many prompts as sequences.
+    given: tokens of the first prompt behind which the model chooses, for a step whose rows are read from the prompt and
+    may be wrong; default: all. AMK016 unless there are as many prompts as sequences.
     """
     if len(prompts) != schedule.batch:
         message = f"the schedule decodes {schedule.batch} sequence(s) together, {len(prompts)} were given"
         raise AmkError(Diagnostic("AMK016", message))
     words = np.full(request_words(schedule.batch), -1, np.int32)
-    words[0] = len(prompts[0])
+    words[0] = len(prompts[0]) if given is None else given
     words[1 : 1 + len(eos[:MOST_EOS])] = eos[:MOST_EOS]
     words[len(REQUEST) :] = [len(prompt) for prompt in prompts[1:]]
     padded = np.zeros((schedule.batch, schedule.kv.context), np.int32)

@@ -24,7 +24,12 @@ class ScheduleEngine(Protocol):
     schedule: Schedule
 
     def request(
-        self, prompt: list[int], eos: tuple[int, ...] = ..., sampling: Sampling = ..., start: int = ...
+        self,
+        prompt: list[int],
+        eos: tuple[int, ...] = ...,
+        sampling: Sampling = ...,
+        start: int = ...,
+        given: int | None = ...,
     ) -> None: ...
     def step(self, tokens: int) -> NDArray[np.int32]: ...
     def logits(self) -> F32: ...

@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any, Literal
 
 from amk.engine.completion import Completion, Piece, TokenLogprob, Usage
@@ -29,7 +30,7 @@ class Frame:
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         """The answer to one prompt, or to several in their order."""
         choices = [self._choice(index, each) for index, each in enumerate(completions)]
-        total = Usage(*(sum(column) for column in zip(*(_counts(c.usage) for c in completions), strict=True)))
+        total = Usage(*(sum(column) for column in zip(*(astuple(c.usage) for c in completions), strict=True)))
         return {**self._head, "object": _OBJECTS[self.kind][0], "choices": choices, "usage": usage(total)}
 
     def first(self) -> dict[str, Any] | None:
@@ -85,19 +86,16 @@ class Frame:
 
 
 def usage(found: Usage) -> dict[str, Any]:
-    prompt, cached, answer = _counts(found)
+    prompt, answer, right = found.prompt_tokens, found.completion_tokens, found.accepted_tokens
+    guesses = {"accepted_prediction_tokens": right, "rejected_prediction_tokens": found.drafted_tokens - right}
     return {
         "prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens_details": {"cached_tokens": found.cached_tokens}, "completion_tokens_details": guesses,
     }  # fmt: skip
 
 
 def added(left: Usage, right: Usage) -> Usage:
-    return Usage(*(a + b for a, b in zip(_counts(left), _counts(right), strict=True)))
-
-
-def _counts(found: Usage) -> tuple[int, int, int]:
-    return found.prompt_tokens, found.cached_tokens, found.completion_tokens
+    return Usage(*(a + b for a, b in zip(astuple(left), astuple(right), strict=True)))
 
 
 def error_body(message: str, code: str | None = None, param: str | None = None, status: int = 400) -> dict[str, Any]:

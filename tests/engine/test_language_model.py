@@ -290,11 +290,10 @@ def test_the_interpreter_gives_what_the_cpu_gives(model: amk.LanguageModel, dire
         assert list(longer.tokens) == greedy(directory, [*model.encode(PROMPT), *mine.tokens, 9], 2)
 
 
-@pytest.mark.parametrize("settings", [{"rows": 2}, {"batch": 2}], ids=str)
-def test_a_schedule_of_several_tokens_a_step_is_refused(
-    directory: Path, tmp_path: Path, settings: dict[str, int], capsys: pytest.CaptureFixture[str]
+def test_a_schedule_of_several_sequences_is_refused(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    schedule = plan(load_model(str(directory)), load_target("l4"), settings=Settings(**settings), max_context=64)
+    schedule = plan(load_model(str(directory)), load_target("l4"), settings=Settings(batch=2), max_context=64)
     save_schedule(schedule, tmp_path / "s.json")
     with pytest.raises(AmkError, match="AMK016"):
         amk.load(directory, schedule=schedule, device="interpreter")
