@@ -14,9 +14,10 @@ from amk.agent.journal.copies import MIRROR
 from amk.agent.journal.state import State
 from amk.agent.journal.store import read_state
 from tests.agent import kills, search_program
+from tests.cases import cases
 
 EVALS = 10
-KILLS = 4
+KILLS = cases(3, 6)
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
@@ -74,19 +75,20 @@ def test_killed_at_random_moments_the_run_ends_with_all_evaluations_and_loses_no
 
 def test_driver_supervisor_and_worker_are_killed_and_nothing_is_lost() -> None:
     """The short form of `python -m tests.agent.kills`."""
-    found = kills.campaign(2, 3, evals=8)
-    assert found["problems"] == [] and found["kills"] == {"driver": 2, "supervisor": 2, "worker": 2}
-    assert found["evaluations"] >= 8 and sum(found["last event at a kill"].values()) >= 6
+    each, evals = cases(1, 2), cases(5, 8)
+    found = kills.campaign(each, 3, evals=evals)
+    assert found["problems"] == [] and found["kills"] == {"driver": each, "supervisor": each, "worker": each}
+    assert found["evaluations"] >= evals and sum(found["last event at a kill"].values()) >= 3 * each
 
 
 def test_a_search_stands_the_hazards_of_a_night() -> None:
     """The short form of `python -m tests.agent.hazards`, which has to fork before it has threads."""
-    words = [sys.executable, "-m", "tests.agent.hazards", "--count", "5", "--seed", "19"]
+    words = [sys.executable, "-m", "tests.agent.hazards", "--count", "3", "--seed", "19"]
     environment = {**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
-    assert found["problems"] == [] and sum(found["hazards"].values()) == 5 and len(found["hazards"]) >= 3
+    assert found["problems"] == [] and sum(found["hazards"].values()) == 3 and len(found["hazards"]) >= 2
 
 
 def test_a_finished_run_resumes_to_nothing(tmp_path: Path) -> None:
