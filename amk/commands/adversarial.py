@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--n", type=_positive, nargs="?", const=DEFAULT_MUTANTS, metavar="N",
         help=f"judge N fresh mutants of real plans ({DEFAULT_MUTANTS:,} without a number) in place of the stored cases",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="seed of the mutants or pairs (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the mutants, pairs or order of edits (default: 0)")
     parser.add_argument(
         "--neighbourhood", type=Path, metavar="FILE",
         help="make every edit of the text of small schedules, judge each by a run, and add what is found to FILE",

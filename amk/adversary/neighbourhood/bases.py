@@ -82,6 +82,14 @@ MADE: dict[str, Callable[[], Json]] = {
     "refills held back": lambda: _made(
         replace(PHASED, warps=2, run_ahead=True, slots=2, held_refills=1.0, first_refills=0.5), layers=1
     ),
+    "rows": lambda: _made(replace(TAGGED, rows=3), layers=1),
+    "rows, fenced, norms and bias": lambda: _made(
+        replace(PHASED, warps=2, rows=2), layers=1, heads=4, kv_heads=2, qk_norm=True, qkv_bias=True
+    ),
+    "rows, parts of down, sums in global memory": lambda: _made(
+        replace(TAGGED, rows=4, k_parts=2, chunk_bytes=512, head_sums="global", pollers="all"),
+        layers=1, workers=4,
+    ),
 }
 
 

@@ -61,7 +61,7 @@ class Search:
                     left -= 1
 
     def _pending(self, name: str) -> Iterator[Change]:
-        made = pairs(name, self.seed) if self.pairs else iter(ordered(name))
+        made = pairs(name, self.seed) if self.pairs else iter(ordered(name, self.seed))
         return (change for change in made if key_of(name, change) not in self.ledger.done)
 
     def judged(self, name: str, survey: Survey, change: Change) -> Line:
