@@ -240,7 +240,8 @@ def _given_rows(schedule: Schedule) -> Iterator[tuple[Request, str]]:
     for start, counts, order in zip(starts, launches, orders, strict=True):
         most = (context - start) // rows
         steps = _fit(counts, schedule, context - most)
-        yield Request((_given(schedule.model.vocab, start + rows * sum(steps), 0),), steps, start), order
+        texts = tuple(_given(schedule.model.vocab, start + rows * sum(steps), s) for s in range(schedule.batch))
+        yield Request(texts, steps, start), order
 
 
 def _fit(launches: Sequence[int], schedule: Schedule, start: int) -> tuple[int, ...]:

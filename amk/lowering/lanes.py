@@ -3,14 +3,15 @@
 In a schedule a warp runs one step after the other. On the device that is true of every lane by itself: what another
 lane of the warp stored is only there behind a barrier of the warp or of the block (M1). Plans mostly have one: a
 barrier step, a wait, or a signal. Where there is none and both steps use the same memory, the lowering prints a barrier
-of the warp. Else a schedule could be SAFE and its kernel have a race.
+of the warp. Else a schedule could be SAFE and its kernel have a race. A `wait` or `signal` step with an empty list
+prints nothing, so lanes do not meet there.
 
 Which lane touches what is the op's business, so any two uses of a buffer that something writes count, also two reads.
 """
 
 from __future__ import annotations
 
-from amk.schedule_ir.ops import BarrierOp, Op, SignalOp, WaitOp
+from amk.schedule_ir.ops import BarrierOp, Op
 from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
 
 
@@ -28,7 +29,8 @@ def lane_barriers(schedule: Schedule) -> list[bool]:
 def met_before(schedule: Schedule) -> list[bool]:
     """For every step of all programs, in the order of the text: have all warps of the worker met at one barrier since
     one of them used bytes of the shared arrays that the step names? Then no warp still needs what was there, whatever
-    words of other workers have arrived.
+    words of other workers have arrived. A barrier step of some warps does not count, though its count may be of all: the
+    others may come to theirs behind this step.
     """
     memory, walk = _Memory(schedule), []
     shared = {b.name for b in schedule.buffers if b.space == "shared"}
@@ -49,7 +51,7 @@ def _blocks(
             _blocks(node.body, number, used, found, memory, shared, warps)
             number = _blocks(node.body, number, used, found, memory, shared, warps)
             continue
-        if isinstance(node.op, BarrierOp) and node.op.agents == warps:
+        if isinstance(node.op, BarrierOp) and node.op.agents == warps == len(memory.warps[node.op.role]):
             used.clear()
         own = memory.named(node.op) & shared
         found[number] = found.get(number, True) and used.isdisjoint(memory.touched(own))
@@ -102,7 +104,7 @@ class _Walk:
 
     def step(self, step: Step, number: int) -> None:
         warps = self.memory.warps[step.op.role]
-        if step.waits or isinstance(step.op, BarrierOp | WaitOp | SignalOp):
+        if step.waits or isinstance(step.op, BarrierOp):
             self._met(warps)
         named, touched = self._uses(step, number)
         meets = any(not touched.isdisjoint(self.since[w]) for w in warps)

@@ -54,6 +54,27 @@ def test_a_kernel_without_it_is_refused(bare: Schedule, monkeypatch: pytest.Monk
         judge(bare)
 
 
+@pytest.mark.parametrize("op", ["wait", "signal"])
+def test_a_step_that_prints_nothing_is_no_meeting(op: str) -> None:
+    """One warp a worker, whose barriers became waits for nothing, or signals of nothing."""
+    settings = replace(NAIVE, plan="custom", warps=1)
+    data = plan(tiny(layers=1), load_target("h200"), settings=settings, max_context=128, workers=2).model_dump(mode="json")
+    text = json.dumps(data).replace('"op": "barrier", "id": 1, "agents": 1', f'"op": "{op}"')
+    schedule = Schedule.model_validate_json(text)
+    assert '"barrier"' in json.dumps(data) and '"barrier"' not in text
+    assert verify(schedule).safe
+    needed = dict(zip(steps_at(schedule), lane_barriers(schedule), strict=True))
+    assert all(needed[name] for name in ("attend", "merge", "gemv", "add_residual", "swiglu", "argmax_rows"))
+    assert emit(schedule).count(MEETING) == sum(lane_barriers(schedule)) + _printed_meetings(schedule)
+    judge(schedule)
+
+
+def _printed_meetings(schedule: Schedule) -> int:
+    """One for each wait, and one before the signals of a step."""
+    steps = [step for program in schedule.programs for step in steps_of(program.body)]
+    return sum(len(step.waits) + bool(step.signals) for step in steps)
+
+
 STAGING = ("embed", "combine", "stage", "stage_norm", "stage_attention")
 
 
@@ -68,24 +89,27 @@ def test_vectors_are_staged_behind_a_barrier_of_all_warps(pollers: Literal["one"
     assert emit(schedule).count("kMet = true") == sum(name in STAGING for name in steps)
 
 
-@pytest.mark.parametrize("few", [False, True])
-def test_a_barrier_that_is_missing_or_of_few_warps_is_not_enough(few: bool) -> None:
-    """Of all barriers between products and the staging behind them, in turn."""
+@pytest.mark.parametrize("change", ["missing", "few", "apart"])
+def test_a_barrier_that_is_missing_or_not_of_all_warps_is_not_enough(change: str) -> None:
+    """Of all barriers between products and the staging behind them, in turn. apart: the first warp comes to the barrier
+    before the step behind it, the others come to it after that step."""
     schedule = plan(tiny(layers=2), load_target("h200"), max_context=128, workers=4)
-    body = schedule.model_dump(mode="json")["programs"][0]["body"]
-    token = next(node["body"] for node in body if node.get("var") == "t")
-    layer = next(node["body"] for node in token if node.get("var") == "l")
-    barriers = [n for n, step in enumerate(layer) if step["op"]["op"] == "barrier"]
-    assert all(met_before(schedule)[n] for n in _staging(schedule))
-    kept = [step for n, step in enumerate(layer) if n not in barriers]
-    if few:
-        kept = [
-            step | {"op": step["op"] | {"role": "w0", "agents": 1}} if n in barriers else step
-            for n, step in enumerate(layer)
-        ]
-    layer[:] = kept
     data = schedule.model_dump(mode="json")
-    data["programs"][0]["body"] = body
+    data["roles"] += [{"name": "others", "first": 1, "count": schedule.launch.warps - 1}]
+    token = next(node["body"] for node in data["programs"][0]["body"] if node.get("var") == "t")
+    layer = next(node["body"] for node in token if node.get("var") == "l")
+    assert all(met_before(schedule)[n] for n in _staging(schedule))
+    kept, late = [], []
+    for step in layer:
+        if step["op"]["op"] != "barrier":
+            kept += [step, *late]
+            late = []
+        elif change == "few":
+            kept.append(step | {"op": step["op"] | {"role": "w0", "agents": 1}})
+        elif change == "apart":
+            kept.append(step | {"op": step["op"] | {"role": "w0"}})
+            late.append(step | {"op": step["op"] | {"role": "others"}})
+    layer[:] = kept
     changed = Schedule.model_validate_json(json.dumps(data))
     met = met_before(changed)
     assert not any(met[n] for n in _staging(changed) if steps_at(changed)[n] in ("stage", "stage_norm"))
