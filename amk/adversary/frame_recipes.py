@@ -167,4 +167,12 @@ FRAME = [
         "workers of the second head wait for 2^32 more, which is nothing in 32 bits",
         put(wait_of("best", "at_least"), {"t": W, "1": W, "attn.head": WORD}),
     ),
+    Recipe(
+        "squares-without-rows",
+        "rows of a step in the same bytes",
+        "rows",
+        "AMK103",
+        "the sums of squares have room for two rows of three: divided by the rows that is 0, so all rows are the first",
+        put(field_of("buffers", "ssq", "shape"), [2]),
+    ),
 ]

@@ -34,9 +34,10 @@ BASES: dict[str, Settings] = {
     "heads": replace(PHASED, warps=4, kv_block=8, wide_epilogue=64, head_handoff=True),
     "tagged": replace(FAST, warps=4, kv_block=8),
     "held": replace(PHASED, warps=2, kv_block=8, run_ahead=True, slots=4, held_refills=1.0),
+    "rows": replace(FAST, warps=2, kv_block=8, rows=3),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
-copies held back until a result is out."""
+copies held back until a result is out, with steps of three rows."""
 
 Make = Callable[[Json], list[Edit]]
 

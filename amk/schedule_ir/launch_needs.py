@@ -17,7 +17,7 @@ from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.matrices import MATRICES, matrix, scale_buffer, scale_shape, share_table, vectors
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.ops import OPS, Op
-from amk.schedule_ir.ops.base import multiplied
+from amk.schedule_ir.ops.base import multiplied, rows_held
 from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.ops.precondition import INDEX, Need, Site
 from amk.schedule_ir.ops.select import request_words
@@ -69,7 +69,7 @@ class Unmet(NamedTuple):
 
 def unmet(schedule: Schedule) -> Iterator[Unmet]:
     """Everything that does not hold; nothing, if the device code may rely on what it does."""
-    for check in (_host_buffers, _buffers, _tables, _streams, _counts, _steps):
+    for check in (_host_buffers, _buffers, _tables, _streams, _counts, _rows, _steps):
         yield from check(schedule)
 
 
@@ -188,6 +188,20 @@ def _counts(schedule: Schedule) -> Iterator[Unmet]:
             parts.setdefault(_parted(op), set()).add(getattr(op, "k_parts"))  # noqa: B009
     for name in (name for name, each in parts.items() if len(each) > 1):
         yield Unmet(("programs",), "counts", f"the columns of {name} are in as many parts for all ops")
+
+
+def _rows(schedule: Schedule) -> Iterator[Unmet]:
+    """What holds a row for each token of a step, or for each sequence, is that many whole rows: the device computes where
+    a row begins by dividing, so rows of a remainder would overlap, and rows of nothing would all be the first."""
+    if schedule.batch > 1 and schedule.rows > 1:
+        yield Unmet(("rows",), "rows", "several rows of a step are those of one sequence")
+    buffers = {buffer.name: buffer for buffer in schedule.buffers}
+    for path, step, _, _ in _sites(schedule):
+        for field in type(step.op).model_fields:
+            held = rows_held(step.op, field, schedule.batch, schedule.vectors)
+            name = getattr(step.op, field) if held > 1 else None
+            if name is not None and buffers[name].elements % held:
+                yield Unmet((*path, "op", field), "whole-rows", f"'{name}' is {held} whole rows")
 
 
 def _parted(op: Op) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -33,6 +34,10 @@ def text(name: str) -> str:
         settings = Settings(**(vars(FAST) | {"scales_apart": True, "warps": 2}))
         return plan(
             PLAIN, load_target("h200"), settings=settings, wanted=formats("int8"), max_context=64, workers=4
+        ).model_dump_json()
+    if name == "rows":
+        return plan(
+            PLAIN, load_target("h200"), settings=replace(FAST, rows=3, warps=2), max_context=64, workers=4
         ).model_dump_json()
     settings, model = {"bias": ("naive", "bias"), "norm": ("fast", "qk-norm")}[name]
     return small_plan(SMALL[settings], MODELS[model]).model_dump_json()
@@ -161,6 +166,8 @@ ALONE: list[tuple[str, Change]] = [
     ("fenced", another_role),
     ("fenced", names("add_residual", k_parts=5)),
     ("fenced", names("prefetch_cache", layer={"l": 1, "1": 4096})),
+    ("rows", buffer("ssq", shape=[2])),
+    ("rows", buffer("ssq", shape=[4, 2])),
 ]
 
 

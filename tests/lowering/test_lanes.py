@@ -58,7 +58,9 @@ def test_a_kernel_without_it_is_refused(bare: Schedule, monkeypatch: pytest.Monk
 def test_a_step_that_prints_nothing_is_no_meeting(op: str) -> None:
     """One warp a worker, whose barriers became waits for nothing, or signals of nothing."""
     settings = replace(NAIVE, plan="custom", warps=1)
-    data = plan(tiny(layers=1), load_target("h200"), settings=settings, max_context=128, workers=2).model_dump(mode="json")
+    data = plan(tiny(layers=1), load_target("h200"), settings=settings, max_context=128, workers=2).model_dump(
+        mode="json"
+    )
     text = json.dumps(data).replace('"op": "barrier", "id": 1, "agents": 1', f'"op": "{op}"')
     schedule = Schedule.model_validate_json(text)
     assert '"barrier"' in json.dumps(data) and '"barrier"' not in text

@@ -241,3 +241,16 @@ CHANGES: list[tuple[str, Callable[[Document], object]]] = [
 @pytest.mark.parametrize(("need", "change"), CHANGES, ids=[f"{n}-{need}" for n, (need, _) in enumerate(CHANGES)])
 def test_needs_of_the_schedule(need: str, change: Callable[[Document], object]) -> None:
     assert need in wanted(changed("fast", change))
+
+
+OF_ROWS: list[tuple[str, Callable[[Document], object]]] = [
+    ("rows", lambda found: found.update(batch=2)),
+    ("whole-rows", of_buffer("ssq", shape=[3])),
+    ("whole-rows", of_buffer("qkv", shape=[5, 255])),
+    ("whole-rows", of_buffer("x", shape=[3, 289])),
+]
+
+
+@pytest.mark.parametrize(("need", "change"), OF_ROWS)
+def test_rows_of_a_step_are_whole_and_of_one_sequence(need: str, change: Callable[[Document], object]) -> None:
+    assert need in wanted(changed("rows", change))

@@ -88,7 +88,8 @@ MADE: dict[str, Callable[[], Json]] = {
     ),
     "rows, parts of down, sums in global memory": lambda: _made(
         replace(TAGGED, rows=4, k_parts=2, chunk_bytes=512, head_sums="global", pollers="all"),
-        layers=1, workers=4,
+        layers=1,
+        workers=4,
     ),
 }
 
