@@ -29,8 +29,8 @@ def lane_barriers(schedule: Schedule) -> list[bool]:
 def met_before(schedule: Schedule) -> list[bool]:
     """For every step of all programs, in the order of the text: have all warps of the worker met at one barrier since
     one of them used bytes of the shared arrays that the step names? Then no warp still needs what was there, whatever
-    words of other workers have arrived. A barrier step of some warps does not count, though its count may be of all: the
-    others may come to theirs behind this step.
+    words of other workers have arrived. A barrier step of some warps does not count, though its number may be of all:
+    the others may come to theirs behind this step.
     """
     memory, walk = _Memory(schedule), []
     shared = {b.name for b in schedule.buffers if b.space == "shared"}

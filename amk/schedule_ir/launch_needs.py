@@ -191,8 +191,9 @@ def _counts(schedule: Schedule) -> Iterator[Unmet]:
 
 
 def _rows(schedule: Schedule) -> Iterator[Unmet]:
-    """What holds a row for each token of a step, or for each sequence, is that many whole rows: the device computes where
-    a row begins by dividing, so rows of a remainder would overlap, and rows of nothing would all be the first."""
+    """What holds a row for each token of a step, or for each sequence, is that many whole rows. Where a row begins is
+    found by dividing: rows would overlap if something were left over, and if a row had no element all were the first.
+    """
     if schedule.batch > 1 and schedule.rows > 1:
         yield Unmet(("rows",), "rows", "several rows of a step are those of one sequence")
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
