@@ -27,22 +27,18 @@ Errors: `MalformedWitness` for JSON that is no witness of the given system.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from amk.judges.replay import Events, replayed
 from amk.validator.memory.dataflow import Fault
 from amk.validator.memory.races import Race
 from amk.validator.order.greedy_run import Deadlock, Run, greedy
-from amk.validator.program.system import READ, System
+from amk.validator.program.system import DONT_CARE, I64, READ, WRITE, Bools, System
 
 FORMAT: Final = "amk.witness/1"
 KINDS: Final = ("deadlock", "race", "unordered_sum", "uninitialised", "stale", "partial", "final")
-TRIED_EVENTS: Final = 50_000
-TRIED_LEGS: Final = 200
-"""Witnesses of faults beyond these are sliced, but not shrunk step by step."""
 _KEYS: Final = {"format", "kind", "system", "order", "events", "buffer", "byte", "knot"}
 
 
@@ -164,10 +160,14 @@ class Slice:
         while self.pending:
             self._require_waits(self.pending.pop())
 
+    def order(self) -> list[int]:
+        """The part in run order."""
+        found: list[int] = self.run.order[self.kept[self.run.order]].tolist()
+        return found
+
     def legs(self, required: Collection[int], enabled: Collection[int] = ()) -> tuple[tuple[int, int], ...]:
         """The part in run order, without what neither the required events nor enabling the others needs."""
-        order = self.run.order[self.kept[self.run.order]].tolist()
-        return _legs(self.system, _pruned(self.system, order, required, enabled))
+        return _legs(self.system, _pruned(self.system, self.order(), {*required}, enabled))
 
 
 class _Pruning:
@@ -216,7 +216,14 @@ class _Pruning:
         return False
 
 
-def _pruned(system: System, order: list[int], required: Collection[int], enabled: Collection[int]) -> list[int]:
+class Needed(Protocol):
+    """Events that must stay, as long as the discarded ones are gone."""
+
+    def __contains__(self, event: object, /) -> bool: ...
+    def discard(self, event: int, /) -> None: ...
+
+
+def _pruned(system: System, order: list[int], required: Needed, enabled: Collection[int]) -> list[int]:
     """The events of a legal order that remain when each that can be dropped is, last ones first."""
     pruning = _Pruning(system, order)
     for event in enabled:
@@ -228,7 +235,68 @@ def _pruned(system: System, order: list[int], required: Collection[int], enabled
         if pruning.step(event, agent in agents or event in required):
             agents.add(agent)
             kept.append(event)
+        else:
+            required.discard(event)
     return kept[::-1]
+
+
+Content = tuple[int, int]
+
+
+class _Content:
+    """Of the events of a run those without which the guilty one would not find the byte as the fault says.
+
+    What it finds is left by the last event before it that writes the byte; reads since then may have taken it as a
+    complete sum.
+    """
+
+    def __init__(self, system: System, order: list[int], kind: str, guilty: int, fault: Fault) -> None:
+        self.kind, self.guilty = kind, guilty
+        here = np.flatnonzero(
+            (system.initial_buffer == fault.buffer) & _over(system.initial_lo, system.initial_hi, fault)
+        )
+        contents = zip(system.initial_value[here].tolist(), system.initial_delta[here].tolist(), strict=True)
+        self.initial: Content | None = (None, *contents)[-1]
+        self.touches: dict[int, list[tuple[int, Content]]] = {}
+        rows = _accesses(system, fault)
+        for row in rows[np.argsort(system.access_kind[rows], kind="stable")].tolist():  # an event reads first
+            content = int(system.access_value[row]), int(system.access_delta[row])
+            touch = int(system.access_kind[row]), content
+            self.touches.setdefault(int(system.access_event[row]), []).append(touch)
+        self.before = dict.fromkeys(event for event in order[: order.index(guilty)] if event in self.touches)
+
+    def __contains__(self, event: object) -> bool:
+        return event == self.guilty or (event in self.before and not self._faulty(event))
+
+    def discard(self, event: int) -> None:
+        self.before.pop(event, None)
+
+    def _faulty(self, dropped: object) -> bool:
+        cell, reads = self.initial, list[Content]()
+        for event in (event for event in reversed(self.before) if event != dropped):
+            kind, content = self.touches[event][-1]
+            if kind != READ:
+                cell = content
+                break
+            reads += [content for _, content in self.touches[event]]
+        taken = any(content == cell and content[0] != DONT_CARE for content in reads)
+        for kind, content in self.touches[self.guilty]:
+            if _fault_kind(kind, content, cell, taken) == self.kind:
+                return True
+            taken = kind == READ and (taken or (content == cell and content[0] != DONT_CARE))
+            cell = cell if kind == READ else content
+        return False
+
+
+def _fault_kind(kind: int, wanted: Content, cell: Content | None, taken: bool) -> str | None:
+    """What is wrong with an access that finds the byte like this; taken: as a complete sum."""
+    if kind == WRITE:
+        return None
+    if wanted[0] == DONT_CARE:
+        return None if kind == READ or cell is None or cell[0] == DONT_CARE else "stale"
+    if cell != wanted:
+        return "uninitialised" if cell is None else "stale"
+    return "partial" if kind != READ and taken else None
 
 
 def _before(system: System, events: Iterable[int]) -> set[int]:
@@ -259,45 +327,36 @@ def race_witness(system: System, race: Race, kind: str = "race") -> Witness:
     return Witness(kind, system.digest, part.legs(_before(system, pair), pair), pair, race.buffer, race.lo)
 
 
-def _definers(run: Run, fault: Fault, before: int) -> Collection[int]:
-    """The last event that wrote or accumulated the faulty byte before a run position, if any."""
-    system = run.system
-    covers = (system.access_buffer == fault.buffer) & (system.access_lo <= fault.lo) & (system.access_hi > fault.lo)
-    events = system.access_event[np.flatnonzero(covers & (system.access_kind != READ))]
-    events = events[run.position[events] < before]
-    return (int(events[np.argmax(run.position[events])]),) if len(events) else ()
+def _accesses(system: System, fault: Fault) -> I64:
+    """Rows of accesses to the faulty byte."""
+    return np.flatnonzero((system.access_buffer == fault.buffer) & _over(system.access_lo, system.access_hi, fault))
 
 
-def _writers(system: System, fault: Fault) -> list[int]:
+def _over(lo: I64, hi: I64, fault: Fault) -> Bools:
+    """Which spans have the faulty byte."""
+    covers: Bools = (lo <= fault.lo) & (fault.lo < hi)
+    return covers
+
+
+def _definers(system: System, fault: Fault) -> I64:
     """Every event that writes or accumulates the faulty byte."""
-    covers = (system.access_buffer == fault.buffer) & (system.access_lo <= fault.lo) & (system.access_hi > fault.lo)
-    return sorted(set(system.access_event[np.flatnonzero(covers & (system.access_kind != READ))].tolist()))
+    rows = _accesses(system, fault)
+    return np.unique(system.access_event[rows[system.access_kind[rows] != READ]])
 
 
 def fault_witness(run: Run, fault: Fault) -> Witness:
     """The faulty read, the definition it sees, and what these need; for final content, every write of the byte."""
-    guilty = fault.writer if fault.kind == "partial" and fault.writer is not None else fault.event
+    system, part, definers = run.system, Slice(run), _definers(run.system, fault)
     if fault.event < 0:
-        required = set(_writers(run.system, fault))
-    else:
-        required = {guilty, fault.event, *_definers(run, fault, int(run.position[fault.event]))}
-    part = Slice(run)
-    for event in required:
+        for event in definers.tolist():
+            part.execute(event)
+        return Witness("final", system.digest, part.legs(definers.tolist()), (), fault.buffer, fault.lo)
+    guilty = fault.writer if fault.kind == "partial" and fault.writer is not None else fault.event
+    seen = definers[run.position[definers] < run.position[fault.event]]
+    for event in {guilty, fault.event, *seen[np.argsort(run.position[seen])][-1:].tolist()}:
         part.execute(event)
-    kind, events = ("final", ()) if fault.event < 0 else (fault.kind, (guilty,))
-    made = Witness(kind, run.system.digest, part.legs(required), events, fault.buffer, fault.lo)
-    if run.system.events > TRIED_EVENTS or len(made.order) > TRIED_LEGS or fault.event < 0:
-        return made
-    return _shrunk(run.system.to_json(), made)
-
-
-def _shrunk(system: dict[str, Any], witness: Witness) -> Witness:
-    """The witness without the steps that its replay does without. Within a leg it does not matter which one goes."""
-    at, rows = len(witness.order) - 1, Events(system, witness.buffer, witness.byte)
-    while at >= 0:
-        agent, count = witness.order[at]
-        rest = ((agent, count - 1),) if count > 1 else ()
-        less = replace(witness, order=(*witness.order[:at], *rest, *witness.order[at + 1 :]))
-        holds = replayed(rows, less.to_json())
-        witness, at = (less, len(less.order) - 1) if holds else (witness, at - 1)
-    return witness
+    order, longer = part.order(), None
+    while order != longer:
+        longer = order
+        order = _pruned(system, longer, _Content(system, longer, fault.kind, guilty, fault), ())
+    return Witness(fault.kind, system.digest, _legs(system, order), (guilty,), fault.buffer, fault.lo)
