@@ -168,6 +168,18 @@ def test_a_plain_access_at_another_step_is_refused() -> None:
     refused("fenced", "\n".join(moved) + "\n", "which no step at its place names")
 
 
+@pytest.mark.parametrize("layers", [2, 3])
+def test_the_layer_is_counted_by_a_copy_too(layers: int) -> None:
+    """The end of the loop over two layers, where a copy of the variable is compared with the number of layers."""
+    (found,) = re.finditer(r"\tsetp\.lt\.u32 \t(%p\d+), (%r\d+), 2;\n", text("tagged"))
+    copied = f"\tmov.u32 \t%r0, {found[2]};\n\tsetp.lt.u32 \t{found[1]}, %r0, {layers};\n"
+    changed = text("tagged").replace(found[0], copied)
+    if layers == 2:
+        read_back(subject("tagged"), changed)
+    else:
+        refused("tagged", changed, "signals another counter")
+
+
 @pytest.mark.parametrize("signal", [0, 1])
 def test_a_block_is_judged_where_it_is_executed(signal: int) -> None:
     """The first store of a result, in a block at the end of the text that is entered from its own place or another."""
