@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import amk
+from amk.engine.speculation import speculation
 from tests.engine.smollm2_in_transformers import greedy, in_transformers
 from tests.prompts import PROMPTS
 
@@ -37,6 +38,17 @@ def check(model: amk.LanguageModel, smollm2_path: Path, texts: list[str], count:
     other = in_transformers(smollm2_path)
     for prompt in [model.encode(text) for text in texts] + [model.encode(QUESTION)]:
         assert list(model.generate(prompt, max_tokens=count).tokens) == greedy(other, prompt, count)
+
+
+def test_guesses_change_no_answer(model: amk.LanguageModel, smollm2_path: Path) -> None:
+    asked = [{"role": "user", "content": "Copy this: one two three, one two three, one two four"}]
+    wanted = model.generate(asked, max_tokens=24)
+    guesses = speculation(model._backend, "lookup", 7)
+    found = amk.LanguageModel(model.spec, model.tokenizer, model._backend, speculation=guesses).generate(
+        asked, max_tokens=24
+    )
+    assert found.tokens == wanted.tokens
+    assert found.usage.accepted_tokens >= 4
 
 
 @pytest.mark.long
