@@ -37,6 +37,8 @@ class Metrics:
         self.tokens.labels("prompt").inc(usage.prompt_tokens)
         self.tokens.labels("cached").inc(usage.cached_tokens)
         self.tokens.labels("completion").inc(usage.completion_tokens)
+        self.tokens.labels("drafted").inc(usage.drafted_tokens)
+        self.tokens.labels("accepted").inc(usage.accepted_tokens)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
