@@ -12,9 +12,13 @@ LONGEST = 3
 
 
 class Lookup:
-    """Remembers the texts' last one, so that a longer text costs its new tokens."""
+    """Remembers the last text, so that a longer one costs its new tokens.
 
-    def __init__(self) -> None:
+    shortest: tokens that have to be equal at least. What one token brings is seldom right.
+    """
+
+    def __init__(self, shortest: int) -> None:
+        self._shortest = shortest
         self._text: list[Token] = []
         self._behind: dict[tuple[Token, ...], int] = {}
 
@@ -25,7 +29,7 @@ class Lookup:
         """
         self._learn(tokens)
         size = len(tokens)
-        for length in range(min(LONGEST, size), 0, -1):
+        for length in range(min(LONGEST, size), self._shortest - 1, -1):
             at = self._behind.get(tuple(tokens[size - length :]))
             if at is not None:
                 found = [tokens[at + n % (size - at)] for n in range(count)]
@@ -34,12 +38,12 @@ class Lookup:
         return []
 
     def _learn(self, tokens: Sequence[Token]) -> None:
-        """The places behind every run of up to `LONGEST` tokens, but for those at the end, which nothing follows."""
+        """The places behind every run of tokens, but for the last ones, which nothing follows."""
         known = common(self._text, tokens)
         if known < len(self._text):
             self._behind.clear()
             known = 0
         for end in range(max(known, 1), len(tokens)):
-            for length in range(1, min(LONGEST, end) + 1):
+            for length in range(self._shortest, min(LONGEST, end) + 1):
                 self._behind[tuple(tokens[end - length : end])] = end
         self._text = list(tokens)

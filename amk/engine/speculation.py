@@ -44,8 +44,8 @@ class Drafter(Protocol):
 class Speculation:
     """Tokens of a backend with guesses of a drafter.
 
-    most: guesses of a pass. Where a pass takes the longer the more it reads, twice as many are made as were accepted
-    the last time, and one. drafted: guesses of the last request.
+    most: guesses of a pass. Where a pass takes the longer the more it reads, one more is made than was accepted the
+    last time. drafted: guesses of the last request.
     """
 
     def __init__(self, backend: Verifier, drafter: Drafter, most: int) -> None:
@@ -65,7 +65,7 @@ class Speculation:
                 break
         self.drafted = len(guesses)
         if guesses and self._backend.rows is None:
-            self._next = min(2 * len(found) - 1, self._most)
+            self._next = min(len(found), self._most)
         return found
 
 
@@ -78,4 +78,4 @@ def speculation(backend: object, method: Method, most: int) -> Speculation:
     if not isinstance(backend, Verifier):
         message = "a step of the schedule reads one token, so it cannot verify guesses"
         raise AmkError(Diagnostic("AMK016", message, help="plan with --rows"))
-    return Speculation(backend, Lookup(), most)
+    return Speculation(backend, Lookup(shortest=2 if backend.rows is None else 1), most)
