@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from amk.systems import System
-from amk.systems.names import Barrier
+from amk.systems.names import Barrier, Buffer, Counter
 
 BOX = 4
 
@@ -13,12 +13,22 @@ BOX = 4
 class Made:
     """A protocol as a list of calls per agent, so that calls can be dropped, swapped and changed."""
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, rng: Random, changes: tuple[int, ...] = (0, 0, 1, 1, 1, 2)) -> None:
         self.rng, self.sys = rng, System("random")
         self.calls: dict[str, list[tuple[str, tuple[object, ...]]]] = {}
         rng.choice((self.ring, self.ring, self.named, self.flags, self.bulk, self.cluster, self.stores))()
-        for _ in range(rng.choice((0, 0, 1, 1, 1, 2))):
+        for _ in range(rng.choice(changes)):
             self.change()
+
+    @property
+    def key(self) -> str:
+        """Two systems of the same key are the same system."""
+        sys = self.sys
+        made = (sys._counters, sys._init, sorted(sys._phases.items()), sys._buffers)
+        calls = [
+            (agent, [(verb, _plain(arguments)) for verb, arguments in calls]) for agent, calls in self.calls.items()
+        ]
+        return repr((made, calls))
 
     def call(self, agent: str, verb: str, *arguments: object) -> None:
         self.calls.setdefault(agent, []).append((verb, arguments))
@@ -147,6 +157,13 @@ class Made:
             self.call("taker", "wait_equal", flag, 1)
             self.call("taker", "read", data, 0, BOX, k)
             self.call("taker", "set", flag, 0)
+
+
+def _plain(argument: object) -> object:
+    """Counters and buffers by their numbers."""
+    if isinstance(argument, tuple):
+        return tuple(_plain(part) for part in argument)
+    return argument.number if isinstance(argument, Counter | Buffer) else argument
 
 
 def random_rules(rng: Random) -> System:
