@@ -23,7 +23,9 @@ from amk.report.timeline_perfetto import perfetto
 from amk.schedule_ir.codec import load_schedule, schedule_hash
 from amk.schedule_ir.schedule import Schedule
 from amk.systems.document import load_system
-from amk.systems.recognition import is_system
+from amk.systems.loop_document import load_loops
+from amk.systems.loop_program import drawn
+from amk.systems.recognition import format_of
 from amk.systems.verdict import judged
 from amk.trace.from_recording import of_recording
 from amk.trace.from_schedule import Choice, of_schedule
@@ -38,7 +40,7 @@ LARGE = 10 * 2**20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("schedule", type=Path, help="schedule as `amk plan` writes it, or a flat system")
+    parser.add_argument("schedule", type=Path, help="schedule as `amk plan` writes it, or a system")
     parser.add_argument(
         "-o", "--output", action="append", default=[], type=output, metavar="FILE",
         help="X.html: a page that needs nothing else; X.json: for https://ui.perfetto.dev; may be given twice",
@@ -80,8 +82,8 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if is_system(arguments.schedule):
-        return _run_system(arguments)
+    if (kind := format_of(arguments.schedule)) is not None:
+        return _run_system(arguments, kind)
     schedule, _ = load_schedule(arguments.schedule)
     _check(arguments, schedule)
     try:
@@ -99,18 +101,19 @@ def run(arguments: argparse.Namespace) -> int:
     return int(Exit.SAFE)
 
 
-def _run_system(arguments: argparse.Namespace) -> int:
-    """A flat system of any kernel: its witness, or a run."""
+def _run_system(arguments: argparse.Namespace, kind: str) -> int:
+    """A system of any kernel: its witness, or a run; of one with loops that of few laps."""
     given = (arguments.witness, arguments.logical, arguments.measure, arguments.recorded, arguments.workers)
     if any(given):
-        message = "of a flat system the verdict's own run is drawn: leave the choice out"
+        message = "of a system the verdict's own run is drawn: leave the choice out"
         raise AmkError(Diagnostic("AMK005", message, where=Where(file=str(arguments.schedule))))
-    system = load_system(arguments.schedule)
-    timeline = of_system(judged(system))
+    loops = kind == "loops"
+    verdict = drawn(load_loops(arguments.schedule)) if loops else judged(load_system(arguments.schedule))
+    timeline = of_system(verdict)
     for path in arguments.output:
         write(path, html(timeline) if path.suffix == ".html" else json.dumps(perfetto(timeline)) + "\n")
     if arguments.format == "json":
-        print_json(summary(system.block.digest, timeline))
+        print_json(summary(verdict.system.block.digest, timeline))
     else:
         _print(timeline)
     return int(Exit.SAFE)

@@ -13,7 +13,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, because
 from amk.report.render import as_json
 from amk.schedule_ir.codec import canonical_json, load_schedule, located, schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.systems.recognition import is_system
+from amk.systems.recognition import format_of
 from amk.validator.verify import Verdict, obligations_of, verify
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "schedule",
         type=Path,
-        help="schedule as `amk plan` writes it, a case that holds one, or a flat system of any kernel",
+        help="schedule as `amk plan` writes it, a case that holds one, or a system of any kernel, flat or with loops",
     )
     parser.add_argument(
         "others", type=Path, nargs="*", metavar="other",
@@ -70,10 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
         from amk.commands.verify_together import run as run_together
 
         return run_together(arguments)
-    if is_system(arguments.schedule):
+    if (system := format_of(arguments.schedule)) is not None:
         from amk.commands.verify_system import run as run_system
 
-        return run_system(arguments)
+        return run_system(arguments, system)
     schedule, positions = load_schedule(arguments.schedule)
     if arguments.emit_system or arguments.emit_promela:
         _emit_system(arguments, schedule)

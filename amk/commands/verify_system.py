@@ -1,4 +1,4 @@
-"""`amk verify` of a flat system: the verdict on any kernel that synchronises by counters."""
+"""`amk verify` of a system, flat or with loops: the verdict on any kernel that synchronises by counters."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import gc
 import json
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from amk.schedule_ir.codec import located
 from amk.schedule_ir.json_file import read_bytes
 from amk.schedule_ir.positions import Positions
 from amk.systems.document import load_system
+from amk.systems.loop_document import Read, canonical, load_loops
+from amk.systems.loop_program import judged_program
+from amk.systems.open_loop import LoopVerdict
 from amk.systems.proof import certificate
 from amk.systems.recognition import MAX_FILE
 from amk.systems.verdict import Verdict, judged
@@ -25,14 +29,56 @@ EXITS = {"SAFE": Exit.SAFE, "UNSAFE": Exit.UNSAFE, "UNKNOWN": Exit.UNKNOWN}
 SCHEDULES_ONLY = ("fix", "output", "emit_system", "emit_promela", "emit_smt", "timeout")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """The command line of `amk verify`, whose file is a flat system."""
+def run(arguments: argparse.Namespace, kind: str) -> int:
+    """The command line of `amk verify`, whose file is a system of this kind: flat, or with loops."""
     path: Path = arguments.schedule
     for name in SCHEDULES_ONLY:
         if getattr(arguments, name) not in (None, False):
-            message = f"--{name.replace('_', '-')} is for schedules, and {path} is a flat system"
+            message = f"--{name.replace('_', '-')} is for schedules, and {path} is a system"
             raise AmkError(Diagnostic("AMK005", message))
     gc.disable()  # millions of numbers are read, and none of them is garbage
+    return _run_loops(arguments, path) if kind == "loops" else _run_flat(arguments, path)
+
+
+def _run_loops(arguments: argparse.Namespace, path: Path) -> int:
+    """Witness and places are those of the smallest case that is wrong."""
+    read = load_loops(path)
+    verdict = judged_program(read)
+    found = None if verdict.unsafe is None else verdict.unsafe.witness_json()
+    if arguments.certificate is not None and verdict.safe:
+        message = "the proof for every number of laps has no certificate"
+        raise AmkError(Diagnostic("AMK215", message, where=Where(file=str(path))), Exit.UNKNOWN)
+    if arguments.witness is not None and found is not None:
+        write(arguments.witness, json.dumps(found))
+    told = [_placed(diagnostic, path) for diagnostic in verdict.diagnostics]
+    if arguments.format == "json":
+        print_json(_loop_summary(verdict, read) | {"diagnostics": [as_json(d) for d in told]})
+        return int(EXITS[verdict.verdict])
+    arguments.findings.tell(told)
+    print(f"{verdict.verdict}  {verdict.title}")
+    if verdict.unsafe is not None:
+        print(f"  wrong with {verdict.unsafe.system.name}")
+        _tell_witness(arguments, verdict.unsafe)
+    elif verdict.safe:
+        print(f"  any interleaving, all of these values; up to {verdict.laps} laps unrolled, {verdict.seconds:.2f} s")
+    if told:
+        print(f"  `amk explain {told[0].code}` says more")
+    return int(EXITS[verdict.verdict])
+
+
+def _loop_summary(verdict: LoopVerdict, read: Read) -> dict[str, Any]:
+    unsafe = verdict.unsafe
+    return {
+        "verdict": verdict.verdict,
+        "system": read.document.name,
+        "sha256": sha256(canonical(read.document).encode()).hexdigest(),
+        "wrong": None if unsafe is None else unsafe.system.name,
+        "witness": None if unsafe is None else unsafe.witness_kind,
+        "stats": {"agents": len(read.document.agents), "laps_unrolled": verdict.laps, "seconds": verdict.seconds},
+    }
+
+
+def _run_flat(arguments: argparse.Namespace, path: Path) -> int:
     verdict = judged(load_system(path))
     if arguments.witness is not None and (found := verdict.witness_json()) is not None:
         write(arguments.witness, json.dumps(found))
@@ -80,11 +126,16 @@ def _print(arguments: argparse.Namespace, verdict: Verdict, told: list[Diagnosti
             f"  any interleaving; deterministic: {'yes' if verdict.deterministic else 'no, a float sum has no order'}"
         )
         print(f"  {block.counters:,} counters, {len(block.access_lo):,} accesses, {verdict.seconds:.2f} s")
-    elif verdict.witness_kind is not None:
-        where = f"written to {arguments.witness}" if arguments.witness else "not written; use --witness FILE"
-        print(f"  witness ({verdict.witness_kind}) {where}")
+    else:
+        _tell_witness(arguments, verdict)
     if told:
         print(f"  `amk explain {told[0].code}` says more")
+
+
+def _tell_witness(arguments: argparse.Namespace, verdict: Verdict) -> None:
+    if verdict.witness_kind is not None:
+        where = f"written to {arguments.witness}" if arguments.witness else "not written; use --witness FILE"
+        print(f"  witness ({verdict.witness_kind}) {where}")
 
 
 def _certified(verdict: Verdict, path: Path) -> dict[str, Any]:

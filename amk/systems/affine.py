@@ -7,6 +7,7 @@ remainders that repeat only after more than `MAX_PERIOD` laps a ValueError.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count
@@ -31,6 +32,12 @@ class Index:
         if type(value) is not int:
             raise TypeError(f"{str(value)[:40]!r} is neither an integer nor made of a lap's number")
         return cls(Fraction(0), (Fraction(value),))
+
+    @classmethod
+    def stepped(cls, step: int, table: Sequence[int]) -> Index:
+        """step * (k // P) + table[k % P], for a table of P entries."""
+        slope = Fraction(step, len(table))
+        return cls(slope, _shortest(tuple(entry - slope * lap for lap, entry in enumerate(table))))
 
     @property
     def period(self) -> int:

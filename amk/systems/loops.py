@@ -14,21 +14,25 @@ An inner loop with a constant number of turns is a Python loop.
 
 Property: `unrolled(n)` is the system for n laps, event by event in the order of the program.
 
+`save` writes it as a file (`loop_document`).
+
 Errors: those of `amk.systems.System`, at the caller's line; AMK205 for what is outside of the class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
+from pathlib import Path
 from typing import Any, Final, Literal, Self, get_args
 
+from amk.report.diagnostic import AmkError, Where
 from amk.systems.affine import MAX_PERIOD, Index
 from amk.systems.agent import Agent
 from amk.systems.builder import System
-from amk.systems.names import Scope, caller, refuse
+from amk.systems.names import Scope, caller, integer, refuse
 
 Part = Literal["before", "lap", "behind"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
@@ -46,6 +50,20 @@ class Named:
 
     def at(self, lap: int) -> str:
         return self.name if self.number is None else f"{self.name}[{self.number.at(lap)}]"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A counter, or `size` of them alike."""
+
+    name: str
+    scope: Scope
+    init: int
+    size: int | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,) if self.size is None else tuple(f"{self.name}[{n}]" for n in range(self.size))
 
 
 @dataclass(frozen=True)
@@ -76,11 +94,12 @@ class Operation:
     @property
     def period(self) -> int:
         mine = [*self.numbers, *([self.of.number] if self.of.number is not None else [])]
-        mine += [part for part in _parts(self.value) if isinstance(part, Index)]
+        mine += [part for part in parts_of(self.value) if isinstance(part, Index)]
         return lcm(*(index.period for index in mine))
 
 
-def _parts(value: Any) -> Sequence[Any]:
+def parts_of(value: Any) -> tuple[Any, ...]:
+    """A value that is no tuple is the only part."""
     return value if isinstance(value, tuple) else (value,)
 
 
@@ -90,7 +109,7 @@ class LoopAgent:
     def __init__(self, system: LoopSystem, name: str, place: dict[str, int]) -> None:
         self.system, self.name, self.place = system, name, place
         self.code: dict[Part, list[Operation]] = {part: [] for part in PARTS}
-        self._part: Part = "before"
+        self.part: Part = "before"
 
     def __enter__(self) -> Self:
         return self
@@ -101,11 +120,11 @@ class LoopAgent:
     @contextmanager
     def loop(self) -> Iterator[Index]:
         """Laps 0 to N - 1; what it gives is the number of the lap."""
-        if self._part != "before":
+        if self.part != "before":
             raise refuse("AMK205", f"{self.name} has a second loop; one loop with an open number of laps is decided")
-        self._part = "lap"
+        self.part = "lap"
         yield Index()
-        self._part = "behind"
+        self.part = "behind"
 
     def wait(self, counter: Named, at_least: Number, order: Literal["acquire", "relaxed"] = "acquire") -> None:
         self._add("wait", counter, (at_least,), order)
@@ -131,10 +150,10 @@ class LoopAgent:
             made = tuple(Index.of(number) for number in numbers)
         except TypeError as error:
             raise refuse("AMK005", str(error)) from error
-        if self._part == "before" and any(index.slope or index.period > 1 for index in made):
+        if self.part == "before" and any(index.slope or index.period > 1 for index in made):
             message = "a lap's number is for the loop, and the number of laps for behind it: `with agent.loop(): pass`"
             raise refuse("AMK005", message)
-        self.code[self._part].append(Operation(verb, of, made, order, value, caller()))
+        self.code[self.part].append(Operation(verb, of, made, order, value, self.system.place or caller()))
 
     def events(self, laps: int) -> Iterator[tuple[Operation, int]]:
         """Its operations for this number of laps, each with the number that stands for `k` in it."""
@@ -145,31 +164,50 @@ class LoopAgent:
 
 
 class LoopSystem:
-    """Agents, counters and buffers of a kernel whose loops run `at_least` to `at_most` laps; None: any number."""
+    """Agents, counters and buffers of a kernel whose loops run `at_least` to `at_most` laps; None: any number.
+
+    count: what the number of laps is called in its file.
+    """
 
     laps = Index()
     """The number of laps, for operations behind the loop."""
 
-    def __init__(self, name: str = "system", at_least: int = 0, at_most: int | None = None) -> None:
-        self.name, self.at_least, self.at_most = name, at_least, at_most
+    def __init__(
+        self, name: str = "system", at_least: int = 0, at_most: int | None = None, count: str = "laps"
+    ) -> None:
+        if not count.isidentifier() or count == "k":
+            raise refuse("AMK008", f"{count[:40]!r} is no name for the number of laps: take letters, and not only k")
+        self.name, self.at_least, self.at_most, self.count = name, at_least, at_most, count
         self.agents: list[LoopAgent] = []
-        self._counters: list[tuple[str, Scope, int]] = []
-        self._buffers: list[tuple[str, int]] = []
-        self._initial: list[tuple[str, int, int, object]] = []
+        self.declared: list[Declared] = []
+        self.sizes: list[tuple[str, int]] = []
+        self.contents: list[tuple[str, int, int, object]] = []
+        self.place: tuple[str, int] | None = None
+
+    @contextmanager
+    def at(self, place: tuple[str, int]) -> Iterator[None]:
+        """Calls within come from this file and line, whoever makes them."""
+        before, self.place = self.place, place
+        try:
+            yield
+        except AmkError as error:
+            here = Where(file=place[0], line=place[1])
+            raise AmkError([replace(diagnostic, where=here) for diagnostic in error.diagnostics]) from error
+        finally:
+            self.place = before
 
     def counter(self, name: str, scope: Scope = "gpu", init: int = 0) -> Named:
-        self._counters.append((name, scope, init))
+        self.declared.append(Declared(name, scope, init, None))
         return Named(name)
 
     def counters(self, name: str, size: int, scope: Scope = "gpu", init: int = 0) -> Array:
         """`size` counters alike, chosen by a number: an mbarrier for each slot, say."""
-        for number in range(size):
-            self.counter(f"{name}[{number}]", scope, init)
+        self.declared.append(Declared(name, scope, init, integer("the number of counters", size, 1, 1 << 16)))
         return Array(name, size)
 
     def buffer(self, name: str, size: int) -> Named:
         """size in bytes; what every lap has of its own (a tile of global memory) needs no bound: give a large one."""
-        self._buffers.append((name, size))
+        self.sizes.append((name, size))
         return Named(name)
 
     def agent(self, name: str, cta: int = 0, cluster: int = 0, gpu: int = 0) -> LoopAgent:
@@ -177,7 +215,7 @@ class LoopSystem:
         return self.agents[-1]
 
     def initial(self, buffer: Named, lo: int, hi: int, value: object = None) -> None:
-        self._initial.append((buffer.name, lo, hi, value))
+        self.contents.append((buffer.name, lo, hi, value))
 
     @property
     def period(self) -> int:
@@ -187,13 +225,19 @@ class LoopSystem:
             raise refuse("AMK205", f"the loop repeats after {found} laps; at most {MAX_PERIOD}")
         return found
 
+    def save(self, path: str | Path) -> None:
+        """Write the file that `amk verify` reads."""
+        from amk.systems.loop_writer import text_of
+
+        Path(path).write_text(text_of(self) + "\n", encoding="utf-8")
+
     def unrolled(self, laps: int) -> System:
         """The system for this number of laps."""
         made = System(f"{self.name}, {laps} laps")
-        counters = {name: made.counter(name, scope, init) for name, scope, init in self._counters}
-        buffers = {name: made.buffer(name, size) for name, size in self._buffers}
-        for name, lo, hi, value in self._initial:
-            made.initial(buffers[name], lo, hi, value)
+        counters = {name: made.counter(name, one.scope, one.init) for one in self.declared for name in one.names}
+        buffers = {name: made.buffer(name, size) for name, size in self.sizes}
+        for name, lo, hi, value in self.contents:
+            made.initial(buffers[name], lo, hi, None if value is None else parts_of(value))
         for agent in self.agents:
             stream = made.agent(agent.name, agent.place["cta"], agent.place["cluster"], agent.place["gpu"])
             for operation, lap in agent.events(laps):
@@ -208,7 +252,7 @@ def _do(stream: Agent, operation: Operation, lap: int, counters: dict[str, Any],
         raise refuse("AMK009", f"there is no {named} at lap {lap}")
     try:
         numbers = [number.at(lap) for number in operation.numbers]
-        value = tuple(part.at(lap) if isinstance(part, Index) else part for part in _parts(operation.value))
+        value = tuple(part.at(lap) if isinstance(part, Index) else part for part in parts_of(operation.value))
     except ValueError as error:
         raise refuse("AMK005", str(error)) from error
     if operation.verb in ("wait", "signal"):

@@ -42,6 +42,8 @@ class LoopVerdict:
     unsafe: Verdict | None
     unproved: str | None
     seconds: float
+    title: str = ""
+    """What the verdict is about, where that is more than one system."""
 
     @property
     def verdict(self) -> Status:
@@ -59,13 +61,15 @@ class LoopVerdict:
             return self.unsafe.diagnostics
         if self.unproved is None:
             return ()
-        upto = because(f"up to {self.laps} laps nothing is wrong; for more the induction does not hold")
+        upto = because(f"up to {self.laps} laps nothing that was tried is wrong; more is not proved")
         return (Diagnostic("AMK205", self.unproved, facts=(upto,)),)
 
     def explain(self) -> str:
         """The verdict as text for people."""
         if self.unsafe is not None:
             return self.unsafe.explain()
+        if self.title:
+            return f"{self.verdict}  {self.title}\n{render(self.diagnostics)}".rstrip()
         most = "any number of" if self.system.at_most is None else f"up to {self.system.at_most}"
         size = f"{self.system.name}: {len(self.system.agents)} agents, {most} laps"
         return f"{self.verdict}  {size}\n{render(self.diagnostics)}".rstrip()

@@ -1,4 +1,4 @@
-"""Whether a file is a flat system, without loading what reads one."""
+"""Whether a file is a system, flat or with loops, without loading what reads one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from amk.schedule_ir.json_file import read_bytes
 
 MAX_FILE: Final = 512 * 2**20
 """Bytes that a file of a flat system may have."""
-_SAYS_SO: Final = re.compile(rb'"format"\s*:\s*"amk\.flat/')
+_SAYS_SO: Final = re.compile(rb'"format"\s*:\s*"amk\.(flat|loops)/')
+
+
+def format_of(path: Path) -> str | None:
+    """`flat` or `loops`, of this or another version, as the file says; None for others and unreadable files."""
+    try:
+        found = _SAYS_SO.search(read_bytes(path, MAX_FILE))
+    except AmkError:
+        return None
+    return None if found is None else found.group(1).decode()
 
 
 def is_system(path: Path) -> bool:
-    """Whether the file says that it is of this format, in this or another version. Unreadable files are not."""
-    try:
-        return _SAYS_SO.search(read_bytes(path, MAX_FILE)) is not None
-    except AmkError:
-        return False
+    """Whether the file says that it is a flat system."""
+    return format_of(path) == "flat"

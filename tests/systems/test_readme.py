@@ -24,6 +24,21 @@ def test_the_page_shows_what_is_said() -> None:
     assert all(f"    {line}\n" in page for line in told) and len(told) == 6
 
 
+def test_the_page_s_loops_are_safe_for_every_number_of_laps() -> None:
+    from amk.systems.loop_document import parse_loops
+    from amk.systems.loop_program import judged_program
+
+    page = PAGE.read_text(encoding="utf-8")
+    code = page.split("```python\n")[3].partition("```")[0]
+    names: dict[str, Any] = {}
+    exec(compile(code, "ring.py", "exec"), names)
+    assert amk.verify(names["endless"]()).safe
+    text = page.partition("```json\n")[2].partition("```")[0]
+    assert judged_program(parse_loops(text.encode(), "ring.json")).safe
+    told = judged_program(parse_loops(text.replace("k + 1", "k").encode(), "ring.json"))
+    assert told.verdict == "UNSAFE" and "ring.cu:12" not in told.explain() and "ring.json:" in told.explain()
+
+
 GUIDE = PAGE.parent / "guides" / "kernel-author.md"
 MISTAKES = {
     ("phase ^ 1)", "phase)"): ("AMK201", "empty 0 is in phase 0, which still needs 1 of 1 arrivals"),

@@ -1,0 +1,241 @@
+"""The file `amk.loops/1`: agents as programs over named loops, with counts that may be open (README.md here).
+
+Reading is bounded and total: anything that is no such file is an `AmkError` with AMK00x at its line and column. The
+canonical text is what `canonical` gives: sorted keys, no spaces, no defaults left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from keyword import iskeyword
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
+
+from amk.report.diagnostic import AmkError, Diagnostic, Where
+from amk.report.schema import schema_error
+from amk.schedule_ir.codec import located
+from amk.schedule_ir.json_file import parse_json, read_bytes
+from amk.schedule_ir.positions import Positions
+from amk.systems.affine import MAX_PERIOD
+from amk.systems.loop_numbers import MAX_TEXT
+
+FORMAT: Final = "amk.loops/1"
+MAX_LOOP_FILE: Final = 16 * 2**20
+"""Bytes that a file may have."""
+MAX_PARTS: Final = 16
+_NAME: Final = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "maxLength": 64}
+_TABLE: Final = {
+    "type": "object",
+    "description": "step * (index // P) + table[index % P], for a table of P entries",
+    "properties": {
+        "index": _NAME,
+        "step": {"type": "integer"},
+        "table": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": MAX_PERIOD},
+    },
+    "required": ["index", "step", "table"],
+    "additionalProperties": False,
+}
+_NUMBER: Final = {"anyOf": [{"type": "integer"}, {"type": "string", "maxLength": MAX_TEXT}, _TABLE]}
+_PART: Final = {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "object", "properties": {"number": _NUMBER},
+    "required": ["number"], "additionalProperties": False}]}  # fmt: skip
+_VALUE: Final = {"anyOf": [*_PART["anyOf"], {"type": "array", "items": _PART, "maxItems": MAX_PARTS}, {"type": "null"}]}
+
+
+def _identifier(given: str) -> str:
+    if not given.isidentifier() or not given.isascii() or iskeyword(given) or len(given) > 64:
+        raise ValueError("a loop or parameter is called by letters, digits and _, 64 at most, a letter first")
+    return given
+
+
+def _is_table(given: object) -> bool:
+    if not isinstance(given, dict) or set(given) != {"index", "step", "table"}:
+        return False
+    table = given["table"]
+    whole = isinstance(table, list | tuple) and all(type(entry) is int for entry in table)
+    return type(given["step"]) is int and isinstance(given["index"], str) and whole and 0 < len(table) <= MAX_PERIOD
+
+
+def _number(given: Any) -> Any:
+    if type(given) is int or isinstance(given, str) or _is_table(given):
+        return given
+    raise ValueError("a number is an integer, a text such as 'k % 3 * 1024', or an object of index, step and table")
+
+
+def _value(given: Any) -> Any:
+    parts = given if isinstance(given, list | tuple) else [given]
+    for part in parts[: MAX_PARTS + 1]:
+        if isinstance(part, dict) and set(part) == {"number"}:
+            _number(part["number"])
+        elif type(part) is not int and not isinstance(part, str) and not (part is None and part is given):
+            raise ValueError('a value is null, a text, an integer, {"number": ...}, or a list of such')
+    if len(parts) > MAX_PARTS:
+        raise ValueError(f"a value of {len(parts)} parts; at most {MAX_PARTS}")
+    return given
+
+
+Identifier = Annotated[str, AfterValidator(_identifier), WithJsonSchema(_NAME)]
+Number = Annotated[Any, AfterValidator(_number), WithJsonSchema(_NUMBER)]
+Value = Annotated[Any, AfterValidator(_value), WithJsonSchema(_VALUE)]
+Source = Annotated[str, Field(pattern=r"^.+:[0-9]{1,9}$", max_length=1024, description="FILE:LINE of the kernel")]
+Name = Annotated[str, Field(max_length=256)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Parameter(_Frozen):
+    """A number of which the system must be safe for every value. As the count of loops it may be open."""
+
+    at_least: int = Field(0, ge=0)
+    at_most: int | None = Field(None, ge=0, description="null: any number")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.at_most is not None and self.at_most < self.at_least:
+            raise ValueError(f"no number is at least {self.at_least} and at most {self.at_most}")
+        return self
+
+
+class DeclaredCounter(_Frozen):
+    name: Name
+    scope: Literal["cta", "cluster", "gpu", "sys"] = "gpu"
+    init: Number = 0
+    size: Number | None = Field(None, description="so many alike, each chosen by a number; null: one")
+
+
+class DeclaredBuffer(_Frozen):
+    name: Name
+    size: Number = Field(description="bytes")
+
+
+class Content(_Frozen):
+    """What bytes lo to hi - 1 of a buffer hold before the launch."""
+
+    buffer: Name
+    lo: Number
+    hi: Number
+    value: Value = None
+
+
+class Wait(_Frozen):
+    do: Literal["wait"]
+    counter: Name
+    number: Number | None = Field(None, description="which of the counters of this name")
+    at_least: Number
+    order: Literal["acquire", "relaxed"] = "acquire"
+    source: Source | None = None
+
+
+class Signal(_Frozen):
+    do: Literal["signal"]
+    counter: Name
+    number: Number | None = Field(None, description="which of the counters of this name")
+    amount: Number = 1
+    order: Literal["release", "relaxed"] = "release"
+    source: Source | None = None
+
+
+class Access(_Frozen):
+    """Bytes lo to hi - 1 are touched."""
+
+    do: Literal["read", "write", "add"]
+    buffer: Name
+    lo: Number
+    hi: Number
+    value: Value = Field(None, description="what the bytes mean; a read must find what was written under it")
+    source: Source | None = None
+
+
+class Loop(_Frozen):
+    """Its code, for index 0 to count - 1."""
+
+    do: Literal["loop"]
+    index: Identifier
+    count: Number
+    code: tuple[Statement, ...]
+
+
+Statement = Annotated[Wait | Signal | Access | Loop, Field(discriminator="do")]
+
+
+class DeclaredAgent(_Frozen):
+    """One stream in program order."""
+
+    name: Name
+    cta: Number = 0
+    cluster: Number = 0
+    gpu: Number = 0
+    code: tuple[Statement, ...]
+
+
+class LoopDocument(_Frozen):
+    """A system with loops as a file."""
+
+    format: Literal["amk.loops/1"]
+    name: Name = "system"
+    parameters: dict[Identifier, Parameter] = Field(default_factory=dict)
+    counters: tuple[DeclaredCounter, ...] = ()
+    buffers: tuple[DeclaredBuffer, ...] = ()
+    initial: tuple[Content, ...] = ()
+    agents: tuple[DeclaredAgent, ...]
+
+
+class Read:
+    """A document with the places of what is in it."""
+
+    def __init__(self, document: LoopDocument, file: str, positions: Positions) -> None:
+        self.document, self.file, self.positions = document, file, positions
+
+    def wrong(self, code: str, message: str, pointer: str) -> AmkError:
+        """A complaint about what is at the pointer."""
+        return AmkError(located(Diagnostic(code, message, where=Where(path=pointer)), self.file, self.positions))
+
+    def source(self, statement: Wait | Signal | Access, pointer: str) -> tuple[str, int]:
+        """Where it comes from: its own word for it, else its place in the file."""
+        if statement.source is None:
+            return self.file, self.positions.nearest(pointer) or 1
+        file, _, line = statement.source.rpartition(":")
+        return file, int(line)
+
+
+def load_loops(path: Path) -> Read:
+    """AMK0xx as an AmkError (exit 2) for anything that is no system with loops."""
+    return parse_loops(read_bytes(path, MAX_LOOP_FILE), str(path))
+
+
+def parse_loops(content: bytes, file: str) -> Read:
+    """The document in `content`; `file` names the place in diagnostics."""
+    value, positions = parse_json(content, file), Positions(content)
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        message = f"the file says another format; this program reads {FORMAT}"
+        raise AmkError(located(Diagnostic("AMK004", message, where=Where(path="/format")), file, positions))
+    try:
+        document = LoopDocument.model_validate_json(json.dumps(value))
+    except ValidationError as error:
+        found = [_untagged(diagnostic) for diagnostic in schema_error(error, file).diagnostics]
+        raise AmkError([located(diagnostic, file, positions) for diagnostic in found]) from error
+    return Read(document, file, positions)
+
+
+def _untagged(diagnostic: Diagnostic) -> Diagnostic:
+    """Without the kinds of statements that pydantic puts into the pointer."""
+    where = diagnostic.where
+    if where is None or where.path is None:
+        return diagnostic
+    path = re.sub(r"(/code/\d+)/(?:wait|signal|read|write|add|loop)(?=/|$)", r"\1", where.path)
+    return replace(diagnostic, where=replace(where, path=path))
+
+
+def canonical(document: LoopDocument) -> str:
+    """The one text of a document."""
+    return json.dumps(document.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of the file."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **LoopDocument.model_json_schema()}

@@ -1,0 +1,282 @@
+"""A file with loops made into systems with one open loop each, and the verdict on all of them.
+
+One parameter stays open: the count of the loops that `open_loop` decides for every number of laps. Every other gets
+each of its values in turn. Loops with a known count are unrolled.
+
+Property: UNSAFE iff some values are, and the verdict names them. SAFE only if all values are. UNKNOWN (AMK205), with
+the place and the parameter, where the open count is used in another way than `open_loop` knows and has too many values
+to try, or where there are more than `MOST_CASES` cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice, product
+from math import inf, prod
+from time import perf_counter
+from typing import Any, Final
+
+from amk.report.diagnostic import AmkError
+from amk.systems.affine import Index
+from amk.systems.loop_document import Access, Loop, LoopDocument, Parameter, Read, Signal, Statement, Wait
+from amk.systems.loop_numbers import Number, Unknown, evaluated, names_in
+from amk.systems.loops import Array, LoopAgent, LoopSystem, Named
+from amk.systems.open_loop import LoopVerdict, judged_loops
+from amk.systems.period import Outside
+from amk.systems.verdict import Verdict, judged
+
+MOST_CASES: Final = 32
+"""Values, or combinations of them, that are tried one by one."""
+FIRST_CASES: Final = 4
+"""So many are looked at where there are more than can be tried: something may be wrong with them."""
+MOST_STATEMENTS: Final = 1 << 16
+"""Statements of all agents when loops with a known count are unrolled, and turns of such loops."""
+DRAWN_LAPS: Final = 4
+Names = Mapping[str, Number]
+
+
+class Program:
+    """The system of a document for given values of all parameters but `count`, which stays open."""
+
+    def __init__(self, read: Read, values: Mapping[str, int], count: str | None) -> None:
+        self.read, self.values, self.count, self.left = read, values, count, MOST_STATEMENTS
+        bounds = read.document.parameters[count] if count is not None else Parameter(at_least=0, at_most=0)
+        chosen = "".join(f", {name} = {value}" for name, value in values.items())
+        self.system = LoopSystem(read.document.name + chosen, bounds.at_least, bounds.at_most, count or "laps")
+        self.counters: dict[str, Named | Array] = {}
+        self.buffers: dict[str, Named] = {}
+
+    def built(self) -> LoopSystem:
+        document = self.read.document
+        for number, counter in enumerate(document.counters):
+            at = f"/counters/{number}"
+            init, size = self.known(counter.init, f"{at}/init"), counter.size
+            with self.placed(at, "AMK007" if counter.name in self.counters else None):
+                if size is None:
+                    self.counters[counter.name] = self.system.counter(counter.name, counter.scope, init)
+                else:
+                    made = self.system.counters(counter.name, self.known(size, f"{at}/size"), counter.scope, init)
+                    self.counters[counter.name] = made
+        for number, buffer in enumerate(document.buffers):
+            at = f"/buffers/{number}"
+            with self.placed(at, "AMK007" if buffer.name in self.buffers else None):
+                self.buffers[buffer.name] = self.system.buffer(buffer.name, self.known(buffer.size, f"{at}/size"))
+        self.contents(document)
+        for number, agent in enumerate(document.agents):
+            at = f"/agents/{number}"
+            cta, cluster, gpu = (self.known(getattr(agent, key), f"{at}/{key}") for key in ("cta", "cluster", "gpu"))
+            stream = self.system.agent(agent.name, cta, cluster, gpu)
+            self.code(stream, agent.code, self.values, f"{at}/code")
+        return self.system
+
+    def contents(self, document: LoopDocument) -> None:
+        for number, content in enumerate(document.initial):
+            at = f"/initial/{number}"
+            lo, hi = self.known(content.lo, f"{at}/lo"), self.known(content.hi, f"{at}/hi")
+            buffer = self.buffer(content.buffer, f"{at}/buffer")
+            self.system.initial(buffer, lo, hi, self.value(content.value, self.values, f"{at}/value"))
+
+    @contextmanager
+    def placed(self, pointer: str, again: str | None) -> Iterator[None]:
+        """Complaints of the builder are about what is at the pointer; again: the name is taken."""
+        if again is not None:
+            raise self.read.wrong(again, "there is another of this name already", pointer)
+        try:
+            yield
+        except AmkError as error:
+            first = error.diagnostics[0]
+            raise self.read.wrong(first.code, first.message, pointer) from error
+
+    def number(self, given: Any, names: Names, pointer: str) -> Number:
+        try:
+            return evaluated(given, names)
+        except Unknown as error:
+            raise self.read.wrong("AMK009", str(error), pointer) from error
+        except SyntaxError as error:
+            raise self.read.wrong("AMK005", f"no number: {error.msg}", pointer) from error
+        except (TypeError, ValueError) as error:
+            raise Outside(f"{self.at(pointer)}: {error}") from error
+
+    def known(self, given: Any, pointer: str) -> int:
+        """A number that holds for the whole system."""
+        if self.uses(given, pointer):
+            raise Outside(f"{self.at(pointer)}: depends on {self.count}, which is open")
+        found = self.number(given, self.values, pointer)
+        assert isinstance(found, int)
+        return found
+
+    def uses(self, given: Any, pointer: str) -> bool:
+        """Whether it depends on the open parameter."""
+        try:
+            return self.count is not None and self.count in names_in(given)
+        except SyntaxError as error:
+            raise self.read.wrong("AMK005", f"no number: {error.msg}", pointer) from error
+
+    def at(self, pointer: str) -> str:
+        return f"{self.read.file}:{self.read.positions.nearest(pointer)}"
+
+    def code(self, stream: LoopAgent, statements: Iterable[Statement], names: Names, pointer: str) -> None:
+        for number, statement in enumerate(statements):
+            self.spend(pointer)
+            at = f"{pointer}/{number}"
+            if isinstance(statement, Loop):
+                self.loop(stream, statement, names, at)
+            else:
+                with self.system.at(self.read.source(statement, at)):
+                    self.statement(stream, statement, names, at)
+
+    def spend(self, pointer: str, turns: int = 1) -> None:
+        self.left -= turns
+        if self.left < 0:
+            message = f"loops with a known count make more than {MOST_STATEMENTS} statements"
+            raise self.read.wrong("AMK002", message, pointer)
+
+    def loop(self, stream: LoopAgent, loop: Loop, names: Names, at: str) -> None:
+        if loop.index in names or loop.index in self.read.document.parameters:
+            raise self.read.wrong("AMK007", f"{loop.index!r} means something else already", f"{at}/index")
+        if self.uses(loop.count, f"{at}/count"):
+            if stream.part != "before" or loop.count != self.count:
+                told = "is within or behind another open loop" if stream.part != "before" else "is no plain parameter"
+                raise Outside(f"{self.at(at)}: the open count of loop {loop.index} {told}")
+            with stream.loop() as lap:
+                self.code(stream, loop.code, {**names, loop.index: lap}, f"{at}/code")
+            return
+        turns = self.number(loop.count, names, f"{at}/count")
+        if isinstance(turns, Index):
+            raise Outside(f"{self.at(at)}: the count of loop {loop.index} depends on the lap of an open loop")
+        self.spend(at, max(0, turns))
+        for turn in range(turns):
+            self.code(stream, loop.code, {**names, loop.index: turn}, f"{at}/code")
+
+    def seen(self, stream: LoopAgent, numbers: dict[str, Any], names: Names, at: str) -> Names:
+        """The names that these numbers may use; the open count stands for the number of laps behind the loop."""
+        if not any(self.uses(given, f"{at}/{key}") for key, given in numbers.items()):
+            return names
+        if stream.part == "before":
+            with stream.loop():
+                pass
+        if stream.part == "lap":
+            raise Outside(f"{self.at(at)}: depends on {self.count}, which is open, within its loop")
+        assert self.count is not None
+        return {**names, self.count: LoopSystem.laps}
+
+    def statement(self, stream: LoopAgent, one: Wait | Signal | Access, names: Names, at: str) -> None:
+        keys = {Wait: ("number", "at_least"), Signal: ("number", "amount"), Access: ("lo", "hi")}[type(one)]
+        numbers = {key: getattr(one, key) for key in keys if getattr(one, key) is not None}
+        values = _numbers_of(one.value) if isinstance(one, Access) else {}
+        names = self.seen(stream, {**numbers, **values}, names, at)
+        made = {key: self.number(given, names, f"{at}/{key}") for key, given in numbers.items()}
+        if isinstance(one, Access):
+            value = self.value(one.value, names, f"{at}/value")
+            getattr(stream, one.do)(self.buffer(one.buffer, f"{at}/buffer"), made["lo"], made["hi"], value)
+        elif isinstance(one, Wait):
+            stream.wait(self.counter(one.counter, made.get("number"), at), made["at_least"], one.order)
+        else:
+            stream.signal(self.counter(one.counter, made.get("number"), at), made["amount"], one.order)
+
+    def value(self, given: Any, names: Names, pointer: str) -> Any:
+        if given is None:
+            return None
+        parts = given if isinstance(given, list | tuple) else [given]
+        return tuple(self.number(p["number"], names, pointer) if isinstance(p, dict) else p for p in parts)
+
+    def buffer(self, name: str, pointer: str) -> Named:
+        if name not in self.buffers:
+            raise self.read.wrong("AMK009", f"there is no buffer {name!r}", pointer)
+        return self.buffers[name]
+
+    def counter(self, name: str, number: Number | None, at: str) -> Named:
+        found = self.counters.get(name)
+        if found is None:
+            raise self.read.wrong("AMK009", f"there is no counter {name!r}", f"{at}/counter")
+        if isinstance(found, Array) != (number is not None):
+            message = f"{name!r} is {'several counters' if number is None else 'one counter'}, and `number` says which"
+            raise self.read.wrong("AMK005", message, f"{at}/counter")
+        return found[number] if isinstance(found, Array) and number is not None else Named(name)
+
+
+def _numbers_of(value: Any) -> dict[str, Any]:
+    parts = value if isinstance(value, list | tuple) else [value]
+    return {f"value/{k}": part["number"] for k, part in enumerate(parts) if isinstance(part, dict)}
+
+
+def judged_program(read: Read) -> LoopVerdict:
+    """Decide."""
+    start, count = perf_counter(), _open(read.document)
+    try:
+        verdict = _judged(read, count)
+    except Outside as error:
+        verdict = _judged(read, None)
+        verdict = replace(verdict, unproved=str(error) if _left_out(read.document, None) else verdict.unproved)
+    return replace(verdict, seconds=perf_counter() - start, title=_title(read.document))
+
+
+def drawn(read: Read) -> Verdict:
+    """The verdict on the smallest case that is wrong; where none is, on one of few laps."""
+    found = judged_program(read)
+    if found.unsafe is not None:
+        return found.unsafe
+    system = found.system
+    most = DRAWN_LAPS if system.at_most is None else min(DRAWN_LAPS, system.at_most)
+    return judged(system.unrolled(max(system.at_least, most)).flat())
+
+
+def _judged(read: Read, count: str | None) -> LoopVerdict:
+    """count stays open, the other parameters have each of their values. `Outside` where count cannot stay open."""
+    names = [name for name in read.document.parameters if name != count]
+    ranges = [_tried(read.document.parameters[name]) for name in names]
+    left_out = _left_out(read.document, count)
+    laps, unproved, verdict = 0, None, None
+    for values in islice(product(*ranges), FIRST_CASES if left_out else MOST_CASES):
+        verdict = judged_loops(Program(read, dict(zip(names, values, strict=True)), count).built())
+        if verdict.unsafe is not None:
+            return verdict
+        laps = max(laps, verdict.laps)
+        unproved = unproved or verdict.unproved
+    assert verdict is not None
+    return replace(verdict, laps=laps, unproved=unproved or left_out)
+
+
+def _tried(parameter: Parameter) -> range:
+    first, last = parameter.at_least, parameter.at_most
+    return range(first, min(first + MOST_CASES - 1, first + MOST_CASES if last is None else last) + 1)
+
+
+def _left_out(document: LoopDocument, count: str | None) -> str | None:
+    """Which parameters have more values than are tried."""
+    others = {name: parameter for name, parameter in document.parameters.items() if name != count}
+    cases = prod(map(_values, others.values()))
+    if cases <= MOST_CASES:
+        return None
+    many = "any number of" if cases == inf else f"{cases}"
+    return f"{', '.join(others)}: {many} cases, of which {FIRST_CASES} are tried"
+
+
+def _title(document: LoopDocument) -> str:
+    """What the verdict is about."""
+    said = [
+        f"{name} from {one.at_least} {'on' if one.at_most is None else f'to {one.at_most}'}"
+        for name, one in document.parameters.items()
+    ]
+    return ", ".join([f"{document.name}: {len(document.agents)} agents", *said])
+
+
+def _open(document: LoopDocument) -> str | None:
+    """The parameter that stays open, if not all can be tried: the one of most values of those that count a loop."""
+    if prod(map(_values, document.parameters.values())) <= MOST_CASES:
+        return None
+    counts = {name for agent in document.agents for name in _counts(agent.code)} & set(document.parameters)
+    return max(sorted(counts), key=lambda name: _values(document.parameters[name]), default=None)
+
+
+def _counts(statements: Iterable[Statement]) -> Iterator[Any]:
+    for statement in statements:
+        if isinstance(statement, Loop):
+            yield from (name for name in (statement.count,) if isinstance(name, str))
+            yield from _counts(statement.code)
+
+
+def _values(parameter: Parameter) -> float:
+    return inf if parameter.at_most is None else parameter.at_most - parameter.at_least + 1
