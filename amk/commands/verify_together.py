@@ -9,7 +9,7 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.report.render import as_json
 from amk.schedule_ir.codec import load_schedule, located, schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.together import HANDED_OVER, apart, one_packing
+from amk.validator.together import HANDED_OVER, apart, crowded, one_packing
 from amk.validator.verify import verify
 
 OF_ONE = ("witness", "certificate", "emit_system", "emit_promela", "emit_smt", "fix", "output", "fix_seconds")
@@ -34,6 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
             statuses += ["UNSAFE"] * bool(found)
         schedules.append(schedule)
         statuses.append(verdict.status)
+    if full := crowded(schedules):
+        told += full
+        statuses.append("UNSAFE")
     status = "UNSAFE" if "UNSAFE" in statuses else "UNKNOWN" if "UNKNOWN" in statuses else "SAFE"
     shared = all(one_packing(schedules[0], other) for other in schedules[1:])
     if arguments.format == "json":

@@ -4,18 +4,20 @@ Property: after `apart(a, b)` found nothing, a launch of `b` goes on where one o
 with the caches and constants of both in the same memory. Each is SAFE by its own verdict; a launch ends before the next
 one begins, so whatever one wrote is there for the other, and who owns which position in a launch does not matter.
 
-    (T1) they compute the same function: equal models, sequences and type of the cache
+    (T1) they compute the same function on one device: equal models, sequences, type of the cache and target
     (T2) what both name is laid out alike: key and value of a position lie at the same place in both caches, and
          constants other than packed weights have one shape
     (T3) the launch state is handed over by its words: token, position and end are the text's; the epoch stays with
          the counters that it counts for, which are each schedule's own, as its scratch memory and its outputs are
+    (T4) the device holds what all of them need at once (`crowded`)
 Packed weights are shared where `one_packing` holds; elsewhere each schedule needs its own.
 
-Codes: AMK106 (T1), AMK103 (T2). Cost: microseconds; the layout of the weights milliseconds.
+Codes: AMK106 (T1), AMK103 (T2), AMK011 (T4). Cost: microseconds; the layout of the weights milliseconds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -39,6 +41,7 @@ def apart(one: Schedule, other: Schedule) -> list[Diagnostic]:
         ("model", one.model, other.model),
         ("batch", one.batch, other.batch),
         ("kv.dtype", one.kv.dtype, other.kv.dtype),
+        ("target", (one.target.name, one.target.arch), (other.target.name, other.target.arch)),
     ):
         if a != b:
             told = "" if field == "model" and one.model.name == other.model.name else f": {_name(a)} and {_name(b)}"
@@ -54,6 +57,28 @@ def apart(one: Schedule, other: Schedule) -> list[Diagnostic]:
             message = f"'{buffer.name}' is {buffer.dtype} {list(buffer.shape)} and {twin.dtype} {list(twin.shape)}"
             found.append(_finding("AMK103", message, ("buffers", i), "it is the same memory for both"))
     return found
+
+
+def crowded(schedules: Sequence[Schedule]) -> list[Diagnostic]:
+    """What keeps all of them from one device's memory. Caches and constants are there once; so are packed weights where
+    they are the same bytes; everything else is each schedule's own."""
+    once: dict[str, int] = {}
+    own = 0
+    for n, schedule in enumerate(schedules):
+        packed = {stream.source for stream in schedule.streams}
+        shared = any(one_packing(schedule, before) for before in schedules[:n])
+        for buffer in (b for b in schedule.buffers if b.space == "global"):
+            if buffer.name in packed:
+                own += 0 if shared else buffer.bytes
+            elif buffer.role == "scratch" or buffer.name in OWN:
+                own += buffer.bytes
+            else:
+                once[buffer.name] = buffer.bytes
+    needed, target = own + sum(once.values()), min((s.target for s in schedules), key=lambda t: t.hbm_bytes)
+    if needed <= target.hbm_bytes:
+        return []
+    message = f"the buffers of all need {needed:,} bytes, {target.name} has {target.hbm_bytes:,}"
+    return [_finding("AMK011", message, ("buffers",), "all of them are allocated while launches take turns")]
 
 
 def one_packing(one: Schedule, other: Schedule) -> bool:
@@ -75,7 +100,7 @@ def one_packing(one: Schedule, other: Schedule) -> bool:
 
 
 def _name(value: object) -> str:
-    return str(getattr(value, "name", value))
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(getattr(value, "name", value))
 
 
 def _finding(code: str, message: str, path: tuple[str | int, ...], reason: str) -> Diagnostic:

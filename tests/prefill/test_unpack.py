@@ -30,7 +30,13 @@ WIDE = {"workers": 5, "warps": 8, "chunk_bytes": 1024}
 CASES: dict[str, tuple[ModelSpec, Formats, dict[str, Any]]] = {
     "bf16, ragged": (tiny_model(hidden=96, heads=3, kv_heads=1, ffn=160), formats("bf16"), {}),
     "bf16, down in two parts": (tiny_model(ffn=128), formats("bf16"), {"act_parts": 2, "workers": 5, "warps": 8}),
+    "bf16, six tiles a chunk": (
+        tiny_model(hidden=192, heads=6, ffn=192),
+        formats("bf16"),
+        WIDE | {"chunk_bytes": 4096},
+    ),
     "int8": (tiny_model(qkv_bias=True, ffn=160), formats("int8"), WIDE),
+    "int8, rows of 360 bytes": (tiny_model(ffn=180), formats("int8"), WIDE),
     "int8 in groups": (tiny_model(ffn=160), formats("int8-g64"), WIDE),
     "int4": (tiny_model(ffn=160), formats("int4-g64"), WIDE),
     "int4 with zeros": (tiny_model(), formats("int4-g128-zp"), WIDE),

@@ -14,7 +14,8 @@ from amk.engine.cpu_engine import CpuEngine
 from amk.schedule_ir.codec import canonical_json
 from amk.schedule_ir.ops.begin import STATE
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.together import HANDED_OVER, apart, one_packing
+from amk.schedule_ir.target import load_target
+from amk.validator.together import HANDED_OVER, apart, crowded, one_packing
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 
 ALIKE: dict[str, Any] = {"workers": 8, "warps": 4}
@@ -73,6 +74,34 @@ def test_what_does_not_fit_is_named() -> None:
             assert code in {d.code for d in apart(rows, other)} & {d.code for d in apart(other, one)}
 
 
+def test_launches_of_two_devices_do_not_take_turns() -> None:
+    rows, one = pair()
+    elsewhere = one.model_copy(update={"target": load_target("a100")})
+    assert {d.code for d in apart(rows, elsewhere)} == {d.code for d in apart(elsewhere, rows)} == {"AMK106"}
+
+
+def test_the_device_holds_all_of_them_at_once() -> None:
+    """Packed weights once where they are the same bytes; constants and caches once; hand-offs and outputs of each."""
+    rows, one = pair()
+    sizes = {name: {b.name: b.bytes for b in s.buffers if b.space == "global"} for name, s in (("r", rows), ("o", one))}
+    common = {b.name for b in one.buffers if b.role != "scratch"} - {"state", "output", "logits"}
+    both = sum(sizes["r"].values()) + sum(size for name, size in sizes["o"].items() if name not in common)
+    other = tiny_plan(tiny_model(), **(ALIKE | {"workers": 7, "handoff": "fenced", "kv_splits": 4}))
+    assert not one_packing(rows, other)
+    apart_too = (
+        both
+        - sum(size for name, size in sizes["o"].items() if name not in common)
+        + sum(b.bytes for b in other.buffers if b.space == "global" and b.name not in common - {"weights"})
+    )
+    for partner, needed in ((one, both), (other, apart_too)):
+        for room in (needed, needed - 1):
+            small = [
+                s.model_copy(update={"target": s.target.model_copy(update={"hbm_bytes": room})})
+                for s in (rows, partner)
+            ]
+            assert [d.code for d in crowded(small)] == ["AMK011"] * (room < needed)
+
+
 def test_weights_are_shared_where_their_bytes_are_the_same() -> None:
     model = tiny_model()
     rows, one = pair()
@@ -93,6 +122,14 @@ def test_the_command_judges_all_of_them(tmp_path: Path, capsys: pytest.CaptureFi
         Path(files[-1]).write_bytes(canonical_json(schedule))
     assert main(["verify", files[0], files[1]]) == 0
     assert "packed weights: the same bytes" in capsys.readouterr().out
+    small = [s.model_copy(update={"target": s.target.model_copy(update={"hbm_bytes": 250_000})}) for s in (rows, one)]
+    for name, schedule in zip(("a", "b"), small, strict=True):
+        files.append(str(tmp_path / f"{name}.json"))
+        Path(files[-1]).write_bytes(canonical_json(schedule))
+    assert [main(["verify", file]) for file in files[3:]] == [0, 0]
+    capsys.readouterr()
+    assert main(["verify", *files[3:]]) == 1
+    assert "the buffers of all need" in capsys.readouterr().err
     assert main(["verify", files[0], files[2], "--format", "json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["verdict"] == "UNSAFE"

@@ -1,8 +1,9 @@
 """The PTX of an edited kernel in the emulator, beside that of the kernel as it is.
 
-Both run the same requests: from the first position with warps in turns and copies late, in drawn order, with copies at
-once, and from a later position, where attention reads a cache that earlier tokens left. A fault, or other tokens or
-logits, refuse the edit. The kernel as it is must run without a fault; its results are kept.
+Both run the same requests; steps of several rows are given all tokens. From the first position with warps in turns and
+copies late, in drawn order, with copies at once, and from a later position, where attention reads a cache that earlier
+tokens left. A fault, or other tokens or logits, refuse the edit. The kernel as it is must run without a fault; its
+results are kept.
 """
 
 from __future__ import annotations
@@ -30,18 +31,20 @@ DRAWN = Sampling(0.8, 40, 0.9, 7)
 
 @dataclass(frozen=True)
 class Request:
-    """launches: tokens of each. position: of the first token; above 0 the cache holds drawn rows."""
+    """launches: tokens of each. position: of the first token; above 0 the cache holds drawn rows. chosen: in steps of
+    several rows, how many rows at the end have the largest logit behind them, not a given token."""
 
     name: str
     order: Order
     launches: tuple[int, ...] = (4,)
     position: int = 0
+    chosen: int = 1
 
 
 REQUESTS = (
     Request("turns", Order(), launches=(3, 1)),
     Request("late position", Order(seed=2, slice=300), launches=(2,), position=70),
-    Request("drawn", Order(seed=1, slice=50)),
+    Request("drawn", Order(seed=1, slice=50), chosen=5),
     Request("early copies", Order(eager=True), launches=(2,)),
 )
 
@@ -58,8 +61,11 @@ class Shown:
 def shown(schedule: Schedule, source: RandomTensors, ptx: str, request: Request) -> Shown:
     """What one request of a kernel shows."""
     engine = EmulatedEngine(schedule, source, ptx, limits=LIMITS)
-    texts = [[3 + 2 * sequence, 17, 5] for sequence in range(schedule.batch)]
+    given = 3 if schedule.rows == 1 else request.position + schedule.rows * sum(request.launches)
+    texts = [[3 + 2 * sequence, 17, 5, *range(6, 3 + given)][:given] for sequence in range(schedule.batch)]
     engine.request_batch(texts, (), GREEDY if mode_of(schedule) == "greedy" else DRAWN)
+    if schedule.rows > 1:
+        engine.machine.write("request", np.array([given + 1 - request.chosen], np.int32))
     if request.position:
         _resume(engine, schedule, request.position)
     tokens: list[int] = []

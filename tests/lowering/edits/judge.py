@@ -31,9 +31,10 @@ SUBJECTS: dict[str, tuple[str, Settings, FormatName, ModelSpec]] = {
     "copies": ("l4", NAIVE, "int8", tiny()),
     "drawing": ("h200", replace(FAST, sampling="top-k-top-p"), "int4-g128-zp", tiny()),
     "batch": ("h200", replace(FAST, batch=2, kv_block=16), "bf16", tiny()),
+    "rows": ("h200", replace(FAST, rows=3, warps=4, kv_block=16, handoff="tagged"), "bf16", tiny(heads=8, head_dim=32)),
     "halves": ("h200", replace(FAST, kv_dtype="fp8", kv_block=16), "fp8", RAGGED),
 }
-"""Kernels that together contain every header: both hand-offs, both kinds of ring, codes, drawing, a batch."""
+"""Kernels that together contain every header: both hand-offs, both kinds of ring, codes, drawing, a batch, rows."""
 
 
 _UNIT = re.compile(rf"_amk_kernel_cu_[0-9a-f]{{8}}_{os.getpid()}")
