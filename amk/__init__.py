@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from amk.api.loading import load
     from amk.api.schedules import plan, simulate, verify
     from amk.engine.answer_stream import Stream
-    from amk.engine.completion import Completion, Options, Piece, Score, TokenLogprob, Usage
+    from amk.engine.completion import Completion, Options, Perplexity, Piece, Score, TokenLogprob, Usage
     from amk.engine.conversation import Chat
     from amk.engine.language_model import LanguageModel
     from amk.report.diagnostic import AmkError
@@ -25,6 +25,7 @@ __all__ = [
     "Completion",
     "LanguageModel",
     "Options",
+    "Perplexity",
     "Piece",
     "Score",
     "Stream",
@@ -41,7 +42,9 @@ __all__ = [
 _HOME = {
     "load": "amk.api.loading",
     **dict.fromkeys(("plan", "simulate", "verify"), "amk.api.schedules"),
-    **dict.fromkeys(("Completion", "Options", "Piece", "Score", "TokenLogprob", "Usage"), "amk.engine.completion"),
+    **dict.fromkeys(
+        ("Completion", "Options", "Perplexity", "Piece", "Score", "TokenLogprob", "Usage"), "amk.engine.completion"
+    ),
     "Chat": "amk.engine.conversation",
     "LanguageModel": "amk.engine.language_model",
     "Stream": "amk.engine.answer_stream",

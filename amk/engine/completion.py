@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -148,6 +149,24 @@ class Score:
     @property
     def logprob(self) -> float:
         return sum(self.logprobs)
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """How well a text was predicted. logprob: sum of the natural logarithms of the probabilities of `tokens` tokens.
+
+    window, stride: tokens that were read together at most, and tokens from the begin of a window to the next one's.
+    """
+
+    logprob: float
+    tokens: int
+    window: int
+    stride: int
+
+    @property
+    def value(self) -> float:
+        """e to the mean negative logarithm: 1 for a text that was certain, the vocabulary's size for a blind guess."""
+        return math.exp(-self.logprob / self.tokens)
 
 
 def biased(logits: F32, options: Options, answer: Sequence[int]) -> F32:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from amk.engine.answer_stream import Found, Stream
 from amk.engine.backend import Backend
 from amk.engine.choice import choose, log_softmax
-from amk.engine.completion import Completion, Options, Piece, Score, TokenLogprob, biased
+from amk.engine.completion import Completion, Options, Perplexity, Piece, Score, TokenLogprob, biased
 from amk.engine.conversation import Chat
 from amk.engine.grammar import Grammars
 from amk.engine.restriction import restricted
 from amk.engine.room import Token
-from amk.engine.scoring import scores_of
+from amk.engine.scoring import perplexity_of, scores_of
 from amk.engine.speculation import Speculation
 from amk.engine.tokenizer import Tokenizer
 from amk.report.diagnostic import AmkError, Diagnostic
@@ -127,6 +127,24 @@ class LanguageModel:
         with self._lock:
             self._check_open()
             return scores_of(self._backend, self.spec, begin, tokens)
+
+    def perplexity(
+        self, text: str | Sequence[int], *, window: int | None = None, stride: int | None = None
+    ) -> Perplexity:
+        """How well the model predicts a text, which begins with the BOS token if the model wants one, or given tokens.
+
+        A window of `window` tokens begins at every `stride`-th token. It predicts the tokens that no window before it
+        predicted, except its own first one. With a stride below the window, every token but the first of the text is
+        predicted once; behind the first window it has at least `window - stride` tokens before it. A stride equal to
+        the window makes disjoint windows. Default: a window of 1,024 tokens or of the context, and a stride of half of
+        it. Cost: the text is read window / stride times.
+
+        AMK014 for fewer than two tokens or an unknown one, AMK015 for a window or stride that cannot be.
+        """
+        tokens = [int(token) for token in (self.tokenizer.encode(text) if isinstance(text, str) else text)]
+        with self._lock:
+            self._check_open()
+            return perplexity_of(self._backend, self.spec, tokens, window, stride)
 
     def restricted(self, options: Options) -> Options:
         """Options whose `mask` does what their schema, expression, grammar or choices ask for.

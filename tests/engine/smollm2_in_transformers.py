@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +60,29 @@ def greedy(model: Any, prompt: list[int], count: int, **options: Any) -> list[in
     ids = torch.tensor([prompt])
     text = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, **options)
     return [int(token) for token in text[0, len(prompt) :]]
+
+
+def in_bfloat16(model: Any) -> Any:
+    """A copy with weights and arithmetic in bfloat16. As when transformers loads it, RoPE's frequencies are float32."""
+    rounded = copy.deepcopy(model).bfloat16()
+    rounded.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq.clone()
+    return rounded
+
+
+def perplexity(model: Any, tokens: list[int], window: int, stride: int) -> float:
+    """By transformers' loss over windows. Tokens that an earlier window predicted are labelled -100, as it asks."""
+    import torch
+
+    total, count, done = 0.0, 0, 0
+    for begin in range(0, len(tokens), stride):
+        end = min(begin + window, len(tokens))
+        ids = torch.tensor([tokens[begin:end]])
+        labels = ids.clone()
+        labels[:, : max(done - begin, 1)] = -100
+        predicted = int((labels != -100).sum())
+        with torch.no_grad():
+            total += float(model(ids, labels=labels).loss) * predicted
+        count, done = count + predicted, end
+        if end == len(tokens):
+            break
+    return math.exp(total / count)

@@ -18,21 +18,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import amk
-from amk.engine.choice import log_softmax
 from amk.engine.speculation import speculation
-from tests.engine.smollm2_in_transformers import greedy, in_transformers
+from tests.engine.smollm2_in_transformers import greedy, in_bfloat16, in_transformers, perplexity
 from tests.prompts import PROMPTS
 
 pytestmark = [pytest.mark.checkpoint, pytest.mark.long]
 
 ANSWER = 48
 """Tokens of an answer at most."""
-WINDOW, WINDOWS = 512, 3
-"""Tokens of a piece of text, and pieces."""
+TOKENS = 8192
+"""Of the text whose perplexity is measured."""
+WINDOWS = ((512, 512), (1024, 512), (2048, 1536))
+"""Windows and strides of it."""
 REPEATS = 5
 
 ANSWER_WITH_GUESSES = 128
@@ -73,37 +73,26 @@ def test_a_conversation_of_twenty_turns(model: amk.LanguageModel, smollm2_path: 
     assert differing == []
 
 
-def test_perplexity(model: amk.LanguageModel, smollm2_path: Path, record_property: Record) -> None:
-    """Of Python's own help, in windows that each begin anew; transformers in float32 and in bfloat16."""
-    torch = pytest.importorskip("torch")
+@pytest.mark.parametrize(("window", "stride"), WINDOWS)
+def test_perplexity(
+    model: amk.LanguageModel, window: int, stride: int, smollm2_path: Path, record_property: Record
+) -> None:
+    """Of the begin of Python's own help. Both read equal windows and the same dequantised weights."""
     text = "\n".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
-    tokens = model.encode(text[: WINDOW * WINDOWS * 8])
-    windows = [tokens[at * WINDOW : (at + 1) * WINDOW] for at in range(WINDOWS)]
-    assert len(windows[-1]) == WINDOW
-    other = in_transformers(smollm2_path)
-
-    def theirs(window: list[int]) -> Any:
-        with torch.no_grad():
-            return other(torch.tensor([window])).logits[0].float().numpy()
-
-    found = {"amk": _perplexity(windows, model.logits), "transformers_float32": _perplexity(windows, theirs)}
-    other.bfloat16()
-    found["transformers_bfloat16"] = _perplexity(windows, theirs)
-    for name, value in found.items():
+    tokens = model.tokenizer.encode(text[: 8 * TOKENS])[:TOKENS]
+    assert len(tokens) == TOKENS
+    found, exact = model.perplexity(tokens, window=window, stride=stride), in_transformers(smollm2_path)
+    other = {
+        "transformers_float32": perplexity(exact, tokens, window, stride),
+        "transformers_bfloat16": perplexity(in_bfloat16(exact), tokens, window, stride),
+    }
+    record_property("predicted_tokens", found.tokens)
+    for name, value in {"amk_float32": found.value, **other}.items():
         record_property(name, round(value, 5))
-    record_property("tokens", WINDOW * WINDOWS)
-    apart = found["amk"] / found["transformers_bfloat16"] - 1
+    apart = found.value / other["transformers_bfloat16"] - 1
     record_property("amk_over_bfloat16_percent", round(100 * apart, 4))
-    assert found["amk"] == pytest.approx(found["transformers_float32"], rel=1e-5)
+    assert found.value == pytest.approx(other["transformers_float32"], rel=2e-5)
     assert abs(apart) < 0.001
-
-
-def _perplexity(windows: list[list[int]], logits: Callable[[list[int]], Any]) -> float:
-    told = [
-        log_softmax(np.asarray(logits(window))[:-1])[np.arange(len(window) - 1), window[1:]].astype(np.float64)
-        for window in windows
-    ]
-    return float(np.exp(-np.concatenate(told).mean()))
 
 
 @pytest.mark.parametrize("task", TASKS)
