@@ -18,7 +18,7 @@ import numpy as np
 from amk.report.diagnostic import Diagnostic, because
 from amk.systems.edits import Edit, against_deadlock, against_race
 from amk.systems.finding import Finding
-from amk.systems.flat_judge import Deadlock, MalformedSystem, Race, greedy
+from amk.systems.flat_judge import READ, Deadlock, MalformedSystem, Race, System, greedy
 from amk.systems.flat_system import FlatSystem
 from amk.systems.rule_edits import against
 from amk.systems.wording import at
@@ -35,7 +35,9 @@ def advised(system: FlatSystem, finding: Finding, safe: Callable[[FlatSystem], b
     if edit is not None:
         return _with_edit(finding.diagnostic, system, edit)
     if finding.deadlock is not None:
-        return replace(finding.diagnostic, help=_room(system, finding.deadlock))
+        starved = finding.deadlock.cause == "too few producers"
+        help_ = (_missing if starved else _room)(system, finding.deadlock)
+        return replace(finding.diagnostic, help=help_)
     if finding.race is not None:
         return replace(finding.diagnostic, help=_order(system, finding.race))
     return finding.diagnostic
@@ -70,6 +72,33 @@ def _with_edit(diagnostic: Diagnostic, system: FlatSystem, edit: Edit) -> Diagno
     return replace(told, facts=(*told.facts, because(f"the {weak}{at(system, edit.event)}, so it orders no memory")))
 
 
+def _missing(system: FlatSystem, deadlock: Deadlock) -> str:
+    """How many signals of which counter are missing, and behind whose access they belong."""
+    block, head = system.block, deadlock.knot[0]
+    name, waiter = block.counter_name(head.counter), block.agent_name(head.agent)
+    wanted = int(block.wait_threshold[block.wait_counter == head.counter].max())
+    told = f"{name} gets {wanted - head.attainable} too few: add signals of it"
+    giver = _touched_next(block, head.event)
+    if giver is not None:
+        told += f" to {block.agent_name(int(block.agent_of[giver]))} behind its access{at(system, giver)}"
+    if head.attainable == int(block.counter_init[head.counter]):
+        return told
+    return f"{told}, or let {waiter} wait for {head.attainable} at most{at(system, head.event)}"
+
+
+def _touched_next(block: System, event: int) -> int | None:
+    """The last event of another agent that touches the bytes which the waiting agent touches next."""
+    agent = int(block.agent_of[event])
+    end = int(block.agent_first[agent + 1])
+    rows = slice(*block.access_first[[event, end]].tolist())
+    if rows.start == rows.stop:
+        return None
+    buffer, lo, hi = (int(column[rows][0]) for column in (block.access_buffer, block.access_lo, block.access_hi))
+    meets = (block.access_buffer == buffer) & (block.access_lo < hi) & (lo < block.access_hi)
+    others = block.access_event[meets & (block.agent_of[block.access_event] != agent)]
+    return int(others[-1]) if len(others) else None
+
+
 def _room(system: FlatSystem, deadlock: Deadlock) -> str:
     """How much more of which counter lets everything finish: if it counts free slots, that many are missing."""
     block, knot = system.block, deadlock.knot
@@ -87,11 +116,22 @@ def _room(system: FlatSystem, deadlock: Deadlock) -> str:
     return "send one of the signals that are waited for before the wait that holds it up"
 
 
+def _reads_what(block: System, reader: int, writer: int) -> bool:
+    """The reader means to find something that the writer writes."""
+    one, two = (slice(*block.access_first[e : e + 2].tolist()) for e in (reader, writer))
+    wanted = block.access_value[one][(block.access_kind[one] == READ) & (block.access_value[one] >= 0)]
+    made = block.access_value[two][block.access_kind[two] != READ]
+    return bool(np.isin(wanted, made).any())
+
+
 def _order(system: FlatSystem, race: Race) -> str:
     """Which signal whose agent sends after its access the other could wait for."""
     block = system.block
     first, second = race.first, race.second
-    if int(block.index_of[second]) < int(block.index_of[first]):
+    reads_first = _reads_what(block, first, second)
+    if reads_first or (
+        int(block.index_of[second]) < int(block.index_of[first]) and not _reads_what(block, second, first)
+    ):
         first, second = second, first
     agent = int(block.agent_of[first])
     sent = np.flatnonzero((block.agent_of[block.signal_event] == agent) & (block.signal_event >= first))

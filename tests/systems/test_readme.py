@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import amk
 
 PAGE = Path(amk.__file__).parent / "systems" / "README.md"
@@ -22,6 +24,35 @@ def test_the_page_shows_what_is_said() -> None:
     assert explained(code).startswith("SAFE")
     told = explained(code.replace("c.wait(full, k + 1)", "c.wait(full, k)")).splitlines()[1:]
     assert all(f"    {line}\n" in page for line in told) and len(told) == 6
+
+
+BEGINNERS = {
+    "more tiles ahead than slots": ("init=SLOTS)", "init=SLOTS + 1)", "start empty at 3 instead of 4"),
+    "a threshold one too low": ("wait(full, k + 1)", "wait(full, k)", "wait for full to be 1 higher"),
+    "a poll without a fence": (
+        "wait(full, k + 1)",
+        'wait(full, k + 1, order="relaxed")',
+        "wait for full at ring.py:21",
+    ),
+    "a signal that is no release": ("signal(full)", 'signal(full, order="relaxed")', "make producer's signal of full"),
+    "no wait before the read": ("c.wait(full, k + 1)", "pass", "let consumer wait for full >= 1 before its access"),
+    "no wait for a free slot": ("p.wait(empty, k + 1)", "pass", "let producer wait for empty >= 4 before its access"),
+    "no release of the slot": (
+        "c.signal(empty)",
+        "pass",
+        "too few: add signals of it to consumer behind its access at",
+    ),
+    "no signal of the tile": ("p.signal(full)", "pass", "full gets 9 too few: add signals of it to producer behind"),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "words"), BEGINNERS.values(), ids=BEGINNERS)
+def test_the_usual_mistakes_are_told_with_what_to_change(before: str, after: str, words: str) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    code = page.partition("```python\n")[2].partition("```")[0]
+    assert before in code
+    found = explained(code.replace(before, after))
+    assert words in found.partition("= help: ")[2], found
 
 
 def test_the_page_s_loops_are_safe_for_every_number_of_laps() -> None:
