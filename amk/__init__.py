@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from amk.version import __version__
 
 if TYPE_CHECKING:
-    from amk import hf
+    from amk import hf, lm_eval
     from amk.api.loading import load
     from amk.api.schedules import plan, simulate, verify
     from amk.engine.answer_stream import Stream
@@ -33,6 +33,7 @@ __all__ = [
     "Usage",
     "__version__",
     "hf",
+    "lm_eval",
     "load",
     "plan",
     "simulate",
@@ -53,8 +54,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "hf":
-        return import_module("amk.hf")
+    if name in ("hf", "lm_eval"):
+        return import_module(f"amk.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'amk' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)
