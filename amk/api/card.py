@@ -46,6 +46,13 @@ def target_of(card: Card) -> Target | None:
     return next(iter(named or fitting), None)
 
 
+def interpreted() -> Diagnostic:
+    """The word with which a schedule runs on the CPU because there is no GPU."""
+    message = "there is no GPU that can be used: numpy runs the schedule, which takes seconds to minutes a token"
+    help_text = "leave --schedule and --gpu out to compute with the weights as they are stored, which is faster"
+    return Diagnostic("AMK602", message, severity=Severity.NOTE, help=help_text)
+
+
 def on_the_cpu(reason: str) -> Diagnostic:
     """The word with which a model that was given no device runs on the CPU."""
     return Diagnostic("AMK602", f"{reason}: the model computes on the CPU", severity=Severity.NOTE)

@@ -11,6 +11,7 @@ from pathlib import Path
 from amk.adversary.classes.table import CLASSES
 from amk.adversary.confusion import Outcome, Table, decide_all, share
 from amk.adversary.suite import run_suite
+from amk.commands.format_arguments import natural
 from amk.commands.output import add_format, print_json, print_table
 from amk.report.diagnostic import Exit
 
@@ -27,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--n", type=_positive, nargs="?", const=DEFAULT_MUTANTS, metavar="N",
         help=f"judge N fresh mutants of real plans ({DEFAULT_MUTANTS:,} without a number) in place of the stored cases",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="seed of the mutants, pairs or order of edits (default: 0)")
+    parser.add_argument(
+        "--seed", type=natural, default=0, help="seed of the mutants, pairs or order of edits (default: 0)"
+    )
     parser.add_argument(
         "--neighbourhood", type=Path, metavar="FILE",
         help="make every edit of the text of small schedules, judge each by a run, and add what is found to FILE",

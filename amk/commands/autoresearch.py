@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from amk.agent.journal.store import Journal
 from amk.agent.run.interrupt import Interrupts
+from amk.commands.format_arguments import natural
 from amk.commands.planning import add_batch_choice
 from amk.planner.settings import STARTS
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
@@ -81,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-calls", type=int, help="limit of its calls")
     parser.add_argument("--minutes", type=float, help="limit of work over all sessions")
     parser.add_argument("--evals", type=int, help=f"limit of evaluations (default: {DEFAULT_EVALS} without --minutes)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the proposers (default: 0)")
+    parser.add_argument("--seed", type=natural, default=0, help="seed of the proposers (default: 0)")
     parser.add_argument(
         "--resume", nargs="?", const=NEWEST, metavar="RUN", help="continue RUN, or the newest like this"
     )
@@ -106,6 +107,7 @@ def _run(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     folder = _chosen(arguments)
     if folder is None and arguments.proposer == "llm":
         _check_llm(arguments, limits)
+    arguments.advice = _program(arguments.program)
     moved = None if folder is None else _moved(arguments, folder)
     if moved is not None:
         folder, limits = None, moved.limits
@@ -152,7 +154,7 @@ def _session(
         name = journal.state.run.proposer
         model = arguments.llm_model or journal.state.run.llm_model
         options = session.LlmOptions(
-            model, arguments.llm_price, arguments.llm_replay, _program(arguments.program), arguments.llm_turns,
+            model, arguments.llm_price, arguments.llm_replay, arguments.advice, arguments.llm_turns,
             arguments.llm_talks,
         )  # fmt: skip
         proposer = session.proposer_for(name, journal, options, _recorded(arguments))

@@ -18,7 +18,7 @@ from amk.commands.bench_ablate import ablated, add_ablate, recorded
 from amk.commands.bench_output import draw, drawn_only, print_rows
 from amk.commands.bench_share import add_share, share
 from amk.commands.bench_table import judged_only, print_table_of, separate_runs, wanted_of
-from amk.commands.format_arguments import positive
+from amk.commands.format_arguments import natural, positive
 from amk.commands.output import add_format
 from amk.commands.planning import add_plan_arguments, planned
 from amk.engine.admission import admit
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--steps", type=positive, default=50, help="measured launches (default: 50)")
     parser.add_argument("--tokens", type=positive, default=4, help="tokens per launch (default: 4)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random weights and cache (default: 0)")
+    parser.add_argument("--seed", type=natural, default=0, help="of the random weights and cache (default: 0)")
     parser.add_argument("--record", metavar="FILE", help="add every row to this JSON file")
     add_share(parser)
     parser.add_argument("--resume", action="store_true", help="do not measure rows that --record already holds")

@@ -13,7 +13,7 @@ from pathlib import Path
 from amk.bench import kernel_choice, sm_rates
 from amk.bench.provenance import commit
 from amk.commands.bench import positions, usable_gpu
-from amk.commands.format_arguments import positive
+from amk.commands.format_arguments import natural, positive
 from amk.commands.learned import learn
 from amk.commands.measured_runs import recorded_settings
 from amk.planner.search import Problem
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernels", type=positive, default=36, help="how many (default: 36)")
     parser.add_argument("--positions", type=positions, default=(128,), metavar="P,P,...", help="default: 128")
     parser.add_argument("--max-context", type=positive, default=4096, help="cache positions (default: 4096)")
-    parser.add_argument("--seed", type=int, default=0, help="of the choice of kernels (default: 0)")
+    parser.add_argument("--seed", type=natural, default=0, help="of the choice of kernels (default: 0)")
     parser.add_argument("--steps", type=positive, default=30, help="measured launches of a kernel (default: 30)")
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, help="processes that verify and compile")
     parser.add_argument("--record", type=Path, metavar="FILE", help="add every kernel to this JSON file")

@@ -26,6 +26,14 @@ def add_format_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", metavar="FILE", help="with --dtype auto: the text that the KL is measured on")
 
 
+def natural(text: str) -> int:
+    """An argument that is an integer of at least 0."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is negative")
+    return value
+
+
 def positive(text: str) -> int:
     """An argument that is an integer of at least 1."""
     value = int(text)

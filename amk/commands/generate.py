@@ -63,16 +63,19 @@ def _answer(model: LanguageModel, prompt: list[int], arguments: argparse.Namespa
 
 
 def texts(arguments: argparse.Namespace) -> list[str]:
-    """What `--prompt` and the lines of `--prompts` say; AMK005 unless there is at least one."""
+    """What `--prompt` and the lines of `--prompts` say. AMK005 unless there is at least one, AMK014 if one is empty."""
     found = [sys.stdin.read() if text == "-" else text for text in arguments.prompt or ()]
     if arguments.prompts is not None:
         try:
             found += Path(arguments.prompts).read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError) as error:
             where = Where(file=str(arguments.prompts))
-            raise AmkError(Diagnostic("AMK001", f"cannot read: {error}", where=where)) from error
+            why = error.strerror if isinstance(error, OSError) else error
+            raise AmkError(Diagnostic("AMK001", f"cannot read: {why}", where=where)) from error
     if not found:
         raise AmkError(Diagnostic("AMK005", "give --prompt, or --prompts with a file that has a line"))
+    if "" in found:
+        raise AmkError(Diagnostic("AMK014", f"prompt {found.index('') + 1} is empty", help="say something"))
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, get_args
 
-from amk.api.card import usable_card
+from amk.api.card import interpreted, usable_card
 from amk.api.loading import Device, Files, Planned, chosen, load
 from amk.commands.format_arguments import QUANTISER_NAMES, add_format_choice, positive
 from amk.commands.sampling import add_sampling_arguments, sampling_of
@@ -75,6 +75,8 @@ def choose_device(arguments: argparse.Namespace) -> Device:
     device: Device | None = arguments.device
     if device is None and scheduled:
         device = "cuda" if usable_card() is not None else "interpreter"
+        if device == "interpreter":
+            arguments.findings.tell((interpreted(),))
     elif device is None and formats_asked and usable_card() is None:
         device = "cpu"
     elif device is None:

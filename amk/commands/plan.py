@@ -120,5 +120,6 @@ def _write(path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
     except (OSError, ValueError) as error:
-        raise AmkError(Diagnostic("AMK001", f"cannot write: {error}", where=Where(file=str(path)))) from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise AmkError(Diagnostic("AMK001", f"cannot write: {why}", where=Where(file=str(path)))) from error
     print(f"wrote {path} ({len(content):,} bytes)", file=sys.stderr)

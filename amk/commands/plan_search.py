@@ -12,6 +12,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from amk.commands.format_arguments import natural
 from amk.commands.planning import chosen_formats
 from amk.planner.clock import Clock
 from amk.planner.decisions import Decisions, cache_key, cached, decisions_of, keep, ready_made
@@ -35,7 +36,7 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
         "--expansions", type=int, metavar="N", help=f"plans to simulate (default: {DEFAULT_EXPANSIONS})"
     )
     parser.add_argument("--budget", type=seconds, metavar="TIME", help="stop at the last whole round, e.g. 60s or 5m")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the search (default: 0)")
+    parser.add_argument("--seed", type=natural, default=0, help="seed of the search (default: 0)")
     parser.add_argument("--no-cache", action="store_true", help="search even if the same search was made before")
 
 

@@ -14,7 +14,7 @@ import platformdirs
 from amk.engine.hub import fetch, is_hub_id
 from amk.engine.refusal import bad_weights
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.model import shipped_models
+from amk.schedule_ir.model import only_gguf, shipped_models
 from amk.schedule_ir.name import closest
 
 VARIABLE = "AMK_CHECKPOINTS"
@@ -27,26 +27,32 @@ def checkpoint_directories(environment: Mapping[str, str] = os.environ) -> list[
 
 
 def find_checkpoint(name_or_path: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """The path to give to `open_checkpoint`.
+    """The path to give to `open_checkpoint`; of a directory without config.json its GGUF file.
 
     Raises AMK013 when the name is known but its weights are nowhere, AMK010 for a name that is neither known nor a
-    path. A shipped name wins over a file of the same name in the current directory, as everywhere in amk.
+    path, AMK001 for a directory that has neither config.json nor one GGUF file. A shipped name wins over a file of the
+    same name in the current directory, as everywhere in amk.
     """
     by_folded = {name.lower(): name for name in shipped_models()}
     name = by_folded.get(name_or_path.lower())
     if name is None:
-        return _existing(name_or_path)
+        return _file_of(_existing(name_or_path))
     searched = checkpoint_directories(environment)
     for directory in searched:
         for found in (directory / name, directory / f"{name}.gguf"):
             if found.exists():
-                return found
+                return _file_of(found)
     raise bad_weights(
         None,
         f"there are no weights for {name}",
         *(f"looked in {directory}" for directory in searched),
         help=f"put a safetensors directory or GGUF file at {searched[-1] / name}[.gguf], or pass its path to --model",
     )
+
+
+def _file_of(path: Path) -> Path:
+    """The GGUF file of a directory without config.json, any other path itself."""
+    return only_gguf(path) if path.is_dir() and not (path / "config.json").is_file() else path
 
 
 def _existing(text: str) -> Path:

@@ -23,6 +23,8 @@ llama3-8b in bf16) and at 11 (llama3-8b in int4)."""
 NEEDED = ("embedding", "norm", "rope", "k_cache", "v_cache")
 """Buffers that a schedule must have under these names."""
 MOST_HEAD_DIM = 256
+ACTIVATIONS = ("swiglu", "gelu")
+"""Ops whose arithmetic `PromptForward` has in torch."""
 
 
 class TorchPrompts:
@@ -120,4 +122,7 @@ def why_not(schedule: Schedule) -> str | None:
         return "the schedule has several streams of weights"
     if schedule.model.head_dim > MOST_HEAD_DIM:
         return f"its attention has heads of at most {MOST_HEAD_DIM}"
+    activation = schedule.model.graph.products["gate_up"].taken_by
+    if activation not in ACTIVATIONS:
+        return f"it has no {activation}"
     return None

@@ -97,9 +97,14 @@ def _from_directory(path: Path) -> ModelSpec:
     config = path / "config.json"
     if config.is_file():
         return _from_hf(read_json(config, MAX_CONFIG_BYTES), config)
+    return model_from_gguf(only_gguf(path))
+
+
+def only_gguf(path: Path) -> Path:
+    """The GGUF file of a directory without config.json; AMK001 unless there is exactly one."""
     found = sorted(path.glob("*.gguf"))
     if len(found) == 1:
-        return model_from_gguf(found[0])
+        return found[0]
     message = f"no config.json and {len(found) or 'no'} GGUF files in this directory"
     raise AmkError(
         Diagnostic("AMK001", message, where=Where(file=str(path)), help="name the file itself" if found else None)
@@ -107,12 +112,12 @@ def _from_directory(path: Path) -> ModelSpec:
 
 
 def _is_gguf(path: Path) -> bool:
-    """By content, not by name; False for anything that is not a regular file."""
+    """By content or by name; False for anything that is not a regular file."""
     try:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
+            return file.read(len(MAGIC)) == MAGIC or path.suffix.lower() == ".gguf"
     except OSError:
         return False
 

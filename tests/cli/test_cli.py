@@ -58,7 +58,12 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert (caught.value.code, capsys.readouterr().out) == (0, f"amk {__version__}\n")
 
 
-@pytest.mark.parametrize("words", [[], ["bogus"], ["models", "--bogus"], ["targets", "--format", "xml"]])
+@pytest.mark.parametrize(
+    "words",
+    [[], ["bogus"], ["models", "--bogus"], ["targets", "--format", "xml"], ["adversarial", "--seed", "-1"],
+     ["plan", "--model", "smollm2-135m", "--gpu", "l4", "--search", "--seed", "-1"],
+     ["autoresearch", "--model", "smollm2-135m", "--gpu", "l4", "--seed", "-1"]],
+)  # fmt: skip
 def test_usage_errors_exit_2_on_stderr(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(words)

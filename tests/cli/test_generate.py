@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from amk.cli import main
+from amk.commands import model_arguments
 from amk.planner.decode import plan
 from amk.planner.settings import Settings
 from amk.schedule_ir.codec import save_schedule
@@ -188,3 +189,14 @@ def test_no_prompt_is_refused(smollm2_path: Path, capsys: pytest.CaptureFixture[
     assert "AMK005" in capsys.readouterr().err
     assert main([*words, "--prompts", str(tmp_path / "absent.txt")]) == 2
     assert "AMK001" in capsys.readouterr().err
+    assert main([*words, "--prompt", "Hi", "--prompt", ""]) == 2
+    assert "AMK014" in (err := capsys.readouterr().err) and "prompt 2 is empty" in err
+
+
+def test_a_schedule_without_a_gpu_is_said_to_be_slow(
+    smollm2_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_arguments, "usable_card", lambda: None)
+    words = ["generate", "--model", str(smollm2_path), "--prompt", "Hi", "--schedule", str(smollm2_path)]
+    assert main(words) == 2, "the file is no schedule"
+    assert "numpy runs the schedule" in capsys.readouterr().err

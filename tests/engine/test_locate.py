@@ -8,7 +8,15 @@ from amk.engine.locate import checkpoint_directories, find_checkpoint
 from amk.report.diagnostic import AmkError
 
 
+def checkpoint(path: Path) -> Path:
+    """A directory with a configuration."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.json").touch()
+    return path
+
+
 def test_path_is_used_as_it_is(tmp_path: Path) -> None:
+    checkpoint(tmp_path)
     assert find_checkpoint(str(tmp_path), {}) == tmp_path
 
 
@@ -16,10 +24,10 @@ def test_path_is_used_as_it_is(tmp_path: Path) -> None:
 def test_shipped_name_is_found_in_the_named_directories(stored: str, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
-    (second / stored).mkdir(parents=True)
+    checkpoint(second / stored)
     environment = {"AMK_CHECKPOINTS": f"{first}:{second}"}
     assert find_checkpoint("SmolLM2-135M", environment) == second / stored
-    (first / stored).mkdir()
+    checkpoint(first / stored)
     assert find_checkpoint("smollm2-135m", environment) == first / stored
 
 
@@ -49,3 +57,13 @@ def test_neither_name_nor_path(text: str, code: str) -> None:
 def test_over_long_name_is_refused() -> None:
     with pytest.raises(AmkError):
         find_checkpoint("x" * 100_000, {})
+
+
+def test_a_directory_without_a_configuration_stands_for_its_only_gguf_file(tmp_path: Path) -> None:
+    with pytest.raises(AmkError, match=r"AMK001.*no config\.json and no GGUF"):
+        find_checkpoint(str(tmp_path))
+    (tmp_path / "a.gguf").touch()
+    assert find_checkpoint(str(tmp_path)) == tmp_path / "a.gguf"
+    (tmp_path / "b.gguf").touch()
+    with pytest.raises(AmkError, match=r"AMK001.*2 GGUF files"):
+        find_checkpoint(str(tmp_path))

@@ -37,6 +37,15 @@ def test_the_kernel_reads_where_it_is_asked_for_or_torch_is_missing(
         prompts_of(engine(schedule), "torch")
 
 
+def test_an_activation_that_torch_has_no_form_of_is_left_to_the_kernel(
+    schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: True)
+    assert reader.why_not(schedule) is None
+    monkeypatch.setattr(reader, "ACTIVATIONS", ())
+    assert reader.why_not(schedule) == "it has no swiglu"
+
+
 @pytest.mark.parametrize("wanted", ["auto", "torch"])
 def test_torch_that_cannot_be_used_is_told_if_it_was_asked_for(
     wanted: Prefill, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
