@@ -228,15 +228,17 @@ def _judged(read: Read, count: str | None) -> LoopVerdict:
     names = [name for name in read.document.parameters if name != count]
     ranges = [_tried(read.document.parameters[name]) for name in names]
     left_out = _left_out(read.document, count)
-    laps, unproved, verdict = 0, None, None
+    laps, undecided, verdict = 0, None, None
     for values in islice(product(*ranges), FIRST_CASES if left_out else MOST_CASES):
         verdict = judged_loops(Program(read, dict(zip(names, values, strict=True)), count).built())
-        if verdict.unsafe is not None:
+        if verdict.verdict == "UNSAFE":
             return verdict
         laps = max(laps, verdict.laps)
-        unproved = unproved or verdict.unproved
-    assert verdict is not None
-    return replace(verdict, laps=laps, unproved=unproved or left_out)
+        if undecided is None and not verdict.safe:
+            undecided = verdict
+    found = undecided or verdict
+    assert found is not None
+    return replace(found, laps=laps, unproved=found.unproved or left_out)
 
 
 def _tried(parameter: Parameter) -> range:

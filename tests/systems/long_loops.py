@@ -57,7 +57,7 @@ def _told(said: LoopSystem, made: LoopSystem) -> Iterator[str]:
 
 
 def _differences(verdict: LoopVerdict, counts: Counter[str]) -> Iterator[str]:
-    if verdict.unsafe is not None:
+    if verdict.unsafe is not None and verdict.verdict == "UNSAFE":
         wrong = _wrong(to_json(verdict.unsafe.system), counts)
         if wrong is not None and not wrong:
             yield f"UNSAFE, exploration finds nothing for {verdict.unsafe.system.name}"

@@ -116,6 +116,17 @@ def changed(change: str, to: str) -> dict[str, Any]:
     return dict(json.loads(text.replace(change, to, 1)))
 
 
+def test_a_value_that_is_wrong_is_found_behind_one_that_is_not_decided() -> None:
+    """With one slot the arrivals at `other` grow, which is not decided; with two a slot too many is free."""
+    given = document()
+    growing = {"do": "signal", "counter": "other", "amount": "k * (1 - slots // 2) + 1"}
+    given["agents"][0]["code"][0]["code"].append(growing)
+    given["counters"].append({"name": "other"})
+    assert judged_text(given).verdict == "UNKNOWN"
+    given["counters"][1]["init"] = "slots + slots // 2"
+    assert judged_text(given).verdict == "UNSAFE"
+
+
 def test_an_open_count_in_another_place_is_unknown_by_name_and_tried_where_it_is_small() -> None:
     nested = changed('"count": "tiles", "code": [', '"count": "tiles", "code": [{"do": "loop", "index": "j", '
                      '"count": "tiles", "code": []}, ')  # fmt: skip
