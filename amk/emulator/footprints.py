@@ -240,10 +240,8 @@ class _Comparison:
         return (None, (0, 0)) if lo < first else (SHARED, (lo - first, hi - first))
 
     def _step(self, worker: int, visit: Visit, found: dict[tuple[bool, str], Spans]) -> Iterator[Mismatch]:
-        env = Env(
-            loops=visit.loops, worker=worker, agent=visit.agent, pos=self.position + visit.loops["n"],
-            tables=self.tables,
-        )  # fmt: skip
+        position = self.position + visit.loops["n"] * self.schedule.rows
+        env = Env(loops=visit.loops, worker=worker, agent=visit.agent, pos=position, tables=self.tables)
         declared: dict[tuple[bool, str], Spans] = defaultdict(list)
         accesses = visit.op.accesses(env, self.geometry)
         for access in accesses:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -59,11 +60,16 @@ def compiled(name: str, edit: Edit | None = None) -> str | None:
     files = dict(texts(name))
     if edit is not None:
         files[edit.file] = edit.of(files[edit.file])
-    source, nvrtc, arch = files.pop(SOURCE), _nvrtc(), subject(name).target.arch.replace("sm", "compute")
-    names, contents = [n.encode() for n in files], [t.encode() for t in files.values()]
+    return built(files.pop(SOURCE), files, subject(name).target.arch)
+
+
+def built(source: str, files: Mapping[str, str], arch: str) -> str | None:
+    """The PTX of a text with these headers; None if it does not compile."""
+    nvrtc, names, contents = _nvrtc(), [n.encode() for n in files], [t.encode() for t in files.values()]
     program = _call(nvrtc, "nvrtcCreateProgram", source.encode(), _PROGRAM_NAME.encode(), len(files), contents, names)
     try:
-        flags = [f"--gpu-architecture={arch}", "--std=c++17", *(f"-I{p}" for p in cuda_include_directories())]
+        virtual = arch.replace("sm", "compute")
+        flags = [f"--gpu-architecture={virtual}", "--std=c++17", *(f"-I{p}" for p in cuda_include_directories())]
         status = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])[0]
         done = status == nvrtc.nvrtcResult.NVRTC_SUCCESS
         return _UNIT.sub("_amk_kernel_cu_", _text(nvrtc, program, "nvrtcGetPTX")) if done else None

@@ -58,7 +58,7 @@ PREDICATE, PLACE = "synchronisation: predicate", "synchronisation: place"
 SYNC, RING = r"amk/sync\.cuh", r"amk/ring\.cuh"
 WAITING = r"amk/(?:watchdog|ring|cells)\.cuh"
 OPS = (
-    r"amk/(?:ops/\w+|fetches|staged|rows|token_rows|block_point|cache|weights|quantised_gemv|tensor_core|ranking|context)"
+    r"amk/(?:ops/\w+|fetches|staged|rows|token_rows|block_point|cache|weights|quantised_gemv|tensor_core|ranking|context|unpack)"
     r"\.cuh"
 )
 CONDITION = r"\b(if (?:constexpr )?|while )\(((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))+)\)( |$)"

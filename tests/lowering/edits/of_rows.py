@@ -1,0 +1,111 @@
+"""The recorded run of edits to device code that only steps of several rows reach, and to the kernel that unpacks.
+
+    python -m tests.lowering.edits.of_rows --seconds 1200
+
+The rules are those of `rules.RULES` for ops. Edits are taken in a drawn order and judged until the time is over; a run
+goes on where the record ends. Survivors are listed by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from amk.bench.provenance import commit
+from amk.emulator.program import assemble
+from amk.emulator.ptx import parse
+from amk.lowering import headers
+from amk.prefill.device_matrices import KERNEL, SOURCE
+from tests.lowering.edits import judge, rules
+from tests.lowering.edits.rules import Edit
+from tests.prefill.test_unpack import CASES, test_chunks_become_the_rows_that_they_stand_for
+
+RECORD = Path("tests/records/proof/lowering-edits-rows.json")
+UNPACK = "amk/unpack.cuh"
+FUNCTIONS = (" rope_append_rows(C& c", " best_slot(const", " select_rows(C& c", " select(C& c")
+"""Of headers with more than that, what steps of several rows run."""
+LINES = {
+    "amk/ops/attend.cuh": r"kRows|kTileColumns|kSharers|late|kQueries|share|ahead",
+    "amk/ops/merge.cuh": r"kRows|kFrom|kGroup",
+    "amk/ops/reduce_splits.cuh": r"kRows|kOutputs|kSlice|own|vector",
+}
+WHOLE = ("amk/ops/begin.cuh", "amk/ops/finish.cuh", "amk/token_rows.cuh", "amk/rows.cuh")
+Case = tuple[tuple[str, ...], Edit]
+
+
+def in_function(text: str, at: int) -> bool:
+    """Whether the place is in one of FUNCTIONS: between its head and the first brace at the start of a line."""
+    starts = [text.index(name) for name in FUNCTIONS if name in text]
+    return any(start < at < text.index("\n}", start) for start in starts)
+
+
+def of_rows() -> list[Case]:
+    """Edits of the kernel of rows, with the subjects that have the text."""
+    found = []
+    for names, edit in judge.all_edits():
+        if "rows" in names and edit.file != rules.SOURCE:
+            text = judge.texts("rows")[edit.file]
+            start = text.rfind("\n", 0, edit.at) + 1
+            line = text[start : text.find("\n", edit.at)]
+            marked = edit.file in LINES and re.search(LINES[edit.file], line) is not None
+            if edit.file in WHOLE or marked or in_function(text, edit.at):
+                found.append((names, edit))
+    return found
+
+
+def of_unpack() -> list[Case]:
+    """Edits of the kernel that unpacks."""
+    return [(("unpack",), edit) for edit in rules.edits({UNPACK: headers.closure(SOURCE)[UNPACK]})]
+
+
+def unpacked(edit: Edit) -> str:
+    """What becomes of an edit of the kernel that unpacks."""
+    files = headers.closure(SOURCE)
+    original = judge.built(SOURCE, files, "sm_90a")
+    ptx = judge.built(SOURCE, files | {UNPACK: edit.of(files[UNPACK])}, "sm_90a")
+    if ptx is None:
+        return "does not compile"
+    if ptx == original:
+        return "equal PTX"
+    try:
+        program = assemble(parse(ptx), KERNEL)
+        for name in CASES:
+            test_chunks_become_the_rows_that_they_stand_for(name, program)
+    except Exception as error:  # noqa: BLE001  a fault, other numbers, PTX that cannot be read
+        return f"emulator: {type(error).__name__}"
+    return "survived"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    limit = time.monotonic() + parser.parse_args().seconds
+    known: dict[str, Any] = json.loads(RECORD.read_text())["edits"] if RECORD.exists() else {}
+    chosen = [*of_unpack(), *Random(4).sample(found := of_rows(), len(found))]
+    for names, edit in chosen:
+        if edit.name in known or time.monotonic() > limit:
+            continue
+        verdict = unpacked(edit) if names == ("unpack",) else judge.judge(("rows", *names), edit)[1]
+        known[edit.name] = {"kind": edit.kind, "new": edit.new, "verdict": verdict}
+    counts = Counter(one["verdict"] for one in known.values())
+    record = {
+        "format": 1, "name": "lowering-edits-rows", "command": "python -m tests.lowering.edits.of_rows",
+        "commit": commit(), "date": datetime.now(UTC).date().isoformat(),
+        "hardware": f"{os.cpu_count()} cores, {platform.machine()}, no GPU used",
+        "edits_there_are": len(chosen), "counts": dict(counts.most_common()),
+        "survivors": sorted(name for name, one in known.items() if one["verdict"] == "survived"), "edits": known,
+    }  # fmt: skip
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
