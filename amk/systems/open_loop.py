@@ -28,6 +28,7 @@ from amk.systems.verdict import Status, Verdict, judged
 PERIODS: Final = (5, 9, 17)
 """Periods that are unrolled: few first, more where accesses are far apart."""
 PEELED: Final = 3
+NARROWER: Final = "bound the counts: a loop of few laps, or a parameter of few values, is decided one by one"
 MOST: Final = 400
 """Unrollings that are judged."""
 
@@ -62,7 +63,7 @@ class LoopVerdict:
         if self.unproved is None:
             return ()
         upto = because(f"up to {self.laps} laps nothing that was tried is wrong; more is not proved")
-        return (Diagnostic("AMK205", self.unproved, facts=(upto,)),)
+        return (Diagnostic("AMK205", self.unproved, facts=(upto,), help=NARROWER),)
 
     def explain(self) -> str:
         """The verdict as text for people."""

@@ -108,6 +108,7 @@ def test_every_value_of_a_parameter_is_looked_at() -> None:
     many = document(parameters={"tiles": {}, "slots": {"at_least": 1, "at_most": 99}})
     unknown = judged_text(many)
     assert unknown.verdict == "UNKNOWN" and "slots: 99 cases" in unknown.explain()
+    assert "help: bound the counts" in unknown.explain()
 
 
 def changed(change: str, to: str) -> dict[str, Any]:
