@@ -22,7 +22,8 @@ from amk.report.diagnostic import AmkError
 from amk.systems.affine import Index
 from amk.systems.loop_document import Access, Loop, LoopDocument, Parameter, Read, Signal, Statement, Wait
 from amk.systems.loop_numbers import Number, Unknown, evaluated, names_in
-from amk.systems.loops import Array, LoopAgent, LoopSystem, Named
+from amk.systems.loop_recorder import Array, LoopAgent, Named
+from amk.systems.loops import LoopSystem
 from amk.systems.open_loop import LoopVerdict, judged_loops
 from amk.systems.period import Outside
 from amk.systems.verdict import Verdict, judged

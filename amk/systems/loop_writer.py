@@ -8,31 +8,29 @@ Errors: AMK005 for a value that no file can hold (anything but texts, integers a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from amk.systems.affine import Index
 from amk.systems.loop_document import FORMAT, LoopDocument, canonical
 from amk.systems.loop_numbers import written
+from amk.systems.loop_recorder import LoopAgent, LoopRecorder, Operation, Part
 from amk.systems.names import refuse, short
-
-if TYPE_CHECKING:
-    from amk.systems.loops import LoopAgent, LoopSystem, Operation, Part
 
 INDEX: Final = "k"
 """What the lap of every loop is called."""
 Json = dict[str, Any]
 
 
-def text_of(system: LoopSystem) -> str:
+def text_of(system: LoopRecorder) -> str:
     """The canonical text of its file."""
     return canonical(document_of(system))
 
 
-def document_of(system: LoopSystem) -> LoopDocument:
+def document_of(system: LoopRecorder) -> LoopDocument:
     return LoopDocument.model_validate(_document(system), strict=False)
 
 
-def _document(system: LoopSystem) -> Json:
+def _document(system: LoopRecorder) -> Json:
     return {
         "format": FORMAT,
         "name": system.name,

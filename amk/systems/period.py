@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from amk.systems.flat_judge import ACCUMULATE_FLOAT, READ, WRITE
-from amk.systems.loops import PARTS, LoopAgent, LoopSystem, Operation, Part
+from amk.systems.loop_recorder import PARTS, LoopAgent, Operation, Part
+from amk.systems.loops import LoopSystem
 
 KINDS = {"read": READ, "write": WRITE, "add": ACCUMULATE_FLOAT}
 
