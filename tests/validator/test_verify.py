@@ -115,7 +115,7 @@ def _mutant(rng: random.Random, document: Json) -> list[Edit]:
 def _flat_is_safe(schedule: Schedule, weak: bool) -> bool:
     """By the definitions, at a few positions: what blocks, what is ordered in time, what waits, what is visible."""
     tagged = {i for i, b in enumerate(schedule.buffers) if b.tagged}
-    for pos in (0, 14, 30):
+    for pos in (0, 14, schedule.kv.context - 2 * schedule.rows):
         if not greedy(expand(schedule, pos, 2, "block").system).complete:
             return False
         word = judge(expand(schedule, pos, 2, "word").system, None)
