@@ -33,7 +33,7 @@ class Gaps:
         return executed if executed and in_text not in executed else {in_text}
 
     def _met(self, at: int, onward: Callable[[int], list[int]], end: int) -> set[int]:
-        """Numbers of the stops that are met first on the ways from an instruction; `end` where a way ends without one."""
+        """Numbers of the stops that are met first on the ways from an instruction; `end` where a way has none."""
         found: set[int] = set()
         seen, stack = set[int](), [at]
         while stack:
