@@ -182,9 +182,9 @@ class Reading:
     def _comparisons(self, leaf: str) -> list[Code]:
         """Comparisons of the variable, as it is or one further, with something else."""
         forms, registers = ({leaf: 1}, {leaf: 1, "": 1}), {self.values.joined[leaf][0]}
-        for made in ("mov", "add"):  # copies of the register, and what is added to it or to them
+        for kind in ("mov", "add"):  # copies of the register, and what is added to it or to them
             registers |= {
-                one.results[0] for one in self.kernel.code if one.opcode[:3] == made and one.operands[1] in registers
+                one.results[0] for one in self.kernel.code if one.opcode[:3] == kind and one.operands[1] in registers
             }
         return [
             one

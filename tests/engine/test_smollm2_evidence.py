@@ -129,6 +129,9 @@ def test_time_of_a_pass(model: amk.LanguageModel, record_property: Record) -> No
         times[count] = round(1000 * min(trials), 1)
     record_property("milliseconds", times)
     record_property("times_of_one", {count: round(value / times[1], 2) for count, value in times.items()})
+    assert all(value < count * times[1] for count, value in times.items() if count > 1), (
+        "a guess costs less than a pass"
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 2])
