@@ -1,7 +1,8 @@
 """The matrices of a layer in bf16, made on the GPU from the packed weights that the schedule's kernel streams.
 
-A second copy of the model would double its memory, so there are buffers for two layers: while one is multiplied, the
-next is unpacked on a stream of its own. Each costs reading its packed bytes and writing two bytes a weight.
+Unpacking reads a layer's packed bytes and writes two bytes a weight, which is most of the time of a short prompt.
+So the first layers, as many as half of the free memory holds, are unpacked once and stay. The others share the buffers
+of two layers: while one is multiplied, the next is unpacked on a stream of its own.
 """
 
 from __future__ import annotations
@@ -57,10 +58,18 @@ def argument(
     return block
 
 
-class DeviceMatrices:
-    """`PromptForward`'s matrices for an engine. Used on the stream that is current when a layer is asked for."""
+def layers_that_stay(layers: int, layer_bytes: int, free: int) -> int:
+    """How many of the first layers are unpacked once. layer_bytes: of a layer's matrices in bf16; free: on the GPU."""
+    return min(layers, free // 2 // layer_bytes)
 
-    def __init__(self, engine: CudaEngine) -> None:
+
+class DeviceMatrices:
+    """`PromptForward`'s matrices for an engine. Used on the stream that is current when a layer is asked for.
+
+    stay: first layers that are unpacked here and stay; None for as many as half of the GPU's free memory holds.
+    """
+
+    def __init__(self, engine: CudaEngine, stay: int | None = None) -> None:
         self._engine, self._schedule = engine, engine.schedule
         self._device = torch.device("cuda", engine.device.ordinal)
         compiled = compile_cuda(SOURCE, engine.schedule.target.arch)
@@ -73,30 +82,40 @@ class DeviceMatrices:
             key: torch.from_numpy(each).to(self._device) for key, each in places.items() if key[0] != "lm_head"
         }
         shapes = {name: matrix(self._schedule.model, name) for name, _ in self._places}
+        layers = self._schedule.model.layers
+        if stay is None:
+            layer_bytes = sum(2 * shape.rows * shape.k for shape in shapes.values())
+            stay = layers_that_stay(layers, layer_bytes, torch.cuda.mem_get_info(self._device)[0])
+        self._stay = stay
         self._buffers: list[Matrices] = [
             {
                 name: torch.empty((shape.rows, shape.k), dtype=torch.bfloat16, device=self._device)
                 for name, shape in shapes.items()
             }
-            for _ in range(2)
+            for _ in range(min(layers, stay + 2))
         ]
-        self._launches: list[list[tuple[Enqueue, np.ndarray[Any, Any]]]] = [
-            [] for _ in range(self._schedule.model.layers)
-        ]
+        self._launches: list[list[tuple[Enqueue, np.ndarray[Any, Any]]]] = [[] for _ in range(layers)]
         for (name, layer), each in self._places.items():
             launch = Enqueue(kernel, -(-len(each) // WARPS), 32 * WARPS)
             self._launches[layer].append((launch, self._argument(name, layer)))
+        for layer in range(stay):
+            self._unpack(layer)
+        self._side.synchronize()
 
     def __call__(self, layer: int) -> Matrices:
-        """The matrices of a layer; those of the layer before are overwritten from here on."""
+        """The matrices of a layer; those of the layer before are overwritten from here on, unless they stay."""
         current = torch.cuda.current_stream(self._device)
-        self._side.wait_stream(current)
-        if layer == 0:
-            self._unpack(0)
-        if layer + 1 < self._schedule.model.layers:
-            self._unpack(layer + 1)
-        current.wait_event(self._ready[layer % 2])
-        return self._buffers[layer % 2]
+        for each in (layer, layer + 1) if layer == 0 else (layer + 1,):
+            if self._stay <= each < self._schedule.model.layers:
+                self._side.wait_stream(current)
+                self._unpack(each)
+        if layer >= self._stay:
+            current.wait_event(self._ready[layer % 2])
+        return self._buffers[self._place(layer)]
+
+    def _place(self, layer: int) -> int:
+        """Of a layer among the buffers."""
+        return layer if layer < self._stay else self._stay + (layer - self._stay) % 2
 
     def _unpack(self, layer: int) -> None:
         for launch, given in self._launches[layer]:
@@ -104,7 +123,7 @@ class DeviceMatrices:
         self._ready[layer % 2].record(self._side)
 
     def _argument(self, name: MatrixName, layer: int) -> np.ndarray[Any, Any]:
-        places, out = self._places[name, layer], self._buffers[layer % 2][name]
+        places, out = self._places[name, layer], self._buffers[self._place(layer)][name]
         (stream,) = self._schedule.streams
         apart = 0
         if stream.chunk(name, layer).apart:

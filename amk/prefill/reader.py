@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Sequence
 from threading import Thread
 from typing import TYPE_CHECKING, Literal
@@ -44,8 +45,8 @@ class TorchPrompts:
     def read(self, tokens: Sequence[int], start: int, sequence: int = 0) -> bool:
         """Append tokens at `start` to the cache of a sequence; False where the kernel has to, as they are few.
 
-        Also where torch cannot use the GPU or its memory is full, which is AMK019 if it is forced. In order on the
-        engine's stream: launches that follow find the tokens.
+        Also where torch cannot use the GPU or its memory is full, which is AMK019 if it is forced and otherwise one
+        warning. In order on the engine's stream: launches that follow find the tokens.
         """
         if len(tokens) < self.least:
             return False
@@ -62,6 +63,9 @@ class TorchPrompts:
                 self._forward, self._failed = None, error
         if self.forced:
             raise unusable(str(self._failed)) from self._failed
+        if self._failed is not None:
+            warnings.warn(f"the kernel reads prompts, as torch cannot: {self._failed}", RuntimeWarning, stacklevel=2)
+            self._failed = None
         return False
 
     def _prepare(self) -> None:

@@ -121,8 +121,9 @@ def test_matrices_are_what_the_stream_stands_for(form: Any, torch_gpu: Device, g
 
     model = load_model("qwen2.5-0.5b")
     with loaded(plan(model, gpu, settings=FAST, wanted=formats(form), max_context=CONTEXT)) as subject:
-        matrices = DeviceMatrices(subject.engine)
-        for layer in range(model.layers):
-            found = matrices(layer)
-            for name, rows in found.items():
-                assert torch.equal(rows, subject.weights.matrices[name][layer]), f"{name} of layer {layer}"
+        for stay in (0, 3, None):
+            matrices = DeviceMatrices(subject.engine, stay)
+            for layer in (*range(model.layers), *range(model.layers)):
+                found = matrices(layer)
+                for name, rows in found.items():
+                    assert torch.equal(rows, subject.weights.matrices[name][layer]), f"{name} of layer {layer}, {stay}"

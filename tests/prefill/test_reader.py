@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,7 +56,10 @@ def test_torch_that_cannot_be_used_is_told_if_it_was_asked_for(
     found = prompts_of(engine(schedule), wanted)
     assert found is not None and not found.read([], 0), "no token is nothing to read"
     if wanted == "auto":
-        assert not found.read(LONG, 0)
+        with pytest.warns(RuntimeWarning, match="kernel reads prompts, as torch cannot: division"):
+            assert not found.read(LONG, 0)
+        with warnings.catch_warnings(action="error"):
+            assert not found.read(LONG, 0), "told once"
     else:
         with pytest.raises(AmkError, match=r"AMK019.*division"):
             found.read(LONG[:1], 0)
@@ -68,6 +72,13 @@ def test_few_tokens_are_left_to_the_kernel(schedule: Schedule, monkeypatch: pyte
     assert not found.read(LONG[1:], 0)
     with pytest.raises(AmkError, match="AMK019"):
         found.read(LONG, 0)
+
+
+def test_layers_stay_unpacked_in_half_of_the_free_memory() -> None:
+    pytest.importorskip("torch")
+    from amk.prefill.device_matrices import layers_that_stay
+
+    assert [layers_that_stay(32, 100, free) for free in (0, 199, 200, 6399, 6400, 10**9)] == [0, 0, 1, 31, 32, 32]
 
 
 def test_a_graph_is_little_longer_than_the_prompt() -> None:
