@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from amk.bench.device_quantise import packed_chunks, quantised
-from amk.bench.torch_model import TorchWeights
+from amk.bench.torch_model import TorchWeights, each
 from amk.schedule_ir.layout import chunk_places, stream_layout
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix, scale_buffer, scale_shape
+from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.weight_format import Chunk
 
@@ -20,12 +22,18 @@ KEPT = 2
 ROOM = 3
 
 
-def packed_weights(schedule: Schedule, weights: TorchWeights) -> Tensor:
-    """The packed weight buffer, bytes [chunks, chunk_bytes], on the weights' device; quantised where the stream is."""
+def packed_weights(schedule: Schedule, weights: TorchWeights, into: Tensor | None = None) -> Tensor:
+    """The packed weight buffer, bytes [chunks, chunk_bytes], on the weights' device; quantised where the stream is.
+
+    into: where it is written, contiguous, of any type.
+    """
     (stream,) = schedule.streams
     layout = stream_layout(schedule, stream)
     shape = (int(layout.totals.sum()), stream.chunk_bytes)
-    out = torch.zeros(shape, dtype=torch.uint8, device=weights.embedding.device)
+    if into is None:
+        out = torch.zeros(shape, dtype=torch.uint8, device=weights.embedding.device)
+    else:
+        out = into.view(-1).view(torch.uint8)[: shape[0] * shape[1]].view(shape).zero_()
     for (name, layer, part), places in chunk_places(layout):
         rows, chunk = _rows_in_groups(schedule, weights, name, layer), stream.chunk(name, layer)
         groups = len(rows) // ROWS_PER_GROUP
@@ -99,8 +107,13 @@ def _encoded(rows: Tensor, chunk: Chunk) -> Tensor:
     return tiles.permute(0, 2, 3, 1, 4).reshape(-1, ROWS_PER_GROUP * chunk.columns).view(torch.uint8)
 
 
-def _stood_for(rows: Tensor, chunk: Chunk) -> Tensor:
+def _rounded(_: int, rows: Tensor) -> Tensor:
+    return rows.bfloat16()
+
+
+def _values_of(stream: Stream, name: MatrixName, layer: int, rows: Tensor) -> Tensor:
     """The numbers that the chunks of a matrix stand for."""
+    chunk = stream.chunk(name, layer)
     return rows if chunk.format == "bf16" else quantised(rows, chunk.weights).values(chunk.weights)
 
 
@@ -115,6 +128,6 @@ def streamed(schedule: Schedule, weights: TorchWeights) -> tuple[TorchWeights, T
     if not coded:
         return weights, weights
     for name in coded:
-        exact[name] = [_stood_for(rows, stream.chunk(name, layer)) for layer, rows in enumerate(weights.matrices[name])]
-    rounded = {name: [rows.bfloat16() for rows in layers] for name, layers in exact.items()}
+        exact[name] = each(partial(_values_of, stream, name), exact[name])
+    rounded = {name: each(_rounded, layers) for name, layers in exact.items()}
     return replace(weights, matrices=exact), replace(weights, matrices=rounded)

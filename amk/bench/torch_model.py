@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from amk.schedule_ir.matrices import MATRICES, matrix
+from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.quantised import E4M3_MOST
 from amk.schedule_ir.rope import rope_frequencies
 from amk.schedule_ir.schedule import CacheDtype
+
+
+class Drawn(Sequence[Tensor]):
+    """Matrices that are made whenever they are asked for, always the same: of a model that does not fit in bf16."""
+
+    def __init__(self, make: Callable[[int], Tensor], count: int) -> None:
+        self._make, self._count = make, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, layer: int) -> Tensor:  # type: ignore[override]  # by number alone
+        if not 0 <= layer < self._count:
+            raise IndexError(layer)
+        return self._make(layer)
+
+
+def each(make: Callable[[int, Tensor], Tensor], matrices: Sequence[Tensor]) -> Sequence[Tensor]:
+    """`make` of (layer, matrix) for all layers, drawn where the matrices are."""
+    if isinstance(matrices, Drawn):
+        return Drawn(lambda layer: make(layer, matrices[layer]), len(matrices))
+    return [make(layer, rows) for layer, rows in enumerate(matrices)]
 
 
 @dataclass
@@ -22,22 +46,32 @@ class TorchWeights:
     model: ModelSpec
     embedding: Tensor
     norm: Tensor
-    matrices: dict[str, list[Tensor]]
+    matrices: dict[str, Sequence[Tensor]]
     bias: Tensor | None = None
     q_norm: Tensor | None = None
     k_norm: Tensor | None = None
 
     @classmethod
-    def random(cls, model: ModelSpec, seed: int, device: str = "cuda") -> TorchWeights:
-        """Normal weights of deviation k^-1/2 and norms around 1: activations keep the size of a trained model's."""
+    def random(cls, model: ModelSpec, seed: int, device: str = "cuda", drawn: bool = False) -> TorchWeights:
+        """Normal weights of deviation k^-1/2 and norms around 1: activations keep the size of a trained model's.
+
+        drawn: the layers' matrices are not kept, but made when they are asked for.
+        """
         gen = torch.Generator(device).manual_seed(seed)
 
-        def normal(*shape: int, scale: float, mean: float = 0.0) -> Tensor:
-            return (torch.randn(*shape, generator=gen, device=device, dtype=torch.float32) * scale + mean).bfloat16()
+        def normal(*shape: int, scale: float, mean: float = 0.0, by: torch.Generator = gen) -> Tensor:
+            return (torch.randn(*shape, generator=by, device=device, dtype=torch.float32) * scale + mean).bfloat16()
 
-        matrices: dict[str, list[Tensor]] = {}
+        def layer_of(name: MatrixName, layer: int) -> Tensor:
+            shape, own = matrix(model, name), (seed * len(MATRICES) + MATRICES.index(name)) * model.layers + layer
+            return normal(shape.rows, shape.k, scale=shape.k**-0.5, by=torch.Generator(device).manual_seed(2**32 + own))
+
+        matrices: dict[str, Sequence[Tensor]] = {}
         for name in MATRICES:
             shape = matrix(model, name)
+            if drawn and shape.per_layer:
+                matrices[name] = Drawn(partial(layer_of, name), model.layers)
+                continue
             count = model.layers if shape.per_layer else 1
             matrices[name] = [normal(shape.rows, shape.k, scale=shape.k**-0.5) for _ in range(count)]
         embedding = matrices["lm_head"][0] if model.tied_embeddings else normal(model.vocab, model.hidden, scale=1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,26 @@ def test_plans_with_one_packing_share_it(stored: FormatName, monkeypatch: pytest
     free[0] = 0
     packings.of(plain, weights)
     assert device_packing.packing_key(plain) not in packings.kept
+
+
+def test_matrices_that_are_drawn_are_packed_and_compared_as_kept_ones() -> None:
+    """A model that does not fit in bf16 has its matrices made when they are asked for, always the same."""
+    schedule = plan(RAGGED, load_target("h200"), max_context=64, workers=3, wanted=formats("int4-g64"))
+    drawn = torch_model.TorchWeights.random(RAGGED, 6, device="cpu", drawn=True)
+    kept = replace(drawn, matrices={name: list(drawn.matrices[name]) for name in MATRICES})
+    tensors = [rows for name in MATRICES for rows in kept.matrices[name]]
+    assert len({float(rows.float().sum()) for rows in tensors}) == len(tensors), "no two matrices are alike"
+    expected = device_packing.packed_weights(schedule, kept)
+    into = torch.full((expected.numel() // 2 + 64,), 7, dtype=torch.bfloat16)
+    found = device_packing.packed_weights(schedule, drawn, into)
+    assert torch.equal(found, expected) and found.data_ptr() == into.data_ptr() and (into[-64:] == 7).all()
+    for some, all_of in zip(
+        device_packing.streamed(schedule, drawn), device_packing.streamed(schedule, kept), strict=True
+    ):
+        assert isinstance(some.matrices["down"], torch_model.Drawn)
+        for name in MATRICES:
+            assert len(some.matrices[name]) == len(all_of.matrices[name])
+            assert all(torch.equal(*pair) for pair in zip(some.matrices[name], all_of.matrices[name], strict=True))
 
 
 def test_parts_of_the_columns_are_packed_as_on_the_host() -> None:
