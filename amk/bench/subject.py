@@ -17,8 +17,6 @@ from amk.engine.cuda_engine import CudaEngine
 from amk.engine.request import first_state
 from amk.lowering.launch import Device
 from amk.prefill.views import view
-from amk.schedule_ir.matrices import MATRICES, matrix
-from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.select import REQUEST, request_words
 from amk.schedule_ir.rope import rope_frequencies
 from amk.schedule_ir.schedule import Schedule
@@ -51,8 +49,8 @@ class Subject:
         stream: what `streamed` makes of the weights, packed: what `packed_weights` does, where they are known.
         """
         schedule = kernel.schedule
+        weights = weights or TorchWeights.random(schedule.model, seed)
         engine = CudaEngine(kernel, Device.open())
-        weights = weights or TorchWeights.random(schedule.model, seed, drawn=too_large(schedule.model))
         load_constants(engine, weights, packed)
         original = weights
         exact, weights = stream or streamed(schedule, weights)
@@ -114,13 +112,6 @@ class Subject:
 
     def free(self) -> None:
         self.engine.free()
-
-
-def too_large(model: ModelSpec) -> bool:
-    """Whether the model in bf16 takes more than half of the memory that the GPU has left."""
-    shapes = [matrix(model, name) for name in MATRICES]
-    size = sum(2 * shape.rows * shape.k * (model.layers if shape.per_layer else 1) for shape in shapes)
-    return size > int(torch.cuda.mem_get_info()[0]) // 2
 
 
 def load_constants(engine: CudaEngine, weights: TorchWeights, packed: Tensor | None = None) -> None:

@@ -52,11 +52,12 @@ class TorchWeights:
     k_norm: Tensor | None = None
 
     @classmethod
-    def random(cls, model: ModelSpec, seed: int, device: str = "cuda", drawn: bool = False) -> TorchWeights:
+    def random(cls, model: ModelSpec, seed: int, device: str = "cuda", drawn: bool | None = None) -> TorchWeights:
         """Normal weights of deviation k^-1/2 and norms around 1: activations keep the size of a trained model's.
 
-        drawn: the layers' matrices are not kept, but made when they are asked for.
+        drawn: the layers' matrices are not kept, but made when they are asked for; None: if they are `too_large`.
         """
+        drawn = device == "cuda" and too_large(model) if drawn is None else drawn
         gen = torch.Generator(device).manual_seed(seed)
 
         def normal(*shape: int, scale: float, mean: float = 0.0, by: torch.Generator = gen) -> Tensor:
@@ -87,6 +88,13 @@ class TorchWeights:
             q_norm=normal(model.layers, model.head_dim, scale=0.1, mean=1.0).float() if model.qk_norm else None,
             k_norm=normal(model.layers, model.head_dim, scale=0.1, mean=1.0).float() if model.qk_norm else None,
         )
+
+
+def too_large(model: ModelSpec) -> bool:
+    """Whether the model's matrices in bf16 take more than half of the memory that the GPU has left."""
+    shapes = [matrix(model, name) for name in MATRICES]
+    size = sum(2 * shape.rows * shape.k * (model.layers if shape.per_layer else 1) for shape in shapes)
+    return size > int(torch.cuda.mem_get_info()[0]) // 2
 
 
 @dataclass
