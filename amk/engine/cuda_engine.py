@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.engine.admission import AdmittedKernel
-from amk.engine.launches_ahead import LaunchesAhead
+from amk.engine.launches_ahead import AHEAD, LaunchesAhead
 from amk.engine.request import first_state, request_buffers, tokens_of
 from amk.engine.tag_life import tokens_told_apart
 from amk.lowering import refusal
@@ -57,7 +57,7 @@ class CudaEngine:
                 self.buffers[buffer.name] = DeviceBuffer(self.device, -(-buffer.bytes // 256) * 256)
         self.counters = DeviceBuffer(self.device, self.abi.counter_bytes)
         self.log = DeviceBuffer.of(self.device, empty_log(LOG_RECORDS))
-        self.abort = MappedBuffer(self.device, 1)
+        self.abort, self.heard = MappedBuffer(self.device, 1), MappedBuffer(self.device, AHEAD)
         self.trace = DeviceBuffer(self.device, 4 * self.trace_words) if self.trace_words else None
         self.stream = Stream(self.device)
         code = self.admitted.loadable()
@@ -180,7 +180,7 @@ class CudaEngine:
 
     def ahead(self, count: int) -> LaunchesAhead:
         """`count` tokens as they are chosen, of one sequence, in launches that follow each other without a gap."""
-        return LaunchesAhead(self, count)
+        return LaunchesAhead(self, count, self.heard)
 
     def step(self, tokens: int) -> NDArray[np.int32]:
         """Decode `tokens` tokens and return them, [tokens, batch] in a batch.
@@ -219,6 +219,7 @@ class CudaEngine:
         for buffer in (*self.buffers.values(), self.counters, self.log):
             buffer.free()
         self.abort.free()
+        self.heard.free()
         self.module.close()
         self.stream.close()
 

@@ -36,15 +36,16 @@ class Launcher(Protocol):
 
 
 class LaunchesAhead:
-    """`count` tokens, `each` of them a launch, in lists of those that are there; of a schedule of one sequence.
+    """`count` tokens in lists of those that are there; of a schedule of one sequence.
 
-    Nothing else may use the engine before the last one came or `close` was called. Raises AMK604 naming the blocked
-    agents if the watchdog fired.
+    heard: `AHEAD` words for each token of a launch. It outlives the text, as page-locked memory is allocated and freed
+    only when the GPU is idle, which would delay the first launch behind a prompt. Nothing else may use the engine
+    before the last token came or `close` was called. Raises AMK604 naming the blocked agents if the watchdog fired.
     """
 
-    def __init__(self, engine: Launcher, count: int, each: int = 1) -> None:
-        self._engine, self._left, self._each = engine, count, each
-        self._heard = MappedBuffer(engine.device, AHEAD * each)
+    def __init__(self, engine: Launcher, count: int, heard: MappedBuffer) -> None:
+        self._engine, self._left, self._each = engine, count, len(heard.words) // AHEAD
+        self._heard = heard
         self._places = deque(range(AHEAD))
         self._running: deque[tuple[int, int]] = deque()  # place, tokens
         self._taken = 0  # of the first of them
@@ -80,7 +81,6 @@ class LaunchesAhead:
             self._running.clear()
             self._engine.device.make_current()
             self._engine.stream.synchronise()
-            self._heard.free()
             self._engine.check()
 
     def _enqueue(self) -> None:

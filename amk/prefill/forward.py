@@ -137,8 +137,9 @@ def rotated(x: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
     a, b = x.chunk(2, dim=-1)
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     first, second = out.chunk(2, dim=-1)
-    torch.addcmul(a * cos, b, sin, value=-1, out=first)
-    torch.addcmul(b * cos, a, sin, out=second)
+    by_cos = x.unflatten(-1, (2, -1)) * cos.unsqueeze(-2)
+    torch.addcmul(by_cos[..., 0, :], b, sin, value=-1, out=first)
+    torch.addcmul(by_cos[..., 1, :], a, sin, out=second)
     return out
 
 
