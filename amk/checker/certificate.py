@@ -156,12 +156,16 @@ class Proof:
             found.check_values(name)
 
     def _boundary(self) -> I64:
-        """Launch state before; outputs, state and the last logits after."""
+        """Launch state before; outputs, state and the last logits after, or state and hidden state of a slice."""
         size = {b.name: b.bytes for b in self.schedule.buffers}
         number, code, one = self.footprints.number, self.footprints.code, 4 * self.schedule.vectors
-        wanted = [("output", one * n, one * (n + 1), code("output", 0) + n + 1) for n in range(TOKENS)]
-        wanted += [("state", 0, size["state"], code("state", 1))]
-        wanted += [("logits", 0, self.schedule.model.vocab * one, code("logits", 0) + TOKENS)]
+        model, wanted = self.schedule.model, [("state", 0, size["state"], code("state", 1))]
+        if model.slice is not None:
+            last = code("h", len(model.graph.additions) * model.layers) + TOKENS
+            wanted += [("hidden_out", 0, model.hidden * one, last)]
+        else:
+            wanted += [("output", one * n, one * (n + 1), code("output", 0) + n + 1) for n in range(TOKENS)]
+            wanted += [("logits", 0, model.vocab * one, code("logits", 0) + TOKENS)]
         before = (OUTSIDE, 0, 0, number["state"], 0, size["state"], WRITE, code("state", 0), 0, 15, 0, 0)
         after = [(OUTSIDE, 1, 0, number[b], lo, hi, READ, value, 0, 15, 0, 0) for b, lo, hi, value in wanted]
         return np.array([before, *after], np.int64)

@@ -141,4 +141,4 @@ def check_registers(schedule: Schedule, programs: list[Program]) -> None:
             elif registers_read(item.step, tagged):
                 here = moved in (0, TOKENS) if item.token < 0 else moved == item.token
                 require(here, "registers: not loaded, or of another token")
-            moved += item.step.op.op in ("select", "select_draw")
+            moved += item.step.op.op in ("select", "select_draw", "give_hidden")

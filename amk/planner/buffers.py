@@ -47,14 +47,20 @@ def constants(model: ModelSpec, kv: KvLayout, settings: Settings, chunks: Runs) 
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, role="constant", align=align)
 
     norms = [name for name in vectors(model) if name in ("norm", "norm_shift")]
-    out = [
-        constant("weights", "bf16", packed_bytes(model, chunks) // 2, align=128),
+    text = [
         constant("embedding", "bf16", model.vocab, model.hidden),
-        *(constant(name, "f32", *vectors(model)[name]) for name in norms),
-        constant("rope", "f32", kv.context, model.head_dim),
         constant("request", "i32", request_words(settings.batch)),
         constant("prompt", "i32", *((settings.batch,) * (settings.batch > 1)), kv.context),
     ]
+    out = [
+        constant("weights", "bf16", packed_bytes(model, chunks) // 2, align=128),
+        *(text[:1] if model.slice is None else ()),
+        *(constant(name, "f32", *vectors(model)[name]) for name in norms),
+        constant("rope", "f32", kv.context, model.head_dim),
+        *(text[1:] if model.slice is None else ()),
+    ]
+    if model.slice is not None:
+        out += [constant("position", "i32", 1), constant("hidden_in", "f32", model.hidden)]
     for name in MATRICES:
         if any(run[name].apart for _, run in chunks):
             out.append(constant(scale_buffer(name), "f32", *scale_shape(model, name)))
@@ -70,11 +76,14 @@ def state(model: ModelSpec, kv: KvLayout, settings: Settings) -> list[Buffer]:
     def kept(name: str, dtype: Dtype, *shape: int) -> Buffer:
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, role="state")
 
+    words = kept("state", "i32", len(state_words(settings.batch)))
+    caches = [kept("k_cache", kv.dtype, *cache), kept("v_cache", kv.dtype, *cache)]
+    if model.slice is not None:
+        return [words, *caches, kept("hidden_out", "f32", model.hidden)]
     return [
-        kept("state", "i32", len(state_words(settings.batch))),
+        words,
         kept("output", "i32", settings.max_tokens, *each),
-        kept("k_cache", kv.dtype, *cache),
-        kept("v_cache", kv.dtype, *cache),
+        *caches,
         kept("logits", "f32", *each, model.vocab),
     ]
 
@@ -125,8 +134,11 @@ def handoffs(model: ModelSpec, kv: KvLayout, settings: Settings, workers: int, r
         *(crossing(h, wide, *each, model.hidden) for h in ("h_mid", "h_out") if h in handoffs_of(model.graph)),
         crossing("act", "bf16", *each, model.ffn),
     ]
+    of_layers = [b.model_copy(update={"name": of_run(b.name, run)}) for run in range(runs) for b in layer]
+    if model.slice is not None:
+        return of_layers
     crossed = [
-        *(b.model_copy(update={"name": of_run(b.name, run)}) for run in range(runs) for b in layer),
+        *of_layers,
         crossing("best_value", "f32", *each, candidates, tag={"t": 1, "1": 1}),
         crossing("best_index", "i32", *each, candidates, tag={"t": 1, "1": 1}),
     ]

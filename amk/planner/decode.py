@@ -28,7 +28,7 @@ from amk.planner.steps import RunOfLayers
 from amk.planner.storage import SharedPlan, Shares, choose_chunks, choose_parts, largest, shared_plan
 from amk.planner.tuned import tuned
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, share_table
+from amk.schedule_ir.matrices import MatrixName, matrices_of, matrix, share_table
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ranking import LAST
@@ -89,6 +89,8 @@ def _sized(
     chosen = settings.workers if workers is None else workers
     count = choose_workers(model, target, settings.batch, settings.ctas_per_sm) if chosen is None else chosen
     _require_batch(settings, runs)
+    if model.slice is not None:
+        settings = _of_slice(model, settings)
     _require_places(count, model, target, settings)
     settings = tuned(settings, model, target, runs, count, max_context)
     settings = replace(settings, handoff=handoff_of(settings, model, count))
@@ -124,7 +126,7 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
     settings, count, kv, tables, shared = sized.settings, sized.workers, sized.kv, sized.tables, sized.shared
     handoff = head_handoff(model, tables) if settings.head_handoff else None
     acts = act_handoff(model, sized.rows, settings.act_parts) if settings.act_parts > 1 else None
-    strong = ends_fenced(settings, tables)
+    strong = ends_fenced(settings, tables, model, len(sized.runs))
     loops = loops_of(model, settings, target, sized.runs, sized.chunks, tables, shared.stream.slots)
     deltas = (handoff.delta if handoff else None), (acts.delta if acts else None)
     author = _author(model, sized, deltas, loops[0], strong)
@@ -162,7 +164,7 @@ def _author(
     rows = {n.removesuffix(".count"): 8 * max(c) for n, c in tables.items() if n.endswith(".count")}
     rows |= {"o": rows["hidden"], "down": rows["hidden"]}
     # A worker without rows of some matrix is held back by hints alone, so then they must be exact.
-    exact = any(matrix(model, name).groups < workers for name in MATRICES)
+    exact = any(matrix(model, name).groups < workers for name in matrices_of(model))
     if exact and settings.handoff == "narrow":
         # Its next activations are not behind everybody's reads of these: no words of it are waited for.
         message = f"{workers} workers do not all own rows of every matrix, so fences and words do not order activations"
@@ -211,6 +213,18 @@ def _require_batch(settings: Settings, wanted: Layered) -> None:
     if settings.vectors > 1 and (found := [reason for reason, holds in reasons.items() if holds]):
         step = f"a batch of {batch}" if rows == 1 else f"a step of {rows} rows"
         raise AmkError(Diagnostic("AMK016", f"{step} is not decoded where {found[0]}"))
+
+
+def _of_slice(model: ModelSpec, settings: Settings) -> Settings:
+    """Settings of a slice of layers, which is launched for one token at a time; AMK016 for what a slice cannot be."""
+    reasons = {
+        f"{model.family} norms hidden states as a whole": model.graph.norm != "rms",
+        f"a step reads {settings.vectors} tokens": settings.vectors > 1,
+        f"tokens are chosen by {settings.sampling}": settings.sampling != "greedy",
+    }
+    if found := [reason for reason, holds in reasons.items() if holds]:
+        raise AmkError(Diagnostic("AMK016", f"a slice of layers is not planned where {found[0]}"))
+    return replace(settings, max_tokens=1)
 
 
 def _require_parts(model: ModelSpec, settings: Settings, runs: Runs) -> None:
@@ -291,13 +305,15 @@ def kv_layout(model: ModelSpec, settings: Settings, workers: int, context: int) 
     return KvLayout(context=context, block=kv_block(settings, model), splits=splits, dtype=settings.kv_dtype)
 
 
-def ends_fenced(settings: Settings, tables: Shares) -> frozenset[str]:
+def ends_fenced(settings: Settings, tables: Shares, model: ModelSpec, runs: int) -> frozenset[str]:
     """The counters of a plan with tagged words that are fenced all the same: `best`, where a worker owns neither hidden
     nor gate-up rows. Not everybody looks for the other words of a worker, and for its candidates nobody where the token
-    is given, so words alone do not put its read of the launch state before worker 0's store of it.
+    is given, so words alone do not put its read of the launch state before worker 0's store of it. In a slice of layers
+    it is the counter of the last hidden state.
     """
+    last = "best" if model.slice is None else of_run("h_out", runs - 1)
     shares = zip(tables["hidden.count"], tables["gate_up.count"], strict=True)
-    return frozenset({"best"} if settings.handoff == "tagged" and not all(map(any, shares)) else ())
+    return frozenset({last} if settings.handoff == "tagged" and not all(map(any, shares)) else ())
 
 
 def counters(
@@ -309,7 +325,8 @@ def counters(
     crossing = ("attn", *(name for name in ("h_mid", "act", "h_out") if name in handoffs_of(model.graph)))
     for run, count in enumerate(layers):
         shapes |= {of_run("qkv", run): (count, heads), of_run("split", run): (count, settings.batch * model.kv_heads)}
-        shapes |= {"best": (1,)} | {of_run(n, run): (count,) for n in crossing}
+        shapes |= {"best": (1,)} if model.slice is None else {}
+        shapes |= {of_run(n, run): (count,) for n in crossing}
         if settings.act_parts > 1:
             shapes[of_run("act", run)] = (count, settings.act_parts)
     if settings.sampling != "greedy":

@@ -46,7 +46,7 @@ def budget(model: ModelSpec, target: Target, settings: Settings, workers: int, c
     kv = KvLayout(context=context, block=block, splits=splits, dtype=settings.kv_dtype)
     sizes = {b.name: b.bytes for b in global_buffers(model, kv, settings, workers, chunks)}
     cache = sizes.pop("k_cache") + sizes.pop("v_cache")
-    constant = packed_bytes(model, chunks) + sizes.pop("embedding")
+    constant = packed_bytes(model, chunks) + sizes.pop("embedding", 0)
     sizes.pop("weights")
     return Budget(constant, cache, sum(sizes.values()), RESERVE_BYTES, target.hbm_bytes)
 

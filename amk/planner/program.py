@@ -20,6 +20,7 @@ from amk.schedule_ir.ops.combine import CombineOp, share_heads
 from amk.schedule_ir.ops.embed import EmbedOp
 from amk.schedule_ir.ops.embed_hidden import EmbedHiddenOp
 from amk.schedule_ir.ops.finish import FinishOp
+from amk.schedule_ir.ops.give_hidden import GiveHiddenOp
 from amk.schedule_ir.ops.layer_norm import LayerNormOp
 from amk.schedule_ir.ops.merge import MergeOp
 from amk.schedule_ir.ops.reduce_splits import ReduceSplitsOp
@@ -29,6 +30,7 @@ from amk.schedule_ir.ops.stage import StageOp
 from amk.schedule_ir.ops.stage_attention import StageAttentionOp
 from amk.schedule_ir.ops.stage_hidden import StageHiddenOp
 from amk.schedule_ir.ops.stage_norm import StageNormOp
+from amk.schedule_ir.ops.take_hidden import TakeHiddenOp
 from amk.schedule_ir.schedule import Loop, Node, Signal, Step
 
 
@@ -192,6 +194,8 @@ class Author(Writer):
 
     def next_input(self) -> Written:
         """For QKV of the next layer, in this run or the one behind it, or for lm_head behind the last."""
+        if self.run.after is None and self.model.slice is not None:
+            return self.written_for("qkv")
         if self.run.after is None:
             return self.written_for("qkv", "lm_head")
         return staged_for(self.head, ("qkv", self.run.wanted), ("qkv", self.run.after))
@@ -223,8 +227,18 @@ class Author(Writer):
         """Whether norms are applied as a whole before a product, not in part by those who read its rows."""
         return self.graph.norm == "layer"
 
+    def given(self) -> list[Step]:
+        """Leave the hidden state behind the last layer of a slice."""
+        return [self.barrier(), Step(op=GiveHiddenOp(role="all", residual="residual", hidden_out="hidden_out"))]
+
     def embedded(self) -> Step:
-        """What the first layer reads of the token's row, and the residual."""
+        """What the first layer reads of the token's row, or of what a slice is given, and the residual."""
+        if self.model.slice is not None:
+            take = TakeHiddenOp(
+                role="all", hidden_in="hidden_in", norm="norm", ssq="ssq", residual="residual",
+                **self.written_for("qkv"),
+            )  # fmt: skip
+            return Step(op=take)
         if self.whole_norms:
             whole = EmbedHiddenOp(
                 role="all", table="embedding", hidden="hidden", moments="moments", residual="residual"
@@ -251,8 +265,10 @@ class Author(Writer):
         """The whole program; `runs` are all layers."""
         embed = replace(self, run=runs[0]).embedded()
         loops = [replace(self, run=run).layers() for run in runs]
+        last, sliced = replace(self, run=runs[-1]), self.model.slice is not None
+        prompt, position = "prompt" if self.settings.rows > 1 else None, "position" if sliced else None
         return (
-            Step(op=BeginOp(role="all", state="state", prompt="prompt" if self.settings.rows > 1 else None)),
-            Loop(var="t", count=None, body=(embed, *loops, *replace(self, run=runs[-1]).choice())),
+            Step(op=BeginOp(role="all", state="state", prompt=prompt, position=position)),
+            Loop(var="t", count=None, body=(embed, *loops, *(last.given() if sliced else last.choice()))),
             Step(op=FinishOp(role="w0", state="state")),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from amk.schedule_ir.matrices import MATRICES, matrix
+from amk.schedule_ir.matrices import matrices_of, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops.attention import tile_columns
 from amk.schedule_ir.ops.reduce_splits import sliceable
@@ -203,4 +203,4 @@ def handoff_of(settings: Settings, model: ModelSpec, workers: int) -> Handoff:
     """
     if settings.handoff:
         return settings.handoff
-    return "tagged" if all(matrix(model, name).groups >= workers for name in MATRICES) else "fenced"
+    return "tagged" if all(matrix(model, name).groups >= workers for name in matrices_of(model)) else "fenced"

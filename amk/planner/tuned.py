@@ -16,7 +16,7 @@ from amk.planner.fetches import fewest_warps
 from amk.planner.formats import Layered
 from amk.planner.settings import FAST, LONG_RINGS, NAIVE, SMALL_COPY, Settings, reducible, splits_of
 from amk.planner.space import FIXED
-from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, matrix
+from amk.schedule_ir.matrices import ROWS_PER_GROUP, matrices_of, matrix
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import FormatName, weight_format
@@ -123,7 +123,7 @@ def rings_drained(model: ModelSpec, workers: int) -> float:
 def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
     """For so many sequences of a large model. Parts of `down` are whole copies; words need rows for every worker."""
     whole = model.ffn % (IN_PARTS["k_parts"] * 2 * SMALL_COPY // BYTES_A_COLUMN) == 0
-    all_own = all(matrix(model, name).groups >= workers for name in MATRICES)
+    all_own = all(matrix(model, name).groups >= workers for name in matrices_of(model))
     parts = HALVED if batch in HALVED_BATCHES else IN_PARTS if batch >= PARTED_BATCH else {}
     words = WORDS if batch >= PARTED_BATCH else ALL_WORDS
     return {

@@ -48,6 +48,9 @@ HOST: Final[dict[str, tuple[str, Shape]]] = {
     "v_cache": ("state", _cache),
     "logits": ("state", lambda s: (s.vectors, s.model.vocab)),
     "sampling": ("constant", lambda s: (len(PARAMETERS),)),
+    "position": ("constant", lambda s: (1,)),
+    "hidden_in": ("constant", lambda s: (s.vectors, s.model.hidden)),
+    "hidden_out": ("state", lambda s: (s.vectors, s.model.hidden)),
 }
 """Buffers that the host fills or reads by name: what becomes of them between launches, and their shape, but for
 dimensions of 1. The norms and biases of the model come with them."""

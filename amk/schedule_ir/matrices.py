@@ -34,9 +34,15 @@ class Matrix:
 
 
 def matrix(model: ModelSpec, name: MatrixName) -> Matrix:
-    rows = model.graph.products[name].rows
-    shapes = [model.shape_of(tensor) for tensor in rows]
-    return Matrix(name, sum(shape[0] for shape in shapes), shapes[0][1], per_layer=name != "lm_head")
+    """In a slice of layers lm_head has no rows."""
+    shapes = [model.shape_of(tensor) for tensor in model.graph.products[name].rows]
+    rows = sum(shape[0] for shape in shapes) if name in matrices_of(model) else 0
+    return Matrix(name, rows, shapes[0][1], per_layer=name != "lm_head")
+
+
+def matrices_of(model: ModelSpec) -> tuple[MatrixName, ...]:
+    """Those that a step of the model multiplies: all, or in a slice those of its layers."""
+    return tuple(name for name in MATRICES if model.slice is None or name != "lm_head")
 
 
 def share_table(name: MatrixName) -> str:

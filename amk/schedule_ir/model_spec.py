@@ -37,11 +37,21 @@ class RopeScaling(BaseModel):
         return self
 
 
+class LayerSlice(BaseModel):
+    """Layers [first, first + the spec's own) of a model of `of` layers, without embedding and output head."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    first: Annotated[int, Field(ge=0, lt=1 << 12)]
+    of: _Count
+
+
 class ModelSpec(BaseModel):
     """One model: its family's graph with these shapes; widths in elements, contexts in positions.
 
     rms_eps: what the norms add to the mean square, or LayerNorm to the variance. rotary_dim: elements of a head that
-    are rotated, all unless given.
+    are rotated, all unless given. slice: set where the layers are some of a larger model's, which are given and leave
+    hidden states; its tensors are numbered from its own layer 0.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -68,6 +78,7 @@ class ModelSpec(BaseModel):
     rotary_dim: Annotated[int, Field(ge=2, le=1024, multiple_of=2)] | None = unless(None)
     bos: _Token | None = None
     eos: Annotated[tuple[_Token, ...], Field(max_length=64, strict=False)] = ()
+    slice: LayerSlice | None = unless(None)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -84,6 +95,8 @@ class ModelSpec(BaseModel):
                 raise ValueError(f"token id {token} is outside the vocabulary of {self.vocab}")
         if len(set(self.eos)) < len(self.eos):
             raise ValueError("eos lists a token twice")
+        if self.slice is not None and self.slice.first + self.layers > self.slice.of:
+            raise ValueError(f"layers {self.slice.first} to {self.slice.first + self.layers - 1} of {self.slice.of}")
         return self
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
@@ -92,6 +105,13 @@ class ModelSpec(BaseModel):
         for name in copy.__dict__.keys() - type(self).model_fields.keys():
             del copy.__dict__[name]
         return copy
+
+    def sliced(self, first: int, stop: int) -> Self:
+        """The model that is layers [first, stop) of this one; ValueError unless there are such layers."""
+        if self.slice is not None or not 0 <= first < stop <= self.layers:
+            raise ValueError(f"no slice [{first}, {stop}) of {self.name}, which has {self.layers} layers")
+        part = LayerSlice(first=first, of=self.layers)
+        return self.model_copy(update={"layers": stop - first, "slice": part})
 
     @property
     def q_dim(self) -> int:
@@ -119,7 +139,10 @@ class ModelSpec(BaseModel):
         return {name: self.shape_of(tensor) for name, tensor in self.graph.layer_tensors.items()}
 
     def global_tensors(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the tensors outside the layers; a tied output head is not a tensor of its own."""
+        """Shapes of the tensors outside the layers, which a slice has none of; a tied output head is not a tensor of
+        its own."""
+        if self.slice is not None:
+            return {}
         tied = {"lm_head"} if self.tied_embeddings else set()
         return {name: self.shape_of(t) for name, t in self.graph.top_tensors.items() if name not in tied}
 

@@ -83,6 +83,11 @@ BUFFER_FIELDS: dict[str, tuple[str | None, str | None, str | None]] = _SHARED | 
 OPTIONAL = frozenset({"norm_shift", "q_norm", "k_norm", "sampling"})
 """Buffers of parts that a model or a plan may lack."""
 
+TEXT = frozenset({"embedding", "request", "prompt", "output", "logits"})
+"""Buffers between tokens and hidden states, which a slice of layers lacks."""
+BETWEEN = frozenset({"position", "hidden_in", "hidden_out"})
+"""Buffers that a slice of layers has in their place."""
+
 
 def check_references(schedule: Schedule) -> list[Diagnostic]:
     """Everything that keeps the schedule from having a meaning; empty if well-formed."""
@@ -142,7 +147,8 @@ def _buffers(schedule: Schedule) -> Iterator[Diagnostic]:
         if buffer.bytes > 2**42:
             yield _at("AMK005", f"buffer '{buffer.name}' has {buffer.bytes:,} bytes", ("buffers", i, "shape"))
     known = {b.name for b in schedule.buffers}
-    needed = sorted({name for _, _, name in BUFFER_FIELDS.values() if name} - known - OPTIONAL)
+    lacking = BETWEEN if schedule.model.slice is None else TEXT
+    needed = sorted({name for _, _, name in BUFFER_FIELDS.values() if name} - known - OPTIONAL - lacking)
     for name in needed:
         yield _missing("buffer", name, known, ("buffers",))
 

@@ -193,6 +193,7 @@ class Schedule(Frozen):
             batch=self.batch,
             rows_each=self.rows,
             role_first={r.name: r.first for r in self.roles},
+            context=self.kv.context,
         )
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
-from amk.schedule_ir.ops.base import Access, Geometry, Memory, Op
-from amk.schedule_ir.ops.precondition import ROWS, Need, Term
+from amk.schedule_ir.ops.base import Access, BufferField, Geometry, Memory, Op
+from amk.schedule_ir.ops.precondition import ROWS, Need, Term, has
 from amk.schedule_ir.outside import unless
 
 STATE = ("token", "pos", "epoch", "done")
 """Words of the state buffer for one sequence. epoch counts tokens since the counters were zeroed, over all launches."""
 
 
+SLICED = Term(lambda site: site.geo.model.slice is not None)
 NAMED_PROMPT = Term(lambda site: getattr(site.op, "prompt") is not None)  # noqa: B009
 
 
@@ -37,18 +39,24 @@ def given_rows(geo: Geometry, mem: Memory, prompt: str) -> None:
 class BeginOp(Op):
     """token, pos, epoch, done <- state, in every agent; the tokens of further sequences stand behind them.
 
-    A step of several rows of one sequence reads the tokens of the others from the prompt, at their positions.
+    A step of several rows of one sequence reads the tokens of the others from the prompt, at their positions. A slice
+    of layers is given its position, i32 [1]: pos <- min(max(position[0], 0), context - 1), whatever the state says.
     """
 
     needs: ClassVar[tuple[Need, ...]] = (
         Need("rows", (ROWS <= 1) | NAMED_PROMPT, "further rows of a step are given tokens"),
+        Need("position", has("position").equals(SLICED), "a slice of layers, and nothing else, is given its position"),
     )
+    own_fields: ClassVar[Mapping[str, BufferField]] = {"position": BufferField("global", "i32", "position")}
     op: Literal["begin"] = "begin"
     state: Name
     prompt: Name | None = unless(None)
+    position: Name | None = unless(None)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
         state = geo.span("read", self.state, 0, len(state_words(geo.batch)), ("state", 0))
+        if self.position is not None:
+            state += geo.span("read", self.position, 0, 1, None)
         if self.prompt is None:
             return state
         return [*state, *geo.span("read", self.prompt, 0, geo.buffers[self.prompt].elements, None)]
@@ -61,5 +69,8 @@ class BeginOp(Op):
         names = state_words(geo.batch)
         for name, value in zip(names, mem.read_int(self.state, 0, len(names)), strict=True):
             mem.regs[name] = int(value)
+        if self.position is not None:
+            given = int(mem.read_int(self.position, 0, 1)[0])
+            mem.regs["pos"] = min(max(given, 0), geo.context - 1)
         if self.prompt is not None:
             given_rows(geo, mem, self.prompt)

@@ -60,6 +60,7 @@ class Geometry:
     batch: int = 1
     rows_each: int = 1
     role_first: Mapping[str, int] = field(default_factory=dict)
+    context: int = 1
 
     @cached_property
     def _matrices(self) -> dict[MatrixName, Matrix]:

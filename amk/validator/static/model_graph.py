@@ -8,6 +8,9 @@ A schedule that draws its tokens has `peak`, rounds of counting, `draw` and `sel
 rounds are those of one mode of `schedule_ir/sampling.py`, the same in all programs. The product of `down` may be done
 in parts of its columns: every part is then staged and multiplied once.
 
+A slice of layers has `take_hidden` in place of what reads the embedding, and `give_hidden` in place of the output head
+and what chooses a token.
+
 A program none of whose workers owns rows of a matrix, or serves attention, may leave the ops of that part out.
 """
 
@@ -64,15 +67,18 @@ def shares(graph: Graph) -> dict[str, str]:
 
 def expected(model: ModelSpec, mode: Mode) -> Counter[Key]:
     """The ops of one launch of one token."""
-    return Counter(_expected(model.graph, model.layers, mode))
+    return Counter(_expected(model.graph, model.layers, mode, model.slice is not None))
 
 
 @lru_cache(maxsize=16)
-def _expected(graph: Graph, layers: int, mode: Mode) -> Counter[Key]:
-    keys: list[Key] = [("begin", -1), ("finish", -1), ("gemv lm_head", 0), *((op, -1) for op in TOKEN_OPS)]
+def _expected(graph: Graph, layers: int, mode: Mode, sliced: bool) -> Counter[Key]:
+    keys: list[Key] = [("begin", -1), ("finish", -1)]
     ops = [op for node in graph.nodes for op in (ops_of(node) if isinstance(node, Product) else ATTENTION)]
     keys += [(op, layer) for layer in range(layers) for op in ops]
-    keys += _normalised(graph, layers)
+    keys += _normalised(graph, layers, sliced)
+    if sliced:
+        return Counter([*keys, ("give_hidden", -1)])
+    keys += [("gemv lm_head", 0), *((op, -1) for op in TOKEN_OPS)]
     if mode == "greedy":
         return Counter([*keys, ("select", -1)])
     rounds = SEARCHES[mode]
@@ -81,11 +87,15 @@ def _expected(graph: Graph, layers: int, mode: Mode) -> Counter[Key]:
     return Counter(keys)
 
 
-def _normalised(graph: Graph, layers: int) -> Iterator[Key]:
-    """What stages norms: an RMSNorm with its hidden state, LayerNorms of a state that is staged once."""
+def _normalised(graph: Graph, layers: int, sliced: bool) -> Iterator[Key]:
+    """What stages norms: an RMSNorm with its hidden state, LayerNorms of a state that is staged once. The hidden state
+    before the first layer is that of a token, or what a slice of layers is given."""
     norms = len(graph.norms) * layers
     if graph.norm == "rms":
-        yield from (("embed", -1), *(("stage_norm", index) for index in range(1, norms + 1)))
+        yield from (
+            ("take_hidden" if sliced else "embed", -1),
+            *(("stage_norm", index) for index in range(1, norms + 1)),
+        )
         return
     yield from (("embed_hidden", -1), ("layer_norm lm_head", 0))
     normed = [f"layer_norm {graph.reader(norm)}" for norm in graph.norms]
@@ -186,7 +196,7 @@ def _may_miss(schedule: Schedule, program: Program, key: Key, idle: set[str]) ->
         return program.first > 0
     name = key[0].partition(" part ")[0]
     everything = {"qkv", "hidden", "gate_up", "lm_head"}
-    needed_for = {"embed": {"qkv", "hidden"}, "embed_hidden": everything}.get(key[0])
+    needed_for = {"embed": {"qkv", "hidden"}, "take_hidden": {"qkv", "hidden"}, "embed_hidden": everything}.get(key[0])
     if name == "stage_norm":
         needed_for = _readers(schedule, key[1])
     elif name.startswith("stage_hidden "):

@@ -122,6 +122,9 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
         "k_cache": cache,
         "v_cache": cache,
         "logits": (*each, model.vocab),
+        "position": (1,),
+        "hidden_in": (*each, model.hidden),
+        "hidden_out": (*each, model.hidden),
         **vectors(model),
         **{scale_buffer(name): scale_shape(model, name) for name in MATRICES},
     }
