@@ -145,6 +145,8 @@ struct S0 {
   static constexpr int kFirst = 0, kAgents = 8;
   static __device__ __forceinline__ amk::Plain<int> state(const Ctx& c) { return {c.globals.b_state}; }
   static constexpr bool kHasPrompt = false;
+  static constexpr bool kHasPosition = false;
+  static_assert((kHasPosition == false), "a slice of layers, and nothing else, is given its position");
 };
 struct S1 {
   static constexpr int kFirst = 0, kAgents = 8;

@@ -49,6 +49,8 @@ BASES: dict[str, Callable[[], Schedule]] = {
     "refilled": lambda: made(tiny(hidden=512, ffn=4096, heads=8)),
     "int4": lambda: made(wanted=formats("int4-g64")),
     "LayerNorm": lambda: made(CENTRED),
+    "slice": lambda: made(PLAIN.sliced(1, 2)),
+    "slice, codes": lambda: made(PLAIN.sliced(0, 2), wanted=formats("int4-g64-zp")),
 }
 """Together they have every op and every operand."""
 
@@ -112,7 +114,19 @@ def other_ops(op: Op, geo: Geometry) -> Iterator[Op]:
     for key, value in vars(op).items():
         if isinstance(value, int):
             yield from (op.model_copy(update={key: n}) for n in (int(key == "k_parts"), value + 1, 3, 8, 1000))
-        elif key in ("bias", "q_norm", "k_norm", "also", "scales", "sums", "row_scales", "ssq", "h", "prompt"):
+        elif key in (
+            "bias",
+            "q_norm",
+            "k_norm",
+            "also",
+            "scales",
+            "sums",
+            "row_scales",
+            "ssq",
+            "h",
+            "prompt",
+            "position",
+        ):
             yield from (op.model_copy(update={key: name}) for name in (None, "h_out", "norm"))
 
 
