@@ -11,6 +11,7 @@ from amk.version import __version__
 
 if TYPE_CHECKING:
     from amk import hf, lm_eval
+    from amk.api.layers import layers
     from amk.api.loading import load
     from amk.api.schedules import plan, simulate, verify
     from amk.engine.answer_stream import Stream
@@ -33,6 +34,7 @@ __all__ = [
     "Usage",
     "__version__",
     "hf",
+    "layers",
     "lm_eval",
     "load",
     "plan",
@@ -42,6 +44,7 @@ __all__ = [
 
 _HOME = {
     "load": "amk.api.loading",
+    "layers": "amk.api.layers",
     **dict.fromkeys(("plan", "simulate", "verify"), "amk.api.schedules"),
     **dict.fromkeys(
         ("Completion", "Options", "Perplexity", "Piece", "Score", "TokenLogprob", "Usage"), "amk.engine.completion"

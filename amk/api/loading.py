@@ -199,11 +199,12 @@ def planned(checkpoint: Checkpoint, device: Device, gpu: str | None, wanted: Pla
     settings = replace(
         PRESETS["fast"], sampling=wanted.sampling, kv_dtype=wanted.kv_dtype, batch=wanted.batch, rows=wanted.rows
     )
-    target = load_target(gpu or _target_here())
+    target = load_target(gpu or target_here())
     return plan(spec, target, settings=settings, wanted=wanted.formats, max_context=wanted.max_context)
 
 
-def _target_here() -> str:
+def target_here() -> str:
+    """The name of this machine's target; AMK602 where there is none."""
     _, found, told = chosen(None, False)
     if found is None:
         help_text = "name a target (`amk targets` lists them) or give a schedule, or use the device cpu"

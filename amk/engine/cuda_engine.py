@@ -37,7 +37,8 @@ class CudaEngine:
 
     admitted: the only code that runs; the driver must have loaded what its cubin says. The weights and other constants
     are written with `upload` (or, for the packed weights, in pieces at `offset` bytes) before the first launch. epoch:
-    tokens enqueued since the counters were initial; a graph that replays a launch counts once. Not thread safe.
+    tokens enqueued since the counters were initial; a graph that replays a launch counts once. lent: buffers that are
+    somebody else's memory, which every `argument` then names. Not thread safe.
     """
 
     admitted: AdmittedKernel
@@ -45,6 +46,7 @@ class CudaEngine:
     stall_ns: int = STALL_NS
     trace_words: int = 0
     buffers: dict[str, DeviceBuffer] = field(default_factory=dict)
+    lent: frozenset[str] = frozenset()
     epoch: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -53,7 +55,7 @@ class CudaEngine:
         self.most_epochs = tokens_told_apart(self.schedule)
         launch = self.schedule.launch
         for buffer in self.schedule.buffers:
-            if buffer.space == "global":
+            if buffer.space == "global" and buffer.name not in self.lent:
                 self.buffers[buffer.name] = DeviceBuffer(self.device, -(-buffer.bytes // 256) * 256)
         self.counters = DeviceBuffer(self.device, self.abi.counter_bytes)
         self.log = DeviceBuffer.of(self.device, empty_log(LOG_RECORDS))
@@ -157,12 +159,15 @@ class CudaEngine:
         self.upload_constants(request_buffers(self.schedule, prompts, eos, given))
         self.set_state(**first_state(prompts, start))
 
-    def argument(self, tokens: int, output: int | None = None) -> NDArray[np.void]:
+    def argument(
+        self, tokens: int, output: int | None = None, lent: Mapping[str, int] | None = None
+    ) -> NDArray[np.void]:
         """The kernel's parameter for a launch of `tokens` tokens; output: where it writes them, if not to the buffer.
 
-        An address that the device can write, with room for a word a token.
+        An address that the device can write, with room for a word a token. lent: addresses of the buffers in `lent`.
         """
-        values = {f"b_{name.replace('.', '_')}": buffer.address for name, buffer in self.buffers.items()}
+        addresses = {name: buffer.address for name, buffer in self.buffers.items()} | dict(lent or {})
+        values = {f"b_{name.replace('.', '_')}": address for name, address in addresses.items()}
         values |= {
             "counters": self.counters.address, "watchdog_log": self.log.address, "abort_word": self.abort.address,
             "stall_ns": self.stall_ns, "tokens": tokens, "trace": self.trace.address if self.trace else 0,

@@ -20,6 +20,7 @@ from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.packing import pack_weights
 from amk.schedule_ir.quantised import Quantiser
+from amk.schedule_ir.row_groups import TensorSource
 from amk.schedule_ir.sampling import Mode
 from amk.schedule_ir.schedule import CacheDtype, Schedule
 from amk.schedule_ir.target import load_target
@@ -102,7 +103,7 @@ def plan_for_cpu(
 
 def gpu_engine(
     schedule: Schedule,
-    checkpoint: Checkpoint,
+    checkpoint: TensorSource,
     quantise: Quantiser,
     progress: Progress | None = None,
     **options: Any,

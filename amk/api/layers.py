@@ -1,0 +1,92 @@
+"""`amk.layers`: layers of a model as a call from another engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from amk.engine.layer_call import Layers
+    from amk.schedule_ir.model_spec import ModelSpec
+    from amk.schedule_ir.row_groups import TensorSource
+    from amk.schedule_ir.schedule import CacheDtype, Schedule
+    from amk.schedule_ir.weight_format import FormatName
+
+
+def layers(
+    model: str | Path | ModelSpec,
+    first: int,
+    stop: int,
+    *,
+    gpu: str | None = None,
+    device: Literal["cuda", "interpreter"] = "cuda",
+    weights: TensorSource | None = None,
+    dtype: FormatName | None = None,
+    kv_dtype: CacheDtype = "bf16",
+    max_context: int | None = None,
+    schedule: Schedule | None = None,
+) -> Layers:
+    """Layers [first, stop) of a model, ready to be called with hidden states; a GpuLayers or an InterpretedLayers.
+
+    model: a directory or GGUF file, or with `weights` a ModelSpec. weights: what has
+    `tensor(name, rows=slice) -> float32 array` for names such as 'l3.wq' (`amk.engine.checkpoint` lists them); packed
+    here, once. gpu: the target to plan for, default this machine's. device: where it runs. dtype, kv_dtype,
+    max_context: as in `amk.load`. schedule: run this one, of the same slice, instead of planning.
+
+    The schedule is proved SAFE and its certificate, accepted by the checker, is the result's `certificate`.
+
+    Raises AmkError: AMK016 for a model that has no slices (LayerNorm), AMK011 for a plan that does not fit, AMK013 for
+    a checkpoint that is damaged, AMK602 without a usable GPU, AMK005 for anything else; ValueError
+    where the model has no such layers.
+    """
+    from amk.api.loading import target_here
+    from amk.api.schedules import stored_formats
+    from amk.engine.layer_source import layer_source
+    from amk.planner.decode import plan
+    from amk.planner.formats import formats
+    from amk.planner.settings import Settings
+    from amk.report.diagnostic import AmkError, Diagnostic
+    from amk.schedule_ir.target import load_target
+
+    spec, source = _opened(model, weights)
+    part = spec.sliced(first, stop)
+    if schedule is None:
+        target = load_target(gpu or target_here())
+        wanted = formats(dtype or "bf16") if weights is not None else stored_formats(Path(str(model)), dtype)
+        schedule = plan(part, target, settings=Settings(kv_dtype=kv_dtype), wanted=wanted, max_context=max_context)
+    elif schedule.model != part:
+        message = f"the schedule is not of layers {first} to {stop - 1} of {spec.name}"
+        raise AmkError(Diagnostic("AMK005", message))
+    return _made(schedule, layer_source(schedule.model, source), device)
+
+
+def _opened(model: str | Path | ModelSpec, weights: TensorSource | None) -> tuple[ModelSpec, TensorSource]:
+    from amk.engine.open_checkpoint import open_checkpoint
+    from amk.report.diagnostic import AmkError, Diagnostic
+    from amk.schedule_ir.model import load_model
+    from amk.schedule_ir.model_spec import ModelSpec
+
+    if isinstance(model, ModelSpec):
+        if weights is None:
+            raise AmkError(Diagnostic("AMK005", "a ModelSpec has no weights: give them, or a directory"))
+        return model, weights
+    if weights is not None:
+        return load_model(str(model)), weights
+    checkpoint = open_checkpoint(model)
+    return checkpoint.spec, checkpoint
+
+
+def _made(schedule: Schedule, source: TensorSource, device: str) -> Layers:
+    from amk.quantize.search import searched
+
+    if device == "interpreter":
+        from amk.engine.admission import admit
+        from amk.engine.layer_call import InterpretedLayers
+        from amk.validator.export.of_schedule import evidence
+
+        admit(schedule)
+        return InterpretedLayers(schedule, evidence(schedule), source, searched)
+    from amk.engine.layer_call import LENT, GpuLayers
+    from amk.engine.load import gpu_engine
+
+    return GpuLayers(gpu_engine(schedule, source, searched, lent=frozenset(LENT)))

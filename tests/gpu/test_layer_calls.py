@@ -1,0 +1,122 @@
+"""Slices of layers called by torch on a GPU: in CUDA graphs, on its streams and in its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from amk.lowering.launch import Device
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.target import Target
+from tests.engine.tiny import RandomTensors
+from tests.tiny import BIASED, NORMED, PLAIN
+
+pytestmark = pytest.mark.gpu
+
+SEED, TOKENS, CONTEXT = 31, 32, 128
+MODELS = [pytest.param(model, id=model.name) for model in (PLAIN, BIASED, NORMED, load_model("smollm2-135m"))]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def sliced(request: pytest.FixtureRequest, torch_gpu: Device, gpu: Target) -> Iterator[Any]:
+    """The model in two slices of unequal length, its weights, and the tokens that are read."""
+    from amk.bench.torch_model import TorchWeights
+    from tests.gpu.sliced import Sliced
+
+    model: ModelSpec = request.param
+    weights = TorchWeights.random(model, SEED)
+    made = Sliced(model, weights, gpu.name, (0, max(1, model.layers // 3), model.layers), CONTEXT)
+    yield made, weights, [(17 * i + 5) % model.vocab for i in range(TOKENS)]
+    made.free()
+
+
+def embedded(weights: Any, tokens: list[int]) -> Any:
+    import torch
+
+    return weights.embedding[torch.tensor(tokens, device="cuda")].float()
+
+
+def test_replays_are_as_close_to_fp64_as_torch_bf16(sliced: Any) -> None:
+    import torch
+
+    from amk.bench.accuracy import relative_error, within_tolerance
+    from amk.bench.torch_model import TorchDecoder
+    from tests.gpu.sliced import logits_of
+    from tests.gpu.subjects import forced_logits
+
+    made, weights, tokens = sliced
+    made.capture()
+    found = logits_of(made.states(embedded(weights, tokens)), weights)
+    shape = weights.model.layers, weights.model.kv_heads, CONTEXT, weights.model.head_dim
+    by_torch = [
+        forced_logits(
+            TorchDecoder(weights, *(torch.zeros(shape, dtype=kept, device="cuda") for _ in "kv"), kind), tokens
+        )
+        for kind, kept in ((torch.float64, torch.bfloat16), (torch.bfloat16, torch.bfloat16))
+    ]
+    error, torch_error = relative_error(found, by_torch[0]), relative_error(by_torch[1], by_torch[0])
+    print(f"\n{weights.model.name}: error {error:.2e}, torch's {torch_error:.2e}")
+    assert within_tolerance(error, torch_error)
+
+
+def test_two_runs_are_bitwise_equal_replayed_or_not(sliced: Any) -> None:
+    import torch
+
+    made, weights, tokens = sliced
+    given, made.graph = embedded(weights, tokens), None
+    direct = made.states(given)
+    made.capture()
+    replayed, again = made.states(given), made.states(given)
+    assert torch.isfinite(direct).all() and direct.abs().sum() > 0
+    assert torch.equal(direct, replayed) and torch.equal(replayed, again)
+
+
+def test_calls_follow_the_callers_stream_without_waiting_for_it(sliced: Any) -> None:
+    """Enqueued behind a second of other work, a call returns before that work ends, and reads what it leaves."""
+    import torch
+
+    made, weights, tokens = sliced
+    made.graph = None
+    given = embedded(weights, tokens[:1])
+    expected = made.states(given)[0]
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        made.position.zero_()
+        made.hidden.fill_(float("nan"))
+        torch.cuda._sleep(1_000_000_000)
+        made.hidden.copy_(given[0])
+        made.step()
+        assert not side.query()
+    side.synchronize()
+    assert torch.equal(made.out, expected)
+
+
+def test_memory_of_another_device_or_shape_is_refused(sliced: Any) -> None:
+    import torch
+
+    made, _, _ = sliced
+    call, (keys, values) = made.calls[0], made.parts[0]
+    for hidden in (torch.zeros(made.hidden.shape), made.hidden[:-1], made.hidden.double(), made.out):
+        with pytest.raises(AmkError) as refused:
+            call(hidden, made.out, keys, values, made.position)
+        assert refused.value.diagnostics[0].code == "AMK005"
+
+
+def test_the_example_decodes_as_the_reference_does(torch_gpu: Device) -> None:
+    from tests.engine.tiny import reference_decoder
+    from tests.examples.small_engine import SmallEngine
+    from tests.reference.llama_numpy import greedy
+
+    source, prompt = RandomTensors(PLAIN), [3, 17, 40]
+    engine = SmallEngine(source, PLAIN, 64, cuts=(1,))
+    answer = engine.generate(prompt, 12)
+    assert answer == engine.generate(prompt, 12)
+    wanted = list(greedy(reference_decoder(PLAIN, source.arrays), prompt, (), 12))
+    clear = next((n for n, (_, gap) in enumerate(wanted) if gap < 0.2), len(wanted))
+    assert clear > 0 and answer[:clear] == [token for token, _ in wanted[:clear]]
+    for call in engine.calls:
+        call.free()
