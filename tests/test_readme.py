@@ -46,6 +46,7 @@ def test_readme_says_which_quoted_records_are_stale() -> None:
 def test_a_change_makes_a_record_stale() -> None:
     assert records.changed(BEFORE, ("LICENSE",)) is False
     assert records.changed(BEFORE, (".ci/run",)) is True
+    assert records.changed(BEFORE, ("README.md",)) is False, "a page says what there is, and changes nothing of it"
     assert records.changed("0000000", ("LICENSE",)) is None
 
 

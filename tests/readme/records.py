@@ -1,7 +1,7 @@
 """The index of recorded runs, and whether what a record is about has changed since it was made.
 
 tests/records/claims.json names for each record the claim that it supports and the paths that it is about. A record is
-stale if a file under these paths differs between one of the record's commits and HEAD.
+stale if a file under these paths, other than a page of text, differs between one of the record's commits and HEAD.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def dates(record: str) -> tuple[str, str] | None:
 
 @cache
 def changed(commit: str, about: tuple[str, ...]) -> bool | None:
-    """Whether a file under `about` differs between `commit` and HEAD; None if git does not know the commit."""
-    command = ["git", "-C", str(ROOT), "diff", "--quiet", commit, "HEAD", "--", *about]
+    """Whether a file under `about`, pages of text left out, differs between `commit` and HEAD; None if git does not
+    know the commit."""
+    command = ["git", "-C", str(ROOT), "diff", "--quiet", commit, "HEAD", "--", *about, ":(exclude,glob)**/*.md"]
     code = subprocess.run(command, capture_output=True, check=False).returncode
     return {0: False, 1: True}.get(code)
 
