@@ -93,7 +93,7 @@ def load(
     what the planned schedule can draw. schedule: run this one instead of planning; it is proved SAFE before it runs.
     progress: is told (bytes packed, bytes in all). quantise: makes codes that the checkpoint does not hold.
     prefill: what reads prompts on the device cuda. 'kernel': the schedule, token by token; 'torch': matrix products of
-    torch, whose cache differs by the rounding of bf16; 'auto': torch where it can, for 12 tokens and more.
+    torch, whose cache differs by the rounding of bf16; 'auto': torch where it can, for 6 tokens and more.
     speculate: 'lookup' guesses up to draft_tokens tokens from the text and verifies them in one pass, which changes no
     answer. A schedule that is planned for it has a row more than that, and bf16 weights.
 
