@@ -1,4 +1,4 @@
-"""The page's ring is SAFE, and its mistake gets the very message that the page shows."""
+"""The pages' systems are SAFE, and their mistakes get the very messages that the pages show."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def test_the_page_s_loops_are_safe_for_every_number_of_laps() -> None:
     from amk.systems.loop_program import judged_program
 
     page = PAGE.read_text(encoding="utf-8")
-    code = page.split("```python\n")[3].partition("```")[0]
+    code = page.split("```python\n")[2].partition("```")[0]
     names: dict[str, Any] = {}
     exec(compile(code, "ring.py", "exec"), names)
     assert amk.verify(names["endless"]()).safe
-    text = page.partition("```json\n")[2].partition("```")[0]
+    text = (PAGE.parent / "files.md").read_text(encoding="utf-8").partition("```json\n")[2].partition("```")[0]
     assert judged_program(parse_loops(text.encode(), "ring.json")).safe
     told = judged_program(parse_loops(text.replace("k + 1", "k").encode(), "ring.json"))
     assert told.verdict == "UNSAFE" and "ring.cu:12" not in told.explain() and "ring.json:" in told.explain()
