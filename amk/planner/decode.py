@@ -133,6 +133,8 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
     stored = label_of(sized.runs) if kv.dtype == "bf16" else f"{label_of(sized.runs)}-kv-{kv.dtype}"
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
     stored = stored if settings.rows == 1 else f"{stored}-rows-{settings.rows}"
+    if model.slice is not None:
+        stored = f"{stored}-layers-{model.slice.first}-to-{model.slice.first + model.layers - 1}"
     warps = -(-settings.warps * settings.ctas_per_sm // PARTS)
     registers = target.regs_per_sm // PARTS // (warps * 32) // REGISTER_UNIT * REGISTER_UNIT
     return Schedule(
