@@ -20,7 +20,9 @@ from amk.bench.row import Key
 from amk.bench.times import Times, finite
 from amk.lowering.emit import KERNEL, emit
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.ops import BarrierOp
+from amk.schedule_ir.ops.gemv import GemvOp
+from amk.schedule_ir.schedule import Loop, Node, Schedule, Step
 
 SYMBOL = "amk_ablated"
 
@@ -35,6 +37,8 @@ PARTS = {
     "place": "every copy of a warp is of its first chunk: from L2, not from memory",
     "depth": "rings have twice the slots, which share their bytes",
     "words": "every second fetch of a vector is not made, and stands for the one before it",
+    "meeting": "no barrier between staging and its product: a warp multiplies when its own share is there",
+    "conversion": "a vector for codes is stored as it was read: no scales, no digits",
 }
 """Names in the order of the bits of AMK_ABLATION."""
 
@@ -68,7 +72,26 @@ def ablated_source(schedule: Schedule, parts: Parts) -> str:
     schedule.target.require("bulk_copy", "an ablated kernel")
     if not parts:
         raise AmkError(Diagnostic("AMK005", "an ablation leaves something out"))
+    if "meeting" in parts:
+        schedule = unmet(schedule)
     return f"#define AMK_ABLATION {mask(parts)}u\n#define {KERNEL} {SYMBOL}\n{emit(schedule)}"
+
+
+def unmet(schedule: Schedule) -> Schedule:
+    """The schedule without the barriers that stand directly before a product. It races; only ablations use it."""
+    programs = [p.model_copy(update={"body": _unmet(p.body)}) for p in schedule.programs]
+    return schedule.model_copy(update={"programs": tuple(programs)})
+
+
+def _unmet(body: Sequence[Node]) -> tuple[Node, ...]:
+    kept: list[Node] = []
+    for node in body:
+        if isinstance(node, Loop):
+            node = node.model_copy(update={"body": _unmet(node.body)})
+        elif isinstance(node.op, GemvOp) and kept and isinstance(kept[-1], Step) and isinstance(kept[-1].op, BarrierOp):
+            kept.pop()
+        kept.append(node)
+    return tuple(kept)
 
 
 def named(parts: Parts) -> str:

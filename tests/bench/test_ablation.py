@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from amk.bench.ablation import (
     pairs,
     parts_of,
     summary,
+    unmet,
     variants,
 )
 from amk.bench.record import ABLATIONS, Record
@@ -34,14 +36,16 @@ from amk.lowering.compile import Compiled, compile_cuda
 from amk.lowering.emit import KERNEL, emit
 from amk.lowering.stamp import stamp_of
 from amk.planner.decode import plan
+from amk.planner.formats import formats
 from amk.planner.settings import FAST
 from amk.report.diagnostic import AmkError
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.schedule import Schedule, steps_of
 from amk.schedule_ir.target import load_target
 from amk.validator.export.of_schedule import evidence
 from tests.tiny import PLAIN
 
 CUDA = Path(str(resources.files("amk.lowering") / "cuda"))
+WORDS = r"ld\.relaxed\.gpu\.global\.v2\.b64"
 KEY = Key("llama3-8b", "h200", "int8", "fast", 128, 4, 20, ())
 
 
@@ -105,6 +109,31 @@ def test_vectors_and_sums_are_not_read_and_the_ring_has_twice_the_slots(
     slots = schedule.streams[0].slots
     assert count(whole, r"mbarrier\.init") == slots and count(some, r"mbarrier\.init") == 2 * slots
     assert count(some, r"mma\.sync") == count(whole, r"mma\.sync")
+
+
+@pytest.fixture(scope="module")
+def codes() -> Schedule:
+    """A plan of codes whose vectors cross SMs as tagged words."""
+    settings = replace(FAST, handoff="tagged")
+    return plan(PLAIN, load_target("h200"), settings=settings, wanted=formats("int8"), max_context=256, workers=4)
+
+
+def test_bounds_of_designs_leave_out_the_meeting_and_the_conversion(codes: Schedule) -> None:
+    as_it_is = compile_cuda(emit(codes), codes.target.arch)
+    met_not, raw = (without(codes, part) for part in ("meeting", "conversion"))
+    assert count(met_not, r"bar\.sync") < count(as_it_is, r"bar\.sync")
+    assert count(met_not, r"mma\.sync") == count(as_it_is, r"mma\.sync") > 0
+    assert count(raw, r"shfl\.sync\.bfly") < count(as_it_is, r"shfl\.sync\.bfly")
+    assert count(raw, WORDS) == count(as_it_is, WORDS) > 0
+
+
+def test_an_unmet_schedule_lacks_just_the_barrier_before_each_product(codes: Schedule) -> None:
+    def ops(schedule: Schedule) -> list[str]:
+        return [step.op.op for program in schedule.programs for step in steps_of(program.body)]
+
+    before, after = ops(codes), ops(unmet(codes))
+    expected = [op for n, op in enumerate(before) if not (op == "barrier" and before[n + 1 : n + 2] == ["gemv"])]
+    assert after == expected and len(before) - len(after) == before.count("gemv") > 0
 
 
 def test_nothing_is_multiplied_and_everything_is_still_copied_and_signalled(

@@ -25,6 +25,8 @@ inline constexpr bool kNoArgmax = (kParts & 64) != 0;    // neither logits nor c
 inline constexpr bool kOnePlace = (kParts & 128) != 0;   // every copy of a warp is of its first chunk: from L2
 inline constexpr bool kDeepRing = (kParts & 256) != 0;   // twice the slots, which share their bytes
 inline constexpr bool kNoWords = (kParts & 512) != 0;   // every second fetch of a vector is not made
+inline constexpr bool kNoMeeting = (kParts & 1024) != 0;  // no barrier before a product: the schedule is emitted without
+inline constexpr bool kNoConversion = (kParts & 2048) != 0;  // vectors for codes are stored as they were read, without scales
 
 }  // namespace ablation
 }  // namespace amk

@@ -37,6 +37,16 @@ template <class S, int kWide, int kPieces, int kLeast, class C, class Values, cl
 __device__ __forceinline__ void put_share(const C& c, int from, int hi, Values values, Top top) {
   constexpr int kStride = 32 * kWide, kLanes = kBlock / kWide, kPairs = (kPieces + 1) / 2;
   const int base = from + c.lane * kWide, end = S::kHasScales ? (hi + kBlock - 1) / kBlock * kBlock : hi;
+  if constexpr (ablation::kNoConversion && S::kHasScales) {
+#pragma unroll
+    for (int k = 0; k < kPieces; ++k) {
+      if ((k + 1) * kStride > kLeast && base + k * kStride >= end) continue;
+      float v[kWide];
+      values(k, v);
+      *reinterpret_cast<u32*>(S::x(c) + k * kStride + base) = __float_as_uint(v[0]);
+    }
+    return;
+  }
   u32 tops[kPairs] = {};
   if constexpr (S::kHasScales) {
     static_assert(kPieces <= kLanes, "a lane for each piece of a block");
