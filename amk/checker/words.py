@@ -61,8 +61,9 @@ class FlagWords:
             if buffer.tag is not None and len(mine):
                 tag = buffer.tag if isinstance(buffer.tag, dict) else {}
                 grows = set(tag) <= {"t", "l", "1"} and 0 <= tag.get("l", 0) * (layers - 1) < tag.get("t", 0)
-                last = tag.get("t", 0) * schedule.launch.max_tokens + tag.get("l", 0) * layers + tag.get("1", 0)
-                require(grows and last < WORD - 1, f"tags: of '{buffer.name}'")
+                # the layers of a token stay below t, so every tag lies below this
+                beyond = tag.get("t", 0) * schedule.launch.max_tokens + tag.get("1", 0)
+                require(grows and beyond < WORD, f"tags: of '{buffer.name}'")
                 self._add(mine[mine[:, 6] == WRITE], mine[mine[:, 6] == READ])
 
     @cached_property

@@ -5,8 +5,9 @@ from __future__ import annotations
 from amk.emulator import isa
 from amk.emulator.bits import as_f32, below, bits32, compiled, separate, sign_extended, zero_extended
 from amk.emulator.cells import at, byte_at, byte_to, half_at, half_to, to, word_at, word_to
+from amk.emulator.clocks import live_lanes
 from amk.emulator.happens_before import ordered_read, ordered_write, watch
-from amk.emulator.isa import GLOBAL, NON_COHERENT, SHARED, WEAK
+from amk.emulator.isa import ACQUIRE, GLOBAL, HINT, NON_COHERENT, SHARED, WEAK
 from amk.emulator.program import COLUMNS
 from amk.emulator.state import (
     ALLOCATIONS,
@@ -144,6 +145,21 @@ def effect(grid: int, warp: int, block: int, space: int, strong: bool) -> None:
 
 
 @separate
+def alike(grid: int, warp: int, row: int, mask: int) -> bool:
+    """Whether these are all lanes of the warp, and have the same in this register."""
+    registers, first = registers_of(grid, warp) + 256 * row, -1
+    if live_lanes(grid, warp) & ~mask:
+        return False
+    for lane in range(32):
+        if mask >> lane & 1:
+            if first < 0:
+                first = lane
+            elif at(registers, lane) != at(registers, first):
+                return False
+    return True
+
+
+@separate
 def load(grid: int, warp: int, pc: int, mask: int, block: int) -> bool:  # noqa: C901
     """ld; True if it is a poll that saw what it saw before."""
     word = at(grid, CODE) + 8 * COLUMNS * pc
@@ -154,6 +170,7 @@ def load(grid: int, warp: int, pc: int, mask: int, block: int) -> bool:  # noqa:
     base, offset = (at(word, 10), at(word, 11))
     sure(grid, warp, pc, base, mask, 0)
     bad0 = bad1 = bad2 = bad3 = 0
+    everybody = strength == ACQUIRE and alike(grid, warp, base, mask)
     digest, first = (0, -1)
     for lane in range(32):
         if not mask >> lane & 1:
@@ -163,21 +180,21 @@ def load(grid: int, warp: int, pc: int, mask: int, block: int) -> bool:  # noqa:
         if place < 0:
             return False
         touch(grid, warp, pc, READ, place, size * count)
-        late = hidden_in(grid, warp, pc, place, size * count)
-        if at(grid, RACES):
+        late = hidden_in(grid, warp, pc, lane, place, size * count)
+        if at(grid, RACES) and strength != HINT:
             watch(grid, warp, pc, lane, place, size * count, False)
             if not late:
-                ordered_read(grid, warp, pc, place)
+                ordered_read(grid, warp, pc, lane, place, everybody)
         if first < 0:
             first = address
         for part in range(count):
             spot = place + part * size
-            value = earlier(grid, warp, pc, spot, size) if late else taken(grid, spot, size)
+            value = earlier(grid, warp, pc, lane, spot, size) if late else taken(grid, spot, size)
             digest = digest * 1000003 + value + address
             if signed:
                 value = zero_extended(sign_extended(value, 8 * size), 64 if wide else 32)
             to(registers, 32 * at(word, 3 + part) + lane, value)
-            if undefined_earlier(grid, warp, pc, spot, size) if late else undefined_in(grid, spot, size):
+            if undefined_earlier(grid, warp, pc, lane, spot, size) if late else undefined_in(grid, spot, size):
                 if part == 0:
                     bad0 |= 1 << lane
                 elif part == 1:
@@ -190,7 +207,7 @@ def load(grid: int, warp: int, pc: int, mask: int, block: int) -> bool:  # noqa:
         row = at(word, 3 + part)
         bad = bad0 if part == 0 else bad1 if part == 1 else bad2 if part == 2 else bad3
         to(poison, row, at(poison, row) & ~mask | bad)
-    if strength in (WEAK, NON_COHERENT):
+    if strength in (WEAK, NON_COHERENT, HINT):
         return False
     return poll(grid, warp, pc, digest, first)
 
@@ -235,7 +252,7 @@ def store(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
         remember(grid, warp, place, size * count)
         if at(grid, RACES):
             watch(grid, warp, pc, lane, place, size * count, True)
-            ordered_write(grid, warp, pc, place)
+            ordered_write(grid, warp, pc, lane, place)
         for part in range(count):
             spot, row = (place + part * size, at(word, 3 + part))
             put(grid, spot, size, at(registers, 32 * row + lane))
@@ -303,8 +320,8 @@ def atomic(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
         if at(grid, RACES):
             watch(grid, warp, pc, lane, place, size, True)
             if mode >> 27 & 1 == 0:
-                ordered_read(grid, warp, pc, place)
-            ordered_write(grid, warp, pc, place)
+                ordered_read(grid, warp, pc, lane, place, False)
+            ordered_write(grid, warp, pc, lane, place)
         if undefined_in(grid, place, size):
             bad |= 1 << lane
             fault(grid, UNDEFINED, warp, pc, lane, base, 3, address)

@@ -190,7 +190,7 @@ def small_copy(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
         touch(grid, warp, pc, COPIED_FROM, source, size)
         touch(grid, warp, pc, COPIED_TO, destination, size)
         if at(grid, RACES):
-            copied(grid, warp, pc, lane, source, destination, size, at(at(grid, AGENTS), warp) + 1)
+            copied(grid, warp, pc, lane, source, destination, size, at(at(grid, AGENTS), warp) + 1, lane)
         if at(grid, EAGER):
             moved(grid, destination, source, size)
             continue
@@ -224,7 +224,7 @@ def wait_small(grid: int, warp: int, pc: int, mask: int, block: int) -> None:
                 pending = at(registers_of(grid, warp), 32 * at(word, 4) + lane)
         land_small(grid, block, warp, mask, pending)
     if at(grid, RACES):
-        groups_over(grid, warp, pending)
+        groups_over(grid, warp, pending, mask)
 
 
 @separate

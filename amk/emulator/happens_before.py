@@ -1,11 +1,11 @@
-"""Which access happened before which, in the run that was executed: vector clocks of warps, last accesses of bytes.
+"""Which access happened before which, in the run that was executed: last accesses of bytes, what synchronises.
 
-Property: two accesses of a byte of which one writes, by different warps or by a warp and its asynchronous copies,
-    neither before the other in the order of this run, are told, unless both are strong, of equal size, and of a scope
-    that holds both (a race of PTX ISA 8.9). Not seen: a strong read followed by a weak write, and a race of an access
-    with an older one than the byte's last write.
-Assumes: a warp is one thread, its copies are a second one; a copy is over when a wait for its mbarrier or its group
-    has ended. Synchronisation of scope cta on global memory counts for nothing.
+Property: two accesses of a byte of which one writes, by different lanes, be they of one warp, or by a lane and an
+    asynchronous copy, neither before the other in the order of this run, are told, unless both are strong, of equal
+    size, and of a scope that holds both (a race of PTX ISA 8.9). Not seen: a strong read followed by a weak write, and
+    a race of an access with an older one than the byte's last write.
+Assumes: `clocks` says what a lane knows. The copies of a warp are one more thread; a copy is over when a wait for its
+    mbarrier or its group has ended. Synchronisation of scope cta on global memory counts for nothing.
     A vector has two halves: what happened before, and which reads are over as well. A tagged word (a relaxed store and
     a relaxed load of 64 bits) hands on the second alone: what is stored there was computed from what was read, so a
     write behind it may follow those reads, and nobody may read what was written before it.
@@ -13,8 +13,6 @@ Algorithm: FastTrack (Flanagan and Freund, PLDI 2009): epochs of the last write 
     of reads where several are unordered.
 Cost: 16 bytes of memory a byte of state, scratch and shared memory that is touched, and a vector for each
     synchronising word, each byte that several warps read at a time; it gives up (GAVE_UP) when these run out.
-
-An epoch is clock << 32 | thread << 19 | pc; thread WARP_COUNT + w stands for the copies of warp w.
 """
 
 from __future__ import annotations
@@ -22,109 +20,61 @@ from __future__ import annotations
 from amk.emulator import isa
 from amk.emulator.bits import compiled, separate
 from amk.emulator.cells import at, to
+from amk.emulator.clocks import (
+    FENCED,
+    LANE_AT,
+    LOOKED,
+    MANY,
+    NOBODY,
+    NOW_KNOWN,
+    PC_BITS,
+    all_to,
+    clear,
+    clock_of,
+    epoch_of,
+    free,
+    fresh,
+    join,
+    join_lanes,
+    known,
+    lane_of,
+    lane_vector,
+    live_lanes,
+    moment,
+    one_to,
+    pooled,
+    raise_to,
+    thread_of,
+    tick,
+    vector,
+)
 from amk.emulator.isa import ACQUIRE, CTA, NON_COHERENT, RELAXED, RELEASE, VOLATILE, WEAK
 from amk.emulator.program import COLUMNS
 from amk.emulator.state import (
     AGENTS,
     ALLOCATIONS,
-    BARRIER_CLOCKS,
     BLOCK_COUNT,
-    CLOCKS,
     CODE,
     COMMITS,
     COMMITTED,
     CONST_AT,
     CONSTANT,
-    FREE,
-    FREE_COUNT,
-    GAVE_UP,
+    FENCED_AT,
+    LANE_VECTORS,
     LAUNCHED,
     NON_COHERENT_READ,
     PAGE,
     PAGES,
-    POOL,
-    POOL_ROOM,
-    POOL_USED,
     RACE,
     RACES,
     SEEN,
     SHARED_AT,
     SYNC_OF,
+    WAITED,
     WARP_COUNT,
     WRITTEN,
     fault,
 )
-
-NOW_KNOWN, LOOKED, FENCED = 0, 1, 3
-"""Vectors of a warp: what happened before its present; what relaxed reads would give if a fence followed (of global,
-of shared memory); what happened before its last fence (the same two)."""
-VECTORS = 5
-THREAD_BITS, PC_BITS = 13, 19
-
-
-@compiled
-def thread_of(epoch: int) -> int:
-    return epoch >> PC_BITS & 8191
-
-
-@compiled
-def vector(grid: int, warp: int, which: int) -> int:
-    return at(grid, CLOCKS) + 32 * at(grid, WARP_COUNT) * (VECTORS * warp + which)
-
-
-@compiled
-def pooled(grid: int, number: int) -> int:
-    return at(grid, POOL) + 32 * at(grid, WARP_COUNT) * number
-
-
-@compiled
-def known(grid: int, warp: int, epoch: int) -> bool:
-    """Whether what the epoch stands for happened before the warp's present."""
-    return epoch >> 32 <= at(vector(grid, warp, NOW_KNOWN), thread_of(epoch))
-
-
-@compiled
-def over(grid: int, warp: int, epoch: int) -> bool:
-    """Whether a read is over at the warp's present."""
-    now, thread = vector(grid, warp, NOW_KNOWN), thread_of(epoch)
-    return epoch >> 32 <= max(at(now, thread), at(now, 2 * at(grid, WARP_COUNT) + thread))
-
-
-@separate
-def join(grid: int, into: int, of: int) -> None:
-    for thread in range(4 * at(grid, WARP_COUNT)):
-        if at(of, thread) > at(into, thread):
-            to(into, thread, at(of, thread))
-
-
-@separate
-def clear(grid: int, one: int) -> None:
-    for thread in range(4 * at(grid, WARP_COUNT)):
-        to(one, thread, 0)
-
-
-@compiled
-def tick(grid: int, warp: int) -> None:
-    """What the warp does from here on is not part of what it has released."""
-    own = vector(grid, warp, NOW_KNOWN)
-    to(own, warp, at(own, warp) + 1)
-
-
-@separate
-def fresh(grid: int) -> int:
-    """The number of a vector of zeros; when there is none left, races are no longer looked for."""
-    if at(grid, FREE_COUNT):
-        to(grid, FREE_COUNT, at(grid, FREE_COUNT) - 1)
-        number = at(at(grid, FREE), at(grid, FREE_COUNT))
-    else:
-        number = at(grid, POOL_USED)
-        if number == at(grid, POOL_ROOM) - 1:
-            to(grid, RACES, 0)
-            to(grid, GAVE_UP, 1)
-            return number
-        to(grid, POOL_USED, number + 1)
-    clear(grid, pooled(grid, number))
-    return number
 
 
 @compiled
@@ -142,6 +92,15 @@ def strong(word: int) -> bool:
         strength = at(word, 2) >> 4 & 15
         return strength != WEAK and strength != NON_COHERENT
     return operation == isa.ATOM or (isa.MBAR_INVAL < operation <= isa.MBAR_TRY)
+
+
+@separate
+def over(grid: int, warp: int, lane: int, epoch: int) -> bool:
+    """Whether a read is over at the lane's present."""
+    half = 2 * at(grid, WARP_COUNT)
+    return clock_of(epoch) <= at(vector(grid, warp, NOW_KNOWN), half + thread_of(epoch)) or known(
+        grid, warp, lane, epoch
+    )
 
 
 @compiled
@@ -173,18 +132,28 @@ def unordered(grid: int, warp: int, pc: int, lane: int, byte: int, epoch: int, w
         fault(grid, RACE, warp, pc, lane, byte, epoch, what)
 
 
+@compiled
+def with_others(seen: int, mine: int) -> int:
+    """One epoch for reads of one thread: of a lane, or of several."""
+    return mine if lane_of(seen) == lane_of(mine) else mine & ~(63 << LANE_AT) | MANY << LANE_AT
+
+
 @separate
-def read_by(grid: int, warp: int, byte: int, mine: int) -> None:
+def read_by(grid: int, warp: int, lane: int, byte: int, mine: int) -> None:
     """Note a weak read."""
-    seen = at(at(grid, SEEN), byte)
+    seen, thread = at(at(grid, SEEN), byte), thread_of(mine)
     if seen < 0:
-        to(pooled(grid, -1 - seen), thread_of(mine), mine)
-    elif seen == 0 or known(grid, warp, seen):
+        reads = pooled(grid, -1 - seen)
+        last = at(reads, thread)
+        to(reads, thread, mine if last == 0 or known(grid, warp, lane, last) else with_others(last, mine))
+    elif seen == 0 or known(grid, warp, lane, seen):
         to(at(grid, SEEN), byte, mine)
+    elif thread_of(seen) == thread:
+        to(at(grid, SEEN), byte, with_others(seen, mine))
     else:
         number = fresh(grid)
         to(pooled(grid, number), thread_of(seen), seen)
-        to(pooled(grid, number), thread_of(mine), mine)
+        to(pooled(grid, number), thread, mine)
         to(at(grid, SEEN), byte, -1 - number)
 
 
@@ -193,46 +162,48 @@ def forget_reads(grid: int, warp: int, pc: int, lane: int, byte: int) -> None:
     """A write follows the reads of this byte: all have to be before it."""
     seen = at(at(grid, SEEN), byte)
     if seen > 0:
-        if not over(grid, warp, seen):
+        if not over(grid, warp, lane, seen):
             unordered(grid, warp, pc, lane, byte, seen, 3)
     else:
         reads = pooled(grid, -1 - seen)
         for thread in range(2 * at(grid, WARP_COUNT)):
-            if at(reads, thread) and not over(grid, warp, at(reads, thread)):
+            if at(reads, thread) and not over(grid, warp, lane, at(reads, thread)):
                 unordered(grid, warp, pc, lane, byte, at(reads, thread), 3)
-        to(at(grid, FREE), at(grid, FREE_COUNT), -1 - seen)
-        to(grid, FREE_COUNT, at(grid, FREE_COUNT) + 1)
+        free(grid, -1 - seen)
     to(at(grid, SEEN), byte, 0)
 
 
 @separate
 def watch_as(grid: int, warp: int, pc: int, lane: int, place: int, size: int, writes: bool, mine: int) -> None:
-    """An access that the warp makes, or starts, at this moment of its order; `mine` is the epoch that stands for it."""
+    """An access that the lane makes, or starts, at this moment of its order; `mine` is the epoch that stands for it."""
     if not watched(grid, place):
         return
     word = at(grid, CODE) + 8 * COLUMNS * pc
     records = not strong(word)
     stale = at(word, 0) == isa.LD and at(word, 2) >> 4 & 15 == NON_COHERENT
+    several = mine & ~(63 << LANE_AT) | MANY << LANE_AT
+    ordered = 0
     for byte in range(place, place + size):
         before = at(at(grid, WRITTEN), byte)
         if before and before != mine:
-            if not known(grid, warp, before):
+            if before != ordered and not known(grid, warp, lane, before):
                 unordered(grid, warp, pc, lane, byte, before, 1 if writes else 0)
-            if stale and before >> 32 > at(grid, LAUNCHED):
+            ordered = before
+            if stale and clock_of(before) > at(grid, LAUNCHED):
                 fault(grid, NON_COHERENT_READ, warp, pc, lane, byte, before, 0)
+        seen = at(at(grid, SEEN), byte)
         if writes:
-            if at(at(grid, SEEN), byte):
+            if seen:
                 forget_reads(grid, warp, pc, lane, byte)
             to(at(grid, WRITTEN), byte, mine)
-        elif records and at(at(grid, SEEN), byte) != mine:
-            read_by(grid, warp, byte, mine)
+        elif records and seen != mine and seen != several:
+            read_by(grid, warp, lane, byte, mine)
 
 
 @separate
 def watch(grid: int, warp: int, pc: int, lane: int, place: int, size: int, writes: bool) -> None:
-    """An ordinary access of a warp."""
-    clock = at(vector(grid, warp, NOW_KNOWN), warp)
-    watch_as(grid, warp, pc, lane, place, size, writes, clock << 32 | warp << PC_BITS | pc)
+    """An ordinary access of a lane."""
+    watch_as(grid, warp, pc, lane, place, size, writes, epoch_of(moment(grid, warp), lane, warp, pc))
 
 
 @separate
@@ -244,15 +215,15 @@ def take(grid: int, into: int, place: int) -> None:
 
 
 @separate
-def give(grid: int, place: int, of: int, replaces: bool) -> None:
-    """Release a vector at a word; a store replaces what was released there before, a reduction adds to it."""
+def released(grid: int, place: int, replaces: bool) -> int:
+    """The vector of a word; a store replaces what was released there before, a reduction adds to it."""
     number = at(at(grid, SYNC_OF), place >> 2)
     if number == 0:
         number = fresh(grid) + 1
         to(at(grid, SYNC_OF), place >> 2, number)
     elif replaces:
         clear(grid, pooled(grid, number - 1))
-    join(grid, pooled(grid, number - 1), of)
+    return pooled(grid, number - 1)
 
 
 @compiled
@@ -263,26 +234,33 @@ def tagged(word: int, place: int, shared: int) -> bool:
 
 
 @separate
-def hand_over(grid: int, warp: int, place: int) -> None:
+def hand_over(grid: int, warp: int, lane: int, place: int) -> None:
     """Tell readers of this tagged word which reads are over. Its second half has the vector, as an mbarrier's has."""
-    number = at(at(grid, SYNC_OF), place + 4 >> 2)
-    if number == 0:
-        number = fresh(grid) + 1
-        to(at(grid, SYNC_OF), place + 4 >> 2, number)
-    row, now, half = pooled(grid, number - 1), vector(grid, warp, NOW_KNOWN), 2 * at(grid, WARP_COUNT)
-    for thread in range(half):
-        to(row, half + thread, max(at(now, thread), at(now, half + thread)))
+    row, half = released(grid, place + 4, False), 2 * at(grid, WARP_COUNT)
+    own = at(at(grid, LANE_VECTORS), 33 * warp + lane)
+    for source in range(2 if own else 1):
+        of = pooled(grid, own - 1) if source else vector(grid, warp, NOW_KNOWN)
+        for thread in range(half):
+            raise_to(row, half + thread, max(at(of, thread), at(of, half + thread)))
+    raise_to(row, half + warp, moment(grid, warp))
 
 
 @separate
-def ordered_read(grid: int, warp: int, pc: int, place: int) -> None:
-    """What a load, or an atomic with a result, learns from the word that it read."""
+def acquired(grid: int, warp: int, lane: int, place: int, everybody: bool) -> None:
+    """The lane, or every lane of the warp at once, learns what was released at a word."""
+    if at(at(grid, SYNC_OF), place >> 2):
+        take(grid, vector(grid, warp, NOW_KNOWN) if everybody else lane_vector(grid, warp, lane), place)
+
+
+@separate
+def ordered_read(grid: int, warp: int, pc: int, lane: int, place: int, everybody: bool) -> None:
+    """What a load, or an atomic with a result, learns from the word that it read; everybody: all lanes read it."""
     word = at(grid, CODE) + 8 * COLUMNS * pc
     inside = place >= at(grid, SHARED_AT)
     if not strong(word) or (narrow(word) and not inside):
         return
     if at(word, 2) >> 4 & 15 == ACQUIRE:
-        take(grid, vector(grid, warp, NOW_KNOWN), place)
+        acquired(grid, warp, lane, place, everybody)
     elif tagged(word, place, at(grid, SHARED_AT)):
         for part in range(at(word, 2) >> 16 & 15):
             take(grid, vector(grid, warp, NOW_KNOWN), place + 8 * part + 4)
@@ -291,67 +269,50 @@ def ordered_read(grid: int, warp: int, pc: int, place: int) -> None:
 
 
 @separate
-def ordered_write(grid: int, warp: int, pc: int, place: int) -> None:
+def ordered_write(grid: int, warp: int, pc: int, lane: int, place: int) -> None:
     """What a store or an atomic tells those who read its word."""
     word = at(grid, CODE) + 8 * COLUMNS * pc
     inside = place >= at(grid, SHARED_AT)
     replaces = at(word, 0) == isa.ST
     wide = strong(word) and (inside or not narrow(word))
     if wide and at(word, 2) >> 4 & 15 == RELEASE:
-        give(grid, place, vector(grid, warp, NOW_KNOWN), replaces)
+        one_to(grid, warp, lane, released(grid, place, replaces))
         tick(grid, warp)
         return
     if tagged(word, place, at(grid, SHARED_AT)):
         for part in range(at(word, 2) >> 16 & 15):
-            hand_over(grid, warp, place + 8 * part)
+            hand_over(grid, warp, lane, place + 8 * part)
         tick(grid, warp)
-    fenced = vector(grid, warp, FENCED + (1 if inside else 0))
-    if wide and at(fenced, warp):
-        give(grid, place, fenced, replaces)
+    fenced = at(at(grid, FENCED_AT), 64 * warp + 32 * (1 if inside else 0) + lane)
+    if wide and fenced:
+        row = released(grid, place, replaces)
+        join(grid, row, vector(grid, warp, FENCED + (1 if inside else 0)))
+        raise_to(row, 4 * at(grid, WARP_COUNT) + warp, fenced << 6 | lane)
     elif replaces and at(at(grid, SYNC_OF), place >> 2):
         clear(grid, pooled(grid, at(at(grid, SYNC_OF), place >> 2) - 1))
 
 
 @separate
-def fence(grid: int, warp: int, mode: int) -> None:
-    """fence.acq_rel and fence.sc; of scope cta only for words in shared memory."""
+def fence(grid: int, warp: int, mode: int, mask: int) -> None:
+    """fence.acq_rel and fence.sc of these lanes; of scope cta only for words in shared memory."""
     if mode not in (isa.F_CTA, isa.F_GPU):
         return
-    now = vector(grid, warp, NOW_KNOWN)
     for inside in range(1 if mode == isa.F_CTA else 0, 2):
-        join(grid, now, vector(grid, warp, LOOKED + inside))
+        looked = vector(grid, warp, LOOKED + inside)
+        if live_lanes(grid, warp) & ~mask == 0:
+            join(grid, vector(grid, warp, NOW_KNOWN), looked)
+        else:
+            for lane in range(32):
+                if mask >> lane & 1:
+                    join(grid, lane_vector(grid, warp, lane), looked)
     for inside in range(1 if mode == isa.F_CTA else 0, 2):
-        join(grid, vector(grid, warp, FENCED + inside), now)
+        fenced = vector(grid, warp, FENCED + inside)
+        join(grid, fenced, vector(grid, warp, NOW_KNOWN))
+        join_lanes(grid, warp, mask, fenced)
+        for lane in range(32):
+            if mask >> lane & 1:
+                to(at(grid, FENCED_AT), 64 * warp + 32 * inside + lane, moment(grid, warp))
     tick(grid, warp)
-
-
-@compiled
-def barrier_vector(grid: int, block: int, number: int) -> int:
-    return at(grid, BARRIER_CLOCKS) + 32 * at(grid, WARP_COUNT) * (16 * block + number)
-
-
-@separate
-def arrive(grid: int, warp: int, block: int, number: int) -> None:
-    """At a named barrier."""
-    if not at(grid, RACES):
-        return
-    join(grid, barrier_vector(grid, block, number), vector(grid, warp, NOW_KNOWN))
-    tick(grid, warp)
-
-
-@separate
-def meet(grid: int, block: int, number: int) -> None:
-    """The last warp has arrived at a barrier: nobody has arrived at its next use."""
-    if at(grid, RACES):
-        clear(grid, barrier_vector(grid, block, number))
-
-
-@separate
-def leave(grid: int, warp: int, block: int, number: int) -> None:
-    """A warp that has waited goes on."""
-    if not at(grid, RACES):
-        return
-    join(grid, vector(grid, warp, NOW_KNOWN), barrier_vector(grid, block, number))
 
 
 @separate
@@ -360,25 +321,32 @@ def ended_phase(grid: int, place: int) -> None:
     collects, that of its second is what complete phases released."""
     number = at(at(grid, SYNC_OF), place >> 2)
     if number:
-        give(grid, place + 4, pooled(grid, number - 1), False)
+        join(grid, released(grid, place + 4, False), pooled(grid, number - 1))
         clear(grid, pooled(grid, number - 1))
+
+
+@separate
+def arrived_at(grid: int, warp: int, lane: int, place: int, everybody: int) -> None:
+    """A lane arrives at an mbarrier. everybody: all lanes if this is the last of them to arrive there, else 0."""
+    if everybody:
+        all_to(grid, warp, everybody, released(grid, place, False))
+    else:
+        one_to(grid, warp, lane, released(grid, place, False))
+    tick(grid, warp)
 
 
 @separate
 def copy_over(grid: int, warp: int, clock: int, place: int) -> None:
     """A bulk copy of the warp counts its bytes at an mbarrier."""
-    number = at(at(grid, SYNC_OF), place >> 2)
-    if number == 0:
-        number = fresh(grid) + 1
-        to(at(grid, SYNC_OF), place >> 2, number)
-    row, thread = pooled(grid, number - 1), at(grid, WARP_COUNT) + warp
-    to(row, thread, max(at(row, thread), clock))
+    raise_to(released(grid, place, False), at(grid, WARP_COUNT) + warp, clock)
 
 
 @separate
-def copied(grid: int, warp: int, pc: int, lane: int, source: int, destination: int, size: int, clock: int) -> None:
+def copied(
+    grid: int, warp: int, pc: int, lane: int, source: int, destination: int, size: int, clock: int, by: int
+) -> None:
     """A copy starts: from here on it reads its source and writes its destination at any time."""
-    mine = clock << 32 | at(grid, WARP_COUNT) + warp << PC_BITS | pc
+    mine = epoch_of(clock, by, at(grid, WARP_COUNT) + warp, pc)
     watch_as(grid, warp, pc, lane, source, size, False, mine)
     watch_as(grid, warp, pc, lane, destination, size, True, mine)
 
@@ -390,7 +358,7 @@ def bulk_started(grid: int, warp: int, pc: int, lane: int, source: int, destinat
         return
     clock = at(at(grid, AGENTS), warp) + 1
     to(at(grid, AGENTS), warp, clock)
-    copied(grid, warp, pc, lane, source, destination, size, clock)
+    copied(grid, warp, pc, lane, source, destination, size, clock, NOBODY)
 
 
 @separate
@@ -404,13 +372,14 @@ def committed(grid: int, warp: int) -> None:
 
 
 @separate
-def groups_over(grid: int, warp: int, pending: int) -> None:
-    """All but the last `pending` groups of the warp are complete; -1: every copy is."""
-    thread, now = at(grid, WARP_COUNT) + warp, vector(grid, warp, NOW_KNOWN)
+def groups_over(grid: int, warp: int, pending: int, mask: int) -> None:
+    """All but the last `pending` groups of these lanes are complete; -1: every copy is."""
     clock = at(at(grid, AGENTS), warp) + 1
     if pending >= 0:
         count = at(at(grid, COMMITTED), warp)
         if pending >= count or pending >= 64:
             return
         clock = at(at(grid, COMMITS), 64 * warp + (count - pending - 1) % 64)
-    to(now, thread, max(at(now, thread), clock))
+    for lane in range(32):
+        if mask >> lane & 1:
+            raise_to(at(grid, WAITED), 32 * warp + lane, clock)

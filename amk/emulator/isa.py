@@ -41,7 +41,7 @@ FLOATS = {"f16": F16, "bf16": BF16, "f32": F32, "f64": F64}
 
 # Spaces and strengths of an access (mode of LD, ST, ATOM).
 GLOBAL, SHARED, CONST, PARAM, GENERIC = range(5)
-WEAK, RELAXED, ACQUIRE, RELEASE, NON_COHERENT, VOLATILE = range(6)
+WEAK, RELAXED, ACQUIRE, RELEASE, NON_COHERENT, VOLATILE, HINT = range(7)
 CTA, GPU, SYS = range(3)
 A_ADD, A_OR, A_AND, A_XOR, A_MIN, A_MAX, A_EXCH, A_CAS, A_INC, A_DEC, A_FADD = range(11)
 SHFL_IDX, SHFL_UP, SHFL_DOWN, SHFL_BFLY = range(4)
@@ -281,7 +281,7 @@ def _asynchronous() -> dict[str, Form]:
     for name in ("discard.global.L2", "applypriority.global.L2::evict_normal"):
         found[name] = Form(NOP, 0, "*")
     for name in ("prefetch.global.L1", "prefetch.global.L2"):
-        found[name] = Form(LD, GLOBAL | WEAK << 4 | 1 << 12 | 1 << 16, "M")  # a byte, whose value nobody gets
+        found[name] = Form(LD, GLOBAL | HINT << 4 | 1 << 12 | 1 << 16, "M")  # a byte, whose value nobody gets
     found["griddepcontrol.wait"] = found["griddepcontrol.launch_dependents"] = Form(NOP, 0, "")
     for what in ("evict_first", "evict_last", "evict_normal", "evict_unchanged"):
         found[f"createpolicy.fractional.L2::{what}.b64"] = Form(MOV, 64, "dz*")

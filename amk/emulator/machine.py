@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from amk.emulator import state, touched
 from amk.emulator.bits import link
+from amk.emulator.clocks import NOW_KNOWN, PARTS, VECTORS
 from amk.emulator.global_memory import KINDS, Allocation, Memory
-from amk.emulator.happens_before import NOW_KNOWN, VECTORS
 from amk.emulator.program import GLOBAL_BASE, Program
 from amk.emulator.refusal import too_large
 from amk.emulator.report import Fault, faults_of
@@ -169,13 +169,14 @@ class Machine:
     def _clocks(self, total: int) -> dict[str, NDArray[Any]]:
         """Arrays of `happens_before` and `weak`, for `total` bytes; the system gives memory where they are touched."""
         warps = self.blocks * self.warps
-        threads, watched = 4 * warps, total if self.races else 1
+        threads, watched = PARTS * warps, total if self.races else 1
         vectors = max(2, self.limits.megabytes * 1_000_000 // 4 // (8 * threads)) if self.races else 2
         sizes: dict[str, tuple[int, ...]] = {
             "clocks": (warps, VECTORS, threads), "barrier_clocks": (self.blocks, 16, threads), "agents": (warps,),
             "commits": (warps, 64), "committed": (warps,), "pool": (vectors, threads), "free": (vectors,),
             "sync_of": (watched // 4 + 2,), "written": (watched,), "seen": (watched,), "spread": (2 * warps,),
-            "proxied": (warps, threads),
+            "proxied": (warps, threads), "moments": (warps,), "ordered": (warps,), "lane_vectors": (warps, 33),
+            "lanes_known": (warps, 32, 32), "waited": (warps, 32), "fenced_at": (warps, 2, 32),
         }  # fmt: skip
         return {name: np.zeros(size, np.int64) for name, size in sizes.items()} | {
             name: np.zeros(watched, np.uint8) for name in ("before", "before_undefined")
@@ -184,10 +185,16 @@ class Machine:
     def _start_clocks(self) -> None:
         """Everything so far happened before this launch."""
         grid, warps = self.grid, self.blocks * self.warps
-        before = int(max(grid.clocks[:, NOW_KNOWN].max(), grid.agents.max())) + 1
-        grid.clocks[:], grid.barrier_clocks[:], grid.committed[:] = 0, 0, 0
-        grid.clocks[:, NOW_KNOWN] = before
-        grid.clocks[np.arange(warps), NOW_KNOWN, np.arange(warps)] = before + 1
+        before = int(max(grid.moments.max(), grid.agents.max())) + 1
+        for array in (grid.clocks, grid.barrier_clocks, grid.committed, grid.lanes_known, grid.waited, grid.fenced_at):
+            array[:] = 0
+        held = grid.lane_vectors[:, :32][grid.lane_vectors[:, :32] > 0] - 1
+        count = int(grid.numbers[state.FREE_COUNT])
+        grid.free[count : count + len(held)] = held
+        grid.numbers[state.FREE_COUNT] += len(held)
+        grid.lane_vectors[:] = 0
+        grid.clocks[:, NOW_KNOWN, : 4 * warps] = before
+        grid.moments[:], grid.ordered[:] = before + 1, before + 1
         grid.agents[:], grid.spread[:], grid.proxied[:] = before, before, 0
         grid.numbers[state.LAUNCHED] = before
         grid.numbers[state.RACES] = int(self.races)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from amk.emulator import isa
-from amk.emulator.access import effect, located, poll, sure
+from amk.emulator.access import alike, effect, located, poll, sure
 from amk.emulator.bits import separate
 from amk.emulator.cells import at, byte_at, byte_to, to
-from amk.emulator.happens_before import NOW_KNOWN, ended_phase, give, take, tick, vector, watch
+from amk.emulator.happens_before import acquired, arrived_at, ended_phase, watch
 from amk.emulator.isa import SHARED
 from amk.emulator.program import COLUMNS
 from amk.emulator.state import (
@@ -50,6 +50,7 @@ def mbarrier(grid: int, warp: int, pc: int, mask: int, block: int, operation: in
     sure(grid, warp, pc, base, mask, 0)
     sure(grid, warp, pc, at(word, 4), mask, 4)
     waits, digest, first = (False, 0, -1)
+    together = at(grid, RACES) != 0 and alike(grid, warp, base, mask)
     done = 0
     for lane in range(32):
         if not mask >> lane & 1:
@@ -79,7 +80,7 @@ def mbarrier(grid: int, warp: int, pc: int, mask: int, block: int, operation: in
             if at(at(grid, MEMORY), place >> 3) & 1 != value & 1:
                 done |= 1 << lane
                 if at(grid, RACES):
-                    take(grid, vector(grid, warp, NOW_KNOWN), place + 4)
+                    acquired(grid, warp, lane, place + 4, together)
             else:
                 waits = True
                 digest = digest * 1000003 + address
@@ -88,8 +89,7 @@ def mbarrier(grid: int, warp: int, pc: int, mask: int, block: int, operation: in
             arrivals = 0 if operation == isa.MBAR_EXPECT else 1 if at(word, 2) == 1 else value
             expected = value if operation == isa.MBAR_EXPECT or at(word, 2) == 1 else 0
             if at(grid, RACES) and operation == isa.MBAR_ARRIVE:
-                give(grid, place, vector(grid, warp, NOW_KNOWN), False)
-                tick(grid, warp)
+                arrived_at(grid, warp, lane, place, mask if together and mask >> lane == 1 else 0)
             if not changed(grid, place, arrivals, expected, 0):
                 fault(grid, BAD_MBARRIER, warp, pc, lane, address, 4, value)
                 return False

@@ -8,7 +8,7 @@ from amk.emulator import isa
 from amk.emulator.access import combined, effect, sure
 from amk.emulator.bits import M32, compiled, separate
 from amk.emulator.cells import at, to
-from amk.emulator.happens_before import arrive, leave, meet
+from amk.emulator.clocks import arrive, lanes_meet, leave, live_lanes, meet
 from amk.emulator.isa import SHARED, SIGNED
 from amk.emulator.program import COLUMNS
 from amk.emulator.state import (
@@ -20,7 +20,6 @@ from amk.emulator.state import (
     BARRIERS,
     BLOCK_COUNT,
     CODE,
-    EXITED,
     LANES,
     MASKS,
     PCS,
@@ -43,15 +42,6 @@ def first_lane(mask: int) -> int:
     return lane
 
 
-@compiled
-def live_lanes(grid: int, warp: int) -> int:
-    mask = 0
-    for lane in range(32):
-        if at(at(grid, LANES), 32 * warp + lane) != EXITED:
-            mask |= 1 << lane
-    return mask
-
-
 @separate
 def leave_warp_barrier(grid: int, warp: int) -> None:
     """Let lanes go whose whole mask, but for lanes that have ended, waits."""
@@ -67,6 +57,7 @@ def leave_warp_barrier(grid: int, warp: int) -> None:
             ):
                 there |= 1 << other
         if wanted & live & ~there == 0:
+            lanes_meet(grid, warp, there)
             for other in range(32):
                 if there >> other & 1:
                     to(at(grid, LANES), 32 * warp + other, RUNS)
@@ -83,6 +74,7 @@ def warp_barrier(grid: int, warp: int, pc: int, mask: int) -> bool:
         fault(grid, BAD_MASK, warp, pc, first_lane(mask & ~wanted), wanted, mask, 0)
         return True
     if wanted & live_lanes(grid, warp) & ~mask == 0:
+        lanes_meet(grid, warp, mask)
         return True
     for lane in range(32):
         if mask >> lane & 1:
@@ -242,9 +234,11 @@ def reduce(grid: int, warp: int, pc: int, mask: int) -> None:
 
 @separate
 def elect(grid: int, warp: int, pc: int, mask: int, members: int) -> None:
-    """The first lane of the member mask is chosen."""
+    """PTX leaves open which lane is chosen: here the last of the mask, so that code which expects lane 0 fails."""
     word = at(grid, CODE) + 8 * COLUMNS * pc
-    chosen = first_lane(members)
+    chosen = 31
+    while not members >> chosen & 1:
+        chosen -= 1
     same(grid, warp, at(word, 3), mask, chosen, 0)
     for lane in range(32):
         if mask >> lane & 1:

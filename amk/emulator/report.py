@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.emulator import isa, state
+from amk.emulator.clocks import LANE_AT, MANY, PC_BITS, THREAD_BITS
 from amk.emulator.global_memory import Memory
-from amk.emulator.happens_before import PC_BITS
 from amk.emulator.program import GLOBAL_BASE, Program
 from amk.emulator.schedule_loop import FAULTED, FINISHED, OUT_OF_BUDGET, STALLED
 from amk.emulator.state import Grid
@@ -164,12 +164,14 @@ def _fault(machine: Launched, row: NDArray[np.int64]) -> Fault:
 
 
 def _raced(machine: Launched, kind: int, lane: int, place: int, epoch: int, what: int) -> tuple[str, str]:
-    """A byte that two warps touch, and who touched it before."""
+    """A byte that two lanes touch, and who touched it before."""
     warps = machine.blocks * machine.warps
-    thread, pc = epoch >> PC_BITS & 8191, epoch & (1 << PC_BITS) - 1
+    thread, by = epoch >> PC_BITS & (1 << THREAD_BITS) - 1, epoch >> LANE_AT & 63
     worker, warp = divmod(thread % warps, machine.warps)
-    line, opcode, _ = _at(machine, pc)
-    who = f"{'a copy of ' if thread >= warps else ''}worker {worker}, warp {warp} {'read' if what & 2 else 'wrote'}"
+    line, opcode, _ = _at(machine, epoch & (1 << PC_BITS) - 1)
+    lanes = f"lane {by}" if by < MANY else "several lanes"
+    whose = "a copy" if thread >= warps else lanes
+    who = f"{whose} of worker {worker}, warp {warp} {'read' if what & 2 else 'wrote'}"
     verb = "writes" if what & 1 else "reads"
     said = f"lane {lane} {verb} {_named(machine, place)}, which {who} at {opcode}, line {line} of the PTX"
     if kind == state.NON_COHERENT_READ:

@@ -62,13 +62,13 @@ NUMBERS = 32
 (
     CODE, REGISTERS, POISON, PCS, LANES, MASKS, WARPS, POLL_LOG, BLOCKS, BARRIERS, PAGES, ALLOCATIONS, FAULT_LOG,
     COPY_QUEUE, SMALL_QUEUE, SMALL_COUNT, GROUPS, TOLD, MBARRIERS, CLOCKS, BARRIER_CLOCKS, AGENTS, COMMITS, COMMITTED,
-    POOL, FREE, SYNC_OF, WRITTEN, SEEN, SPREAD, PROXIED, BEFORE, BEFORE_UNDEFINED, TOUCH_LOG, SCRATCH_WORDS,
-    UNDEFINED_BYTES, MEMORY,
-) = range(NUMBERS, NUMBERS + 37)  # fmt: skip
+    POOL, FREE, SYNC_OF, WRITTEN, SEEN, SPREAD, PROXIED, MOMENTS, ORDERED, LANE_VECTORS, LANES_KNOWN, WAITED, FENCED_AT,
+    BEFORE, BEFORE_UNDEFINED, TOUCH_LOG, SCRATCH_WORDS, UNDEFINED_BYTES, MEMORY,
+) = range(NUMBERS, NUMBERS + 43)  # fmt: skip
 (
     WARP_COUNT, BLOCK_COUNT, ROWS, COPY_ROOM, SMALL_ROOM, POOL_ROOM, GLOBAL_BYTES, SHARED_BYTES, SHARED_AT, CONST_AT,
     PARAM_AT, CONST_BYTES, PARAM_BYTES, SHARED_END, TOUCH_ROOM,
-) = range(NUMBERS + 37, NUMBERS + 52)  # fmt: skip
+) = range(NUMBERS + 43, NUMBERS + 58)  # fmt: skip
 
 
 @dataclass
@@ -94,18 +94,24 @@ class Grid:
     groups: Words  # [w, 32], groups committed
     told: Bytes  # [n], faults already told of an instruction, a bit a kind
     mbarriers: Bytes  # one for each 8 bytes of shared memory: whether an mbarrier stands there
-    clocks: Words  # [w, 5, 4 w], see `happens_before`; short up to `before_undefined` where no races are looked for
-    barrier_clocks: Words  # [b, 16, 4 w]
+    clocks: Words  # [w, 5, 5 w], see `clocks`; short up to `before_undefined` where no races are looked for
+    barrier_clocks: Words  # [b, 16, 5 w]
     agents: Words  # [w], clock of the warp's copies
     commits: Words  # [w, 64], that clock when a group was committed
     committed: Words  # [w], groups
-    pool: Words  # [., 4 w], vectors
+    pool: Words  # [., 5 w], vectors
     free: Words  # [.], numbers of vectors that are free again
     sync_of: Words  # [m / 4], 1 + the vector released at this word
     written: Words  # [m], epoch of the last write
     seen: Words  # [m], epoch of the last read, or -1 - the vector of epochs of several
     spread: Words  # [2 w], clock up to which strong loads see a thread's stores
-    proxied: Words  # [w, 4 w], what happened before the warp's last proxy fence
+    proxied: Words  # [w, 5 w], what happened before the warp's last proxy fence
+    moments: Words  # [w], clock of the warp's present
+    ordered: Words  # [w], that clock when something last ordered the warp's stores for others
+    lane_vectors: Words  # [w, 33], 1 + the vector of what a lane alone knows, then a bit for each lane that has one
+    lanes_known: Words  # [w, 32, 32], clock up to which a lane knows another by barriers of some lanes
+    waited: Words  # [w, 32], clock of the warp's small copies up to which a lane has waited for its own
+    fenced_at: Words  # [w, 2, 32], clock of a lane's last fence for words of global, of shared memory
     before: Bytes  # [m], what was there before the last write
     before_undefined: Bytes  # [m]
     touch_log: Words  # [., 3], see `touched`

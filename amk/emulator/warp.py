@@ -6,6 +6,7 @@ from amk.emulator import isa
 from amk.emulator.access import atomic, effect, load, sleep, store, sure
 from amk.emulator.bits import M32, compiled, separate, zero_extended
 from amk.emulator.cells import at, to
+from amk.emulator.clocks import live_lanes
 from amk.emulator.copies import bulk_copy, commit_small, small_copy, wait_small
 from amk.emulator.floating import floating
 from amk.emulator.happens_before import fence
@@ -16,7 +17,6 @@ from amk.emulator.meeting import (
     elect,
     first_lane,
     leave_warp_barrier,
-    live_lanes,
     match,
     reduce,
     shuffle,
@@ -263,8 +263,8 @@ def one(grid: int, warp: int, pc: int, mask: int, block: int, guarded: bool) -> 
         commit_small(grid, warp, mask)
     elif operation == isa.FENCE and at(grid, RACES):
         if at(at(grid, CODE), COLUMNS * pc + 2) == isa.F_PROXY:
-            proxy_fence(grid, warp)
-        fence(grid, warp, at(at(grid, CODE), COLUMNS * pc + 2))
+            proxy_fence(grid, warp, mask)
+        fence(grid, warp, at(at(grid, CODE), COLUMNS * pc + 2), mask)
     elif operation == isa.CP_WAIT:
         wait_small(grid, warp, pc, mask, block)
     elif operation == isa.CLOCK:

@@ -16,18 +16,21 @@ from __future__ import annotations
 from amk.emulator import isa
 from amk.emulator.bits import compiled, separate
 from amk.emulator.cells import at, byte_at, byte_to, to
-from amk.emulator.happens_before import (
-    NOW_KNOWN,
+from amk.emulator.clocks import (
+    PARTS,
     PC_BITS,
-    join,
+    all_to,
+    clock_of,
     known,
+    live_lanes,
+    moment,
+    of_one,
+    one_to,
     pooled,
-    strong,
     thread_of,
     tick,
-    vector,
-    watched,
 )
+from amk.emulator.happens_before import strong, watched
 from amk.emulator.isa import NON_COHERENT
 from amk.emulator.program import COLUMNS
 from amk.emulator.state import (
@@ -40,6 +43,7 @@ from amk.emulator.state import (
     GLOBAL_VERSION,
     LAUNCHED,
     MEMORY,
+    ORDERED,
     PROXIED,
     PROXY,
     RACES,
@@ -58,17 +62,17 @@ def remember(grid: int, warp: int, place: int, size: int) -> None:
     """Before a store: keep what these bytes hold, unless it is the warp's own and nothing ordered it since."""
     if not at(grid, RACES) or not watched(grid, place):
         return
-    now = at(vector(grid, warp, NOW_KNOWN), warp)
+    ordered = at(at(grid, ORDERED), warp)
     for byte in range(place, place + size):
         last = at(at(grid, WRITTEN), byte)
-        if last == 0 or thread_of(last) != warp or last >> 32 != now:
+        if last == 0 or thread_of(last) != warp or clock_of(last) < ordered:
             byte_to(at(grid, BEFORE), byte, byte_at(at(grid, MEMORY), byte))
             byte_to(at(grid, BEFORE_UNDEFINED), byte, byte_at(at(grid, UNDEFINED_BYTES), byte))
     to(grid, UNSPREAD, 1)
 
 
 @separate
-def hidden(grid: int, warp: int, pc: int, byte: int) -> bool:
+def hidden(grid: int, warp: int, pc: int, lane: int, byte: int) -> bool:
     """Whether a load by this instruction gets what was there before the byte's last write."""
     last = at(at(grid, WRITTEN), byte)
     thread = thread_of(last)
@@ -76,44 +80,44 @@ def hidden(grid: int, warp: int, pc: int, byte: int) -> bool:
         return False
     word = at(grid, CODE) + 8 * COLUMNS * pc
     if at(word, 2) >> 4 & 15 == NON_COHERENT:
-        return last >> 32 > at(grid, LAUNCHED)
-    if known(grid, warp, last):
+        return clock_of(last) > at(grid, LAUNCHED)
+    if known(grid, warp, lane, last):
         return False
     if not strong(word):
         return True
     writer = at(at(grid, CODE), COLUMNS * (last & (1 << PC_BITS) - 1))
-    return writer != isa.ATOM and at(grid, EAGER) == 0 and last >> 32 > at(at(grid, SPREAD), thread)
+    return writer != isa.ATOM and at(grid, EAGER) == 0 and clock_of(last) > at(at(grid, SPREAD), thread)
 
 
 @separate
-def hidden_in(grid: int, warp: int, pc: int, place: int, size: int) -> bool:
+def hidden_in(grid: int, warp: int, pc: int, lane: int, place: int, size: int) -> bool:
     """Whether a byte of an access is hidden from it."""
     if not at(grid, RACES) or not watched(grid, place):
         return False
     last = 0
     for byte in range(place, place + size):
         now = at(at(grid, WRITTEN), byte)
-        if now != last and hidden(grid, warp, pc, byte):
+        if now != last and hidden(grid, warp, pc, lane, byte):
             return True
         last = now
     return False
 
 
 @separate
-def earlier(grid: int, warp: int, pc: int, place: int, size: int) -> int:
+def earlier(grid: int, warp: int, pc: int, lane: int, place: int, size: int) -> int:
     """What a load gets that some bytes are hidden from."""
     word = 0
     for part in range(size):
         byte = place + part
-        array = BEFORE if hidden(grid, warp, pc, byte) else MEMORY
+        array = BEFORE if hidden(grid, warp, pc, lane, byte) else MEMORY
         word |= byte_at(at(grid, array), byte) << 8 * part
     return word
 
 
 @separate
-def undefined_earlier(grid: int, warp: int, pc: int, place: int, size: int) -> bool:
+def undefined_earlier(grid: int, warp: int, pc: int, lane: int, place: int, size: int) -> bool:
     for byte in range(place, place + size):
-        array = BEFORE_UNDEFINED if hidden(grid, warp, pc, byte) else UNDEFINED_BYTES
+        array = BEFORE_UNDEFINED if hidden(grid, warp, pc, lane, byte) else UNDEFINED_BYTES
         if byte_at(at(grid, array), byte):
             return True
     return False
@@ -122,8 +126,7 @@ def undefined_earlier(grid: int, warp: int, pc: int, place: int, size: int) -> b
 @separate
 def spread(grid: int, warp: int) -> None:
     """Strong loads see what the warp has stored up to now."""
-    own = vector(grid, warp, NOW_KNOWN)
-    to(at(grid, SPREAD), warp, at(own, warp))
+    to(at(grid, SPREAD), warp, moment(grid, warp))
     tick(grid, warp)
 
 
@@ -150,21 +153,30 @@ def looks_changed(grid: int) -> None:
 @compiled
 def proxied(grid: int, warp: int) -> int:
     """The vector of what happened before the warp's last proxy fence."""
-    return at(grid, PROXIED) + 32 * at(grid, WARP_COUNT) * warp
+    return at(grid, PROXIED) + 8 * PARTS * at(grid, WARP_COUNT) * warp
 
 
 @separate
-def proxy_fence(grid: int, warp: int) -> None:
-    if at(grid, RACES):
-        join(grid, proxied(grid, warp), vector(grid, warp, NOW_KNOWN))
-        tick(grid, warp)
+def proxy_fence(grid: int, warp: int, mask: int) -> None:
+    """Of these lanes: each for what it knows and has done."""
+    if not at(grid, RACES):
+        return
+    if live_lanes(grid, warp) & ~mask == 0:
+        all_to(grid, warp, mask, proxied(grid, warp))
+    else:
+        for lane in range(32):
+            if mask >> lane & 1:
+                one_to(grid, warp, lane, proxied(grid, warp))
+    tick(grid, warp)
 
 
 @compiled
 def fenced_off(grid: int, warp: int, epoch: int) -> bool:
     """Whether an access is of the copies' proxy, of an earlier launch, or before the warp's last proxy fence."""
-    thread, clock = thread_of(epoch), epoch >> 32
-    return thread >= at(grid, WARP_COUNT) or clock <= max(at(proxied(grid, warp), thread), at(grid, LAUNCHED))
+    thread, fenced = thread_of(epoch), proxied(grid, warp)
+    if thread >= at(grid, WARP_COUNT) or clock_of(epoch) <= max(at(fenced, thread), at(grid, LAUNCHED)):
+        return True
+    return of_one(grid, fenced, epoch)
 
 
 @separate

@@ -1,6 +1,7 @@
 """A run of the compiled kernel: the schedule's PTX in the emulator, whole grid, with the buffers' own types.
 
-It shares neither `accesses` nor `reference` with what it judges; it shares what the host does before a launch (packed
+Accesses that nothing orders, between warps or between lanes of one, refute it also where its values are right. It
+shares neither `accesses` nor `reference` with what it judges; it shares what the host does before a launch (packed
 weights, constants, argument block). Equal PTX under an equal request is run once.
 """
 
@@ -60,7 +61,7 @@ def _shown(
     schedule: Schedule, weights: RandomWeights, request: Request, order: str, before: Sequence[Rows] | None, ptx: str
 ) -> Shown:
     try:
-        engine = EmulatedEngine(schedule, weights, ptx, limits=LIMITS)
+        engine = EmulatedEngine(schedule, weights, ptx, limits=LIMITS, races=True)
         d = request.drawing
         drawn = Sampling(d.temperature, d.top_k, d.top_p, d.seed) if mode_of(schedule) != "greedy" else GREEDY
         engine.request_batch(request.texts, request.ends, drawn)

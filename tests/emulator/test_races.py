@@ -121,7 +121,7 @@ WRITER:
 ld.acquire.gpu.global.u32 %r10, [%rd1+256];
 setp.eq.u32 %p3, %r10, 0;
 @%p3 bra WRITER;
-st.global.u32 [%rd1], 9;
+@!%p2 st.global.u32 [%rd1], 9;
 END:
 """
     assert kinds(body.replace("SIGNAL", RELEASE)) == set()
@@ -140,7 +140,7 @@ WRITER:
 ld.relaxed.gpu.global.b64 %rd5, [%rd1+256];
 setp.eq.u64 %p3, %rd5, 0;
 @%p3 bra WRITER;
-st.global.u32 [%rd1], 9;
+@!%p2 st.global.u32 [%rd1], 9;
 END:
 """
     look = "ld.global.u32 %r11, [%rd1];"
@@ -159,6 +159,7 @@ def test_every_reader_has_to_be_waited_for(signals: int, faults: set[str]) -> No
     body = f"""
 @!%p1 bra WRITER;
 ld.global.u32 %r11, [%rd1];
+bar.warp.sync -1;
 @%p2 bra END;
 setp.gt.u32 %p4, %r5, {signals};
 @%p4 red.relaxed.gpu.global.add.u32 [%rd1+256], 1;
@@ -168,7 +169,7 @@ WRITER:
 ld.acquire.gpu.global.u32 %r10, [%rd1+256];
 setp.lt.u32 %p3, %r10, 3;
 @%p3 bra WRITER;
-st.global.u32 [%rd1], 9;
+@!%p2 st.global.u32 [%rd1], 9;
 END:
 """
     assert kinds(body, blocks=4) == faults
@@ -202,12 +203,12 @@ END:
 def test_a_named_barrier_orders_those_who_meet_there(barrier: str, other: str, ordered: bool) -> None:
     body = f"""
 @%p1 bra OTHER;
-st.shared.u32 [s], 7;
+@!%p2 st.shared.u32 [s], 7;
 {barrier}
 bra END;
 OTHER:
 {other}
-st.shared.u32 [s], 8;
+@!%p2 st.shared.u32 [s], 8;
 END:
 """
     assert kinds(body, 1, 2) == (set() if ordered else {"race"})
@@ -217,11 +218,11 @@ def test_arriving_at_a_barrier_orders_nothing_that_follows() -> None:
     body = """
 @%p1 bra OTHER;
 bar.arrive 1, 64;
-st.shared.u32 [s], 7;
+@!%p2 st.shared.u32 [s], 7;
 bra END;
 OTHER:
 bar.sync 1, 64;
-st.shared.u32 [s], 8;
+@!%p2 st.shared.u32 [s], 8;
 END:
 """
     assert kinds(body, 1, 2) == {"race"}
@@ -238,7 +239,7 @@ def test_launches_follow_each_other() -> None:
     body = "ld.global.u32 %r11, [%rd1+128];\nsetp.eq.u32 %p3, %r5, %r11;\n@%p3 add.u32 %r11, %r11, 1;\n"
     body += "@%p3 st.global.u32 [%rd1+128], %r11;\n@!%p2 st.global.u32 [%rd1], 1;\n"
     assert kinds(body, 1, 1, launches=2) == set()
-    alone = "@%p1 bra END;\nst.global.u32 [%rd1], 1;\nEND:\n"
+    alone = "@%p1 bra END;\n@!%p2 st.global.u32 [%rd1], 1;\nEND:\n"
     assert kinds(alone, 2, 1, launches=3) == set()
 
 

@@ -83,9 +83,9 @@ def test_a_warp_barrier_joins_lanes_from_different_places() -> None:
 setp.eq.u32 %p1, %r2, 0;
 @%p1 bra L1;
 bar.warp.sync -1;
-ld.global.u32 %r3, [%rd1];
+ld.shared.u32 %r3, [s];
 bra L2;
-L1: st.global.u32 [%rd1], 7;
+L1: st.shared.u32 [s], 7;
 bar.warp.sync -1;
 mov.u32 %r3, 7;
 L2: st.global.u32 [%rd3], %r3;
@@ -97,7 +97,8 @@ def test_arriving_does_not_wait_and_syncing_does() -> None:
     body = """
 setp.ge.u32 %p1, %r1, 32;
 @%p1 bra L1;
-st.shared.u32 [s], 5;
+setp.eq.u32 %p2, %r1, 0;
+@%p2 st.shared.u32 [s], 5;
 bar.arrive 3, 64;
 mov.u32 %r3, 1;
 bra L2;

@@ -99,7 +99,7 @@ L5: L6: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 %p3, [s], 1, 100;
     return machine.launch(machine.memory.addresses["out"].to_bytes(8, "little"))
 
 
-@pytest.mark.parametrize("access", ["ld.shared.u32 %r20, [s+64];", "st.shared.u32 [s+64], 5;"])
+@pytest.mark.parametrize("access", ["ld.shared.u32 %r20, [s+64];", "@!%p1 st.shared.u32 [s+64], 5;"])
 def test_a_refill_without_a_proxy_fence_is_told(access: str) -> None:
     assert refilled("fence.proxy.async.shared::cta;", access).faults == []
     faults = refilled("", access).faults

@@ -60,7 +60,7 @@ class Shown:
 
 def shown(schedule: Schedule, source: RandomTensors, ptx: str, request: Request) -> Shown:
     """What one request of a kernel shows."""
-    engine = EmulatedEngine(schedule, source, ptx, limits=LIMITS)
+    engine = EmulatedEngine(schedule, source, ptx, limits=LIMITS, races=True)
     given = 3 if schedule.rows == 1 else request.position + schedule.rows * sum(request.launches)
     texts = [[3 + 2 * sequence, 17, 5, *range(6, 3 + given)][:given] for sequence in range(schedule.batch)]
     engine.request_batch(texts, (), GREEDY if mode_of(schedule) == "greedy" else DRAWN)
