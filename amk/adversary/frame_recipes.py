@@ -7,7 +7,7 @@ from amk.adversary.edits import Edit, Json, at, steps, waiting
 from amk.adversary.recipe import (
     WORKERS as W,
 )
-from amk.adversary.recipe import Make, Recipe, field_of, op_field, put, wait_of
+from amk.adversary.recipe import Make, Recipe, drop, field_of, op_field, put, wait_of
 
 WORD = 2**32
 
@@ -174,5 +174,29 @@ FRAME = [
         "AMK103",
         "the sums of squares have room for two rows of three: divided by the rows that is 0, so all rows are the first",
         put(field_of("buffers", "ssq", "shape"), [2]),
+    ),
+    Recipe(
+        "live-positions-too-few",
+        "position of another sequence",
+        "live",
+        "AMK103",
+        "the launch state has a position for one sequence of two: the other's is read behind its end",
+        put(field_of("buffers", "state", "shape"), [5]),
+    ),
+    Recipe(
+        "live-position-for-all",
+        "position of another sequence",
+        "live",
+        "AMK103",
+        "both sequences are taken to be at the first one's position, and the second one's is never moved on",
+        drop(lambda _: ("live",)),
+    ),
+    Recipe(
+        "live-cache-of-another",
+        "cache of another sequence",
+        "live",
+        "AMK102",
+        "a worker of the second sequence appends to the first one's cache, at the first one's position",
+        put(lambda _: ("tables", "attn.head"), [0, 1, 0, 3]),
     ),
 ]

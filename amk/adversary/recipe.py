@@ -35,9 +35,10 @@ BASES: dict[str, Settings] = {
     "tagged": replace(FAST, warps=4, kv_block=8),
     "held": replace(PHASED, warps=2, kv_block=8, run_ahead=True, slots=4, held_refills=1.0),
     "rows": replace(FAST, warps=2, kv_block=8, rows=3),
+    "live": replace(FAST, warps=2, kv_block=8, batch=2, live=True),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
-copies held back until a result is out, with steps of three rows."""
+copies held back until a result is out, with steps of three rows, of two sequences at positions of their own."""
 
 Make = Callable[[Json], list[Edit]]
 

@@ -25,7 +25,6 @@ from amk.bench.timing import Contestant, WrongBaseline, race
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.matrices import MATRICES, matrix
 from amk.schedule_ir.memory import ITEM_BYTES
-from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.schedule import Schedule
 
 OWN = "amk"
@@ -86,7 +85,7 @@ def sustained(subject: Subject, pos: int, tokens: int) -> Contestant:
     """The same, repeatable while it runs: position and `done` are put back on the stream itself, behind each launch."""
     engine, start = subject.engine, own(subject, pos, tokens)
     start.prepare()
-    names = state_words(subject.schedule.batch)
+    names = subject.schedule.state_words
     kept = torch.from_numpy(engine.read("state", np.int32, len(names))).cuda()
     state, call = engine.buffers["state"].address, engine.device.driver.call
 

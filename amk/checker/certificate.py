@@ -8,7 +8,8 @@ Accepts if, for two tokens and three layers (why that is enough: (6), `layers`):
     waits for a copy that it has not issued;
 (6) epochs: each awaited counter gains per token what its thresholds grow by, thresholds reach at most one token back,
     signals of one token are all given before any of the next, and values stay within the wrapping comparison;
-(7) at every position exactly one (split, warp) reads each row, and the split that appends a row reads it;
+(7) at every position exactly one (split, warp) reads each row, and the split that appends a row reads it; where
+    sequences have positions of their own, what is written at some of one's only is touched by its own workers only;
 (8) all fits the device, at once; (9) what the device code of every op relies on holds (`launch_needs`);
 (10) registers hold the token that is meant.
 
@@ -101,6 +102,7 @@ class Proof:
         facts.check_rings(self.schedule, self.rows)
         facts.check_refills(self.schedule, self.programs)
         facts.check_positions(self.full, self.programs)
+        facts.check_sequences(self.schedule, self.rows)
         facts.check_launch(self.full, self.programs)
         facts.check_registers(self.schedule, self.programs)
 

@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Iterator
 from copy import copy
 from functools import cached_property, reduce
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -162,21 +163,22 @@ class Order:
 
     @cached_property
     def wherever(self) -> I16:
-        """At least `starts`: for each token the least over all splits that its position may belong to."""
+        """At least `starts`: for each token, and each sequence with a position of its own, the least over all splits
+        that its position may belong to."""
         found = self.starts
-        for token in range(TOKENS):
-            known = (self._starts_with(self._read_by(token, case)) for case in self.words.cases)
+        for token, readers in product(range(TOKENS), self.words.together):
+            known = (self._starts_with(self._read_by(token, readers, case)) for case in self.words.cases)
             found = np.maximum(found, reduce(np.minimum, known))
         return found
 
-    def _read_by(self, token: int, case: Readings) -> Readings:
-        """What is read always, and what this token's items read in this case."""
+    def _read_by(self, token: int, readers: Bools, case: Readings) -> Readings:
+        """What is read always, and what this token's items on these workers read in this case."""
 
         def mine(item: int, r: Reading) -> bool:
             groups = set(self.group[r.awaited.any(axis=1)].tolist())
             return {self.programs[g].items[item].token for g in groups} == {token}
 
-        more = {at: [r for r in found if mine(at[0], r)] for at, found in case.items()}
+        more = {at: [r.of(readers) for r in found if mine(at[0], r)] for at, found in case.items()}
         return {at: [*self.readings.get(at, ()), *more.get(at, ())] for at in {*self.readings, *more}}
 
     def _starts_with(self, readings: Readings) -> I16:

@@ -10,7 +10,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from amk.checker.footprints import EVERYWHERE, WRITE
 from amk.checker.programs import TOKENS, Program, require
+from amk.checker.words import spread
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.ops.attention import agent_positions, owns_position
 from amk.schedule_ir.ops.gemv import GemvOp
@@ -98,6 +100,24 @@ def check_positions(schedule: Schedule, programs: list[Program]) -> None:
                 reader[lo:hi] += 1
                 require(owns_position(lo, split, geometry) and owns_position(hi - 1, split, geometry), "positions")
         require((reader == 1).all(), "positions: a row is read twice or never")
+
+
+def check_sequences(schedule: Schedule, rows: I64) -> None:
+    """(7) A position is one sequence's business: bytes that are written at some positions of a sequence only, are
+    touched by workers of that sequence only. Then any positions of the sequences are a product of cases of each."""
+    if not schedule.live:
+        return
+    sequence = np.array(schedule.sequences)
+    for number in range(len(schedule.buffers)):
+        mine = rows[rows[:, 3] == number]
+        moving = mine[(mine[:, 9] != EVERYWHERE) & (mine[:, 6] == WRITE)]
+        bounds = np.unique(mine[:, 4:6])
+        least, most = np.full(len(bounds), schedule.batch), np.full(len(bounds), -1)
+        row, atom = spread(*np.searchsorted(bounds, mine[:, 4:6]).T)
+        np.minimum.at(least, atom, sequence[mine[row, 0]])
+        np.maximum.at(most, atom, sequence[mine[row, 0]])
+        _, atom = spread(*np.searchsorted(bounds, moving[:, 4:6]).T)
+        require((least[atom] == most[atom]).all(), "positions: what moves with one sequence is another's too")
 
 
 def check_launch(schedule: Schedule, programs: list[Program]) -> None:

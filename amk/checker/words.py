@@ -4,13 +4,13 @@ Every byte of a tagged buffer is written by one worker, whose steps carry growin
 with tag v knows that the step of the owner that writes tag v had started; nothing more is claimed. Reads that happen
 at some positions only (and those of `select`, which looks at candidates only when it has to choose) order nothing,
 except in `cases`: each position belongs to a split, and what is read at the first and at the last that do is read at
-it.
+it. Of a live batch that is so for each sequence by itself, whatever the positions of the others are (`together`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -33,6 +33,10 @@ class Reading:
     always: Bools
     awaited: Bools
     writer: I64
+
+    def of(self, readers: Bools) -> Reading:
+        """What these workers read of it."""
+        return replace(self, always=self.always & readers[:, None], awaited=self.awaited & readers[:, None])
 
     @cached_property
     def sets(self) -> tuple[Bools, I64]:
@@ -65,6 +69,12 @@ class FlagWords:
                 beyond = tag.get("t", 0) * schedule.launch.max_tokens + tag.get("1", 0)
                 require(grows and beyond < WORD, f"tags: of '{buffer.name}'")
                 self._add(mine[mine[:, 6] == WRITE], mine[mine[:, 6] == READ])
+
+    @cached_property
+    def together(self) -> list[Bools]:
+        """[workers] of those that see one position, for each position that there is."""
+        sequence = np.array(self.schedule.sequences)
+        return [sequence == s for s in np.unique(sequence)]
 
     @cached_property
     def cases(self) -> list[Readings]:

@@ -26,7 +26,6 @@ from amk.report.diagnostic import AmkError, Diagnostic, Exit, Where, shown
 from amk.schedule_ir.bfloat import to_bf16_bits
 from amk.schedule_ir.codec import load_schedule
 from amk.schedule_ir.interpret import Machine
-from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.row_groups import TensorSource
 from amk.schedule_ir.sampling import GREEDY
 from amk.schedule_ir.schedule import Schedule, mode_of
@@ -192,7 +191,11 @@ def interpreted(
     machine = Machine(schedule, source, numerics="device", quantise=searched)
     if mode_of(schedule) != "greedy":
         machine.set("sampling", GREEDY.words())
-    state = dict.fromkeys(state_words(schedule.batch), 0) | first_state(prompts) | {"pos": position}
+    state = (
+        dict.fromkeys(schedule.state_words, 0)
+        | first_state(prompts)
+        | dict.fromkeys((n for n in schedule.state_words if n.startswith("pos")), position)
+    )
     machine.set("state", np.array(list(state.values()), np.int32))
     for name, data in request_buffers(schedule, prompts, ()).items():
         machine.set(name, data)

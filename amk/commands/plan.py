@@ -9,7 +9,7 @@ from pathlib import Path
 
 from amk.commands.output import add_format, print_json, print_table
 from amk.commands.plan_search import add_search_arguments, ready_settings, searched_settings
-from amk.commands.planning import add_batch_choice, add_plan_arguments, add_rows_choice, planned
+from amk.commands.planning import add_batch_choice, add_live_choice, add_plan_arguments, add_rows_choice, planned
 from amk.planner.fit import Budget, budget
 from amk.planner.settings import PRESETS, Settings
 from amk.planner.storage import runs_of_stream
@@ -25,6 +25,7 @@ READY = "ready"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_arguments(parser, required=True)
     add_batch_choice(parser)
+    add_live_choice(parser)
     add_rows_choice(parser)
     parser.add_argument(
         "--plan", choices=(*PRESETS, READY), default="fast",
@@ -39,7 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    settings = replace(_settings(arguments), sampling=arguments.sampling, batch=arguments.batch, rows=arguments.rows)
+    settings = replace(
+        _settings(arguments),
+        sampling=arguments.sampling,
+        batch=arguments.batch,
+        live=arguments.live,
+        rows=arguments.rows,
+    )
     schedule = planned(arguments, settings)
     memory = memory_of(schedule, settings)
     if arguments.output is not None:

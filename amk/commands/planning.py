@@ -44,6 +44,13 @@ def add_rows_choice(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_live_choice(parser: argparse.ArgumentParser) -> None:
+    """`--live`, for commands that make one plan."""
+    parser.add_argument(
+        "--live", action="store_true", help="every sequence of the batch has a position of its own, comes and goes"
+    )
+
+
 def chosen_formats(arguments: argparse.Namespace) -> Formats | Layered:
     """The format of every matrix: what was asked for, else how a directory of weights stores its layers."""
     if arguments.dtype == AUTO:

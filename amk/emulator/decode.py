@@ -20,12 +20,11 @@ from amk.emulator.machine import Limits, Machine, Order, Outcome
 from amk.emulator.program import Program, assemble
 from amk.emulator.ptx import parse
 from amk.emulator.report import Fault
-from amk.engine.request import first_state, request_buffers, tokens_of
+from amk.engine.request import first_state, request_buffers, starts_of, tokens_of
 from amk.lowering.abi import COUNTER_STRIDE, abi
 from amk.lowering.emit import KERNEL
 from amk.lowering.watchdog import empty_log
 from amk.schedule_ir.constants import constants
-from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.packing import packed_arrays
 from amk.schedule_ir.quantised import Quantiser, nearest
 from amk.schedule_ir.row_groups import TensorSource
@@ -107,7 +106,7 @@ class EmulatedEngine:
         self.buffers = {b.name: b for b in schedule.buffers}
         self.tokens_left = 0
         self.choose_by(GREEDY)
-        self.set_state(**dict.fromkeys(state_words(schedule.batch), 0))
+        self.set_state(**dict.fromkeys(schedule.state_words, 0))
         self._forget_scratch()
 
     def _counters(self) -> NDArray[np.uint32]:
@@ -127,14 +126,14 @@ class EmulatedEngine:
                     self.machine.poison(buffer.name)
 
     def set_state(self, **words: int) -> None:
-        names = state_words(self.schedule.batch)
+        names = self.schedule.state_words
         now = dict.fromkeys(names, 0)
         if self.machine.defined("state", 0, 4 * len(names)):
             now = self.state()
         self.machine.write("state", np.array([(now | words)[name] for name in names], np.int32))
 
     def state(self) -> dict[str, int]:
-        names = state_words(self.schedule.batch)
+        names = self.schedule.state_words
         return dict(zip(names, self.machine.read("state", np.int32, len(names)).tolist(), strict=True))
 
     def choose_by(self, sampling: Sampling) -> None:
@@ -151,7 +150,7 @@ class EmulatedEngine:
         self.choose_by(sampling)
         for name, data in request_buffers(self.schedule, prompts, eos).items():
             self.machine.write(name, data)
-        self.set_state(**first_state(prompts))
+        self.set_state(**first_state(prompts, starts_of(self.schedule, 0)))
 
     def fill_cache(self, keys: NDArray[Any], values: NDArray[Any]) -> None:
         """The whole cache, in the buffers' own type: bf16 as its bits (uint16), fp8 as its bytes."""

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amk.engine.request import first_state, request_buffers, tokens_of
+from amk.engine.request import first_state, request_buffers, starts_of, tokens_of
 from amk.schedule_ir.interpret import Copies, Machine
 from amk.schedule_ir.machine.memory import Numerics
 from amk.schedule_ir.machine.order import Order, RoundRobin
-from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.quantised import Quantiser, nearest
 from amk.schedule_ir.row_groups import TensorSource
 from amk.schedule_ir.sampling import GREEDY, Sampling, require
@@ -35,7 +34,7 @@ class CpuEngine:
         self.schedule = schedule
         self._machine = Machine(schedule, source, numerics=numerics, copies=copies, quantise=quantise)
         self._order = order
-        self._words = state_words(schedule.batch)
+        self._words = schedule.state_words
         self._set_state(dict.fromkeys(self._words, 0))
 
     def request(
@@ -57,16 +56,19 @@ class CpuEngine:
         prompts: Sequence[Sequence[int]],
         eos: tuple[int, ...] = (),
         sampling: Sampling = GREEDY,
-        start: int = 0,
+        start: int | Sequence[int] = 0,
         given: int | None = None,
     ) -> None:
-        """As `request`, for one prompt per sequence of the batch; AMK016 if they are not as many."""
+        """As `request`, for one prompt per sequence of the batch; AMK016 if they are not as many.
+
+        start: of each its own, for sequences that are live.
+        """
         require(mode_of(self.schedule), sampling)
         if mode_of(self.schedule) != "greedy":
             self._machine.set("sampling", sampling.words())
         for name, data in request_buffers(self.schedule, prompts, eos, given).items():
             self._machine.set(name, data)
-        self._set_state(self.state() | first_state(prompts, start))
+        self._set_state(self.state() | first_state(prompts, starts_of(self.schedule, start)))
 
     def step(self, tokens: int) -> NDArray[np.int32]:
         """Run `tokens` tokens and return those that were given or chosen, [tokens, batch] in a batch. Raises Fault."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from amk.engine.admission import AdmittedKernel
 from amk.engine.launches_ahead import AHEAD, LaunchesAhead
-from amk.engine.request import first_state, request_buffers, tokens_of
+from amk.engine.request import first_state, request_buffers, starts_of, tokens_of
 from amk.engine.tag_life import tokens_told_apart
 from amk.lowering import refusal
 from amk.lowering.abi import Abi, abi, counter_names
@@ -21,7 +21,6 @@ from amk.lowering.emit import KERNEL
 from amk.lowering.launch import CooperativeLaunch, Device, Kernel, Module
 from amk.lowering.stream import Stream
 from amk.lowering.watchdog import BlockedWait, check_log, empty_log, plain_words
-from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.sampling import GREEDY, Sampling, require
 from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.validator.static.resources import CompiledResources
@@ -87,7 +86,7 @@ class CudaEngine:
         self._start_counters()
         self.log.upload(empty_log(LOG_RECORDS))
         self.choose_by(GREEDY)
-        self.set_state(**dict.fromkeys(state_words(self.schedule.batch), 0))
+        self.set_state(**dict.fromkeys(self.schedule.state_words, 0))
 
     def _start_counters(self) -> None:
         counters = np.zeros(self.abi.counter_bytes // 4, np.uint32)
@@ -116,12 +115,12 @@ class CudaEngine:
 
     def set_state(self, **words: int) -> None:
         """Change words of the launch state (`state_words`); the others keep their value."""
-        now, names = self.state() | words, state_words(self.schedule.batch)
+        now, names = self.state() | words, self.schedule.state_words
         self.epoch = now["epoch"]
         self.upload("state", np.array([now[name] for name in names], np.int32))
 
     def state(self) -> dict[str, int]:
-        names = state_words(self.schedule.batch)
+        names = self.schedule.state_words
         return dict(zip(names, self.read("state", np.int32, len(names)).tolist(), strict=True))
 
     def choose_by(self, sampling: Sampling) -> None:
@@ -150,14 +149,17 @@ class CudaEngine:
         prompts: Sequence[Sequence[int]],
         eos: tuple[int, ...] = (),
         sampling: Sampling = GREEDY,
-        start: int = 0,
+        start: int | Sequence[int] = 0,
         given: int | None = None,
     ) -> None:
-        """As `request`, for one prompt per sequence of the batch; AMK016 if they are not as many."""
+        """As `request`, for one prompt per sequence of the batch; AMK016 if they are not as many.
+
+        start: of each its own, for sequences that are live.
+        """
         self.device.make_current()  # texts may be continued in any thread
         self.choose_by(sampling)
         self.upload_constants(request_buffers(self.schedule, prompts, eos, given))
-        self.set_state(**first_state(prompts, start))
+        self.set_state(**first_state(prompts, starts_of(self.schedule, start)))
 
     def argument(
         self, tokens: int, output: int | None = None, lent: Mapping[str, int] | None = None

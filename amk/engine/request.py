@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amk.report.diagnostic import AmkError, Diagnostic
-from amk.schedule_ir.ops.begin import token_register
+from amk.schedule_ir.ops.begin import pos_register, token_register
 from amk.schedule_ir.ops.select import REQUEST, request_words
 from amk.schedule_ir.schedule import Schedule
 
@@ -37,9 +37,20 @@ def request_buffers(
     return {"request": words, "prompt": padded.reshape(-1)}
 
 
-def first_state(prompts: Sequence[Sequence[int]], start: int = 0) -> dict[str, int]:
-    """Words of the launch state before token `start` of every prompt is read; the cache holds those before it."""
-    return {token_register(s): prompt[start] for s, prompt in enumerate(prompts)} | {"pos": start, "done": 0}
+def first_state(prompts: Sequence[Sequence[int]], start: int | Sequence[int] = 0) -> dict[str, int]:
+    """Words of the launch state before token `start` of every prompt is read; the cache holds those before it.
+
+    start: of each prompt its own, for sequences that are live.
+    """
+    if isinstance(start, int):
+        return {token_register(s): prompt[start] for s, prompt in enumerate(prompts)} | {"pos": start, "done": 0}
+    found = {token_register(s): prompt[at] for s, (prompt, at) in enumerate(zip(prompts, start, strict=True))}
+    return found | {pos_register(s): at for s, at in enumerate(start)} | {"done": 0}
+
+
+def starts_of(schedule: Schedule, start: int | Sequence[int]) -> int | Sequence[int]:
+    """`start` of `first_state`: where all sequences begin, of live ones each by itself."""
+    return [start] * schedule.batch if schedule.live and isinstance(start, int) else start
 
 
 def tokens_of(schedule: Schedule, output: NDArray[np.int32]) -> NDArray[np.int32]:

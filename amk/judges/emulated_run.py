@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from amk.emulator.decode import EmulatedEngine
 from amk.emulator.machine import Limits, Order
+from amk.engine.request import first_state
 from amk.judges.forward import Rows
 from amk.judges.request import Broken, Refused, Request, Shown, state_of
 from amk.judges.weights import RandomWeights
@@ -78,7 +79,7 @@ def _shown(
         shown.tokens.append(engine.output(count).astype(np.int64).reshape(count, schedule.vectors))
         logits = engine.logits().astype(np.float64).reshape(schedule.vectors, -1)
         shown.logits.append(logits[:, : schedule.model.vocab])
-        shown.state.append(state_of(np.array(list(engine.state().values()))))
+        shown.state.append(state_of(np.array(list(engine.state().values())), schedule.batch))
     return shown
 
 
@@ -90,7 +91,7 @@ def _order(name: str) -> Order:
 
 
 def _resume(engine: EmulatedEngine, schedule: Schedule, request: Request, before: Sequence[Rows]) -> None:
-    """The cache and the launch state at the request's first position; other rows of the cache are zeros."""
+    """The cache and the launch state at the request's first positions; other rows of the cache are zeros."""
     model = schedule.model
     shape = model.layers, schedule.batch, model.kv_heads, schedule.kv.context, model.head_dim
     filled: list[NDArray[Any]] = []
@@ -101,6 +102,4 @@ def _resume(engine: EmulatedEngine, schedule: Schedule, request: Request, before
                 cache[layer, sequence, :, : len(rows[place])] = rows[place].transpose(1, 0, 2)
         filled.append(to_e4m3(cache) if schedule.kv.dtype == "fp8" else to_bf16_bits(cache))
     engine.fill_cache(*filled)
-    tokens = [text[request.start] for text in request.texts]
-    further = {f"token.{s}": token for s, token in enumerate(tokens) if s}
-    engine.set_state(token=tokens[0], pos=request.start, **further)
+    engine.set_state(**first_state(request.texts, request.starts or request.start))

@@ -99,7 +99,8 @@ def judged(
     try:
         text = _text(schedule.model, _forms(schedule), schedule.kv.dtype == "fp8")
         weights = _weights(schedule.model)
-        before = [text.after(own[: request.start])[1] for own in request.texts] if request.start else None
+        begun = any(request.starts) or request.start
+        before = [text.after(t[: request.first(s)])[1] for s, t in enumerate(request.texts)] if begun else None
     except (ValueError, KeyError, IndexError, MemoryError) as error:
         return Ruling("unrun", why=f"no forward pass: {error}")
     try:
@@ -128,7 +129,7 @@ def _forms(schedule: Schedule) -> FormOf:
 def _compared(text: Text, request: Request, order: str, shown: Shown, tolerance: float, rows: int = 1) -> Ruling:
     """rows: consecutive tokens of a sequence that a step reads."""
     for sequence, given in enumerate(request.texts):
-        follower = _Follower(text, given, request, tolerance, rows)
+        follower = _Follower(text, given, request, sequence, tolerance, rows)
         own = slice(sequence * rows, (sequence + 1) * rows)
         for launch, tokens in enumerate(shown.tokens):
             if (wrong := follower.follow(tokens[:, own].reshape(-1))) is not None:
@@ -137,7 +138,7 @@ def _compared(text: Text, request: Request, order: str, shown: Shown, tolerance:
                 logits = text.after(tuple(follower.read[: len(follower.read) - later]))[0]
                 if (wrong := _differs(found, logits, tolerance)) is not None:
                     return _refuted("logits", order, launch, sequence, wrong)
-            if (wrong := follower.state(shown.state[launch], sequence)) is not None:
+            if (wrong := follower.state(shown.state[launch])) is not None:
                 return _refuted("state", order, launch, sequence, wrong)
         for place in (0, 1) if shown.caches is not None else ():
             assert shown.caches is not None
@@ -155,10 +156,13 @@ def _refuted(kind: str, order: str, launch: int, sequence: int, what: str) -> Ru
 class _Follower:
     """One sequence of a request, token by token; where the model leaves doubt, what was taken is right."""
 
-    def __init__(self, text: Text, given: tuple[int, ...], request: Request, slack: float, rows: int) -> None:
+    def __init__(
+        self, text: Text, given: tuple[int, ...], request: Request, sequence: int, slack: float, rows: int
+    ) -> None:
         self._text, self._given, self._request, self._slack, self._rows = text, given, request, slack, rows
-        self.read = list(given[: request.start])
-        self._next = given[request.start]
+        self._sequence, self._start = sequence, request.first(sequence)
+        self.read = list(given[: self._start])
+        self._next = given[self._start]
         self._done = False
 
     def follow(self, tokens: NDArray[np.int64]) -> str | None:
@@ -180,12 +184,13 @@ class _Follower:
         self._done = token in self._request.ends
         return token, sure
 
-    def state(self, words: dict[str, int], sequence: int) -> str | None:
+    def state(self, words: dict[str, int]) -> str | None:
         """The launch state that these tokens leave behind."""
+        sequence, of = self._sequence, f" {self._sequence}" if self._sequence else ""
         at, mark = len(self.read), words["done"] >> sequence & 1
-        own = words["token" if sequence == 0 else f"token {sequence}"]
-        wanted = (self._next, at, (at - self._request.start) // self._rows, int(self._done))
-        found = (own, words["position"], words["epoch"], mark)
+        position = words[f"position{of}" if self._request.starts else "position"]
+        wanted = (self._next, at, (at - self._start) // self._rows, int(self._done))
+        found = (words[f"token{of}"], position, words["epoch"], mark)
         return None if found == wanted else f"token, position, epoch, done are {found}, not {wanted}"
 
 
@@ -210,6 +215,9 @@ def requests(schedule: Schedule) -> Iterator[tuple[Request, str]]:
     a second drawing, ends, the last positions of the context."""
     if schedule.rows > 1:
         yield from _given_rows(schedule)
+        return
+    if schedule.live:
+        yield from _apart(schedule)
         return
     vocab, context, batch = schedule.model.vocab, schedule.kv.context, schedule.batch
     drawing = DRAWINGS.get(mode_of(schedule), GREEDY)
@@ -242,6 +250,24 @@ def _given_rows(schedule: Schedule) -> Iterator[tuple[Request, str]]:
         steps = _fit(counts, schedule, context - most)
         texts = tuple(_given(schedule.model.vocab, start + rows * sum(steps), s) for s in range(schedule.batch))
         yield Request(texts, steps, start), order
+
+
+def _apart(schedule: Schedule) -> Iterator[tuple[Request, str]]:
+    """Sequences at positions of their own: some begin while others are in the middle, or near the last position."""
+    block, context, batch = schedule.kv.block, schedule.kv.context, schedule.batch
+    ends, last = tuple(range(0, schedule.model.vocab, 3))[:4], schedule.launch.workers - 1
+    shapes: tuple[tuple[tuple[int, ...], tuple[int, ...], str, tuple[int, ...]], ...] = (
+        ((0, max(context - 4, 0)), (3, 1), "priorities:1", ()),
+        ((max(context - 3, 0), 0), (2, 1), "priorities:2", ()),
+        ((block - 1, 0, 1), (1, 3), "late-copies", ()),
+        ((0, block, block - 1), (4,), f"delay:{last}", ends),
+        ((0, 0), (2, 2, 2), f"favour:{last}", ends),
+        ((1, context // 2), (4, 2), "random:1", ()),
+    )
+    for firsts, launches, order, stops in shapes:
+        starts = tuple(firsts[s % len(firsts)] for s in range(batch))
+        texts = tuple(_given(schedule.model.vocab, start + 1 + s % 2, s) for s, start in enumerate(starts))
+        yield Request(texts, _fit(launches, schedule, max(starts)), ends=stops, starts=starts), order
 
 
 def _fit(launches: Sequence[int], schedule: Schedule, start: int) -> tuple[int, ...]:

@@ -116,7 +116,7 @@ def _look(machine: Machine, schedule: Schedule, count: int, shown: Shown) -> Non
         output, logits, state = (machine.get(name) for name in ("output", "logits", "state"))
         shown.tokens.append(output[: count * schedule.vectors].astype(np.int64).reshape(count, schedule.vectors))
         shown.logits.append(logits.astype(np.float64).reshape(schedule.vectors, -1)[:, : schedule.model.vocab])
-        shown.state.append(state_of(state))
+        shown.state.append(state_of(state, schedule.batch))
     except (KeyError, ValueError) as error:
         raise Refused(f"nothing to look at: {type(error).__name__}: {error}") from None
 

@@ -17,13 +17,19 @@ MOST_ENDS = 4
 @dataclass(frozen=True)
 class Request:
     """texts: the given tokens of each sequence. start: position of the first token that runs; keys and values of
-    those before it are put into the cache. launches: tokens of each launch, one after the other."""
+    those before it are put into the cache. launches: tokens of each launch, one after the other. starts: `start` of
+    each sequence, where they are live."""
 
     texts: tuple[tuple[int, ...], ...]
     launches: tuple[int, ...]
     start: int = 0
     ends: tuple[int, ...] = ()
     drawing: Drawing = GREEDY
+    starts: tuple[int, ...] = ()
+
+    def first(self, sequence: int) -> int:
+        """Position of the sequence's first token that runs."""
+        return self.starts[sequence] if self.starts else self.start
 
 
 @dataclass
@@ -64,11 +70,13 @@ def request_words(request: Request) -> NDArray[np.int32]:
 
 
 def state_words(request: Request, epoch: int = 0) -> NDArray[np.int32]:
-    """The `state` buffer: token of the first sequence, position, epoch, done, tokens of the others."""
-    tokens = [text[request.start] for text in request.texts]
-    return np.array([tokens[0], request.start, epoch, 0, *tokens[1:]], np.int32)
+    """The `state` buffer: token of the first sequence, position, epoch, done, tokens of the others, and where each has
+    its own their positions."""
+    tokens = [text[request.first(s)] for s, text in enumerate(request.texts)]
+    return np.array([tokens[0], request.first(0), epoch, 0, *tokens[1:], *request.starts[1:]], np.int32)
 
 
-def state_of(words: NDArray[Any]) -> dict[str, int]:
-    names = ["token", "position", "epoch", "done", *(f"token {s}" for s in range(1, len(words) - 3))]
+def state_of(words: NDArray[Any], sequences: int) -> dict[str, int]:
+    names = ["token", "position", "epoch", "done", *(f"token {s}" for s in range(1, sequences))]
+    names += [f"position {s}" for s in range(1, len(words) - len(names) + 1)]
     return dict(zip(names, (int(word) for word in words), strict=True))

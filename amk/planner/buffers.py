@@ -76,7 +76,7 @@ def state(model: ModelSpec, kv: KvLayout, settings: Settings) -> list[Buffer]:
     def kept(name: str, dtype: Dtype, *shape: int) -> Buffer:
         return Buffer(name=name, space="global", dtype=dtype, shape=shape, role="state")
 
-    words = kept("state", "i32", len(state_words(settings.batch)))
+    words = kept("state", "i32", len(state_words(settings.batch, settings.live)))
     caches = [kept("k_cache", kv.dtype, *cache), kept("v_cache", kv.dtype, *cache)]
     if model.slice is not None:
         return [words, *caches, kept("hidden_out", "f32", model.hidden)]

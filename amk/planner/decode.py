@@ -132,6 +132,7 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
     author = _author(model, sized, deltas, loops[0], strong)
     stored = label_of(sized.runs) if kv.dtype == "bf16" else f"{label_of(sized.runs)}-kv-{kv.dtype}"
     stored = stored if settings.batch == 1 else f"{stored}-batch-{settings.batch}"
+    stored = f"{stored}-live" if settings.live else stored
     stored = stored if settings.rows == 1 else f"{stored}-rows-{settings.rows}"
     if model.slice is not None:
         stored = f"{stored}-layers-{model.slice.first}-to-{model.slice.first + model.layers - 1}"
@@ -143,6 +144,7 @@ def _scheduled(model: ModelSpec, target: Target, sized: Sized) -> Schedule:
         model=model,
         target=target,
         batch=settings.batch,
+        live=settings.live,
         rows=settings.rows,
         launch=Launch(
             workers=count, warps=settings.warps, shared_bytes=shared.bytes, registers=min(registers, 255),

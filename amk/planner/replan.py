@@ -24,7 +24,7 @@ def replanned(schedule: Schedule, knobs: Knobs) -> Schedule:
     wanted = _formats(schedule)
     workers, context = schedule.launch.workers, schedule.kv.context
     base = replace(
-        PRESETS[knobs.start], batch=schedule.batch, rows=schedule.rows, sampling=mode_of(schedule),
+        PRESETS[knobs.start], batch=schedule.batch, live=schedule.live, rows=schedule.rows, sampling=mode_of(schedule),
         kv_dtype=schedule.kv.dtype,
         max_tokens=schedule.launch.max_tokens,
     )  # fmt: skip

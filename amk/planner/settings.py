@@ -40,7 +40,8 @@ class Settings:
     is there; None: as decode.first_refills says. reduce_from: with this many splits the workers of a kv head reduce
     them, a slice each, before everybody reads the result; None: everybody reads all splits. handoff_dtype: of hidden
     states and attention outputs that cross SMs, None = bf16 in tagged words, f32 elsewhere. batch: sequences that are
-    decoded together; splits are then always reduced. rows: consecutive tokens of a sequence that a step reads, reduced
+    decoded together; splits are then always reduced. live: each at a position of its own.
+    rows: consecutive tokens of a sequence that a step reads, reduced
     likewise. k_parts: steps that the product of `down` is done in, so that its
     input fits; None: as few as leave comfortable rings. act_parts: parts that the product of `down` is done in, each of
     which waits for the activations of its own columns only. scales_apart: chunks hold no scales where a row has one.
@@ -88,6 +89,7 @@ class Settings:
     overlay: bool = True
     handoff_dtype: Literal["bf16", "f32"] | None = None
     batch: int = 1
+    live: bool = False
     rows: int = 1
     k_parts: int | None = None
     act_parts: int = 1

@@ -120,6 +120,7 @@ class Machine:
 
     def _agents(self, tokens: int, epoch: int, pos: int) -> list[Agent]:
         agents = []
+        sequence = self.schedule.sequences
         for program in self.schedule.programs:
             flattener = Flattener(self.schedule, program, tokens, epoch)
             lists: dict[tuple[int, ...], list[Entry]] = {}
@@ -130,7 +131,7 @@ class Machine:
                     lists[key] = flattener.entries(warp)
                 for worker in range(program.first, program.first + program.count):
                     agent = Agent(self._storage, worker, warp, program.name, lists[key])
-                    agent.position = pos
+                    agent.position, agent.sequence = pos, sequence[worker]
                     agents.append(agent)
         return agents
 

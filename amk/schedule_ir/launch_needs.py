@@ -18,7 +18,6 @@ from amk.schedule_ir.matrices import MATRICES, matrix, scale_buffer, scale_shape
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.ops import OPS, Op
 from amk.schedule_ir.ops.base import multiplied, rows_held
-from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.ops.precondition import INDEX, Need, Site
 from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ranking import PARAMETERS
@@ -38,7 +37,7 @@ def _cache(s: Schedule) -> tuple[int, ...]:
 
 
 HOST: Final[dict[str, tuple[str, Shape]]] = {
-    "state": ("state", lambda s: (len(state_words(s.batch)),)),
+    "state": ("state", lambda s: (len(s.state_words),)),
     "embedding": ("constant", lambda s: (s.model.vocab, s.model.hidden)),
     "rope": ("constant", lambda s: (s.kv.context, s.model.head_dim)),
     "request": ("constant", lambda s: (request_words(s.batch),)),
@@ -199,6 +198,8 @@ def _rows(schedule: Schedule) -> Iterator[Unmet]:
     """
     if schedule.batch > 1 and schedule.rows > 1:
         yield Unmet(("rows",), "rows", "several rows of a step are those of one sequence")
+    if schedule.live and schedule.batch == 1:
+        yield Unmet(("live",), "live", "a single sequence has the one position that there is")
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
     for path, step, _, _ in _sites(schedule):
         for field in type(step.op).model_fields:

@@ -19,6 +19,7 @@ from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.memory import Buffer, Counter, Frozen, Name, Stream
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import AnyOp, Geometry
+from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.ops.draw import DrawOp
 from amk.schedule_ir.ops.peak import PeakOp
 from amk.schedule_ir.outside import Action, Compare, Pool, Stores, Touch, unless
@@ -140,8 +141,9 @@ class KvLayout(Frozen):
 class Schedule(Frozen):
     """A decode step of `model` on `target`; in the format of `VERSION`.
 
-    batch: sequences that are decoded together, each with tokens and caches of its own, all at the same position. rows:
-    consecutive tokens of a sequence that a step reads at once, for now of one sequence.
+    batch: sequences that are decoded together, each with tokens and caches of its own. live: each has a position of its
+    own, too, so that it begins and ends when it likes; otherwise all are at the same one. rows: consecutive tokens of a
+    sequence that a step reads at once, for now of one sequence.
     """
 
     version: Literal[2] = VERSION
@@ -151,6 +153,7 @@ class Schedule(Frozen):
     target: Target
     dtype: Literal["bf16"] = "bf16"
     batch: int = Field(default=1, ge=1, le=MAX_BATCH)
+    live: bool = unless(False)
     rows: int = unless(1, ge=1, le=MAX_BATCH)
     launch: Launch
     kv: KvLayout
@@ -177,6 +180,21 @@ class Schedule(Frozen):
         return self.batch * self.model.kv_heads
 
     @property
+    def sequences(self) -> list[int]:
+        """The sequence whose position each worker's ops see: that of its head where each has its own, else the first.
+
+        A worker that serves no head sees the first one's, which its ops do not depend on.
+        """
+        if not self.live:
+            return [0] * self.launch.workers
+        return [max(head, 0) // self.model.kv_heads for head in self.tables["attn.head"]]
+
+    @property
+    def state_words(self) -> tuple[str, ...]:
+        """Words of the launch state."""
+        return state_words(self.batch, self.live)
+
+    @property
     def vectors(self) -> int:
         """Tokens that a step reads, and so the rows of x."""
         return self.batch * self.rows
@@ -192,6 +210,7 @@ class Schedule(Frozen):
             kv_splits=self.kv.splits,
             batch=self.batch,
             rows_each=self.rows,
+            live=self.live,
             role_first={r.name: r.first for r in self.roles},
             context=self.kv.context,
         )

@@ -40,6 +40,7 @@ def apart(one: Schedule, other: Schedule) -> list[Diagnostic]:
     for field, a, b in (
         ("model", one.model, other.model),
         ("batch", one.batch, other.batch),
+        ("live", one.live, other.live),
         ("kv.dtype", one.kv.dtype, other.kv.dtype),
         ("target", (one.target.name, one.target.arch), (other.target.name, other.target.arch)),
     ):

@@ -41,6 +41,7 @@ from amk.validator.static.position import position_obligations
 from amk.validator.static.registers import check_registers
 from amk.validator.static.resources import CompiledResources, check_resources
 from amk.validator.static.rings import check_rings, ring_obligations
+from amk.validator.static.sequences import check_sequences
 from amk.validator.static.structure import check_structure
 from amk.validator.static.widths import check_widths
 
@@ -114,7 +115,7 @@ def _tags(schedule: Schedule) -> Iterable[Diagnostic]:
 
 STATIC: Final[tuple[Callable[[Schedule], Iterable[Diagnostic]], ...]] = (
     check_structure, check_widths, check_model_graph, check_registers, check_rings, check_owners, _tags, check_wrap,
-    check_strong, check_said,
+    check_strong, check_said, check_sequences,
 )  # fmt: skip
 """Checks of the schedule as written. The resource, composed, epoch and SMT checks follow them."""
 

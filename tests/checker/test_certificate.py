@@ -226,7 +226,10 @@ def test_whoever_owns_the_position_waits_for_the_workers_words() -> None:
     assert (order.wherever >= order.starts).all()
     assert (order.starts[:7, written, 7] <= read).all() and (order.wherever[:7, written, 7] > read).all()
     assert (order.wherever[:7, merged, 7] <= read).all(), "no single one of the three always knows"
-    cases = [order._starts_with(order._read_by(1, case))[:7, merged, 7] > read for case in proof.words.cases]
+    cases = [
+        order._starts_with(order._read_by(1, proof.words.together[0], case))[:7, merged, 7] > read
+        for case in proof.words.cases
+    ]
     assert [np.flatnonzero(known).tolist() for known in cases] == [[3], [4], [5]]
 
 

@@ -59,6 +59,10 @@ MADE: dict[str, Callable[[], Json]] = {
     "batch, parts of down": lambda: _made(
         replace(TAGGED, batch=2, k_parts=2, chunk_bytes=512), ffn=64, layers=1, workers=4
     ),
+    "live batch": lambda: _made(replace(TAGGED, batch=2, live=True, reduce_from=2), layers=1, workers=4),
+    "live batch, fenced, head norms": lambda: _made(
+        replace(PHASED, warps=2, batch=2, live=True), layers=1, qk_norm=True
+    ),
     "int8, fp8 cache": lambda: _made(replace(TAGGED, kv_dtype="fp8"), wanted=formats("int8", "int8-g64"), layers=1),
     "int4 with zeros": lambda: _made(
         TAGGED, wanted=formats("int4-g64-zp", "int4-g128-zp"), layers=1, hidden=64, vocab=41, tied_embeddings=True

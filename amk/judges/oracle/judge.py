@@ -19,7 +19,7 @@ from amk.judges.oracle.memory import asked, content_by_space, misread, word_need
 from amk.judges.oracle.order import Needs, Order, execute, system_of
 from amk.judges.oracle.races import Orders, race
 from amk.judges.oracle.stretches import stretches
-from amk.judges.oracle.touched import Touched, Toucher
+from amk.judges.oracle.touched import Place, Touched, Toucher
 from amk.schedule_ir.schedule import Schedule
 
 
@@ -50,9 +50,10 @@ class Judge:
         self.right: dict[int, tuple[bytes, ...]] = {}
         """What was found right in that order, by space."""
 
-    def at(self, pos: int) -> str | None:
+    def at(self, pos: Place) -> str | None:
         """What is wrong with a launch that starts at this position; ValueError if none may start there."""
-        if not 0 <= pos <= last_start(self.schedule, self.spelled.tokens):
+        places, last = [pos] if isinstance(pos, int) else [*pos], last_start(self.schedule, self.spelled.tokens)
+        if not all(0 <= place <= last for place in places):
             raise ValueError(f"{self.spelled.tokens} tokens from position {pos} do not fit the context")
         touched = self.toucher.at(pos)
         if touched.outside or touched.written_constants:
@@ -76,7 +77,7 @@ class Judge:
         self.right |= {} if wrong else here
         return wrong
 
-    def _spaces(self, touched: Touched, pos: int) -> dict[int, tuple[bytes, ...]]:
+    def _spaces(self, touched: Touched, pos: Place) -> dict[int, tuple[bytes, ...]]:
         """All that is accessed and held, by space."""
         content = content_by_space(self.toucher, pos)
         rows = touched.by_space()
@@ -112,15 +113,21 @@ def start_positions(schedule: Schedule, tokens: int) -> list[int]:
     return list(range(last_start(schedule, tokens) + 1))
 
 
-def telling_positions(schedule: Schedule, tokens: int) -> list[int]:
-    """The first, the last, and those around the first block and the first round of splits."""
+def telling_positions(schedule: Schedule, tokens: int) -> list[Place]:
+    """The first, the last, and those around the first block and the first round of splits; where sequences are live,
+    each of them at one of these, in turn."""
     last, block = last_start(schedule, tokens), schedule.kv.block
     found = {0, last, block - 1, block * (schedule.kv.splits - 1)}
-    return sorted(p for p in found if 0 <= p <= last)
+    places = sorted(p for p in found if 0 <= p <= last)
+    turns = range(len(places)) if schedule.live else ()
+    apart = {
+        tuple(places[(n + step * s) % len(places)] for s in range(schedule.batch)) for n in turns for step in turns
+    }
+    return [*places, *sorted(apart)]
 
 
 def rule(
-    schedule: Schedule, tokens: int = 3, positions: Iterable[int] | None = None, most: int = MAX_SEGMENTS
+    schedule: Schedule, tokens: int = 3, positions: Iterable[Place] | None = None, most: int = MAX_SEGMENTS
 ) -> Ruling:
     """Decide; the first thing that is wrong decides. `TooBig` beyond `most` segments or too many bytes."""
     judge = Judge(schedule, tokens, most)

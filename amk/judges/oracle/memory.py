@@ -8,7 +8,7 @@ import numpy as np
 
 from amk.judges.oracle.order import Needs
 from amk.judges.oracle.stretches import Span, Stretches
-from amk.judges.oracle.touched import CACHED, UNNAMED, Touched, Toucher
+from amk.judges.oracle.touched import CACHED, UNNAMED, Place, Touched, Toucher, place_of
 from amk.schedule_ir.expr import IntArray
 from amk.schedule_ir.memory import ITEM_BYTES
 
@@ -66,7 +66,7 @@ Spaces = Collection[int] | None
 
 
 def misread(
-    toucher: Toucher, touched: Touched, cut: Stretches, order: list[int], pos: int, spaces: Spaces = None
+    toucher: Toucher, touched: Touched, cut: Stretches, order: list[int], pos: Place, spaces: Spaces = None
 ) -> str | None:
     """Run the segments in this order; the first read, or final content, that is not what the model intends. cut: with
     the spans of `asked` at this position. spaces: those of `touched`."""
@@ -109,7 +109,7 @@ def _bytes(touched: Touched, row: int) -> str:
     return f"bytes {touched.lo[row]}..{touched.hi[row] - 1} of space {touched.space[row]}"
 
 
-def asked(toucher: Toucher, pos: int, spaces: Spaces = None) -> list[Span]:
+def asked(toucher: Toucher, pos: Place, spaces: Spaces = None) -> list[Span]:
     """What a launch finds and what it leaves, in the order of both."""
     held = _of(launch_content(toucher, pos), spaces) + _of(final_content(toucher, pos), spaces)
     return [(space, lo, hi) for space, lo, hi, _ in held]
@@ -119,7 +119,7 @@ def _of(contents: Iterator[Content], spaces: Spaces) -> list[Content]:
     return [content for content in contents if spaces is None or content[0] in spaces]
 
 
-def content_by_space(toucher: Toucher, pos: int) -> dict[int, list[tuple[bool, Content]]]:
+def content_by_space(toucher: Toucher, pos: Place) -> dict[int, list[tuple[bool, Content]]]:
     """What a launch finds (False) and leaves (True) in each space."""
     found: dict[int, list[tuple[bool, Content]]] = {}
     for after, contents in enumerate((launch_content(toucher, pos), final_content(toucher, pos))):
@@ -128,14 +128,17 @@ def content_by_space(toucher: Toucher, pos: int) -> dict[int, list[tuple[bool, C
     return found
 
 
-def _caches(toucher: Toucher, upto: int) -> Iterator[Content]:
-    """The cache rows of positions below `upto`."""
+def _caches(toucher: Toucher, pos: Place, more: int = 0) -> Iterator[Content]:
+    """The cache rows of positions below that of each sequence, and so many more."""
     schedule = toucher.spelled.schedule
     row = schedule.model.head_dim * ITEM_BYTES[schedule.kv.dtype]
-    for family in sorted(CACHED) if upto > 0 else ():
+    for family in sorted(CACHED):
         for layer in range(schedule.model.layers):
             for head in range(schedule.caches):
                 start = (layer * schedule.caches + head) * schedule.kv.context * row
+                upto = place_of(pos, head // schedule.model.kv_heads) + more
+                if upto <= 0:
+                    continue
                 yield toucher.number[f"{family}_cache"], start, start + upto * row, toucher.code(family, layer, -1)
 
 
@@ -143,16 +146,16 @@ def _state(toucher: Toucher, index: int) -> Content:
     return toucher.number["state"], 0, toucher.by_name["state"].bytes, toucher.code("state", index, -1)
 
 
-def launch_content(toucher: Toucher, pos: int) -> Iterator[Content]:
+def launch_content(toucher: Toucher, pos: Place) -> Iterator[Content]:
     yield _state(toucher, 0)
     yield from _caches(toucher, pos)
 
 
-def final_content(toucher: Toucher, pos: int) -> Iterator[Content]:
+def final_content(toucher: Toucher, pos: Place) -> Iterator[Content]:
     schedule, tokens = toucher.spelled.schedule, toucher.spelled.tokens
     one = 4 * schedule.vectors
     yield _state(toucher, 1)
     for n in range(tokens):
         yield toucher.number["output"], one * n, one * (n + 1), toucher.code("output", 0, n)
     yield toucher.number["logits"], 0, schedule.model.vocab * one, toucher.code("logits", 0, tokens - 1)
-    yield from _caches(toucher, pos + tokens * schedule.rows)
+    yield from _caches(toucher, pos, tokens * schedule.rows)

@@ -26,6 +26,8 @@ POSITIONAL = frozenset({"rope_append", "attend", "merge", "combine", "reduce_spl
 COUNTING = frozenset({"select"})
 """Ops whose footprint depends on the token's number within the launch."""
 Key = tuple[str | int | tuple[str, str], ...]
+Place = int | tuple[int, ...]
+"""A position, or that of each sequence."""
 Numbered = tuple[int, int, Visit, int]
 """(number, segment, visit, worker)"""
 MOST_KNOWN = 300_000
@@ -47,6 +49,11 @@ class Evaluated:
     outside: frozenset[str]
     constants: frozenset[str]
     clashes: bool
+
+
+def place_of(pos: Place, sequence: int) -> int:
+    """The position of a sequence."""
+    return pos if isinstance(pos, int) else pos[sequence]
 
 
 def evaluated(schedule: Schedule) -> dict[Key, Evaluated]:
@@ -106,7 +113,7 @@ class Toucher:
 
     def __init__(self, spelled: Spelled) -> None:
         self.spelled, schedule = spelled, spelled.schedule
-        self.geometry = schedule.geometry()
+        self.geometry, self.sequences, self.rows = schedule.geometry(), schedule.sequences, schedule.rows
         self.tables = {name: np.array(column, np.int64) for name, column in schedule.tables.items()}
         self.number = {b.name: i for i, b in enumerate(schedule.buffers)}
         self.by_name = {b.name: b for b in schedule.buffers}
@@ -128,7 +135,7 @@ class Toucher:
         family = family.removesuffix(".past")
         return self.codes.setdefault((family, index, -1 if family in CACHED else token), len(self.codes))
 
-    def at(self, pos: int) -> Touched:
+    def at(self, pos: Place) -> Touched:
         if self.fixed is None:
             self.fixed = self._table(self.still, 0)
         table = np.concatenate((self.fixed, self._table(self.moving, pos)))
@@ -147,9 +154,9 @@ class Toucher:
                 kept.append((number, n, visit, segment.worker))
                 number += 1
 
-    def _table(self, visits: list[Numbered], pos: int) -> IntArray:
+    def _table(self, visits: list[Numbered], pos: Place) -> IntArray:
         found = [
-            self._evaluated(visit, worker, pos + self.spelled.schedule.rows * max(visit.token, 0))
+            self._evaluated(visit, worker, place_of(pos, self.sequences[worker]) + self.rows * max(visit.token, 0))
             for _, _, visit, worker in visits
         ]
         count = [len(rows) for rows in found]

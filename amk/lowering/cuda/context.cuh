@@ -28,7 +28,8 @@ struct Context {
   int warp;
   int lane;
   int tokens[Plan::kBatch] = {};  // that the step reads: of the sequences decoded together, or of a sequence's rows
-  int pos = 0;
+  int pos = 0;    // of the sequence that the worker's head belongs to
+  int place = 0;  // in lane s, if sequences are live: position of sequence s
   u32 epoch = 0;
   int done = 0;  // bit s: sequence s has ended
   int n = 0;

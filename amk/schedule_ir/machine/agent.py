@@ -15,6 +15,7 @@ from amk.schedule_ir.machine.memory import Storage, View
 from amk.schedule_ir.machine.program import Entry
 from amk.schedule_ir.machine.rings import Ring
 from amk.schedule_ir.matrices import MatrixName
+from amk.schedule_ir.ops.begin import pos_register
 
 
 class Drain:
@@ -59,7 +60,7 @@ class Agent(View):
         self.is_copy = False
         self.worker, self.warp, self.program = worker, warp, program
         self.entries = entries
-        self.position = 0
+        self.position = self.sequence = 0
         self.pc = 0
         self.waits_held = 0
         self.arrived = False
@@ -75,9 +76,9 @@ class Agent(View):
         return self.pc == len(self.entries)
 
     def env(self, tables: Mapping[str, IntArray]) -> Env:
-        """Where the agent stands; the position is the register's once `begin` has loaded it."""
+        """Where the agent stands; the position is the register of the worker's sequence once `begin` has loaded it."""
         entry = self.entries[self.pc]
-        pos = self.regs.get("pos", self.position)
+        pos = self.regs.get(pos_register(self.sequence), self.position)
         return Env(loops=entry.loops, worker=self.worker, agent=entry.agent, pos=pos, tables=tables)
 
     def tile(self, stream: str, name: MatrixName, layer: int, group: int, k_chunk: int) -> F32:

@@ -8,6 +8,9 @@ the same positions in every token, so cache rows never cross workers inside a la
 A step that reads several rows of a sequence, at positions pos .. pos + rows - 1, has as many times the query vectors of
 a kv head: query q is that of row q // group, query head q % group. It sees the positions up to its own row's. The
 rows lie in one block or in two, so a worker appends none, some or all of them.
+
+In a live batch every sequence has a position of its own. A worker serves one head and so one sequence, and
+the position that its ops see is that one's: what they touch depends on no other.
 """
 
 from __future__ import annotations

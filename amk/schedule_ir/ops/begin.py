@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, BufferField, Geometry, Memory, Op
-from amk.schedule_ir.ops.precondition import ROWS, Need, Term, has
+from amk.schedule_ir.ops.precondition import LIVE, ROWS, Need, Term, has
 from amk.schedule_ir.outside import unless
 
 STATE = ("token", "pos", "epoch", "done")
@@ -24,9 +24,16 @@ def token_register(vector: int) -> str:
     return f"token.{vector}" if vector else "token"
 
 
-def state_words(batch: int) -> tuple[str, ...]:
-    """Words of the state buffer: all sequences stand at the same position; bit s of done is sequence s's."""
-    return (*STATE, *(token_register(s) for s in range(1, batch)))
+def pos_register(sequence: int) -> str:
+    """Name of the register that holds the position of a sequence, where each has its own."""
+    return f"pos.{sequence}" if sequence else "pos"
+
+
+def state_words(batch: int, live: bool = False) -> tuple[str, ...]:
+    """Words of the state buffer: tokens of further sequences and, if they are `live`, their positions stand behind the
+    first one's; otherwise all are at its position. Bit s of done is sequence s's."""
+    further = range(1, batch)
+    return (*STATE, *map(token_register, further), *(map(pos_register, further) if live else ()))
 
 
 def given_rows(geo: Geometry, mem: Memory, prompt: str) -> None:
@@ -37,7 +44,7 @@ def given_rows(geo: Geometry, mem: Memory, prompt: str) -> None:
 
 
 class BeginOp(Op):
-    """token, pos, epoch, done <- state, in every agent; the tokens of further sequences stand behind them.
+    """token, pos, epoch, done <- state, in every agent; tokens and positions of further sequences stand behind them.
 
     A step of several rows of one sequence reads the tokens of the others from the prompt, at their positions. A slice
     of layers is given its position, i32 [1]: pos <- min(max(position[0], 0), context - 1), whatever the state says.
@@ -46,6 +53,7 @@ class BeginOp(Op):
     needs: ClassVar[tuple[Need, ...]] = (
         Need("rows", (ROWS <= 1) | NAMED_PROMPT, "further rows of a step are given tokens"),
         Need("position", has("position").equals(SLICED), "a slice of layers, and nothing else, is given its position"),
+        Need("live", ~(SLICED & LIVE), "a slice of layers is given one position"),
     )
     own_fields: ClassVar[Mapping[str, BufferField]] = {"position": BufferField("global", "i32", "position")}
     op: Literal["begin"] = "begin"
@@ -54,7 +62,7 @@ class BeginOp(Op):
     position: Name | None = unless(None)
 
     def accesses(self, env: Env, geo: Geometry) -> list[Access]:
-        state = geo.span("read", self.state, 0, len(state_words(geo.batch)), ("state", 0))
+        state = geo.span("read", self.state, 0, len(state_words(geo.batch, geo.live)), ("state", 0))
         if self.position is not None:
             state += geo.span("read", self.position, 0, 1, None)
         if self.prompt is None:
@@ -66,7 +74,7 @@ class BeginOp(Op):
         return [*found, *(geo.span("read", self.prompt, 0, geo.rows_each - 1, None) if self.prompt else ())]
 
     def reference(self, env: Env, geo: Geometry, mem: Memory) -> None:
-        names = state_words(geo.batch)
+        names = state_words(geo.batch, geo.live)
         for name, value in zip(names, mem.read_int(self.state, 0, len(names)), strict=True):
             mem.regs[name] = int(value)
         if self.position is not None:

@@ -59,6 +59,7 @@ class Geometry:
     kv_splits: int
     batch: int = 1
     rows_each: int = 1
+    live: bool = False
     role_first: Mapping[str, int] = field(default_factory=dict)
     context: int = 1
 

@@ -16,6 +16,7 @@ class PrefetchCacheOp(Op):
     A prefetch delivers nothing, so the step has no accesses: it changes when bytes arrive.
     """
 
+    registers: ClassVar[tuple[str, ...]] = ("pos",)
     needs: ClassVar[tuple[Need, ...]] = (
         Need("block", BLOCK * DIM * 2 < INDEX, "the bytes of a block are counted in 32 bits"),
     )

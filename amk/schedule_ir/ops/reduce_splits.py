@@ -40,6 +40,7 @@ class ReduceSplitsOp(Op):
     outputs are those of all its query vectors, and attn has a row for each.
     """
 
+    registers: ClassVar[tuple[str, ...]] = ("pos",)
     needs: ClassVar[tuple[Need, ...]] = (
         Need("one-warp", AGENTS.equals(1), "one warp reduces"),
         Need("slices", (HEADS // KV_HEADS * DIM).multiple_of(SPLITS), "the workers of a head have equal slices"),

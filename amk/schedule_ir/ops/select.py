@@ -9,7 +9,7 @@ import numpy as np
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.memory import Name
 from amk.schedule_ir.ops.base import Access, Count, Geometry, Memory, Op
-from amk.schedule_ir.ops.begin import given_rows, token_register
+from amk.schedule_ir.ops.begin import given_rows, pos_register, token_register
 from amk.schedule_ir.ops.precondition import ALONE, Need, number, own, row, wide
 
 REQUEST = ("forced", "eos0", "eos1", "eos2", "eos3")
@@ -27,7 +27,8 @@ class Selection(Op):
 
     After an end-of-text token was produced, it is repeated. Worker 0, agent 0 stores the token in output[n], n counting
     tokens of this launch. pos and epoch advance by one. In a batch every sequence has its own prompt, its own number of
-    given tokens and its own end, and all have the same position: one whose prompt is shorter chooses sooner.
+    given tokens and its own end, and all have the same position: one whose prompt is shorter chooses sooner. If
+    they are live, each has its own; all advance, those that have ended too.
 
     Where a step reads `rows` rows of a sequence, output[n] has the token behind each row: prompt[pos + r + 1] while
     given, else the largest candidate of row r. The last one is the next step's first token, whose further rows are read
@@ -93,11 +94,13 @@ class Selection(Op):
     def _behind_sequences(self, geo: Geometry, mem: Memory, words: list[int]) -> list[int]:
         """The next token of each sequence."""
         regs, names = mem.regs, [token_register(s) for s in range(geo.batch)]
-        regs["pos"] += 1
+        for s in range(geo.batch if geo.live else 1):
+            regs[pos_register(s)] += 1
         for s, name in enumerate(names):
             forced = words[0] if s == 0 else words[len(REQUEST) + s - 1]
-            if regs["pos"] < forced:
-                at = s * (geo.buffers[self.prompt].elements // geo.batch) + regs["pos"]
+            pos = regs[pos_register(s if geo.live else 0)]
+            if pos < forced:
+                at = s * (geo.buffers[self.prompt].elements // geo.batch) + pos
                 regs[name] = int(mem.read_int(self.prompt, at, at + 1)[0])
             elif not regs["done"] >> s & 1:
                 regs[name] = self._largest(geo, mem, s)

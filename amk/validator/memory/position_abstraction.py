@@ -13,6 +13,10 @@ that was given: `least` holds the reads of flag words that always happen, in war
 `moving`. A race in the position abstraction may be impossible at every single position; it is then confirmed or
 refuted by the flat check.
 
+In a live batch every sequence has a position of its own. Each worker is looked at where it does all that it ever does,
+whatever others do, and what it always reads is what it reads at any position of its own: nothing here asks whether two
+workers can be at those positions at once, so all combinations are covered (`static.sequences` decides what that needs).
+
 Shared memory is checked for one worker of each class. Two workers are in one class if all their events have the same
 shared-memory rows up to one displacement per value family (a consistent renaming of what the bytes hold).
 

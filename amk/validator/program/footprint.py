@@ -56,7 +56,15 @@ class _Parts:
         parts = (self.buffers, self.streams)
         self.texts = {n: (i, part.model_dump_json()) for group in parts for i, (n, part) in enumerate(group.items())}
         whole = self.whole
-        sizes = (whole.batch, whole.rows_each, whole.workers, whole.kv_block, whole.kv_splits, *whole.role_size.items())
+        sizes = (
+            whole.batch,
+            whole.live,
+            whole.rows_each,
+            whole.workers,
+            whole.kv_block,
+            whole.kv_splits,
+            *whole.role_size.items(),
+        )
         self.common = (self.whole.model.model_dump_json(), sizes)
 
     def of(self, op: Op) -> _Seen:

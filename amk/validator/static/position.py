@@ -1,6 +1,7 @@
 """Facts about the position, for every position of the context.
 
-All sequences of a batch stand at the same position; H counts the KV heads of all of them.
+H counts the KV heads of all sequences of a batch. `pos` is the position of any one of them: they stand at the same, or
+each at its own (`sequences`).
 
 With B = block, S = splits, A = attending warps, C = context, and for a position p:  split(p) = (p div B) mod S,
 warp(p) = the a with B*a div A <= p mod B < B*(a+1) div A. Claims, for all 0 <= p <= pos < C:

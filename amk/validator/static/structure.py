@@ -30,7 +30,6 @@ from amk.schedule_ir.memory import Stream
 from amk.schedule_ir.ops import OPS, BarrierOp
 from amk.schedule_ir.ops.add_residual import AddResidualOp
 from amk.schedule_ir.ops.base import Op, multiplied, rows_held
-from amk.schedule_ir.ops.begin import state_words
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.ops.select import request_words
 from amk.schedule_ir.ops.stage import StageOp
@@ -117,7 +116,7 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
         "request": (request_words(schedule.batch),),
         "sampling": (len(PARAMETERS),),
         "prompt": (*texts, kv.context),
-        "state": (len(state_words(schedule.batch)),),
+        "state": (len(schedule.state_words),),
         "output": (schedule.launch.max_tokens, *each),
         "k_cache": cache,
         "v_cache": cache,
@@ -137,6 +136,8 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
 
 def _sequences(schedule: Schedule) -> Iterator[Diagnostic]:
     """In a step of several tokens, what holds a row for each has as many rows, and every op works for all of them."""
+    if schedule.live and schedule.batch == 1:
+        yield _finding("AMK106", "a single sequence is live", ("live",), "it has the one position that there is")
     if schedule.vectors == 1:
         return
     together = f"{schedule.batch} sequences" if schedule.rows == 1 else f"{schedule.rows} rows of a sequence"

@@ -1,5 +1,6 @@
-// token, pos, epoch, done <- state (i32[4], then the tokens of further sequences), in every thread; the tokens of further rows
-// from the prompt; pos from position (i32[1]), within the context, where the op names it. Reads global state, which is next written by finish, and prompt (i32).
+// token, pos, epoch, done <- state (i32[4], then tokens, and if live positions, of further sequences), in every thread; the
+// tokens of further rows from the prompt; pos from position (i32[1]), within the context, where the op names it. Reads global
+// state, which is next written by finish, and prompt (i32).
 #pragma once
 #include "amk/context.cuh"
 
@@ -20,6 +21,11 @@ __device__ __forceinline__ void begin(C& c) {
   for (int s = 1; s < C::P::kBatch / C::P::kRows; ++s) c.tokens[s] = state[3 + s];
   c.tokens[0] = state[0], c.pos = state[1], c.epoch = static_cast<u32>(state[2]), c.done = state[3];
   if constexpr (S::kHasPosition) c.pos = min(max(S::position(c).data[0], 0), C::P::kContext - 1);
+  if constexpr (C::P::kLive) {
+    const auto position = [&](int s) { return state[s == 0 ? 1 : 2 + C::P::kBatch + s]; };
+    c.pos = position(max(c.shares.attn_head, 0) / C::P::kKvHeads);
+    c.place = position(min(c.lane, C::P::kBatch - 1));
+  }
   if constexpr (C::P::kRows > 1) given_rows<S>(c);
 }
 

@@ -1,4 +1,5 @@
-// state (i32[4], then the tokens of further sequences) <- token, pos, epoch, done; one lane of worker 0.
+// state (i32[4], then tokens, and if live positions, of further sequences) <- token, pos, epoch, done; worker 0. One lane, but
+// for positions, which lane s has of sequence s.
 #pragma once
 #include "amk/context.cuh"
 
@@ -6,11 +7,16 @@ namespace amk::ops {
 
 template <class S, class C>
 __device__ __forceinline__ void finish(C& c) {
-  if (c.worker != 0 || c.lane != 0) return;
+  if (c.worker != 0) return;
   int* state = S::state(c).data;
+  if constexpr (C::P::kLive) {
+    if (c.lane < C::P::kBatch) state[c.lane == 0 ? 1 : 2 + C::P::kBatch + c.lane] = c.place;
+  }
+  if (c.lane != 0) return;
 #pragma unroll
   for (int s = 1; s < C::P::kBatch / C::P::kRows; ++s) state[3 + s] = c.tokens[s];
-  state[0] = c.tokens[0], state[1] = c.pos, state[2] = static_cast<int>(c.epoch), state[3] = c.done;
+  state[0] = c.tokens[0], state[2] = static_cast<int>(c.epoch), state[3] = c.done;
+  if constexpr (!C::P::kLive) state[1] = c.pos;
 }
 
 }  // namespace amk::ops

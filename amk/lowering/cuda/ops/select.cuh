@@ -118,7 +118,8 @@ __device__ __forceinline__ void select_batch(C& c) {
   const int* request = S::request(c).data;
   // Lanes beyond the last sequence do as its lane does.
   const int s = min(c.lane, kBatch - 1);
-  const bool given = c.pos + 1 < request[s == 0 ? 0 : 4 + s];
+  const int next = (C::P::kLive ? c.place : c.pos) + 1;
+  const bool given = next < request[s == 0 ? 0 : 4 + s];
   const u32 chosen = __ballot_sync(kAll, !given) & kSequences & ~static_cast<u32>(c.done);
   int token = c.tokens[0];
 #pragma unroll
@@ -127,7 +128,7 @@ __device__ __forceinline__ void select_batch(C& c) {
     const int had = sync::opaque(c.tokens[k]);
     token = k == s ? had : token;
   }
-  if (given) token = S::prompt(c).data[s * S::kPromptRow + c.pos + 1];
+  if (given) token = S::prompt(c).data[s * S::kPromptRow + next];
   if (!ablation::kNoArgmax && chosen != 0) {
     const int slot = best_slot<kBatch, S::kCandidates, S::kBestValueRow>(c, S::best_value(c));
     const auto index = S::best_index(c);
@@ -192,6 +193,7 @@ __device__ __forceinline__ void select(C& c) {
   }
   // Last: the tags of this step belong to the epoch that ends here.
   c.pos += kRows, ++c.epoch;
+  if constexpr (C::P::kLive) ++c.place;
   if constexpr (kRows > 1) {
     if (c.worker == 0 && c.warp == S::kFirst && c.lane < kRows) S::output(c).data[c.n * kRows + c.lane] = token;
     given_rows<S>(c);
