@@ -96,6 +96,8 @@ def judged(
     schedule: Schedule, request: Request, order: str, machine: Machine = run, tolerance: float = TOLERANCE
 ) -> Ruling:
     """One request, in one order. tolerance: of the machine's logits, relative to the largest."""
+    if schedule.model.slice is not None:
+        return Ruling("unrun", why="a slice of layers reads hidden states, the judge's requests are texts")
     try:
         text = _text(schedule.model, _forms(schedule), schedule.kv.dtype == "fp8")
         weights = _weights(schedule.model)

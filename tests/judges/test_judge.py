@@ -24,7 +24,16 @@ def copy_of(name: str) -> Json:
     return json.loads(json.dumps(base(name)))
 
 
-@pytest.mark.parametrize("name", MADE)
+SLICE = "slice of layers"
+
+
+def test_a_slice_of_layers_is_not_judged() -> None:
+    schedule = schedule_of(base(SLICE))
+    request, order = next(iter(requests(schedule)))
+    assert judged(schedule, request, order).status == "unrun"
+
+
+@pytest.mark.parametrize("name", [name for name in MADE if name != SLICE])
 def test_a_right_schedule_is_not_refuted(name: str) -> None:
     """By three of the requests, others for each base; all together they are all asked."""
     schedule = schedule_of(base(name))

@@ -12,7 +12,7 @@ from amk.adversary.edits import Json
 from amk.planner.decode import plan
 from amk.planner.formats import BF16, Formats, Layered, formats
 from amk.planner.settings import FAST, NAIVE, PHASED, Settings
-from amk.schedule_ir.model_spec import ModelSpec
+from amk.schedule_ir.model_spec import LayerSlice, ModelSpec
 from amk.schedule_ir.target import load_target
 
 CONTEXT = 12
@@ -95,6 +95,7 @@ MADE: dict[str, Callable[[], Json]] = {
         layers=1,
         workers=4,
     ),
+    "slice of layers": lambda: _made(TAGGED, layers=1, slice=LayerSlice(first=1, of=3)),
 }
 
 
