@@ -6,13 +6,14 @@ Cost: some million instructions a second, so a token of a tiny model takes a sec
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from amk.emulator.decode import EmulatedEngine
 from amk.emulator.machine import Limits
-from amk.engine.request import first_state, request_buffers
+from amk.engine.request import first_state, request_buffers, starts_of
 from amk.lowering.kernel import build
 from amk.report.diagnostic import AmkError, Diagnostic, Exit, shown
 from amk.schedule_ir.bfloat import F32
@@ -49,11 +50,22 @@ class EmulatorEngine:
 
         given: see `request_buffers`.
         """
+        self.request_batch([prompt], eos, sampling, start, given)
+
+    def request_batch(
+        self,
+        prompts: Sequence[Sequence[int]],
+        eos: tuple[int, ...] = (),
+        sampling: Sampling = GREEDY,
+        start: int | Sequence[int] = 0,
+        given: int | None = None,
+    ) -> None:
+        """As `request`, for one prompt per sequence of the batch; start: of each its own, for sequences that are live."""
         engine = self._engine
         engine.choose_by(sampling)
-        for name, data in request_buffers(self.schedule, [prompt], eos, given).items():
+        for name, data in request_buffers(self.schedule, prompts, eos, given).items():
             engine.machine.write(name, data)
-        engine.set_state(**first_state([prompt], start))
+        engine.set_state(**first_state(prompts, starts_of(self.schedule, start)))
 
     def step(self, tokens: int) -> NDArray[np.int32]:
         """Run `tokens` tokens and return those that were given or chosen. AMK804 if the kernel did what no correct

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from amk.api.card import on_the_cpu, target_of, usable_card
 from amk.engine.backend import Backend, ForwardBackend
@@ -21,8 +21,9 @@ from amk.prefill.reader import Prefill, prompts_of
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 
 if TYPE_CHECKING:  # the rest is imported where it is used: the device cpu needs none of it
+    from amk.engine.live_backend import LiveBackend
     from amk.engine.load import Progress
-    from amk.engine.schedule_backend import ScheduleBackend, ScheduleEngine
+    from amk.engine.schedule_backend import ScheduleBackend
     from amk.planner.formats import Formats, Layered
     from amk.schedule_ir.quantised import Quantiser
     from amk.schedule_ir.sampling import Mode
@@ -61,6 +62,7 @@ class Planned(NamedTuple):
     sampling: Mode
     batch: int = 1
     rows: int = 1
+    live: bool = False
 
 
 def load(
@@ -80,6 +82,7 @@ def load(
     prefill: Prefill = "auto",
     speculate: Method | None = None,
     draft_tokens: int = GUESSES,
+    batch: int = 1,
 ) -> LanguageModel:
     """A model that is ready to answer.
 
@@ -96,6 +99,8 @@ def load(
     torch, whose cache differs by the rounding of bf16; 'auto': torch where it can, for 6 tokens and more.
     speculate: 'lookup' guesses up to draft_tokens tokens from the text and verifies them in one pass, which changes no
     answer. A schedule that is planned for it has a row more than that, and bf16 weights.
+    batch: texts that are computed at once, each for itself, 1 to 8; a schedule that is planned for more than one has
+    bf16 weights. A schedule that is given says itself how many.
 
     Raises AmkError: AMK010 for an unknown name, AMK012 for a model or tokenizer that amk does not run, AMK013 for
     weights that are missing or damaged, AMK011 for a plan that does not fit, AMK019 where torch is to read prompts and
@@ -106,6 +111,9 @@ def load(
     if device is None:
         device, gpu, told = chosen(gpu, schedule is not None)
         notes += told
+    if batch > 1 and (device == "cpu" or speculate is not None):
+        what = "the device cpu computes" if device == "cpu" else "guesses are verified for"
+        raise AmkError(Diagnostic("AMK005", f"{what} one text at a time", help="leave the batch out"))
     if device == "cpu":
         if schedule is not None or gpu is not None:
             message = "the device cpu runs no schedule and plans for no GPU"
@@ -120,6 +128,8 @@ def load(
         wanted = Planned(forms, kv_dtype, max_context, sampling)
         if speculate is not None:
             wanted = wanted._replace(sampling="greedy", rows=1 + draft_tokens)
+        if batch > 1:
+            wanted = wanted._replace(sampling="greedy", batch=batch, live=True)  # tokens are drawn on the host
         run = planned(files.checkpoint, device, gpu, wanted) if schedule is None else read_schedule(schedule)
         backend = schedule_backend(run, files.checkpoint, device, progress, quantise, prefill)
         notes += rounding(run, files.checkpoint)
@@ -148,31 +158,35 @@ def schedule_backend(
     progress: Progress | None = None,
     quantise: Quantiser | None = None,
     prefill: Prefill = "auto",
-) -> ScheduleBackend:
+) -> ScheduleBackend | LiveBackend:
     """The schedule, proved and certified, with the weights; progress, quantise, prefill: see `load`.
 
-    AMK016 for a schedule of several sequences.
+    AMK016 for a schedule of several sequences that are all at one position.
     """
     from amk.engine.admission import admit
+    from amk.engine.live_backend import LiveBackend
     from amk.engine.load import check_model, gpu_engine
     from amk.engine.rows_backend import RowsBackend
     from amk.engine.schedule_backend import ScheduleBackend
     from amk.quantize.search import searched
 
-    texts = ScheduleBackend if schedule.rows == 1 else RowsBackend
     quantise = quantise or searched
-    if schedule.batch != 1:
+    if schedule.batch != 1 and not schedule.live:
         message = f"the schedule decodes {schedule.batch} sequences together, a text is one"
-        raise AmkError(Diagnostic("AMK016", message))
+        raise AmkError(Diagnostic("AMK016", message, help="amk plan --batch N --live"))
     check_model(schedule.model, checkpoint)
     if device in WITHOUT_GPU:
         admit(schedule)
-        return texts(_on_the_cpu(schedule, checkpoint, device, quantise))
-    engine = gpu_engine(schedule, checkpoint, quantise, progress)
-    return texts(engine, prompts=prompts_of(engine, prefill))
+        engine, prompts = _on_the_cpu(schedule, checkpoint, device, quantise), None
+    else:
+        engine = gpu_engine(schedule, checkpoint, quantise, progress)
+        prompts = prompts_of(engine, prefill)
+    if schedule.live:
+        return LiveBackend(engine, prompts=prompts)
+    return ScheduleBackend(engine, prompts=prompts) if schedule.rows == 1 else RowsBackend(engine, prompts)
 
 
-def _on_the_cpu(schedule: Schedule, checkpoint: Checkpoint, device: Device, quantise: Quantiser) -> ScheduleEngine:
+def _on_the_cpu(schedule: Schedule, checkpoint: Checkpoint, device: Device, quantise: Quantiser) -> Any:
     if device == "emulator":
         from amk.api.emulated import EmulatorEngine
 
@@ -194,10 +208,23 @@ def planned(checkpoint: Checkpoint, device: Device, gpu: str | None, wanted: Pla
         positions = wanted.max_context or min(MOST_INTERPRETED, spec.max_context)
         warps = EMULATED_WARPS if device == "emulator" else CPU_WARPS
         return plan_for_cpu(
-            spec, positions, wanted.sampling, wanted.formats, wanted.kv_dtype, wanted.batch, warps, wanted.rows
+            spec,
+            positions,
+            wanted.sampling,
+            wanted.formats,
+            wanted.kv_dtype,
+            wanted.batch,
+            warps,
+            wanted.rows,
+            wanted.live,
         )
     settings = replace(
-        PRESETS["fast"], sampling=wanted.sampling, kv_dtype=wanted.kv_dtype, batch=wanted.batch, rows=wanted.rows
+        PRESETS["fast"],
+        sampling=wanted.sampling,
+        kv_dtype=wanted.kv_dtype,
+        batch=wanted.batch,
+        rows=wanted.rows,
+        live=wanted.live,
     )
     target = load_target(gpu or target_here())
     return plan(spec, target, settings=settings, wanted=wanted.formats, max_context=wanted.max_context)

@@ -54,6 +54,14 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_texts(parser: argparse.ArgumentParser) -> None:
+    """`--batch N`, for commands that compute several texts at once."""
+    parser.add_argument(
+        "--batch", type=positive, default=1, metavar="N",
+        help="texts that are computed at once, 1 to 8, each joins and leaves by itself (default: 1)",
+    )  # fmt: skip
+
+
 def add_speculation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--speculate", choices=get_args(Method),
@@ -88,13 +96,13 @@ def choose_device(arguments: argparse.Namespace) -> Device:
     return device
 
 
-def opened(arguments: argparse.Namespace, device: Device, files: Files, longest: int) -> LanguageModel:
-    """The model on its device, with room for `longest` tokens; what loading has to say is told."""
+def opened(arguments: argparse.Namespace, device: Device, files: Files, longest: int, batch: int = 1) -> LanguageModel:
+    """The model on its device, with room for `batch` texts of `longest` tokens; what loading has to say is told."""
     sampling = sampling_of(arguments)
     if device == "cpu":
         model = load(
             files, device=device, max_context=arguments.max_context, speculate=arguments.speculate,
-            draft_tokens=arguments.draft_tokens,
+            draft_tokens=arguments.draft_tokens, batch=batch,
         )  # fmt: skip
     else:
         with packing_bar() as progress:
@@ -102,7 +110,7 @@ def opened(arguments: argparse.Namespace, device: Device, files: Files, longest:
                 files, arguments.gpu, device=device, formats=asked_formats(arguments), kv_dtype=arguments.kv_dtype,
                 max_context=positions(arguments, files, longest), sampling=sampling.mode, schedule=arguments.schedule,
                 progress=progress, quantise=quantiser(arguments), prefill=arguments.prefill,
-                speculate=arguments.speculate, draft_tokens=arguments.draft_tokens,
+                speculate=arguments.speculate, draft_tokens=arguments.draft_tokens, batch=batch,
             )  # fmt: skip
     arguments.findings.tell(model.notes)
     return model

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 
 from amk.api.loading import open_files
 from amk.commands.format_arguments import positive
-from amk.commands.model_arguments import add_model_arguments, choose_device, opened
+from amk.commands.model_arguments import add_model_arguments, add_texts, choose_device, opened
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
 from amk.serve.settings import KEYS_VARIABLE, Limits, keys_of
 
@@ -31,6 +31,7 @@ _LIMITS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
+    add_texts(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
     parser.add_argument("--port", type=_port, default=8000, help="0 takes a free one (default: 8000)")
     parser.add_argument("--name", help="what requests call the model (default: its own name)")
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     limits = replace(Limits(), **{name: value for name, value in given.items() if value is not None})
     listening = listen(arguments.host, arguments.port, limits)
     device = choose_device(arguments)
-    with opened(arguments, device, open_files(arguments.model), PLANNED) as model:
+    with opened(arguments, device, open_files(arguments.model), PLANNED, arguments.batch) as model:
         ended = serve(Server(model, arguments.name or model.spec.name, limits, keys), listening)
     return Exit.SAFE if ended else Exit.INTERNAL
 

@@ -23,7 +23,9 @@ class Backend(Protocol):
     """context: positions of the cache. cached: tokens of the last request that were not read anew."""
 
     context: int
-    cached: int
+
+    @property
+    def cached(self) -> int: ...
 
     def logits(self, tokens: Sequence[Token]) -> F32:
         """f32 [vocab] after the last of `tokens`. AMK014 if they are none, unknown, or more than the context."""

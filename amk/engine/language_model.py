@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -35,7 +37,8 @@ With the device cpu also embeddings [tokens, hidden size] in the place of those 
 
 
 class LanguageModel:
-    """What `amk.load` returns. One text is computed at a time; several threads and several streams may take turns.
+    """What `amk.load` returns. One text is computed at a time, or as many as it was loaded for (`batch`); several
+    threads and several streams may take turns.
 
     spec: the model. notes: warnings of loading (rounded weights, what generation_config.json asks for). suggested:
     temperature, top_k and top_p as generation_config.json has them, for `generate(..., **model.suggested)`.
@@ -54,12 +57,19 @@ class LanguageModel:
         self.spec, self.tokenizer, self.notes, self.suggested = spec, tokenizer, tuple(notes), dict(suggested or {})
         self.grammars = Grammars(tokenizer, spec)
         self._backend, self._speculation = backend, speculation
-        self._lock, self._open = threading.Lock(), True
+        several = getattr(backend, "concurrent", False)
+        self._lock: AbstractContextManager[Any] = nullcontext() if several else threading.Lock()
+        self._open = True
 
     @property
     def context(self) -> int:
         """Positions of the cache: tokens of a prompt and its answer."""
         return self._backend.context
+
+    @property
+    def sequences(self) -> int:
+        """Texts that are computed at once."""
+        return int(getattr(self._backend, "sequences", 1))
 
     @property
     def path(self) -> Path:
@@ -82,6 +92,21 @@ class LanguageModel:
         """
         with self.stream(prompt, **options) as stream:
             return stream.run()
+
+    def generate_all(self, prompts: Sequence[Prompt], **options: Any) -> list[Completion]:
+        """The answers to several prompts, in their order; as many at once as `sequences` says. options: of `generate`.
+
+        Raises what `generate` raises, once no other answer is computed any more.
+        """
+        streams = [self.stream(prompt, **options) for prompt in prompts]
+        with ThreadPoolExecutor(self.sequences, "amk-texts") as pool:
+            tasks = [pool.submit(stream.run) for stream in streams]
+            try:
+                return [task.result() for task in tasks]
+            except BaseException:
+                for stream in streams:
+                    stream.cancel()
+                raise
 
     def stream(self, prompt: Prompt, **options: Any) -> Stream:
         """As `generate`, piece by piece: iterate over it; `cancel` ends it, `completion` is the whole at the end."""

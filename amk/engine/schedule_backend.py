@@ -73,10 +73,10 @@ class ScheduleBackend:
         return np.array([self.logits(tokens[: end + 1]) for end in range(first, len(tokens))], np.float32)
 
     def states(self, tokens: Sequence[Token]) -> F32:
-        raise _untold("hidden states")
+        raise untold("hidden states")
 
     def embeddings(self, tokens: Sequence[int]) -> F32:
-        raise _untold("embeddings")
+        raise untold("embeddings")
 
     def branches(self, tokens: Sequence[Token], nodes: Sequence[int], parents: Sequence[int]) -> F32:
         paths: list[list[int]] = []
@@ -153,6 +153,6 @@ class ScheduleBackend:
             self._read = list(tokens[: len(self._read) + count])
 
 
-def _untold(what: str) -> AmkError:
+def untold(what: str) -> AmkError:
     message = f"a schedule does not give {what}"
     return AmkError(Diagnostic("AMK015", message, help="load the model with device='cpu'"))

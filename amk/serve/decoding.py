@@ -1,8 +1,9 @@
-"""The one thread that computes: it takes requests from the queue and runs each to its end.
+"""The threads that compute: each takes a request from the queue and runs it to its end.
 
-A model has one cache, so answers are computed one after the other; what a request shares with the one before it is not
-read again. A client that reads slowly does not hold the thread: its pieces, at most as many as its answer has tokens,
-wait in the request. A request that was cancelled ends behind the token that is being computed.
+There are as many as the model computes texts at once: one, after which answers come one after the other, or those of a
+live batch, in which a request joins the others when it comes. What a request shares with one whose cache it takes over
+is not read again. A client that reads slowly does not hold a thread: its pieces, at most as many as its answer has
+tokens, wait in the request. A request that was cancelled ends behind the token that is being computed.
 """
 
 from __future__ import annotations
@@ -53,25 +54,27 @@ class Request:
 
 
 class Decoding:
-    """Starts its thread at once. failure: the error after which the device cannot be trusted, else None."""
+    """Starts its threads at once. failure: the error after which the device cannot be trusted, else None."""
 
     def __init__(self, model: LanguageModel, limits: Limits, metrics: Metrics) -> None:
         self._model, self._limits, self._metrics = model, limits, metrics
         self._queue: FairQueue[Request] = FairQueue(limits.waiting, limits.waiting_of_one)
-        self._running: Request | None = None
+        self._running: set[Request] = set()
         self._stopping = False
         self.failure: AmkError | None = None
-        metrics.watch(waiting=lambda: len(self._queue), running=lambda: int(self._running is not None))
-        self._thread = threading.Thread(target=self._run, name="amk-decoding", daemon=True)
-        self._thread.start()
+        metrics.watch(waiting=lambda: len(self._queue), running=lambda: len(self._running))
+        names = [f"amk-decoding-{number}" for number in range(model.sequences)]
+        self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for name in names]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def ready(self) -> bool:
-        return self._thread.is_alive() and not self._stopping and self.failure is None
+        return self.alive and not self._stopping
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive() and self.failure is None
+        return all(thread.is_alive() for thread in self._threads) and self.failure is None
 
     def submit(self, request: Request) -> None:
         """Raises Busy."""
@@ -85,23 +88,24 @@ class Decoding:
             self._metrics.cancelled.inc()
 
     def drain(self) -> None:
-        """Refuse what waits and what comes; the request that runs goes on."""
+        """Refuse what waits and what comes; requests that run go on."""
         self._stopping = True
         for request in self._queue.close():
             request.tell(_stopping())
 
     def stop(self, seconds: float) -> bool:
-        """End the request that runs, then the thread; false if it does not end in time."""
+        """End the requests that run, then the threads; false if one does not end in time."""
         self.drain()
-        running = self._running
-        if running is not None:
-            running.stopped = True
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
+        for request in list(self._running):
+            request.stopped = True
+        end = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:
         while (request := self._queue.take()) is not None:
-            self._running = request
+            self._running.add(request)
             try:
                 self._answer(request)
             except AmkError as error:
@@ -112,7 +116,7 @@ class Decoding:
                 _LOG.exception("a request failed")
                 request.tell(AmkError(Diagnostic("AMK901", f"{type(error).__name__}: {error}"), Exit.INTERNAL))
             finally:
-                self._running = None
+                self._running.discard(request)
 
     def _answer(self, request: Request) -> None:
         begun = last = time.monotonic()

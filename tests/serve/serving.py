@@ -101,7 +101,7 @@ class Running:
 
     def wait_until_noticed(self) -> None:
         """Until the server knows that the client of the request that runs is gone."""
-        _wait(lambda: getattr(self.server.decoding._running, "cancelled", False), "nobody noticed")
+        _wait(lambda: any(r.cancelled for r in list(self.server.decoding._running)), "nobody noticed")
 
 
 def _wait(until: Callable[[], bool], otherwise: str) -> None:
