@@ -60,7 +60,7 @@ class EmulatorEngine:
         start: int | Sequence[int] = 0,
         given: int | None = None,
     ) -> None:
-        """As `request`, for one prompt per sequence of the batch; start: of each its own, for sequences that are live."""
+        """As `request`, for one prompt per sequence of the batch; start: of live ones each its own."""
         engine = self._engine
         engine.choose_by(sampling)
         for name, data in request_buffers(self.schedule, prompts, eos, given).items():

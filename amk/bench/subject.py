@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from amk.engine.cuda_engine import CudaEngine
 from amk.engine.request import first_state
 from amk.lowering.launch import Device
 from amk.prefill.views import view
+from amk.schedule_ir.ops.begin import pos_register
 from amk.schedule_ir.ops.select import REQUEST, request_words
 from amk.schedule_ir.rope import rope_frequencies
 from amk.schedule_ir.schedule import Schedule
@@ -76,7 +77,13 @@ class Subject:
     def start(self, token: int, pos: int) -> None:
         """Stand at `pos` with `tokens(token)`; what follows is chosen by the kernel."""
         no_prompt(self.engine)
-        self.engine.set_state(**first_state([[t] for t in self.tokens(token).tolist()]) | {"pos": pos})
+        self.place(token, [pos] * self.schedule.batch)
+
+    def place(self, token: int, positions: Sequence[int]) -> None:
+        """The same with each sequence at its own position, which are equal unless the schedule is live."""
+        words = first_state([[t] for t in self.tokens(token).tolist()]) | {"pos": positions[0]}
+        further = {pos_register(s): pos for s, pos in enumerate(positions)} if self.schedule.live else {}
+        self.engine.set_state(**words | further)
 
     def logits(self, token: int, pos: int) -> Tensor:
         """One token of the kernel, scratch poisoned before: f32 [vocab], [batch, vocab] in a batch, on the GPU."""

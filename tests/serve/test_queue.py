@@ -56,7 +56,7 @@ def test_a_fault_in_one_request_is_logged_and_does_not_end_the_others(caplog: py
     """A model that has nothing: what asks for its parts fails in a way that nobody foresaw."""
 
     async def errors() -> list[Any]:
-        decoding = Decoding(SimpleNamespace(), Limits(), Metrics())  # type: ignore[arg-type]
+        decoding = Decoding(SimpleNamespace(sequences=1), Limits(), Metrics())  # type: ignore[arg-type]
         requests = [Request("a", [1], Options(), asyncio.get_running_loop()) for _ in range(2)]
         for request in requests:
             decoding.submit(request)
