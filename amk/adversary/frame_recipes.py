@@ -26,6 +26,12 @@ def _everywhere(field: str, name: str) -> Make:
     ]
 
 
+def _empty_waits(s: Json) -> list[Edit]:
+    """Every barrier of the block becomes a wait for nothing."""
+    empty = {"op": "wait", "role": "all"}
+    return [Edit("replace", (*path, "op"), empty) for path, step in steps(s) if step["op"]["op"] == "barrier"]
+
+
 def _mbarriers_as_sums(s: Json) -> list[Edit]:
     return [Edit("replace", field_of("buffers", "full", "dtype")(s), "f32"), *_everywhere("ssq", "full")(s)]
 
@@ -198,5 +204,23 @@ FRAME = [
         "AMK102",
         "a worker of the second sequence appends to the first one's cache, at the first one's position",
         put(lambda _: ("tables", "attn.head"), [0, 1, 0, 3]),
+    ),
+    Recipe(
+        "empty-waits-for-barriers",
+        "a step that prints nothing",
+        "fenced",
+        "AMK302",
+        "a wait for nothing stands where the warps of a worker met: a warp adds sums up that others still write",
+        _empty_waits,
+    ),
+    Recipe(
+        "empty-waits-of-one-warp",
+        "a step that prints nothing",
+        "alone",
+        "SAFE",
+        "one warp a worker needs no barrier of the block, but its lanes have to meet between two steps on the same "
+        "bytes; a wait for nothing prints nothing, so the lowering prints a barrier of the warp there",
+        _empty_waits,
+        "SAFE",
     ),
 ]

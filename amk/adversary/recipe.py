@@ -36,9 +36,11 @@ BASES: dict[str, Settings] = {
     "held": replace(PHASED, warps=2, kv_block=8, run_ahead=True, slots=4, held_refills=1.0),
     "rows": replace(FAST, warps=2, kv_block=8, rows=3),
     "live": replace(FAST, warps=2, kv_block=8, batch=2, live=True),
+    "alone": replace(PHASED, warps=1, kv_block=8),
 }
 """Plans that cases start from: epilogues in one warp, in all warps, with per-head counters, with tagged words, with
-copies held back until a result is out, with steps of three rows, of two sequences at positions of their own."""
+copies held back until a result is out, with steps of three rows, of two sequences at positions of their own, with one
+warp a worker."""
 
 Make = Callable[[Json], list[Edit]]
 

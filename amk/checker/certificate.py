@@ -33,7 +33,7 @@ from amk.checker.epochs import check_epochs
 from amk.checker.footprints import READ, WRITE, Footprints
 from amk.checker.layers import short
 from amk.checker.programs import MAX_ITEMS, TOKENS, Rejected, programs_of, require
-from amk.checker.words import FlagWords
+from amk.checker.words import FlagWords, passes
 from amk.schedule_ir.launch_needs import unmet
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
@@ -83,7 +83,7 @@ class Proof:
         self.counters = Counters(self.schedule, self.programs)
         self.footprints = Footprints(self.schedule, self.programs)
         self.rows = self.footprints.rows()
-        self.words = FlagWords(self.schedule, schedule.model.layers, self.rows, self.footprints.rows_of_splits)
+        self.words = FlagWords(self.schedule, passes(schedule), self.rows, self.footprints.rows_of_splits)
         self._orders: dict[str, tuple[dict[tuple[int, int], bytes], bytes, Order]] = {}
 
     def check(self, times: object, clocks: object) -> None:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from amk.checker.counters import WORD
 from amk.checker.footprints import READ, WRITE
 from amk.checker.programs import MAX_ITEMS, require
-from amk.schedule_ir.schedule import Schedule
+from amk.schedule_ir.schedule import Loop, Node, Schedule
 
 I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -49,6 +49,17 @@ class Reading:
 
 Readings = dict[tuple[int, int], list[Reading]]
 """By (item, warp)."""
+
+
+def passes(schedule: Schedule) -> int:
+    """The most passes of a loop over layers: l is below it in every step."""
+
+    def most(body: tuple[Node, ...]) -> int:
+        loops = [node for node in body if isinstance(node, Loop)]
+        own = [loop.count or schedule.model.layers for loop in loops if loop.var == "l"]
+        return max((*own, *(most(loop.body) for loop in loops)), default=1)
+
+    return max(most(program.body) for program in schedule.programs)
 
 
 class FlagWords:

@@ -1,6 +1,9 @@
 """The record of a neighbourhood search, made from the file that the search adds to.
 
 python -m tests.adversarial.neighbourhood_record edits.jsonl tests/records/proof/neighbourhood.json
+python -m tests.adversarial.neighbourhood_record pairs.jsonl tests/records/proof/neighbourhood-pairs.json COMMAND
+
+Of a file of pairs (`--pairs`) each pair counts for the fields of both of its edits.
 """
 
 from __future__ import annotations
@@ -10,14 +13,18 @@ import os
 import platform
 import sys
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from amk.adversary.neighbourhood.bases import MADE, base
-from amk.adversary.neighbourhood.ledger import Ledger, Line
+from amk.adversary.neighbourhood.ledger import Ledger, Line, counts
 from amk.adversary.neighbourhood.mutator import Neighbourhood, schema_of_schedules
 from amk.commands.neighbourhood import summary
+
+AND = " and "
+"""Between the fields of a pair."""
 
 
 def record(ledger: Ledger, command: str) -> dict[str, Any]:
@@ -25,11 +32,15 @@ def record(ledger: Ledger, command: str) -> dict[str, Any]:
     found = summary(ledger)
     schema = schema_of_schedules()
     whole = {name: sum(1 for _ in Neighbourhood(base(name), schema).changes()) for name in MADE}
+    pairs = any(AND in line.field for line in ledger.lines)
+    if pairs:
+        found["fields"] = counts([replace(line, field=f) for line in ledger.lines for f in line.field.split(AND)])
+        found["account"] = [{k: v for k, v in row.items() if k != "fields"} for row in found["account"]]
     return {
         "format": 1,
-        "name": "neighbourhood",
+        "name": "pairs of edits" if pairs else "neighbourhood",
         "edits": found["edits"],
-        "edits_there_are": whole,
+        "edits_there_are": "pairs are drawn" if pairs else whole,
         "totals": found["totals"],
         "bases": found["bases"],
         "fields": found["fields"],

@@ -12,11 +12,18 @@ from typing import Any
 import pytest
 
 from amk.adversary.edits import steps
+from amk.adversary.neighbourhood.bases import base as neighbours
 from amk.adversary.subjects import subject
+from amk.checker.certificate import check_certificate
 from amk.planner.decode import plan
 from amk.planner.formats import formats
 from amk.planner.settings import FAST, Settings
+from amk.report.diagnostic import AmkError
+from amk.schedule_ir.codec import schedule_hash
+from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
+from amk.validator.export.of_schedule import evidence
+from amk.validator.verify import verify
 from tests.checker.offer import certificate_of, reasons
 from tests.tiny import PLAIN
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
@@ -201,3 +208,27 @@ MACHINE: list[tuple[str, Change]] = [
 def test_numbers_are_those_of_the_device(base: str, change: Change) -> None:
     """32-bit counters, tags, amounts: what wraps differently there is refused."""
     assert all(reason != "" for reason in refused(base, change))
+
+
+@pytest.mark.parametrize(
+    ("base", "buffer", "tag"),
+    [
+        ("layers of two kinds", 18, {"t": 2, "l": 2**31 - 1, "1": 1}),
+        ("rows", 17, {"t": 1, "l": WORD - 1, "1": 1}),
+    ],
+)
+def test_a_coefficient_of_a_loop_of_one_pass_adds_nothing(base: str, buffer: int, tag: dict[str, int]) -> None:
+    """l is 0 in every step that uses the buffer. With two layers the same tags are refused, by both."""
+    document = json.loads(json.dumps(neighbours(base)))
+    document["buffers"][buffer]["tag"] = tag
+    schedule = Schedule.model_validate_json(json.dumps(document))
+    assert verify(schedule).safe
+    made = json.loads(json.dumps(evidence(schedule, checked=False)))
+    assert check_certificate(schedule, schedule_hash(schedule), made).accepted
+    document = json.loads(json.dumps(neighbours("tagged")))
+    for one in document["buffers"]:
+        one["tag"] = tag if one.get("tag") and "l" in one["tag"] else one.get("tag")
+    wrong = Schedule.model_validate_json(json.dumps(document))
+    assert "AMK513" in {d.code for d in verify(wrong).diagnostics}
+    with pytest.raises(AmkError, match="tags: of"):
+        evidence(wrong)

@@ -44,6 +44,8 @@ def faults(schedule: Schedule, ptx: str, order: Order = ORDERS[0], tokens: int =
 @pytest.mark.parametrize("name", MADE)
 def test_every_base_is_clean(name: str) -> None:
     schedule = Schedule.model_validate_json(json.dumps(base(name)))
+    if schedule.model.slice is not None:
+        pytest.skip("a slice of layers reads hidden states, the requests here are texts")
     ptx = compile_cuda(emit(schedule), schedule.target.arch).ptx
     for order in ORDERS:
         assert [str(fault) for fault in faults(schedule, ptx, order)] == []
