@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from amk.adversary.neighbourhood.bases import MADE, base
 from amk.checker.certificate import Proof, check_certificate
 from amk.checker.facts import check_sequences
 from amk.checker.programs import Rejected
+from amk.cli import main
 from amk.emulator.decode import EmulatedEngine
 from amk.engine.request import first_state
 from amk.judges.emulated_run import EmulatedKernel
@@ -28,7 +30,7 @@ from amk.lowering.compile import compile_cuda
 from amk.lowering.emit import emit
 from amk.planner.decode import plan
 from amk.planner.settings import Settings
-from amk.schedule_ir.codec import schedule_hash
+from amk.schedule_ir.codec import load_schedule, schedule_hash
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import begin
@@ -211,3 +213,12 @@ def test_texts_of_live_and_other_schedules_are_not_mixed() -> None:
 
 def test_the_state_names_every_position() -> None:
     assert begin.state_words(3, live=True)[4:] == ("token.1", "token.2", "pos.1", "pos.2")
+
+
+def test_the_command_plans_and_verifies_live_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "live.json")
+    asked = ["--model", "smollm2-135m", "--gpu", "h200", "--max-context", "256", "--batch", "2", "--live"]
+    assert main(["plan", *asked, "-o", file]) == 0
+    assert load_schedule(file)[0].live
+    assert main(["verify", file]) == 0
+    assert "SAFE" in capsys.readouterr().out
