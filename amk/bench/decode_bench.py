@@ -76,15 +76,10 @@ def own(subject: Subject, pos: int, tokens: int) -> Contestant:
     """One cooperative launch of `tokens` tokens from `pos`, each token fed back on the device."""
     engine = subject.engine
     stream = torch.cuda.ExternalStream(int(engine.stream.handle))
-    start = dict.fromkeys(_positions(subject), pos) | {"done": 0}
+    start = subject.schedule.all_at(pos) | {"done": 0}
     return Contestant(
         OWN, tokens, stream, lambda: engine.enqueue(tokens), lambda: engine.set_state(**start), repeats=False
     )
-
-
-def _positions(subject: Subject) -> list[str]:
-    """Words of the launch state that say where the sequences stand."""
-    return [name for name in subject.schedule.state_words if name.partition(".")[0] == "pos"]
 
 
 def sustained(subject: Subject, pos: int, tokens: int) -> Contestant:
@@ -97,7 +92,7 @@ def sustained(subject: Subject, pos: int, tokens: int) -> Contestant:
 
     def run() -> None:
         engine.enqueue(tokens)
-        for word in map(names.index, (*_positions(subject), "done")):
+        for word in map(names.index, (*subject.schedule.all_at(pos), "done")):
             call("cuMemcpyDtoDAsync", state + 4 * word, kept.data_ptr() + 4 * word, 4, engine.stream.handle)
 
     return replace(start, run=run, repeats=True)

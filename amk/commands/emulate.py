@@ -191,11 +191,7 @@ def interpreted(
     machine = Machine(schedule, source, numerics="device", quantise=searched)
     if mode_of(schedule) != "greedy":
         machine.set("sampling", GREEDY.words())
-    state = (
-        dict.fromkeys(schedule.state_words, 0)
-        | first_state(prompts)
-        | dict.fromkeys((n for n in schedule.state_words if n.startswith("pos")), position)
-    )
+    state = dict.fromkeys(schedule.state_words, 0) | first_state(prompts) | schedule.all_at(position)
     machine.set("state", np.array(list(state.values()), np.int32))
     for name, data in request_buffers(schedule, prompts, ()).items():
         machine.set(name, data)

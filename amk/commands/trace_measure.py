@@ -54,7 +54,8 @@ def record(schedule: Schedule, engine: CudaEngine, device: str, pos: int, tokens
     before, engine.trace = engine.trace, room
     try:
         count = min(tokens, pos + 1, launch.max_tokens)
-        token_us = _median_token_us(engine, count, lambda: engine.set_state(token=1, pos=pos - count + 1, done=0))
+        start = schedule.all_at(pos - count + 1)
+        token_us = _median_token_us(engine, count, lambda: engine.set_state(token=1, done=0, **start))
         marks = room.download(np.uint32, int(np.prod(shape))).reshape(shape)
     finally:
         engine.trace = before

@@ -217,7 +217,7 @@ def run(
     engine.request_batch(prompts, eos, sampling)
     if cache is not None:
         engine.fill_cache(*cache)
-    engine.set_state(pos=position)
+    engine.set_state(**schedule.all_at(position))
     outcomes: list[Outcome] = []
     found: list[NDArray[np.int32]] = []
     for _ in range(launches):

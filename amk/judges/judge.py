@@ -267,7 +267,7 @@ def _apart(schedule: Schedule) -> Iterator[tuple[Request, str]]:
         ((1, context // 2), (4, 2), "random:1", ()),
     )
     for firsts, launches, order, stops in shapes:
-        starts = tuple(firsts[s % len(firsts)] for s in range(batch))
+        starts = tuple(min(firsts[s % len(firsts)], max(context - 1, 0)) for s in range(batch))
         texts = tuple(_given(schedule.model.vocab, start + 1 + s % 2, s) for s, start in enumerate(starts))
         yield Request(texts, _fit(launches, schedule, max(starts)), ends=stops, starts=starts), order
 

@@ -194,6 +194,10 @@ class Schedule(Frozen):
         """Words of the launch state."""
         return state_words(self.batch, self.live)
 
+    def all_at(self, pos: int) -> dict[str, int]:
+        """Words of the launch state with every sequence at this position."""
+        return {name: pos for name in self.state_words if name.partition(".")[0] == "pos"}
+
     @property
     def vectors(self) -> int:
         """Tokens that a step reads, and so the rows of x."""

@@ -30,7 +30,7 @@ from amk.lowering.compile import compile_cuda
 from amk.lowering.emit import emit
 from amk.planner.decode import plan
 from amk.planner.settings import Settings
-from amk.schedule_ir.codec import load_schedule, schedule_hash
+from amk.schedule_ir.codec import canonical_json, load_schedule, schedule_hash
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ops import begin
@@ -100,6 +100,14 @@ def test_the_oracle_rules_at_every_combination_of_positions(name: str) -> None:
     schedule = schedule_of(name)
     every = start_positions(schedule, 2)
     assert rule(schedule, 2, product(every, repeat=schedule.batch)).status == "SAFE"
+
+
+def test_requests_fit_the_context_whatever_the_blocks_are() -> None:
+    document = json.loads(json.dumps(base("live batch")))
+    document["kv"]["block"] = 1 << 20
+    schedule = Schedule.model_validate_json(json.dumps(document))
+    for request, _ in requests(schedule):
+        assert max(request.starts) + sum(request.launches) <= schedule.kv.context
 
 
 def test_the_position_of_another_sequence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,6 +227,15 @@ def test_the_command_plans_and_verifies_live_batches(tmp_path: Path, capsys: pyt
     file = str(tmp_path / "live.json")
     asked = ["--model", "smollm2-135m", "--gpu", "h200", "--max-context", "256", "--batch", "2", "--live"]
     assert main(["plan", *asked, "-o", file]) == 0
-    assert load_schedule(file)[0].live
+    assert load_schedule(Path(file))[0].live
     assert main(["verify", file]) == 0
     assert "SAFE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_the_emulators_command_compares_footprints_of_live_batches(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "live.json"
+    file.write_bytes(canonical_json(schedule_of(name)))
+    asked = ["emulate", str(file), "--tokens", "2", "--position", "3"]
+    assert main(asked) == 0
+    assert main([*asked, "--footprints"]) == 0
