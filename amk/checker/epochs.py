@@ -26,9 +26,9 @@ def check_epochs(programs: list[Program], counters: Counters, fence: Order, wait
 
     Step: each wait asks for as much more in the next token as its counter gains in one. Base: in the first token it
     asks for something of this token, or of the one before. Both are affine in the token: two tokens stand for all.
-    Values and thresholds are compared by the sign of their 32-bit difference. A wait begins to look when no more is
-    missing than it asks for of its token, less what its token must have given by then. While it is pending the counter
-    goes on to the end of the token if the wait holds back the next, to the end of the launch if not.
+    Values and thresholds are compared by the sign of their 32-bit difference. A wait asks for no more than a token's
+    gain, which is below 2^31, so no more is missing when it begins to look. While it is pending the counter goes on to
+    the end of the token if the wait holds back the next, to the end of the launch if not.
     """
     token = {w: [item.token for item in p.items] for p in programs for w in p.workers}
     require((counters.init < LAG).all(), "epochs: a counter starts beyond the wrap")
@@ -51,32 +51,7 @@ def check_epochs(programs: list[Program], counters: Counters, fence: Order, wait
         require(_separated(fence if strong else wait, early, late), "epochs: not separated")
         far = gain * most - base.min() >= LAG
         far = far and (gain - base.min() >= LAG or not _separated(wait, first, late))
-        behind = first[first[:, AMOUNT] - counters.init[instance] > LAG]
-        asked = behind[:, AMOUNT] - counters.init[instance]
-        # hints are not known to be seen in the order of the tokens
-        near = not (behind[:, WEAK] != 0).any() and _near(fence, _before(programs, behind), asked, early)
-        require(not far and near, "epochs: a token or a launch goes beyond the wrap")
-
-
-def _before(programs: list[Program], waits: I64) -> list[list[int]]:
-    """What the warps of these waits run last before them, as (worker, item, warp); [] if nothing. That, and whatever is
-    over before it starts, is over when the wait begins to look; the item of the wait starts behind the wait."""
-    found = []
-    for worker, item, warp in waits[:, [WORKER, ITEM, WARP]].tolist():
-        roles = next(p.roles for p in programs if worker in p.workers)
-        own = [j for j in range(item) if warp in roles[j]]
-        found.append([worker, own[-1], warp] if own else [])
-    return found
-
-
-def _near(order: Order, places: list[list[int]], asked: I64, signals: I64) -> bool:
-    """No more than half of the range is missing at these places. asked: thresholds without what was there at first."""
-    given = signals[:, [WORKER, ITEM, WARP]]
-    for place, missing in zip(places, asked.tolist(), strict=True):
-        there = order.before(given, np.tile(place, (len(given), 1))) if place else np.zeros(len(given), bool)
-        if missing - int(signals[there, AMOUNT].sum()) > LAG:
-            return False
-    return True
+        require(not far, "epochs: a token or a launch goes beyond the wrap")
 
 
 def _separated(order: Order, early: I64, late: I64) -> bool:
