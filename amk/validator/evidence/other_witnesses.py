@@ -20,7 +20,6 @@ import numpy as np
 from amk.validator.evidence.confirm import Confirmer, Place, order_of, positions
 from amk.validator.memory.composition import Composition
 from amk.validator.order.intervals import Ordering
-from amk.validator.program.sorting import by_key
 from amk.validator.program.step_accesses import item_accesses
 from amk.validator.program.system import I64, MAX_BYTES, WRITE
 
@@ -118,7 +117,7 @@ def _near(one: I64, two: I64) -> Iterator[tuple[I64, I64]]:
     the first on that ends behind its start."""
     lo, hi = _bytes(one)
     start, end = _bytes(two)
-    by_start = by_key(start)
+    by_start = np.argsort(start, kind="stable")
     reach = np.maximum.accumulate(end[by_start])
     first = np.searchsorted(reach, lo, side="right")
     count = np.maximum(np.searchsorted(start[by_start], hi, side="left") - first, 0)

@@ -34,7 +34,6 @@ from amk.validator.order.within_cta import Chains, LocalOrder, chains_of, group_
 from amk.validator.program.builder import by_event
 from amk.validator.program.counter_events import Instances
 from amk.validator.program.flag_words import FlagWords
-from amk.validator.program.sorting import by_key
 from amk.validator.program.system import I64, Bools, System
 from amk.validator.program.trace import Trace
 
@@ -230,7 +229,7 @@ def lockstep_events(inter_cta: InterCtaSystem) -> I64 | None:
     last = join_steps(inter_cta.words)
     behind = (last + 1) * group.count * (2 * group.order.trace.warps + 1) - 1
     void = np.full(int(inter_cta.lengths.sum()) - len(every) - len(last), -1)
-    return by_key(np.concatenate((every, behind, void)))
+    return np.argsort(np.concatenate((every, behind, void)), kind="stable")
 
 
 def _of_group(rows: I64, number: int) -> I64:

@@ -42,7 +42,6 @@ import numpy as np
 
 from amk.validator.order.greedy_run import Run
 from amk.validator.order.throttled import needed_of
-from amk.validator.program.sorting import by_key, by_keys
 from amk.validator.program.system import I64, Bools, Counts, System
 
 MAX_CELLS: Final = 1 << 28
@@ -126,13 +125,13 @@ class Producers:
 def _producers(system: System, run: Run) -> Producers:
     position = run.position[system.signal_event]
     kept = np.flatnonzero(position < len(run.order))
-    kept = kept[by_keys(position[kept], system.signal_counter[kept])]
+    kept = kept[np.lexsort((position[kept], system.signal_counter[kept]))]
     event, amount, counter = system.signal_event[kept], system.signal_amount[kept], system.signal_counter[kept]
     first = np.searchsorted(counter, np.arange(system.counters + 1))
     agent = system.agent_of[event]
     handed = (agent[1:] != agent[:-1]) & (counter[1:] == counter[:-1])
     sole = np.bincount(counter[1:][handed], minlength=system.counters) == 0
-    grouped = by_keys(agent, counter)
+    grouped = np.lexsort((agent, counter))
     same = (counter[grouped][1:] == counter[grouped][:-1]) & (agent[grouped][1:] == agent[grouped][:-1])
     previous = np.full(len(kept), -1, dtype=np.int64)
     following = np.full(len(kept), len(kept), dtype=np.int64)
@@ -143,7 +142,7 @@ def _producers(system: System, run: Run) -> Producers:
 
 def _distinct(counter: I64, threshold: I64) -> tuple[I64, I64]:
     """The distinct pairs [n, 2], sorted, and for every input pair which one it is."""
-    order = by_keys(threshold, counter)
+    order = np.lexsort((threshold, counter))
     pairs = np.stack((counter[order], threshold[order]), axis=1)
     fresh = np.ones(len(order), dtype=bool)
     fresh[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
@@ -217,7 +216,7 @@ class Fixpoint:
         waiting = np.zeros(system.events, bool)
         waiting[system.wait_event[self.wait_used]] = True
         heads = np.flatnonzero(waiting)
-        heads = heads[by_key(run.position[heads])]
+        heads = heads[np.argsort(run.position[heads], kind="stable")]
         if (len(heads) + 2) * max(system.agents, 1) > MAX_CELLS:
             raise ClocksTooLarge(f"{len(heads)} waiting events x {system.agents} agents")
         self.heads = heads
@@ -248,7 +247,7 @@ class Fixpoint:
             raise ClocksTooLarge(f"{len(self.shared)} thresholds x {system.agents} agents")
         self.k_rows = np.empty((len(self.shared), system.agents), self.rows.dtype)
         row = self.row_of[system.wait_event[self.wait_used]]
-        by_row, by_which = by_key(row), by_key(which)
+        by_row, by_which = np.argsort(row, kind="stable"), np.argsort(which, kind="stable")
         self.wait_row, self.wait_key = row[by_row], which[by_row]
         self.waiter = row[by_which]
         self.first_wait = np.searchsorted(self.wait_row, np.arange(1, len(self.heads) + 2))

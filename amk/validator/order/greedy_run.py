@@ -26,7 +26,6 @@ from typing import Literal
 
 import numpy as np
 
-from amk.validator.program.sorting import by_keys
 from amk.validator.program.system import I64, System
 
 
@@ -166,7 +165,7 @@ def values_found(init: I64, waits: tuple[I64, I64], signals: tuple[I64, I64], am
     """What each wait finds its counter at, if all run by their places; both are (counter, place), none negative."""
     counter, place = (np.concatenate(both) for both in zip(waits, signals, strict=True))
     # an event waits before it signals
-    by_place = by_keys(place, counter)
+    by_place = np.lexsort((place, counter))
     given = np.concatenate((np.zeros(len(waits[0]), np.int64), amount))[by_place]
     total = np.cumsum(given)
     fresh = np.flatnonzero(np.diff(counter[by_place], prepend=-1))

@@ -28,7 +28,6 @@ from __future__ import annotations
 import numpy as np
 
 from amk.validator.program.flag_words import FlagWords
-from amk.validator.program.sorting import by_keys
 from amk.validator.program.system import I64
 from amk.validator.program.trace import Trace
 
@@ -63,7 +62,7 @@ def join_steps(words: FlagWords | None) -> I64:
     """The last step that each event of a join node waits for, -1 if there is none."""
     if words is None or not words.join_nodes:
         return np.zeros(0, np.int64)
-    writes = words.writes[by_keys(words.writes[:, 2], words.writes[:, 3])]
+    writes = words.writes[np.lexsort((words.writes[:, 2], words.writes[:, 3]))]
     first = np.searchsorted(writes[:, 3], np.arange(words.counters))
     event, counter, target = join_waits(words)
     step = np.where(target > 0, writes[first[counter] + np.maximum(target, 1) - 1, 2], -1)

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from amk.validator.program.sorting import by_key
 from amk.validator.program.system import BOXES, CSR, DONT_CARE, I64, READ, WRITE, MalformedSystem, System
 
 
 def by_event(event_count: int, event: I64, *columns: I64) -> tuple[I64, ...]:
     """Where the rows of each event begin, and the columns with the rows of events in turn."""
-    order = by_key(event)
+    order = np.argsort(event, kind="stable")
     first = np.zeros(event_count + 1, dtype=np.int64)
     np.cumsum(np.bincount(event, minlength=event_count), out=first[1:])
     return first, *(column[order] for column in columns)
@@ -54,7 +53,7 @@ def assemble(
     agent = np.asarray(event_agent, dtype=np.int64).reshape(-1)
     if len(agent) and (int(agent.min()) < 0 or int(agent.max()) >= agents):
         raise MalformedSystem(f"event_agent: names an agent outside the {agents} declared")
-    order = by_key(agent)
+    order = np.argsort(agent, kind="stable")
     ids = np.empty(len(agent), dtype=np.int64)
     ids[order] = np.arange(len(agent))
     first = np.zeros(agents + 1, dtype=np.int64)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from amk.validator.program.sorting import by_key, by_keys, distinct
 from amk.validator.program.system import I64, WRITE, Bools
 
 
@@ -42,7 +41,7 @@ class _Maker:
         writes, ranks = self._count(written)
         owned = self._spans(written)
         reading = rows[rows[:, 3] != WRITE]
-        reading = reading.take(by_key(_crews(reading)), axis=0)
+        reading = reading.take(np.argsort(_crews(reading), kind="stable"), axis=0)
         first = np.flatnonzero(np.diff(_crews(reading), prepend=-1))
         print_of, prints = _prints(reading, np.append(first, len(reading)))
         covers = [owned.covering(spans) for spans in prints]
@@ -52,7 +51,7 @@ class _Maker:
 
     def _count(self, written: I64) -> tuple[I64, _Ranks]:
         """One counter per writing worker; its writing steps in program order, with growing tags."""
-        steps = distinct(written[:, :3])
+        steps = np.unique(written[:, :3], axis=0)
         worker, tag = steps[:, 1], self.tags[steps[:, 2]]
         fresh = np.diff(worker, prepend=-1) != 0
         bad = tag <= np.where(fresh, 0, np.concatenate(([0], tag[:-1]))) if len(tag) else fresh
@@ -62,7 +61,7 @@ class _Maker:
         return np.concatenate((steps, ranks.counter[:, None]), axis=1), ranks
 
     def _spans(self, written: I64) -> _Owned:
-        spans = distinct(written[:, [4, 5, 1]])
+        spans = np.unique(written[:, [4, 5, 1]], axis=0)
         overlap = np.flatnonzero((spans[1:, 0] < spans[:-1, 1]) & (spans[1:, 2] != spans[:-1, 2]))
         if len(overlap):
             self.troubles.append(("owners", int(spans[overlap[0], 2]), int(spans[overlap[0] + 1, 2])))
@@ -126,7 +125,7 @@ def _crews(rows: I64) -> I64:
 def _doubled(written: I64) -> bool:
     """Do two rows of one step of one worker write a common byte?"""
     place, lo = _crews(written), written[:, 4]
-    order = by_keys(lo, place)
+    order = np.lexsort((lo, place))
     place, lo, hi = place[order], lo[order], written[order, 5]
     return bool(((place[1:] == place[:-1]) & (lo[1:] < hi[:-1])).any())
 
