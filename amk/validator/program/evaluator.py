@@ -28,7 +28,7 @@ from amk.validator.program.per_worker import Differ, at, unfolded
 from amk.validator.program.slopes import slope_of
 from amk.validator.program.step_rows import Afloat, StepRows
 from amk.validator.program.system import DONT_CARE, I64, READ, WRITE
-from amk.validator.program.tables import ByColumns, ByWorkers, Tables
+from amk.validator.program.tables import ByColumns, Tables
 
 SHARED: Final = -1
 COLUMNS: Final = 6
@@ -114,7 +114,6 @@ class Evaluator:
         self.starts = np.array([0, *reversed(starts)], np.int64)
         self.starts.setflags(write=False)
         self.slots = ByColumns[Rows]()
-        self.changes = ByWorkers[Change]()
         self.warp_groups = ByColumns[StepRows]()
         self.ones: dict[int, Footprint] = {}
         self.kept = 0
@@ -125,12 +124,11 @@ class Evaluator:
         return self.kept + self.unplaced.kept
 
     def change(self, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
-        """Between this layer and the next; looked up by what these workers find in the tables."""
+        """Between this layer and the next."""
         found = self.unplaced.change(loops, workers, pos, tables)
         if found.anywhere and not self.meeting:
             return found
-        key = (workers, tuple(loops.values()), tuple(pos))
-        return self.changes.get(key, tables, workers, lambda: _changed(self.one, loops, workers, pos, tables))
+        return _changed(self.one, loops, workers, pos, tables)
 
     def rows(self, loops: dict[str, int], workers: range, pos: Sequence[int], tables: Tables) -> Rows:
         """All workers' footprints; looked up if every table that was read for these has the same column."""
@@ -182,7 +180,6 @@ class Unplaced:
         self.bytes = {name: b.bytes for name, b in geometry.buffers.items()}
         self.known: Known = {}
         self.slots = ByColumns[Rows]()
-        self.changes = ByWorkers[Change]()
         self.warp_groups = ByColumns[Afloat]()
         self.reads: list[tuple[str, ...]] = []
         self.kept = 0
@@ -206,8 +203,7 @@ class Unplaced:
 
     def change(self, loops: dict[str, int], workers: tuple[int, ...], pos: Sequence[int], tables: Tables) -> Change:
         """As `Evaluator.change`, with all shared buffers as one."""
-        key = (workers, tuple(loops.values()), tuple(pos))
-        return self.changes.get(key, tables, workers, lambda: _changed(self.one, loops, workers, pos, tables))
+        return _changed(self.one, loops, workers, pos, tables)
 
     def clash(
         self, meeting: list[Meeting], rows: I64, loops: dict[str, int], worker: int, pos: int, tables: Tables

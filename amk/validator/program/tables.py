@@ -27,11 +27,6 @@ class Tables:
                 self._bytes[name] = self.arrays[name].tobytes() if name in self.arrays else b"absent"
         return tuple(self._bytes[name] for name in names)
 
-    def at(self, names: tuple[str, ...], workers: tuple[int, ...]) -> tuple[tuple[int, ...] | None, ...]:
-        """What these workers find in the columns; None for a column that is absent."""
-        lists = (self.lists.get(name) for name in names)
-        return tuple([None if column is None else tuple([column[w] for w in workers]) for column in lists])
-
     def value(self, name: str, loops: dict[str, int], worker: int, pos: int) -> int:
         """What a worker reads under the name."""
         if name in loops:
@@ -78,20 +73,3 @@ class ByColumns(Generic[R]):
 
     def results(self) -> list[R]:
         return [found for made in self._made.values() for _, found in made]
-
-
-class ByWorkers(Generic[R]):
-    """As `ByColumns`, for what a few workers alone make of the tables."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[object, ...], list[tuple[tuple[tuple[int, ...] | None, ...], R]]] = {}
-
-    def get(self, key: tuple[object, ...], tables: Tables, workers: tuple[int, ...], make: Callable[[], R]) -> R:
-        """key: with the workers."""
-        made = self._made.setdefault(key, [])
-        for values, found in made:
-            if values == tables.at(found.names, workers):
-                return found
-        found = make()
-        made.append((tables.at(found.names, workers), found))
-        return found
