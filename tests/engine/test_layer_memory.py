@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from amk.api.layers import layers
 from amk.checker.certificate import check_certificate
 from amk.lowering.dlpack import borrow
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import schedule_hash
-from amk.torch_ops import forget, registered
 from tests.engine.tiny import NEOX, RandomTensors, tiny_model
+
+torch = pytest.importorskip("torch")
+
+from amk.torch_ops import forget, registered  # noqa: E402  after torch is known to be there
 
 MODEL = tiny_model(layers=3)
 CONTEXT = 16

@@ -8,8 +8,11 @@ import pytest
 
 from amk.engine.cpu_engine import CpuEngine
 from tests.engine.tiny import RandomTensors, reference_decoder, tiny_model, tiny_plan
-from tests.examples import small_engine
 from tests.reference.llama_numpy import greedy
+
+pytest.importorskip("torch", reason="the example is an engine in torch")
+
+from tests.examples import small_engine
 
 MODEL = tiny_model(layers=3)
 PROMPT = [3, 17, 40]
