@@ -208,6 +208,8 @@ def _require_batch(settings: Settings, wanted: Layered) -> None:
         raise AmkError(Diagnostic("AMK016", f"a step has 1 to {MAX_BATCH} rows, {rows} were asked for"))
     if batch > 1 and rows > 1:
         raise AmkError(Diagnostic("AMK016", f"a step has several rows of one sequence, the batch has {batch}"))
+    if settings.live and batch == 1:
+        raise AmkError(Diagnostic("AMK016", "a single sequence is live, and only sequences of a batch come and go"))
     reasons = {
         f"tokens are chosen by {settings.sampling}": settings.sampling != "greedy",
         f"weights are stored as {label_of(wanted)}": any(f != "bf16" for _, forms in wanted for f in forms.values()),

@@ -83,6 +83,11 @@ def test_parts_of_down_are_whole_chunks_of_one_sequence() -> None:
     assert refused.value.diagnostics[0].code == "AMK016"
 
 
+def test_a_single_sequence_is_not_live() -> None:
+    with pytest.raises(AmkError, match=r"AMK016.*single sequence is live"):
+        plan(VARIANTS[0], load_target("l4"), settings=replace(FAST, live=True), max_context=64)
+
+
 def test_two_workers_of_an_sm_share_its_rates() -> None:
     """The simulator gives a worker that shares its SM half of what the SM receives."""
     constants = constants_for(load_target("a10g"))
