@@ -28,7 +28,7 @@ from amk.simulator.calibrate import Run, fit, fit_few
 from amk.simulator.constants import Constants, constants_for, load_constants, save_constants
 from amk.simulator.engine import PARTS
 from amk.simulator.held_out import FOLDS, held_out
-from amk.simulator.kinds import KindError, errors_of, known_error, saved
+from amk.simulator.kinds import KindError, errors_of, known_error, read_errors, saved
 from amk.simulator.picture import timeline_text
 from amk.simulator.predict import Phase, Prediction, predict, step_ms
 from amk.simulator.scatter import scatter
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--errors",
         type=Path,
         metavar="FILE",
-        help="--against: write the errors by kind of plan, which predictions name",
+        help="--against: write the errors by kind of plan, which predictions name; other targets in FILE stay",
     )
     parser.add_argument("--folds", type=positive, default=FOLDS, help=f"of --held-out kernels (default: {FOLDS})")
     jobs = os.cpu_count() or 1
@@ -191,14 +191,12 @@ def _compare(arguments: argparse.Namespace) -> int:
         models.setdefault(r.schedule.model.name, []).append(r)
     pairs = _folded(arguments, models) if arguments.held_out == "kernels" else None
     pairs = pairs or {name: _pairs(arguments, name, models) for name in models}
-    try:
-        found = {name: agreement(pairs[name]) for name in models}
-    except ValueError as error:
-        raise AmkError(Diagnostic("AMK005", f"{error} of every model")) from error
+    found = {name: agreement(pairs[name]) for name in models}
     data = {name: _agreement(a) for name, a in found.items()}
     kinds = _kinds(models, pairs)
     if arguments.errors is not None:
-        write(arguments.errors, saved(kinds, f"amk simulate --against {' '.join(arguments.against)}"))
+        known = read_errors(arguments.errors) if arguments.errors.exists() else None
+        write(arguments.errors, saved(kinds, f"amk simulate --against {' '.join(arguments.against)}", known))
     if arguments.output is not None:
         drawn = arguments.output.suffix == ".svg"
         write(arguments.output, scatter(found) if drawn else json.dumps(data, indent=1) + "\n")
@@ -208,6 +206,12 @@ def _compare(arguments: argparse.Namespace) -> int:
         header = ("model", "kernels", "Spearman", "median error", "worst", "top-5 recall", "within 15% of the best")
         print_table(header, [(name, *_cells(a)) for name, a in found.items()])
         print()
+        if sum(len(a.pairs) for a in found.values()) <= LISTED:
+            each = [
+                (n, f"{m:.4f}", f"{p:.4f}", f"{100 * (p / m - 1):+.1f}%") for a in found.values() for n, m, p in a.pairs
+            ]
+            print_table(("run", "measured, ms", "simulated, ms", "off"), each)
+            print()
         told = [(target, kind, str(error)) for target, own in kinds.items() for kind, error in own.items()]
         print_table(("target", "kind of plan", "error"), told)
     return int(Exit.SAFE)
@@ -223,6 +227,8 @@ def _kinds(models: Mapping[str, list[Run]], pairs: Mapping[str, Sequence[Pair]])
 
 
 Pair = tuple[str, float, float]
+LISTED = 20
+"""Runs that `--against` prints one by one."""
 
 
 def _folded(arguments: argparse.Namespace, models: Mapping[str, list[Run]]) -> dict[str, list[Pair]]:
@@ -266,10 +272,9 @@ def _agreement(a: Agreement) -> dict[str, Any]:
 
 
 def _cells(a: Agreement) -> tuple[str, ...]:
-    return (
-        str(len(a.pairs)), f"{a.spearman:.3f}", f"{100 * a.median_error:.1f}%", f"{100 * a.worst_error:.1f}%",
-        f"{100 * a.recall:.0f}%", f"{100 * a.near:.0f}%",
-    )  # fmt: skip
+    rank = "-" if a.spearman is None else f"{a.spearman:.3f}"
+    shares = (f"{100 * share:.1f}%" for share in (a.median_error, a.worst_error))
+    return str(len(a.pairs)), rank, *shares, f"{100 * a.recall:.0f}%", f"{100 * a.near:.0f}%"
 
 
 def _say(line: str) -> None:

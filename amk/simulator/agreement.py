@@ -9,15 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 TOP = 5
+RANKED = 3
+"""Kernels from which on a rank correlation says something."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """pairs: (name, measured ms, predicted ms). recall: share of the TOP fastest that are among the TOP predicted ones.
-    near: share of the kernels within 15% of the fastest."""
+    """pairs: (name, measured ms, predicted ms). spearman: None with fewer than `RANKED` pairs. recall: share of the TOP
+    fastest that are among the TOP predicted ones. near: share of the kernels within 15% of the fastest."""
 
     pairs: tuple[tuple[str, float, float], ...]
-    spearman: float
+    spearman: float | None
     median_error: float
     worst_error: float
     recall: float
@@ -25,16 +27,15 @@ class Agreement:
 
 
 def agreement(pairs: Sequence[tuple[str, float, float]]) -> Agreement:
-    """ValueError with fewer than three pairs, where a rank correlation says nothing."""
-    if len(pairs) < 3:
-        raise ValueError("at least three measurements are needed")
+    """Of at least one pair."""
     measured, predicted = (np.array([p[i] for p in pairs]) for i in (1, 2))
     errors = np.abs(predicted / measured - 1)
     top = min(TOP, len(pairs))
     best = set(np.argsort(measured, kind="stable")[:top].tolist())
     named = set(np.argsort(predicted, kind="stable")[:top].tolist())
     return Agreement(
-        tuple(pairs), spearman(measured, predicted), float(np.median(errors)), float(errors.max()),
+        tuple(pairs), spearman(measured, predicted) if len(pairs) >= RANKED else None,
+        float(np.median(errors)), float(errors.max()),
         len(best & named) / top, float(np.mean(measured <= 1.15 * measured.min())),
     )  # fmt: skip
 

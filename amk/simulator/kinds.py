@@ -47,10 +47,10 @@ class KindError(_Data):
 
 
 class Errors(_Data):
-    """kinds: by target, then by kind. source: runs that were compared."""
+    """kinds: by target, then by kind. sources: by target, which runs were compared."""
 
     kinds: dict[str, dict[str, KindError]]
-    source: str
+    sources: dict[str, str]
 
 
 def kind_of(schedule: Schedule, pos: int) -> str:
@@ -78,7 +78,11 @@ def _error(off: np.ndarray) -> KindError:
 
 @cache
 def stored_errors() -> Errors:
-    path = Path(str(files("amk.simulator") / "errors.json"))
+    return read_errors(Path(str(files("amk.simulator") / "errors.json")))
+
+
+def read_errors(path: Path) -> Errors:
+    """AMK003 and its like if the file is no such table."""
     try:
         return Errors.model_validate(read_json(path, MOST_BYTES))
     except ValidationError as error:
@@ -96,6 +100,8 @@ def known_error(schedule: Schedule, pos: int, errors: Errors | None = None) -> s
     return f"of this kind ({kind}) on {target}: {own[kind]}"
 
 
-def saved(kinds: Mapping[str, dict[str, KindError]], source: str) -> str:
-    """The file's text."""
-    return json.dumps(Errors(kinds=dict(kinds), source=source).model_dump(mode="json"), indent=1) + "\n"
+def saved(kinds: Mapping[str, dict[str, KindError]], source: str, before: Errors | None = None) -> str:
+    """The file's text: errors of these targets, and of the other targets that were known `before`."""
+    known = before or Errors(kinds={}, sources={})
+    found = Errors(kinds={**known.kinds, **kinds}, sources={**known.sources, **dict.fromkeys(kinds, source)})
+    return json.dumps(found.model_dump(mode="json"), indent=1) + "\n"

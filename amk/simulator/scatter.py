@@ -38,7 +38,8 @@ def scatter(found: Mapping[str, Agreement]) -> str:
             x, y = place(measured, predicted)
             tip = f"<title>{escape(run)}: {measured:.4f} measured, {predicted:.4f} simulated</title>"
             dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}">{tip}</circle>')
-        text = f"{name}: Spearman {agreement.spearman:.3f}, median error {100 * agreement.median_error:.1f}%"
+        rank = "" if agreement.spearman is None else f"Spearman {agreement.spearman:.3f}, "
+        text = f"{name}: {rank}median error {100 * agreement.median_error:.1f}%"
         words.append((MARGIN, 40.0 + 16 * n, text))
         dots.append(f'<circle cx="{MARGIN - 12}" cy="{36 + 16 * n}" r="4" fill="{colour}"/>')
     for t in (low * ROOM, high / ROOM):

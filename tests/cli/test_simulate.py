@@ -1,6 +1,7 @@
 """`amk simulate` as a user runs it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,15 @@ def test_every_fold_of_the_kernels_is_predicted_by_constants_fitted_to_the_other
     few.write_text(json.dumps(rows | {"rows": rows["rows"][:4]}))  # one kernel at four positions
     capsys.readouterr()
     assert main(words) == 2 and "AMK005" in capsys.readouterr().err
+
+
+def test_one_measured_row_is_compared_with_its_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = json.loads((Path(__file__).parents[1] / "records" / "speed" / "h100-table.json").read_text())
+    one = tmp_path / "one.json"
+    one.write_text(json.dumps({**table, "rows": table["rows"][:1]}))
+    assert main(["simulate", "--against", str(one)]) == 0
+    shown = capsys.readouterr().out
+    found = re.search(r"llama3-8b bf16 fast at 128 +(\S+) +\S+ +(\S+)%", shown)
+    assert found is not None
+    measured, off = found.groups()
+    assert float(measured) == pytest.approx(5.0456, abs=1e-4) and abs(float(off)) < 3

@@ -36,6 +36,7 @@ def page(gpu: str) -> str:
     rows = [row for row in recorded()["rows"] if row["gpu"] == gpu]
     fit = [row for row in rows if "ms" in row]
     parts = [_head(target), _predicted(target, rows)]
+    parts += [_measured(target, fit)] if measured(gpu) else []
     parts += [_drain(fit), _refuted(target, fit), _command(target)] if fit else []
     return "\n".join(parts)
 
@@ -61,7 +62,8 @@ def _row(cells: Iterable[str]) -> str:
 
 def _predicted(target: Target, rows: list[dict[str, Any]]) -> str:
     known = target.name in stored_errors().kinds
-    label = "The table of README has what was measured." if known else "No kernel has run on this GPU."
+    told = "Measured times follow." if measured(target.name) else "The table of README has what was measured."
+    label = told if known else "No kernel has run on this GPU."
     lines = [
         "## Prediction\n",
         f"{label} Simulated at position 128, batch 1, commit {recorded()['commit']}, {recorded()['date']}:\n",
@@ -77,6 +79,52 @@ def _predicted(target: Target, rows: list[dict[str, Any]]) -> str:
         share = f"{row['floor_ms'] / row['ms']:.0%}"
         lines.append(f"| {name} | {row['floor_ms']:.3f} | {row['ms']:.3f} | {share} | {WORDS[second]} |")
     return "\n".join(lines) + "\n"
+
+
+def measured(gpu: str) -> list[dict[str, Any]]:
+    """Rows of the table that was measured on this GPU beside its prediction, if there is one."""
+    path = records.RECORDS / "speed" / f"{gpu}-table.json"
+    return json.loads(path.read_text(encoding="utf-8"))["rows"] if gpu != "h200" and path.exists() else []
+
+
+def _measured(target: Target, predicted: list[dict[str, Any]]) -> str:
+    """What was measured at position 128, beside the prediction of the same plan."""
+    rows = measured(target.name)
+    run, ceilings = rows[0]["run"], [each["row"]["ceiling_gbps"] for each in rows]
+    header = (
+        "model, weights, batch", "floor, ms", "measured, ms", "10th, 90th percentile", "of the ceiling",
+        "simulated before", "off", "separate kernels",
+    )  # fmt: skip
+    lines = [
+        "## Measured\n",
+        f"One {run['hardware']['name']}, commit {run['commit']}, {run['date'][:10]}, "
+        f"`{run['command'].split(' --')[0]}`, [record](../../../tests/records/speed/{target.name}-table.json).",
+        "Medians of 50 launches. The floor has the read ceiling of the same run, "
+        f"{min(ceilings):,.0f} to {max(ceilings):,.0f} GB/s.",
+        "In each row the error against fp64 is below torch's and two runs are bitwise equal.\n",
+        _row(header),
+        "|---" * len(header) + "|",
+    ]
+    simulated = {(row["model"], row["format"]): row["ms"] for row in predicted}
+    return "\n".join(lines + [_row(_cells(each["row"], simulated)) for each in rows]) + "\n"
+
+
+def _cells(row: dict[str, Any], simulated: dict[tuple[str, str], float]) -> list[str]:
+    """ValueError for a row whose result was wrong."""
+    key, times = row["key"], row["times"]
+    if not (row["correct"] and row["reproducible"]):
+        raise ValueError(f"a wrong row in a record: {key}")
+    ms = simulated.get((key["model"], key["dtype"])) if key["batch"] == 1 else None
+    apart = row["baselines"].get("pdl-graph")
+    return [
+        f"{key['model']} {key['dtype']}, {key['batch']}{'' if row['argmax_agrees'] else ' (argmax differs from fp64)'}",
+        f"{row['floor_ms']:.3f}",
+        f"{times['ms']:.3f}",
+        f"{times['p10']:.3f}, {times['p90']:.3f}",
+        f"{row['floor_ms'] / times['ms']:.0%}",
+        *((f"{ms:.3f}", f"{ms / times['ms'] - 1:+.1%}") if ms else ("-", "-")),
+        f"{apart['ms']:.3f} ({apart['ms'] / times['ms']:.2f}x)" if apart else "-",
+    ]
 
 
 def _drain(rows: list[dict[str, Any]]) -> str:

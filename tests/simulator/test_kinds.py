@@ -38,6 +38,8 @@ def test_errors_have_a_median_a_worst_and_a_sign() -> None:
     assert (own.runs, own.median, own.worst, own.bias) == (3, 0.1, 0.2, 0.1)
     assert found["bf16, a batch"].worst == 0
     errors = Errors.model_validate_json(saved({"h200": found}, "made here"))
+    more = Errors.model_validate_json(saved({"h100": found}, "made there", errors))
+    assert set(more.kinds) == {"h100", "h200"} and more.sources == {"h200": "made here", "h100": "made there"}
     assert "median error 10.0%, worst 20.0%, bias +10.0% (3 runs)" in known_error(one, 0, errors)
     assert "ever compared" in known_error(small(form="int8"), 0, errors)
     assert "ever measured on l4" in known_error(small(gpu="l4"), 0, errors)
@@ -45,7 +47,7 @@ def test_errors_have_a_median_a_worst_and_a_sign() -> None:
 
 def test_the_shipped_errors_are_of_measured_targets_only() -> None:
     kinds = stored_errors().kinds
-    assert set(kinds) == {"h200"}
+    assert set(kinds) == {"h100", "h200"}
     assert {"bf16, one sequence", "codes, one sequence", "bf16, a batch"} <= set(kinds["h200"])
 
 
