@@ -1,8 +1,11 @@
 """Structural search against the knobs alone, at equal evaluations on the simulator.
 
     cd tests/records/search
-    python -m tests.agent.structural_search run --record structural-search.json [--evals 24] [--seeds 5]  # continues
+    python -m tests.agent.structural_search run --record structural-search.json --jobs 16 --seconds 2400  # continues
+    python -m tests.agent.structural_search merge OTHER... --record structural-search.json
     python -m tests.agent.structural_search show --record structural-search.json
+
+Runs are spread over processes, and the record is written after each; what is under way when the time is over is lost.
 
 `portfolio` is the default, in which structural search and the knobs share the evaluations; `knobs` is the portfolio of
 those that turn knobs. Both may ask the simulator, whose noise-free times are the truth here: what is compared is the
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -25,6 +29,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from math import exp
 from pathlib import Path
 from statistics import median
@@ -121,10 +126,14 @@ def problem_of(model: str, gpu: str, dtype: Any, start: str, kept: Kept) -> Prob
     return Problem(workshop, workshop.space(start), kept, start)
 
 
-def cases(seeds: int) -> Iterator[tuple[tuple[str, str, str], str, str, int]]:
-    """(problem, start, search, seed), one seed of everything before the next."""
+Case = tuple[tuple[str, str, str], str, str, int]
+"""(problem, start, search, seed)."""
+
+
+def cases(seeds: int) -> Iterator[Case]:
+    """One seed of everything before the next, the longest first."""
     for seed in range(seeds):
-        for start in STARTS:
+        for start in reversed(STARTS):
             for problem in PROBLEMS:
                 for search in SEARCHES:
                     yield problem, start, search, seed
@@ -186,20 +195,51 @@ def times_of(loop: Loop, backend: SimulatedBackend, index: int) -> Block:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Every case that the record has not, in processes; those under way at the end of the time are killed."""
     record = read(options.record)
-    kept = Kept(options.kept)
-    for problem, start, search, seed in cases(options.seeds):
-        name = name_of(problem, start, search, seed)
-        if name in record["runs"] or (options.only and options.only not in name):
-            continue
-        record["runs"][name] = searched(problem_of(*problem, start, kept), search, seed, options.evals)
-        record["run"] = provenance(options.evals)
-        record["evals"], record["positions"], record["error"] = options.evals, POSITIONS, ERROR
-        record["summary"] = summary(record)
-        write_whole(options.record, json.dumps(record, indent=1) + "\n")
-        best = record["runs"][name]
-        print(f"{name}: {100 * (exp(-best['curve'][-1]) - 1):+.2f}% in {best['seconds']} s", flush=True)
+    if record["runs"] and record["evals"] != options.evals:
+        print(f"{options.record} has runs of {record['evals']} evaluations", file=sys.stderr)
+        return 2
+    left = [case for case in cases(options.seeds) if name_of(*case) not in record["runs"]]
+    left = [case for case in left if not options.only or options.only in name_of(*case)]
+    until = time.monotonic() + options.seconds
+    with multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=1) as pool:
+        found = pool.imap_unordered(partial(one, kept=options.kept, evals=options.evals), left)
+        for _ in left:
+            try:
+                name, result = found.next(timeout=max(0.0, until - time.monotonic()))
+            except multiprocessing.TimeoutError:
+                break
+            record["runs"][name] = result
+            record["run"] = provenance(options.evals)
+            write(options.record, record | {"evals": options.evals, "positions": POSITIONS, "error": ERROR})
+            print(f"{name}: {100 * (exp(-result['curve'][-1]) - 1):+.2f}% in {result['seconds']} s", flush=True)
     return 0
+
+
+def one(case: Case, kept: Path, evals: int) -> tuple[str, dict[str, Any]]:
+    problem, start, search, seed = case
+    made = searched(problem_of(*problem, start, Kept(kept)), search, seed, evals)
+    return name_of(*case), made | {"commit": commit()}
+
+
+def merge(options: argparse.Namespace) -> int:
+    """The runs of other records that this one has not. Numbers of evaluations, commits and so on have to agree."""
+    record = read(options.record)
+    for path in options.others:
+        other = read(path)
+        same = ("evals", "positions", "error")
+        if record["runs"] and any(record[each] != other[each] for each in same):
+            print(f"{path} was made otherwise", file=sys.stderr)
+            return 2
+        record = other | {"runs": other["runs"] | record["runs"]}
+    write(options.record, record)
+    return 0
+
+
+def write(path: Path, record: dict[str, Any]) -> None:
+    record["summary"] = summary(record)
+    write_whole(path, json.dumps(record, indent=1) + "\n")
 
 
 def provenance(evals: int) -> dict[str, str]:
@@ -249,17 +289,20 @@ def gain(planned: list[float], edited: list[float]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "show"))
+    parser.add_argument("what", choices=("run", "merge", "show"))
+    parser.add_argument("others", type=Path, nargs="*", help="records to merge into this one")
     parser.add_argument("--record", type=Path, required=True)
     parser.add_argument("--kept", type=Path, default=Path(tempfile.gettempdir()) / "amk-structural-search.jsonl")
-    parser.add_argument("--evals", type=int, default=24)
+    parser.add_argument("--evals", type=int, default=32)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1e9, help="no run goes on after this")
     parser.add_argument("--only", help="cases whose name has this in it")
     options = parser.parse_args()
     if options.what == "show":
         print(json.dumps(summary(read(options.record)), indent=1))
         return 0
-    return run(options)
+    return merge(options) if options.what == "merge" else run(options)
 
 
 if __name__ == "__main__":
