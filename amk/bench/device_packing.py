@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from amk.bench.device_quantise import packed_chunks, quantised
-from amk.bench.torch_model import TorchWeights, each
+from amk.bench.torch_model import Drawn, TorchWeights, each
 from amk.schedule_ir.layout import chunk_places, stream_layout
 from amk.schedule_ir.matrices import MATRICES, ROWS_PER_GROUP, MatrixName, matrix, scale_buffer, scale_shape
 from amk.schedule_ir.memory import Stream
@@ -111,16 +112,21 @@ def _rounded(_: int, rows: Tensor) -> Tensor:
     return rows.bfloat16()
 
 
+def _rounded_of(layers: Sequence[Tensor], layer: int) -> Tensor:
+    return layers[layer].bfloat16()
+
+
 def _values_of(stream: Stream, name: MatrixName, layer: int, rows: Tensor) -> Tensor:
     """The numbers that the chunks of a matrix stand for."""
     chunk = stream.chunk(name, layer)
     return rows if chunk.format == "bf16" else quantised(rows, chunk.weights).values(chunk.weights)
 
 
-def streamed(schedule: Schedule, weights: TorchWeights) -> tuple[TorchWeights, TorchWeights]:
+def streamed(schedule: Schedule, weights: TorchWeights, rounded_kept: bool = True) -> tuple[TorchWeights, TorchWeights]:
     """The weights that the schedule's stream stands for: exactly (f32 where quantised), and rounded to bf16.
 
-    Both are `weights` itself when the stream is all bf16.
+    Both are `weights` itself when the stream is all bf16. rounded_kept: otherwise a matrix is rounded when it is asked
+    for, which saves its memory and takes as long as reading it.
     """
     stream = schedule.streams[0]
     exact = dict(weights.matrices)
@@ -129,5 +135,8 @@ def streamed(schedule: Schedule, weights: TorchWeights) -> tuple[TorchWeights, T
         return weights, weights
     for name in coded:
         exact[name] = each(partial(_values_of, stream, name), exact[name])
-    rounded = {name: each(_rounded, layers) for name, layers in exact.items()}
+    if rounded_kept:
+        rounded = {name: each(_rounded, layers) for name, layers in exact.items()}
+    else:
+        rounded = {name: Drawn(partial(_rounded_of, layers), len(layers)) for name, layers in exact.items()}
     return replace(weights, matrices=exact), replace(weights, matrices=rounded)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,3 +115,17 @@ def test_a_check_compares_every_position_with_the_oracle(rig: Any, batch: int) -
     assert rig.references is references, "both slots are asked the same"
     rig.check(question.model_copy(update={"seed": 8}))
     assert rig.references is not references
+
+
+def test_the_worker_loads_the_compiler_before_torch() -> None:
+    """Torch brings an NVRTC of its own, whose code is not that of the gate's processes, which have no torch."""
+    program = """
+import sys
+from amk.agent.device import worker
+from amk.lowering import compile
+order = []
+compile.compiler_build = lambda: order.append("torch" in sys.modules)
+rig = worker.gpu_rig()
+assert order == [False] and "torch" in sys.modules, order
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

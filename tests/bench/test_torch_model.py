@@ -261,7 +261,9 @@ def test_quantised_on_the_device_as_on_the_host(form: FormatName) -> None:
     packed = device_packing.packed_weights(schedule, weights).numpy()
     np.testing.assert_array_equal(packed, packed_array(schedule, Source()).view(np.uint8))
     exact, rounded = device_packing.streamed(schedule, weights)
+    _, later = device_packing.streamed(schedule, weights, rounded_kept=False)
     for name in MATRICES:
+        assert all(map(torch.equal, rounded.matrices[name], later.matrices[name]))
         for got, half, rows in zip(exact.matrices[name], rounded.matrices[name], weights.matrices[name], strict=True):
             want = quantised.rounded(rows.float().numpy(), schedule.streams[0].chunk(name).weights)
             np.testing.assert_array_equal(got.float().numpy(), want)

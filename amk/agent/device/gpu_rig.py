@@ -63,7 +63,7 @@ class GpuRig:
         self.weights = self.weights or TorchWeights.random(kernel.schedule.model, question.seed % 2**31)
         kind = formats_of(kernel.schedule)
         if kind not in self.streams:
-            self.streams[kind] = streamed(kernel.schedule, self.weights)
+            self.streams[kind] = streamed(kernel.schedule, self.weights, rounded_kept=False)
         packed = self.packings.of(kernel.schedule, self.weights)
         subject = Subject.random(kernel, question.seed % 2**31, self.weights, self.streams[kind], packed)
         subject.load_cache()

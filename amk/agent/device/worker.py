@@ -7,6 +7,7 @@ sets the kernel's abort word, because the main thread may be waiting for the GPU
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -89,7 +90,17 @@ def _ask(rig: Rig, question: Question) -> Answer:
             return Answer(nonce=nonce, error="" if good else "wrong answer", kind="" if good else "canary")
 
 
-if __name__ == "__main__":
+def gpu_rig() -> Rig:
+    """The compiler is loaded before torch, which brings an NVRTC of its own: code is only taken that this process's
+    compiler makes of the schedule, and what the gate's makes would have to be compiled again, or be refused."""
+    from amk.lowering.compile import compiler_build
+
+    with contextlib.suppress(AmkError):  # without a compiler nothing can be loaded, which the answers say
+        compiler_build()
     from amk.agent.device.gpu_rig import GpuRig
 
-    serve(GpuRig(), sys.argv[1:])
+    return GpuRig()
+
+
+if __name__ == "__main__":
+    serve(gpu_rig(), sys.argv[1:])
