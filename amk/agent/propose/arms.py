@@ -22,7 +22,7 @@ from amk.agent.propose.base import Context, Proposer
 from amk.agent.propose.portfolio import gains
 
 DISCOUNT = 0.98
-EXPLORE = 0.25
+EXPLORE = 0.05
 REWARD = 20.0
 """Of a log gain over everything before: 5% earns all."""
 JUDGEMENT = 0.1

@@ -3,7 +3,8 @@
 A child has a parent of the archive (half of the time the best) and is made in one of four ways: a drawn edit, of a
 kind that paid and at a place where the simulator sees time go; edits that were measured to pay elsewhere, merged; a
 knob turned under the edits; an edit left out, so that lists keep what matters. What the gate refused of edits is not
-proposed again. Where the run lets the simulator advise, of LOOKS children the one that it thinks fastest is proposed.
+proposed again. Where the run lets the simulator advise, of some children the one that it thinks fastest is proposed,
+with further edits on top where it thinks that they add to it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log, sqrt
 
 import numpy as np
@@ -29,10 +30,15 @@ from amk.schedule_ir.edits.directed import KINDS, Hot, directed
 from amk.simulator.predict import step_ms
 
 TRIES = 40
-LOOKS = 3
-"""Children that the simulator is asked about for one proposal."""
-CLEAR = 0.002
+LOOKS = {True: 12, False: 3}
+"""Children that the simulator is asked about for one proposal, where it measures and where a device does: that would
+wait for them, as it takes a second for a candidate."""
+CLEAR = 0.02
 """Simulated log gain over the parent at which no further child is looked at."""
+STACKED = 2
+"""Edits that are tried on top of a child."""
+ADDS = 0.0005
+"""Simulated log gain of such an edit at which it stays."""
 HOPELESS = -0.01
 """Simulated log gain below which a child is not proposed."""
 PAYS = 0.001
@@ -41,6 +47,8 @@ EXPLORE = 0.3
 REWARD = 30.0
 """Of a log gain; 3% earns nearly all."""
 MERGE, KNOB, DROP = "merge", "knob", "drop"
+WITH = " + "
+"""Between the ways in which a child was made, where there was more than one."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,10 @@ class Child:
     other: int | None = None
 
 
+Looked = tuple[float, Child]
+"""Simulated log gain over the parent, and the child."""
+
+
 @dataclass
 class Structure:
     name: str = "structure"
@@ -61,16 +73,36 @@ class Structure:
     def ask(self, context: Context) -> Sequence[Suggestion]:
         rng = context.rng(self.name)
         elites = self.archive.elites(context)
-        found: list[tuple[float, Child]] = []
+        run = context.state.run
+        looks = LOOKS[run.simulated] if run is not None and run.prior else 1
+        if (best := self._best(context, elites, rng, looks)) is None:
+            return []
+        for _ in range(STACKED if looks > 1 else 0):
+            best = self._stacked(context, best, rng, looks // 3)
+        return [self._suggestion(context, best[1])]
+
+    def _stacked(self, context: Context, found: Looked, rng: np.random.Generator, looks: int) -> Looked:
+        """With a further edit that adds to it, if there is one."""
+        gain, child = found
+        further = self._best(context, [Elite(child.parent, child.design, -gain, ("", ""))], rng, looks)
+        if further is None or further[0] < gain + ADDS:
+            return found
+        _, last = further
+        operator, why = f"{child.operator}{WITH}{last.operator}", f"{child.why}; {last.why}"
+        return further[0], replace(last, other=last.other or child.other, operator=operator, why=why)
+
+    def _best(self, context: Context, parents: Sequence[Elite], rng: np.random.Generator, looks: int) -> Looked | None:
+        """The best of so many."""
+        found: list[Looked] = []
         for _ in range(TRIES):
-            child = self._child(context, elites, rng)
+            child = self._child(context, parents, rng)
             gain = None if child is None else self._gain(context, child)
             if child is None or gain is None or gain < HOPELESS:
                 continue
             found.append((gain, child))
-            if gain >= CLEAR or len(found) == LOOKS or not _advised(context):
+            if gain >= CLEAR or len(found) == looks:
                 break
-        return [self._suggestion(context, max(found, key=lambda each: each[0])[1])] if found else []
+        return max(found, key=lambda each: each[0], default=None)
 
     def _suggestion(self, context: Context, child: Child) -> Suggestion:
         settings = dict(context.space.point(child.design.settings))
@@ -144,8 +176,8 @@ class Structure:
         earned: dict[str, list[float]] = defaultdict(list)
         for trial in context.trials_of(self.name):
             gain = fate(context.state, trial).gain
-            if trial.closed:
-                earned[trial.proposed.operator].append(0.0 if gain is None else min(1.0, max(0.0, REWARD * gain)))
+            for way in trial.proposed.operator.split(WITH) if trial.closed else ():
+                earned[way].append(0.0 if gain is None else min(1.0, max(0.0, REWARD * gain)))
         total = 1 + sum(map(len, earned.values()))
 
         def bound(way: str) -> float:
@@ -176,19 +208,17 @@ def replaced(old: Sequence[str], new: Sequence[str]) -> tuple[str, ...]:
 
 
 def refused(context: Context) -> set[str]:
-    """Edits whose coming made the gate refuse a design, and that no design that passed has."""
-    passed: set[str] = set()
+    """Edits whose coming made the gate refuse a design, and that no design that passed has. Of several that came in one
+    way each, one is known to be at fault if all others passed elsewhere."""
+    judged = [(trial, trial.gated.verdict) for trial in context.state.trials if trial.gated is not None]
+    passed = {text for trial, verdict in judged if verdict == "passed" for text in trial.proposed.edits}
     found: set[str] = set()
-    for trial in context.state.trials:
-        if trial.gated is None or not trial.edited:
-            continue
-        if trial.gated.verdict == "passed":
-            passed |= set(trial.proposed.edits)
-        elif trial.gated.verdict in ("unsafe", "unknown", "uncompilable"):
+    for trial, verdict in judged:
+        if verdict in ("unsafe", "unknown", "uncompilable"):
             before = context.design(trial.proposed.parent).edits
-            came = [text for text in trial.proposed.edits if text not in before]
-            found |= set(came) if len(came) < 3 else set()
-    return found - passed
+            came = {text for text in trial.proposed.edits if text not in before} - passed
+            found |= came if len(came) < (2 if WITH in trial.proposed.operator else 3) else set()
+    return found
 
 
 def paying(context: Context) -> list[tuple[float, int, tuple[str, ...]]]:
