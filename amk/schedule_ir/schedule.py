@@ -28,7 +28,7 @@ from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import LAYERED, label
 
 VERSION: Final = 2
-MAX_BATCH: Final = 8
+MAX_BATCH: Final = 16
 
 
 class Wait(Frozen):

@@ -4,14 +4,18 @@
 
 namespace amk {
 
-// The embedding of sequence s's token.
+// The embedding of sequence s's token; of more than 8 all lanes call, each for any s.
 template <class S, class C>
 __device__ __forceinline__ const bf16* token_row(C& c, int s) {
   using P = typename C::P;
-  // Registers are not indexed by a variable.
   int token = c.tokens[0];
+  if constexpr (C::kTokenALane) {
+    token = __shfl_sync(0xffffffffu, token, s);
+  } else {
+    // Registers are not indexed by a variable.
 #pragma unroll
-  for (int k = 1; k < P::kBatch; ++k) token = k == s ? c.tokens[k] : token;
+    for (int k = 1; k < P::kBatch; ++k) token = k == s ? c.tokens[k] : token;
+  }
   return S::table(c).data + static_cast<long long>(token) * P::kHidden;
 }
 
@@ -22,6 +26,15 @@ __device__ __forceinline__ void first_residuals(C& c) {
   constexpr int kBatch = P::kBatch;
   const int agent = c.warp - S::kFirst, first = P::Hidden::first_row(c), rows = P::Hidden::end_row(c) - first;
   const int begin = share_begin(rows, S::kAgents, agent), count = share_begin(rows, S::kAgents, agent + 1) - begin;
+  if constexpr (C::kTokenALane) {
+#pragma unroll 1
+    for (int from = 0; from < count * kBatch; from += 32) {
+      const int n = from + c.lane, s = n % kBatch, r = begin + n / kBatch;
+      const bf16* row = token_row<S>(c, s);
+      if (n < count * kBatch) S::residual(c)[r + s * S::kResidualRow] = __bfloat162float(row[first + r]);
+    }
+    return;
+  }
 #pragma unroll 1
   for (int n = c.lane; n < count * kBatch; n += 32) {
     const int s = n % kBatch, r = begin + n / kBatch;

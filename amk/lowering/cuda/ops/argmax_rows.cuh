@@ -45,41 +45,41 @@ __device__ __forceinline__ void argmax_one(C& c) {
   S::best_index(c).store(c, slot, index == 0x7fffffff ? 0 : index, c.lane == 0);
 }
 
-// Of a batch: a row's partials of all sequences are in flight together.
-template <class S, class C>
-__device__ __forceinline__ void argmax_batch(C& c) {
+// Of kCount sequences of a batch from `from` on: a row's partials of all of them are in flight together.
+template <class S, int kCount, class C>
+__device__ __forceinline__ void argmax_batch(C& c, int from) {
   using P = typename C::P;
   using M = typename S::Matrix;
   constexpr int kBatch = P::kBatch;
   static_assert(S::kBestIndexRow == S::kBestValueRow, "one candidate, one place");
   const int agent = c.warp - S::kFirst, first = M::first_row(c), count = M::count(c);
   const int rows = M::end_row(c) - first, end = share_begin(count, S::kAgents, agent + 1) * 8;
-  float* logits = S::logits(c).data;
+  float* logits = S::logits(c).data + from * S::kLogitsRow;
   const int slot = c.worker * S::kAgents + agent;
-  float scale[kBatch], value[kBatch];
-  int index[kBatch];
+  float scale[kCount], value[kCount];
+  int index[kCount];
 #pragma unroll
-  for (int s = 0; s < kBatch; ++s) {
+  for (int s = 0; s < kCount; ++s) {
     scale[s] = 1.f, value[s] = -3.0e38f, index[s] = 0x7fffffff;
-    if constexpr (S::kHasSsq) scale[s] = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + s * S::kSsqRow);
+    if constexpr (S::kHasSsq) scale[s] = inverse_rms<P, S::kSsqAgents>(S::ssq(c) + (from + s) * S::kSsqRow);
   }
 #pragma unroll 1
   for (int r = share_begin(count, S::kAgents, agent) * 8 + c.lane; !ablation::kNoArgmax && r < end && r < rows; r += 32) {
     const Partials<M::kChunks, P::kStreamAgents, kBatch> partials(r / 8, count * M::kChunks);
-    float y[kBatch];
-    partials.template sums<8>(S::part(c), (r / 8 * kBatch) * 8 + r % 8, y);
+    float y[kCount];
+    partials.template sums<8>(S::part(c), (r / 8 * kBatch + from) * 8 + r % 8, y);
 #pragma unroll
-    for (int s = 0; s < kBatch; ++s) {
+    for (int s = 0; s < kCount; ++s) {
       y[s] *= scale[s];
       logits[s * S::kLogitsRow + first + r] = y[s];
       keep_best(value[s], index[s], y[s], first + r);
     }
   }
 #pragma unroll
-  for (int s = 0; s < kBatch; ++s) {
+  for (int s = 0; s < kCount; ++s) {
     warp_best(value[s], index[s]);
-    S::best_value(c).store(c, s * S::kBestValueRow + slot, value[s], c.lane == 0);
-    S::best_index(c).store(c, s * S::kBestIndexRow + slot, index[s] == 0x7fffffff ? 0 : index[s], c.lane == 0);
+    S::best_value(c).store(c, (from + s) * S::kBestValueRow + slot, value[s], c.lane == 0);
+    S::best_index(c).store(c, (from + s) * S::kBestIndexRow + slot, index[s] == 0x7fffffff ? 0 : index[s], c.lane == 0);
   }
 }
 
@@ -87,8 +87,13 @@ template <class S, class C>
 __device__ __forceinline__ void argmax_rows(C& c) {
   if constexpr (C::P::kBatch == 1) {
     argmax_one<S>(c);
+  } else if constexpr (C::P::kBatch <= 8) {
+    argmax_batch<S, C::P::kBatch>(c, 0);
   } else {
-    argmax_batch<S>(c);
+    constexpr int kWhole = C::P::kBatch / 8 * 8, kLeft = C::P::kBatch - kWhole;
+#pragma unroll 1
+    for (int from = 0; from < kWhole; from += 8) argmax_batch<S, 8>(c, from);
+    if constexpr (kLeft > 0) argmax_batch<S, kLeft>(c, kWhole);
   }
 }
 

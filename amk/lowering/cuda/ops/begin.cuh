@@ -10,6 +10,10 @@ namespace amk::ops {
 template <class S, class C>
 __device__ __forceinline__ void given_rows(C& c) {
   const int* prompt = S::prompt(c).data;
+  if constexpr (C::kTokenALane) {
+    if (c.lane > 0) c.tokens[0] = prompt[min(c.pos + c.lane, C::P::kContext - 1)];
+    return;
+  }
 #pragma unroll
   for (int r = 1; r < C::P::kRows; ++r) c.tokens[r] = prompt[min(c.pos + r, C::P::kContext - 1)];
 }
@@ -17,9 +21,15 @@ __device__ __forceinline__ void given_rows(C& c) {
 template <class S, class C>
 __device__ __forceinline__ void begin(C& c) {
   const int* state = S::state(c).data;
+  if constexpr (!C::kTokenALane) {
 #pragma unroll
-  for (int s = 1; s < C::P::kBatch / C::P::kRows; ++s) c.tokens[s] = state[3 + s];
-  c.tokens[0] = state[0], c.pos = state[1], c.epoch = static_cast<u32>(state[2]), c.done = state[3];
+    for (int s = 1; s < C::P::kBatch / C::P::kRows; ++s) c.tokens[s] = state[3 + s];
+    c.tokens[0] = state[0];
+  } else {
+    const int s = min(c.lane, C::P::kBatch / C::P::kRows - 1);
+    c.tokens[0] = state[s == 0 ? 0 : 3 + s];
+  }
+  c.pos = state[1], c.epoch = static_cast<u32>(state[2]), c.done = state[3];
   if constexpr (S::kHasPosition) c.pos = min(max(S::position(c).data[0], 0), C::P::kContext - 1);
   if constexpr (C::P::kLive) {
     const auto position = [&](int s) { return state[s == 0 ? 1 : 2 + C::P::kBatch + s]; };

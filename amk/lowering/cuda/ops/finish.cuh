@@ -12,9 +12,14 @@ __device__ __forceinline__ void finish(C& c) {
   if constexpr (C::P::kLive) {
     if (c.lane < C::P::kBatch) state[c.lane == 0 ? 1 : 2 + C::P::kBatch + c.lane] = c.place;
   }
+  if constexpr (C::kTokenALane) {
+    if (c.lane > 0 && c.lane < C::P::kBatch / C::P::kRows) state[3 + c.lane] = c.tokens[0];
+  }
   if (c.lane != 0) return;
+  if constexpr (!C::kTokenALane) {
 #pragma unroll
-  for (int s = 1; s < C::P::kBatch / C::P::kRows; ++s) state[3 + s] = c.tokens[s];
+    for (int s = 1; s < C::P::kBatch / C::P::kRows; ++s) state[3 + s] = c.tokens[s];
+  }
   state[0] = c.tokens[0], state[2] = static_cast<int>(c.epoch), state[3] = c.done;
   if constexpr (!C::P::kLive) state[1] = c.pos;
 }

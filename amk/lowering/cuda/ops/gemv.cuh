@@ -7,6 +7,10 @@
 // 2 s + 1 those of sequence s of four, so that row r of its product is the sum of (r, column 2 s) and (r + 8, column 2 s + 1),
 // both in lane 4 r + s. More than four sequences take a second product with the same weights. A later part of the columns adds
 // to what the warp left in part before.
+//
+// With more than 8 sequences x is the operand of 16 rows, a sequence each, and the weights are the other one, with 8 columns: a
+// lane's 16 bytes are two of them, words 0 and 1 and words 2 and 3, and so are its 16 bytes of a sequence's x. Lane 4 r + q has
+// the sums of sequences r and r + 8 for rows 2 q and 2 q + 1.
 #pragma once
 #include "amk/context.cuh"
 #include "amk/quantised_gemv.cuh"
@@ -80,9 +84,80 @@ __device__ __forceinline__ void plain_gemv(C& c) {
   if (column != 0 && lo < hi) flush();
 }
 
+// Of more than 8 sequences.
+template <class S, class C>
+__device__ __forceinline__ void wide_gemv(C& c) {
+  constexpr int kWidth = S::Matrix::kColumns, kChunks = S::Matrix::kChunks / S::kKParts, kChains = 2;
+  static_assert(S::Matrix::kK % (kWidth * S::kKParts) == 0 && kWidth % 32 == 0, "chunks cover k exactly");
+  static_assert(S::kXRow % 8 == 0, "rows of whole 16 bytes");
+  const int agent = c.warp - S::kFirst;
+  const int chunks = S::Matrix::count(c) * kChunks;
+  const int lo = share_begin(chunks, S::kAgents, agent), hi = share_begin(chunks, S::kAgents, agent + 1);
+  constexpr int kBatch = C::P::kBatch, kTiles = (kBatch + 15) / 16;
+  u32 x[kTiles][2];
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int sequence = min(t * 16 + h * 8 + c.lane / 4, kBatch - 1);
+      x[t][h] = sync::opaque(sync::shared_address(S::x(c)) + c.lane % 4 * 16 + sequence * (S::kXRow * 2));
+    }
+  }
+  float* part = S::part(c) + agent * (8 * kBatch) + c.lane / 4 * 8 + c.lane % 4 * 2;
+  int group = lo / kChunks, column = lo % kChunks;
+  float acc[kTiles][kChains][4] = {};
+  const auto flush = [&] {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      float(&sums)[kChains][4] = acc[t];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        if (t * 16 + h * 8 + c.lane / 4 >= kBatch) continue;
+        float2* to = reinterpret_cast<float2*>(part + (group * kBatch + t * 16 + h * 8) * 8);
+        float2 total = make_float2(sums[0][2 * h] + sums[1][2 * h], sums[0][2 * h + 1] + sums[1][2 * h + 1]);
+        if constexpr (S::kKPart > 0) {
+          const float2 before = *to;
+          total.x = before.x + total.x, total.y = before.y + total.y;
+        }
+        *to = total;
+      }
+#pragma unroll
+      for (int i = 0; i < kChains; ++i) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.f;
+    }
+  };
+  c.ring.enter(hi - lo, c.lane);
+#pragma unroll 1
+  for (int chunk = lo; chunk < hi; ++chunk) {
+    const u32 w = c.ring.wait(c.dog, c.warp) + c.lane * 16, at = column * (kWidth * 2);
+    if constexpr (!ablation::kNoProduct) {
+      uint4 weights[kWidth / 32];
+#pragma unroll
+      for (int i = 0; i < kWidth / 32; ++i) weights[i] = sync::load_shared_v4(w + i * 512);
+#pragma unroll
+      for (int i = 0; i < kWidth / 32; ++i) {
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          // In the order of x_place: the second pair stands third.
+          const uint4 a = sync::load_shared_v4(x[t][0] + at + i * 64), b = sync::load_shared_v4(x[t][1] + at + i * 64);
+          mma_16(acc[t][0], a.x, b.x, a.z, b.z, weights[i].x, weights[i].y);
+          mma_16(acc[t][1], a.y, b.y, a.w, b.w, weights[i].z, weights[i].w);
+        }
+      }
+    }
+    c.ring.template release<S::kDeferred>(c.lane, hi - chunk - 1);
+    if (++column == kChunks) {
+      flush();
+      column = 0, ++group;
+    }
+  }
+  if (column != 0 && lo < hi) flush();
+}
+
 template <class S, class C>
 __device__ __forceinline__ void gemv(C& c) {
-  if constexpr (S::Matrix::Weights::kPlain) {
+  if constexpr (S::Matrix::Weights::kPlain && C::P::kBatch > 8) {
+    wide_gemv<S>(c);
+  } else if constexpr (S::Matrix::Weights::kPlain) {
     plain_gemv<S>(c);
   } else {
     quantised_gemv<S>(c);

@@ -114,7 +114,7 @@ template <class S, class C>
 __device__ __forceinline__ void select_batch(C& c) {
   constexpr int kBatch = C::P::kBatch;
   static_assert(S::kBestIndexRow == S::kBestValueRow, "one candidate, one place");
-  constexpr u32 kAll = 0xffffffffu, kSequences = (1u << kBatch) - 1;
+  constexpr u32 kAll = 0xffffffffu, kSequences = kAll >> (32 - kBatch);
   const int* request = S::request(c).data;
   // Lanes beyond the last sequence do as its lane does.
   const int s = min(c.lane, kBatch - 1);
@@ -122,11 +122,13 @@ __device__ __forceinline__ void select_batch(C& c) {
   const bool given = next < request[s == 0 ? 0 : 4 + s];
   const u32 chosen = __ballot_sync(kAll, !given) & kSequences & ~static_cast<u32>(c.done);
   int token = c.tokens[0];
+  if constexpr (!C::kTokenALane) {
 #pragma unroll
-  for (int k = 1; k < kBatch; ++k) {
-    // Read whichever it is: registers are not indexed by a variable.
-    const int had = sync::opaque(c.tokens[k]);
-    token = k == s ? had : token;
+    for (int k = 1; k < kBatch; ++k) {
+      // Read whichever it is: registers are not indexed by a variable.
+      const int had = sync::opaque(c.tokens[k]);
+      token = k == s ? had : token;
+    }
   }
   if (given) token = S::prompt(c).data[s * S::kPromptRow + next];
   if (!ablation::kNoArgmax && chosen != 0) {
@@ -144,8 +146,12 @@ __device__ __forceinline__ void select_batch(C& c) {
     for (int e = 1; e < 5; ++e) ends |= token == request[e];
     c.done |= __ballot_sync(kAll, own && ends);
   }
+  if constexpr (C::kTokenALane) {
+    c.tokens[0] = __shfl_sync(kAll, token, s);
+  } else {
 #pragma unroll
-  for (int k = 0; k < kBatch; ++k) c.tokens[k] = __shfl_sync(kAll, token, k);
+    for (int k = 0; k < kBatch; ++k) c.tokens[k] = __shfl_sync(kAll, token, k);
+  }
 }
 
 // The token behind each row of one sequence, in lane r; the last one and given ones are the next step's.
@@ -197,6 +203,8 @@ __device__ __forceinline__ void select(C& c) {
   if constexpr (kRows > 1) {
     if (c.worker == 0 && c.warp == S::kFirst && c.lane < kRows) S::output(c).data[c.n * kRows + c.lane] = token;
     given_rows<S>(c);
+  } else if constexpr (C::kTokenALane) {
+    if (c.worker == 0 && c.warp == S::kFirst && c.lane < kBatch) S::output(c).data[c.n * kBatch + c.lane] = c.tokens[0];
   } else if (c.worker == 0 && c.warp == S::kFirst && c.lane == 0) {
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) S::output(c).data[c.n * kBatch + k] = c.tokens[k];
