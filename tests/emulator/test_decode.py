@@ -42,6 +42,8 @@ CASES: dict[str, tuple[Any, str, FormatName, int, dict[str, Any]]] = {
     "eight rows, norms of heads, fenced, sm_90a": (
         tiny_model(heads=6, kv_heads=2, hidden=192, qk_norm=True), "h200", "bf16", 4, {"rows": 8, "handoff": "fenced"},
     ),
+    "sixteen rows, sm_90a": (tiny_model(layers=1), "h200", "bf16", 4, {"rows": 16, "kv_block": 16, "kv_splits": 2}),
+    "batch of 11, sm_80": (tiny_model(layers=1, kv_heads=1, ffn=128), "a100", "bf16", 13, {"batch": 11, "k_parts": 2}),
     "drawing sm_100a": (tiny_model(), "b200", "bf16", 4, {"sampling": "top-k-top-p"}),
     "fenced, two splits, fp8 cache": (
         tiny_model(), "h200", "bf16", 8, {"handoff": "fenced", "kv_splits": 2, "kv_dtype": "fp8"},
@@ -70,7 +72,7 @@ def test_the_kernel_gives_the_interpreters_tokens_in_any_order(name: str) -> Non
     schedule = scheduled(name)
     source = RandomTensors(schedule.model)
     ptx = compile_cuda(stamped(emit(schedule), schedule), schedule.target.arch).ptx
-    prompts = [[3, 17], [40], [7, 7, 21], [5]][: schedule.batch]
+    prompts = ([[3, 17], [40], [7, 7, 21], [5]] + [[s, s + 1] for s in range(8, 20)])[: schedule.batch]
     if schedule.rows > 1:
         prompts = [[(7 * n + 3) % schedule.model.vocab for n in range(TOKENS * schedule.rows)]]
     expected = CpuEngine(schedule, source, numerics="device")

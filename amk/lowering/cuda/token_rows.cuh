@@ -33,14 +33,14 @@ __device__ __forceinline__ void first_residuals(C& c) {
       const bf16* row = token_row<S>(c, s);
       if (n < count * kBatch) S::residual(c)[r + s * S::kResidualRow] = __bfloat162float(row[first + r]);
     }
-    return;
-  }
+  } else {
 #pragma unroll 1
-  for (int n = c.lane; n < count * kBatch; n += 32) {
-    const int s = n % kBatch, r = begin + n / kBatch;
-    float* residual = S::residual(c) + r;
-    if constexpr (kBatch > 1) residual += s * S::kResidualRow;
-    *residual = __bfloat162float(token_row<S>(c, s)[first + r]);
+    for (int n = c.lane; n < count * kBatch; n += 32) {
+      const int s = n % kBatch, r = begin + n / kBatch;
+      float* residual = S::residual(c) + r;
+      if constexpr (kBatch > 1) residual += s * S::kResidualRow;
+      *residual = __bfloat162float(token_row<S>(c, s)[first + r]);
+    }
   }
 }
 

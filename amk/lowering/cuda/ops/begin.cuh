@@ -12,10 +12,10 @@ __device__ __forceinline__ void given_rows(C& c) {
   const int* prompt = S::prompt(c).data;
   if constexpr (C::kTokenALane) {
     if (c.lane > 0) c.tokens[0] = prompt[min(c.pos + c.lane, C::P::kContext - 1)];
-    return;
-  }
+  } else {
 #pragma unroll
-  for (int r = 1; r < C::P::kRows; ++r) c.tokens[r] = prompt[min(c.pos + r, C::P::kContext - 1)];
+    for (int r = 1; r < C::P::kRows; ++r) c.tokens[r] = prompt[min(c.pos + r, C::P::kContext - 1)];
+  }
 }
 
 template <class S, class C>
