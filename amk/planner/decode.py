@@ -32,7 +32,7 @@ from amk.schedule_ir.matrices import MatrixName, matrices_of, matrix, share_tabl
 from amk.schedule_ir.memory import Counter
 from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.ranking import LAST
-from amk.schedule_ir.schedule import MAX_BATCH, KvLayout, Launch, Program, Role, Schedule
+from amk.schedule_ir.schedule import MAX_BATCH, MAX_ROWS, KvLayout, Launch, Program, Role, Schedule
 from amk.schedule_ir.target import Target
 from amk.schedule_ir.weight_format import Chunk, FormatName
 
@@ -204,8 +204,8 @@ def _require_batch(settings: Settings, wanted: Layered) -> None:
     batch, rows = settings.batch, settings.rows
     if not 1 <= batch <= MAX_BATCH:
         raise AmkError(Diagnostic("AMK016", f"a batch has 1 to {MAX_BATCH} sequences, {batch} were asked for"))
-    if not 1 <= rows <= MAX_BATCH:
-        raise AmkError(Diagnostic("AMK016", f"a step has 1 to {MAX_BATCH} rows, {rows} were asked for"))
+    if not 1 <= rows <= MAX_ROWS:
+        raise AmkError(Diagnostic("AMK016", f"a step has 1 to {MAX_ROWS} rows, {rows} were asked for"))
     if batch > 1 and rows > 1:
         raise AmkError(Diagnostic("AMK016", f"a step has several rows of one sequence, the batch has {batch}"))
     if settings.live and batch == 1:

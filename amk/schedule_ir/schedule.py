@@ -29,6 +29,7 @@ from amk.schedule_ir.weight_format import LAYERED, label
 
 VERSION: Final = 2
 MAX_BATCH: Final = 16
+MAX_ROWS: Final = 16
 
 
 class Wait(Frozen):
@@ -154,7 +155,7 @@ class Schedule(Frozen):
     dtype: Literal["bf16"] = "bf16"
     batch: int = Field(default=1, ge=1, le=MAX_BATCH)
     live: bool = unless(False)
-    rows: int = unless(1, ge=1, le=MAX_BATCH)
+    rows: int = unless(1, ge=1, le=MAX_ROWS)
     launch: Launch
     kv: KvLayout
     roles: tuple[Role, ...] = Field(min_length=1, max_length=32)
