@@ -99,7 +99,7 @@ def load(
     torch, whose cache differs by the rounding of bf16; 'auto': torch where it can, for 6 tokens and more.
     speculate: 'lookup' guesses up to draft_tokens tokens from the text and verifies them in one pass, which changes no
     answer. A schedule that is planned for it has a row more than that, and bf16 weights.
-    batch: texts that are computed at once, each for itself, 1 to 8; a schedule that is planned for more than one has
+    batch: texts that are computed at once, each for itself, 1 to 16; a schedule that is planned for more than one has
     bf16 weights. A schedule that is given says itself how many.
 
     Raises AmkError: AMK010 for an unknown name, AMK012 for a model or tokenizer that amk does not run, AMK013 for

@@ -58,7 +58,7 @@ def add_texts(parser: argparse.ArgumentParser) -> None:
     """`--batch N`, for commands that compute several texts at once."""
     parser.add_argument(
         "--batch", type=positive, default=1, metavar="N",
-        help="texts that are computed at once, 1 to 8, each joins and leaves by itself (default: 1)",
+        help="texts that are computed at once, 1 to 16, each joins and leaves by itself (default: 1)",
     )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser, *, required: bool) -> No
 def add_batch_choice(parser: argparse.ArgumentParser) -> None:
     """`--batch N`, for commands that make one plan."""
     parser.add_argument(
-        "--batch", type=positive, default=1, metavar="N", help="sequences decoded together, 1 to 8 (default: 1)"
+        "--batch", type=positive, default=1, metavar="N", help="sequences decoded together, 1 to 16 (default: 1)"
     )
 
 
@@ -40,7 +40,7 @@ def add_rows_choice(parser: argparse.ArgumentParser) -> None:
     """`--rows N`, for commands that make one plan."""
     parser.add_argument(
         "--rows", type=positive, default=1, metavar="N",
-        help="consecutive tokens of a sequence that a step reads, 1 to 8 (default: 1)",
+        help="consecutive tokens of a sequence that a step reads, 1 to 16 (default: 1)",
     )  # fmt: skip
 
 

@@ -75,10 +75,11 @@ ALL_LOOK: Changes = {"pollers": "all"}
 WIDE_BATCH = 8
 """From this batch on only copies of 2 KB leave so much; beside the multiplications of this many they cost nothing."""
 
-COLUMNS = 8
-"""Of more columns x takes so much that the sums of lm_head lie elsewhere, and words twice of it."""
+NARROW_STEP = 8
+"""Of more sequences x takes so much room that the sums of lm_head lie elsewhere, and no vector is twice as wide
+for its tags."""
 
-FEW_BYTES: Changes = {"head_sums": "global"}
+WIDE_STEP: Changes = {**BATCHED, **SMALL_COPIES, "head_sums": "global"}
 
 BYTES_A_COLUMN = 2 * ROWS_PER_GROUP
 """Of a copy of bf16."""
@@ -131,8 +132,8 @@ def batched(batch: int, model: ModelSpec, workers: int) -> Changes:
     all_own = all(matrix(model, name).groups >= workers for name in matrices_of(model))
     parts = HALVED if batch in HALVED_BATCHES else IN_PARTS if batch >= PARTED_BATCH else {}
     words = WORDS if batch >= PARTED_BATCH else ALL_WORDS
-    if batch > COLUMNS:
-        return {**BATCHED, **(IN_PARTS if whole else {}), **SMALL_COPIES, **FEW_BYTES}
+    if batch > NARROW_STEP:
+        return {**WIDE_STEP, **(IN_PARTS if whole else {})}
     return {
         **BATCHED,
         **(parts if whole else {}),

@@ -33,7 +33,7 @@ from tests.cases import cases
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
 from tests.tiny import PLAIN, VARIANTS
 
-PROMPTS = [[17, 72, 8], [32, 15], [7, 7, 21, 30], [5]]
+PROMPTS = [[17, 72, 8], [32, 15], [7, 7, 21, 30], [5], *([n, 3 * n] for n in range(9, 21))]
 TOKENS = 4  # with the longest prompt, past two blocks of 2 positions
 
 CASES: dict[str, tuple[ModelSpec, int, dict[str, Any]]] = {
@@ -49,6 +49,7 @@ CASES: dict[str, tuple[ModelSpec, int, dict[str, Any]]] = {
     "down in parts": (tiny_model(ffn=128), 2, {"workers": 5, "k_parts": 4}),
     "fp8 cache": (tiny_model(), 2, {"workers": 4, "kv_dtype": "fp8"}),
     "sums of lm_head in global memory": (tiny_model(), 2, {"workers": 5, "head_sums": "global"}),
+    "nine sequences": (tiny_model(layers=1, kv_heads=1), 9, {"workers": 10, "warps": 2}),
 }  # fmt: skip
 
 

@@ -45,6 +45,9 @@ CASES: dict[str, tuple[ModelSpec, int, dict[str, Any]]] = {
     "down in parts": (tiny_model(ffn=128), 2, {"workers": 5, "k_parts": 4}),
     "fp8 cache": (tiny_model(), 2, {"workers": 4, "kv_dtype": "fp8"}),
     "sums of lm_head in global memory": (tiny_model(), 4, {"workers": 5, "head_sums": "global"}),
+    "sixteen rows": (
+        tiny_model(layers=1, max_context=112), 16, {"workers": 4, "kv_block": 16, "kv_splits": 2, "context": 112},
+    ),
 }  # fmt: skip
 
 
@@ -89,7 +92,7 @@ def test_a_schedule_of_one_row_says_nothing_of_rows() -> None:
 def test_rows_are_safe(name: str) -> None:
     schedule = planned(name)
     assert verify(schedule).safe
-    if name in ("tagged words", "fenced counters, two splits", "bias, a group of three"):
+    if name in ("tagged words", "fenced counters, two splits", "bias, a group of three", "sixteen rows"):
         assert check_certificate(schedule, schedule_hash(schedule), certify_schedule(schedule)).reason == ""
 
 

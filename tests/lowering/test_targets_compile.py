@@ -80,6 +80,23 @@ def test_several_rows_compile(arch: str) -> None:
     check(plan(BIASED, load_target(ONE_PER_ARCH[arch]), settings=Settings(rows=4), max_context=64), arch)
 
 
+WIDE = [
+    *((settings, arch) for n, arch in enumerate(ARCHS) for settings in ({"rows": 16}, {"batch": 16})[n % 2 :: 2]),
+    *((settings, arch) for n, arch in enumerate(ARCHS) for settings in ({"batch": 16}, {"rows": 16})[n % 2 :: 2]),
+][: cases(3, 12)]
+"""Three architectures, and with `--long` all with both."""
+
+
+@pytest.mark.parametrize(("settings", "arch"), WIDE)
+def test_sixteen_columns_compile(settings: dict[str, int], arch: str) -> None:
+    check(plan(BIASED, load_target(ONE_PER_ARCH[arch]), settings=Settings(**settings), max_context=64), arch)
+
+
+def test_sixteen_sequences_of_a_large_model_compile() -> None:
+    settings = replace(PRESETS["fast"], batch=16)
+    check(plan(load_model("llama3-8b"), load_target("h200"), settings=settings, max_context=2048), "sm_90a")
+
+
 def check(schedule: Schedule, arch: str) -> BuiltKernel:
     target = schedule.target
     assert target.arch == arch

@@ -64,7 +64,7 @@ def test_hints_stay_behind_results_where_early_ones_were_not_measured(settings: 
 
 @pytest.mark.parametrize(
     ("batch", "parts", "copy", "ring"), [(2, 1, 4096, 160), (3, 1, 4096, 128), (4, 2, 4096, 160), (5, 2, 4096, 128),
-                                         (6, 2, 4096, 128), (7, 4, 4096, 128), (8, 4, 2048, 128)]
+                                         (6, 2, 4096, 128), (7, 4, 4096, 128), (8, 4, 2048, 128), (16, 4, 2048, 64)]
 )  # fmt: skip
 def test_batches_of_a_large_model_have_long_rings(batch: int, parts: int, copy: int, ring: int) -> None:
     """parts: of down; copy in bytes; ring in KB."""

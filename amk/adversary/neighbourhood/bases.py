@@ -28,10 +28,11 @@ SMALLEST = ModelSpec(
 def _made(
     settings: Settings, *, workers: int = 2, wanted: Formats | Layered = BF16, gpu: str = "h200", **model: Any
 ) -> Json:
-    """The plan with blocks of 4 positions, of which a head's cache has three."""
-    settings = replace(settings, kv_block=4, max_tokens=CONTEXT, max_ring_bytes=min(settings.max_ring_bytes, 16384))
-    spec = SMALLEST.model_copy(update=model)
-    made = plan(spec, load_target(gpu), settings=settings, wanted=wanted, workers=workers, max_context=CONTEXT)
+    """The plan with blocks of 4 positions, or of a step's rows, of which a head's cache has three."""
+    block = max(CONTEXT // 3, settings.rows)
+    settings = replace(settings, kv_block=block, max_tokens=CONTEXT, max_ring_bytes=min(settings.max_ring_bytes, 16384))
+    spec = SMALLEST.model_copy(update={"max_context": 3 * block} | model)
+    made = plan(spec, load_target(gpu), settings=settings, wanted=wanted, workers=workers, max_context=3 * block)
     return json.loads(made.model_dump_json())
 
 
@@ -95,6 +96,7 @@ MADE: dict[str, Callable[[], Json]] = {
         layers=1,
         workers=4,
     ),
+    "sixteen rows": lambda: _made(replace(TAGGED, rows=16, handoff="mixed", head_sums="global"), layers=1),
     "slice of layers": lambda: _made(TAGGED, layers=1, slice=LayerSlice(first=1, of=3)),
 }
 
