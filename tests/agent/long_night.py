@@ -2,8 +2,9 @@
 
     python -m tests.agent.long_night --record tests/records/search/search-long-night.json --browser /usr/bin/chromium
 
-The driver's clock runs a hundred times too fast, so 480 minutes are used up after 288 seconds. Schedules are gated by
-the rule of the tests, not proved. At the end the report is rendered in a real browser.
+The driver's clock runs --speed times too fast, so at a hundred 480 minutes are used up after 288 seconds. What a night
+keeps grows with its evaluations, not with its hours. With --additive times cost nothing, so that more are made.
+Schedules are gated by the rule of the tests, not proved. At the end the report is rendered in a real browser.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class Additive(SimulatedBackend):
         return tuple(exp(0.2 * sum(effects) / len(effects)) + p / 1e5 for p in job.positions)
 
 
-def night(folder: Path, hours: float, proposer: str = "portfolio", additive: bool = False) -> dict[str, Any]:
+def night(
+    folder: Path, hours: float, proposer: str = "portfolio", additive: bool = False, speed: float = SPEED
+) -> dict[str, Any]:
     """Run, then say what it took."""
     memory: list[tuple[float, int]] = []
     backend, began = (Additive if additive else SimulatedBackend)("h200", 8), time.monotonic()
@@ -71,7 +74,7 @@ def night(folder: Path, hours: float, proposer: str = "portfolio", additive: boo
         if not memory or now - memory[-1][0] >= SAMPLE_SECONDS:
             memory.append((round(now, 1), resident_bytes(os.getpid())))
 
-    with Journal(folder, lambda: time.monotonic() * SPEED) as journal:
+    with Journal(folder, lambda: time.monotonic() * speed) as journal:
         start_run(journal, backend, Limits(minutes=60 * hours), 8)
         gate = Gate(workshop, fences_kept, not_compiled)
         loop = Loop(
@@ -127,17 +130,18 @@ def problems(found: dict[str, Any]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=HOURS)
+    parser.add_argument("--speed", type=float, default=SPEED, help="hours of the driver's clock in one")
     parser.add_argument("--additive", action="store_true", help="not the simulator's times but quick ones")
     parser.add_argument("--browser", help="a Chromium")
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        found = night(Path(folder) / "run", options.hours, additive=options.additive)
+        found = night(Path(folder) / "run", options.hours, additive=options.additive, speed=options.speed)
         report = Path(folder) / "run" / session.REPORT
         found["browser"] = rendered(options.browser, report) if options.browser else None
     found["problems"] = problems(found)
     found["run"] = {
-        "command": f"python -m tests.agent.long_night --hours {options.hours:g}"
+        "command": f"python -m tests.agent.long_night --hours {options.hours:g} --speed {options.speed:g}"
         + (" --additive" if options.additive else "")
         + (" --browser chromium" if options.browser else ""),
         "commit": commit(), "date": datetime.now(UTC).isoformat(timespec="seconds"),
