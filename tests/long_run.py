@@ -174,7 +174,7 @@ def go(runs: list[Run], options: argparse.Namespace) -> int:
         workers.stop()
     for run in runs:
         found = {key: run.record[key] for key in ("name", "done", "ahead", "seconds", "differences")}
-        print(json.dumps(found | {"counts": {k: v for k, v in run.record["counts"].items() if k != "classes"}}))
+        print(json.dumps(found | {k: v for k, v in run.record["counts"].items() if isinstance(v, int | float)}))
     return 1 if any(run.record["differences"] for run in runs) else 0
 
 

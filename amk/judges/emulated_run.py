@@ -18,7 +18,7 @@ from amk.emulator.decode import EmulatedEngine
 from amk.emulator.machine import Limits, Order
 from amk.engine.request import first_state
 from amk.judges.forward import Rows
-from amk.judges.request import Broken, Refused, Request, Shown, state_of
+from amk.judges.request import Broken, Refused, Request, Shown, hidden_state, state_of
 from amk.judges.weights import RandomWeights
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.bfloat import to_bf16_bits
@@ -65,21 +65,29 @@ def _shown(
         engine = EmulatedEngine(schedule, weights, ptx, limits=LIMITS, races=True)
         d = request.drawing
         drawn = Sampling(d.temperature, d.top_k, d.top_p, d.seed) if mode_of(schedule) != "greedy" else GREEDY
-        engine.request_batch(request.texts, request.ends, drawn)
+        if not request.calls:
+            engine.request_batch(request.texts, request.ends, drawn)
         if before is not None:
             _resume(engine, schedule, request, before)
     except (AmkError, KeyError, ValueError) as error:
         raise Refused(f"not started: {error}") from None
     shown = Shown()
     for number, count in enumerate(request.launches):
+        if request.calls:
+            engine.machine.write("hidden_in", hidden_state(schedule.model.hidden, number))
+            engine.machine.write("position", np.array([request.calls[number]], np.int32))
         outcome = engine.launch(count, _order(order))
         if outcome.faults or not outcome.ended:
             kind = outcome.faults[0].kind if outcome.faults else "hang"
             raise Broken(kind, f"launch {number}: {outcome.faults[0] if outcome.faults else 'did not end'}")
+        shown.state.append(state_of(np.array(list(engine.state().values())), schedule.batch))
+        if request.calls:
+            found = engine.machine.read("hidden_out", np.float32, schedule.model.hidden).view(np.float32)
+            shown.hidden.append(found.astype(np.float64))
+            continue
         shown.tokens.append(engine.output(count).astype(np.int64).reshape(count, schedule.vectors))
         logits = engine.logits().astype(np.float64).reshape(schedule.vectors, -1)
         shown.logits.append(logits[:, : schedule.model.vocab])
-        shown.state.append(state_of(np.array(list(engine.state().values())), schedule.batch))
     return shown
 
 
@@ -102,4 +110,5 @@ def _resume(engine: EmulatedEngine, schedule: Schedule, request: Request, before
                 cache[layer, sequence, :, : len(rows[place])] = rows[place].transpose(1, 0, 2)
         filled.append(to_e4m3(cache) if schedule.kv.dtype == "fp8" else to_bf16_bits(cache))
     engine.fill_cache(*filled)
-    engine.set_state(**first_state(request.texts, request.starts or request.start))
+    if not request.calls:
+        engine.set_state(**first_state(request.texts, request.starts or request.start))

@@ -64,14 +64,17 @@ class ForwardPass:
 
     def feed(self, token: int) -> Floats:
         """Read `token` at the next position; the logits that follow it, f64 [vocab]."""
-        model, get = self.model, self._get
-        stream = get("embed")[token].copy()
-        neox = model.family == "gpt_neox"
-        for layer in range(model.layers):
-            stream = self._neox_block(layer, stream) if neox else self._llama_block(layer, stream)
-        return np.asarray(
-            get("lm_head") @ (self._centred(stream, "final") if neox else self._normed(stream, "final_norm"))
-        )
+        stream = self.through(self._get("embed")[token].copy())
+        neox = self.model.family == "gpt_neox"
+        last = self._centred(stream, "final") if neox else self._normed(stream, "final_norm")
+        return np.asarray(self._get("lm_head") @ last)
+
+    def through(self, stream: Floats) -> Floats:
+        """The hidden state behind the layers of one before them, at the next position."""
+        block = self._neox_block if self.model.family == "gpt_neox" else self._llama_block
+        for layer in range(self.model.layers):
+            stream = block(layer, stream)
+        return stream
 
     def _llama_block(self, layer: int, stream: Floats) -> Floats:
         get = self._get

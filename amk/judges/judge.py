@@ -18,6 +18,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from amk.judges import sliced
 from amk.judges.choice import GREEDY, Drawing, chosen
 from amk.judges.forward import Floats, ForwardPass, Rows, as_it_is
 from amk.judges.numpy_run import run
@@ -43,7 +44,8 @@ FormOf = tuple[tuple[str, FormatName], ...]
 
 @dataclass(frozen=True)
 class Ruling:
-    """refuted: kind is hang, poison, bounds, chunk, registers, fault, tokens, logits, state, cache or an error's name.
+    """refuted: kind is hang, poison, bounds, chunk, registers, fault, tokens, logits, hidden, state, cache or an error's
+    name.
     unrun: the machine could not run it; why says what."""
 
     status: Literal["refuted", "not refuted", "unrun"]
@@ -97,7 +99,7 @@ def judged(
 ) -> Ruling:
     """One request, in one order. tolerance: of the machine's logits, relative to the largest."""
     if schedule.model.slice is not None:
-        return Ruling("unrun", why="a slice of layers reads hidden states, the judge's requests are texts")
+        return _judged_slice(schedule, request, order, machine, tolerance)
     try:
         text = _text(schedule.model, _forms(schedule), schedule.kv.dtype == "fp8")
         weights = _weights(schedule.model)
@@ -113,6 +115,24 @@ def judged(
         return Ruling("refuted", broken.kind, f"{order}, {request.launches}: {broken.message}")
     tolerance = max(tolerance, FP8_TOLERANCE) if schedule.kv.dtype == "fp8" else tolerance
     return _compared(text, request, order, shown, tolerance, schedule.rows)
+
+
+def _judged_slice(schedule: Schedule, request: Request, order: str, machine: Machine, tolerance: float) -> Ruling:
+    """The same for layers that are called with a hidden state."""
+    try:
+        tensors = _weights(schedule.model).stored(dict(_forms(schedule)).__getitem__)
+        kept, slack = (kept_in_fp8, FP8_TOLERANCE) if schedule.kv.dtype == "fp8" else (as_it_is, 0.0)
+        expected = sliced.Expected(ForwardPass(schedule.model, tensors, kept), schedule, request)
+    except (ValueError, KeyError, IndexError, MemoryError) as error:
+        return Ruling("unrun", why=f"no forward pass: {error}")
+    try:
+        shown = machine(schedule, _weights(schedule.model), request, order, expected.before() if request.start else None)
+    except Refused as refused:
+        return Ruling("unrun", why=str(refused))
+    except Broken as broken:
+        return Ruling("refuted", broken.kind, f"{order}, {request.calls}: {broken.message}")
+    found = sliced.wrong(expected, request, shown, lambda a, b: _differs(a, b, max(tolerance, slack)))
+    return NOT_REFUTED if found is None else Ruling("refuted", found[0], f"{order}, {found[1]}")
 
 
 def _forms(schedule: Schedule) -> FormOf:
@@ -215,6 +235,9 @@ DRAWINGS = {
 def requests(schedule: Schedule) -> Iterator[tuple[Request, str]]:
     """(request, order) pairs, the most telling first: four tokens of two launches, each order and position by turns,
     a second drawing, ends, the last positions of the context."""
+    if schedule.model.slice is not None:
+        yield from sliced.requests(schedule)
+        return
     if schedule.rows > 1:
         yield from _given_rows(schedule)
         return

@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from amk.judges.forward import Rows
 from amk.judges.orders import Bounded, TooLong, order_of
-from amk.judges.request import Broken, Refused, Request, Shown, request_words, state_of, state_words
+from amk.judges.request import (
+    Broken,
+    Refused,
+    Request,
+    Shown,
+    hidden_state,
+    request_words,
+    state_of,
+    state_words,
+)
 from amk.judges.weights import RandomWeights
 from amk.schedule_ir.interpret import Machine
 from amk.schedule_ir.machine.fault import Deadlock, Fault, OutOfBounds, PoisonRead, StaleRegisters, WrongChunk
@@ -44,6 +53,7 @@ def run(
     _start(machine, schedule, request, before)
     shown = Shown()
     for number, count in enumerate(request.launches):
+        _give_hidden(machine, schedule, request, number)
         try:
             with np.errstate(all="ignore"):  # wrong values overflow, and are looked at afterwards
                 machine.launch(count, Bounded(order_of(order), MOST_EVENTS))
@@ -55,7 +65,7 @@ def run(
             raise Refused("too much memory") from None
         except Exception as error:  # noqa: BLE001  an op that cannot be carried out is no correct one, whatever it raises
             raise Broken(type(error).__name__, f"launch {number}: {error}") from None
-        _look(machine, schedule, count, shown)
+        (_look_at_hidden if request.calls else _look)(machine, schedule, count, shown)
     shown.caches = _caches(machine, schedule)
     return shown
 
@@ -70,6 +80,19 @@ def _machine(schedule: Schedule, weights: RandomWeights) -> Machine:
 
 
 def _start(machine: Machine, schedule: Schedule, request: Request, before: Sequence[Rows] | None) -> None:
+    try:
+        for name, data in (_given(schedule, request) if not request.calls else NOTHING_READ).items():
+            machine.set(name, data)
+        if before is not None:
+            _resume(machine, schedule, before)
+    except (KeyError, ValueError) as error:
+        raise Refused(f"not started: {type(error).__name__}: {error}") from None
+
+
+NOTHING_READ: dict[str, NDArray[Any]] = {"state": np.zeros(4, np.int32)}
+
+
+def _given(schedule: Schedule, request: Request) -> dict[str, NDArray[Any]]:
     padded = np.zeros((schedule.batch, schedule.kv.context), np.int32)
     for row, text in zip(padded, request.texts, strict=True):
         row[: len(text)] = text
@@ -79,13 +102,26 @@ def _start(machine: Machine, schedule: Schedule, request: Request, before: Seque
     if mode_of(schedule) != "greedy":
         d = request.drawing
         filled["sampling"] = Sampling(d.temperature, d.top_k, d.top_p, d.seed).words()
+    return filled
+
+
+def _give_hidden(machine: Machine, schedule: Schedule, request: Request, number: int) -> None:
+    """What the caller of a slice of layers lends it."""
+    if not request.calls:
+        return
     try:
-        for name, data in filled.items():
-            machine.set(name, data)
-        if before is not None:
-            _resume(machine, schedule, before)
+        machine.set("hidden_in", hidden_state(schedule.model.hidden, number))
+        machine.set("position", np.array([request.calls[number]], np.int32))
     except (KeyError, ValueError) as error:
         raise Refused(f"not started: {type(error).__name__}: {error}") from None
+
+
+def _look_at_hidden(machine: Machine, schedule: Schedule, count: int, shown: Shown) -> None:
+    try:
+        shown.hidden.append(machine.get("hidden_out").astype(np.float64))
+        shown.state.append(state_of(machine.get("state"), 1))
+    except (KeyError, ValueError) as error:
+        raise Refused(f"nothing to look at: {type(error).__name__}: {error}") from None
 
 
 def _shape(schedule: Schedule) -> tuple[int, ...]:

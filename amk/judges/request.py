@@ -18,7 +18,8 @@ MOST_ENDS = 4
 class Request:
     """texts: the given tokens of each sequence. start: position of the first token that runs; keys and values of
     those before it are put into the cache. launches: tokens of each launch, one after the other. starts: `start` of
-    each sequence, where they are live."""
+    each sequence, where they are live. calls: of a slice of layers, the position of each launch, which is for one
+    token and is given the hidden state of its number instead of a text."""
 
     texts: tuple[tuple[int, ...], ...]
     launches: tuple[int, ...]
@@ -26,6 +27,7 @@ class Request:
     ends: tuple[int, ...] = ()
     drawing: Drawing = GREEDY
     starts: tuple[int, ...] = ()
+    calls: tuple[int, ...] = ()
 
     def first(self, sequence: int) -> int:
         """Position of the sequence's first token that runs."""
@@ -35,7 +37,7 @@ class Request:
 @dataclass
 class Shown:
     """After each launch: tokens i32 [count, vectors], logits f64 [vectors, vocab] of its last step, the words of the
-    state; vectors are the tokens that a step reads.
+    state; vectors are the tokens that a step reads. Of a slice of layers the hidden state, f64 [hidden].
 
     caches: keys and values after the last one, f64 [layers, batch, kv_heads, context, head_dim], or None where the
     buffers have another shape.
@@ -44,6 +46,7 @@ class Shown:
     tokens: list[NDArray[np.int64]] = field(default_factory=list)
     logits: list[NDArray[np.float64]] = field(default_factory=list)
     state: list[dict[str, int]] = field(default_factory=list)
+    hidden: list[NDArray[np.float64]] = field(default_factory=list)
     caches: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
 
@@ -60,6 +63,11 @@ class Broken(Exception):
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
         self.kind, self.message = kind, message
+
+
+def hidden_state(size: int, number: int) -> NDArray[np.float32]:
+    """What a call of a slice is given: a function of its number."""
+    return np.random.default_rng((size, number + 1000)).standard_normal(size).astype(np.float32)
 
 
 def request_words(request: Request) -> NDArray[np.int32]:

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 
 from amk.adversary.neighbourhood.bases import base
+from amk.judges import sliced
 from amk.judges.emulated_run import EmulatedKernel
 from amk.judges.judge import DEVICE_TOLERANCE, judged
 from amk.judges.request import Request
@@ -39,6 +40,20 @@ LATER = Request(((7, 20, 33, 6, 19, 32),), (1, 2), 4)
 def test_a_right_kernel_is_not_refuted(name: str, request_: Request, order: str) -> None:
     ruling = judged(edited(name), request_, order, kernel(), DEVICE_TOLERANCE)
     assert ruling.status == "not refuted", ruling
+
+
+@pytest.mark.parametrize(("positions", "order"), [((0, 1, 2), "round-robin"), ((3, 4, 5, 1, 19), "priorities:1")])
+def test_a_right_slice_of_layers_is_not_refuted(positions: tuple[int, ...], order: str) -> None:
+    ruling = judged(edited("slice of layers"), sliced.called(positions), order, kernel(), DEVICE_TOLERANCE)
+    assert ruling.status == "not refuted", ruling
+
+
+def test_a_slice_that_gives_the_wrong_vector_is_refuted() -> None:
+    wrong = json.loads(json.dumps(base("slice of layers")).replace('"h": "h_mid"', '"h": "attn"'))
+    assert wrong != base("slice of layers")
+    schedule = Schedule.model_validate_json(json.dumps(wrong))
+    ruling = judged(schedule, sliced.called((0, 1)), "round-robin", kernel(), DEVICE_TOLERANCE)
+    assert ruling.status == "refuted", ruling
 
 
 def test_a_kernel_that_reads_a_constant_in_place_of_an_activation_is_refuted() -> None:

@@ -24,16 +24,7 @@ def copy_of(name: str) -> Json:
     return json.loads(json.dumps(base(name)))
 
 
-SLICE = "slice of layers"
-
-
-def test_a_slice_of_layers_is_not_judged() -> None:
-    schedule = schedule_of(base(SLICE))
-    request, order = next(iter(requests(schedule)))
-    assert judged(schedule, request, order).status == "unrun"
-
-
-@pytest.mark.parametrize("name", [name for name in MADE if name != SLICE])
+@pytest.mark.parametrize("name", MADE)
 def test_a_right_schedule_is_not_refuted(name: str) -> None:
     """By three of the requests, others for each base; all together they are all asked."""
     schedule = schedule_of(base(name))
@@ -107,6 +98,32 @@ def test_a_wrong_schedule_is_refuted(name: str) -> None:
     document = copy_of("fenced")
     change(document)
     ruling = judge(schedule_of(document), most=4)
+    assert ruling.status == "refuted" and ruling.kind in kinds, ruling
+
+
+def _other_layer(document: Json) -> None:
+    value_at(document, find(document, "take_hidden"))["op"]["norm"] = "rope"
+
+
+def _other_output(document: Json) -> None:
+    value_at(document, find(document, "give_hidden"))["op"]["residual"] = "x"
+
+
+SLICED: dict[str, tuple[Callable[[Json], None], set[str]]] = {
+    "no barriers": (_no_barrier, {"poison", "hidden", "cache"}),
+    "another table in place of a norm": (_other_layer, {"hidden", "cache"}),
+    "another vector in place of the residual": (_other_output, {"hidden", "poison"}),
+    "an epoch that is not stored": (_finished_early, {"state", "poison", "registers"}),
+    "a cache that does not survive": (_forgotten_cache, {"poison"}),
+}
+
+
+@pytest.mark.parametrize("name", SLICED)
+def test_a_wrong_slice_of_layers_is_refuted(name: str) -> None:
+    change, kinds = SLICED[name]
+    document = copy_of("slice of layers")
+    change(document)
+    ruling = judge(schedule_of(document), most=8)
     assert ruling.status == "refuted" and ruling.kind in kinds, ruling
 
 

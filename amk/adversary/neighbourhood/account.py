@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from amk.adversary.neighbourhood.ledger import Line
 
@@ -34,12 +35,14 @@ EXAMPLES = 5
 
 @dataclass
 class Row:
-    """One code: edits judged, refuted and not, fields of those that were not, and some of them."""
+    """One code: edits judged and refuted, those that the judge cannot run, fields of those that stand, and some of
+    them, each of another field."""
 
     code: str
     kind: str
     judged: int = 0
     refuted: int = 0
+    unrun: int = 0
     fields: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
@@ -47,6 +50,11 @@ class Row:
     def standing(self) -> int:
         """Judged and not refuted."""
         return self.judged - self.refuted
+
+    def as_json(self) -> dict[str, Any]:
+        """Numbers that may be added up; of several examples the first."""
+        numbers = {"judged": self.judged, "refuted": self.refuted, "unrun": self.unrun}
+        return numbers | {"fields": dict(self.fields), "example": (self.examples or [""])[0]}
 
 
 def kind_of(code: str) -> str:
@@ -58,10 +66,13 @@ def account(lines: list[Line]) -> list[Row]:
     rows: dict[str, Row] = {}
     for line in lines:
         outcome = line.outcome
-        if outcome.verdict not in ("UNSAFE", "UNKNOWN") or outcome.judge in ("", "unrun"):
+        if outcome.verdict not in ("UNSAFE", "UNKNOWN") or not outcome.judge:
             continue
         code = outcome.codes[0] if outcome.codes else outcome.verdict
         row = rows.setdefault(code, Row(code, kind_of(code)))
+        if outcome.judge == "unrun":
+            row.unrun += 1
+            continue
         row.judged += 1
         if outcome.refuted:
             row.refuted += 1

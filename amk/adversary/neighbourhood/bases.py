@@ -100,6 +100,13 @@ MADE: dict[str, Callable[[], Json]] = {
     "slice of layers": lambda: _made(TAGGED, layers=1, slice=LayerSlice(first=1, of=3)),
 }
 
+WHOLE = (
+    "slice of layers", "sm_80", "refills held back", "fenced, heads apart", "int8, fp8 cache", "int4 with zeros",
+    "LayerNorm, parallel", "rows", "batch, parts of down", "live batch, fenced, head norms", "fp8, scales apart",
+    "two programs", "layers of two kinds", "drawing, fenced",
+)  # fmt: skip
+"""Those that together have every op, hand-off, format and kind of program; the recorded run makes all of their edits."""
+
 
 @cache
 def base(name: str) -> Json:

@@ -12,19 +12,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from pydantic import ValidationError
 
 from amk.adversary.edits import Json, apply
 from amk.adversary.neighbourhood.mutator import Change
-from amk.checker.certificate import check_certificate
+from amk.checker.certificate import Proof, check_certificate
 from amk.judges.judge import Ruling, judge
 from amk.report.diagnostic import AmkError
 from amk.schedule_ir.codec import schedule_hash
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.export.of_schedule import evidence
+from amk.validator.export.certificate import NotSafe
+from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.verify import Verdict, verify
 
 SECONDS = 20.0
@@ -32,6 +33,8 @@ SECONDS = 20.0
 PATIENCE = 60.0
 """Seconds for all that is done with one edit."""
 MEMORY = 8 << 30
+TOO_MUCH = ("too long", "too much memory")
+"""Why an edit ended without a verdict although the tool did nothing wrong."""
 EVERYTHING = 99
 """Requests to the judge: all that it has."""
 Verify = Callable[[Schedule], Verdict]
@@ -98,7 +101,7 @@ class Survey:
     @cached_property
     def _certificate(self) -> Json:
         """That of the unedited schedule."""
-        return json.loads(json.dumps(evidence(self._base)))
+        return json.loads(json.dumps(certify_schedule(self._base)))
 
     def edited(self, change: Change) -> Json | None:
         """The document after the change; None where a second edit no longer finds its place."""
@@ -116,9 +119,9 @@ class Survey:
             with patience(PATIENCE):
                 return self._outcome(document, care, clock)
         except _TooLong:
-            return Outcome("error", why="too long", seconds=clock.seconds)
+            return Outcome("error", why=TOO_MUCH[0], seconds=clock.seconds)
         except MemoryError:
-            return Outcome("error", why="too much memory", seconds=clock.seconds)
+            return Outcome("error", why=TOO_MUCH[1], seconds=clock.seconds)
         except Exception as error:  # noqa: BLE001  whatever it is, it is recorded and the others go on
             return Outcome("error", why=f"{type(error).__name__}: {error}"[:300], seconds=clock.seconds)
 
@@ -147,25 +150,31 @@ class Survey:
         return Outcome(verdict.status, codes, certificate, told, why, requests, clock.seconds)
 
     def _checked(self, schedule: Schedule, digest: str, safe: bool) -> str:
-        return self._own(schedule, digest) if safe else self._foreign(schedule, digest)
+        """What the checker makes of the schedule serves all of its certificates: nothing of it depends on them."""
+        try:
+            proof = Proof(schedule)
+        except Exception as error:  # noqa: BLE001  the checker refuses whatever it cannot read
+            return f"refused: {error}"[:200] if safe else "refused"
+        return self._own(schedule, digest, proof) if safe else self._foreign(schedule, digest, proof)
 
-    def _own(self, schedule: Schedule, digest: str) -> str:
+    def _own(self, schedule: Schedule, digest: str, proof: Proof) -> str:
         """The certificate of a SAFE schedule, through text, as a file has it."""
         try:
-            made = json.loads(json.dumps(evidence(schedule, checked=False)))
-        except AmkError as error:
-            return f"none: {error.diagnostics[0].code}"
-        found = check_certificate(schedule, digest, made)
+            made = json.loads(json.dumps(certify_schedule(schedule, checked=False, proof=proof)))
+        except NotSafe as error:
+            return f"none: {error}"[:200]
+        found = check_certificate(schedule, digest, made, proof)
         return "accepted" if found.accepted else f"refused: {found.reason}"[:200]
 
-    def _foreign(self, schedule: Schedule, digest: str) -> str:
+    def _foreign(self, schedule: Schedule, digest: str, proof: Proof) -> str:
         """Whether the checker alone accepts what can be made for a schedule that is not SAFE, or the base's own."""
-        for name, make in (("made", lambda: evidence(schedule, checked=False)), ("base's", self._restamped(digest))):
+        own, base = partial(certify_schedule, schedule, checked=False, proof=proof), self._restamped(digest)
+        for name, make in (("made", own), ("base's", base)):
             try:
                 certificate = json.loads(json.dumps(make()))
             except Exception:  # noqa: BLE001  nothing can be made: the usual case
                 continue
-            if check_certificate(schedule, digest, certificate).accepted:
+            if check_certificate(schedule, digest, certificate, proof).accepted:
                 return f"accepted: {name}"
         return "refused"
 

@@ -1,0 +1,81 @@
+"""Slices of layers, judged as whole models are: hidden states in and out instead of tokens and logits.
+
+A call is a launch for one token, at any position whose earlier rows are in the cache: forward, again, or back to an
+earlier one; a position beyond the context is that of its last row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from amk.judges.forward import Floats, ForwardPass, Rows
+from amk.judges.request import Request, Shown, hidden_state
+from amk.schedule_ir.schedule import Schedule
+
+
+def requests(schedule: Schedule) -> Iterator[tuple[Request, str]]:
+    """(request, order) pairs, the most telling first."""
+    context, block, last = schedule.kv.context, schedule.kv.block, schedule.launch.workers - 1
+    shapes = (
+        ((0, 1, 2, 3), "priorities:1"),
+        ((block - 1, block, block + 1, block), "priorities:2"),
+        ((context - 2, context - 1, context, context + 7), "late-copies"),
+        ((context // 2, 1, 2, 0), f"delay:{last}"),
+        ((0, 0, 1, 1), "delay:0"),
+        ((context - 1, -3, 1), f"favour:{last}"),
+        (tuple(range(context)), "depth-first"),
+        (tuple(range(context)), "random:1"),
+    )
+    for positions, order in shapes:
+        yield called(tuple(min(p, context + 7) for p in positions)), order
+
+
+def called(positions: tuple[int, ...]) -> Request:
+    return Request(((),), (1,) * len(positions), max(positions[0], 0), calls=positions)
+
+
+class Expected:
+    """What a slice leaves behind each call."""
+
+    def __init__(self, forward: ForwardPass, schedule: Schedule, request: Request) -> None:
+        self._pass, self._hidden, self._context = forward, schedule.model.hidden, schedule.kv.context
+        self.rows: list[list[tuple[Floats, Floats]]] = [[] for _ in range(schedule.model.layers)]
+        for place in range(min(request.start, self._context - 1)):
+            self.call(place, -1 - place)
+
+    def before(self) -> list[Rows]:
+        """The cache as a launch finds it, of the one sequence."""
+        empty: Floats = np.zeros((0, self._pass.model.kv_heads, self._pass.model.head_dim))
+        return [[_both(layer) if layer else (empty, empty) for layer in self.rows]]
+
+    def call(self, position: int, number: int) -> Floats:
+        """The hidden state behind the layers; the row at the position is the call's."""
+        at = min(max(position, 0), self._context - 1)
+        self._pass.resume([_both(layer[:at]) for layer in self.rows])
+        found = self._pass.through(hidden_state(self._hidden, number).astype(np.float64))
+        for layer, (keys, values) in zip(self.rows, self._pass.cache(), strict=True):
+            layer[at : at + 1] = [(keys[at], values[at])]
+        return found
+
+
+def _both(layer: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    return np.array([k for k, _ in layer]), np.array([v for _, v in layer])
+
+
+def wrong(
+    expected: Expected, request: Request, shown: Shown, differs: Callable[[Floats, Floats], str | None]
+) -> tuple[str, str] | None:
+    """(kind, what) of the first thing that is not the model's."""
+    for number, position in enumerate(request.calls):
+        if (off := differs(shown.hidden[number], expected.call(position, number))) is not None:
+            return "hidden", f"call {number} at position {position}: {off}"
+        if (epoch := shown.state[number]["epoch"]) != number + 1:
+            return "state", f"epoch {epoch} behind call {number}"
+    for place in (0, 1) if shown.caches is not None else ():
+        assert shown.caches is not None
+        kept = np.array([_both(layer)[place] for layer in expected.rows]).transpose(0, 2, 1, 3)
+        if (off := differs(shown.caches[place][:, 0, :, : kept.shape[2]], kept)) is not None:
+            return "cache", f"{'kv'[place]}: {off}"
+    return None
