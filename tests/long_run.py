@@ -6,12 +6,16 @@ Slice k of a run is always the same cases, so a record that says `done: 1000` sa
 and those listed in `ahead`. A record keeps command, commit, date and hardware of its last slice, the seconds of all of
 them (`seconds` by the clock, `cpu_seconds`, both summed over slices), which slices were made at which of the `commits`
 (`"0-99 103"`), sums of what each slice counted, and every difference found (there should be none). It is written, at
-once or not at all, after every slice.
+once or not at all, after every slice. Records of one run that two machines made are merged, if no slice is in both:
+
+    python -m tests.long_run A.json B.json MERGED.json
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
+import itertools
 import json
 import os
 import platform
@@ -137,6 +141,25 @@ def add(total: dict[str, Any], found: dict[str, Any]) -> None:
             total[key] = total.get(key, 0) + value
 
 
+def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Both records of a run as one; ValueError if a slice is in both."""
+    slices = [{n for text in record["commits"].values() for n in numbers(text)} for record in (one, other)]
+    if one["name"] != other["name"] or slices[0] & slices[1]:
+        raise ValueError(f"{one['name']} and {other['name']} share {len(slices[0] & slices[1])} slices")
+    made = copy.deepcopy(one)
+    for commit_, text in other["commits"].items():
+        made["commits"][commit_] = ranges({*numbers(made["commits"].get(commit_, "")), *numbers(text)})
+    made["differences"] += other["differences"]
+    for key in ("seconds", "cpu_seconds"):
+        made[key] = round(made[key] + other[key], 1)
+    made["longest"] = max(made["longest"], other["longest"])
+    add(made["counts"], other["counts"])
+    done = slices[0] | slices[1]
+    made["done"] = next(n for n in itertools.count() if n not in done)
+    made["ahead"] = sorted(n for n in done if n > made["done"])
+    return made
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=600.0, help="stop after this time (default: 600)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
@@ -192,3 +215,8 @@ def provenance(path: Path) -> dict[str, str]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": f"{os.cpu_count()} cores, {platform.machine()}, no GPU used",
     }
+
+
+if __name__ == "__main__":
+    first, second, target = (Path(word) for word in sys.argv[1:4])
+    target.write_text(json.dumps(merged(json.loads(first.read_text()), json.loads(second.read_text())), indent=1) + "\n")

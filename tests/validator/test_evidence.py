@@ -71,6 +71,21 @@ def test_a_record_says_which_slices_each_commit_made(tmp_path: Path, monkeypatch
     assert long_run.numbers("0-2 7 9-10") == {0, 1, 2, 7, 9, 10} and long_run.numbers("") == set()
 
 
+def test_records_of_two_machines_are_merged_once(tmp_path: Path) -> None:
+    records = []
+    for name, slices in (("one", [0, 3]), ("other", [1, 4])):
+        run = Run("r", _square, tmp_path / name, 6)
+        run.open = set(slices)
+        for number in slices:
+            run.end(number, Measured(_square(number), 1.0, 2.0))
+        records.append(run.record)
+    made = long_run.merged(*records)
+    assert (made["done"], made["ahead"], made["counts"]["sum"]) == (2, [3, 4], 26)
+    assert (made["seconds"], made["cpu_seconds"], made["commits"]) == (4.0, 8.0, {long_run.commit(): "0-1 3-4"})
+    with pytest.raises(ValueError, match="share 2 slices"):
+        long_run.merged(made, records[0])
+
+
 def test_slices_under_way_when_the_time_is_over_are_left(tmp_path: Path) -> None:
     began = time.monotonic()
     code, record = _go(Run("r", _sleeps, tmp_path / "record.json", 3, guess=0.01), 6.0)
