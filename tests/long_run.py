@@ -219,4 +219,5 @@ def provenance(path: Path) -> dict[str, str]:
 
 if __name__ == "__main__":
     first, second, target = (Path(word) for word in sys.argv[1:4])
-    target.write_text(json.dumps(merged(json.loads(first.read_text()), json.loads(second.read_text())), indent=1) + "\n")
+    both = merged(json.loads(first.read_text()), json.loads(second.read_text()))
+    target.write_text(json.dumps(both, indent=1) + "\n")

@@ -44,8 +44,8 @@ FormOf = tuple[tuple[str, FormatName], ...]
 
 @dataclass(frozen=True)
 class Ruling:
-    """refuted: kind is hang, poison, bounds, chunk, registers, fault, tokens, logits, hidden, state, cache or an error's
-    name.
+    """refuted: kind is hang, poison, bounds, chunk, registers, fault, tokens, logits, hidden, state, cache or the name
+    of an error.
     unrun: the machine could not run it; why says what."""
 
     status: Literal["refuted", "not refuted", "unrun"]
@@ -125,8 +125,9 @@ def _judged_slice(schedule: Schedule, request: Request, order: str, machine: Mac
         expected = sliced.Expected(ForwardPass(schedule.model, tensors, kept), schedule, request)
     except (ValueError, KeyError, IndexError, MemoryError) as error:
         return Ruling("unrun", why=f"no forward pass: {error}")
+    before = expected.before() if request.start else None
     try:
-        shown = machine(schedule, _weights(schedule.model), request, order, expected.before() if request.start else None)
+        shown = machine(schedule, _weights(schedule.model), request, order, before)
     except Refused as refused:
         return Ruling("unrun", why=str(refused))
     except Broken as broken:

@@ -14,16 +14,17 @@ import pytest
 
 from amk.adversary.edits import Json, apply, find, steps
 from amk.adversary.neighbourhood.account import account
-from amk.adversary.neighbourhood.bases import MADE, base
+from amk.adversary.neighbourhood.bases import MADE, WHOLE, base
 from amk.adversary.neighbourhood.ledger import Ledger, Line, counts, key_of, read
 from amk.adversary.neighbourhood.mutator import Change, Neighbourhood, Site, schema_of_schedules
 from amk.adversary.neighbourhood.search import Search, pairs
-from amk.adversary.neighbourhood.survey import Care, Outcome, Survey
+from amk.adversary.neighbourhood.survey import EVERYTHING, Care, Outcome, Survey
 from amk.cli import main
 from amk.schedule_ir.ops import OPS
 from amk.schedule_ir.schedule import Schedule, mode_of
 from amk.schedule_ir.weight_format import FORMATS
 from amk.validator.verify import Verdict, verify
+from tests.adversarial.whole_neighbourhood import PARTS, SLICES, counted, edits_of
 
 SLICE = 3_000
 LIGHT = Care(safe=1, other=0, certificates=False)
@@ -48,20 +49,22 @@ def schedule_of(document: Json) -> Schedule:
 
 
 def test_the_bases_have_everything_that_a_schedule_can_say() -> None:
-    made = [schedule_of(base(name)) for name in MADE]
-    ops = {step["op"]["op"] for name in MADE for _, step in steps(base(name))}
+    """Already those whose edits are all made and recorded."""
+    made = [schedule_of(base(name)) for name in WHOLE]
+    ops = {step["op"]["op"] for name in WHOLE for _, step in steps(base(name))}
     formats = {c.format for s in made for st in s.streams for m in ("qkv", "o", "down", "lm_head") for c in st.kinds(m)}
-    assert len(MADE) >= 12
+    assert len(set(WHOLE) & set(MADE)) == len(WHOLE) >= 12
     assert ops == set(OPS)
     assert formats == set(FORMATS)
     assert {c.handoff for s in made for c in s.counters} == {"fenced", "hint"}
     assert {b.tagged for s in made for b in s.buffers} == {True, False}
     assert {st.engine for s in made for st in s.streams} == {"bulk", "cp_async"}
     assert {s.kv.dtype for s in made} == {"bf16", "fp8"}
-    assert {mode_of(s) for s in made} >= {"greedy", "top-p", "top-k-top-p"}
+    assert {mode_of(s) for s in made} >= {"greedy", "top-p"}
+    assert {mode_of(schedule_of(base(name))) for name in MADE} >= {"top-k-top-p"}
     assert max(s.batch for s in made) > 1
     assert max(len(s.programs) for s in made) > 1
-    assert any(step["op"].get("k_parts", 1) > 1 for name in MADE for _, step in steps(base(name)))
+    assert any(step["op"].get("k_parts", 1) > 1 for name in WHOLE for _, step in steps(base(name)))
     assert any(stream.later for s in made for stream in s.streams)
     assert any(s.kv.splits > 1 for s in made)
     assert {s.model.qkv_bias for s in made} == {s.model.qk_norm for s in made} == {True, False}
@@ -278,3 +281,31 @@ def test_the_account_and_the_counts() -> None:
 def test_a_key_names_one_edit_of_one_base() -> None:
     one, two = changes_of("fenced")[:2]
     assert len({key_of(name, change) for name in ("fenced", "tagged") for change in (one, two)}) == 4
+
+
+def test_a_slice_of_the_whole_run_counts_what_it_saw() -> None:
+    """Outcomes of all kinds, without the work of making them."""
+    outcomes = [
+        Outcome("SAFE", (), "accepted", "not refuted", asked=EVERYTHING, seconds={"verify": 0.5}),
+        Outcome("SAFE", (), "accepted", "refuted: tokens", "token 3"),
+        Outcome("UNSAFE", ("AMK302",), "refused", "not refuted"),
+        Outcome("UNSAFE", ("AMK103",), "accepted: made", "unrun"),
+        Outcome("error", why="too long"),
+        Outcome("error", why="KeyError: x"),
+        Outcome("refused", ("AMK005",)),
+    ]
+    lines = [Line("rows", str(n), "Wait.at_least", "far", o, edits="[]") for n, o in enumerate(outcomes)]
+    found = counted("rows", lines)
+    assert (found["edits"], found["holes"]) == (7, 1)
+    assert found["bases"] == {"rows": {"edits": 7, "SAFE": 2, "UNSAFE": 2, "error": 2, "refused": 1}}
+    assert found["judged by everything"] == {"Wait.at_least": 1}
+    assert found["not SAFE, certificate accepted"] == {"AMK103: Wait.at_least, far": 1}
+    assert found["without a verdict"] == {"too long: rows": 1}
+    assert len(found["differences"]) == 2 and "KeyError" in found["differences"][1]
+    assert found["account"]["AMK302"]["fields"] == {"Wait.at_least": 1} and found["account"]["AMK103"]["unrun"] == 1
+
+
+def test_the_slices_of_a_base_are_all_of_its_edits() -> None:
+    changes = list(neighbourhood("slice of layers").changes())
+    parts = [change.key for part in range(PARTS) for change in edits_of("slice of layers")[0][part::PARTS]]
+    assert sorted(parts) == sorted(change.key for change in changes) and SLICES == PARTS * len(WHOLE)

@@ -28,7 +28,7 @@ SHOWN = 300
 
 
 @lru_cache(maxsize=1)
-def _edits(name: str) -> tuple[list[Change], Counter[str], Survey]:
+def edits_of(name: str) -> tuple[list[Change], Counter[str], Survey]:
     """(all edits in the order of the slices, edits of each field)."""
     changes = list(Neighbourhood(base(name), schema_of_schedules()).changes())
     Random(name).shuffle(changes)
@@ -38,7 +38,7 @@ def _edits(name: str) -> tuple[list[Change], Counter[str], Survey]:
 def neighbourhood_slice(number: int) -> dict[str, Any]:
     """One part of the edits of one base."""
     name, part = WHOLE[number // PARTS], number % PARTS
-    changes, of_field, survey = _edits(name)
+    changes, of_field, survey = edits_of(name)
     lines = []
     for change in changes[part::PARTS]:
         key = key_of(name, change)

@@ -105,7 +105,7 @@ WHOLE = (
     "LayerNorm, parallel", "rows", "batch, parts of down", "live batch, fenced, head norms", "fp8, scales apart",
     "two programs", "layers of two kinds", "drawing, fenced",
 )  # fmt: skip
-"""Those that together have every op, hand-off, format and kind of program; the recorded run makes all of their edits."""
+"""Those that together have every op, hand-off and format; the recorded run makes all of their edits."""
 
 
 @cache
