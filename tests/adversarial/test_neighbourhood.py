@@ -308,4 +308,4 @@ def test_a_slice_of_the_whole_run_counts_what_it_saw() -> None:
 def test_the_slices_of_a_base_are_all_of_its_edits() -> None:
     changes = list(neighbourhood("slice of layers").changes())
     parts = [change.key for part in range(PARTS) for change in edits_of("slice of layers")[0][part::PARTS]]
-    assert sorted(parts) == sorted(change.key for change in changes) and SLICES == PARTS * len(WHOLE)
+    assert sorted(parts) == sorted(change.key for change in changes) and PARTS * len(WHOLE) == SLICES
