@@ -21,8 +21,8 @@ from amk.schedule_ir.layout import StreamLayout, stream_layout
 from amk.schedule_ir.ops import BarrierOp, Geometry, SignalOp, WaitOp, Work
 from amk.schedule_ir.ops.gemv import GemvOp
 from amk.schedule_ir.schedule import Loop, Node, Program, Schedule
+from amk.simulator.probe import Probe
 from amk.validator.program.counter_events import Instances
-from amk.validator.program.environment import Probe
 from amk.validator.program.trace import Item, Path, unroll
 
 NO_WORK = Work(0, 0, 0, 0, 0)

@@ -14,8 +14,8 @@ import numpy as np
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops import BarrierOp, SignalOp, WaitOp
 from amk.schedule_ir.schedule import Schedule
+from amk.simulator.probe import Probe
 from amk.simulator.program import Window
-from amk.validator.program.environment import Probe
 from amk.validator.program.trace import Item, Path
 
 Key = tuple[str, int]

@@ -29,8 +29,8 @@ from amk.validator.memory.memory_model import check_constants, check_said, check
 from amk.validator.order.clocks import ClocksTooLarge
 from amk.validator.order.within_cta import NotComposable
 from amk.validator.program.aliases import check_clashes
-from amk.validator.program.evaluator import Evaluations
 from amk.validator.program.flag_words import check_tags
+from amk.validator.program.footprint import Footprints
 from amk.validator.program.trace import TooLarge, last_items
 from amk.validator.smt import Obligation, Proof, Solver, prove
 from amk.validator.static.model_graph import check_model_graph
@@ -136,7 +136,6 @@ class _Verification:
     ) -> None:
         self.schedule, self.compiled, self.solver = schedule, compiled, solver
         self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self.evaluations = Evaluations()
         self.found: list[Diagnostic] = []
         self.open: list[Diagnostic] = []
         self.notes: list[Diagnostic] = []
@@ -201,7 +200,8 @@ class _Verification:
         self.stats |= {"layers checked": reduced.model.layers, "workers": reduced.launch.workers}
         met: list[Diagnostic] = []
         try:
-            result = compose(reduced, evaluations=self.evaluations)
+            footprints = Footprints(reduced)
+            result = compose(reduced, footprints=footprints)
             met = list(check_clashes(result.clashes))
             nodes = sum(g.count * g.nodes for g in result.groups)
             self.stats |= {"nodes": nodes, "incidences": result.incidences, "classes": result.classes}
@@ -209,7 +209,7 @@ class _Verification:
             doubt = self._judge(result)
             if doubt is None and not self.found:
                 # also if something is open: a launch of one token may be wrong whatever separates two
-                doubt = self._judge(compose(reduced, 1, self.evaluations))
+                doubt = self._judge(compose(reduced, 1, footprints))
         except NotComposable as error:
             doubt = Diagnostic("AMK205", str(error), where=PROGRAMS)
         if doubt is not None:
@@ -222,7 +222,7 @@ class _Verification:
         from amk.validator.evidence.flat_check import FlatCheck  # most schedules can be composed
 
         for tokens in (TOKENS, 1):
-            flat = FlatCheck(reduced, tokens, self.evaluations)
+            flat = FlatCheck(reduced, tokens)
             positions, complete = flat.positions()
             self.stats["positions checked"] = len(positions)
             known = len(self.open)

@@ -25,9 +25,6 @@ from amk.schedule_ir.model_spec import ModelSpec
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.target import load_target
 from amk.validator.export.of_schedule import certify_schedule
-from amk.validator.program.evaluator import Evaluations
-from amk.validator.program.footprint import Footprints
-from amk.validator.program.trace import unroll
 from amk.validator.verify import verify
 from tests.cases import cases
 from tests.engine.tiny import RandomTensors, tiny_model, tiny_plan
@@ -187,18 +184,3 @@ def test_damage_in_a_batch_is_noticed() -> None:
     assert "AMK103" in {d.code for d in verify(batch.model_copy(update={"buffers": flat})).diagnostics}
     single = schedule.model_copy(update={"batch": 2})
     assert {d.code for d in verify(single).diagnostics} >= {"AMK103", "AMK106"}
-
-
-def test_what_is_remembered_of_one_batch_is_not_used_for_another() -> None:
-    """A declared batch that the buffers do not have is noticed whatever was evaluated before."""
-    evaluations = Evaluations()
-    batch = plan(PLAIN, load_target("h200"), settings=Settings(batch=4), max_context=64)
-    assert verify(batch).safe
-    for declared in (2, 3):
-        assert not verify(batch.model_copy(update={"batch": declared})).safe
-    for item in unroll(batch.programs[0], 0, 1):
-        Footprints(batch, evaluations).of(item, 1, 0, 5)
-    fresh, remembered = (Footprints(batch.model_copy(update={"batch": 2}), e) for e in (None, evaluations))
-    for item in unroll(batch.programs[0], 0, 1):
-        for agent in (0, batch.launch.warps - 1) if item.step.op.role == "all" else (0,):
-            np.testing.assert_array_equal(fresh.of(item, 1, agent, 5), remembered.of(item, 1, agent, 5))

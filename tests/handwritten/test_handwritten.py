@@ -24,7 +24,7 @@ from amk.schedule_ir.machine.order import named_order
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.export.of_schedule import certify_schedule
 from amk.validator.order.within_cta import NotComposable
-from amk.validator.program.evaluator import Evaluations
+from amk.validator.program.footprint import Footprints
 from amk.validator.verify import Verdict, verify
 from tests.engine.tiny import RandomTensors, reference_decoder
 from tests.handwritten import split_attention, sync_agent
@@ -203,7 +203,7 @@ def test_candidates_are_not_read_for_a_given_token() -> None:
 def test_what_is_open_between_two_tokens_hides_no_fault_in_one(monkeypatch: pytest.MonkeyPatch, composed: bool) -> None:
     """Only words would keep one token's `best` from the next one's: open. One token is wrong all the same."""
 
-    def refuse(schedule: Schedule, evaluations: Evaluations) -> NoReturn:
+    def refuse(schedule: Schedule, footprints: Footprints) -> NoReturn:
         raise NotComposable("made up")
 
     if not composed:

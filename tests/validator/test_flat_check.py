@@ -17,7 +17,7 @@ from amk.validator.evidence.flat_system import expand
 from amk.validator.memory.composition import compose
 from amk.validator.order.greedy_run import greedy
 from amk.validator.order.within_cta import NotComposable
-from amk.validator.program.evaluator import Evaluations
+from amk.validator.program.footprint import Footprints
 from amk.validator.verify import verify
 from tests.damage import rewritten
 from tests.validator.plans import MODELS, SMALL, from_document, small_plan
@@ -65,7 +65,7 @@ def test_overlapping_writes_of_one_buffer_are_decided_event_by_event() -> None:
 
 @pytest.mark.parametrize(("events", "status"), [(flat_check.EVENTS, "SAFE"), (0, "UNKNOWN")])
 def test_only_all_positions_are_safe(monkeypatch: pytest.MonkeyPatch, events: int, status: str) -> None:
-    def refuse(schedule: Schedule, evaluations: Evaluations) -> NoReturn:
+    def refuse(schedule: Schedule, footprints: Footprints) -> NoReturn:
         raise NotComposable("made up")
 
     monkeypatch.setattr("amk.validator.verify.compose", refuse)

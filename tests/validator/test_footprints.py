@@ -1,31 +1,51 @@
-"""What is remembered of evaluations, wherever shared buffers lay, is what a first look finds, and what the ops say."""
+"""What is found for all runs of a step at once is what the op says of each alone, and so is what is made of it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import combinations, pairwise
 from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.ops import Access
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.memory.position_abstraction import NO_DATA
+from amk.validator.memory.composition import groups_of
+from amk.validator.memory.position_abstraction import UNITS, PositionAbstraction, joined, steps_with_data
 from amk.validator.program.aliases import Meeting, aliased, clash_of
-from amk.validator.program.contents import code
-from amk.validator.program.evaluator import SHARED, Evaluations
-from amk.validator.program.footprint import Footprints
+from amk.validator.program.contents import FAMILY_SHIFT, code
+from amk.validator.program.counter_events import Instances
+from amk.validator.program.footprint import SHARED, Footprint, Footprints
 from amk.validator.program.system import DONT_CARE, I64, READ, WRITE
-from amk.validator.program.trace import Item, unroll
+from amk.validator.program.trace import Item, Trace, trace
 from tests.validator.plans import MODELS, SMALL, small_plan
 
+WORKERS = 6
+PLANS = {
+    f"{plan}-{model}": small_plan(SMALL[plan], MODELS[model], WORKERS)
+    for plan, model in (("fast", "ragged"), ("naive", "bias"), ("heads", "qk-norm"), ("drawing", "plain"))
+}
+RANGES = {"first": (0, 40), "count": (0, 5), "head": (-1, 3), "split": (0, 5)}
 Content = tuple[int, int, int, int]
 """Buffer, kind, value, delta."""
 
 
-def _elsewhere(schedule: Schedule, rng: Random) -> Schedule:
+def _random_tables(rng: Random, schedule: Schedule) -> Schedule:
+    """Shares and places anywhere, in and out of bounds, some workers alike."""
+    tables = dict(schedule.tables)
+    for name, column in tables.items():
+        if (kind := name.rsplit(".", 1)[1]) in RANGES:
+            some = [rng.randint(*RANGES[kind]) for _ in range(rng.randint(1, WORKERS))]
+            tables[name] = tuple(rng.choice(some) for _ in column)
+    return schedule.model_copy(update={"tables": tables})
+
+
+def _elsewhere(rng: Random, schedule: Schedule) -> Schedule:
     """Shared buffers anywhere, also upon each other."""
     buffers = [
         b.model_copy(update={"offset": 128 * rng.randrange(6)}) if b.space == "shared" and rng.random() < 0.7 else b
@@ -52,7 +72,7 @@ def _said(schedule: Schedule, accesses: list[Access]) -> dict[Content, list[tupl
     rows = []
     for access in accesses:
         number, buffer = buffers[access.buffer]
-        if access.kind == "read" and buffer.role == "constant":
+        if access.kind == "read" and access.value is None and buffer.role == "constant":
             continue
         start = (buffer.offset or 0) if buffer.space == "shared" else 0
         value = DONT_CARE if access.value is None else code(*access.value)
@@ -67,8 +87,9 @@ def _found(rows: I64) -> dict[Content, list[tuple[int, int]]]:
     return _merged(((b, kind, value, delta), lo, hi) for b, kind, lo, hi, value, delta in rows.tolist())
 
 
-def _data(schedule: Schedule) -> list[Item]:
-    return [i for i in unroll(schedule.programs[0], 0, 1) if not isinstance(i.step.op, NO_DATA)]
+def _steps(schedule: Schedule) -> list[list[Item]]:
+    made = trace(schedule, 0, 2)
+    return [[made.items[n] for n in numbers.reshape(-1).tolist()] for numbers in steps_with_data(made)]
 
 
 def _meeting(schedule: Schedule, item: Item) -> list[Meeting]:
@@ -76,48 +97,153 @@ def _meeting(schedule: Schedule, item: Item) -> list[Meeting]:
     return aliased({name: b for name, b in schedule.geometry().buffers.items() if name in named})
 
 
-@pytest.mark.parametrize("name", ["fast", "heads"])
-def test_footprints_of_moved_buffers_are_those_of_a_first_look_and_of_the_ops(name: str) -> None:
-    """Rows, and the clash of the first worker that has one."""
-    rng, plain, evaluations = Random(4), small_plan(SMALL[name], MODELS["qk-norm"]), Evaluations()
-    clashing = 0
-    for schedule in (plain, *(_elsewhere(plain, rng) for _ in range(8)), plain):
-        geometry, workers = schedule.geometry(), range(schedule.launch.workers)
-        for item in rng.sample(_data(schedule), 16):
-            fresh, remembered = Footprints(schedule), Footprints(schedule, evaluations)
-            agent, pos = rng.randrange(geometry.role_size[item.step.op.role]), rng.randrange(schedule.kv.context)
-            rows, counts = remembered.of_workers(item, agent, workers, [pos] * len(workers))
-            np.testing.assert_array_equal(rows, fresh.of_workers(item, agent, workers, [pos] * len(workers))[0])
-            ends = np.cumsum([0, *counts])
-            envs = (Env(loops=item.loops, worker=w, agent=agent, pos=pos, tables=remembered.tables) for w in workers)
-            each = [item.step.op.accesses(env, geometry) for env in envs]
-            for worker, accesses in zip(workers, each, strict=True):
-                assert _found(rows[ends[worker] : ends[worker + 1]]) == _said(schedule, accesses)
-                np.testing.assert_array_equal(
-                    remembered.of(item, worker, agent, pos), rows[ends[worker] : ends[worker + 1]]
-                )
-            clashes = [clash_of(accesses, _meeting(schedule, item)) for accesses in each]
-            first = next((clash for clash in clashes if clash is not None), None)
-            assert remembered.clashes.get((*item.site.path, "op")) == first
-            assert remembered.clashes == fresh.clashes and remembered.outside == fresh.outside
-            clashing += first is not None
-    assert clashing > 5
-    evaluators = evaluations.evaluators.values()
-    assert 2 * len({id(one.unplaced) for one in evaluators}) < len(evaluators)
+class _Read(Env):
+    """One run, which remembers whether the position was read."""
+
+    @property
+    def pos(self) -> int:
+        self.__dict__["read"] = True
+        return int(self.__dict__["at"])
+
+
+def _alone(schedule: Schedule, item: Item, worker: int, agent: int, pos: int) -> tuple[list[Access], bool]:
+    env = _Read.__new__(_Read)
+    tables = {name: np.array(column) for name, column in schedule.tables.items()}
+    env.__dict__.update(loops=item.loops, worker=worker, agent=agent, tables=tables, at=pos, read=False)
+    accesses = item.step.op.accesses(env, schedule.geometry())
+    return accesses, env.__dict__["read"]
+
+
+@pytest.mark.parametrize("name", sorted(PLANS))
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_what_is_found_of_all_runs_is_what_the_op_says_of_each(name: str, seed: int) -> None:
+    """Rows, what lies outside, clashes, constants that are written, and whether the position matters; tables and places
+    of shared buffers anywhere."""
+    rng = Random(seed)
+    schedule = _random_tables(rng, PLANS[name]) if rng.random() < 0.7 else PLANS[name]
+    schedule = _elsewhere(rng, schedule) if rng.random() < 0.5 else schedule
+    workers = np.arange(rng.choice([0, 0, 1, 4]), rng.choice([4, WORKERS]))
+    steps, size = _steps(schedule), {b.name: b.bytes for b in schedule.buffers}
+    constants = {b.name for b in schedule.buffers if b.role == "constant"}
+    for items in rng.sample(steps, 8):
+        items = rng.sample(items, rng.randint(1, min(3, len(items))))
+        op, pos = items[0].step.op, np.array([[rng.randrange(schedule.kv.context) for _ in workers] for _ in items])
+        footprints, agents = Footprints(schedule), schedule.geometry().role_size[op.role]
+        found = footprints.of(items, workers, pos.reshape(len(items), len(workers)))
+        positional = outside = clashes = False
+        written: set[str] = set()
+        for (i, item), (w, worker), agent in (
+            (i, w, a) for i in enumerate(items) for w in enumerate(workers.tolist()) for a in range(agents)
+        ):
+            accesses, read = _alone(schedule, item, worker, agent, int(pos[i, w]))
+            mine = (found.item == i) & (found.worker == worker) & (found.agent == agent)
+            assert _found(found.rows[mine]) == _said(schedule, accesses)
+            positional |= read
+            outside |= any(a.lo < 0 or a.hi > size[a.buffer] for a in accesses)
+            clashes |= clash_of(accesses, _meeting(schedule, item)) is not None
+            written |= {a.buffer for a in accesses if a.kind == "write"} & constants
+        path = (*items[0].site.path, "op")
+        assert (found.positional, path in footprints.outside) == (positional, outside)
+        assert (path in footprints.clashes, footprints.written_constants) == (clashes, written)
+        assert found.timed == (op.op in ("select", "select_draw") and 0 in workers)
+
+
+def test_some_shared_buffers_clash_where_they_meet() -> None:
+    rng, met, quiet = Random(3), 0, 0
+    for _ in range(6):
+        schedule = _elsewhere(rng, PLANS["heads-qk-norm"])
+        footprints, workers = Footprints(schedule), np.arange(WORKERS)
+        for items in _steps(schedule):
+            footprints.of(items, workers, np.zeros((len(items), WORKERS), np.int64))
+            clash = (*items[0].site.path, "op") in footprints.clashes
+            met += clash
+            quiet += bool(_meeting(schedule, items[0])) and not clash
+    assert met > 5 and quiet > 5
 
 
 @pytest.mark.parametrize("name", ["fast", "naive"])
-def test_rows_of_all_workers_are_those_of_the_position_asked_for(name: str) -> None:
+def test_what_is_remembered_is_what_a_first_look_finds(name: str) -> None:
+    """Also at another position, and where fewer iterations are asked for."""
     schedule = small_plan(SMALL[name], MODELS["qk-norm"])
-    workers, shared, moved = range(schedule.launch.workers), Evaluations(), 0
-    for item in _data(schedule):
-        found = []
-        for pos in (0, schedule.kv.context - 2, 0):
-            known, fresh = (
-                Footprints(schedule, evaluations).of_workers(item, 0, workers, [pos] * len(workers))
-                for evaluations in (shared, Evaluations())
-            )
-            assert np.array_equal(known[0], fresh[0]) and known[1] == fresh[1]
-            found.append(known[0])
-        moved += not np.array_equal(found[0], found[1])
+    workers, shared, moved = np.arange(schedule.launch.workers), Footprints(schedule), 0
+    for items in _steps(schedule):
+        seen = []
+        for pos, count in ((0, len(items)), (schedule.kv.context - 2, len(items)), (0, 1), (0, len(items))):
+            where = np.full((count, len(workers)), pos)
+            known, fresh = (f.of(items[:count], workers, where) for f in (shared, Footprints(schedule)))
+            for column in ("rows", "item", "worker", "agent"):
+                np.testing.assert_array_equal(getattr(known, column), getattr(fresh, column))
+            seen.append(known.rows)
+        moved += not np.array_equal(seen[0], seen[1])
     assert moved > 2
+
+
+def _cells(rows: I64, place: I64) -> set[tuple[int, ...]]:
+    """(place, buffer, kind, byte, value, delta)."""
+    return {
+        (p, b, kind, byte, value, delta)
+        for p, (b, kind, lo, hi, value, delta) in zip(place.tolist(), rows.tolist(), strict=True)
+        for byte in range(lo, hi)
+    }
+
+
+def test_joined_rows_have_the_same_bytes_and_stand_apart_where_they_must() -> None:
+    rng, apart_seen = np.random.default_rng(5), 0
+    for _ in range(400):
+        count = int(rng.integers(1, 9))
+        lo = rng.integers(0, 12, count)
+        rows = np.stack(
+            (rng.integers(0, 2, count), rng.integers(0, 2, count), lo, lo + rng.integers(1, 5, count),
+             rng.integers(0, 2, count), np.zeros(count, int)), axis=1
+        )  # fmt: skip
+        place, agent = rng.integers(0, 2, count), rng.integers(0, 3, count)
+        words, acts = (rows[:, 0] == 1) & (rows[:, 1] == READ) & bool(rng.random() < 0.5), bool(rng.random() < 0.2)
+        made, at, grouped = joined(rows, place, agent, words, acts)
+        assert _cells(made, place[at]) == _cells(rows, place)
+        clash = False  # where warps share a buffer of which some bytes are touched twice and some written
+        for where, buffer in {(p, b) for p, b in zip(place.tolist(), rows[:, 0].tolist(), strict=True)}:
+            mine = np.flatnonzero((place == where) & (rows[:, 0] == buffer))
+            twice = any(max(a[2], b[2]) < min(a[3], b[3]) for a, b in combinations(rows[mine], 2))
+            clash |= twice and len({*agent[mine].tolist()}) > 1 and WRITE in rows[mine, 1]
+        alone = np.ones(count, bool) if clash else ~words if acts or words.any() else np.zeros(count, bool)
+        assert sorted(at[~grouped].tolist()) == np.flatnonzero(alone).tolist()
+        apart_seen += clash
+        spans = sorted(
+            (*made[k, [0, 1, 4, 5]].tolist(), place[at[k]], *made[k, 2:4].tolist()) for k in np.flatnonzero(grouped)
+        )
+        assert all(one[:5] != other[:5] or one[6] < other[5] for one, other in pairwise(spans))
+    assert apart_seen > 20
+
+
+def _alike(found: list[tuple[I64, Footprint]], schedule: Schedule, worker: int) -> list[object]:
+    """What workers of a class have in common: rows of shared memory but for one displacement per family."""
+    first: dict[int, int] = {}
+    told = []
+    for numbers, one in found:
+        mine = (one.worker == worker) & (one.rows[:, 0] == SHARED)
+        for row, item, agent in zip(one.rows[mine].tolist(), one.item[mine], one.agent[mine], strict=True):
+            shift = first.setdefault(row[4] >> FAMILY_SHIFT if row[4] >= 0 else -1, row[5])
+            told.append((int(numbers.reshape(-1)[item]), int(agent), *row[:5], row[5] - shift))
+    return told
+
+
+@pytest.mark.parametrize("name", sorted(PLANS))
+def test_one_worker_of_each_class_has_its_shared_memory_checked(name: str) -> None:
+    schedule = PLANS[name]
+    abstraction = PositionAbstraction(schedule, Footprints(schedule))
+    (group,) = groups_of(schedule, 1, Instances(schedule.counters))
+    abstraction.add(group)
+    made: Trace = group.order.trace
+    found, workers = [], np.arange(WORKERS)
+    for numbers in steps_with_data(made):
+        items = [made.items[n] for n in numbers.reshape(-1).tolist()]
+        pos = np.tile(abstraction.positions(items[0], workers), (len(items), 1))
+        found.append((numbers, abstraction.footprints.of(items, workers, pos)))
+    classes = [_alike(found, schedule, worker) for worker in range(WORKERS)]
+    leaders = [w for w in range(WORKERS) if classes[w] not in classes[:w]]
+    rows = np.concatenate(abstraction.private)
+    shared = rows[(rows[:, 1] - len(schedule.buffers)) % UNITS == 0]
+    checked = sorted(set(((shared[:, 0] - group.node_base) // group.nodes).tolist()))
+    assert set(leaders) <= set(checked) and abstraction.classes == len(checked) < WORKERS
+    assert len(shared) == sum(len(classes[w]) for w in checked)

@@ -13,9 +13,7 @@ import pytest
 from amk.planner.settings import Handoff
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.memory.composition import compose
-from amk.validator.program.evaluator import Evaluations
-from amk.validator.program.footprint import Footprints
-from amk.validator.program.step_accesses import warp_accesses
+from amk.validator.program.footprint import Footprints, flat_rows
 from amk.validator.program.system import I64, READ
 from tests.validator.plans import MODELS, SMALL, small_plan
 
@@ -35,15 +33,17 @@ class Use:
 
 
 def uses(schedule: Schedule) -> Iterator[Use]:
-    footprints = Footprints(schedule, Evaluations())
+    footprints = Footprints(schedule)
     tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
     plain = [i for i, b in enumerate(schedule.buffers) if not b.tagged and b.space != "shared" and b.role != "constant"]
     for group in compose(schedule).groups:
         trace = group.order.trace
         for worker in range(group.first, group.first + group.count):
-            for number, item in enumerate(trace.items):
+            for item in trace.items:
                 if item.token <= 0:
-                    rows = warp_accesses(footprints, trace, number, worker, POS)
+                    found = footprints.of([item], np.array([worker]), np.array([[POS]]))
+                    every = flat_rows(footprints, [item], found)
+                    rows = [every[found.agent == agent] for agent in range(len(trace.roles[item.step.op.role]))]
                     words = [one[np.isin(one[:, 0], tagged)] for one in rows]
                     written = [one[one[:, 3] != READ] for one in words]
                     every = np.concatenate(words)

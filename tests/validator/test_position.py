@@ -76,7 +76,7 @@ def test_the_envelope_contains_what_is_touched_at_every_position() -> None:
     assert len(positional) == 4
     for item in positional:
         for worker in range(schedule.launch.workers):
-            top = abstraction.positions(item, range(worker, worker + 1))[0]
+            top = int(abstraction.positions(item, np.array([worker]))[0])
             for agent in range(schedule.launch.warps):
                 env = Env(loops=item.loops, worker=worker, agent=agent, tables=tables)
                 most = cells(item.step.op.accesses(replace(env, pos=top), geo))

@@ -32,8 +32,7 @@ from amk.validator.order.between_ctas import Edges, InterCtaSystem
 from amk.validator.order.greedy_run import Run, greedy
 from amk.validator.order.intervals import Ordering
 from amk.validator.order.within_cta import NotComposable
-from amk.validator.program.footprint import Footprints
-from amk.validator.program.step_accesses import warp_accesses
+from amk.validator.program.footprint import Footprint, Footprints, flat_rows
 from amk.validator.program.system import I64, READ, WRITE, Bools, System
 from amk.validator.program.trace import Trace
 
@@ -183,7 +182,7 @@ class Confirmer:
 
     @cached_property
     def footprints(self) -> Footprints:
-        return Footprints(self.result.schedule, self.result.evaluations)
+        return Footprints(self.result.schedule)
 
     @cached_property
     def fits(self) -> bool:
@@ -260,10 +259,13 @@ class Confirmer:
 
     def _positional(self, place: Place, pos: int) -> bool:
         """Does what the step touches depend on the position?"""
+        return self._footprint(place, pos).positional
+
+    def _footprint(self, place: Place, pos: int) -> Footprint:
+        """In a launch that starts at this position."""
         trace, worker, number = place
-        item = trace.items[number]
-        agents = range(len(trace.roles[item.step.op.role]))
-        return any(self.footprints.positional(item, worker, a, pos + max(item.token, 0)) for a in agents)
+        here = pos + self.result.schedule.rows * max(trace.items[number].token, 0)
+        return self.footprints.of([trace.items[number]], np.array([worker]), np.array([[here]]))
 
     def _confirmed(self, clash: Clash) -> ConfirmedRace:
         # the witness needs no more than this of what the race was found with
@@ -277,10 +279,7 @@ class Confirmer:
 
     def _expansion(self, clash: Clash, edges: Edges) -> Callable[[], Flat]:
         result = self.result
-        return partial(
-            expand, result.schedule, clash.pos, result.tokens, edges, clash.workers, None, True,
-            result.evaluations, brief=True,
-        )  # fmt: skip
+        return partial(expand, result.schedule, clash.pos, result.tokens, edges, clash.workers, sure=True, brief=True)
 
     def _known(self, clash: Clash) -> bool:
         return self._last is not None and self._last[:2] == (clash.pos, clash.workers)
@@ -324,10 +323,11 @@ class Confirmer:
         """The events of a step, one per warp."""
         trace, worker, item = place
         group = next(g.number for g in self.result.groups if g.first == trace.program.first)
-        each = warp_accesses(self.footprints, trace, item, worker, pos)
+        found = self._footprint(place, pos)
+        rows = flat_rows(self.footprints, [trace.items[item]], found)
         return [
-            Touching(Event(group, worker, int(trace.event_of[item, warp])), place, warp, rows)
-            for warp, rows in zip(_warps(place), each, strict=True)
+            Touching(Event(group, worker, int(trace.event_of[item, warp])), place, warp, rows[found.agent == agent])
+            for agent, warp in enumerate(_warps(place))
         ]
 
 

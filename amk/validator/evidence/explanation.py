@@ -117,10 +117,7 @@ class _Stuck:
 
 
 def _ended(result: Composition) -> _Stuck:
-    flat = expand(
-        result.schedule, positions(result)[0], result.tokens, touching=(), evaluations=result.evaluations,
-        brief=True,
-    )  # fmt: skip
+    flat = expand(result.schedule, positions(result)[0], result.tokens, touching=(), brief=True)
     run = greedy(flat.system)
     return _Stuck(flat, run, diagnose(run))
 

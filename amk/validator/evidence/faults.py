@@ -80,8 +80,7 @@ def _at(
     result: Composition, fault: Fault, reader: Place | None, touching: frozenset[int] | None, pos: int
 ) -> Callable[[], Made] | None:
     """What makes the witness of such a fault of a run at this position, if one is found."""
-    evaluations = result.evaluations
-    flat = expand(result.schedule, pos, result.tokens, "word", touching, evaluations=evaluations, brief=True)
+    flat = expand(result.schedule, pos, result.tokens, "word", touching, brief=True)
     wanted = set(_flat_events(flat, *reader)) if reader else {-1}
     for run in _runs(result, flat):
         faults = find_faults(blocks(touches_of(run)), None).faults

@@ -29,7 +29,6 @@ from amk.validator.order.between_ctas import Edges, Group
 from amk.validator.order.clocks import Clocks, must_clocks
 from amk.validator.order.greedy_run import Run, greedy
 from amk.validator.program.counter_events import Instances
-from amk.validator.program.evaluator import Evaluations
 from amk.validator.program.system import I64, Bools, System
 
 EVENTS: Final = 120_000
@@ -85,8 +84,8 @@ class FlatOrder:
 class FlatCheck:
     """The flat systems of launches of one schedule, position by position."""
 
-    def __init__(self, schedule: Schedule, tokens: int = TOKENS, evaluations: Evaluations | None = None) -> None:
-        self.schedule, self.tokens, self.evaluations = schedule, tokens, evaluations or Evaluations()
+    def __init__(self, schedule: Schedule, tokens: int = TOKENS) -> None:
+        self.schedule, self.tokens = schedule, tokens
         self.instances = Instances(schedule.counters)
         self.groups = groups_of(schedule, tokens, self.instances)
         self.tagged = [i for i, b in enumerate(schedule.buffers) if b.tagged]
@@ -105,9 +104,7 @@ class FlatCheck:
         return sorted({last * i // max(count - 1, 1) for i in range(count)}), False
 
     def _flat(self, pos: int, edges: Edges, sure: bool = True) -> Flat:
-        self.known = expand(
-            self.schedule, pos, self.tokens, edges, like=self.known, sure=sure, evaluations=self.evaluations
-        )
+        self.known = expand(self.schedule, pos, self.tokens, edges, like=self.known, sure=sure)
         return self.known
 
     def _order(self, flat: Flat) -> FlatOrder:
@@ -116,7 +113,7 @@ class FlatCheck:
     def at(self, pos: int) -> Composition:
         """What `compose` answers, for launches that start at `pos`; nodes are flat events."""
         block = self._flat(pos, "block", sure=False)
-        result = Composition(self.schedule, self.tokens, self.groups, self.instances, self.evaluations, at=pos)
+        result = Composition(self.schedule, self.tokens, self.groups, self.instances, at=pos)
         result.outside, result.clashes = block.footprints.outside, block.footprints.clashes
         result.written_constants = frozenset(block.footprints.written_constants)
         result.private, result.weak = ("shared memory",), True

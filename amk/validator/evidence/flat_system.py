@@ -31,16 +31,14 @@ from amk.schedule_ir.schedule import Schedule
 from amk.validator.evidence.compact import GONE, compact
 from amk.validator.evidence.word_events import MISSING, join_nodes
 from amk.validator.memory.memory_check import boundary_content
-from amk.validator.memory.position_abstraction import NO_DATA
+from amk.validator.memory.position_abstraction import steps_with_data
 from amk.validator.order.between_ctas import Edges
 from amk.validator.order.within_cta import NotComposable
 from amk.validator.program.builder import assemble
 from amk.validator.program.contents import CACHED, code
 from amk.validator.program.counter_events import CounterEvents, Instances
-from amk.validator.program.evaluator import Evaluations
 from amk.validator.program.flag_words import tag_of, words
-from amk.validator.program.footprint import Footprints
-from amk.validator.program.step_accesses import item_accesses
+from amk.validator.program.footprint import Footprints, flat_rows
 from amk.validator.program.system import I64, WRITE, Bools, System
 from amk.validator.program.trace import BARRIERS, Item, TooLarge, Trace, trace
 
@@ -49,9 +47,6 @@ WHOLE: Final = 250_000
 """Events up to which a system has all of them, whoever asks."""
 MAX_LISTED: Final = 6_000_000
 """Events that are numbered, whether or not they are left out."""
-
-EVALUATED: Final = 64 << 20
-"""Bytes of footprints that are kept while a brief system is made: few are asked for again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,18 +97,17 @@ def expand(
     touching: Collection[int] | None = None,
     like: Flat | None = None,
     sure: bool = False,
-    evaluations: Evaluations | None = None,
     brief: bool = False,
 ) -> Flat:
     """The flat system of a launch of `tokens` tokens that starts at position `pos`, epoch 0.
 
     touching: only these workers' accesses are listed (all events stay), for witnesses of large schedules; those of
-    the others are evaluated where they may touch flag words, because these make waits. like: a flat
-    system of the same schedule and number of tokens, whose parts are used again. sure: without the waits of reads
-    that may not happen (`Op.perhaps`), for what must be ordered whatever the data say. evaluations: earlier
-    footprints. brief: if there are more than `WHOLE` events, only those that matter (see `compact`).
+    the others are evaluated where they may touch flag words, because these make waits. like: a flat system of the same
+    schedule and number of tokens, whose parts are used again. sure: without the waits of reads that may not happen
+    (`Op.perhaps`), for what must be ordered whatever the data say. brief: if there are more than `WHOLE` events, only
+    those that matter (see `compact`).
     """
-    footprints = like.footprints if like else Footprints(schedule, evaluations)
+    footprints = like.footprints if like else Footprints(schedule)
     return _Expansion(schedule, pos, tokens, edges, touching, like, sure, footprints, brief).build()
 
 
@@ -198,7 +192,6 @@ class _Expansion:
         if not self.brief:
             system, ids = assemble(self.agents, agent, init, *rows, initial, final, tag, called)
         else:
-            self.footprints.trim(0)
             left = compact(agent, *rows)
             agent, tag, rows = agent[left.kept], tag[left.kept], tuple(map(left.rows, rows))  # type: ignore[assignment]
             system, ids = assemble(self.agents, agent, init, *rows, initial, final, tag, called)
@@ -322,26 +315,24 @@ class _Expansion:
 
     def _group_accesses(self, trace_: Trace, base: int) -> None:
         program = trace_.program
-        span = range(program.first, program.first + program.count)
-        few = [span]
-        if self.touching is not None:
-            mine = np.array([w for w in self.touching if w in span], np.int64)
-            runs = np.split(mine, np.flatnonzero(np.diff(mine) > 1) + 1)
-            few = [range(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
-        for i, item in enumerate(trace_.items):
-            if isinstance(item.step.op, NO_DATA):
-                continue
-            for warp in trace_.roles[item.step.op.role]:
-                for workers in [span] if self._on_words(item) else few:
-                    worker, rows = item_accesses(self.footprints, trace_, i, warp, workers, self.pos)
-                    if self.touching is not None and workers is span:
-                        # of workers that are not listed, only words matter
-                        at = np.flatnonzero(np.isin(rows[:, 0], self.tagged) | np.isin(worker, self.touching))
-                        worker, rows = worker[at], rows[at]
-                    event = base + (worker - span.start) * trace_.events + trace_.event_of[i, warp]
-                    self.parts.append(np.concatenate((event[:, None], rows), axis=1))
-            if self.brief:
-                self.footprints.trim(EVALUATED)
+        every = np.arange(program.first, program.first + program.count)
+        few = every if self.touching is None else every[np.isin(every, self.touching)]
+        for numbers in steps_with_data(trace_):
+            items = [trace_.items[n] for n in numbers.reshape(-1).tolist()]
+            workers = every if self._on_words(items[0]) else few
+            here = np.array([[self.pos + self.schedule.rows * max(item.token, 0)] for item in items], np.int64)
+            found = self.footprints.of(items, workers, np.repeat(here, len(workers), axis=1))
+            rows, warp = (
+                flat_rows(self.footprints, items, found),
+                trace_.roles[items[0].step.op.role].start + found.agent,
+            )
+            event = base + (found.worker - program.first) * trace_.events
+            event += trace_.event_of[numbers.reshape(-1)[found.item], warp]
+            made = np.column_stack((event, rows))
+            if self.touching is not None and workers is every:
+                # of workers that are not listed, only words matter
+                made = made[np.isin(rows[:, 0], self.tagged) | np.isin(found.worker, self.touching)]
+            self.parts.append(made)
 
     def _on_words(self, item: Item) -> bool:
         """Does the step name a tagged buffer, where these matter?"""

@@ -20,7 +20,7 @@ import numpy as np
 from amk.validator.evidence.confirm import Confirmer, Place, order_of, positions
 from amk.validator.memory.composition import Composition
 from amk.validator.order.intervals import Ordering
-from amk.validator.program.step_accesses import item_accesses
+from amk.validator.program.footprint import flat_rows
 from amk.validator.program.system import I64, MAX_BYTES, WRITE
 
 PAIRS: Final = 1 << 22
@@ -65,11 +65,12 @@ def _rows(confirmer: Confirmer, places: list[Place], pos: int) -> I64:
     """[n, 7] (worker, warp, event, buffer, lo, hi, kind) of the step on all workers."""
     found = [np.zeros((0, 7), np.int64)]
     for trace, _, item in places:
-        workers = range(trace.program.first, trace.program.first + trace.program.count)
-        for warp in trace.roles[trace.items[item].step.op.role]:
-            worker, rows = item_accesses(confirmer.footprints, trace, item, warp, workers, pos)
-            event = np.full(len(rows), int(trace.event_of[item, warp]))
-            found.append(np.column_stack((worker, np.full(len(rows), warp), event, rows[:, :4])))
+        workers, step = np.arange(trace.program.first, trace.program.first + trace.program.count), trace.items[item]
+        here = pos + confirmer.result.schedule.rows * max(step.token, 0)
+        made = confirmer.footprints.of([step], workers, np.full((1, len(workers)), here))
+        warp = trace.roles[step.step.op.role].start + made.agent
+        rows = flat_rows(confirmer.footprints, [step], made)
+        found.append(np.column_stack((made.worker, warp, trace.event_of[item, warp], rows[:, :4])))
     return np.concatenate(found)
 
 

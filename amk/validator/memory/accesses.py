@@ -6,57 +6,38 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amk.schedule_ir.schedule import Schedule
 from amk.validator.memory.position_abstraction import PositionAbstraction
 from amk.validator.order.between_ctas import Group
 from amk.validator.order.intervals import divided
-from amk.validator.program.aliases import Clash
-from amk.validator.program.evaluator import Evaluations
 from amk.validator.program.footprint import Footprints
 from amk.validator.program.system import I64, READ, Bools
 
 
 @dataclass(frozen=True, eq=False)
 class Touched:
-    """rows: see `abstraction`. most, always: those on flag words as `words` wants them, with all reads, and with
-    those that happen at every position."""
+    """rows, tagged, classes: see `PositionAbstraction`. most, always: those on flag words as `words` wants them, with
+    all reads, and with those alone that happen at every position whatever the data say."""
 
     rows: I64
     most: I64
     always: I64
-    abstraction: PositionAbstraction
-
-    @property
-    def outside(self) -> dict[tuple[str | int, ...], str]:
-        """What lies outside its buffer, by step."""
-        return self.abstraction.footprints.outside
-
-    @property
-    def clashes(self) -> dict[tuple[str | int, ...], Clash]:
-        """Steps that use bytes by way of two buffers, one of them written."""
-        return self.abstraction.footprints.clashes
-
-    @property
-    def constants(self) -> frozenset[str]:
-        """Constants that are written."""
-        return frozenset(self.abstraction.footprints.written_constants)
+    tagged: list[int]
+    classes: int
 
 
-def touched(schedule: Schedule, groups: list[Group], evaluations: Evaluations) -> Touched:
-    abstraction = PositionAbstraction(schedule, Footprints(schedule, evaluations))
+def touched(footprints: Footprints, groups: list[Group]) -> Touched:
+    abstraction = PositionAbstraction(footprints.schedule, footprints)
     for group in groups:
         abstraction.add(group)
-    rows, always = abstraction.common()
+    rows = np.concatenate(abstraction.common)
     most = _word_rows(groups, rows, abstraction.tagged)
-    kept = most[_always(groups, most, abstraction)]
-    least = np.concatenate((kept, _word_rows(groups, always, abstraction.tagged)))
-    return Touched(np.concatenate((*abstraction.private, rows)), most, least, abstraction)
+    always = most[_always(most, abstraction)]
+    return Touched(np.concatenate((*abstraction.private, rows)), most, always, abstraction.tagged, abstraction.classes)
 
 
-def _always(groups: list[Group], found: I64, abstraction: PositionAbstraction) -> Bools:
+def _always(found: I64, abstraction: PositionAbstraction) -> Bools:
     """found: `_word_rows` of everything. Which of these happen at every position?"""
-    items = [(number, node - groups[number].order.trace.events) for number, node in abstraction.moving]
-    keys = np.array([g << 32 | i for g, i in sorted(items)], np.int64)
+    keys = np.array([group << 32 | item for group, item in sorted(abstraction.moving)], np.int64)
     always: Bools = (found[:, 4] != READ) | ~np.isin(found[:, 0] << 32 | found[:, 2], keys)
     return always
 

@@ -45,8 +45,8 @@ from amk.validator.order.intervals import IntervalOrder, Ordering, placed_in_loc
 from amk.validator.order.within_cta import local_order
 from amk.validator.program.aliases import Clash
 from amk.validator.program.counter_events import CounterEvents, Instances
-from amk.validator.program.evaluator import Evaluations
 from amk.validator.program.flag_words import FlagWords, words
+from amk.validator.program.footprint import Footprints
 from amk.validator.program.system import I64, READ
 from amk.validator.program.trace import trace_of
 
@@ -68,7 +68,7 @@ class Composition:
 
     stuck: programs whose worker alone does not finish. never: words that nobody writes, tags out of order. races,
     dataflow: over composite nodes with word edges; overwritten: flag words that a reader may still look for; unseen:
-    writes that fences do not order. outside, clashes, written_constants: see `Touched`. evaluations: footprints.
+    writes that fences do not order. outside, clashes, written_constants: see `Touched`.
     hints: the order with hints, if words alone do not keep the words. fence: the order of what is visible, if it is
     not `order`. at: the only position that was looked at. private: what the buffers behind the schedule's are, in
     turn. block: what has the edges of `block`. complete: does every agent finish with them?
@@ -81,7 +81,6 @@ class Composition:
     tokens: int
     groups: list[Group]
     instances: Instances
-    evaluations: Evaluations
     outside: dict[tuple[str | int, ...], str] = field(default_factory=dict)
     clashes: dict[tuple[str | int, ...], Clash] = field(default_factory=dict)
     written_constants: frozenset[str] = frozenset()
@@ -134,32 +133,33 @@ def groups_of(schedule: Schedule, tokens: int, instances: Instances) -> list[Gro
     return found
 
 
-def compose(schedule: Schedule, tokens: int = TOKENS, evaluations: Evaluations | None = None) -> Composition:
-    """Check the schedule; raises `TooLarge`, `ClocksTooLarge` or `NotComposable`. evaluations: earlier footprints."""
-    return _Composer(schedule, tokens, evaluations or Evaluations()).run()
+def compose(schedule: Schedule, tokens: int = TOKENS, footprints: Footprints | None = None) -> Composition:
+    """Check the schedule; raises `TooLarge`, `ClocksTooLarge` or `NotComposable`. footprints: of the schedule."""
+    return _Composer(footprints or Footprints(schedule), tokens).run()
 
 
 class _Composer:
-    def __init__(self, schedule: Schedule, tokens: int, evaluations: Evaluations) -> None:
+    def __init__(self, footprints: Footprints, tokens: int) -> None:
+        self.footprints, schedule = footprints, footprints.schedule
         instances = Instances(schedule.counters)
         self.schedule, self.groups = schedule, groups_of(schedule, tokens, instances)
         self.inter_ctas: dict[tuple[Edges, Kept, bool], InterCtaSystem] = {}
-        self.result = Composition(schedule, tokens, self.groups, instances, evaluations)
+        self.result = Composition(schedule, tokens, self.groups, instances)
 
     def run(self) -> Composition:
         result = self.result
         result.stuck = tuple(self.schedule.programs[g.number].name for g in self.groups if not g.order.complete)
         if result.stuck:
             return result
-        self.seen = touched(self.schedule, self.groups, result.evaluations)
+        self.seen = touched(self.footprints, self.groups)
         self.items = [group.order.trace.items for group in self.groups]
         most = self._words(self.seen.most)
         self.words: dict[Kept, FlagWords] = {
             "most": most,
             "always": most if most.never else self._words(self.seen.always),
         }
-        result.classes, result.written_constants = self.seen.abstraction.classes, self.seen.constants
-        result.outside, result.clashes = self.seen.outside, self.seen.clashes
+        result.classes, result.written_constants = self.seen.classes, frozenset(self.footprints.written_constants)
+        result.outside, result.clashes = self.footprints.outside, self.footprints.clashes
         if result.outside or result.written_constants:
             return result  # wrong whatever else there is
         result.never = most.never
@@ -202,7 +202,7 @@ class _Composer:
         """
         rows, boundary = self.seen.rows, boundary_content(self.schedule, self.result.tokens)
         placed = placed_in_lockstep(self.groups, rows[:, 0]) if self.result.lockstep else run.placed(rows[:, 0])
-        return accesses(rows, placed, self.seen.abstraction.tagged, boundary)
+        return accesses(rows, placed, self.seen.tagged, boundary)
 
     def _check_memory(self) -> None:
         """Reads-from with all edges, races with those of every position, visibility with those of fences."""

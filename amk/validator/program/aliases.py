@@ -13,13 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import combinations, product
 
-import numpy as np
-
 from amk.report.diagnostic import Diagnostic, Where, because
 from amk.report.schema import json_pointer
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import Access
-from amk.validator.program.system import I64
 
 Clash = tuple[Access, Access]
 Meeting = tuple[str, str, int]
@@ -44,25 +41,6 @@ def clash_of(accesses: list[Access], pairs: list[Meeting]) -> Clash | None:
             if "write" in (a.kind, b.kind) and a.lo < b.hi + gap and b.lo + gap < a.hi:
                 return a, b
     return None
-
-
-def united(spans: I64) -> I64:
-    """The same bytes as spans [n, 2] that are apart, in order."""
-    spans = spans[np.argsort(spans[:, 0])]
-    reach = np.maximum.accumulate(spans[:, 1])
-    fresh = np.ones(len(spans), bool)
-    fresh[1:] = spans[1:, 0] > reach[:-1]
-    starts = np.flatnonzero(fresh)
-    ends = np.append(starts, len(spans))[1:] - 1
-    return np.stack((spans[starts, 0], reach[ends]), axis=1)
-
-
-def meet(some: I64, apart: I64) -> bool:
-    """Does any of these spans overlap one of those, which are apart and in order?"""
-    if not len(apart):
-        return False
-    before = np.searchsorted(apart[:, 0], some[:, 1])
-    return bool(((before > 0) & (apart[before - 1, 1] > some[:, 0])).any())
 
 
 def check_clashes(clashes: Mapping[tuple[str | int, ...], Clash]) -> Iterator[Diagnostic]:

@@ -1,4 +1,4 @@
-"""What bytes hold, as numbers: value families, indices and tokens packed into one (see `slopes`).
+"""What bytes hold, as numbers: family, index and token of a value packed into one, in this order.
 
 Families have numbers that follow from their names alone, so rows mean the same in every schedule.
 """
@@ -11,9 +11,11 @@ from zlib import crc32
 
 import numpy as np
 
-from amk.validator.program.slopes import INDEX_BITS, TOKEN_BITS
 from amk.validator.program.system import DONT_CARE, I64
 
+TOKEN_BITS: Final = 21
+INDEX_BITS: Final = 20
+FAMILY_SHIFT: Final = TOKEN_BITS + INDEX_BITS
 FAMILIES: Final = 65_521
 CACHED: Final = frozenset({"k", "v"})
 
@@ -31,7 +33,13 @@ def family_number(family: str) -> int:
 
 def code(family: str, index: int) -> int:
     """The packed value without a token; -1 stays the value nobody asks for."""
-    return (family_number(family.removesuffix(".past")) << INDEX_BITS | index) << TOKEN_BITS
+    return ((family_number(family.removesuffix(".past")) << INDEX_BITS) + index) * (1 << TOKEN_BITS)
+
+
+def index_of(values: I64) -> I64:
+    """The indices of packed values."""
+    found: I64 = values >> TOKEN_BITS & ((1 << INDEX_BITS) - 1)
+    return found
 
 
 def family_name(value: int) -> str:
@@ -43,10 +51,10 @@ def family_name(value: int) -> str:
     return f"{_NAMES[family]}[{index}]" + (f" of token {token - 1}" if token else "")
 
 
-def with_token(values: I64, token: int, tokenless: I64) -> I64:
-    """Values of a step run for `token` (negative: outside the token loop); families in `tokenless` keep theirs."""
-    if token < 0:
-        return values
-    family = values >> (TOKEN_BITS + INDEX_BITS)
-    plain = (values == DONT_CARE) | (family[..., None] == tokenless).any(axis=-1)
-    return np.where(plain, values, values + token + 1)
+def with_token(values: I64, token: I64 | int, timeless: bool = False) -> I64:
+    """Values of steps run for a token each (negative: outside the token loop). timeless: those of the caches keep
+    theirs, because what a token appends is what later tokens read."""
+    named = values != DONT_CARE
+    if timeless:
+        named &= ~np.isin(values >> FAMILY_SHIFT, [family_number(family) for family in CACHED])
+    return values + np.where(named, token + 1, 0)

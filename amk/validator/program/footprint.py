@@ -1,163 +1,227 @@
-"""Byte footprints of steps, evaluated once per distinct environment.
+"""Byte footprints of steps: what every warp touches on every worker in every iteration.
 
-Evaluations (`evaluator`) are kept under the op's text and the geometry that it may read. That makes 132 nearly
-identical workers cost little more than one, and a schedule cost little that differs from an earlier one in a few steps.
+`accesses` of an op is a pure function of what it reads from its environment, so it is evaluated once for all runs of a
+step that it treats alike (`per_run`): 132 nearly identical workers and all layers cost little more than one.
 
 Rows are (buffer, kind, lo, hi, value, delta): global buffers are numbered as in the schedule, shared memory is buffer
--1 and addressed by absolute byte, so that overlapping shared buffers are seen to overlap. value packs (family, index);
-`with_token` adds the token. delta = logical offset - byte address.
+-1 and addressed by absolute byte, so that overlapping shared buffers are seen to overlap. value packs family and index
+(`contents`), without the token. delta = logical offset - byte address.
 
-Cache rows keep one value for all tokens: what a token appends is what later tokens read. A read without a value of a
-`constant` buffer is dropped: nothing may write it (`memory_model`), and `owners` says which constant it is. A read of a
-constant where the op needs what a step computes stays, and finds that no step wrote it.
+A read without a value of a `constant` buffer is dropped: nothing may write it (`memory_model`), and `owners` says which
+constant it is. A read of a constant where the op needs what a step computes stays, and finds that no step wrote it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any, Final, cast
 
-from amk.schedule_ir.memory import Buffer
-from amk.schedule_ir.ops import Access, Geometry, Op
+import numpy as np
+
+from amk.schedule_ir.expr import Env, Expr, Value
+from amk.schedule_ir.ops import Access, Op
 from amk.schedule_ir.schedule import Schedule
-from amk.validator.program.aliases import Clash, Meeting, aliased
-from amk.validator.program.evaluation import Footprint, Rows
-from amk.validator.program.evaluator import Evaluations, Evaluator, Unplaced
-from amk.validator.program.step_evaluation import Asked, grouped
-from amk.validator.program.step_rows import StepRows
-from amk.validator.program.system import I64
-from amk.validator.program.tables import Tables
+from amk.validator.program.aliases import Clash, Meeting, aliased, clash_of
+from amk.validator.program.contents import code, with_token
+from amk.validator.program.per_run import Differ, at, per_run, unfolded
+from amk.validator.program.system import DONT_CARE, I64, READ, WRITE
 from amk.validator.program.trace import Item
+
+SHARED: Final = -1
+COLUMNS: Final = 6
+KEPT: Final = 8 << 20
+"""Bytes of rows of a step that are kept for when they are asked for again."""
+
+Row = tuple[int, int, int, int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
-    """What an op can see of a schedule. key: all of it as text, the number of each buffer included, but not `starts`:
-    where the shared buffers of the geometry lie. meeting: those with bytes in common."""
+class Footprint:
+    """Rows [n, 6] of the runs of a step, run by run. item, worker, agent [n]: which of the items that were asked for,
+    the worker, the warp counted from the first of the step's role. positional, timed: does what some run touches depend
+    on the position, or on the token's number within the launch?"""
 
-    key: tuple[object, ...]
-    geometry: Geometry
-    starts: tuple[int, ...]
-    meeting: list[Meeting]
+    rows: I64
+    item: I64
+    worker: I64
+    agent: I64
+    positional: bool
+    timed: bool
+
+    def of_first(self, items: int) -> Footprint:
+        """Of the first items only."""
+        upto = int(np.searchsorted(self.item, items))
+        cut = {name: getattr(self, name)[:upto] for name in ("rows", "item", "worker", "agent")}
+        return replace(self, **cut)
 
 
-def _anywhere(buffer: Buffer) -> Buffer:
-    """The buffer without where it lies, if it is shared memory."""
-    return buffer.model_copy(update={"offset": None}) if buffer.space == "shared" else buffer
+class _Loops(dict[str, Any]):
+    """Loop variables that remember which of them were asked for."""
+
+    def __init__(self, values: dict[str, Any], read: set[str]) -> None:
+        super().__init__(values)
+        self._read = read
+
+    def __getitem__(self, name: str) -> Any:
+        self._read.add(name)
+        return super().__getitem__(name)
 
 
-class _Parts:
-    """What an op can see of a schedule: the buffers and streams that it names, without where a ring ends."""
+class _Together(Env):
+    """The environment of several runs, whose numbers are `per_run`. read: loop variables and `pos` that were asked for."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.whole = schedule.geometry()
-        self.streams = {n: s.model_copy(update={"slots": 1}) for n, s in self.whole.streams.items()}
-        self.buffers = {n: _anywhere(b) for n, b in self.whole.buffers.items()}
-        parts = (self.buffers, self.streams)
-        self.texts = {n: (i, part.model_dump_json()) for group in parts for i, (n, part) in enumerate(group.items())}
-        whole = self.whole
-        sizes = (
-            whole.batch,
-            whole.live,
-            whole.rows_each,
-            whole.workers,
-            whole.kv_block,
-            whole.kv_splits,
-            *whole.role_size.items(),
-        )
-        self.common = (self.whole.model.model_dump_json(), sizes)
+    read: set[str]
 
-    def of(self, op: Op) -> _Seen:
-        fields = {value for _, value in op if isinstance(value, str)}
-        buffers = {name: b for name, b in self.buffers.items() if name in fields}
-        lying = {name: self.whole.buffers[name] for name in buffers}
-        starts = tuple(b.offset or 0 for b in lying.values() if b.space == "shared")
-        streams = {name: s for name, s in self.streams.items() if name in fields}
-        text = (type(op).__name__, op.model_dump_json(), *((n, self.texts[n]) for n in (*buffers, *streams)))
-        geometry = replace(self.whole, buffers=buffers, streams=streams)
-        return _Seen((text, self.common), geometry, starts, aliased(lying))
+    def __init__(self, loops: dict[str, Any], workers: I64, agent: I64, pos: I64, tables: dict[str, I64]) -> None:
+        read: set[str] = set()
+        # the field `pos` is a property here, so the dataclass must not set it
+        self.__dict__.update(
+            loops=_Loops(loops, read), worker=per_run(workers), agent=per_run(agent), tables=tables, read=read,
+            _workers=workers, _pos=per_run(pos),
+        )  # fmt: skip
+
+    @property
+    def pos(self) -> int:
+        self.read.add("pos")
+        return cast(int, self.__dict__["_pos"])
+
+    def symbol(self, name: str) -> Value:
+        if name in ("1", "agent", "worker") or name in self.loops:
+            return super().symbol(name)
+        return per_run(self.tables[name][self.__dict__["_workers"]])
+
+    def number(self, name: str) -> int:
+        return cast(int, self.symbol(name))
+
+    def eval_int(self, expr: Expr) -> int:
+        return cast(int, self.eval(expr))
+
+
+@dataclass(frozen=True, eq=False)
+class _Evaluated:
+    """What an op says of runs that it treats alike. runs: their numbers."""
+
+    runs: I64
+    rows: list[Row]
+    beyond: Access | None
+    clash: Clash | None
+    read: set[str]
 
 
 class Footprints:
-    """Footprints of one schedule, in the schedule's numbers of buffers and families."""
+    """Footprints of one schedule. outside, clashes: by step, what lies outside its buffer, and bytes used by way of two
+    buffers; written_constants: their names."""
 
-    def __init__(self, schedule: Schedule, evaluations: Evaluations | None = None) -> None:
-        self.schedule = schedule
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule, self.geometry = schedule, schedule.geometry()
         self.number = {b.name: i for i, b in enumerate(schedule.buffers)}
         self.written_constants: set[str] = set()
         self.outside: dict[tuple[str | int, ...], str] = {}
         self.clashes: dict[tuple[str | int, ...], Clash] = {}
-        self._evaluations = evaluations or Evaluations()
-        self._evaluations.trim()
-        self._tables = Tables(schedule)
-        self.tables = self._tables.arrays
-        self._parts = _Parts(schedule)
-        self._evaluators: dict[tuple[int, int, int, tuple[str, ...]], Evaluator] = {}
-        self._seen: dict[tuple[int, int], _Seen] = {}
+        self.tables = {name: np.array(column, np.int64) for name, column in schedule.tables.items()}
+        buffers = self.geometry.buffers
+        self._start = {n: (b.offset or 0) if b.space == "shared" else 0 for n, b in buffers.items()}
+        self._place = {n: SHARED if b.space == "shared" else self.number[n] for n, b in buffers.items()}
+        self._constant = {name for name, b in buffers.items() if b.role == "constant"}
+        self._known: dict[tuple[object, ...], tuple[list[dict[str, int]], bytes, Footprint]] = {}
 
-    def trim(self, room: int) -> None:
-        """Forget earlier rows but for this many bytes."""
-        self._evaluations.trim(room)
-        self._evaluators.clear()
-
-    def of(self, item: Item, worker: int, agent: int, pos: int) -> I64:
-        """[n, 6] what agent `agent` (index in the step's role) of `worker` touches in `item` at position `pos`."""
-        found = self._evaluator(item, agent).one(item.loops, worker, pos, self._tables)
-        if found.beyond is not None:
-            self._note(item, worker, found.beyond)
-        self._gather(item, found)
-        return found.rows
-
-    def of_workers(self, item: Item, agent: int, workers: range, pos: Sequence[int]) -> tuple[I64, tuple[int, ...]]:
-        """`of` for consecutive workers, `pos` giving each one's position: their rows in turn, and how many each has."""
-        if len(workers) == 1:
-            rows = self.of(item, workers[0], agent, pos[0])
-            return rows, (len(rows),)
-        found = self._rows(item, agent, workers, pos)
-        if found.beyond is not None:
-            self._note(item, *found.beyond)
-        self._gather(item, found)
-        return found.rows, found.counts
-
-    def positional(self, item: Item, worker: int, agent: int, pos: int) -> bool:
-        """Would `of` say something else elsewhere, as far as is known here?"""
-        return "pos" in self._evaluator(item, agent).one(item.loops, worker, pos, self._tables).names
-
-    def warp_group(self, item: Item, agents: int, asked: Asked) -> StepRows:
-        """All agents of a step on consecutive workers."""
-        found = grouped(lambda agent: self._evaluator(item, agent), agents, item.loops, asked, self._tables)
-        if found.beyond is not None:
-            self._note(item, *found.beyond)
-        self._gather(item, found)
+    def of(self, items: list[Item], workers: I64, pos: I64) -> Footprint:
+        """What each warp of a step touches. items: iterations of one step; pos [items, workers]: where workers are."""
+        site, loops = items[0].site, [item.loops for item in items]
+        key = (site.path, tuple(loops[0].items()), workers.tobytes())
+        if key in self._known:
+            before, where, found = self._known[key]
+            same = not found.positional or where[: pos.nbytes] == pos.tobytes()
+            if before[: len(loops)] == loops and same:
+                return found.of_first(len(loops))
+        found = self._evaluated(items, workers, pos)
+        if found.rows.nbytes <= KEPT:
+            self._known[key] = loops, pos.tobytes(), found
         return found
 
-    def _rows(self, item: Item, agent: int, workers: range, pos: Sequence[int]) -> Rows:
-        return self._evaluator(item, agent).rows(item.loops, workers, pos, self._tables)
+    def _evaluated(self, items: list[Item], workers: I64, pos: I64) -> Footprint:
+        op = items[0].step.op
+        agents = self.geometry.role_size[op.role]
+        item, worker, agent = (n.reshape(-1) for n in np.indices((len(items), len(workers), agents)))
+        loops = {name: np.array([one.loops[name] for one in items], np.int64) for name in items[0].loops}
+        meeting = self._meeting(op)
+        parts: list[_Evaluated] = []
+        left = [np.flatnonzero(agent == a) for a in range(agents)] if len(workers) else []
+        while left:
+            some = left.pop()
+            own = {name: per_run(values[item[some]]) for name, values in loops.items()}
+            env = _Together(own, workers[worker[some]], agent[some], pos[item[some], worker[some]], self.tables)
+            try:
+                parts.append(self._alike(op, env, some, meeting))
+            except Differ as differ:
+                left += [some[differ.labels == label] for label in np.unique(differ.labels)]
+        parts.sort(key=lambda part: int(part.runs[0]))
+        self._note(items[0], parts, workers[worker])
+        rows = [np.zeros((0, COLUMNS), np.int64), *(unfolded(p.rows, len(p.runs)).reshape(-1, COLUMNS) for p in parts)]
+        runs = np.concatenate([np.zeros(0, np.int64), *(np.repeat(p.runs, len(p.rows)) for p in parts)])
+        order, read = np.argsort(runs, kind="stable"), set[str]().union(*(part.read for part in parts))
+        runs = runs[order]
+        return Footprint(
+            np.concatenate(rows)[order], item[runs], workers[worker[runs]], agent[runs],
+            positional="pos" in read, timed=not read.isdisjoint(("t", "n")),
+        )  # fmt: skip
 
-    def _evaluator(self, item: Item, agent: int) -> Evaluator:
-        key = item.site.number, int(item.site.path[1]), agent, tuple(item.loops)
-        found = self._evaluators.get(key)
-        if found is None:
-            site = key[:2]
-            if site not in self._seen:
-                self._seen[site] = self._parts.of(item.step.op)
-            seen, op = self._seen[site], item.step.op
-            number = {name: self.number[name] for name in seen.geometry.buffers}
-            found = self._evaluations.evaluator(
-                (seen.key, agent, key[3]), seen.starts, seen.meeting, lambda: Unplaced(op, seen.geometry, number, agent)
-            )
-            self._evaluators[key] = found
-        return found
+    def _meeting(self, op: Op) -> list[Meeting]:
+        named = {value for _, value in op if isinstance(value, str)}
+        return aliased({name: b for name, b in self.geometry.buffers.items() if name in named})
 
-    def _gather(self, item: Item, found: Footprint | Rows | StepRows) -> None:
-        self.written_constants |= found.constants
-        if found.clash is not None:
-            self.clashes.setdefault((*item.site.path, "op"), found.clash)
+    def _alike(self, op: Op, env: _Together, runs: I64, meeting: list[Meeting]) -> _Evaluated:
+        accesses = op.accesses(env, self.geometry)
+        rows = list(self._coalesced(accesses))
+        beyond = next((a for a in accesses if a.lo < 0 or a.hi > self.geometry.buffers[a.buffer].bytes), None)
+        self.written_constants |= {a.buffer for a in accesses if a.kind == "write" and a.buffer in self._constant}
+        clash = clash_of(accesses, meeting) if meeting else None
+        return _Evaluated(runs, rows, beyond, clash, env.read)
 
-    def _note(self, item: Item, worker: int, access: Access) -> None:
-        """Remember an access outside its buffer, by step."""
-        message = (
-            f"{item.step.op.op} of worker {worker} touches bytes {access.lo:,}..{access.hi - 1:,} of "
-            f"'{access.buffer}', which has {self.schedule.buffers[self.number[access.buffer]].bytes:,}"
-        )
-        self.outside.setdefault((*item.site.path, "op"), message)
+    def _row(self, access: Access) -> Row:
+        value = DONT_CARE if access.value is None else code(*access.value)
+        start, kind = self._start[access.buffer], READ if access.kind == "read" else WRITE
+        lo = access.lo + start
+        return self._place[access.buffer], kind, lo, access.hi + start, value, access.origin - lo
+
+    def _coalesced(self, accesses: list[Access]) -> Iterator[Row]:
+        """Rows with touching neighbours of the same content merged."""
+        last: Row | None = None
+        for access in accesses:
+            if access.kind == "read" and access.value is None and access.buffer in self._constant:
+                continue
+            row = self._row(access)
+            if last and last[3] == row[2] and (last[0], last[1], last[4], last[5]) == (row[0], row[1], row[4], row[5]):
+                last = (*last[:3], row[3], *last[4:])
+                continue
+            if last:
+                yield last
+            last = row
+        if last:
+            yield last
+
+    def _note(self, item: Item, parts: list[_Evaluated], worker: I64) -> None:
+        """Remember the first access outside its buffer, and the first use of a byte by way of two, by step."""
+        path = (*item.site.path, "op")
+        for part in parts:
+            if part.clash is not None:
+                self.clashes.setdefault(path, part.clash)
+            if part.beyond is not None and path not in self.outside:
+                name = part.beyond.buffer
+                lo, hi = at(part.beyond.lo, 0), at(part.beyond.hi, 0)
+                self.outside[path] = (
+                    f"{item.step.op.op} of worker {worker[part.runs[0]]} touches bytes {lo:,}..{hi - 1:,} of "
+                    f"'{name}', which has {self.geometry.buffers[name].bytes:,}"
+                )
+
+
+def flat_rows(footprints: Footprints, items: list[Item], found: Footprint) -> I64:
+    """(buffer, lo, hi, kind, value, delta) in the buffers of the flat system: those of the schedule, then the shared
+    memory of each worker; with the token in the values."""
+    rows = found.rows[:, [0, 2, 3, 1, 4, 5]]
+    own = rows[:, 0] == SHARED
+    rows[own, 0] = len(footprints.schedule.buffers) + found.worker[own]
+    token = np.array([item.token for item in items], np.int64)[found.item]
+    rows[:, 4] = with_token(rows[:, 4], token, timeless=True)
+    return rows

@@ -8,7 +8,7 @@ Property:
 
 An op's field for a constant holds that one: `references` fixes the name, `structure` that of scales, `launch_needs`
 that the host fills it. Which bytes of it are read follows from the op alone (`accesses`). A read of a constant where
-the op needs what a step computed finds that no step wrote it (`evaluator`).
+the op needs what a step computed finds that no step wrote it (`footprint`).
 
 Codes: AMK106 for what is kept for something else, AMK301 for rings, AMK302 for fields. Cost: one look at every step as
 written.

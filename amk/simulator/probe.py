@@ -1,12 +1,10 @@
-"""Environments that remember what was read from them."""
+"""An environment that remembers what was read from it: what a step costs is the same where that is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 from amk.schedule_ir.expr import Env, IntArray, Value
-from amk.validator.program.per_worker import per_worker
 
 
 class _Seen(dict[str, int]):
@@ -50,22 +48,3 @@ class Probe(Env):
         value = int(self.tables[name][self.__dict__["_worker"]])
         self.log[name] = value
         return value
-
-
-class Several(Probe):
-    """That of one agent of several workers, whose numbers are `per_worker`; workers, pos [n]."""
-
-    def __init__(
-        self, loops: Mapping[str, int], workers: IntArray, agent: int, pos: IntArray, tables: Mapping[str, IntArray]
-    ) -> None:
-        super().__init__(loops, per_worker(workers), agent, per_worker(pos), tables)
-        self.__dict__["_workers"] = workers
-
-    def symbol(self, name: str) -> Value:
-        if name in ("1", "agent", "worker") or name in self.loops:
-            return super().symbol(name)
-        value = self.log[name] = per_worker(self.tables[name][self.__dict__["_workers"]])
-        return value
-
-    def number(self, name: str) -> int:
-        return cast(int, self.symbol(name))
