@@ -3,10 +3,7 @@
 Property: a wait computes (int32)(value - threshold) >= 0, which is right iff -2^31 <= value - threshold < 2^31. What
 counts is the sum of all that a counter gains, however small each signal is. With D = increments per token of an awaited
 instance, b = threshold relative to the token's start, N = most tokens of a launch, by the conditions of `epochs`:
-  (L1) value - threshold >= -b when a wait begins to look, so b <= 2^31. If b is more, what must have been given to the
-       counter by then makes up for it (g of that token, so b - g <= 2^31), where a token's increments come after all of
-       the token before: with any increment of a token those of all earlier ones are there. Orders by fences only: what
-       words or hints put earlier may be seen later;
+  (L1) value - threshold >= -b when a wait begins to look, so b <= 2^31;
   (L2) value - threshold <= D - b while the wait is pending, if it holds back all increments of the next token, and
        <= N*D - b, the whole launch, if it does not.
 
@@ -56,7 +53,7 @@ def check_lags(result: Composition, waits: I64, signals: I64) -> Lags:
         mine = asked[:, 2] == instance
         most, least, gains = int(base[mine].max()), int(base[mine].min()), int(gain[instance])
         behind, own = asked[mine & (base > LAG)], signals[signals[:, 2] == instance]
-        if len(behind) and not _there_in_time(result, behind, own, int(init[instance])):
+        if len(behind):
             found = early if _passes_early(result, behind, init[instance]) else open_
             found.append(_finding(result, instance, f"gains {gains:,} per token, a wait is for {most:,} of them"))
         elif gains - least >= LAG or not _holds_back(result, asked[mine], own):
@@ -64,25 +61,6 @@ def check_lags(result: Composition, waits: I64, signals: I64) -> Lags:
             message = f"gains {gains:,} per token, {launch:,} tokens a launch; {safe:,} tokens are safe"
             open_.append(_finding(result, instance, message))
     return Lags(tuple(early[:8]), tuple(open_[:8]))
-
-
-def _there_in_time(result: Composition, waits: I64, signals: I64, init: int) -> bool:
-    """Is no more than 2^31 missing whenever one of these waits begins to look, in token 0 or a later one?"""
-    order = result.fence or result.order
-    assert order is not None
-    if waits[:, 4].any():  # hints are not known to be seen in the order of the tokens
-        return False
-    first, late = (signals[signals[:, 5] == token] for token in (0, 1))
-    number, after = (order.numbers(rows[:, 0], rows[:, 1]) for rows in (first, late))
-    for worker, event, _, threshold, *_ in waits.tolist():
-        trace = next(g for g in result.groups if g.first <= worker < g.first + g.count).order.trace
-        there = np.zeros(len(first), bool)
-        if trace.index_of[event]:
-            before = np.repeat(order.numbers(np.array([worker]), np.array([event - 1])), len(first))
-            there = (number == before) | order.precedes(number, before)
-        if threshold - init - int(first[there, 3].sum()) > LAG:
-            return False
-    return bool(order.precedes_each(number, after).all())
 
 
 def _holds_back(result: Composition, waits: I64, signals: I64) -> bool:
