@@ -32,6 +32,7 @@ SHARED: Final = -1
 COLUMNS: Final = 6
 KEPT: Final = 8 << 20
 """Bytes of rows of a step that are kept for when they are asked for again."""
+MANY: Final = 16
 
 Row = tuple[int, int, int, int, int, int]
 
@@ -69,7 +70,7 @@ class _Loops(dict[str, Any]):
 
 
 class _Together(Env):
-    """The environment of several runs, whose numbers are `per_run`. read: loop variables and `pos` that were asked for."""
+    """The environment of several runs, whose numbers are `per_run`. read: loop variables and `pos`, if asked for."""
 
     read: set[str]
 
@@ -186,12 +187,14 @@ class Footprints:
         return self._place[access.buffer], kind, lo, access.hi + start, value, access.origin - lo
 
     def _coalesced(self, accesses: list[Access]) -> Iterator[Row]:
-        """Rows with touching neighbours of the same content merged."""
+        """Rows with touching neighbours of the same content merged; of many, those that touch in the first run stand
+        together, because ops go piece by piece."""
+        kept = [a for a in accesses if a.kind != "read" or a.value is not None or a.buffer not in self._constant]
+        rows = [self._row(access) for access in kept]
+        if len(rows) > MANY:
+            rows.sort(key=lambda row: [at(row[column], 0) for column in (0, 1, 5, 4, 2)])
         last: Row | None = None
-        for access in accesses:
-            if access.kind == "read" and access.value is None and access.buffer in self._constant:
-                continue
-            row = self._row(access)
+        for row in rows:
             if last and last[3] == row[2] and (last[0], last[1], last[4], last[5]) == (row[0], row[1], row[4], row[5]):
                 last = (*last[:3], row[3], *last[4:])
                 continue
