@@ -31,7 +31,7 @@ def touched(footprints: Footprints, groups: list[Group]) -> Touched:
         abstraction.add(group)
     rows = np.concatenate(abstraction.common)
     most = _word_rows(groups, rows, abstraction.tagged)
-    always = most[_always(most, abstraction)]
+    always = np.concatenate((most[_always(most, abstraction)], *abstraction.always))
     return Touched(np.concatenate((*abstraction.private, rows)), most, always, abstraction.tagged, abstraction.classes)
 
 

@@ -8,12 +8,13 @@ active, and waits and signals never depend on it. So one check of the *position 
     that the split that appends a row is the one that reads it. The cache ops are evaluated at a position that the
     worker's split owns, where they do all that they ever do.
 Words that a step reads at some positions only give no order at the others, and candidates are not read for a token
-that was given: `moving` has the steps of which the race check must not rely on reads of flag words. A race in the
-position abstraction may be impossible at every single position; the flat check then confirms or refutes it.
+that was given: `moving` has the steps whose reads of flag words may not happen, `always` those of their reads that do
+at every position. A race in the position abstraction may be impossible at every single position; the flat check then
+confirms or refutes it.
 
 In a live batch every sequence has a position of its own. Each worker is looked at where it does all that it ever does,
-whatever others do: nothing here asks whether two workers can be at those positions at once, so all combinations are
-covered (`static.sequences` decides what that needs).
+whatever others do, and what it always reads is what it reads at any position of its own: nothing here asks whether two
+workers can be at those positions at once, so all combinations are covered (`static.sequences` decides what that needs).
 
 Shared memory is checked for one worker of each class. Two workers are in one class if all their events have the same
 shared-memory rows up to one displacement per value family (a consistent renaming of what the bytes hold).
@@ -29,6 +30,7 @@ Cost: an evaluation of each step for all its warps, workers and layers, and sort
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
@@ -60,8 +62,8 @@ def steps_with_data(trace: Trace) -> list[I64]:
 
 class PositionAbstraction:
     """Rows [n, 7] of one group of workers after another. common: those of global memory; private: those of private
-    memory, of which there are `classes`. moving: (group, item) of warp groups whose reads of flag words may not happen.
-    """
+    memory, of which there are `classes`. moving: (group, item) of warp groups whose reads of flag words may not happen;
+    always: (group, worker, item, buffer, kind, lo, hi) of those of them that do."""
 
     def __init__(self, schedule: Schedule, footprints: Footprints) -> None:
         self.schedule, self.footprints = schedule, footprints
@@ -70,6 +72,7 @@ class PositionAbstraction:
         self.last = schedule.kv.context - schedule.rows
         self.classes = 0
         self.moving: set[tuple[int, int]] = set()
+        self.always: list[I64] = [np.zeros((0, COLUMNS + 1), np.int64)]
         self.common: list[I64] = [np.zeros((0, COLUMNS + 1), np.int64)]
         self.private: list[I64] = [np.zeros((0, COLUMNS + 1), np.int64)]
         self._caches: dict[int, int] = {}
@@ -84,23 +87,31 @@ class PositionAbstraction:
         first = self.footprints.tables["attn.split"][workers] * kv.block
         return np.where(first <= self.last, np.minimum(first + kv.block - self.schedule.rows, self.last), self.last)
 
+    def least_positions(self, item: Item, workers: I64) -> I64:
+        """Where the op reads no more than it always does: the first position, for cache ops one of another split."""
+        kv = self.schedule.kv
+        if not isinstance(item.step.op, RopeAppendOp | AttendOp):
+            return np.zeros(len(workers), np.int64)
+        other = np.where(self.footprints.tables["attn.split"][workers] == 0, kv.block, 0)
+        return np.where((kv.splits > 1) & (other <= self.last), other, 0)
+
     def add(self, group: Group) -> None:
         """Rows of every worker of the group in global memory, and of one worker per class in private memory."""
         own: list[I64] = []
         for numbers in steps_with_data(group.order.trace):
-            found = self._seen(group, numbers[0])
+            found = self._seen(group, numbers[0], self.positions)
             if found.timed:
                 own += [
-                    self._add_step(group, numbers[n : n + 1], self._seen(group, numbers[n]))
+                    self._add_step(group, numbers[n : n + 1], self._seen(group, numbers[n], self.positions))
                     for n in range(len(numbers))
                 ]
             else:
                 own.append(self._add_step(group, numbers, found))
         self._add_private(group, np.concatenate([np.zeros((0, COLUMNS + 3), np.int64), *own]))
 
-    def _seen(self, group: Group, numbers: I64) -> Footprint:
+    def _seen(self, group: Group, numbers: I64, where: Callable[[Item, I64], I64]) -> Footprint:
         items, workers = [group.order.trace.items[n] for n in numbers.tolist()], np.arange(group.count) + group.first
-        return self.footprints.of(items, workers, np.tile(self.positions(items[0], workers), (len(items), 1)))
+        return self.footprints.of(items, workers, np.tile(where(items[0], workers), (len(items), 1)))
 
     def _add_step(self, group: Group, numbers: I64, found: Footprint) -> I64:
         """numbers: items [tokens, layers] that touch what was found for the first of these tokens. Adds what it touches
@@ -112,6 +123,8 @@ class PositionAbstraction:
         words = np.isin(rows[:, 0], self.tagged) & (rows[:, 1] == READ)
         if words.any() and (found.positional or step.op.perhaps):
             self.moving |= {(group.number, n) for n in numbers.reshape(-1).tolist()}
+            if found.positional and not step.op.perhaps:
+                self._add_always(group, numbers)
         made, at, grouped = joined(rows, place, found.agent[shown], words, bool(step.waits or step.signals))
         picked = shown[at]
         base = group.node_base + (found.worker[picked] - group.first) * group.nodes
@@ -135,6 +148,13 @@ class PositionAbstraction:
                 )
             )
         return np.concatenate(own)
+
+    def _add_always(self, group: Group, numbers: I64) -> None:
+        found = self._seen(group, numbers[0], self.least_positions)
+        words = np.flatnonzero(np.isin(found.rows[:, 0], self.tagged) & (found.rows[:, 1] == READ))
+        place = np.full(len(words), group.number), found.worker[words]
+        for at_token in numbers:
+            self.always.append(np.column_stack((*place, at_token[found.item[words]], found.rows[words, :4])))
 
     def _add_private(self, group: Group, own: I64) -> None:
         """own: (event, worker, agent, row) of everything that workers have to themselves."""
