@@ -17,6 +17,13 @@ def json_pointer(parts: Iterable[str | int]) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
+def finding(code: str, message: str, path: Iterable[str | int], *reasons: str) -> Diagnostic:
+    """What is wrong at a place of the document, and why."""
+    return Diagnostic(
+        code, message, where=Where(path=json_pointer(path)), facts=tuple(map(because, filter(None, reasons)))
+    )
+
+
 def schema_error(error: ValidationError, file: str | None = None, prefix: tuple[str | int, ...] = ()) -> AmkError:
     """All of `error` as one AmkError; `prefix` is where the validated value sits in the file."""
     # pydantic counts only the valid items of a tuple, so a list whose items are all wrong is also called too short

@@ -22,8 +22,8 @@ from typing import Final
 
 import numpy as np
 
-from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import json_pointer
+from amk.report.diagnostic import Diagnostic
+from amk.report.schema import finding
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.matrices import MATRICES
 from amk.schedule_ir.schedule import Schedule
@@ -47,7 +47,7 @@ def apart(one: Schedule, other: Schedule) -> list[Diagnostic]:
         if a != b:
             told = "" if field == "model" and one.model.name == other.model.name else f": {_name(a)} and {_name(b)}"
             message = f"the schedules differ in {field}{told}"
-            found.append(_finding("AMK106", message, (*field.split("."),), "a text goes on in the same caches"))
+            found.append(finding("AMK106", message, (*field.split("."),), "a text goes on in the same caches"))
     theirs = {buffer.name: buffer for buffer in other.buffers}
     packed = {stream.source for schedule in (one, other) for stream in schedule.streams}
     for i, buffer in enumerate(one.buffers):
@@ -56,7 +56,7 @@ def apart(one: Schedule, other: Schedule) -> list[Diagnostic]:
             continue
         if (buffer.role, buffer.dtype, buffer.shape) != (twin.role, twin.dtype, twin.shape):
             message = f"'{buffer.name}' is {buffer.dtype} {list(buffer.shape)} and {twin.dtype} {list(twin.shape)}"
-            found.append(_finding("AMK103", message, ("buffers", i), "it is the same memory for both"))
+            found.append(finding("AMK103", message, ("buffers", i), "it is the same memory for both"))
     return found
 
 
@@ -79,7 +79,7 @@ def crowded(schedules: Sequence[Schedule]) -> list[Diagnostic]:
     if needed <= target.hbm_bytes:
         return []
     message = f"the buffers of all need {needed:,} bytes, {target.name} has {target.hbm_bytes:,}"
-    return [_finding("AMK011", message, ("buffers",), "all of them are allocated while launches take turns")]
+    return [finding("AMK011", message, ("buffers",), "all of them are allocated while launches take turns")]
 
 
 def one_packing(one: Schedule, other: Schedule) -> bool:
@@ -102,7 +102,3 @@ def one_packing(one: Schedule, other: Schedule) -> bool:
 
 def _name(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(getattr(value, "name", value))
-
-
-def _finding(code: str, message: str, path: tuple[str | int, ...], reason: str) -> Diagnostic:
-    return Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=(because(reason),))

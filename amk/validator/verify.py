@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from amk.report.diagnostic import AmkError, Diagnostic, Severity, Where, because
-from amk.report.schema import json_pointer
+from amk.report.schema import finding
 from amk.schedule_ir.references import check_references
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.induction.layers import layer_loops, reduce_layers
@@ -245,7 +245,7 @@ class _Verification:
         Returns what it finds without evidence: that is only a doubt.
         """
         for path, message in result.outside.items():
-            self.found.append(Diagnostic("AMK103", message, where=Where(path=json_pointer(path))))
+            self.found.append(finding("AMK103", message, path))
         self.found += check_constants(self.schedule, result.written_constants)
         self.found += check_scopes(self.schedule, result.groups, result.instances)
         if self.found or (doubt := self._findings(result)) is not None:

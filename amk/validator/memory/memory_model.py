@@ -45,7 +45,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from amk.report.diagnostic import Diagnostic, Severity, Where, because
-from amk.report.schema import json_pointer
+from amk.report.schema import finding, json_pointer
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.schedule import Schedule
 from amk.validator.order.between_ctas import Group
@@ -79,7 +79,7 @@ def check_strong(schedule: Schedule) -> list[Diagnostic]:
             if touch != "strong":
                 what = "a weak access" if touch == "weak" else "an access of 64 bits"
                 message = f"{what} to '{counter}', whose other users make strong ones of 32 bits"
-                found.append(_said("AMK506", message, (*site.path, *place, "touch"), UNEQUAL))
+                found.append(finding("AMK506", message, (*site.path, *place, "touch"), UNEQUAL))
     return found
 
 
@@ -91,23 +91,21 @@ def check_said(schedule: Schedule) -> list[Diagnostic]:
         if site.step.stores == "bulk":
             message = f"{op.op} hands on what bulk stores may not have written yet"
             why = "`wait_group.read` says that the source was read, not that the result is in memory"
-            found.append(_said("AMK508", message, (*site.path, "stores"), why))
+            found.append(finding("AMK508", message, (*site.path, "stores"), why))
         elif site.step.stores == "mixed":
             message = f"{op.op} adds to cells by reductions that differ in size or scope, or beside plain stores"
-            found.append(_said("AMK510", message, (*site.path, "stores"), UNEQUAL))
+            found.append(finding("AMK510", message, (*site.path, "stores"), UNEQUAL))
         if isinstance(op, BarrierOp) and op.kind == "arrive":
             message = f"warps of '{op.role}' arrive at barrier {op.id} and go on"
-            found.append(_said("AMK511", message, (*site.path, "op", "kind"), "who only arrives has acquired nothing"))
+            found.append(
+                finding("AMK511", message, (*site.path, "op", "kind"), "who only arrives has acquired nothing")
+            )
     for i, stream in enumerate(schedule.streams):
         if stream.descriptor == "modified":
             message = f"copies of '{stream.name}' go by a tensor map that the kernel changes"
             why = "without `fence.proxy.tensormap` the copy engine may use the map as it was"
-            found.append(_said("AMK512", message, ("streams", i, "descriptor"), why))
+            found.append(finding("AMK512", message, ("streams", i, "descriptor"), why))
     return found
-
-
-def _said(code: str, message: str, path: tuple[str | int, ...], reason: str) -> Diagnostic:
-    return Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=(because(reason),))
 
 
 def _weak(code: str, message: str, path: tuple[str | int, ...]) -> Diagnostic:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import json_pointer
+from amk.report.schema import finding, json_pointer
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.schedule import Schedule
@@ -144,7 +144,7 @@ def _explained(schedule: Schedule, items: list[list[Item]], places: I64, trouble
         message = f"'{name}' gets tag {tag} over {held}: tags must grow"
         return _finding(message, path, "a reader could take an old word for the one it waits for")
     message = f"worker {worker} waits for words of '{name}' with tag {tag} that no step writes"
-    return Diagnostic("AMK202", message, where=Where(path=json_pointer(path)))
+    return finding("AMK202", message, path)
 
 
 def _together(parts: list[FlagWords]) -> FlagWords:

@@ -22,7 +22,7 @@ from functools import lru_cache
 from math import prod
 
 from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import json_pointer
+from amk.report.schema import finding, json_pointer
 from amk.schedule_ir.expr import Env, Expr, coefficient
 from amk.schedule_ir.graph import Graph, Product
 from amk.schedule_ir.matrices import share_table
@@ -128,7 +128,7 @@ def _program(schedule: Schedule, program: Program, number: int) -> Iterator[Diag
     where = _last(program, number) if present - wanted else {}
     for key in sorted(present - wanted)[:4]:
         message = f"program '{program.name}' runs {_named(key)} {_times(present[key])}, the model {_times(wanted[key])}"
-        yield Diagnostic("AMK106", message, where=Where(path=json_pointer(where[key])))
+        yield finding("AMK106", message, where[key])
     missing = [k for k in sorted(wanted - present) if not _may_miss(schedule, program, k, idle)]
     for key in missing[:4]:
         message = f"program '{program.name}' never runs {_named(key)}"
@@ -225,7 +225,7 @@ def _options(schedule: Schedule) -> Iterator[Diagnostic]:
             if (getattr(op, field) is not None) != needed:
                 here, there = ("lacks", "has") if needed else ("has", "lacks")
                 message = f"{op.op} {here} {field}, model {model.name} {there} it"
-                yield Diagnostic("AMK106", message, where=Where(path=json_pointer((*site.path, "op"))))
+                yield finding("AMK106", message, (*site.path, "op"))
 
 
 def _settings(graph: Graph, site: Site) -> Iterator[Diagnostic]:
@@ -237,4 +237,4 @@ def _settings(graph: Graph, site: Site) -> Iterator[Diagnostic]:
     for field, value in graph.products[name].settings:
         if getattr(op, field) != value:
             message = f"{op.op} has {field} {getattr(op, field)}, the model {value}"
-            yield Diagnostic("AMK106", message, where=Where(path=json_pointer((*site.path, "op", field))))
+            yield finding("AMK106", message, (*site.path, "op", field))

@@ -11,8 +11,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import json_pointer
+from amk.report.diagnostic import Diagnostic
+from amk.report.schema import finding
 from amk.schedule_ir.launch_needs import unmet
 from amk.schedule_ir.schedule import Schedule
 
@@ -23,8 +23,6 @@ MOST: Final = 8
 def check_needs(schedule: Schedule) -> list[Diagnostic]:
     """AMK407 for each precondition that does not hold."""
     return [
-        Diagnostic(
-            "AMK407", f"not so: {message}", where=Where(path=json_pointer(path)), facts=(because(f"need {need}"),)
-        )
+        finding("AMK407", f"not so: {message}", path, f"need {need}")
         for path, need, message in islice(unmet(schedule), MOST)
     ]

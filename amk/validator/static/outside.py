@@ -18,17 +18,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import json_pointer
+from amk.report.diagnostic import Diagnostic
+from amk.report.schema import finding
 from amk.schedule_ir.expr import Env
 from amk.schedule_ir.schedule import Schedule, Signal
-from amk.validator.program.trace import Path, Site, sites
+from amk.validator.program.trace import Site, sites
 
 
 def check_outside(schedule: Schedule) -> list[Diagnostic]:
     """All findings, in the order of the schedule."""
     found = [
-        _finding("AMK213", f"'{c.name}' is compared as an unsigned number", ("counters", i, "compare"),
+        finding("AMK213", f"'{c.name}' is compared as an unsigned number", ("counters", i, "compare"),
                  "after the wrap every wait passes at once, or none")
         for i, c in enumerate(schedule.counters) if c.compare != "lag"
     ]  # fmt: skip
@@ -39,15 +39,11 @@ def check_outside(schedule: Schedule) -> list[Diagnostic]:
             if site.step.when is not None:
                 message = f"{site.step.op.op} runs only if '{site.step.when}' says so"
                 found.append(
-                    _finding("AMK211", message, (*site.path, "when"), "which signals are given depends on data")
+                    finding("AMK211", message, (*site.path, "when"), "which signals are given depends on data")
                 )
             for name in (*site.step.takes, *site.step.gives):
                 holders.setdefault(name, set()).add((number, site.step.op.role))
     return [*found, *_pools(schedule, holders)]
-
-
-def _finding(code: str, message: str, path: Path, reason: str) -> Diagnostic:
-    return Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=(because(reason),))
 
 
 def _waits(site: Site) -> Iterator[Diagnostic]:
@@ -55,10 +51,10 @@ def _waits(site: Site) -> Iterator[Diagnostic]:
         path = (*site.path, "waits", i)
         if wait.compare != ">=":
             message = f"the wait on '{wait.counter}' compares by {wait.compare}"
-            yield _finding("AMK208", message, (*path, "compare"), "it may be missed: it does not stay true once it is")
+            yield finding("AMK208", message, (*path, "compare"), "it may be missed: it does not stay true once it is")
         if wait.data is not None:
             message = f"the threshold on '{wait.counter}' is read from '{wait.data}'"
-            yield _finding("AMK211", message, (*path, "data"), "what is waited for is not known before the launch")
+            yield finding("AMK211", message, (*path, "data"), "what is waited for is not known before the launch")
 
 
 def _signals(schedule: Schedule, site: Site, number: int) -> Iterator[Diagnostic]:
@@ -70,10 +66,10 @@ def _signals(schedule: Schedule, site: Site, number: int) -> Iterator[Diagnostic
             reason = (
                 "increments of others may be lost" if code == "AMK210" else "who gets it first decides what follows"
             )
-            yield _finding(code, f"a signal {verb} '{signal.counter}'", (*path, "action"), reason)
+            yield finding(code, f"a signal {verb} '{signal.counter}'", (*path, "action"), reason)
         elif amounts(schedule, site, number, signal)[0] < 0:
             message = f"a signal decrements '{signal.counter}'"
-            yield _finding("AMK209", message, (*path, "add"), "a wait that held may not hold when it is looked at")
+            yield finding("AMK209", message, (*path, "add"), "a wait that held may not hold when it is looked at")
 
 
 def amounts(schedule: Schedule, site: Site, number: int, signal: Signal) -> tuple[int, int]:
@@ -98,4 +94,4 @@ def _pools(schedule: Schedule, holders: dict[str, set[tuple[int, str]]]) -> Iter
         warps = {(program, role) for program, role in users}
         if len({role for _, role in warps}) > 1 or any(size[role] > 1 for _, role in warps):
             message = f"warps of {', '.join(sorted({role for _, role in warps}))} share the pool '{pool.name}'"
-            yield _finding("AMK214", message, ("pools", i), "one may wait for what another never gives back")
+            yield finding("AMK214", message, ("pools", i), "one may wait for what another never gives back")

@@ -22,8 +22,8 @@ from functools import cache
 from itertools import combinations
 from typing import Final
 
-from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import json_pointer
+from amk.report.diagnostic import Diagnostic
+from amk.report.schema import finding
 from amk.schedule_ir.memory import Buffer
 from amk.schedule_ir.ops import Op
 from amk.schedule_ir.references import BUFFER_FIELDS
@@ -40,10 +40,6 @@ def check_owners(schedule: Schedule) -> list[Diagnostic]:
     return [*_fields(schedule), *_rings(schedule)]
 
 
-def _finding(code: str, message: str, path: Path, reason: str) -> Diagnostic:
-    return Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=(because(reason),))
-
-
 def _fields(schedule: Schedule) -> Iterator[Diagnostic]:
     """What steps name."""
     rings = {name: stream.name for stream in schedule.streams for name in (stream.ring, stream.full) if name}
@@ -57,13 +53,13 @@ def _fields(schedule: Schedule) -> Iterator[Diagnostic]:
             path = (*site.path, "op", field)
             if name in rings:
                 message = f"{field} of {op.op} is '{name}', where copies of '{rings[name]}' land"
-                yield _finding("AMK301", message, path, "weight copies land there at any time of the launch")
+                yield finding("AMK301", message, path, "weight copies land there at any time of the launch")
             elif name in KEPT and field != name:
                 message = f"{field} of {op.op} is '{name}', which is kept for the next launch"
-                yield _finding("AMK106", message, path, "what is kept there has one meaning for all launches")
+                yield finding("AMK106", message, path, "what is kept there has one meaning for all launches")
             elif name in seen and name not in constants:
                 message = f"{op.op} has '{name}' for {seen[name]} and for {field}"
-                yield _finding("AMK302", message, path, "an op orders its accesses of one field, not those of two")
+                yield finding("AMK302", message, path, "an op orders its accesses of one field, not those of two")
             seen[name] = field
 
 
@@ -102,9 +98,9 @@ def _rings(schedule: Schedule) -> Iterator[Diagnostic]:
         lo, hi = max(one.lo, other.lo), min(one.hi, other.hi)
         if one.ring and lo < hi:
             message = f"{other.what} shares bytes {lo}..{hi - 1} with the {one.what}"
-            yield _finding("AMK301", message, one.path, "weight copies land there at any time of the launch")
+            yield finding("AMK301", message, one.path, "weight copies land there at any time of the launch")
     sources = dict[str, str]()
     for number, stream in enumerate(schedule.streams):
         if sources.setdefault(stream.source, stream.name) != stream.name:
             message = f"'{stream.source}' is the source of '{sources[stream.source]}' and of '{stream.name}'"
-            yield _finding("AMK106", message, ("streams", number, "source"), "the host packs it for one stream")
+            yield finding("AMK106", message, ("streams", number, "source"), "the host packs it for one stream")

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import json_pointer
+from amk.report.diagnostic import Diagnostic
+from amk.report.schema import finding
 from amk.schedule_ir.ops.begin import BeginOp
 from amk.schedule_ir.ops.give_hidden import GiveHiddenOp
 from amk.schedule_ir.ops.select import Selection
@@ -81,4 +81,4 @@ RULES = {
 
 
 def _finding(code: str, message: str, site: Site, rule: str) -> Diagnostic:
-    return Diagnostic(code, message, where=Where(path=json_pointer((*site.path, "op"))), facts=(because(RULES[rule]),))
+    return finding(code, message, (*site.path, "op"), RULES[rule])

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import json_pointer
+from amk.report.diagnostic import Diagnostic
+from amk.report.schema import finding
 from amk.schedule_ir.ops import BarrierOp
 from amk.schedule_ir.schedule import Schedule
 from amk.schedule_ir.shared_memory import extent
@@ -47,10 +47,6 @@ def check_resources(schedule: Schedule, compiled: CompiledResources | None = Non
     ]  # fmt: skip
 
 
-def _finding(code: str, message: str, path: tuple[str | int, ...], *reasons: str) -> Diagnostic:
-    return Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=tuple(because(r) for r in reasons))
-
-
 def _shared(schedule: Schedule, compiled: CompiledResources | None) -> Iterator[Diagnostic]:
     launch, target = schedule.launch, schedule.target
     for i, buffer in enumerate(schedule.buffers):
@@ -59,16 +55,16 @@ def _shared(schedule: Schedule, compiled: CompiledResources | None) -> Iterator[
         end = (buffer.offset or 0) + buffer.bytes
         if end > launch.shared_bytes:
             message = f"'{buffer.name}' ends at byte {end:,}, the launch has {launch.shared_bytes:,} of shared memory"
-            yield _finding("AMK401", message, ("buffers", i, "offset"))
+            yield finding("AMK401", message, ("buffers", i, "offset"))
         if (buffer.offset or 0) % buffer.align:
             message = f"'{buffer.name}' at {buffer.offset} is not aligned to {buffer.align} bytes"
-            yield _finding("AMK406", message, ("buffers", i, "offset"))
+            yield finding("AMK406", message, ("buffers", i, "offset"))
     need = max(launch.shared_bytes, extent(schedule.buffers)) + (compiled.static_shared if compiled else 0)
     if need > target.smem_per_block:
         message = (
             f"a worker needs {need:,} bytes of shared memory, a block on {target.name} has {target.smem_per_block:,}"
         )
-        yield _finding("AMK401", message, ("launch", "shared_bytes"))
+        yield finding("AMK401", message, ("launch", "shared_bytes"))
 
 
 def _global(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -76,25 +72,25 @@ def _global(schedule: Schedule) -> Iterator[Diagnostic]:
     need, target = sum(b.bytes for b in schedule.buffers if b.space == "global"), schedule.target
     if need > target.hbm_bytes:
         message = f"the buffers need {need:,} bytes, {target.name} has {target.hbm_bytes:,}"
-        yield _finding("AMK011", message, ("buffers",))
+        yield finding("AMK011", message, ("buffers",))
 
 
 def _residency(schedule: Schedule, compiled: CompiledResources | None) -> Iterator[Diagnostic]:
     launch, target = schedule.launch, schedule.target
     threads, ctas = launch.warps * WARP, launch.ctas_per_sm
     if not launch.cooperative:
-        yield _finding(
+        yield finding(
             "AMK402",
             "the launch is not cooperative",
             ("launch", "cooperative"),
             "then no progress across the grid is promised",
         )
     if threads > MAX_THREADS_PER_BLOCK:
-        yield _finding("AMK402", f"{threads} threads, a block has at most {MAX_THREADS_PER_BLOCK}", ("launch", "warps"))
+        yield finding("AMK402", f"{threads} threads, a block has at most {MAX_THREADS_PER_BLOCK}", ("launch", "warps"))
     registers = compiled.registers if compiled else launch.registers
     if compiled and compiled.registers > launch.registers:
         message = f"the kernel uses {compiled.registers} registers a thread, the schedule allows {launch.registers}"
-        yield _finding("AMK403", message, ("launch", "registers"))
+        yield finding("AMK403", message, ("launch", "registers"))
     per_warp = -(-registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
     shared = launch.shared_bytes + RESERVED_SMEM_PER_BLOCK + (compiled.static_shared if compiled else 0)
     barriers = target.max_blocks_per_sm * (2 if target.capability in MORE_BARRIERS else 1)
@@ -108,12 +104,12 @@ def _residency(schedule: Schedule, compiled: CompiledResources | None) -> Iterat
     scarce = min(limits, key=lambda name: limits[name])
     if limits[scarce] < ctas:
         message = f"{ctas} worker(s) per SM, {scarce} allow {limits[scarce]}"
-        yield _finding("AMK402", message, ("launch", "ctas_per_sm"), "a worker that is not resident never signals")
+        yield finding("AMK402", message, ("launch", "ctas_per_sm"), "a worker that is not resident never signals")
     if launch.workers > target.sms * ctas:
         message = (
             f"{launch.workers} workers, {target.name} holds {target.sms * ctas}: {ctas} on each of its {target.sms} SMs"
         )
-        yield _finding("AMK402", message, ("launch", "workers"), "a worker that is not resident never signals")
+        yield finding("AMK402", message, ("launch", "workers"), "a worker that is not resident never signals")
 
 
 def _named_barriers(schedule: Schedule) -> int:
@@ -126,4 +122,4 @@ def _features(schedule: Schedule) -> Iterator[Diagnostic]:
         feature = "bulk_copy" if stream.engine == "bulk" else "cp_async"
         if feature not in schedule.target.features:
             message = f"stream '{stream.name}' needs {feature}, {schedule.target.name} lacks it"
-            yield _finding("AMK601", message, ("streams", i, "engine"))
+            yield finding("AMK601", message, ("streams", i, "engine"))

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import json_pointer
+from amk.report.schema import finding, json_pointer
 from amk.schedule_ir.layout import stream_layout
 from amk.schedule_ir.memory import Buffer, Stream
 from amk.schedule_ir.ops.gemv import GemvOp
@@ -112,12 +112,8 @@ def _refilled(schedule: Schedule, stream: Stream, ran: list[list[Item]]) -> Iter
                     message = (
                         f"{op.deferred} refills deferred on '{stream.name}', whose rings have {stream.slots} slots"
                     )
-                    yield _finding("AMK302", message, (*item.site.path, "op"))
+                    yield finding("AMK302", message, (*item.site.path, "op"))
                     break
-
-
-def _finding(code: str, message: str, path: tuple[str | int, ...]) -> Diagnostic:
-    return Diagnostic(code, message, where=Where(path=json_pointer(path)))
 
 
 def _room(stream: Stream, buffers: dict[str, Buffer], agents: int, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
@@ -132,9 +128,9 @@ def _room(stream: Stream, buffers: dict[str, Buffer], agents: int, path: tuple[s
             message = f"'{full.name}' cannot hold {agents * stream.slots} mbarriers"
             yield Diagnostic("AMK103", message, where=Where(path=json_pointer(path)), help=ROOM)
         elif (full.offset or 0) % MBARRIER_BYTES:
-            yield _finding("AMK406", f"mbarriers in '{full.name}' are not aligned to {MBARRIER_BYTES} bytes", path)
+            yield finding("AMK406", f"mbarriers in '{full.name}' are not aligned to {MBARRIER_BYTES} bytes", path)
     if (ring.offset or 0) % BULK_ALIGN or stream.chunk_bytes % BULK_ALIGN:
-        yield _finding("AMK406", f"copies of '{stream.name}' are not aligned to {BULK_ALIGN} bytes", path)
+        yield finding("AMK406", f"copies of '{stream.name}' are not aligned to {BULK_ALIGN} bytes", path)
     if source.space != "global" or source.role != "constant":
         message = f"copies of '{stream.name}' read '{source.name}', which the launch may write"
         facts = (because("copies run ahead of every wait, and no fence orders them behind ordinary writes"),)
@@ -148,19 +144,19 @@ def _drained(schedule: Schedule, stream: Stream, path: tuple[str | int, ...]) ->
         op = site.step.op
         if isinstance(op, GemvOp) and op.stream == stream.name and op.role != stream.role:
             message = f"gemv runs on role '{op.role}', the stream '{stream.name}' belongs to '{stream.role}'"
-            yield _finding("AMK106", message, (*site.path, "op", "role"))
+            yield finding("AMK106", message, (*site.path, "op", "role"))
         elif isinstance(op, RefillOp) and op.stream == stream.name and warps[op.role] != warps[stream.role]:
             message = f"refill runs on role '{op.role}', the rings of '{stream.name}' are those of '{stream.role}'"
-            yield _finding("AMK106", message, (*site.path, "op", "role"))
+            yield finding("AMK106", message, (*site.path, "op", "role"))
     try:
         layout = stream_layout(schedule, stream)
     except ValueError as error:
-        yield _finding("AMK106", str(error), path)
+        yield finding("AMK106", str(error), path)
         return
     need = int(layout.totals.sum()) * stream.chunk_bytes
     have = next(b.bytes for b in schedule.buffers if b.name == stream.source)
     if need > have:
-        yield _finding(
+        yield finding(
             "AMK103", f"the chunks of '{stream.name}' fill {need:,} bytes, '{stream.source}' has {have:,}", path
         )
 

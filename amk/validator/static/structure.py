@@ -22,8 +22,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import json_pointer
+from amk.report.diagnostic import Diagnostic
+from amk.report.schema import finding
 from amk.schedule_ir.expr import Env, Expr
 from amk.schedule_ir.matrices import MATRICES, MatrixName, matrix, scale_buffer, scale_shape, share_table, vectors
 from amk.schedule_ir.memory import Stream
@@ -52,11 +52,6 @@ def check_structure(schedule: Schedule) -> list[Diagnostic]:
     return [diagnostic for check in checks for diagnostic in check(schedule)]
 
 
-def _finding(code: str, message: str, path: Path, *reasons: str) -> Diagnostic:
-    facts = tuple(because(reason) for reason in reasons)
-    return Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=facts)
-
-
 def all_sites(schedule: Schedule) -> Iterator[Site]:
     for number, program in enumerate(schedule.programs):
         yield from sites(program, number)
@@ -70,17 +65,17 @@ def _row_shares(schedule: Schedule) -> Iterator[Diagnostic]:
         first, count = schedule.tables[f"{key}.first"], schedule.tables[f"{key}.count"]
         path = ("tables", f"{key}.first")
         if min(count) < 0:
-            yield _finding("AMK101", f"a worker owns {min(count)} row groups of {name}", ("tables", f"{key}.count"))
+            yield finding("AMK101", f"a worker owns {min(count)} row groups of {name}", ("tables", f"{key}.count"))
             continue
         shares = sorted((f, f + c, w) for w, (f, c) in enumerate(zip(first, count, strict=True)) if c)
         shares = [(0, 0, -1), *shares, (groups, groups, -1)]
         for (_, end, left), (start, stop, right) in pairwise(shares):
             if start > end:
-                yield _finding("AMK101", f"row groups {end}..{start - 1} of {name} have no owner", path)
+                yield finding("AMK101", f"row groups {end}..{start - 1} of {name} have no owner", path)
             elif start < end:
                 twice = f"row groups {start}..{(min(end, stop) if right >= 0 else end) - 1} of {name}"
                 message = f"{twice} are owned by workers {left} and {right}" if right >= 0 else f"{twice} do not exist"
-                yield _finding("AMK102" if right >= 0 else "AMK103", message, path)
+                yield finding("AMK102" if right >= 0 else "AMK103", message, path)
 
 
 def _attention_shares(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -92,17 +87,17 @@ def _attention_shares(schedule: Schedule) -> Iterator[Diagnostic]:
             continue
         if not (0 <= pair[0] < heads and 0 <= pair[1] < kv.splits):
             message = f"worker {worker} serves kv head {pair[0]}, split {pair[1]} of {heads} heads, {kv.splits} splits"
-            yield _finding("AMK103", message, ("tables", "attn.head", worker))
+            yield finding("AMK103", message, ("tables", "attn.head", worker))
         elif pair in served:
             message = f"workers {served[pair]} and {worker} both serve kv head {pair[0]}, split {pair[1]}"
-            yield _finding("AMK102", message, ("tables", "attn.head", worker), "both would append the same cache rows")
+            yield finding("AMK102", message, ("tables", "attn.head", worker), "both would append the same cache rows")
         else:
             served[pair] = worker
     used = min(kv.splits, -(-kv.context // kv.block))
     missing = [(h, s) for h in range(heads) for s in range(used) if (h, s) not in served]
     if missing:
         message = f"kv head {missing[0][0]}, split {missing[0][1]} is served by no worker"
-        yield _finding("AMK101", message, ("tables", "attn.head"), f"{len(missing)} such pairs own cache positions")
+        yield finding("AMK101", message, ("tables", "attn.head"), f"{len(missing)} such pairs own cache positions")
 
 
 def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -131,34 +126,34 @@ def _shapes(schedule: Schedule) -> Iterator[Diagnostic]:
         shape = wanted.get(buffer.name)
         if shape is not None and buffer.shape != shape:
             message = f"'{buffer.name}' has shape {list(buffer.shape)}, the model and plan need {list(shape)}"
-            yield _finding("AMK103", message, ("buffers", i, "shape"))
+            yield finding("AMK103", message, ("buffers", i, "shape"))
 
 
 def _sequences(schedule: Schedule) -> Iterator[Diagnostic]:
     """In a step of several tokens, what holds a row for each has as many rows, and every op works for all of them."""
     if schedule.live and schedule.batch == 1:
-        yield _finding("AMK106", "a single sequence is live", ("live",), "it has the one position that there is")
+        yield finding("AMK106", "a single sequence is live", ("live",), "it has the one position that there is")
     if schedule.vectors == 1:
         return
     together = f"{schedule.batch} sequences" if schedule.rows == 1 else f"{schedule.rows} rows of a sequence"
     if schedule.batch > 1 and schedule.rows > 1:
         message = f"a step reads {schedule.rows} rows of {schedule.batch} sequences"
-        yield _finding("AMK106", message, ("rows",), "several rows are those of one sequence")
+        yield finding("AMK106", message, ("rows",), "several rows are those of one sequence")
     shapes = {b.name: b.shape for b in schedule.buffers}
     for site in all_sites(schedule):
         op, path = site.step.op, (*site.path, "op")
         if op.op in ALONE:
             message = f"{op.op} serves one token, a step has {together}"
-            yield _finding("AMK106", message, path, f"in a step of several {ALONE[op.op]}")
+            yield finding("AMK106", message, path, f"in a step of several {ALONE[op.op]}")
         if getattr(op, "scales", None) is not None:
             message = f"{op.op} has x in blocks, a step has {together}"
-            yield _finding("AMK106", message, path, "blocks are those of one token")
+            yield finding("AMK106", message, path, "blocks are those of one token")
         for field in type(op).model_fields:
             held = rows_held(op, field, schedule.batch, schedule.vectors)
             name = getattr(op, field) if held > 1 else None
             if name is not None and (len(shapes[name]) < 2 or shapes[name][0] != held):
                 message = f"'{name}' has shape {list(shapes[name])}, {field} needs a row for each of {held}"
-                yield _finding("AMK103", message, (*path, field), f"a step has {together}")
+                yield finding("AMK103", message, (*path, field), f"a step has {together}")
 
 
 ALONE = {"combine": "splits are reduced, then staged", "peak": "tokens are the largest logits"}
@@ -182,10 +177,10 @@ def _parts(schedule: Schedule) -> Iterator[Diagnostic]:
         name, part = getattr(op, "matrix", "down"), getattr(op, "k_part", 0)
         if part >= op.k_parts or (op.k_parts > 1 and name != "down"):
             message = f"{op.op} of {name} is part {part} of {op.k_parts}"
-            yield _finding("AMK405", message, path, "only the columns of down come in parts")
+            yield finding("AMK405", message, path, "only the columns of down come in parts")
         elif name == "down" and counts != {op.k_parts}:
             message = f"{op.op} counts {op.k_parts} parts, the steps of the product {sorted(counts)}"
-            yield _finding("AMK405", message, path, "all steps of a product divide its columns alike")
+            yield finding("AMK405", message, path, "all steps of a product divide its columns alike")
 
 
 def _chunks(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -204,16 +199,16 @@ def _tiled(schedule: Schedule, name: MatrixName, chunk: Chunk, down_parts: int, 
     k = matrix(schedule.model, name).k
     if chunk.format == "bf16" and k % chunk.columns:
         message = f"{name} has {k} columns, no multiple of the {chunk.columns} columns of a chunk"
-        yield _finding("AMK405", message, path)
+        yield finding("AMK405", message, path)
     elif name == "down" and down_parts > 1 and k % (chunk.columns * down_parts):
         message = f"{name} has {k} columns, no multiple of {down_parts} parts of whole chunks"
-        yield _finding("AMK405", message, path)
+        yield finding("AMK405", message, path)
     elif chunk.columns % chunk.weights.unit:
         message = f"chunks of {name} have {chunk.columns} columns, no multiple of {chunk.weights.unit}"
-        yield _finding("AMK405", message, path, f"{chunk.format} weights come in tiles and groups")
+        yield finding("AMK405", message, path, f"{chunk.format} weights come in tiles and groups")
     elif chunk.apart and not chunk.weights.per_row:
         message = f"the scales of {name} stand apart from its chunks"
-        yield _finding("AMK405", message, path, f"a row of {chunk.format} weights has more than one, or none")
+        yield finding("AMK405", message, path, f"a row of {chunk.format} weights has more than one, or none")
 
 
 def _changes(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -222,7 +217,7 @@ def _changes(schedule: Schedule) -> Iterator[Diagnostic]:
         firsts = [change.first for change in stream.later]
         if any(a >= b for a, b in pairwise([0, *firsts])) or any("lm_head" in c.chunks for c in stream.later):
             message = f"chunks of '{stream.name}' change from layers {firsts} on"
-            yield _finding("AMK405", message, ("streams", i, "later"), "layers ascend, and lm_head belongs to none")
+            yield finding("AMK405", message, ("streams", i, "later"), "layers ascend, and lm_head belongs to none")
     streams = {s.name: s for s in schedule.streams}
     for site in all_sites(schedule):
         op, counts = site.step.op, [loop.count or 1 for loop in site.around if loop.var == "l"]
@@ -234,7 +229,7 @@ def _changes(schedule: Schedule) -> Iterator[Diagnostic]:
         between = [c.first for c in stream.later if min(layers) < c.first <= max(layers) and name in c.chunks]
         if between:
             message = f"{op.op} of {name} runs for layers {min(layers)} to {max(layers)}, chunks change at {between}"
-            yield _finding("AMK405", message, (*site.path, "op"), "a step is code for one kind of chunk")
+            yield finding("AMK405", message, (*site.path, "op"), "a step is code for one kind of chunk")
 
 
 def _staged(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -247,7 +242,7 @@ def _staged(schedule: Schedule) -> Iterator[Diagnostic]:
             form = streams[op.stream].chunk(op.matrix, op.layer_at({"t": 0, "l": 0})).weights
             if dtypes[op.x] != form.staged:
                 message = f"{op.matrix} multiplies {form.staged}, '{op.x}' holds {dtypes[op.x]}"
-                yield _finding("AMK405", message, (*path, "x"))
+                yield finding("AMK405", message, (*path, "x"))
             yield from _row_scales(schedule, op, streams[op.stream], path)
             wanted = {"scales": form.staged != "bf16", "sums": form.sums}
         elif isinstance(op, Staging):
@@ -258,7 +253,7 @@ def _staged(schedule: Schedule) -> Iterator[Diagnostic]:
         for field, needed in wanted.items():
             if (getattr(op, field) is not None) != needed:
                 message = f"{op.op} {'lacks' if needed else 'has no use for'} {field} of blocks"
-                yield _finding("AMK405", message, path)
+                yield finding("AMK405", message, path)
 
 
 def _row_scales(schedule: Schedule, op: GemvOp, stream: Stream, path: Path) -> Iterator[Diagnostic]:
@@ -266,9 +261,9 @@ def _row_scales(schedule: Schedule, op: GemvOp, stream: Stream, path: Path) -> I
     apart, name = stream.chunk(op.matrix, op.layer_at({"t": 0, "l": 0})).apart, scale_buffer(op.matrix)
     if op.row_scales != (name if apart else None):
         message = f"the product of {op.matrix} {'lacks' if apart else 'has no use for'} the scales of its rows"
-        yield _finding("AMK405", message, (*path, "row_scales"), f"the host fills '{name}'" if apart else "")
+        yield finding("AMK405", message, (*path, "row_scales"), f"the host fills '{name}'" if apart else "")
     elif apart and next(b for b in schedule.buffers if b.name == name).role != "constant":
-        yield _finding("AMK405", f"'{name}' is no constant", (*path, "row_scales"), "the host fills it before launches")
+        yield finding("AMK405", f"'{name}' is no constant", (*path, "row_scales"), "the host fills it before launches")
 
 
 def _barriers(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -283,11 +278,11 @@ def _barriers(schedule: Schedule) -> Iterator[Diagnostic]:
         if op.agents != size[op.role]:
             message = f"barrier {op.id} counts {op.agents} warps, role '{op.role}' has {size[op.role]}"
             hint = "the warps that arrive can never be enough" if op.agents > size[op.role] else "some leave early"
-            yield _finding("AMK404", message, path, hint)
+            yield finding("AMK404", message, path, hint)
         program = int(site.path[1])
         if users.setdefault((program, op.id), op.role) != op.role:
             message = f"barrier {op.id} is used by roles '{users[program, op.id]}' and '{op.role}'"
-            yield _finding("AMK404", message, path, "arrivals of one role would count for the other")
+            yield finding("AMK404", message, path, "arrivals of one role would count for the other")
 
 
 def _indices(schedule: Schedule) -> Iterator[Diagnostic]:
@@ -314,7 +309,7 @@ def _indices(schedule: Schedule) -> Iterator[Diagnostic]:
                 low, high = _reach(expr, envs)
                 if low < 0 or high >= dim:
                     message = f"index {low}..{high} of '{entry.counter}' is outside 0..{dim - 1}"
-                    yield _finding("AMK103", message, (*path, "index"))
+                    yield finding("AMK103", message, (*path, "index"))
 
 
 def _reach(expr: Expr, envs: list[Env]) -> tuple[int, int]:
@@ -343,4 +338,4 @@ def _repeated_numbers(schedule: Schedule) -> Iterator[Diagnostic]:
             value, sizes = getattr(site.step.op, field), writers[field] or {0}
             if value is not None and sizes != {value}:
                 message = f"{field} is {value}, the steps that write these parts have {sorted(sizes)}"
-                yield _finding("AMK106", message, (*site.path, "op", field))
+                yield finding("AMK106", message, (*site.path, "op", field))

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from amk.report.diagnostic import Diagnostic, Where, because
-from amk.report.schema import json_pointer
+from amk.report.diagnostic import Diagnostic
+from amk.report.schema import finding
 from amk.schedule_ir.expr import AGENT, CONST, EPOCH, WORKER, Expr, coefficient
 from amk.schedule_ir.schedule import Schedule, Signal, Wait
 from amk.validator.program.trace import Path, Site
@@ -54,10 +54,10 @@ def _expressions(schedule: Schedule) -> Iterator[Diagnostic]:
         for path, field, expr, counter in entries:
             if (reach := _magnitude(expr, known)) >= HALF:
                 message = f"{field} of '{counter}' is computed from terms of up to {reach:,}"
-                yield _finding("AMK204", message, path, "the device computes it in 32 bits")
+                yield finding("AMK204", message, path, "the device computes it in 32 bits")
             elif coefficient(expr, EPOCH) >= HALF:
                 message = f"a threshold of '{counter}' grows by {coefficient(expr, EPOCH):,} per token"
-                yield _finding("AMK204", message, path, "the device compares words of 32 bits")
+                yield finding("AMK204", message, path, "the device compares words of 32 bits")
 
 
 def _layers(site: Site) -> int:
@@ -89,8 +89,4 @@ def _positions(schedule: Schedule) -> Iterator[Diagnostic]:
     kv = schedule.kv
     if kv.block * kv.splits >= HALF:
         message = f"{kv.splits:,} splits of blocks of {kv.block:,} positions"
-        yield _finding("AMK103", message, ("kv",), "ops number positions in 32 bits")
-
-
-def _finding(code: str, message: str, path: Path, reason: str) -> Diagnostic:
-    return Diagnostic(code, message, where=Where(path=json_pointer(path)), facts=(because(reason),))
+        yield finding("AMK103", message, ("kv",), "ops number positions in 32 bits")
