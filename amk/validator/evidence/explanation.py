@@ -21,7 +21,6 @@ from amk.validator.evidence.confirm import ConfirmedRace, Confirmer, Evidence, P
 from amk.validator.evidence.faults import confirmed_fault, evident_fault
 from amk.validator.evidence.flat_system import Flat, expand
 from amk.validator.evidence.other_witnesses import rivals
-from amk.validator.evidence.wait_cycles import Blocked, wait_cycle
 from amk.validator.evidence.witness import Witness, deadlock_witness
 from amk.validator.memory.composition import Composition
 from amk.validator.memory.dataflow import Fault
@@ -123,9 +122,8 @@ def _ended(result: Composition) -> _Stuck:
 
 
 def _deadlock(result: Composition) -> Finding:
-    """The flat system is run unless a wait asks for more than there is, which no order of steps can change, or steps
-    of a large system block each other by their counters alone (of small ones, the flat system tells more)."""
-    evident = None if result.strict is None or not fits(result) else _starved(result) or _in_cycle(result)
+    """The flat system is run unless a wait asks for more than there is, which no order of steps can change."""
+    evident = None if result.strict is None or not fits(result) else _starved(result)
     stuck = None if evident else _ended(result)
     if stuck is not None and stuck.found is None:
         message = "the workers' programs may block each other; one flat run finished"
@@ -160,24 +158,6 @@ def _starved(result: Composition) -> Diagnostic | None:
                 facts = (shown(f"{fact}, nothing adds to it any more"),)
                 return Diagnostic("AMK202", "some waits can never be met", where=_where(trace, item), facts=facts)
     return None
-
-
-def _in_cycle(result: Composition) -> Diagnostic | None:
-    if not result.stuck and sum(g.count * g.nodes for g in result.groups) > SMALL and (found := wait_cycle(result)):
-        trace = result.groups[found[0].group].order.trace
-        facts = [shown(_held(result, one)) for one in found[:6]]
-        message, where = "agents wait for each other in a cycle", _where(trace, int(trace.item[found[0].event]))
-        return Diagnostic("AMK201", message, where=where, facts=tuple(facts))
-    return None
-
-
-def _held(result: Composition, one: Blocked) -> str:
-    trace, name = result.groups[one.group].order.trace, result.instances.name(one.counter)
-    who, what = place(trace, one.worker, int(trace.item[one.event]), int(trace.warp_of[one.event]))
-    return (
-        f"{who}, {what}: waits for {name} >= {one.threshold}; steps that do not come after such a wait bring it to "
-        f"{one.reached}"
-    )
 
 
 def _explained(result: Composition, stuck: _Stuck | None) -> Diagnostic:
