@@ -10,9 +10,7 @@ from dataclasses import asdict
 from typing import Any, Literal, TextIO
 
 from amk.report.diagnostic import Diagnostic, Fact, Severity, Where
-from amk.report.github import workflow_command
 from amk.report.printable import printable as printable
-from amk.report.sarif import sarif
 
 Format = Literal["full", "concise", "json", "sarif", "github"]
 FORMATS: tuple[Format, ...] = ("full", "concise", "json", "sarif", "github")
@@ -32,8 +30,12 @@ def render(diagnostics: Sequence[Diagnostic], form: Format = "full", *, colour: 
     if form == "json":
         return json.dumps({"diagnostics": [as_json(d) for d in diagnostics]}, indent=2) + "\n"
     if form == "sarif":
+        from amk.report.sarif import sarif  # few ask for it
+
         return json.dumps(sarif(diagnostics), indent=2) + "\n"
     if form == "github":
+        from amk.report.github import workflow_command
+
         return "".join(workflow_command(d, _body(d)) + "\n" for d in diagnostics)
     if form == "concise":
         return "".join(_concise(d, colour) + "\n" for d in diagnostics)

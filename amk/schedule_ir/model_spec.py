@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from amk.schedule_ir.families import families
+from amk.schedule_ir.families import families, graph_of
 from amk.schedule_ir.graph import Activation, Graph, Tensor
 from amk.schedule_ir.name import Name
 from amk.schedule_ir.outside import unless
@@ -129,7 +129,7 @@ class ModelSpec(BaseModel):
     @cached_property
     def graph(self) -> Graph:
         """What the model's layers are made of."""
-        return families()[self.family](self)
+        return graph_of(self.family)(self)
 
     def shape_of(self, tensor: Tensor) -> tuple[int, ...]:
         return tuple(getattr(self, extent) for extent in tensor.shape)

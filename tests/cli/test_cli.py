@@ -4,14 +4,20 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from amk import __version__, cli
 from amk.commands import doctor, explain
+from amk.planner.decode import plan
 from amk.report.codes import TITLES
 from amk.report.diagnostic import AmkError, Diagnostic, Exit
+from amk.schedule_ir.codec import save_schedule
+from amk.schedule_ir.model import load_model
+from amk.schedule_ir.target import load_target
 
 
 def run(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -153,6 +159,24 @@ def test_help_and_version_import_nothing_heavy() -> None:
     )
     for module in ("numpy", "pydantic", "z3", "cuda", "gguf", "torch"):
         assert f"'{module}'" not in done.stdout
+
+
+BUDGET = {"report": 6, "schedule_ir": 66, "validator": 48}
+"""Modules of each package that `amk verify` may load for llama3-8b on an h200; of the others together OTHERS."""
+OTHERS = 8
+
+
+def test_a_verdict_loads_no_more_than_its_budget(tmp_path: Path) -> None:
+    file = tmp_path / "s.json"
+    save_schedule(plan(load_model("llama3-8b"), load_target("h200")), file)
+    script = (
+        "import sys; from amk.cli import main; main(['verify', sys.argv[1]]); "
+        "print(*(n for n in sys.modules if n.split('.')[0] == 'amk'))"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(file)], capture_output=True, text=True, check=True)
+    packages = Counter(name.partition(".")[2].partition(".")[0] for name in done.stdout.splitlines()[-1].split())
+    assert done.stdout.startswith("SAFE")
+    assert all(packages.pop(name) <= most for name, most in BUDGET.items()) and packages.total() <= OTHERS
 
 
 def test_doctor_reports_and_never_raises(capsys: pytest.CaptureFixture[str]) -> None:

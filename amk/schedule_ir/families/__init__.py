@@ -11,7 +11,12 @@ from amk.schedule_ir.graph import Graph, Variant
 
 
 @cache
-def families() -> dict[str, Callable[[Variant], Graph]]:
-    """The graph of a model, by the name of its family."""
-    names = [info.name for info in iter_modules(__path__)]
-    return {name: import_module(f"{__name__}.{name}").graph for name in names}
+def families() -> tuple[str, ...]:
+    """Their names."""
+    return tuple(info.name for info in iter_modules(__path__))
+
+
+def graph_of(family: str) -> Callable[[Variant], Graph]:
+    """What makes the graph of a model of the family."""
+    made: Callable[[Variant], Graph] = import_module(f"{__name__}.{family}").graph
+    return made
